@@ -1,0 +1,99 @@
+"""`fit` of one small dense model over any peer.
+
+Invariant: the model, its loss and its optimizer are the same for every peer, and so small that input
+dominates.
+"""
+
+import time
+from typing import Any
+
+import keras
+import numpy as np
+
+from benchmarks.measure import Opener
+from benchmarks.peers.job import Job
+
+KEPT = 16
+"""The model looks at one in `KEPT` places of every long axis, so that it costs little beside its input."""
+EPOCHS = 100_000
+"""More epochs than any measurement needs: `EpochClock` ends the training."""
+SLOW_EPOCH = 3.0
+"""A first epoch longer than this many seconds is cut short; its time is extrapolated."""
+
+
+def dense_model(scene: tuple[np.ndarray, ...], steps_per_execution: int) -> keras.Model:
+    """A linear model with one output that learns the mean of the target.
+
+    Args:
+        scene: One scene, for the shape and dtype of the input.
+        steps_per_execution: Batches trained in one call of the graph, at least 1.
+    """
+    inputs = keras.Input(scene[0].shape, dtype=scene[0].dtype.name)
+    thin = (slice(None), *(slice(None, None, KEPT if length > KEPT else 1) for length in scene[0].shape))
+    hidden = keras.layers.Flatten()(keras.ops.cast(inputs[thin], "float32"))
+    model = keras.Model(inputs, keras.layers.Dense(1)(hidden))
+    model.compile("sgd", loss=_mean_error, jit_compile=False, steps_per_execution=steps_per_execution)
+    return model
+
+
+def _mean_error(target: Any, output: Any) -> Any:
+    axes = tuple(range(1, len(target.shape)))
+    mean = keras.ops.mean(keras.ops.cast(target, "float32"), axis=axes)
+    return keras.ops.mean(keras.ops.square(keras.ops.tanh(output[:, 0]) - keras.ops.tanh(mean)))
+
+
+class EpochClock(keras.callbacks.Callback):
+    """Wall time of the epochs after the first; stops the training once it has measured enough.
+
+    Args:
+        seconds: Least time over which whole epochs are measured.
+        steps: Batches in an epoch, at least 2.
+    """
+
+    def __init__(self, seconds: float, steps: int) -> None:
+        super().__init__()
+        self.seconds = seconds
+        self.steps = steps
+        self.ends: list[float] = []
+        self.first: tuple[int, float] | None = None
+        self.extrapolated: float | None = None
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        if self.ends:
+            return
+        now = time.perf_counter()
+        if self.first is None:
+            self.first = (batch, now)
+        elif now - self.first[1] > SLOW_EPOCH and batch < self.steps - 1:
+            self.extrapolated = (now - self.first[1]) / (batch - self.first[0]) * self.steps
+            self.model.stop_training = True
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.ends.append(time.perf_counter())
+        if len(self.ends) > 1 and self.ends[-1] - self.ends[0] >= self.seconds:
+            self.model.stop_training = True
+
+    @property
+    def epoch_seconds(self) -> float:
+        """Mean wall time of an epoch, from the end of one to the end of the next."""
+        if self.extrapolated is not None:
+            return self.extrapolated
+        return (self.ends[-1] - self.ends[0]) / (len(self.ends) - 1)
+
+
+def fit_figures(model: keras.Model, opener: Opener, job: Job, seconds: float) -> dict[str, float]:
+    """Trains `model` on the batches of a peer.
+
+    Returns:
+        `epoch_s`, the wall time of an epoch after the first; `scenes_per_s`, the scenes of an epoch over it;
+        `extrapolated`, 1.0 where the epoch was too long to be waited for.
+    """
+    clock = EpochClock(seconds, job.steps)
+    with opener(job) as batches:
+        shuffle = {} if isinstance(batches, keras.utils.PyDataset) else {"shuffle": False}
+        model.fit(batches, epochs=EPOCHS, verbose=0, callbacks=[clock], **shuffle)
+    return {
+        "epoch_s": clock.epoch_seconds,
+        "scenes_per_s": job.steps * job.batch_size / clock.epoch_seconds,
+        "extrapolated": float(clock.extrapolated is not None),
+    }

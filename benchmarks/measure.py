@@ -1,0 +1,76 @@
+"""The clocks: rates of a loop and of `fit`, taken inside the process of the case.
+
+Invariant: a rate is scenes over the time between two arrivals of batches, both after the warm-up.
+"""
+
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+from benchmarks.peers.job import Job
+
+WARM_UP_SECONDS = 0.5
+"""Least time before the steady state counts: look-ahead is full and `tf.data` has tuned itself.
+
+It is longer where the first batch took longer, since not all of many workers are up when the first is.
+"""
+WARM_UP_BATCHES = 2
+FLAT_BATCHES = 2_000
+"""Batches over which the memory of the process tree has to stay flat."""
+FLAT_PAUSE = 0.002
+"""Seconds between two batches of a "flat" case, so that its memory is read often enough."""
+
+Opener = Callable[[Job], AbstractContextManager[Any]]
+
+
+def loop_figures(opener: Opener, job: Job, seconds: float, steady: Callable[[], None]) -> dict[str, float]:
+    """Iterates over the batches of a peer as fast as they come.
+
+    Args:
+        opener: The peer.
+        job: What it reads.
+        seconds: Least length of the steady state.
+        steady: Called once, when the warm-up is over.
+
+    Returns:
+        `first_batch_s`, from opening the peer to its first batch, and `scenes_per_s` in the steady state.
+    """
+    clock = time.perf_counter
+    begin = clock()
+    with opener(job) as batches:
+        iterator = iter(batches)
+        next(iterator)
+        first = clock()
+        warm, least = 0, max(WARM_UP_SECONDS, first - begin)
+        while warm < WARM_UP_BATCHES or clock() - first < least:
+            next(iterator)
+            warm += 1
+        steady()
+        count, start = 0, clock()
+        now = start
+        while now - start < seconds or count < WARM_UP_BATCHES:
+            next(iterator)
+            count += 1
+            now = clock()
+        rate = count * job.batch_size / (now - start)
+        del iterator
+    return {"first_batch_s": first - begin, "scenes_per_s": rate}
+
+
+def flat_figures(opener: Opener, job: Job, steady: Callable[[], None]) -> dict[str, float]:
+    """Takes `FLAT_BATCHES` batches at a steady pace after a warm-up of a tenth of that.
+
+    Returns:
+        `batches` taken in the steady state; the parent process watches the memory.
+    """
+    with opener(job) as batches:
+        iterator = iter(batches)
+        for _ in range(FLAT_BATCHES // 10):
+            next(iterator)
+        steady()
+        for _ in range(FLAT_BATCHES):
+            next(iterator)
+            time.sleep(FLAT_PAUSE)
+        del iterator
+    return {"batches": FLAT_BATCHES}

@@ -1,0 +1,70 @@
+"""How much memory a tree of processes holds.
+
+Invariant: shared pages count once. On Linux a tree holds the sum of its proportional anonymous and shared
+memory (`Pss_Anon`, `Pss_Shmem`), and the pages of files (code, mostly) of its largest process: these are
+the same for all, and do not depend on what else runs on the machine. Elsewhere the sum of resident sizes
+stands in.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import psutil
+
+MEGABYTE = 1_000_000
+
+
+def tree(root: psutil.Process) -> list[psutil.Process]:
+    """`root` and all its descendants that live; empty when `root` is gone."""
+    try:
+        return [root, *root.children(recursive=True)]
+    except psutil.Error:
+        return []
+
+
+def held_bytes(processes: Iterable[psutil.Process]) -> int:
+    """Bytes that `processes` hold together."""
+    own, files = 0, 0
+    for process in processes:
+        try:
+            private, file = _parts(process)
+        except (psutil.Error, OSError):
+            continue
+        own += private
+        files = max(files, file)
+    return own + files
+
+
+def _parts(process: psutil.Process) -> tuple[int, int]:
+    rollup = Path(f"/proc/{process.pid}/smaps_rollup")
+    if not rollup.exists():
+        return process.memory_info().rss, 0
+    kilobytes = dict(_fields(rollup.read_text()))
+    files = dict(_fields(Path(f"/proc/{process.pid}/status").read_text())).get("RssFile", 0)
+    if "Pss_Anon" not in kilobytes:
+        return kilobytes.get("Pss", 0) * 1024, 0
+    return (kilobytes["Pss_Anon"] + kilobytes["Pss_Shmem"]) * 1024, files * 1024
+
+
+def _fields(text: str) -> Iterable[tuple[str, int]]:
+    for line in text.splitlines():
+        words = line.split()
+        if len(words) == 3 and words[2] == "kB":
+            yield words[0].rstrip(":"), int(words[1])
+
+
+def growth(readings: list[tuple[float, int]]) -> float | None:
+    """How much memory grew from the first quarter of the readings to the last, in megabytes.
+
+    Args:
+        readings: Times in seconds and bytes held, in order.
+
+    Returns:
+        The difference of the two medians; None with fewer than 8 readings.
+    """
+    if len(readings) < 8:
+        return None
+    held = [bytes_held for _, bytes_held in readings]
+    quarter = len(held) // 4
+    first, last = sorted(held[:quarter]), sorted(held[-quarter:])
+    return (last[len(last) // 2] - first[len(first) // 2]) / MEGABYTE

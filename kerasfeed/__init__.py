@@ -1,0 +1,49 @@
+"""kerasfeed: any indexable Python class as a fast, reproducible, crash-proof input pipeline for Keras.
+
+Invariant: importing this package loads no framework. Every public name is resolved on first use (PEP 562),
+so a worker process that needs `kerasfeed.SceneSequence` never pays for Keras or TensorFlow.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from kerasfeed._version import __version__
+
+if TYPE_CHECKING:
+    from kerasfeed.callbacks import InputMonitor as InputMonitor
+    from kerasfeed.errors import FeedClosedError as FeedClosedError
+    from kerasfeed.errors import KerasfeedError as KerasfeedError
+    from kerasfeed.errors import SceneError as SceneError
+    from kerasfeed.errors import SpecError as SpecError
+    from kerasfeed.errors import WorkerDiedError as WorkerDiedError
+    from kerasfeed.feed import Feed as Feed
+    from kerasfeed.readers.hdf5 import HDF5File as HDF5File
+    from kerasfeed.scene import SceneSequence as SceneSequence
+    from kerasfeed.spec import ArraySpec as ArraySpec
+
+_ROOM_OF = {
+    "ArraySpec": "kerasfeed.spec",
+    "Feed": "kerasfeed.feed",
+    "FeedClosedError": "kerasfeed.errors",
+    "HDF5File": "kerasfeed.readers.hdf5",
+    "InputMonitor": "kerasfeed.callbacks",
+    "KerasfeedError": "kerasfeed.errors",
+    "SceneError": "kerasfeed.errors",
+    "SceneSequence": "kerasfeed.scene",
+    "SpecError": "kerasfeed.errors",
+    "WorkerDiedError": "kerasfeed.errors",
+}
+
+__all__ = ["__version__", *sorted(_ROOM_OF)]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _ROOM_OF:
+        raise AttributeError(f"module 'kerasfeed' has no attribute {name!r}")
+    value = getattr(import_module(_ROOM_OF[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_ROOM_OF})

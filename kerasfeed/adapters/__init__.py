@@ -1,0 +1,1 @@
+"""Adapters: one framework a file, imported nowhere else."""

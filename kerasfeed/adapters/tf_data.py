@@ -1,0 +1,153 @@
+"""A feed as a `tf.data.Dataset`. The only file that knows TensorFlow.
+
+Invariant: the graph holds integers until the last map: key of the feed, epoch and step go in, a whole batch comes out
+of one `tf.numpy_function`, which aliases the slot's memory. That call only waits; concurrency is the loader's own.
+TensorFlow runs no more such calls at once than its pool has threads (by default the core count, whatever
+num_parallel_calls says), so the dataset brings a pool with room for all waiting calls and for the rest of the user's
+graph.
+
+The feed lives as long as the dataset, or the graph that the dataset was built in, and no longer. TensorFlow keeps every
+function that a `numpy_function` calls until the process ends, so these functions hold the feed's key and not the feed.
+"""
+
+import itertools
+import time
+import traceback
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import optree
+import tensorflow as tf
+
+from kerasfeed.errors import FeedClosedError, SceneError
+from kerasfeed.load.failure import TRACEBACK_HEAD
+from kerasfeed.load.spawn import cores
+from kerasfeed.spec import ArraySpec, lists_as_tuples
+
+if TYPE_CHECKING:
+    from kerasfeed.feed import Feed
+
+_feeds: "weakref.WeakValueDictionary[int, Feed]" = weakref.WeakValueDictionary()
+_keys = itertools.count()
+
+
+def to_tf_dataset(feed: "Feed", *, device: str | None, epochs: int, deterministic: bool) -> Any:
+    """See `kerasfeed.Feed.to_tf_dataset`."""
+    structure = feed.element_spec
+    is_spec: Any = lambda leaf: isinstance(leaf, ArraySpec)  # noqa: E731
+    paths = optree.tree_paths(structure, is_leaf=is_spec)
+    fields, treespec = optree.tree_flatten(structure, is_leaf=is_spec)
+    dtypes = [_tf_dtype(field, path) for field, path in zip(fields, paths, strict=True)]
+    key = next(_keys)
+    _feeds[key] = feed
+    steps = len(feed)
+    ahead = feed._loader.look_ahead  # 1 without workers: then these calls load, and one at a time was asked for
+
+    def claim() -> Any:
+        epoch = tf.numpy_function(_claim, [np.int64(key)], tf.int64)
+        epoch.set_shape(())
+        return epoch
+
+    def place(epoch: Any, position: Any) -> Any:
+        step = position % steps
+        epoch = tf.cond(tf.equal(step, 0), claim, lambda: epoch)
+        return epoch, (epoch, step)
+
+    def batch_of(epoch: Any, step: Any) -> Any:
+        tensors = tf.numpy_function(_load, [np.int64(key), epoch, step], dtypes)
+        if not isinstance(tensors, list):  # executed eagerly, in tf.data's debug mode
+            tensors = [tensors]
+        for tensor, field in zip(tensors, fields, strict=True):
+            tensor.set_shape(field.shape)
+        return lists_as_tuples(optree.tree_unflatten(treespec, tensors))
+
+    def batches(epochs: int) -> Any:
+        # A scan keeps the cardinality. (assert_cardinality would fail for ever, not once, after `ignore_errors`.)
+        places = tf.data.Dataset.range(epochs * steps).scan(np.int64(-1), place)
+        return places.map(batch_of, num_parallel_calls=ahead, deterministic=deterministic)
+
+    if feed._hooks.exist:  # the sequence changes between epochs: none may begin before the one before has been loaded
+        dataset = tf.data.Dataset.range(epochs).flat_map(lambda _: batches(1))
+        dataset = dataset.apply(tf.data.experimental.assert_cardinality(epochs * steps))
+    else:
+        dataset = batches(epochs)
+    options = tf.data.Options()
+    options.threading.private_threadpool_size = ahead + max(2, cores())
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    dataset = _prefetched(dataset.with_options(options), device, fields)
+    _keep_alive(feed, dataset)
+    return dataset
+
+
+def _keep_alive(feed: "Feed", dataset: Any) -> None:
+    # What is made of a dataset refers to it, iterators included. In a graph the dataset object is a passing thing.
+    owner = dataset if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+    owner.kerasfeed_feeds = (*getattr(owner, "kerasfeed_feeds", ()), feed)
+
+
+def _feed_of(key: Any) -> "Feed":
+    try:
+        return _feeds[int(key)]
+    except KeyError:
+        raise FeedClosedError(
+            "the feed of this dataset is gone: keep a reference to the feed, or to the dataset, while it is iterated"
+        ) from None
+
+
+def _claim(key: Any) -> Any:
+    return np.int64(_feed_of(key).begin_epoch())
+
+
+def _load(key: Any, epoch: Any, step: Any) -> list[Any]:
+    feed = _feed_of(key)
+    request = feed.request_log.begin(int(step))
+    try:
+        batch = feed.submit(int(epoch), int(step)).result()
+    except BaseException as error:  # noqa: BLE001 - TensorFlow takes some (StopIteration) for the end of the data
+        raise SceneError(_text_of(error)) from None
+    leaves = [_plain(leaf) for leaf in optree.tree_leaves(batch)]
+    feed.request_log.finish(request, time.perf_counter())
+    return leaves
+
+
+def _text_of(error: BaseException) -> str:
+    """All that is known of an error: TensorFlow keeps the message alone, not type, notes or cause."""
+    notes = getattr(error, "__notes__", ())
+    lines = [f"{type(error).__name__}: {error}", *notes]
+    if not any(note.startswith(TRACEBACK_HEAD) for note in notes):
+        lines.append("\n" + "".join(traceback.format_exception(error)))
+    return "\n".join(lines)
+
+
+def _plain(leaf: Any) -> Any:
+    return np.asarray(leaf, dtype=object) if isinstance(leaf, str | bytes) else leaf
+
+
+def _tf_dtype(field: ArraySpec, path: tuple[Any, ...]) -> Any:
+    if field.is_text:
+        return tf.string
+    try:
+        return tf.as_dtype(field.dtype)
+    except TypeError:
+        name = ".".join(str(key) for key in path) or "scene"
+        raise TypeError(
+            f"field {name!r} is {field}, a dtype TensorFlow lacks. Convert it in __getitem__, or loop over the feed"
+        ) from None
+
+
+def _prefetched(dataset: Any, device: str | None, fields: list[ArraySpec]) -> Any:
+    if device is None:
+        gpus = tf.config.list_logical_devices("GPU")
+        placed_elsewhere = tf.distribute.has_strategy() or any(field.is_text for field in fields)
+        if gpus and not placed_elsewhere and tf.executing_eagerly():
+            device = gpus[0].name
+    if device is None or _is_host(device):
+        return dataset.prefetch(2)
+    # Not prefetch_to_device, which nothing may follow: users map, take and zip what they get.
+    return dataset.apply(tf.data.experimental.copy_to_device(device)).prefetch(2)
+
+
+def _is_host(device: str) -> bool:
+    spec = tf.DeviceSpec.from_string(device if device.startswith("/") else f"/{device}")
+    return spec.device_type == "CPU" and not spec.device_index

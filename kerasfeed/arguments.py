@@ -1,0 +1,139 @@
+"""Arguments of a feed, checked before anything is read.
+
+Invariant: every refusal says what was needed, what came and what to write instead; habits from Keras, tf.data and
+PyTorch are answered with the word used here.
+"""
+
+import operator
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from kerasfeed.plan import Plan
+
+_WORD_HERE = {
+    "num_workers": "workers",
+    "num_parallel_calls": "workers",
+    "use_multiprocessing": 'worker_type="process" (or "thread")',
+    "multiprocessing_context": 'worker_type="process"; workers are clean interpreters, never forks',
+    "drop_last": "drop_remainder",
+    "prefetch_factor": "max_queue_size",
+    "buffer_size": "max_queue_size (the shuffle itself needs no buffer)",
+    "prefetch": "max_queue_size",
+    "collate_fn": "nothing: scenes are stacked; shape them in the sequence's __getitem__",
+    "sampler": "shuffle=True",
+    "batch_sampler": "batch_size and shuffle=True",
+    "generator": "seed",
+    "worker_init_fn": "an on_worker_begin(worker) method of the sequence",
+    "persistent_workers": "nothing: workers stay until feed.close()",
+    "pin_memory": "nothing, or feed.to_tf_dataset(device=...)",
+    "timeout": "nothing yet",
+    "num_shards": "shard_count",
+    "index": "shard_index",
+    "rank": "shard_index",
+    "world_size": "shard_count",
+    "dataset": "sequence, the first argument",
+}
+WORKER_TYPES = ("auto", "process", "thread")
+
+
+def refuse_unknown(unknown: Mapping[str, Any], known: list[str]) -> None:
+    """Raise a TypeError for keyword arguments that do not exist, naming the right word.
+
+    Raises:
+        TypeError: `unknown` is not empty.
+    """
+    for name in unknown:
+        if name in _WORD_HERE:
+            raise TypeError(f"Feed() has no argument {name!r}. Use {_WORD_HERE[name]}")
+        raise TypeError(f"Feed() has no argument {name!r}. It takes {', '.join(known)}")
+
+
+def check_sequence(sequence: Any) -> int:
+    """The length of a sequence.
+
+    Raises:
+        TypeError: It cannot be indexed by integers from 0.
+        ValueError: It is empty.
+    """
+    name = type(sequence).__name__
+    if isinstance(sequence, type):
+        raise TypeError(
+            f"Feed() needs an instance, received the class {sequence.__name__}: write {sequence.__name__}(...)"
+        )
+    if isinstance(sequence, Iterator):
+        raise TypeError(
+            f"Feed() needs a sequence that can be indexed, received a {name}, which can only be read forward. Write a "
+            "class with __len__ and __getitem__(index) that makes one scene, or pass list(...) if it fits in memory"
+        )
+    if isinstance(sequence, Mapping | str | bytes):
+        raise TypeError(
+            f"Feed() needs a sequence of scenes indexed by 0, 1, 2, ..., received a {name}. For a dict of arrays write "
+            "a class whose __getitem__(index) returns {key: array[index] for key, array in ...}"
+        )
+    missing = [method for method in ("__len__", "__getitem__") if not hasattr(type(sequence), method)]
+    if missing == ["__len__"] and isinstance(getattr(type(sequence), "num_batches", None), property):
+        batches = _num_batches(sequence)  # a Keras PyDataset may say its length so
+        if batches is None:
+            raise TypeError(f"Feed() needs a finite sequence, and {name} has no length. Give it a __len__")
+        return batches
+    if missing:
+        raise TypeError(
+            f"Feed() needs an object with __len__ and __getitem__(index), received a {name} without "
+            f"{' and '.join(missing)}. Subclass kerasfeed.SceneSequence"
+        )
+    length = len(sequence)
+    if length < 1:
+        raise ValueError(f"the sequence is empty: len({name}) is {length}. Check the path or the filter that made it")
+    return length
+
+
+def _num_batches(sequence: Any) -> int | None:
+    try:
+        batches = sequence.num_batches
+    except NotImplementedError:
+        return None
+    return None if batches is None else operator.index(batches)
+
+
+def check_integer(name: str, value: Any, least: int, *, remedy: str = "") -> int:
+    """`value` as an int of at least `least`.
+
+    Raises:
+        TypeError: It is not an integer.
+        ValueError: It is too small.
+    """
+    if isinstance(value, bool):
+        raise TypeError(f"{name} must be an integer, received {value!r}")
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} must be an integer, received {value!r} of type {type(value).__name__}") from None
+    if number < least:
+        raise ValueError(f"{name} must be at least {least}, received {number}{remedy}")
+    return number
+
+
+def check_plan(plan: Plan) -> None:
+    """Refuse plans in which a shard, or every shard, would have nothing to do.
+
+    Raises:
+        ValueError: The message says which.
+    """
+    if plan.steps == 0:
+        raise ValueError(
+            f"drop_remainder=True drops everything: the sequence has {plan.length} scenes and a step takes "
+            f"{plan.rows * plan.shard_count} (batch_size {plan.rows} x shard_count {plan.shard_count}). Use a smaller "
+            "batch_size or drop_remainder=False"
+        )
+    if not plan.drop_remainder and 0 < plan.remainder < plan.shard_count:
+        raise ValueError(
+            f"the last step has {plan.remainder} scenes for {plan.shard_count} shards, so some shard would have none "
+            f"and the shards would disagree on the number of steps. Use drop_remainder=True, or a batch_size that "
+            f"leaves at least {plan.shard_count} of {plan.length} scenes for the last step"
+        )
+
+
+def default_max_memory() -> int:
+    """A quarter of the machine's memory, bytes."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4

@@ -1,0 +1,139 @@
+"""The command `kerasfeed`.
+
+Invariant: arguments and files are checked before Keras is imported, so that a mistake is answered at once,
+with one line on stderr and exit status 2.
+"""
+
+import argparse
+import contextlib
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from kerasfeed._version import __version__
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command.
+
+    Args:
+        argv: Arguments after the command's name; None takes the process's own.
+
+    Returns:
+        Exit status: 0, or 2 where a file cannot be used.
+
+    Raises:
+        SystemExit: With status 2 for arguments that argparse refuses, 0 for --help and --version.
+    """
+    arguments = _parser().parse_args(argv)
+    try:
+        return _demo(arguments)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+
+
+def _demo(arguments: argparse.Namespace) -> int:
+    from kerasfeed.demo.data import DataError, summarize  # neither this nor what it imports knows Keras
+
+    try:
+        for path in (arguments.data, arguments.validation):
+            if path is not None:
+                summarize(path, points=arguments.points)
+        from rich.console import Console
+
+        with _stderr_kept_unless_it_fails():
+            from kerasfeed.demo.run import Settings, run  # imports Keras: 3 to 14 s
+
+        settings = Settings(
+            epochs=arguments.epochs,
+            batch_size=arguments.batch_size,
+            points=arguments.points,
+            workers=arguments.workers,
+            worker_type=arguments.worker_type,
+            seed=arguments.seed,
+        )
+        run(arguments.data, arguments.validation, settings, Console())
+    except DataError as error:
+        print(f"kerasfeed demo: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+@contextlib.contextmanager
+def _stderr_kept_unless_it_fails() -> Iterator[None]:
+    """Hold back what native code writes to stderr; show it if the block raises.
+
+    Importing TensorFlow prints six lines about CPU features and missing GPUs, TF_CPP_MIN_LOG_LEVEL or not.
+    """
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    sys.stderr.flush()
+    stderr = os.dup(2)
+    with tempfile.TemporaryFile() as kept:
+        os.dup2(kept.fileno(), 2)
+        try:
+            yield
+        except BaseException:
+            kept.seek(0)
+            os.write(stderr, kept.read())
+            raise
+        finally:
+            os.dup2(stderr, 2)
+            os.close(stderr)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="kerasfeed", description="Input pipelines for Keras.")
+    parser.add_argument("--version", action="version", version=f"kerasfeed {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    demo = commands.add_parser(
+        "demo",
+        help="train a small PointNet on point clouds",
+        description="Train a small PointNet on point clouds through model.fit(feed). Without --data, it "
+        "writes point clouds of ten shapes to a temporary file.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    add = demo.add_argument
+    add("--data", type=Path, metavar="FILE.h5", help="HDF5 file with 'data' float[M, N, 3] and 'label' int[M]")
+    add(
+        "--validation",
+        type=Path,
+        metavar="FILE.h5",
+        help="the same for validation; by default the file beside --data with 'test' for 'train' in its "
+        "name, else 20 %% of the scenes are held out",
+    )
+    add("--epochs", type=_positive, default=30, metavar="N", help="passes over the scenes")
+    add("--workers", type=_workers, default="auto", metavar="N", help="concurrent loads; 0 for none, or auto")
+    add("--worker-type", choices=["auto", "process", "thread"], default="auto", help="what the workers are")
+    add("--batch-size", type=_positive, default=16, metavar="N", help="scenes in a batch")
+    add("--points", type=_positive, default=512, metavar="N", help="points of each scene given to the model")
+    add("--seed", type=_natural, default=0, metavar="N", help="behind weights, order and augmentation")
+    return parser
+
+
+def _positive(text: str) -> int:
+    return _integer(text, 1)
+
+
+def _natural(text: str) -> int:
+    return _integer(text, 0)
+
+
+def _workers(text: str) -> int | str:
+    return text if text == "auto" else _integer(text, 0, ' or "auto"')
+
+
+def _integer(text: str, least: int, others: str = "") -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        number = least - 1
+    if number < least:
+        raise argparse.ArgumentTypeError(f"must be an integer of at least {least}{others}, received {text!r}")
+    return number
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,350 @@
+"""`Feed`: a sequence, a plan and a loader, the object that users hold.
+
+Invariant: a feed decides nothing about data; every batch comes from `Loader.submit(epoch, step)`. To Keras it is a
+`PyDataset` that looks ahead by itself, so Keras's own threads and processes stay unused.
+"""
+
+import math
+import operator
+import sys
+import time
+import warnings
+from collections.abc import Iterator
+from concurrent.futures import Future
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal
+
+import keras
+import numpy as np
+
+from kerasfeed.arguments import (
+    WORKER_TYPES,
+    check_integer,
+    check_plan,
+    check_sequence,
+    default_max_memory,
+    refuse_unknown,
+)
+from kerasfeed.epochs import EpochClock, RequestLog, SequenceHooks, trainer_position, weaken_adapter
+from kerasfeed.html import FieldRow, field_table
+from kerasfeed.load import Job, Loader, LoaderStats
+from kerasfeed.load.inline import InlineLoader
+from kerasfeed.load.processes import ProcessLoader, processes_supported
+from kerasfeed.load.spawn import cores
+from kerasfeed.load.threads import ThreadLoader
+from kerasfeed.lookahead import KerasWindows, Window
+from kerasfeed.order import Sequential, Shuffled
+from kerasfeed.plan import Plan
+from kerasfeed.spec import ArraySpec, lists_as_tuples
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+_ARGUMENTS = [
+    "sequence", "batch_size", "shuffle", "seed", "drop_remainder", "workers", "worker_type", "max_queue_size",
+    "max_memory", "shard_index", "shard_count",
+]  # fmt: skip
+
+
+class Feed(keras.utils.PyDataset):  # type: ignore[misc]
+    """Batches of a sequence, for `model.fit` on any Keras backend, `tf.data` and plain loops.
+
+    Args:
+        sequence: Any object with `__len__` and `__getitem__(index)` that returns one scene: a `SceneSequence`, a list,
+            an ndarray, a map-style dataset. The same structure, dtypes and number of axes for every index.
+        batch_size: Scenes in a batch. None where each item is a batch already, as in a `keras.utils.PyDataset`.
+        shuffle: Whether each epoch visits the scenes in a new random order; each exactly once.
+        seed: Integer >= 0 behind the order and every scene's `rng`. None draws one, kept in `feed.seed`.
+        drop_remainder: Whether to drop the last batch of an epoch when it is not full.
+        workers: Concurrent `__getitem__` calls, whatever the batch size. 0 loads in the calling thread. "auto" is the
+            number of cores.
+        worker_type: "thread", "process" (for scenes that hold the GIL, and for isolation), or "auto": processes,
+            except for a list, tuple or ndarray, where there is nothing to compute, where the sequence cannot be
+            pickled, and on Windows.
+        max_queue_size: Batches kept in flight ahead of the consumer; more where `workers` needs it.
+        max_memory: Ceiling of the batch memory, bytes; beyond, batches are copied to ordinary memory. None is a quarter
+            of the machine's memory.
+        shard_index: Which shard of every global batch (`batch_size * shard_count` scenes) this feed is.
+        shard_count: Number of shards.
+
+    Raises:
+        TypeError: An argument is of the wrong type, unknown, or the sequence cannot be indexed.
+        ValueError: An argument is out of range, or the sequence is empty.
+    """
+
+    def __init__(
+        self,
+        sequence: Any,
+        batch_size: int | None,
+        *,
+        shuffle: bool = False,
+        seed: int | None = None,
+        drop_remainder: bool = False,
+        workers: int | Literal["auto"] = "auto",
+        worker_type: Literal["auto", "process", "thread"] = "auto",
+        max_queue_size: int = 10,
+        max_memory: int | None = None,
+        shard_index: int = 0,
+        shard_count: int = 1,
+        **unknown: Any,
+    ) -> None:
+        refuse_unknown(unknown, _ARGUMENTS)
+        length = check_sequence(sequence)
+        if batch_size is not None:
+            batch_size = check_integer("batch_size", batch_size, 1)
+            _refuse_batches(sequence)
+        if seed is None:
+            seed = int(np.random.SeedSequence().generate_state(1)[0])
+        self.seed = check_integer("seed", seed, 0)
+        if worker_type not in WORKER_TYPES:
+            raise ValueError(f"worker_type must be one of {', '.join(WORKER_TYPES)}, received {worker_type!r}")
+        count = cores() if workers == "auto" else check_integer("workers", workers, 0, remedy=_NO_WORKERS)
+        shard_count = check_integer("shard_count", shard_count, 1)
+        shard_index = check_integer("shard_index", shard_index, 0)
+        if shard_index >= shard_count:
+            raise ValueError(f"shard_index must be below shard_count ({shard_count}), received {shard_index}")
+        order = Shuffled() if shuffle else Sequential()
+        self.plan = Plan(length, batch_size, order, self.seed, bool(drop_remainder), shard_index, shard_count)
+        check_plan(self.plan)
+        memory = default_max_memory() if max_memory is None else check_integer("max_memory", max_memory, 1)
+        ahead = check_integer("max_queue_size", max_queue_size, 1)
+        if count:  # enough scenes in flight to keep every worker at one while it has another waiting
+            ahead = max(ahead, math.ceil(2 * count / self.plan.rows))
+        self.sequence = sequence
+        self._job = Job(sequence, self.plan, count, memory, ahead)
+        self._loader = _make_loader(self._job, worker_type)
+        self._clock = EpochClock()
+        self._hooks = SequenceHooks(sequence, self._loader.refresh)
+        self._hooked_epoch_runs = False
+        self.request_log = RequestLog()
+        self._windows = KerasWindows()
+        # A Keras in which the look-ahead above finds nothing gets threads to look ahead with. They only wait.
+        threads = 1 if not count or self._windows.supported() else max(2, 2 * math.ceil(count / self.plan.rows) + 2)
+        super().__init__(workers=threads, use_multiprocessing=False, max_queue_size=ahead)
+        self._arguments = {
+            "shuffle": shuffle, "seed": self.seed, "drop_remainder": drop_remainder, "workers": workers,
+            "worker_type": worker_type, "max_queue_size": max_queue_size, "max_memory": max_memory,
+            "shard_index": shard_index, "shard_count": shard_count,
+        }  # fmt: skip
+
+    # ---- batches
+
+    def __len__(self) -> int:
+        return self.plan.steps
+
+    def __getitem__(self, step: int) -> Any:
+        """The batch of one step of the current epoch; waits for it. Negative steps count from the end.
+
+        Keras reads a feed this way, and on TensorFlow it takes no lists: here they become tuples.
+
+        Raises:
+            IndexError: `step` is out of range.
+            Exception: What the sequence raised, with index, epoch and step as a note.
+        """
+        step = operator.index(step)
+        if step < 0:
+            step += len(self)
+        request = self.request_log.begin()
+        epoch, ahead = self._clock.current, self._loader.look_ahead
+        window = self._windows.find(sys._getframe(1), step, self.submit, epoch, ahead)
+        batch = self.submit(epoch, step).result() if window is None else window.take(step)
+        self.request_log.finish(request, time.perf_counter())
+        return lists_as_tuples(batch) if self._loader.spec.has_lists else batch
+
+    def __iter__(self) -> Iterator[Any]:
+        """One epoch of batches, loaded ahead; every iteration is the next epoch."""
+        return self._iterate(None)
+
+    def epoch(self, number: int) -> Iterator[Any]:
+        """The batches of epoch `number`, loaded ahead; the feed's own count of epochs is left alone."""
+        return self._iterate(check_integer("epoch", number, 0))
+
+    def _iterate(self, number: int | None) -> Iterator[Any]:
+        epoch = self._clock.claim() if number is None else number
+        self._hooks.enter(epoch)
+        steps = range(len(self))
+        window = Window(self.submit, epoch, steps, self._loader.look_ahead)
+        try:
+            for step in steps:
+                yield window.take(step)
+        finally:
+            window.close()
+        self._hooks.leave()
+
+    def submit(self, epoch: int, step: int) -> "Future[Any]":
+        """Promise the batch (epoch, step) without waiting; see `kerasfeed.load.Loader.submit`."""
+        self._hooks.enter(epoch)
+        return self._loader.submit(epoch, step)
+
+    @property
+    def element_spec(self) -> Any:
+        """Nesting of a scene with an `ArraySpec` for each field of a batch, batch axis first (None if it varies)."""
+        spec = self._loader.spec
+        if self.plan.batch_size is None:
+            return spec.unflatten(spec.fields)
+        rows = self.plan.rows if self.plan.is_uniform else None
+        return spec.unflatten([ArraySpec((rows, *field.shape), field.dtype) for field in spec.fields])
+
+    # ---- frameworks
+
+    def to_tf_dataset(
+        self, *, device: str | None = None, epochs: int = 1, deterministic: bool = True
+    ) -> "tf.data.Dataset":
+        """This feed as a `tf.data.Dataset`; each iteration of it is the feed's next epoch.
+
+        Args:
+            device: Where batches are prefetched to, for example "/gpu:0". None is the first GPU if there is one and no
+                distribution strategy places the batches itself, else the host.
+            epochs: Epochs of the feed in one iteration of the dataset, at least 1.
+            deterministic: Whether batches keep the order of steps; False delivers whichever is loaded first.
+
+        Returns:
+            A dataset of batches nested as the scenes are (lists become tuples), with static shapes and dtypes and known
+            cardinality.
+
+        Raises:
+            TypeError: A field has a dtype that TensorFlow lacks.
+        """
+        from kerasfeed.adapters.tf_data import to_tf_dataset
+
+        return to_tf_dataset(
+            self, device=device, epochs=check_integer("epochs", epochs, 1), deterministic=deterministic
+        )
+
+    def begin_epoch(self) -> int:
+        """Claim the next epoch for a consumer that submits its own steps; returns its number."""
+        epoch = self._clock.claim()
+        self._hooks.enter(epoch)
+        self.request_log.clear()
+        return epoch
+
+    @property
+    def num_batches(self) -> int:
+        """Number of steps in an epoch; Keras asks for it as `fit` begins."""
+        position = trainer_position()
+        if position is not None and position.method == "fit" and position.epoch is None:
+            self._clock.prepare(position.initial_epoch)
+            self._windows.close()
+        if position is not None:
+            weaken_adapter(self, sys._getframe(1))
+        return len(self)
+
+    def on_epoch_begin(self) -> None:
+        """Called by Keras; see `kerasfeed.epochs` for what it means."""
+        position = trainer_position()
+        if position is None:
+            self._clock.begin(0)
+        elif position.method == "fit" and position.epoch is not None:
+            self._clock.begin(position.epoch)
+        else:
+            return
+        self._hooked_epoch_runs = True
+
+    def on_epoch_end(self) -> None:
+        """Called by Keras; see `kerasfeed.epochs` for what it means."""
+        self.request_log.clear()
+        position = trainer_position()
+        if position is not None and position.method != "fit":
+            return
+        began, self._hooked_epoch_runs = self._hooked_epoch_runs, False
+        if position is not None and position.epoch is None:
+            self._clock.prepare(position.initial_epoch)
+        elif began or position is None:
+            self._hooks.leave()
+            self._clock.end()
+
+    # ---- life
+
+    def stats(self) -> LoaderStats:
+        """A snapshot of the loader's counters."""
+        return self._loader.stats()
+
+    def close(self) -> None:
+        """Stop the workers and free what they hold; idempotent. Batches already delivered stay valid."""
+        self._windows.close()
+        self._loader.close()
+
+    def __enter__(self) -> "Feed":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __reduce__(self) -> Any:
+        return _restore, (self.sequence, self.plan.batch_size, self._arguments)
+
+    def __repr__(self) -> str:
+        plan, stats = self.plan, self.stats()
+        shard = f", shard {plan.shard_index} of {plan.shard_count}" if plan.shard_count > 1 else ""
+        return (
+            f"Feed({type(self.sequence).__name__}: {plan.length:,} scenes, batch_size={plan.batch_size}, "
+            f"{plan.steps:,} steps{shard}, {self._workers_text(stats)})"
+        )
+
+    def _workers_text(self, stats: LoaderStats) -> str:
+        if stats.worker_type == "inline":
+            return "no workers"
+        return f"{stats.workers} {stats.worker_type} worker{'s' if stats.workers > 1 else ''}"
+
+    def _repr_html_(self) -> str:
+        plan, stats = self.plan, self.stats()
+        facts = [
+            ("scenes", f"{plan.length:,}"),
+            ("batch size", str(plan.batch_size)),
+            ("steps in an epoch", f"{plan.steps:,}"),
+            ("order", f"shuffled, seed {plan.seed}" if isinstance(plan.order, Shuffled) else "sequential"),
+            ("workers", self._workers_text(stats)),
+        ]
+        try:
+            spec = self._loader.spec
+        except Exception as error:  # noqa: BLE001 - a notebook must show the feed even when a scene cannot be read
+            return field_table("Feed", [*facts, ("error", f"{type(error).__name__}: {error}")], [])
+        rows = plan.rows if plan.is_uniform else None
+        lead = () if plan.batch_size is None else (rows,)
+        fields = [
+            FieldRow(path, _shape_text((*lead, *field.shape)), str(field).split("[")[0], "")
+            for path, field in zip(spec.paths, spec.fields, strict=True)
+        ]
+        return field_table(f"Feed of {type(self.sequence).__name__}", facts, fields)
+
+
+_NO_WORKERS = ' (0 loads in the calling thread, "auto" uses every core)'
+
+
+def _shape_text(shape: tuple[int | None, ...]) -> str:
+    return "[" + ", ".join("?" if size is None else str(size) for size in shape) + "]"
+
+
+def _restore(sequence: Any, batch_size: int | None, arguments: dict[str, Any]) -> Feed:
+    return Feed(sequence, batch_size, **arguments)
+
+
+def _refuse_batches(sequence: Any) -> None:
+    if isinstance(sequence, Feed):
+        raise TypeError("the sequence is a Feed already; pass its `sequence`")
+    if isinstance(sequence, keras.utils.PyDataset):
+        raise ValueError(
+            f"each item of {type(sequence).__name__}, a keras.utils.PyDataset, is a batch already: use batch_size=None"
+        )
+
+
+def _make_loader(job: Job, worker_type: str) -> Loader:
+    if job.workers == 0:
+        return InlineLoader(job)
+    if worker_type == "thread":
+        return ThreadLoader(job)
+    in_memory = isinstance(job.sequence, list | tuple | np.ndarray)
+    if worker_type == "auto" and (in_memory or not processes_supported()):
+        return ThreadLoader(job)
+    loader = ProcessLoader(job)
+    try:
+        loader.start()  # workers come up while the caller builds a model
+    except (TypeError, OSError) as error:
+        loader.close()
+        if worker_type == "process":
+            raise
+        warnings.warn(f"worker_type='auto' falls back to threads: {error}", UserWarning, stacklevel=4)
+        return ThreadLoader(job)
+    return loader

@@ -1,0 +1,118 @@
+"""The loader on worker processes: for scenes that hold the GIL, and for isolation.
+
+Invariant: the loader holds at most one `Session`; a session that has failed is replaced at the next `submit`, so a feed
+survives its workers.
+"""
+
+import os
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+from kerasfeed.errors import FeedClosedError
+from kerasfeed.load import Job, Loader, LoaderStats
+from kerasfeed.load.inline import refuse_after_fork
+from kerasfeed.load.session import Session
+from kerasfeed.load.slots import SlotPool
+from kerasfeed.spec import SceneSpec
+
+
+def processes_supported() -> bool:
+    """Whether this system can run worker processes (it needs `pass_fds` and `poll`: any POSIX system)."""
+    return sys.platform != "win32"
+
+
+class ProcessLoader(Loader):
+    """Loads batches in `job.workers` processes."""
+
+    def __init__(self, job: Job) -> None:
+        if not processes_supported():
+            raise OSError("worker processes need a POSIX system (Linux, macOS); use worker_type='thread'")
+        self._job = job
+        self._lock = threading.Lock()
+        self._sessions: list[Session] = []
+        self._closed = False
+        self._owner = os.getpid()
+        self._finalizer = weakref.finalize(self, _close_all, self._sessions)
+
+    def start(self) -> None:
+        """Start the workers without waiting for them.
+
+        Raises:
+            TypeError: The sequence cannot be pickled.
+        """
+        with self._lock:
+            self._session()
+
+    def _session(self) -> Session:
+        refuse_after_fork(self._owner)
+        if self._closed:
+            raise FeedClosedError("the feed is closed; make a new one")
+        if self._sessions and self._sessions[0].failure is not None:
+            _close_all(self._sessions)
+        if not self._sessions:
+            self._sessions.append(Session(self._job))
+        return self._sessions[0]
+
+    def _ready(self) -> tuple[Session, SlotPool]:
+        refuse_after_fork(self._owner)  # before the lock, which another thread may have held at the fork
+        with self._lock:
+            session = self._session()
+            if session.pool is None:
+                session.infer()
+            assert session.pool is not None
+            return session, session.pool
+
+    @property
+    def spec(self) -> SceneSpec:
+        """See `Loader.spec`."""
+        return self._ready()[1].layout.spec
+
+    @property
+    def look_ahead(self) -> int:
+        """See `Loader.look_ahead`."""
+        return max(1, min(self._job.look_ahead, self._ready()[1].limit - 1))
+
+    def submit(self, epoch: int, step: int) -> Future[Any]:
+        """See `Loader.submit`."""
+        session, _ = self._ready()
+        return session.submit(epoch, step)
+
+    def refresh(self, change: Callable[[], None]) -> None:
+        """See `Loader.refresh`."""
+        with self._lock:
+            sessions = list(self._sessions)
+        for session in sessions:
+            session.wait_until_idle()
+        change()
+        for session in sessions:
+            session.post_sequence()
+
+    def close(self) -> None:
+        """See `Loader.close`."""
+        with self._lock:
+            self._closed = True
+            _close_all(self._sessions)
+
+    def stats(self) -> LoaderStats:
+        """See `Loader.stats`."""
+        session = self._sessions[0] if self._sessions else None
+        pool = session.pool if session else None
+        return LoaderStats(
+            "process",
+            self._job.workers,
+            session.batches if session else 0,
+            session.copied if session else 0,
+            pool.total if pool else 0,
+            pool.layout.nbytes if pool else 0,
+            session.pids() if session else (),
+        )
+
+
+def _close_all(sessions: list[Session]) -> None:
+    for session in sessions:
+        session.close()
+    sessions.clear()

@@ -1,0 +1,221 @@
+"""Batch memory: pooled slots, leased to the consumer through the exporter of their buffer.
+
+Invariant: a slot is free, in flight (a loader fills it) or leased (something refers to its memory), and is never
+handed out while leased. The lease ends when the exporter, a ctypes array over the slot, is collected; every ndarray,
+tf.Tensor, jax.Array and torch.Tensor over the slot keeps that exporter alive. (Not an ndarray: NumPy collapses chains
+of views, so a finalizer on an array can run while a view of it lives.)
+
+The pool grows instead of making anyone wait, up to `max_memory`. Beyond, a finished batch is copied out to ordinary
+memory, so that the slots in flight always return and no consumer, however greedy, can stop the loader.
+"""
+
+import ctypes
+import mmap
+import os
+import queue
+import sys
+import tempfile
+import threading
+import weakref
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+from kerasfeed.errors import FeedClosedError
+from kerasfeed.load.layout import Layout, SlotView
+
+_TRIM_EVERY = 64
+
+
+class Arena:
+    """Memory that grows by segments; shared with other processes through one descriptor where asked for.
+
+    One anonymous file holds all segments: nothing appears in /dev/shm, Docker's 64 MB limit there does not apply, and
+    nothing is left behind by a killed process. Where the system has no memfd, an unlinked temporary file serves (a
+    POSIX shared memory object would not: macOS does not let one grow).
+    """
+
+    def __init__(self, *, shared: bool) -> None:
+        self.fd = anonymous_file("kerasfeed-slots") if shared else None
+        self._discard = getattr(mmap, "MADV_REMOVE" if shared else "MADV_DONTNEED", None)
+        self.nbytes = 0
+
+    def grow(self, nbytes: int) -> tuple[mmap.mmap, int]:
+        """Add a segment of `nbytes`, a whole number of pages; returns its memory and its offset in the file."""
+        offset = self.nbytes
+        self.nbytes += nbytes
+        if self.fd is None:
+            if sys.platform == "win32":
+                return mmap.mmap(-1, nbytes), offset
+            # Private: a fork of this process must not write into this process's batches.
+            return mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), offset
+        os.ftruncate(self.fd, self.nbytes)
+        return mmap.mmap(self.fd, nbytes, offset=offset), offset
+
+    def discard(self, memory: mmap.mmap, offset: int, nbytes: int) -> None:
+        """Give pages back to the system; they read as zeros afterwards."""
+        if self._discard is not None:
+            memory.madvise(self._discard, offset, nbytes)
+
+    def close(self) -> None:
+        """Close the descriptor; memory still referred to stays valid."""
+        if self.fd is not None:
+            os.close(self.fd)
+            self.fd = None
+
+
+def anonymous_file(name: str) -> int:
+    """Descriptor of a new empty file in memory that no path leads to."""
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create(name, os.MFD_CLOEXEC)
+    with tempfile.TemporaryFile(prefix=name) as file:
+        return os.dup(file.fileno())
+
+
+@dataclass(frozen=True, eq=False)
+class Slot:
+    """Memory of one batch.
+
+    Attributes:
+        memory: The segment that holds it.
+        segment_offset: Offset of the segment in the arena's file, bytes.
+        offset: Offset of the slot in the segment, bytes.
+        view: The views that a loader of this process fills.
+    """
+
+    memory: mmap.mmap
+    segment_offset: int
+    offset: int
+    view: SlotView
+
+
+class SlotPool:
+    """Slots of one layout."""
+
+    def __init__(self, layout: Layout, arena: Arena, *, max_memory: int, in_flight: int) -> None:
+        """Make an empty pool.
+
+        Args:
+            layout: What a slot holds.
+            arena: Where slots are made; the pool does not close it.
+            max_memory: Ceiling of all slots, bytes.
+            in_flight: Batches the loader wants in flight at once; up to half of the ceiling is kept for them.
+
+        Raises:
+            ValueError: `max_memory` does not hold two slots.
+        """
+        self.layout = layout
+        self.limit = max_memory // layout.nbytes
+        if self.limit < 2:
+            raise ValueError(
+                f"max_memory={max_memory:,} bytes is too small: a batch takes {layout.nbytes:,} bytes of slot and at "
+                f"least two are needed. Use max_memory >= {2 * layout.nbytes:,} or a smaller batch_size"
+            )
+        self._most_leased = self.limit - max(1, min(in_flight, self.limit // 2))
+        self._in_flight_wanted = in_flight
+        self._arena = arena
+        self._exporter_type = ctypes.c_ubyte * layout.nbytes
+        # Finalizers append to these at any moment, even inside the lock below: both appends are atomic.
+        self._free: deque[Slot] = deque()
+        self._returned: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._cold: list[Slot] = []
+        self._lock = threading.Lock()
+        self._in_flight = 0
+        self._acquired = 0
+        self._fewest_free = 0
+        self._starving = False
+        self._closed = False
+        self.total = 0
+
+    def acquire(self) -> Slot:
+        """A slot to fill. Waits only at the ceiling, for a batch in flight; never for the consumer.
+
+        Raises:
+            FeedClosedError: The pool was closed while waiting.
+        """
+        while not self._closed:
+            with self._lock:
+                slot = self._take()
+                if slot is not None:
+                    self._in_flight += 1
+                    return slot
+                self._starving = True
+            try:
+                self._returned.get(timeout=0.05)  # a bound, in case the slot came back just before we starved
+            except queue.Empty:
+                pass
+        raise FeedClosedError("the feed was closed while a batch waited for memory")
+
+    def _take(self) -> Slot | None:
+        self._acquired += 1
+        if self._acquired % _TRIM_EVERY == 0:
+            self._trim()
+        try:
+            slot = self._free.pop()  # the last one back is the one still in the processor's cache
+        except IndexError:
+            if not self._cold and self.total < self.limit:
+                self._grow()
+            if self._cold:
+                return self._cold.pop()
+            return None
+        self._fewest_free = min(self._fewest_free, len(self._free))
+        return slot
+
+    def _grow(self) -> None:
+        # Doubling keeps the number of segments, and so of descriptors and of maps in every worker, logarithmic.
+        count = max(1, min(max(2, self.total), self.limit - self.total))
+        nbytes = self.layout.nbytes
+        memory, segment_offset = self._arena.grow(count * nbytes)
+        for number in range(count):
+            view = SlotView(self.layout, memory, number * nbytes)
+            self._cold.append(Slot(memory, segment_offset, number * nbytes, view))
+        self.total += count
+
+    def _trim(self) -> None:
+        # Slots that stayed free through all the last acquisitions are more than the consumer needs.
+        for _ in range(max(0, self._fewest_free - 2)):
+            try:
+                slot = self._free.popleft()
+            except IndexError:
+                break
+            self._arena.discard(slot.memory, slot.offset, self.layout.nbytes)
+            self._cold.append(slot)
+        self._fewest_free = len(self._free)
+
+    def release(self, slot: Slot) -> None:
+        """Give back a slot in flight that will not be leased."""
+        with self._lock:
+            self._in_flight -= 1
+        self._return(slot)
+
+    def _return(self, slot: Slot) -> None:
+        if self._closed:
+            return
+        self._free.append(slot)
+        if self._starving:
+            self._starving = False
+            self._returned.put(None)
+
+    def lease(self, slot: Slot) -> Any | None:
+        """End the flight of a slot and lease it.
+
+        Returns:
+            The exporter: an object with the buffer protocol, as long as the slot; the slot is free again when nothing
+            refers to it. None at the ceiling: then the slot is still in flight, and the caller copies the batch out
+            and releases it.
+        """
+        with self._lock:
+            leased = self.total - len(self._free) - len(self._cold) - self._in_flight
+            if leased >= self._most_leased:
+                return None
+            self._in_flight -= 1
+        exporter = self._exporter_type.from_buffer(slot.memory, slot.offset)
+        weakref.finalize(exporter, self._return, slot).atexit = False
+        return exporter
+
+    def close(self) -> None:
+        """Refuse further `acquire` and free the memory; leases stay valid until their last reference goes."""
+        self._closed = True
+        self._free.clear()
+        self._cold.clear()
+        self._returned.put(None)

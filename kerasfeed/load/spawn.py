@@ -1,0 +1,141 @@
+"""Start and end a worker process.
+
+Invariant: a worker is a new interpreter (`sys.executable`), never a fork of this process and never a second run of the
+user's main module. It inherits exactly the descriptors named here.
+"""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import kerasfeed
+
+# Libraries that would each start one thread a core in every worker.
+_THREAD_VARIABLES = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+    "BLIS_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+)
+# Before other packages, so that it is this kerasfeed, and after the standard library.
+_COMMAND = """
+import sys
+packages = [n for n, path in enumerate(sys.path) if path.endswith("-packages")]
+sys.path.insert(packages[0] if packages else len(sys.path), {root!r})
+from kerasfeed.load.worker import main
+main({arguments})
+"""
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+@dataclass(frozen=True, eq=False)
+class WorkerHandle:
+    """The parent's side of one worker process.
+
+    Attributes:
+        number: Number of the worker.
+        process: The process.
+        link: Socket on which its payloads arrive, non-blocking; its end of file means that the process is gone.
+        inbox: Payload bytes received and not yet claimed by a result.
+    """
+
+    number: int
+    process: subprocess.Popen[bytes]
+    link: socket.socket
+    inbox: bytearray
+
+    def receive(self) -> bool:
+        """Move what has arrived into the inbox; returns False at the end of file."""
+        while True:
+            try:
+                data = self.link.recv(1 << 20)
+            except BlockingIOError:
+                return True
+            except ConnectionResetError:
+                return False
+            if not data:
+                return False
+            self.inbox.extend(data)
+
+    def take(self, nbytes: int) -> bytes:
+        """The next payload, `nbytes` long; a result has announced it, so all of it has been sent."""
+        if len(self.inbox) < nbytes:
+            self.receive()
+        payload = bytes(self.inbox[:nbytes])
+        del self.inbox[:nbytes]
+        return payload
+
+    def ending(self) -> str:
+        """How the process ended, in words; waits for it, briefly."""
+        try:
+            code = self.process.wait(timeout=2.0)
+        except subprocess.TimeoutExpired:
+            return "closed its connection"
+        if code >= 0:
+            return f"ended with exit code {code}"
+        try:
+            return f"was killed by {signal.Signals(-code).name}"
+        except ValueError:
+            return f"was killed by signal {-code}"
+
+
+def start_worker(
+    number: int, count: int, *, task_fd: int, result_fd: int, slots_fd: int, bulletin_fd: int
+) -> WorkerHandle:
+    """Start worker `number` of `count`; descriptors are those of its ends.
+
+    Raises:
+        OSError: The process could not be started.
+    """
+    if not sys.executable:
+        raise OSError("sys.executable is empty, so no worker process can be started; use worker_type='thread'")
+    ours, theirs = socket.socketpair()
+    try:
+        arguments = (number, count, task_fd, result_fd, theirs.fileno(), slots_fd, bulletin_fd)
+        root = str(Path(kerasfeed.__file__).parents[1])
+        command = _COMMAND.format(root=root, arguments=", ".join(map(str, arguments)))
+        threads = str(max(1, cores() // count))
+        environment = {**dict.fromkeys(_THREAD_VARIABLES, threads), **os.environ}
+        # Inherited: Ctrl-C must not kill a worker that has not yet come so far as to ignore it.
+        previous = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-c", command],  # -P: a struct.py in the working directory is not ours
+                stdin=subprocess.DEVNULL,
+                pass_fds=(task_fd, result_fd, theirs.fileno(), slots_fd, bulletin_fd),
+                env=environment,
+            )
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, previous)
+    except BaseException:
+        ours.close()
+        raise
+    finally:
+        theirs.close()
+    ours.setblocking(False)
+    return WorkerHandle(number, process, ours, bytearray())
+
+
+def end_workers(handles: list[WorkerHandle], *, grace: float) -> None:
+    """Wait for workers whose task pipe has been closed; after `grace` seconds, kill those that remain."""
+    deadline = time.monotonic() + grace
+    for handle in handles:
+        try:
+            handle.process.wait(timeout=max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            handle.process.kill()
+            handle.process.wait()
+        handle.link.close()

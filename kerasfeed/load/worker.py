@@ -1,0 +1,159 @@
+"""The worker process: a clean interpreter that reads tasks, fills slots and reports.
+
+Invariant: it lives exactly as long as its parent wants it. End of file on the task pipe ends it between tasks; a
+watching thread ends it inside one when the parent is gone. It imports neither keras nor tensorflow unless the user's
+own code does, and never the user's main module.
+"""
+
+import mmap
+import os
+import select
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+from typing import Any
+
+import cloudpickle
+
+from kerasfeed.load.bulletin import Bulletin, Topic
+from kerasfeed.load.failure import to_failure
+from kerasfeed.load.fill import Cancelled, FailedSceneError, Filler, probe
+from kerasfeed.load.layout import Layout, SlotView
+from kerasfeed.load.messages import TASK_BYTES, Kind, Result, Start, Status, Task
+from kerasfeed.scene import SceneContext, Worker, optional_method
+
+
+class WorkerProcess:
+    """State of this process."""
+
+    def __init__(self, number: int, task_fd: int, result_fd: int, slots_fd: int, bulletin: Bulletin) -> None:
+        self._number = number
+        self._task_fd = task_fd
+        self._result_fd = result_fd
+        self._slots_fd = slots_fd
+        self._bulletin = bulletin
+        self._line = bulletin.worker_line(number)
+        self._seed = 0
+        self._count = 0
+        self._sequence: Any = None
+        self._version = 0
+        self._layout: Layout | None = None
+        self._filler: Filler | None = None
+        self._segments: dict[int, mmap.mmap] = {}
+        self._views: dict[tuple[int, int], SlotView] = {}
+
+    def run(self, link: socket.socket) -> None:
+        """Serve tasks until the parent closes the pipe; payloads go over `link`."""
+        try:
+            self._begin()
+        except BaseException:  # noqa: BLE001 - the parent raises it where the user sees it
+            self._report(link, Status.NOT_STARTED, -1, 0.0, traceback.format_exc())
+            return
+        self._report(link, Status.STARTED, -1, 0.0)
+        while record := os.read(self._task_fd, TASK_BYTES):
+            task = Task.decode(record)
+            if task.kind == Kind.STOP:
+                break
+            self._line[0] = task.number + 1
+            self._serve(task, link)
+            self._line[0] = 0
+        self._end_worker()
+
+    def _begin(self) -> None:
+        _, start = self._bulletin.read(Topic.START)
+        assert isinstance(start, Start)
+        sys.path[:] = start.sys_path
+        self._seed = start.seed
+        self._version, self._sequence = self._bulletin.read(Topic.SEQUENCE)
+        self._count = start.count
+        self._begin_worker()
+
+    def _begin_worker(self) -> None:
+        begin = optional_method(self._sequence, "on_worker_begin")
+        if begin is not None:
+            begin(Worker(self._number, self._count, "process"))
+
+    def _end_worker(self) -> None:
+        end = optional_method(self._sequence, "on_worker_end")
+        if end is not None:
+            end()
+
+    def _serve(self, task: Task, link: socket.socket) -> None:
+        started = time.perf_counter()
+        try:
+            if self._version < task.version:
+                self._renew(task)
+            if task.kind == Kind.PROBE:
+                self._line[1] = task.start
+                payload: Any = probe(self._sequence, task.start, self._seed)
+            else:
+                payload = self._load(task) or None
+            self._report(link, Status.DONE, task.number, time.perf_counter() - started, payload)
+        except Cancelled:
+            self._report(link, Status.CANCELLED, task.number, 0.0)
+        except FailedSceneError as carrier:
+            self._report(link, Status.FAILED, task.number, 0.0, to_failure(carrier))
+
+    def _renew(self, task: Task) -> None:
+        try:
+            self._end_worker()
+            self._version, self._sequence = self._bulletin.read(Topic.SEQUENCE)
+            self._filler = None
+            self._begin_worker()
+        except Exception as error:
+            raise FailedSceneError(None, None) from error
+
+    def _load(self, task: Task) -> Any:
+        if self._layout is None:
+            _, self._layout = self._bulletin.read(Topic.LAYOUT)
+            assert isinstance(self._layout, Layout)
+        if self._filler is None:
+            self._filler = Filler(self._sequence, self._layout)
+        view = self._views.get((task.segment_offset, task.slot_offset))
+        if view is None:
+            memory = self._segments.get(task.segment_offset)
+            if memory is None:
+                memory = mmap.mmap(self._slots_fd, task.segment_bytes, offset=task.segment_offset)
+                self._segments[task.segment_offset] = memory
+            view = SlotView(self._layout, memory, task.slot_offset)
+            self._views[(task.segment_offset, task.slot_offset)] = view
+        context = SceneContext(self._seed, task.epoch)
+        return self._filler.fill(view, task.start, task.stop, task.serial, context, self._note_index)
+
+    def _note_index(self, index: int) -> None:
+        self._line[1] = index
+
+    def _report(self, link: socket.socket, status: Status, number: int, seconds: float, payload: Any = None) -> None:
+        nbytes = 0
+        if payload is not None:
+            pickled = cloudpickle.dumps(payload)
+            nbytes = len(pickled)
+            link.sendall(pickled)  # before the record, so that the parent finds it when it reads the record
+        os.write(self._result_fd, Result(status, number, self._number, nbytes, seconds).encode())
+
+
+def watch_parent(link_fd: int) -> None:
+    """End this process, in the middle of whatever it does, as soon as the parent is gone."""
+    parent = os.getppid()
+    poll = select.poll()
+    poll.register(link_fd, 0)  # hang-ups are always reported
+    while True:
+        # A process that the parent forked keeps the link open, so the parent itself is looked for too.
+        hung_up = any(event & (select.POLLHUP | select.POLLERR) for _, event in poll.poll(1000))
+        if hung_up or os.getppid() != parent:
+            os._exit(0)
+
+
+def main(number: int, count: int, task_fd: int, result_fd: int, link_fd: int, slots_fd: int, bulletin_fd: int) -> None:
+    """Entry point of the process: its number, the number of workers, and inherited descriptors."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides what it means
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # blocked since before this interpreter started
+    link = socket.socket(fileno=link_fd)
+    threading.Thread(target=watch_parent, args=(link_fd,), name="kerasfeed-watch-parent", daemon=True).start()
+    try:
+        WorkerProcess(number, task_fd, result_fd, slots_fd, Bulletin(bulletin_fd, count)).run(link)
+    except (BrokenPipeError, ConnectionResetError):
+        pass  # the parent is gone

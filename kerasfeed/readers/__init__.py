@@ -1,0 +1,1 @@
+"""Readers of files; they know nothing of feeds."""

@@ -1,0 +1,70 @@
+"""Fixtures of all tests: leaks are failures, and the files of real data where they exist."""
+
+import gc
+import os
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+
+_SETTLE_SECONDS = 5.0
+
+
+def _our_threads() -> set[str]:
+    return {thread.name for thread in threading.enumerate() if thread.name.startswith("kerasfeed")}
+
+
+def _our_children() -> set[int]:
+    found = set()
+    for child in psutil.Process().children(recursive=True):
+        try:
+            if any("kerasfeed.load.worker" in part for part in child.cmdline()):
+                found.add(child.pid)
+        except psutil.Error:
+            continue
+    return found
+
+
+def _our_descriptors() -> list[str]:
+    """What kerasfeed's own open descriptors point to: memory files by name, and files of the test's data."""
+    found = []
+    folder = Path("/proc/self/fd")
+    for link in folder.iterdir() if folder.exists() else []:
+        try:
+            target = str(link.readlink())
+        except OSError:
+            continue
+        if "kerasfeed" in target:
+            found.append(target)
+    return sorted(found)
+
+
+@pytest.fixture(autouse=True)
+def nothing_leaks():
+    """Fail a test that leaves a thread, a worker process or a descriptor of kerasfeed behind."""
+    before = (_our_threads(), _our_children(), _our_descriptors())
+    yield
+    deadline = time.monotonic() + _SETTLE_SECONDS
+    while True:
+        after = (_our_threads() - before[0], _our_children() - before[1], _our_descriptors())
+        if not after[0] and not after[1] and len(after[2]) <= len(before[2]):
+            return
+        gc.collect()  # only now: it takes 0.5 s once TensorFlow is loaded
+        if time.monotonic() > deadline:
+            pytest.fail(f"left behind: threads {after[0]}, processes {after[1]}, descriptors {after[2]}")
+        time.sleep(0.05)
+
+
+@pytest.fixture(scope="session")
+def real_data() -> Path:
+    """Folder of the BIMNet10 files; tests that need them skip where they are absent."""
+    default = Path(__file__).resolve().parents[2] / "shared" / "data" / "bimnet10"
+    folder = Path(os.environ.get("KERASFEED_TEST_DATA", default))
+    if not (folder / "bimnet10_train.h5").is_file():
+        pytest.skip(f"the BIMNet10 files are not in {folder} (set KERASFEED_TEST_DATA)")
+    return folder

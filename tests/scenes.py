@@ -1,0 +1,111 @@
+"""Sequences that tests share; importable in worker processes without any framework."""
+
+import time
+
+import numpy as np
+
+import kerasfeed as kf
+
+
+class Clouds(kf.SceneSequence):
+    """Scenes (float32[4, 3], int label), each value derived from its index."""
+
+    def __init__(self, length: int = 37) -> None:
+        self.length = length
+
+    def __len__(self):
+        return self.length
+
+    def __getitem__(self, index):
+        return np.arange(12, dtype=np.float32).reshape(4, 3) + 100 * index, index
+
+
+class Augmented(Clouds):
+    """Clouds with noise from `self.rng`, drawn twice."""
+
+    def __getitem__(self, index):
+        points, label = super().__getitem__(index)
+        return points + self.rng.normal(size=points.shape).astype(np.float32), self.rng.integers(1000) + 0 * label
+
+
+class Nested(kf.SceneSequence):
+    """Every kind of field at once: nested, of many dtypes, text, a shape that varies with the batch."""
+
+    def __len__(self):
+        return 23
+
+    def __getitem__(self, index):
+        return {
+            "x": (np.full((2, 3), index, np.float16), np.array([index, -index], ">i4")),
+            "flag": index % 2 == 0,
+            "name": f"scene é {index}",
+            "raw": bytes([0, index % 256, 0]),
+            "z": np.array(index + 1j, np.complex64),
+            "list": [np.uint8(index % 256), np.float64(index) / 3],
+            "words": np.array(["a" * (index % 4), "b"]),
+        }
+
+
+class Sized(kf.SceneSequence):
+    """Scenes of a length that depends on the index: only batches of one can be stacked."""
+
+    def __len__(self):
+        return 9
+
+    def __getitem__(self, index):
+        return np.arange(index * index * 50 + 1, dtype=np.float32), index
+
+
+class Batched(Clouds):
+    """Clouds with a vectorised `get_batch`."""
+
+    def get_batch(self, indices):
+        points = np.arange(12, dtype=np.float32).reshape(1, 4, 3) + 100 * indices[:, None, None].astype(np.float32)
+        return points, indices
+
+
+class Slow(Clouds):
+    """Clouds that take a while."""
+
+    def __init__(self, length: int = 37, seconds: float = 0.01) -> None:
+        super().__init__(length)
+        self.seconds = seconds
+
+    def __getitem__(self, index):
+        time.sleep(self.seconds)
+        return super().__getitem__(index)
+
+
+class Reshuffled:
+    """A Keras-style class of batches that reshuffles itself after every epoch."""
+
+    def __init__(self) -> None:
+        self.order = list(range(6))
+        self.began = 0
+
+    def __len__(self):
+        return 3
+
+    def __getitem__(self, index):
+        chosen = self.order[2 * index : 2 * index + 2]
+        return np.array(chosen, np.float32)[:, None], np.array([self.began] * 2)
+
+    def on_epoch_begin(self):
+        self.began += 1
+
+    def on_epoch_end(self):
+        self.order = self.order[1:] + self.order[:1]
+
+
+class Failing(Clouds):
+    """Clouds whose scene `bad` raises `error`."""
+
+    def __init__(self, bad: int, error: BaseException, length: int = 37) -> None:
+        super().__init__(length)
+        self.bad = bad
+        self.error = error
+
+    def __getitem__(self, index):
+        if index == self.bad:
+            raise self.error
+        return super().__getitem__(index)

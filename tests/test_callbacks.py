@@ -1,0 +1,215 @@
+"""How fast an epoch went, and how long it waited for input."""
+
+import time
+from types import SimpleNamespace
+
+import keras
+import numpy as np
+import pytest
+
+import kerasfeed as kf
+from kerasfeed import callbacks
+from kerasfeed.callbacks import EpochTiming, InputMonitor, waited
+from kerasfeed.order import Sequential
+from kerasfeed.plan import Plan
+
+# ---- one execution
+
+
+def test_a_step_waits_from_its_beginning_until_its_batch_is_there():
+    assert waited(10.0, 13.0, [12.0]) == 2.0
+
+
+def test_a_batch_that_was_there_beforehand_costs_nothing():
+    assert waited(10.0, 13.0, [9.0]) == 0.0
+    assert waited(10.0, 13.0, [None]) == 0.0
+
+
+def test_a_wait_is_never_longer_than_the_execution():
+    assert waited(10.0, 13.0, [20.0]) == 3.0
+    assert waited(10.0, 10.0, [20.0]) == 0.0
+    assert waited(10.0, 13.0, []) == 0.0
+
+
+def test_the_wait_of_many_steps_is_found_from_the_outer_moments_alone():
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        steps, computing = int(rng.integers(1, 9)), rng.uniform(0.5, 1.5)
+        finished = np.cumsum(rng.uniform(0, 3, steps)) - 2
+        now, waiting = 0.0, 0.0
+        for moment in finished:
+            waiting += max(0.0, moment - now)
+            now = max(now, moment) + computing
+        assert waited(0.0, now, finished.tolist()) == pytest.approx(waiting)
+
+
+# ---- an epoch, with a clock of our own
+
+
+class Clock:
+    def __init__(self, monkeypatch):
+        self.now = 100.0
+        monkeypatch.setattr(callbacks.time, "perf_counter", lambda: self.now)
+
+
+def _monitor(finished, *, length=10, batch_size=4, steps_per_execution=1):
+    """A monitor of a feed whose k-th request is finished at `finished[k]` seconds after 100."""
+    log = SimpleNamespace(
+        begun=lambda k: 100.0 if k < len(finished) else None,
+        finished=lambda k: 100.0 + finished[k] if k < len(finished) else None,
+    )
+    plan = Plan(length, batch_size, Sequential())
+    monitor = InputMonitor(SimpleNamespace(request_log=log, plan=plan))
+    monitor.set_params({"steps": plan.steps})
+    monitor.set_model(SimpleNamespace(steps_per_execution=steps_per_execution))
+    monitor.on_train_begin()
+    return monitor
+
+
+def _train(monitor, clock, moments, steps_per_execution=1):
+    monitor.on_epoch_begin(0)
+    for number, (begin, end) in enumerate(moments):
+        first = number * steps_per_execution
+        clock.now = 100.0 + begin
+        monitor.on_train_batch_begin(first)
+        clock.now = 100.0 + end
+        monitor.on_train_batch_end(first + steps_per_execution - 1)
+
+
+def test_an_epoch_adds_up_the_waits_of_its_steps(monkeypatch):
+    clock = Clock(monkeypatch)
+    monitor = _monitor([1.0, 1.5, 6.0])
+    _train(monitor, clock, [(0, 2), (2, 3), (3, 8)])
+    logs = {}
+    monitor.on_epoch_end(0, logs)
+    assert monitor.epochs == [EpochTiming(epoch=0, steps=3, scenes=10, seconds=8.0, wait_seconds=4.0)]
+    assert logs == {"scenes_per_second": 10 / 8, "input_wait_share": 0.5}
+
+
+def test_validation_is_no_part_of_an_epochs_time(monkeypatch):
+    clock = Clock(monkeypatch)
+    monitor = _monitor([0.0, 0.0, 0.0])
+    _train(monitor, clock, [(0, 1), (1, 2), (2, 4)])
+    monitor.on_test_begin()
+    clock.now = 150.0
+    monitor.on_epoch_end(0)
+    assert monitor.epochs[0].seconds == 4.0
+
+
+def test_several_steps_an_execution_count_each(monkeypatch):
+    clock = Clock(monkeypatch)
+    monitor = _monitor([1.0, 1.5, 4.0], steps_per_execution=2)
+    # Computing takes 1 s a step: waits 1 s for the first, none for the second, 1 s for the third.
+    _train(monitor, clock, [(0, 3), (3, 5)], steps_per_execution=2)
+    monitor.on_epoch_end(0)
+    assert monitor.epochs[0].steps == 3
+    assert monitor.epochs[0].scenes == 10
+    assert monitor.epochs[0].wait_seconds == pytest.approx(2.0)
+
+
+def test_a_late_end_of_a_step_does_not_disturb_the_next(monkeypatch):
+    clock = Clock(monkeypatch)
+    monitor = _monitor([0.0, 3.0, 3.0])
+    monitor.on_epoch_begin(0)
+    for step, begin in enumerate([0, 2, 4]):
+        clock.now = 100.0 + begin
+        monitor.on_train_batch_begin(step)
+        if step:  # as on JAX, where another thread reports it
+            monitor.on_train_batch_end(step - 1)
+    clock.now = 106.0
+    monitor.on_epoch_end(0)
+    assert monitor.epochs[0].wait_seconds == 1.0
+    assert monitor.epochs[0].steps == 3
+
+
+def test_a_batch_that_comes_while_the_device_still_computes_is_not_waited_for(monkeypatch):
+    clock = Clock(monkeypatch)
+    monitor = _monitor([0.0, 3.0, 5.0])
+    monitor.on_epoch_begin(0)
+    # The device is done with step 0 at 2.5 s, 0.5 s before batch 1 comes, and with step 1 at 6 s, after batch 2 came.
+    for moment, report in [
+        (0.0, lambda: monitor.on_train_batch_begin(0)),
+        (1.0, lambda: monitor.on_train_batch_begin(1)),
+        (2.5, lambda: monitor.on_train_batch_end(0)),
+        (3.1, lambda: monitor.on_train_batch_begin(2)),
+        (6.0, lambda: monitor.on_train_batch_end(1)),
+        (8.0, lambda: monitor.on_train_batch_end(2)),
+    ]:
+        clock.now = 100.0 + moment
+        report()
+    monitor.on_epoch_end(0)
+    assert monitor.epochs[0].wait_seconds == 0.5
+
+
+def test_an_epoch_that_is_stopped_counts_the_steps_it_made(monkeypatch):
+    clock = Clock(monkeypatch)
+    monitor = _monitor([0.0, 0.0, 0.0])
+    _train(monitor, clock, [(0, 1), (1, 2)])
+    monitor.on_epoch_end(0)
+    assert (monitor.epochs[0].steps, monitor.epochs[0].scenes) == (2, 8)
+
+
+def test_where_each_item_is_a_batch_items_are_counted(monkeypatch):
+    clock = Clock(monkeypatch)
+    monitor = _monitor([0.0, 0.0], length=2, batch_size=None)
+    _train(monitor, clock, [(0, 1), (1, 2)])
+    monitor.on_epoch_end(0)
+    assert monitor.epochs[0].scenes == 2
+
+
+# ---- a real training
+
+
+class Slow(kf.SceneSequence):
+    def __len__(self):
+        return 66
+
+    def __getitem__(self, index):
+        time.sleep(0.005)
+        return np.ones(4, np.float32), 1.0
+
+
+class Computing(keras.callbacks.Callback):
+    """Makes every step last some seconds more."""
+
+    def __init__(self, seconds):
+        super().__init__()
+        self.seconds = seconds
+
+    def on_train_batch_end(self, batch, logs=None):
+        time.sleep(self.seconds)
+
+
+def _fit(feed, computing, **options):
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse", steps_per_execution=options.pop("steps_per_execution", 1))
+    monitor = InputMonitor(feed)
+    history = model.fit(feed, epochs=3, callbacks=[monitor, Computing(computing)], verbose=0, **options)
+    return monitor, history.history
+
+
+@pytest.mark.parametrize("steps_per_execution", [1, 3])
+def test_training_that_computes_nothing_waits_for_its_input(steps_per_execution):
+    with kf.Feed(Slow(), 6, workers=1, worker_type="thread") as feed:
+        monitor, history = _fit(feed, 0.0, steps_per_execution=steps_per_execution)
+    assert [(timing.epoch, timing.steps, timing.scenes) for timing in monitor.epochs] == [(k, 11, 66) for k in range(3)]
+    assert max(timing.wait_seconds for timing in monitor.epochs) > 0.6 * 66 * 0.005
+    assert history["input_wait_share"] == [timing.input_wait_share for timing in monitor.epochs]
+    assert history["scenes_per_second"] == [timing.scenes_per_second for timing in monitor.epochs]
+
+
+def test_training_that_computes_longer_than_loading_hardly_waits():
+    with kf.Feed(Slow(), 6, workers=4, worker_type="thread") as feed:
+        monitor, _ = _fit(feed, 0.04)
+    assert min(timing.input_wait_share for timing in monitor.epochs) < 0.2
+    assert min(timing.seconds for timing in monitor.epochs) > 11 * 0.04
+
+
+def test_training_on_the_tf_dataset_is_timed_too():
+    with kf.Feed(Slow(), 6, workers=4, worker_type="thread") as feed:
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        monitor = InputMonitor(feed)
+        model.fit(feed.to_tf_dataset(), epochs=2, shuffle=False, callbacks=[monitor], verbose=0)
+    assert [(timing.steps, timing.scenes) for timing in monitor.epochs] == [(11, 66), (11, 66)]
+    assert all(0 <= timing.input_wait_share <= 1 for timing in monitor.epochs)

@@ -1,0 +1,323 @@
+"""`Feed`: arguments, epochs, iteration, what a notebook shows."""
+
+import gc
+import pickle
+
+import keras
+import numpy as np
+import pytest
+import scenes
+
+import kerasfeed as kf
+from kerasfeed.lookahead import KerasWindows
+
+# ---- arguments
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"batch_size": 0}, ValueError, "batch_size must be at least 1, received 0"),
+        ({"batch_size": -3}, ValueError, "batch_size must be at least 1"),
+        ({"batch_size": 2.5}, TypeError, "batch_size must be an integer, received 2.5 of type float"),
+        ({"batch_size": True}, TypeError, "batch_size must be an integer"),
+        ({"workers": -1}, ValueError, "workers must be at least 0, received -1.*calling thread"),
+        ({"workers": "many"}, TypeError, "workers must be an integer, received 'many'"),
+        ({"worker_type": "fork"}, ValueError, "worker_type must be one of auto, process, thread, received 'fork'"),
+        ({"seed": -1}, ValueError, "seed must be at least 0"),
+        ({"max_queue_size": 0}, ValueError, "max_queue_size must be at least 1"),
+        ({"max_memory": 0}, ValueError, "max_memory must be at least 1"),
+        ({"shard_index": 2, "shard_count": 2}, ValueError, r"shard_index must be below shard_count \(2\), received 2"),
+        ({"shard_index": -1}, ValueError, "shard_index must be at least 0"),
+        ({"shard_count": 0}, ValueError, "shard_count must be at least 1"),
+        ({"num_workers": 4}, TypeError, "no argument 'num_workers'. Use workers"),
+        ({"drop_last": True}, TypeError, "no argument 'drop_last'. Use drop_remainder"),
+        ({"use_multiprocessing": True}, TypeError, 'no argument .use_multiprocessing.. Use worker_type="process"'),
+        ({"collate_fn": len}, TypeError, "no argument 'collate_fn'. Use nothing: scenes are stacked"),
+        ({"colour": 1}, TypeError, "no argument 'colour'. It takes sequence, batch_size, shuffle"),
+        ({"batch_size": 40, "drop_remainder": True}, ValueError, "drop_remainder=True drops everything: .* 37 scenes"),
+        ({"batch_size": 4, "shard_count": 3}, ValueError, "the last step has 1 scenes for 3 shards.*drop_remainder"),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_a_bad_argument_says_what_to_change(arguments, error, message):
+    with pytest.raises(error, match=message):
+        kf.Feed(scenes.Clouds(), **{"batch_size": 8, "workers": 0, **arguments})
+
+
+class NoLength:
+    def __getitem__(self, index):
+        return index
+
+
+class Endless(keras.utils.PyDataset):
+    @property
+    def num_batches(self):
+        return None
+
+    def __getitem__(self, index):
+        return np.zeros((2, 1))
+
+
+@pytest.mark.parametrize(
+    ("sequence", "batch_size", "error", "message"),
+    [
+        ((k for k in range(3)), 2, TypeError, r"received a generator, which can only be read forward.*__getitem__"),
+        (iter([1]), 2, TypeError, "can only be read forward"),
+        ([], 2, ValueError, r"the sequence is empty: len\(list\) is 0"),
+        ({"x": np.zeros(3)}, 2, TypeError, "received a dict. For a dict of arrays write"),
+        ("text", 2, TypeError, "received a str"),
+        (7, 2, TypeError, "received a int without __len__ and __getitem__. Subclass kerasfeed.SceneSequence"),
+        (NoLength(), 2, TypeError, "received a NoLength without __len__"),
+        (scenes.Clouds, 2, TypeError, r"received the class Clouds: write Clouds\(...\)"),
+        (Endless(), None, TypeError, "needs a finite sequence, and Endless has no length"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_an_object_that_is_no_sequence_is_refused_with_a_remedy(sequence, batch_size, error, message):
+    with pytest.raises(error, match=message):
+        kf.Feed(sequence, batch_size, workers=0)
+
+
+def test_an_item_that_is_a_batch_already_needs_batch_size_none():
+    class Data(keras.utils.PyDataset):
+        def __len__(self):
+            return 3
+
+        def __getitem__(self, index):
+            return np.full((2, 1), index)
+
+    with pytest.raises(ValueError, match="is a batch already: use batch_size=None"):
+        kf.Feed(Data(), 4)
+    with kf.Feed(Data(), None, workers=0) as feed:
+        assert [batch[0, 0] for batch in feed] == [0, 1, 2]
+        with pytest.raises(TypeError, match="is a Feed already"):
+            kf.Feed(feed, 2)
+
+
+def test_a_sequence_of_batches_goes_through_processes_unchanged():
+    with kf.Feed(scenes.Reshuffled(), None, workers=2, worker_type="process") as feed:
+        assert feed.element_spec[0].shape == (2, 1)
+        assert len(feed) == 3
+
+
+# ---- batches and epochs
+
+
+@pytest.fixture(params=[("inline", 0), ("thread", 2), ("process", 2)], ids=lambda value: value[0])
+def feed(request):
+    kind, workers = request.param
+    with kf.Feed(
+        scenes.Clouds(), 8, shuffle=True, seed=3, workers=workers,
+        worker_type="thread" if kind == "inline" else kind,
+    ) as made:  # fmt: skip
+        yield made
+
+
+def _labels(batches):
+    return [label for _, labels in batches for label in labels.tolist()]
+
+
+def test_a_feed_is_a_keras_dataset_that_needs_none_of_keras_s_own_workers(feed):
+    assert isinstance(feed, keras.utils.PyDataset)
+    assert feed.use_multiprocessing is False
+    assert feed.workers == 1
+    assert len(feed) == feed.num_batches == 5
+
+
+def test_in_a_keras_that_hides_its_order_of_steps_keras_s_threads_look_ahead(monkeypatch):
+    monkeypatch.setattr(KerasWindows, "supported", staticmethod(lambda: False))
+    with kf.Feed(scenes.Clouds(), 8, workers=2, worker_type="thread") as feed:
+        assert feed.workers >= 2
+        assert feed.use_multiprocessing is False
+
+
+def test_each_loop_is_the_next_epoch_and_visits_every_scene_once(feed):
+    first, second = _labels(feed), _labels(feed)
+    assert sorted(first) == sorted(second) == list(range(37))
+    assert first != second
+    assert _labels(feed.epoch(0)) == first
+    assert _labels(feed.epoch(1)) == second
+    assert _labels(feed) == _labels(feed.epoch(2))
+
+
+def test_random_access_stays_within_the_current_epoch(feed):
+    batches = list(feed.epoch(0))
+    for step in (3, 0, 4, -1, 3):
+        points, labels = feed[step]
+        assert np.array_equal(points, batches[step][0])
+        assert np.array_equal(labels, batches[step][1])
+    for step in (5, -6):
+        with pytest.raises(IndexError):
+            feed[step]
+    iterator = iter(feed)
+    next(iterator)
+    assert np.array_equal(feed[1][1], batches[1][1])
+    _labels(feed)
+    assert np.array_equal(feed[1][1], next(iter(list(feed.epoch(1))[1:]))[1])
+
+
+def test_a_loop_left_early_is_an_epoch_and_the_next_loop_is_whole(feed):
+    for _ in feed:
+        break
+    assert sorted(_labels(feed)) == list(range(37))
+    assert feed._clock.current == 1
+
+
+def test_two_loops_at_once_are_two_epochs(feed):
+    pairs = list(zip(feed, feed, strict=True))
+    assert _labels(pair[0] for pair in pairs) == _labels(feed.epoch(0))
+    assert _labels(pair[1] for pair in pairs) == _labels(feed.epoch(1))
+
+
+def test_the_spec_of_a_batch_has_the_batch_axis_first(feed):
+    points, labels = feed.element_spec
+    assert points == kf.ArraySpec((None, 4, 3), np.dtype(np.float32))
+    assert labels == kf.ArraySpec((None,), np.dtype(np.int64))
+    with kf.Feed(scenes.Clouds(), 8, drop_remainder=True, workers=0) as full:
+        assert full.element_spec[0].shape == (8, 4, 3)
+
+
+def test_a_feed_without_a_seed_draws_one_and_keeps_it():
+    with kf.Feed(scenes.Clouds(), 8, shuffle=True, workers=0) as one:
+        order = _labels(one.epoch(0))
+        with kf.Feed(scenes.Clouds(), 8, shuffle=True, seed=one.seed, workers=0) as other:
+            assert _labels(other.epoch(0)) == order
+
+
+def test_a_feed_pickles_as_its_arguments(feed):
+    with pickle.loads(pickle.dumps(feed)) as copy:
+        assert _labels(copy.epoch(1)) == _labels(feed.epoch(1))
+
+
+def test_a_closed_feed_says_so(feed):
+    feed.close()
+    with pytest.raises(kf.FeedClosedError, match="the feed is closed; make a new one"):
+        feed[0]
+
+
+def test_an_iterator_dropped_half_way_leaves_the_feed_usable(feed):
+    for _ in range(20):
+        next(iter(feed))
+    gc.collect()
+    assert sorted(_labels(feed)) == list(range(37))
+
+
+@pytest.mark.parametrize("worker_type", ["thread", "process"])
+def test_hooks_of_the_sequence_are_called_once_an_epoch_and_reach_the_workers(worker_type):
+    sequence = scenes.Reshuffled()
+    with kf.Feed(sequence, None, workers=2, worker_type=worker_type) as feed:
+        seen = [[(batch[0].ravel().tolist(), batch[1].tolist()) for batch in feed] for _ in range(3)]
+    for epoch, batches in enumerate(seen):
+        order = [float((k + epoch) % 6) for k in range(6)]
+        assert [value for values, _ in batches for value in values] == order
+        assert {number for _, numbers in batches for number in numbers} == {epoch + 1}
+    assert sequence.began == 3
+
+
+def test_a_map_style_dataset_of_another_framework_is_a_sequence():
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+
+    class Data(torch.utils.data.Dataset):
+        def __len__(self):
+            return 5
+
+        def __getitem__(self, index):
+            return torch.full((2,), float(index)), index
+
+    with kf.Feed(Data(), 2, workers=0) as feed:
+        values, labels = feed[1]
+        assert values.tolist() == [[2.0, 2.0], [3.0, 3.0]]
+        assert labels.tolist() == [2, 3]
+
+
+def test_auto_workers_are_threads_for_data_in_memory_and_processes_for_a_class():
+    with kf.Feed([1, 2, 3], 2) as feed:
+        assert feed.stats().worker_type == "thread"
+    with kf.Feed(scenes.Clouds(), 2) as feed:
+        assert feed.stats().worker_type == "process"
+
+
+def test_auto_falls_back_to_threads_with_a_warning_where_the_sequence_cannot_be_pickled():
+    class Locked(scenes.Clouds):
+        def __init__(self):
+            super().__init__()
+            import threading
+
+            self.lock = threading.Lock()
+
+    with pytest.warns(UserWarning, match=r"falls back to threads: the sequence \(Locked\) cannot be sent"):
+        feed = kf.Feed(Locked(), 4)
+    with feed:
+        assert feed.stats().worker_type == "thread"
+        assert sorted(_labels(feed)) == list(range(37))
+
+
+# ---- scenes
+
+
+def test_rng_outside_a_feed_works_and_cannot_be_replaced():
+    sequence = scenes.Augmented()
+    assert not np.array_equal(sequence[0][0], sequence[0][0])
+    with pytest.raises(AttributeError, match=r"Augmented.rng is kerasfeed's.*another name"):
+        sequence.rng = np.random.default_rng(0)
+
+
+def test_rng_in_get_batch_asks_for_an_index():
+    class Rash(scenes.Clouds):
+        def get_batch(self, indices):
+            return np.zeros((len(indices), 4, 3), np.float32) + self.rng.normal(), indices
+
+    class Careful(scenes.Augmented):
+        def get_batch(self, indices):
+            made = [self.rng_for(index) for index in indices]
+            noise = [generator.normal(size=(4, 3)).astype(np.float32) for generator in made]
+            points = [scenes.Clouds.__getitem__(self, int(index))[0] for index in indices]
+            return np.stack(points) + np.stack(noise), np.array([g.integers(1000) for g in made])
+
+    with kf.Feed(Rash(), 8, workers=0) as feed, pytest.raises(kf.KerasfeedError, match=r"use self.rng_for\(index\)"):
+        feed[0]
+    with kf.Feed(Careful(), 8, seed=1, workers=0) as one, kf.Feed(scenes.Augmented(), 8, seed=1, workers=0) as other:
+        for a, b in zip(one[2], other[2], strict=True):
+            assert np.array_equal(a, b)
+
+
+def test_a_sequence_iterates_and_a_class_need_not_call_super_init():
+    class Bare(kf.SceneSequence):
+        def __init__(self):
+            pass
+
+        def __len__(self):
+            return 3
+
+        def __getitem__(self, index):
+            return self.rng.integers(10) * 0 + index
+
+    assert [int(value) for value in Bare()] == [0, 1, 2]
+    with kf.Feed(Bare(), 2, workers=1, worker_type="thread") as feed:
+        assert [batch.tolist() for batch in feed] == [[0, 1], [2]]
+
+
+def test_an_abstract_sequence_cannot_be_made():
+    with pytest.raises(TypeError, match="abstract"):
+        kf.SceneSequence()
+
+
+# ---- notebooks
+
+
+def test_a_notebook_shows_sequence_and_feed(feed):
+    shown = feed._repr_html_()
+    for text in ("Clouds", "37", "[?, 4, 3]", "float32", "shuffled, seed 3"):
+        assert text in shown
+    shown = scenes.Clouds()._repr_html_()
+    for text in ("Clouds", "[4, 3]", "float32", "int64"):
+        assert text in shown
+    assert "37 scenes, batch_size=8, 5 steps" in repr(feed)
+
+
+def test_a_notebook_shows_the_error_of_a_broken_sequence_instead_of_failing():
+    broken = scenes.Failing(0, ValueError("<no data>"))
+    assert "ValueError: &lt;no data&gt;" in broken._repr_html_()
+    with kf.Feed(broken, 4, workers=0) as feed:
+        assert "&lt;no data&gt;" in feed._repr_html_()

@@ -1,0 +1,548 @@
+"""HDF5File: lazy, picklable, safe to share, and equal to h5py."""
+
+import copy
+import gc
+import os
+import pickle
+import subprocess
+import sys
+import textwrap
+import threading
+from pathlib import Path
+
+import cloudpickle
+import h5py
+import numpy as np
+import pytest
+
+import kerasfeed as kf
+from kerasfeed.readers import hdf5
+
+
+@pytest.fixture
+def path(tmp_path):
+    """A file of every kind of dataset; its name lets `nothing_leaks` see its descriptors."""
+    path = tmp_path / "kerasfeed.h5"
+    rng = np.random.default_rng(0)
+    with h5py.File(path, "w") as file:
+        points = file.create_dataset("points", data=rng.normal(size=(20, 6, 3)).astype("f4"), chunks=(4, 6, 3))
+        points.attrs["unit"] = "metre"
+        points.attrs["scale"] = 2.5
+        file["labels"] = np.arange(20, dtype="u1")
+        file["scans/day/intensity"] = rng.integers(0, 9, (20, 5)).astype(">i2")
+        file["names"] = [f"scene é {k}" for k in range(20)]
+        file["raw"] = np.array([b"ab", b"c"] * 10)
+        file["flags"] = rng.random(20) > 0.5
+        file["waves"] = rng.normal(size=20) + 1j
+        file["table"] = np.array([(k, k / 2) for k in range(20)], [("a", "i4"), ("b", "f8")])
+        file["scalar"] = np.float32(7)
+        file["empty"] = np.empty((0, 3))
+        file["compressed"] = rng.normal(size=(20, 4))
+        file.create_dataset("gzip", data=rng.normal(size=(20, 4)), chunks=(3, 4), compression="gzip", shuffle=True)
+        file.create_dataset("ragged", data=[np.arange(k % 4) for k in range(20)], dtype=h5py.vlen_dtype("i4"))
+    return path
+
+
+def _open_descriptors(path):
+    wanted = os.path.realpath(path)
+    return [os.path.realpath(fd) for fd in Path("/proc/self/fd").iterdir()].count(wanted)
+
+
+def _assert_equal(one, other):
+    assert type(one) is type(other)
+    if isinstance(one, np.ndarray):
+        assert one.dtype == other.dtype
+        assert one.shape == other.shape
+        assert one.dtype == object or one.tobytes() == other.tobytes()
+        assert all(map(np.array_equal, one.flat, other.flat))
+    else:
+        assert one == other
+
+
+# ---- as h5py
+
+
+SELECTIONS = {
+    "integer": 3,
+    "negative integer": -2,
+    "NumPy integer": np.int64(4),
+    "slice": np.s_[2:9],
+    "step": np.s_[1:18:5],
+    "open slice": np.s_[7:],
+    "negative slice": np.s_[-5:-1],
+    "slice beyond the end": np.s_[15:99],
+    "empty slice": np.s_[5:5],
+    "all": np.s_[:],
+    "ellipsis": ...,
+    "tuple": np.s_[3, 2:4],
+    "tuple with an ellipsis": np.s_[..., 1],
+    "integers": np.s_[3, 2, 1],
+    "list": [1, 4, 19],
+    "list within a tuple": np.s_[[0, 5, 6], 1],
+    "array of indices": np.array([2, 3, 11]),
+    "mask": np.arange(20) % 3 == 0,
+    "mask of nothing": np.zeros(20, bool),
+    "whole tuple": (),
+}
+
+
+@pytest.mark.parametrize("name", SELECTIONS)
+def test_selections_equal_h5py(path, name):
+    with h5py.File(path) as reference, kf.HDF5File(path) as file:
+        _assert_equal(file["points"][SELECTIONS[name]], reference["points"][SELECTIONS[name]])
+        if not isinstance(SELECTIONS[name], tuple) or SELECTIONS[name] == ():
+            for other in ("labels", "names", "ragged", "table", "gzip"):
+                _assert_equal(file[other][SELECTIONS[name]], reference[other][SELECTIONS[name]])
+
+
+def test_every_dataset_equals_h5py_in_value_and_description(path):
+    with h5py.File(path) as reference, kf.HDF5File(path) as file:
+        names = []
+        reference.visititems(lambda name, item: names.append(name) if isinstance(item, h5py.Dataset) else None)
+        assert file.keys() == names == list(file)
+        assert len(file) == len(names)
+        for name in names:
+            ours, theirs = file[name], reference[name]
+            assert (ours.shape, ours.dtype, ours.ndim, ours.chunks) == (
+                theirs.shape, theirs.dtype, theirs.ndim, theirs.chunks
+            )  # fmt: skip
+            _assert_equal(ours[()], theirs[()])
+            if ours.ndim:
+                assert len(ours) == len(theirs)
+
+
+def test_attributes_are_those_of_the_dataset(path):
+    with kf.HDF5File(path) as file:
+        assert file["points"].attrs == {"unit": "metre", "scale": 2.5}
+        assert file["labels"].attrs == {}
+
+
+def test_groups_are_reached_by_paths(path):
+    with kf.HDF5File(path) as file:
+        assert "scans/day/intensity" in file
+        assert "/scans/day/intensity" in file
+        assert file["scans/day/intensity"].shape == file["/scans/day/intensity"].shape == (20, 5)
+        assert "scans" not in file
+        assert "nothing" not in file
+        assert 3 not in file
+
+
+def test_a_dataset_becomes_an_array(path):
+    with h5py.File(path) as reference, kf.HDF5File(path) as file:
+        _assert_equal(np.asarray(file["points"]), reference["points"][()])
+        assert np.asarray(file["labels"], dtype="f4").dtype == np.float32
+        assert np.stack(list(file["points"])).shape == (20, 6, 3)
+        with pytest.raises(ValueError, match="without a copy"):
+            np.array(file["labels"], copy=False)
+
+
+def test_a_field_of_a_compound_is_selected_by_name(path):
+    with h5py.File(path) as reference, kf.HDF5File(path) as file:
+        _assert_equal(file["table"]["b"], reference["table"]["b"])
+        _assert_equal(file["table"]["a", 3:5], reference["table"]["a", 3:5])
+
+
+# ---- lazy, closed and opened again
+
+
+def test_a_file_is_opened_when_first_read(path, monkeypatch):
+    opened = []
+    original = h5py.File
+    monkeypatch.setattr(hdf5.h5py, "File", lambda *args: (opened.append(args), original(*args))[1])
+    file = kf.HDF5File(path)
+    pickle.loads(pickle.dumps(file))
+    assert repr(file) == f"HDF5File({str(path)!r})"
+    assert not opened
+    assert _open_descriptors(path) == 0
+    file["points"][0]
+    file["labels"][0]
+    assert len(opened) == 1
+    file.close()
+
+
+def test_closing_closes_and_the_next_read_opens_again(path):
+    file = kf.HDF5File(path)
+    points = file["points"]
+    first = points[3]
+    assert _open_descriptors(path) == 1
+    file.close()
+    file.close()
+    assert _open_descriptors(path) == 0
+    assert np.array_equal(points[3], first)
+    assert points.shape == (20, 6, 3)
+    file.close()
+
+
+def test_a_closed_file_may_be_rewritten_and_is_read_anew(path):
+    with kf.HDF5File(path) as file:
+        labels = file["labels"]
+        assert labels[5] == 5
+    with h5py.File(path, "r+") as writer:
+        writer["labels"][5] = 77
+    with file:
+        assert labels[5] == 77
+
+
+def test_a_file_put_in_the_place_of_an_open_one_is_found_by_a_new_reader(path):
+    old = kf.HDF5File(path)
+    assert old["labels"][5] == 5
+    other = path.with_name("kerasfeed-new.h5")
+    with h5py.File(other, "w") as writer:
+        writer["labels"] = np.full(20, 9, "u1")
+    other.replace(path)
+    with kf.HDF5File(path) as new:
+        assert new["labels"][5] == 9
+        assert old["labels"][5] == 5
+    old.close()
+    assert old["labels"][5] == 9
+    old.close()
+
+
+def test_a_file_dropped_unclosed_is_closed(path):
+    sequence = [kf.HDF5File(path), kf.HDF5File(path)]
+    assert sequence[0]["labels"][1] == sequence[1]["labels"][1] == 1
+    assert _open_descriptors(path) == 1
+    del sequence[0]
+    gc.collect()
+    assert _open_descriptors(path) == 1
+    assert sequence[0]["labels"][2] == 2
+    del sequence[0]
+    gc.collect()
+    assert _open_descriptors(path) == 0
+
+
+def test_one_process_has_one_handle_whatever_the_names_of_the_file(path, monkeypatch):
+    link, hard = path.with_name("link.h5"), path.with_name("hard.h5")
+    link.symlink_to(path)
+    os.link(path, hard)
+    monkeypatch.chdir(path.parent)
+    opened = []
+    original = h5py.File
+    monkeypatch.setattr(hdf5.h5py, "File", lambda *args: (opened.append(args), original(*args))[1])
+    files = [kf.HDF5File(name) for name in (path, str(path), path.name, f"./{path.name}", link, hard)]
+    files += [pickle.loads(pickle.dumps(files[0])), copy.copy(files[0]), copy.deepcopy(files[0])]
+    assert {int(file["labels"][4]) for file in files} == {4}
+    assert len(opened) == 1
+    files[0].close()
+    assert all(file["labels"][4] == 4 for file in files[1:])
+    assert len(opened) == 1
+    for file in files:
+        file.close()
+    assert _open_descriptors(path) == 0
+
+
+# ---- pickling
+
+
+@pytest.mark.parametrize("pickler", [pickle, cloudpickle])
+def test_what_pickles_is_the_path_alone(path, pickler):
+    with kf.HDF5File(path) as file:
+        dataset = file["points"]
+        expected = dataset[7]
+        assert len(pickler.dumps(file)) < 300 + len(str(path))
+        with pickle.loads(pickler.dumps(dataset)).file as other_file:
+            assert np.array_equal(other_file["points"][7], expected)
+        assert pickle.loads(pickler.dumps(dataset)).name == "points"
+
+
+def test_a_relative_path_is_resolved_when_the_file_is_made(path, monkeypatch, tmp_path_factory):
+    monkeypatch.chdir(path.parent)
+    file = kf.HDF5File(path.name)
+    monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
+    assert file.path == str(path)
+    with file, pickle.loads(pickle.dumps(file)) as other:
+        assert other["labels"][3] == file["labels"][3] == 3
+
+
+# ---- threads
+
+
+def test_threads_read_through_one_handle(path, monkeypatch):
+    opened, wrong = [], []
+    original = h5py.File
+    monkeypatch.setattr(hdf5.h5py, "File", lambda *args: (opened.append(args), original(*args))[1])
+    with h5py.File(path) as reference:
+        points, table, ragged = reference["points"][()], reference["table"][()], reference["ragged"][()]
+    opened.clear()
+    file = kf.HDF5File(path)
+    barrier = threading.Barrier(8)
+
+    def read(seed):
+        barrier.wait()
+        for index in np.random.default_rng(seed).integers(0, 20, 60).tolist():
+            same = np.array_equal(file["points"][index], points[index]) and file["table"][index] == table[index]
+            if not same or not np.array_equal(file["ragged"][index], ragged[index]):
+                wrong.append(index)
+
+    threads = [threading.Thread(target=read, args=(seed,)) for seed in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    assert len(opened) == 1
+    file.close()
+
+
+def test_a_read_is_not_disturbed_by_another_thread_that_closes(path):
+    file = kf.HDF5File(path)
+    points, errors = file["points"], []
+    expected = points[:]
+    stop = threading.Event()
+
+    def close():
+        while not stop.is_set():
+            file.close()
+
+    thread = threading.Thread(target=close)
+    thread.start()
+    try:
+        for index in range(300):
+            if not np.array_equal(points[index % 20], expected[index % 20]):
+                errors.append(index)
+    finally:
+        stop.set()
+        thread.join()
+    assert not errors
+    file.close()
+
+
+# ---- errors
+
+
+def test_a_missing_file_is_named_at_once(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(FileNotFoundError, match=r"no file 'scans.h5' in the folder '.*'. Check the path"):
+        kf.HDF5File("scans.h5")
+    with pytest.raises(FileNotFoundError, match=r"no file 'scans.h5' and no folder '.*nowhere'"):
+        kf.HDF5File("nowhere/scans.h5")
+    with pytest.raises(FileNotFoundError, match="is a folder; HDF5File needs a file in it"):
+        kf.HDF5File(tmp_path)
+
+
+def test_a_file_that_went_away_is_named_when_read(path):
+    file = kf.HDF5File(path)
+    path.unlink()
+    with pytest.raises(FileNotFoundError, match=r"no file 'kerasfeed.h5' in the folder"):
+        file["points"]
+
+
+def test_a_file_that_is_not_hdf5_says_so(tmp_path):
+    path = tmp_path / "kerasfeed.h5"
+    path.write_text("<html>404</html>")
+    with pytest.raises(OSError, match=r"cannot open '.*kerasfeed.h5': it is not an HDF5 file \(16 bytes, no HDF5 sig"):
+        kf.HDF5File(path)["points"]
+    path.write_bytes(b"")
+    with pytest.raises(OSError, match=r"it is not an HDF5 file \(0 bytes"):
+        kf.HDF5File(path)["points"]
+
+
+def test_a_truncated_file_says_that_it_is_damaged(path):
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(OSError, match="it is a damaged HDF5 file, or one still being written"):
+        kf.HDF5File(path)["points"]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_file_without_permission_keeps_the_type_of_the_error(path):
+    path.chmod(0)
+    with pytest.raises(PermissionError, match=r"cannot open '.*kerasfeed.h5'"):
+        kf.HDF5File(path)["points"]
+
+
+def test_a_file_that_another_process_writes_keeps_the_type_of_the_error(path):
+    script = f"import h5py, sys; f = h5py.File({str(path)!r}, 'r+'); print('open', flush=True); sys.stdin.read()"
+    with subprocess.Popen([sys.executable, "-c", script], stdin=-1, stdout=-1) as writer:
+        assert writer.stdout.readline().strip() == b"open"
+        with pytest.raises(BlockingIOError, match=r"cannot open '.*kerasfeed.h5': .*lock"):
+            kf.HDF5File(path)["points"]
+        writer.communicate(timeout=30)
+    with kf.HDF5File(path) as file:
+        assert file["labels"][1] == 1
+
+
+def test_a_file_after_a_user_block_is_read(tmp_path):
+    path = tmp_path / "kerasfeed.h5"
+    with h5py.File(path, "w", userblock_size=1024) as writer:
+        writer["x"] = np.arange(5)
+    with kf.HDF5File(path) as file:
+        assert file["x"][:].tolist() == [0, 1, 2, 3, 4]
+
+
+def test_a_missing_dataset_names_the_file_and_what_it_holds(path):
+    with kf.HDF5File(path) as file:
+        with pytest.raises(KeyError, match=r"'point' is not in the file; .*kerasfeed.h5.* holds the datasets .*points"):
+            file["point"]
+        with pytest.raises(KeyError, match=r"'scans' is a group; .* holds the datasets .*scans/day/intensity"):
+            file["scans"]
+        with pytest.raises(TypeError, match=r"indexed by the name of a dataset, received 0: write file\[name\]\[0\]"):
+            file[0]
+
+
+def test_a_missing_dataset_of_a_large_file_lists_a_few(tmp_path):
+    path = tmp_path / "kerasfeed.h5"
+    with h5py.File(path, "w") as writer:
+        for number in range(300):
+            writer[f"x{number:03}"] = number
+    with kf.HDF5File(path) as file, pytest.raises(KeyError, match=r"x000, .*x019 and 280 more"):
+        file["y"]
+
+
+@pytest.mark.parametrize(
+    ("selection", "error"), [(20, IndexError), (-21, IndexError), ([3, 1], TypeError), (np.ones(3, bool), TypeError)]
+)
+def test_a_bad_selection_raises_as_h5py_does_and_names_the_dataset(path, selection, error):
+    with h5py.File(path) as reference, kf.HDF5File(path) as file:
+        with pytest.raises(error) as theirs:
+            reference["points"][selection]
+        with pytest.raises(error) as ours:
+            file["points"][selection]
+        assert str(ours.value) == str(theirs.value)
+        assert "reading 'points'[" in ours.value.__notes__[-1]
+        assert str(path) in ours.value.__notes__[-1]
+
+
+def test_a_damaged_chunk_names_dataset_selection_and_file(path):
+    with h5py.File(path) as reference:
+        place = reference["gzip"].id.get_chunk_info(2)
+    damaged = bytearray(path.read_bytes())
+    damaged[place.byte_offset : place.byte_offset + place.size] = bytes(place.size)
+    path.write_bytes(damaged)
+    with kf.HDF5File(path) as file:
+        assert file["gzip"][0].shape == (4,)
+        with pytest.raises(OSError, match=r"cannot read 'gzip'\[7\] of '.*kerasfeed.h5': "):
+            file["gzip"][7]
+
+
+# ---- in a feed
+
+
+class Rooms(kf.SceneSequence):
+    """Scenes of the fixture's file; also a dataset kept as an attribute, as users do."""
+
+    def __init__(self, path):
+        self.file = kf.HDF5File(path)
+        self.labels = self.file["labels"]
+
+    def __len__(self):
+        return len(self.file["points"])
+
+    def __getitem__(self, index):
+        return self.file["points"][index], self.labels[index], self.file["names"][index]
+
+
+@pytest.mark.parametrize(("workers", "worker_type"), [(0, "thread"), (3, "thread"), (2, "process")])
+def test_a_feed_reads_the_file_with_every_kind_of_worker(path, workers, worker_type):
+    with h5py.File(path) as reference:
+        points, labels, names = reference["points"][()], reference["labels"][()], reference["names"][()]
+    rooms = Rooms(path)
+    with kf.Feed(rooms, 6, workers=workers, worker_type=worker_type) as feed:
+        batches = list(feed)
+    assert np.array_equal(np.concatenate([batch[0] for batch in batches]), points)
+    assert np.array_equal(np.concatenate([batch[1] for batch in batches]), labels)
+    assert np.concatenate([batch[2] for batch in batches]).tolist() == names.tolist()
+    rooms.file.close()
+
+
+@pytest.mark.parametrize("worker_type", ["thread", "process"])
+def test_a_dataset_alone_is_a_sequence(path, worker_type):
+    with h5py.File(path) as reference:
+        points = reference["points"][()]
+    file = kf.HDF5File(path)
+    with kf.Feed(file["points"], 6, workers=2, worker_type=worker_type) as feed:
+        assert np.array_equal(np.concatenate(list(feed)), points)
+    wrong = pytest.raises(TypeError, match=r"write file\[name\]\[0\]")
+    with kf.Feed(file, 1, workers=1, worker_type="thread") as feed, wrong:
+        next(iter(feed))
+    file.close()
+
+
+def test_each_worker_process_opens_a_handle_of_its_own(path):
+    class Handles(Rooms):
+        def __getitem__(self, index):
+            points = super().__getitem__(index)[0]
+            where = [os.path.realpath(fd) for fd in Path("/proc/self/fd").iterdir()]
+            return points, os.getpid(), where.count(os.path.realpath(self.file.path))
+
+    rooms = Handles(path)
+    with kf.Feed(rooms, 1, workers=2, worker_type="process") as feed:
+        found = [(int(batch[1][0]), int(batch[2][0])) for batch in feed]
+    assert {count for _, count in found} == {1}
+    assert os.getpid() not in {pid for pid, _ in found}
+    rooms.file.close()
+
+
+def test_a_damaged_scene_reaches_the_consumer_with_its_index_and_file(path):
+    with h5py.File(path) as reference:
+        place = reference["gzip"].id.get_chunk_info(2)  # scenes 6, 7, 8: none that the spec is inferred from
+    damaged = bytearray(path.read_bytes())
+    damaged[place.byte_offset : place.byte_offset + place.size] = bytes(place.size)
+    path.write_bytes(damaged)
+    file = kf.HDF5File(path)
+
+    class Compressed(kf.SceneSequence):
+        def __len__(self):
+            return 20
+
+        def __getitem__(self, index):
+            return file["gzip"][index]
+
+    with kf.Feed(Compressed(), 20, workers=2, worker_type="process") as feed:
+        with pytest.raises(OSError, match=r"cannot read 'gzip'\[6\] of") as caught:
+            next(iter(feed))
+        assert any("scene 6, epoch 0, step 0" in note for note in caught.value.__notes__)
+    file.close()
+
+
+def test_a_forked_child_reads_with_a_handle_of_its_own(path):
+    # kerasfeed never forks, but other libraries of the user may.
+    script = textwrap.dedent(f"""
+        import os, sys
+        import kerasfeed as kf
+        file = kf.HDF5File({str(path)!r})
+        points = file["points"]
+        first = points[3].tolist()
+        parent = file._open()
+        if (child := os.fork()) == 0:
+            same = points[3].tolist() == first and points[4].shape == (6, 3)
+            os._exit(0 if same and file._open() is not parent else 1)
+        _, status = os.waitpid(child, 0)
+        assert points[3].tolist() == first
+        sys.exit(os.waitstatus_to_exitcode(status))
+        """)
+    subprocess.run([sys.executable, "-W", "ignore", "-c", script], check=True, timeout=60)
+
+
+def test_importing_the_reader_loads_no_framework():
+    script = (
+        "import sys, kerasfeed as kf; kf.HDF5File; "
+        "print([name for name in ('keras', 'tensorflow', 'jax', 'torch') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("worker_type", ["thread", "process"])
+def test_the_real_point_clouds_arrive_unharmed(real_data, worker_type):
+    path = Path(real_data) / "bimnet10_test.h5"
+    with h5py.File(path) as reference:
+        data, label = reference["data"][()], reference["label"][()]
+    file = kf.HDF5File(path)
+    assert file["data"].dtype == np.float32
+    assert file["data"].shape == (len(label), 2048, 3)
+    assert "label" in file
+
+    class Clouds(kf.SceneSequence):
+        def __len__(self):
+            return len(file["data"])
+
+        def __getitem__(self, index):
+            return file["data"][index], file["label"][index]
+
+    with kf.Feed(Clouds(), 16, shuffle=True, seed=0, workers=2, worker_type=worker_type) as feed:
+        order = np.concatenate([feed.plan.indices(0, step) for step in range(len(feed))])
+        batches = list(feed)
+    assert np.array_equal(np.concatenate([batch[0] for batch in batches]), data[order])
+    assert np.array_equal(np.concatenate([batch[1] for batch in batches]), label[order])
+    file.close()

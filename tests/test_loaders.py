@@ -1,0 +1,594 @@
+"""The conformance suite of loaders: every implementation, every kind of sequence, bit for bit the reference."""
+
+import dataclasses
+import gc
+import os
+import threading
+import time
+from concurrent.futures import CancelledError
+
+import numpy as np
+import optree
+import pytest
+import scenes
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import kerasfeed as kf
+from kerasfeed.errors import FeedClosedError, SceneError, SpecError, WorkerStartError
+from kerasfeed.load import Job
+from kerasfeed.load.inline import InlineLoader
+from kerasfeed.load.processes import ProcessLoader
+from kerasfeed.load.threads import ThreadLoader
+from kerasfeed.order import Shuffled
+from kerasfeed.plan import Plan
+
+LOADERS = {"inline": InlineLoader, "thread": ThreadLoader, "process": ProcessLoader}
+PARALLEL = ["thread", "process"]
+
+
+@pytest.fixture
+def make():
+    """Make loaders that the test need not close."""
+    made = []
+
+    def _make(kind, sequence, batch_size=8, *, workers=3, max_memory=1 << 30, seed=3, look_ahead=4, **plan):
+        job = Job(sequence, Plan(len(sequence), batch_size, Shuffled(), seed, **plan), workers, max_memory, look_ahead)
+        made.append(LOADERS[kind](job))
+        return made[-1]
+
+    yield _make
+    for loader in made:
+        loader.close()
+
+
+def _epoch(loader, epoch, steps):
+    futures = [loader.submit(epoch, step) for step in range(steps)]
+    return [future.result(timeout=60) for future in futures]
+
+
+def _assert_same(one, other):
+    leaves, treespec = optree.tree_flatten(one)
+    others, other_treespec = optree.tree_flatten(other)
+    assert treespec == other_treespec
+    for a, b in zip(leaves, others, strict=True):
+        assert type(a) is type(b)
+        if isinstance(a, np.ndarray):
+            assert a.dtype == b.dtype
+            assert a.shape == b.shape
+            assert a.tolist() == b.tolist() if a.dtype == object else a.tobytes() == b.tobytes()
+        else:
+            assert a == b
+
+
+SEQUENCES = {
+    "clouds": (scenes.Clouds(), 8),
+    "one scene": (scenes.Clouds(1), 8),
+    "nested": (scenes.Nested(), 5),
+    "augmented": (scenes.Augmented(), 8),
+    "sized": (scenes.Sized(), 1),
+    "vectorised": (scenes.Batched(), 8),
+    "batches": (scenes.Reshuffled(), None),
+    "sized batches": (scenes.Sized(), None),
+    "list": ([(np.float32(k), k) for k in range(11)], 4),
+    "array": (np.arange(60).reshape(20, 3), 6),
+    "strings": (["a", "bc", "", "d" * 500] * 3, 5),
+    "slow": (scenes.Slow(11, 0.004), 5),
+}
+
+
+@pytest.mark.parametrize("kind", PARALLEL)
+@pytest.mark.parametrize("name", SEQUENCES)
+def test_every_loader_equals_the_reference_bit_for_bit(make, kind, name):
+    sequence, batch_size = SEQUENCES[name]
+    reference, loader = make("inline", sequence, batch_size), make(kind, sequence, batch_size)
+    steps = Plan(len(sequence), batch_size).steps
+    for epoch in (0, 1, 7):
+        for one, other in zip(_epoch(reference, epoch, steps), _epoch(loader, epoch, steps), strict=True):
+            _assert_same(one, other)
+
+
+def test_the_reference_equals_stacking_the_scenes(make):
+    sequence = scenes.Clouds()
+    loader = make("inline", sequence)
+    for step in range(5):
+        indices = Plan(37, 8, Shuffled(), 3).indices(0, step)
+        points, labels = loader.submit(0, step).result()
+        assert np.array_equal(points, np.stack([sequence[index][0] for index in indices]))
+        assert labels.tolist() == indices.tolist()
+        assert labels.dtype == np.int64
+
+
+@pytest.mark.parametrize("kind", LOADERS)
+def test_text_arrives_as_str_and_bytes_unharmed(make, kind):
+    batch = make(kind, scenes.Nested(), 5).submit(0, 0).result()
+    indices = Plan(23, 5, Shuffled(), 3).indices(0, 0)
+    assert batch["name"].tolist() == [f"scene é {index}" for index in indices]
+    assert batch["raw"].tolist() == [bytes([0, index, 0]) for index in indices]
+    assert batch["words"].shape == (5, 2)
+    assert batch["x"][1].dtype.isnative
+    assert isinstance(batch["list"], list)
+
+
+@pytest.mark.parametrize("kind", LOADERS)
+def test_get_batch_is_used_and_equals_the_scenes(make, kind):
+    plain, vectorised = make(kind, scenes.Clouds()), make(kind, scenes.Batched())
+    for step in range(5):
+        _assert_same(plain.submit(0, step).result(), vectorised.submit(0, step).result())
+
+
+@pytest.mark.parametrize("kind", LOADERS)
+def test_random_numbers_depend_on_seed_epoch_and_index_alone(make, kind):
+    shuffled, other_cut = make(kind, scenes.Augmented()), make(kind, scenes.Augmented(), 5, workers=2)
+    found = {}
+    for loader, rows in ((shuffled, 8), (other_cut, 5)):
+        plan = Plan(37, rows, Shuffled(), 3)
+        for step in range(plan.steps):
+            for index, point in zip(plan.indices(1, step), loader.submit(1, step).result()[0], strict=True):
+                assert np.array_equal(found.setdefault(int(index), point.copy()), point)
+    changed = make(kind, scenes.Augmented(), seed=4)
+    other_epoch = {
+        int(i): p
+        for i, p in zip(Plan(37, 8, Shuffled(), 3).indices(2, 0), shuffled.submit(2, 0).result()[0], strict=True)
+    }
+    other_seed = {
+        int(i): p
+        for i, p in zip(Plan(37, 8, Shuffled(), 4).indices(1, 0), changed.submit(1, 0).result()[0], strict=True)
+    }
+    assert all(not np.array_equal(found[i], p) for i, p in [*other_epoch.items(), *other_seed.items()])
+
+
+@settings(deadline=None, max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    length=st.integers(1, 60),
+    batch_size=st.integers(1, 20),
+    workers=st.integers(1, 5),
+    shards=st.integers(1, 3),
+    seconds=st.sampled_from([0.0, 0.001, 0.003]),
+)
+def test_threads_agree_with_the_reference_whatever_the_sizes(make, length, batch_size, workers, shards, seconds):
+    sequence = scenes.Slow(length, seconds)
+    plan = {"shard_index": shards - 1, "shard_count": shards, "drop_remainder": True}
+    steps = Plan(length, batch_size, **plan).steps
+    reference = make("inline", scenes.Clouds(length), batch_size, **plan)
+    loader = make("thread", sequence, batch_size, workers=workers, **plan)
+    for step in range(steps):
+        _assert_same(reference.submit(0, step).result(), loader.submit(0, step).result())
+
+
+# ---- errors
+
+
+class TwoArgumentsError(Exception):
+    def __init__(self, a, b):
+        super().__init__(f"{a} and {b}")
+
+
+class UnpicklableError(Exception):
+    def __init__(self):
+        super().__init__("holds a lock")
+        self.lock = threading.Lock()
+
+
+class Raising(scenes.Clouds):
+    """Clouds whose scene 7 makes and raises an error."""
+
+    def __init__(self, make_error):
+        super().__init__()
+        self.make_error = make_error
+
+    def __getitem__(self, index):
+        if index == 7:
+            raise self.make_error()
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize("kind", LOADERS)
+@pytest.mark.parametrize("error", [ValueError("bad scan"), KeyError("points"), OSError(5, "io"), IndexError("beyond")])
+def test_an_exception_arrives_with_its_type_and_its_place(make, kind, error):
+    loader = make(kind, scenes.Failing(7, error))
+    plan = Plan(37, 8, Shuffled(), 3)
+    step = next(step for step in range(plan.steps) if 7 in plan.indices(2, step))
+    with pytest.raises(type(error)) as caught:
+        loader.submit(2, step).result(timeout=30)
+    assert str(caught.value) == str(error)
+    note = "\n".join(caught.value.__notes__)
+    assert f"scene 7, epoch 2, step {step}" in note
+    if kind == "process":
+        assert "Traceback in the worker" in note
+        assert "scenes.py" in note
+        assert "in __getitem__" in note
+    good = (step + 1) % plan.steps
+    assert len(loader.submit(2, good).result(timeout=30)[1])
+
+
+@pytest.mark.parametrize("kind", LOADERS)
+def test_of_two_failed_scenes_the_one_in_the_lowest_row_is_reported(make, kind):
+    class Bad(scenes.Clouds):
+        def __getitem__(self, index):
+            if index % 2:
+                time.sleep(0.02 if index % 4 == 1 else 0)
+                raise ValueError(f"scene {index}")
+            return super().__getitem__(index)
+
+    class Wrapped(Bad):  # probes would fail first
+        def __getitem__(self, index):
+            return scenes.Clouds.__getitem__(self, index) if index in (0, 9, 18, 27, 36) else super().__getitem__(index)
+
+    plan = Plan(37, 37, Shuffled(), 3)
+    lowest = next(i for i in plan.indices(0, 0) if i % 2 and i not in (9, 27))
+    with pytest.raises(ValueError, match=rf"^scene {lowest}\n"):
+        make(kind, Wrapped(), 37).submit(0, 0).result(timeout=30)
+
+
+@pytest.mark.parametrize("kind", PARALLEL)
+@pytest.mark.parametrize("error", [StopIteration("done"), SystemExit(3), KeyboardInterrupt(), GeneratorExit()])
+def test_an_exception_that_would_steer_the_consumer_arrives_as_a_scene_error(make, kind, error):
+    with pytest.raises(SceneError, match=f"the sequence raised {type(error).__name__}"):
+        make(kind, scenes.Failing(7, error), 37).submit(0, 0).result(timeout=30)
+
+
+@pytest.mark.parametrize(
+    ("make_error", "message"),
+    [
+        (lambda: TwoArgumentsError(1, 2), "TwoArgumentsError: 1 and 2"),
+        (UnpicklableError, "UnpicklableError: holds a lock"),
+    ],
+)
+def test_an_exception_that_does_not_pickle_arrives_as_text_with_its_traceback(make, make_error, message):
+    with pytest.raises(SceneError, match=message) as caught:
+        make("process", Raising(make_error), 37).submit(0, 0).result(timeout=30)
+    assert "raise self.make_error()" in caught.value.__notes__[1]
+    assert "scene 7, epoch 0, step 0" in caught.value.__notes__[0]
+
+
+@pytest.mark.parametrize("kind", LOADERS)
+def test_an_exception_group_and_a_huge_message_arrive_whole(make, kind):
+    def group():
+        return ExceptionGroup("several", [ValueError("x" * 2_000_000), KeyError("y")])
+
+    with pytest.raises(ExceptionGroup) as caught:
+        make(kind, Raising(group), 37).submit(0, 0).result(timeout=30)
+    assert len(str(caught.value.exceptions[0])) == 2_000_000
+
+
+class Deviant(scenes.Clouds):
+    """Clouds of which one scene is unlike the others."""
+
+    def __init__(self, scene):
+        super().__init__()
+        self.scene = scene
+
+    def __getitem__(self, index):
+        return self.scene if index == 7 else super().__getitem__(index)
+
+
+@pytest.mark.parametrize("kind", LOADERS)
+@pytest.mark.parametrize(
+    ("scene", "message"),
+    [
+        ((np.zeros((5, 3), np.float32), 1), r"scene 7: field '0': expected float32\[4, 3\], received float32\[5, 3\]"),
+        ((np.zeros((4, 3)), 1), r"scene 7: field '0': expected float32\[4, 3\], received float64\[4, 3\]"),
+        ((np.zeros((4, 3), np.float32), "one"), r"scene 7: field '1': expected int64\[\], received str\[\]"),
+        ((np.zeros((4, 3), np.float32),), r"scene 7: expected the structure \(\*, \*\), received \(\*,\)"),
+        ({"x": 1}, r"scene 7: expected the structure .* received \{'x': \*\} \(x: int64\[\]\)"),
+        ((np.zeros((4, 3), np.float32), object()), r"scene 7: field '1' is of type object"),
+        (None, r"scene 7: the scene holds no field"),
+    ],
+    ids=["shape", "dtype", "type", "tuple", "dict", "object", "none"],
+)
+def test_a_scene_unlike_the_spec_names_index_field_expected_and_received(make, kind, scene, message):
+    with pytest.raises(SpecError, match=message):
+        make(kind, Deviant(scene), 37).submit(0, 0).result(timeout=30)
+
+
+@pytest.mark.parametrize("kind", LOADERS)
+def test_scenes_of_unequal_shape_in_one_batch_name_both(make, kind):
+    with pytest.raises(SpecError, match=r"field '0' cannot be stacked: scene \d+ has shape .* and scene \d+ has shape"):
+        make(kind, scenes.Sized(), 4).submit(0, 0).result(timeout=30)
+
+
+@pytest.mark.parametrize("kind", LOADERS)
+def test_a_get_batch_of_the_wrong_length_is_refused(make, kind):
+    class Short(scenes.Batched):
+        def get_batch(self, indices):
+            points, labels = super().get_batch(indices)
+            return points[:-1], labels
+
+    with pytest.raises(SpecError, match=r"get_batch, field '0': expected a leading axis of \d+"):
+        make(kind, Short()).submit(0, 0).result(timeout=30)
+
+
+@pytest.mark.parametrize("kind", LOADERS)
+def test_a_sequence_that_fails_at_once_says_so_while_inferring_the_spec(make, kind):
+    loader = make(kind, scenes.Failing(0, ValueError("no data")))
+    for _ in range(2):
+        with pytest.raises(ValueError, match="no data") as caught:
+            _ = loader.spec
+        assert "scene 0, while inferring the spec" in caught.value.__notes__[0]
+
+
+@pytest.mark.parametrize("kind", LOADERS)
+def test_a_bad_step_is_an_index_error_of_the_call(make, kind):
+    with pytest.raises(IndexError, match="step 5 is out of range"):
+        make(kind, scenes.Clouds()).submit(0, 5)
+
+
+@dataclasses.dataclass(frozen=True)
+class FrozenError(Exception):
+    code: int
+
+
+@pytest.mark.parametrize("kind", LOADERS)
+def test_an_exception_that_takes_no_note_arrives_all_the_same(make, kind):
+    with pytest.raises((SceneError, FrozenError), match="FrozenError"):
+        make(kind, Raising(lambda: FrozenError(3)), 37).submit(0, 0).result(timeout=30)
+
+
+@pytest.mark.parametrize("kind", LOADERS)
+def test_on_worker_begin_that_fails_is_a_worker_start_error(make, kind):
+    class Bad(scenes.Clouds):
+        def on_worker_begin(self, worker):
+            raise RuntimeError("no licence")
+
+    with pytest.raises(WorkerStartError, match="RuntimeError: no licence"):
+        make(kind, Bad()).submit(0, 0).result(timeout=30)
+
+
+class Reused(kf.SceneSequence):
+    """Scenes that are views of one array, some far larger than those the spec is inferred from (0, 2, 4, 6, 8)."""
+
+    def __init__(self):
+        self.array = np.zeros(6000)
+
+    def __len__(self):
+        return 9
+
+    def __getitem__(self, index):
+        self.array[:] = index
+        return self.array[: 5000 if index % 2 else 10 + index]
+
+
+@pytest.mark.parametrize("kind", ["inline", "process"])
+def test_a_sequence_may_reuse_one_array_for_all_scenes(make, kind):
+    loader = make(kind, Reused(), 1, workers=1)
+    plan = Plan(9, 1, Shuffled(), 3)
+    for step in range(9):
+        assert set(loader.submit(0, step).result().ravel()) == {float(plan.indices(0, step)[0])}
+
+
+@pytest.mark.parametrize("kind", ["inline", "process"])
+def test_large_rows_of_one_batch_do_not_share_a_reused_array(kind):
+    loader = LOADERS[kind](Job(Wide(), Plan(9, 4), 1, 1 << 30, 4))
+    assert loader.submit(0, 1).result()[:, -1].tolist() == [4, 5, 6, 7]
+    loader.close()
+
+
+class Wide(Reused):
+    """Scenes 0 and 8 are short, those between are long; 2, 4 and 6 only after the spec was inferred."""
+
+    def __init__(self):
+        super().__init__()
+        self.reads = 0
+
+    def __getitem__(self, index):
+        self.reads += 1
+        self.array[:] = index
+        return self.array[: 10 + index if self.reads <= 5 else 5000]
+
+
+@pytest.mark.parametrize("kind", LOADERS)
+@pytest.mark.parametrize(
+    ("scene", "message"),
+    [
+        (np.ma.masked_equal(np.arange(3), 1), "field 'scene' is a masked array.*filled"),
+        (np.array([(1, "a")], [("a", "i4"), ("b", "O")]), "whose member 'b' is object"),
+        (np.array([(1, 0)], [("a", "i4"), ("b", "M8[s]")]), "whose member 'b' is datetime64"),
+    ],
+    ids=["masked", "object member", "datetime member"],
+)
+def test_values_that_no_batch_can_hold_are_refused_before_they_do_harm(make, kind, scene, message):
+    with pytest.raises(SpecError, match=message):
+        make(kind, [scene] * 4, 2).submit(0, 0).result(timeout=30)
+
+
+@pytest.mark.parametrize("kind", LOADERS)
+def test_an_empty_numpy_string_is_a_string(make, kind):
+    words = np.array(["", "ab", "c"])
+    assert sorted(make(kind, [words[k] for k in range(3)], 3).submit(0, 0).result().tolist()) == ["", "ab", "c"]
+
+
+@pytest.mark.parametrize("kind", LOADERS)
+def test_an_integer_too_large_names_scene_and_field(make, kind):
+    class Large(scenes.Clouds):
+        def __getitem__(self, index):
+            return 2**70 if index == 7 else index
+
+    with pytest.raises(SpecError, match=r"scene 7.*scene"):
+        make(kind, Large(), 37).submit(0, 0).result(timeout=30)
+
+
+@pytest.mark.parametrize("kind", LOADERS)
+def test_a_batch_size_beyond_the_sequence_takes_memory_for_the_sequence_only(make, kind):
+    loader = make(kind, scenes.Clouds(), 10**9)
+    assert len(loader.submit(0, 0).result()[1]) == 37
+    assert loader.stats().slot_bytes < 1 << 20
+
+
+# ---- memory and life
+
+
+@pytest.mark.parametrize("kind", LOADERS)
+def test_a_batch_stays_what_it_was_while_others_are_made(make, kind):
+    loader = make(kind, scenes.Clouds(), 4)
+    kept = [loader.submit(0, step).result() for step in range(5)]
+    copies = [points.copy() for points, _ in kept]
+    for epoch in range(30):
+        _epoch(loader, epoch, 5)
+    for (points, _), copy in zip(kept, copies, strict=True):
+        assert np.array_equal(points, copy)
+
+
+@pytest.mark.parametrize("kind", LOADERS)
+def test_batches_are_aligned_writable_and_reuse_few_slots(make, kind):
+    loader = make(kind, scenes.Clouds(), 4)
+    for epoch in range(100):
+        for points, labels in _epoch(loader, epoch, 5):
+            assert points.ctypes.data % 64 == 0
+            assert labels.ctypes.data % 64 == 0
+            points += 1
+    gc.collect()
+    assert loader.stats().slots <= 16
+    assert loader.stats().batches == 500
+
+
+@pytest.mark.parametrize("kind", LOADERS)
+def test_a_consumer_that_hoards_gets_copies_and_never_waits(make, kind):
+    loader = make(kind, scenes.Clouds(400), 4, max_memory=20 * 4096)
+    hoard = []
+    for step in range(100):
+        hoard.append(loader.submit(0, step).result(timeout=30))
+    assert loader.stats().slots <= 20
+    assert loader.stats().copied >= 80
+    reference = make("inline", scenes.Clouds(400), 4)
+    for step, batch in enumerate(hoard):
+        _assert_same(batch, reference.submit(0, step).result())
+        assert batch[0].ctypes.data % 64 == 0
+
+
+@pytest.mark.parametrize("kind", PARALLEL)
+def test_workers_read_many_scenes_at_once_whatever_the_batch_size(make, kind):
+    loader = make(kind, scenes.Slow(64, 0.05), 16, workers=8)
+    _ = loader.spec
+    started = time.perf_counter()
+    loader.submit(0, 0).result()
+    assert time.perf_counter() - started < 16 * 0.05 / 2  # alone it takes 0.8 s, with 8 workers 0.1 s
+
+
+@pytest.mark.parametrize("kind", PARALLEL)
+def test_a_cancelled_batch_skips_its_scenes(make, kind):
+    loader = make(kind, scenes.Slow(400, 0.02), 100, workers=2)
+    _ = loader.spec
+    futures = [loader.submit(0, step) for step in range(4)]
+    for future in futures[:3]:
+        future.cancel()
+    started = time.perf_counter()
+    assert len(futures[3].result()[1]) == 100
+    assert time.perf_counter() - started < 3.0  # 1 s for its own scenes, not 4 s for all
+    with pytest.raises(CancelledError):
+        futures[0].result()
+
+
+@pytest.mark.parametrize("kind", PARALLEL)
+def test_many_threads_may_submit_at_once(make, kind):
+    loader = make(kind, scenes.Clouds(400), 4)
+    reference = make("inline", scenes.Clouds(400), 4)
+    found = {}
+
+    def consume(first):
+        for step in range(first, 100, 8):
+            found[step] = loader.submit(0, step).result(timeout=30)
+
+    threads = [threading.Thread(target=consume, args=(first,)) for first in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 100
+    for step, batch in found.items():
+        _assert_same(batch, reference.submit(0, step).result())
+
+
+@pytest.mark.parametrize("kind", LOADERS)
+def test_a_closed_loader_refuses_and_its_batches_stay(make, kind):
+    loader = make(kind, scenes.Clouds())
+    points, _ = loader.submit(0, 0).result()
+    copy = points.copy()
+    loader.close()
+    loader.close()
+    with pytest.raises(FeedClosedError):
+        loader.submit(0, 1)
+    assert np.array_equal(points, copy)
+
+
+@pytest.mark.parametrize("kind", PARALLEL)
+def test_closing_in_the_middle_wakes_whoever_waits(make, kind):
+    loader = make(kind, scenes.Slow(400, 0.05), 100, workers=1)
+    future = loader.submit(0, 0)
+    threading.Timer(0.2, loader.close).start()
+    with pytest.raises((FeedClosedError, CancelledError)):
+        future.result(timeout=20)
+    time.sleep(0.1)
+
+
+@pytest.mark.parametrize("kind", PARALLEL)
+def test_a_loader_that_is_dropped_ends_its_workers(kind):
+    job = Job(scenes.Clouds(), Plan(37, 4), 2, 1 << 30, 4)
+    loader = LOADERS[kind](job)
+    loader.submit(0, 0).result()
+    del loader
+    gc.collect()  # the leak fixture does the rest
+
+
+class Announced(scenes.Clouds):
+    """Notes in a folder what its workers were told."""
+
+    def __init__(self, folder):
+        super().__init__()
+        self.folder = folder
+
+    def on_worker_begin(self, worker):
+        (self.folder / f"begin {worker.worker_type} {worker.index} of {worker.count}").touch()
+
+    def on_worker_end(self):
+        (self.folder / f"end {time.perf_counter_ns()}").touch()
+
+
+@pytest.mark.parametrize("kind", LOADERS)
+def test_each_worker_is_told_when_it_begins_and_ends(make, kind, tmp_path):
+    loader = make(kind, Announced(tmp_path), workers=2)
+    _epoch(loader, 0, 5)
+    loader.close()
+    count = 1 if kind == "inline" else 2
+    begun = sorted(path.name for path in tmp_path.glob("begin*"))
+    assert begun == [f"begin {kind} {number} of {count}" for number in range(count)]
+    assert len(list(tmp_path.glob("end*"))) == count
+
+
+@pytest.mark.parametrize("kind", LOADERS)
+def test_refresh_shows_workers_what_changed(make, kind):
+    sequence = scenes.Reshuffled()
+    loader = make(kind, sequence, None)
+    before = loader.submit(0, 0).result()[0].copy()
+    for _ in range(300):
+        loader.refresh(sequence.on_epoch_end)
+    after = loader.submit(1, 0).result()[0]
+    assert not np.array_equal(before, after) or 300 % 6 == 0
+    loader.refresh(sequence.on_epoch_begin)
+    assert loader.submit(1, 0).result()[1].tolist() == [1, 1]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::RuntimeWarning")
+@pytest.mark.parametrize("kind", LOADERS)
+def test_a_fork_of_the_process_harms_neither_the_parent_nor_itself(make, kind):
+    loader = make(kind, scenes.Clouds(400), 4)
+    kept = [loader.submit(0, step).result() for step in range(3)]
+    copies = [points.copy() for points, _ in kept]
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            for step in range(20):
+                loader.submit(0, step).result(timeout=10)
+            code = 0 if kind == "inline" else 2
+        except FeedClosedError as error:
+            code = 0 if "fork" in str(error) and kind != "inline" else 3
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    for (points, _), copy in zip(kept, copies, strict=True):
+        assert np.array_equal(points, copy)
+    reference = make("inline", scenes.Clouds(400), 4)
+    for step in range(100):
+        _assert_same(loader.submit(0, step).result(timeout=30), reference.submit(0, step).result())

@@ -1,0 +1,130 @@
+"""Slots: leased while anything refers to their memory, reused after, bounded by max_memory."""
+
+import gc
+
+import numpy as np
+import pytest
+
+from kerasfeed.load.layout import Layout, SlotView, aligned_empty
+from kerasfeed.load.slots import Arena, SlotPool
+from kerasfeed.spec import describe, merge
+
+
+def _layout(scene, rows=4, batched=True):
+    spec = merge([(0, describe(scene))])
+    return Layout(spec, rows, batched, tuple(field.nbytes for field in spec.fields))
+
+
+@pytest.fixture(params=[False, True], ids=["anonymous", "shared"])
+def pool(request):
+    arena = Arena(shared=request.param)
+    made = SlotPool(_layout((np.zeros((5, 3), np.float32), 1)), arena, max_memory=1 << 20, in_flight=4)
+    yield made
+    made.close()
+    arena.close()
+
+
+def _lease_array(pool, slot):
+    exporter = pool.lease(slot)
+    return np.ndarray(15, np.float32, buffer=exporter, offset=pool.layout.field_offsets[0])
+
+
+def test_every_field_of_every_slot_starts_on_64_bytes(pool):
+    for _ in range(5):
+        slot = pool.acquire()
+        for field in slot.view.fields:
+            assert field.ctypes.data % 64 == 0
+
+
+def test_a_slot_is_not_handed_out_while_a_view_of_a_view_refers_to_it(pool):
+    slot = pool.acquire()
+    array = _lease_array(pool, slot)
+    array[:] = 7
+    grandchild = array[2:][1:].reshape(3, 4)[1]
+    del array
+    gc.collect()
+    taken = [pool.acquire() for _ in range(20)]
+    assert slot not in taken
+    for other in taken:
+        other.view.fields[0][...] = -1
+    assert (grandchild == 7).all()
+    del grandchild
+    assert pool.acquire() is slot
+
+
+def test_a_memoryview_and_a_pickle_buffer_keep_the_lease_too(pool):
+    slot = pool.acquire()
+    array = _lease_array(pool, slot)
+    view = memoryview(array)
+    del array
+    assert slot not in [pool.acquire() for _ in range(10)]
+    del view
+    assert pool.acquire() is slot
+
+
+def test_slots_in_turn_reuse_the_same_memory(pool):
+    for _ in range(1000):
+        array = _lease_array(pool, pool.acquire())
+        del array
+    assert pool.total <= 2
+
+
+def test_at_the_ceiling_the_lease_is_refused_and_a_slot_still_comes_back(pool):
+    held = []
+    while (exporter := pool.lease(slot := pool.acquire())) is not None:
+        held.append(exporter)
+    pool.release(slot)
+    assert pool.total <= pool.limit
+    assert pool.acquire() is not None
+
+
+def test_a_ceiling_below_two_slots_is_refused_with_the_size_needed():
+    layout = _layout(np.zeros(10_000))
+    with pytest.raises(ValueError, match=rf"max_memory=1,000 bytes is too small.*>= {2 * layout.nbytes:,}"):
+        SlotPool(layout, Arena(shared=False), max_memory=1000, in_flight=1)
+
+
+def test_memory_that_nobody_needs_goes_back_to_the_system():
+    layout = _layout(np.zeros(1 << 17), rows=1)
+    arena = Arena(shared=True)
+    pool = SlotPool(layout, arena, max_memory=1 << 28, in_flight=4)
+
+    def resident():
+        import os
+
+        return os.fstat(arena.fd).st_blocks * 512
+
+    hoard = []
+    for _ in range(60):
+        slot = pool.acquire()
+        slot.view.fields[0][...] = 1
+        hoard.append(pool.lease(slot))
+    full = resident()
+    assert full >= 60 << 20
+    hoard.clear()
+    for _ in range(400):
+        slot = pool.acquire()
+        slot.view.fields[0][...] = 1
+        pool.release(slot)
+    assert resident() < full / 4
+    pool.close()
+    arena.close()
+
+
+def test_parent_and_worker_see_the_same_places():
+    layout = _layout({"a": np.zeros((2, 2)), "b": "text", "c": np.int8(1)}, rows=3)
+    memory = bytearray(layout.nbytes)
+    one, other = SlotView(layout, memory, 0), SlotView(layout, memory, 0)
+    one.fields[0][1] = 5
+    one.indices[2] = 9
+    assert (other.fields[0][1] == 5).all()
+    assert other.indices[2] == 9
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float64, np.complex128, bool])
+def test_aligned_empty_is_aligned_and_writable(dtype):
+    for shape in [(), (0,), (3, 5)]:
+        array = aligned_empty(shape, np.dtype(dtype))
+        assert array.shape == shape
+        assert array.ctypes.data % 64 == 0 or array.size == 0
+        array[...] = 1

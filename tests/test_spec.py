@@ -1,0 +1,110 @@
+"""Specs: what is inferred, what is merged, what is refused and in which words."""
+
+import dataclasses
+import datetime
+from collections import namedtuple
+
+import numpy as np
+import pytest
+
+from kerasfeed.errors import SpecError
+from kerasfeed.spec import BYTES, TEXT, ArraySpec, coerce, describe, merge, probe_indices
+
+Pair = namedtuple("Pair", "points label")
+
+
+@pytest.mark.parametrize(
+    ("value", "shape", "dtype"),
+    [
+        (np.zeros((2, 3), np.float16), (2, 3), np.float16),
+        (np.zeros(4, ">f8"), (4,), np.float64),
+        (np.array([True]), (1,), bool),
+        (np.complex64(1j), (), np.complex64),
+        (3, (), np.int64),
+        (True, (), bool),
+        (2.5, (), np.float64),
+        ("text", (), TEXT),
+        (b"raw\0", (), BYTES),
+        (np.array(["ab", "c"]), (2,), TEXT),
+        (np.array([b"ab", b"c"]), (2,), BYTES),
+        (np.array(["ab", "c"], object), (2,), TEXT),
+        (np.zeros(2, [("a", "f4"), ("b", "i8")]), (2,), np.dtype([("a", "f4"), ("b", "i8")])),
+    ],
+    ids=str,
+)
+def test_a_field_is_described_by_shape_and_native_dtype(value, shape, dtype):
+    (field,) = describe(value).fields
+    assert field == ArraySpec(shape, np.dtype(dtype))
+    assert field.dtype.isnative
+
+
+def test_paths_join_keys_and_positions_by_dots():
+    spec = describe((np.zeros(1), {"b": [1, 2], "a": Pair(3, None)}))
+    assert spec.paths == ("0", "1.a.0", "1.b.0", "1.b.1")
+    assert describe(np.zeros(1)).paths == ("scene",)
+
+
+@dataclasses.dataclass
+class Room:
+    points: np.ndarray
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ((1, Room(np.zeros(2))), r"field '1' is a dataclass \(Room\).*dataclasses.asdict"),
+        ({"t": np.datetime64("2020-01-01")}, r"field 't' has dtype datetime64\[D\].*astype\('int64'\)"),
+        (np.array([1, 2], "m8[s]"), r"field 'scene' has dtype timedelta64\[s\]"),
+        ({"t": datetime.datetime(2020, 1, 1)}, r"field 't' is a datetime.*timestamp"),
+        ((1, {3, 4}), r"field '1' is of type set .*NumPy arrays"),
+        ((1, np.array([1, None], object)), r"field '1' is an object array holding 1"),
+        (None, r"holds no field: __getitem__ returned None.*`return` missing"),
+        ((), r"holds no field"),
+        ((1, lambda: 0), r"field '1' is of type function"),
+    ],
+    ids=lambda value: str(value)[:20],
+)
+def test_a_value_that_no_batch_can_hold_is_refused_with_field_and_remedy(value, message):
+    with pytest.raises(SpecError, match=message):
+        describe(value)
+
+
+def test_axes_that_differ_between_scenes_become_unknown():
+    merged = merge([(0, describe(np.zeros((3, 2)))), (9, describe(np.zeros((5, 2))))])
+    assert merged.fields[0].shape == (None, 2)
+
+
+def test_python_numbers_are_promoted_and_arrays_are_not():
+    assert merge([(0, describe(1)), (1, describe(0.5))]).fields[0].dtype == np.float64
+    with pytest.raises(SpecError, match=r"field 'scene' is float32\[2\] in scene 0 and float64\[2\] in scene 7"):
+        merge([(0, describe(np.zeros(2, np.float32))), (7, describe(np.zeros(2)))])
+
+
+def test_scenes_that_differ_in_structure_or_axes_name_both_indices():
+    with pytest.raises(SpecError, match=r"scenes 0 and 4 have different structures: \(\*, \*\) and \*"):
+        merge([(0, describe((1, 2))), (4, describe(1))])
+    with pytest.raises(SpecError, match=r"2 axes in scene 0 and 1 in scene 4"):
+        merge([(0, describe(np.zeros((1, 2)))), (4, describe(np.zeros(2)))])
+
+
+def test_coerce_makes_byte_order_native_and_refuses_every_other_dtype():
+    field = ArraySpec((2,), np.dtype(np.int32))
+    assert coerce(np.array([1, 2], ">i4"), field, "x").dtype.isnative
+    with pytest.raises(SpecError, match=r"field 'x': expected int32\[2\], received int64\[2\].*astype"):
+        coerce(np.array([1, 2]), field, "x")
+    with pytest.raises(SpecError, match=r"expected int32\[2\], received int32\[3\].*one shape for every index"):
+        coerce(np.zeros(3, np.int32), field, "x")
+
+
+def test_a_python_int_fits_a_float_field_and_a_float_does_not_fit_an_int_field():
+    assert coerce(1, ArraySpec((), np.dtype(np.float64)), "x") == 1.0
+    with pytest.raises(SpecError):
+        coerce(1.5, ArraySpec((), np.dtype(np.int64)), "x")
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 5, 6, 100, 10**12])
+def test_probes_are_spread_from_the_first_scene_to_the_last(length):
+    indices = probe_indices(length)
+    assert indices[0] == 0
+    assert indices[-1] == length - 1
+    assert len(indices) == min(length, 5)
