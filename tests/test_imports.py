@@ -12,7 +12,7 @@ import kerasfeed
 PACKAGE = Path(kerasfeed.__file__).parent
 # Rooms by layer, lowest first; a room may import rooms of its own layer or below.
 LAYERS = [
-    {"_version", "errors", "html", "spec"},
+    {"_version", "costs", "errors", "html", "spec"},
     {"scene", "order", "permute"},
     {"plan", "collate"},
     {"load"},
