@@ -104,6 +104,7 @@ class Meter:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._scenes = 0
+        self._again = 0
         self._sums: dict[str, _Sums] = {}
 
     def note(self, storage: Storage, *, nbytes: int, seconds: float, again: bool) -> None:
@@ -123,6 +124,7 @@ class Meter:
             sums.nbytes += nbytes
             sums.seconds += seconds
             if again:
+                self._again += 1
                 sums.again += 1
                 sums.seconds_again += seconds
 
@@ -145,6 +147,8 @@ class Meter:
 
     def waste(self) -> ReadCost | None:
         """The dearest dataset that is read wastefully; None when there is none."""
+        if not self._again:
+            return None
         return next((cost for cost in self.costs() if cost.wasteful), None)
 
 

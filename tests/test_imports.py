@@ -17,7 +17,7 @@ LAYERS = [
     {"plan", "collate"},
     {"load"},
     {"adapters", "readers"},
-    {"arguments", "epochs", "lookahead", "feed", "callbacks"},
+    {"arguments", "epochs", "lookahead", "feed", "callbacks", "shuffle_cost"},
     {"demo", "cli"},
 ]
 FRAMEWORKS = {"tensorflow", "jax", "torch", "keras", "h5py", "matplotlib"}
@@ -27,7 +27,7 @@ ALLOWED = {
     "jax": {"adapters/jax.py"},
     "torch": {"adapters/torch.py"},
     "keras": {"feed.py", "callbacks.py", "demo/model.py", "demo/run.py"},
-    "h5py": {"readers/hdf5.py", "demo/data.py", "demo/shapes.py"},
+    "h5py": {"readers/hdf5.py", "readers/rechunk.py", "demo/data.py", "demo/shapes.py"},
     "matplotlib": set(),
 }
 
