@@ -27,7 +27,14 @@ ALLOWED = {
     "jax": {"adapters/jax.py"},
     "torch": {"adapters/torch.py"},
     "keras": {"feed.py", "callbacks.py", "demo/model.py", "demo/run.py"},
-    "h5py": {"readers/hdf5.py", "readers/rechunk.py", "demo/data.py", "demo/shapes.py"},
+    "h5py": {
+        "readers/hdf5.py",
+        "readers/rechunk.py",
+        "readers/h5copy.py",
+        "readers/h5filters.py",
+        "demo/data.py",
+        "demo/shapes.py",
+    },
     "matplotlib": set(),
 }
 
