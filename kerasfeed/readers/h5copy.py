@@ -75,7 +75,7 @@ class TreeCopy:
             self._names[key] = f"{target.name.rstrip('/')}/{name}"
             raw = name.encode("utf-8", "surrogateescape")
             if isinstance(item, h5py.Group):
-                made = h5py.Group(h5py.h5g.create(target.id, raw, self._lcpl, item.id.get_create_plist()))
+                made = h5py.Group(h5py.h5g.create(target.id, raw, self._lcpl, _properties(item)))
                 self._copy_attributes(item, made)
                 groups.append((item, made))
             elif key in self._remake:
@@ -87,7 +87,7 @@ class TreeCopy:
         for name in source.attrs:
             raw = name.encode("utf-8", "surrogateescape")
             attribute = h5py.h5a.open(source.id, raw)
-            if name in _SCALE_LISTS or _holds_references(attribute.dtype):
+            if name in _SCALE_LISTS or holds_references(attribute.dtype):
                 continue  # when all objects have their copies
             try:
                 made = h5py.h5a.create(target.id, raw, attribute.get_type(), attribute.get_space())
@@ -104,13 +104,13 @@ class TreeCopy:
             if attribute_name in _SCALE_LISTS:
                 continue
             dtype = original.attrs.get_id(attribute_name).dtype
-            if _holds_references(dtype):
+            if holds_references(dtype):
                 where = f"the attribute {attribute_name!r} of {name!r}"
                 value = self._translated(original.attrs[attribute_name], dtype, where)
                 copy.attrs.create(attribute_name, value, dtype=dtype)
         if not isinstance(original, h5py.Dataset):
             return
-        if _holds_references(original.dtype):
+        if holds_references(original.dtype):
             copy[...] = self._translated(original[...], original.dtype, f"the dataset {name!r}")
         for attribute_name in _SCALE_LISTS:
             if attribute_name in copy.attrs and attribute_name in original.attrs:
@@ -141,12 +141,21 @@ class TreeCopy:
         return references if references.shape else references[()]
 
 
-def _holds_references(dtype: np.dtype[Any]) -> bool:
+def _properties(group: h5py.Group) -> Any:
+    # Not the group's own list: of a group in the newer format it names the heap of that very group.
+    old, new = group.id.get_create_plist(), h5py.h5p.create(h5py.h5p.GROUP_CREATE)
+    new.set_link_creation_order(old.get_link_creation_order())
+    new.set_attr_creation_order(old.get_attr_creation_order())
+    return new
+
+
+def holds_references(dtype: np.dtype[Any]) -> bool:
+    """Whether values of `dtype` refer, somewhere within, to objects of their file."""
     if h5py.check_ref_dtype(dtype) is not None:
         return True
     inner = h5py.check_vlen_dtype(dtype)
     if isinstance(inner, np.dtype):
-        return _holds_references(inner)
+        return holds_references(inner)
     if dtype.subdtype is not None:
-        return _holds_references(dtype.base)
-    return any(_holds_references(dtype[name]) for name in dtype.names or ())
+        return holds_references(dtype.base)
+    return any(holds_references(dtype[name]) for name in dtype.names or ())

@@ -38,7 +38,7 @@ class Filters:
         if self.lzf:
             plist.set_filter(h5py.h5z.FILTER_LZF, h5py.h5z.FLAG_OPTIONAL)
         if self.plugin is not None:
-            plist.set_filter(self.plugin[0], h5py.h5z.FLAG_MANDATORY, self.plugin[1])
+            plist.set_filter(self.plugin[0], h5py.h5z.FLAG_OPTIONAL, self.plugin[1])
 
 
 def filters_for(compression: Any) -> Filters:

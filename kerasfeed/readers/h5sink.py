@@ -165,7 +165,7 @@ def interruptible(job: Callable[[Callable[[], None]], Result]) -> Result:
     Raises:
         BaseException: What interrupted the wait, or what the job raised.
     """
-    stop = threading.Event()
+    stop, ended = threading.Event(), threading.Event()
     results: list[Result] = []
     errors: list[BaseException] = []
 
@@ -178,16 +178,19 @@ def interruptible(job: Callable[[Callable[[], None]], Result]) -> Result:
             results.append(job(check))
         except BaseException as error:  # noqa: BLE001 - raised by whoever waits
             errors.append(error)
+        finally:
+            ended.set()
 
+    # Not joined: Python 3.11 takes a thread whose join was interrupted for one that has ended.
     thread = threading.Thread(target=run, name="kerasfeed-rechunk")
     try:
         thread.start()
-        thread.join()
+        ended.wait()
     except BaseException:
         stop.set()
-        while thread.is_alive():
+        while thread.ident is not None and not ended.is_set():
             with contextlib.suppress(KeyboardInterrupt):  # pressed again: it is stopping already
-                thread.join()
+                ended.wait()
         raise
     if errors:
         raise errors[0]

@@ -17,7 +17,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from kerasfeed.readers.h5copy import Key, TreeCopy, key_of
+from kerasfeed.readers.h5copy import Key, TreeCopy, holds_references, key_of
 from kerasfeed.readers.h5filters import Filters, filters_for
 from kerasfeed.readers.h5sink import Sink, appearing, interruptible
 
@@ -151,7 +151,7 @@ def _names(file: h5py.File, path: str, name: str | Sequence[str] | None) -> list
 
     file.visititems(visit)
     if name is None:
-        return [each for each in found if file[each].shape and 0 not in file[each].maxshape]
+        return [each for each in found if _why_not(file[each]) is None]
     wanted: dict[Key, str] = {}
     for each in [name] if isinstance(name, str) else name:
         item = file.get(each)
@@ -162,14 +162,22 @@ def _names(file: h5py.File, path: str, name: str | Sequence[str] | None) -> list
             raise KeyError(f"{each!r} is {kind}; {path!r} holds the datasets {shown}{more}")
         if key_of(item)[0] != key_of(file)[0]:
             raise ValueError(f"{each!r} of {path!r} is a link to {item.file.filename!r}: rechunk that file")
-        if not item.shape:
-            raise ValueError(f"{each!r} of {path!r} is a single value: it has no axis of scenes to cut into chunks")
-        if 0 in item.maxshape:
-            raise ValueError(f"{each!r} of {path!r} is empty for ever (shape {item.shape}): there is nothing to cut")
+        if why_not := _why_not(item):
+            raise ValueError(f"{each!r} of {path!r} {why_not}")
         wanted.setdefault(key_of(item), each)
     if not wanted:
         raise ValueError("name is an empty list: name a dataset, or pass None for all")
     return list(wanted.values())
+
+
+def _why_not(dataset: h5py.Dataset) -> str | None:
+    if not dataset.shape:
+        return "is a single value: it has no axis of scenes to cut into chunks"
+    if 0 in dataset.maxshape:
+        return f"is empty for ever (shape {dataset.shape}): there is nothing to cut into chunks"
+    if holds_references(dataset.dtype):
+        return "holds references to objects, which no reader wants in chunks; it is copied as it is"
+    return None
 
 
 class _Move:
@@ -233,7 +241,7 @@ def _write(
     file: h5py.File, part: Path, fd: int, moves: list[_Move], check: Callable[[], None], advance: Callable[[int], None]
 ) -> None:
     sink = Sink(fd)
-    tracked = bool(file.id.get_create_plist().get_link_creation_order())
+    tracked = bool(file["/"].id.get_create_plist().get_link_creation_order())
     block = file.userblock_size
     with h5py.File(sink, "w", userblock_size=block or None, track_order=tracked, libver="v110") as made:
         TreeCopy(file, made, {key_of(move.source): move.make for move in moves}).run()
