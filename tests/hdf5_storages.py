@@ -102,7 +102,7 @@ def _chunks() -> Iterator[Case]:
             make = partial(make, compression=4, shuffle=True)
             yield Case(f"chunks-{name}-{libver}-gzip", make, "direct")
     for libver in ("earliest", "latest"):
-        many = partial(_keyed, shape=(2500, 3), dtype="i2", chunks=(1, 3), libver=libver)
+        many = partial(_keyed, shape=(1200, 3), dtype="i2", chunks=(1, 3), libver=libver)
         yield Case(f"many-chunks-{libver}", many, "direct")  # deep B-trees, paged fixed arrays (over 1,024 chunks)
         growing = partial(many, maxshape=(None, 3), compression=1)
         yield Case(f"many-chunks-growing-{libver}", growing, "direct")
