@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections import Counter
@@ -12,11 +13,14 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+from hdf5_answers import Refusal
 from hdf5_files import PIPELINES, values
+from hdf5_fuzz import _with, verdict
 
 import kerasfeed as kf
 
 NUMBER = int(os.environ.get("KERASFEED_FUZZ", "30"))  # damages of each file
+ALLOWED = {"same", "harmless", "both refuse", "we refuse", "we answer rightly", "h5py guesses"}
 
 FILES = {
     "contiguous": ("none", None, "earliest"),
@@ -51,6 +55,11 @@ class Finding:
     what: str
     found: dict[str, str]
     ended: str | None = None
+
+    @property
+    def wrong(self) -> dict[str, str]:
+        """Queries whose verdict is a defect."""
+        return {query: told for query, told in self.found.items() if told not in ALLOWED}
 
 
 def _watch(path, folder, readers, numbers):
@@ -106,14 +115,8 @@ def test_a_damaged_file_gives_an_error_or_what_h5py_gives(folder, name):
 
     crashed = [finding for finding in findings if finding.ended is not None]
     assert not crashed
-    allowed = {"same", "harmless", "both refuse", "we refuse", "we answer rightly", "h5py guesses"}
-    wrong = [
-        (finding.number, finding.what, query, told)
-        for finding in findings
-        for query, told in finding.found.items()
-        if told not in allowed
-    ]
-    assert not wrong, "\n".join(map(str, wrong))
+    wrong = [f"{finding.number}: {finding.what}: {finding.wrong}" for finding in findings if finding.wrong]
+    assert not wrong, "\n".join(wrong)
 
     # The harness must have bitten: without damage that shows, the assertions above are empty.
     told = Counter(told for finding in findings for told in finding.found.values())
@@ -148,3 +151,32 @@ def test_every_bit_of_a_checked_chunk_that_flips_is_told(folder, name):
                 assert np.array_equal(ours, data[9]), number
                 told["right"] += 1
     assert told["refused"] > 0.9 * told.total()
+
+
+def test_the_harness_tells_wrong_data_from_right(folder):
+    path = folder / "verdicts.h5"
+    data = values((40, 24), "f4")
+    with h5py.File(path, "w") as file:
+        file["data"] = data
+    truth = _with(h5py.File, path)
+    assert set(verdict(truth, truth, path, truth).values()) == {"harmless"}
+    other = truth | {"[3]": data[4], "[-1]": data[-1].astype("f8")}
+    refused = Refusal("OSError", "damaged")
+    assert verdict(other, truth, path, truth)["[3]"].startswith("different")
+    assert verdict(other, truth, path, truth)["[-1]"].startswith("different: dtype")
+    assert verdict(other, refused, path, truth)["[3]"].startswith("garbage")
+    assert verdict(other, other, path, truth)["[3]"] == "same"
+    assert set(verdict(truth, refused, path, truth).values()) == {"we answer rightly"}
+    assert set(verdict(refused, truth, path, truth).values()) == {"we refuse"}
+    assert verdict(Refusal("AttributeError", "?"), truth, path, truth)["[3]"].startswith("unclear")
+    assert not {told for told in verdict(other, truth, path, truth).values() if told != "harmless"} & ALLOWED
+
+
+def test_the_harness_tells_a_crash_from_an_end(folder):
+    path = folder / "crash.h5"
+    with h5py.File(path, "w") as file:
+        file["data"] = values((40, 24), "f4")
+    assert [finding.ended for finding in _watch(path, folder, "h5py kerasfeed", [0, 1])] == [None, None]
+    crashed = _watch(path, folder, "h5py crash kerasfeed", [0, 1])
+    assert len(crashed) == 1
+    assert crashed[0].ended.startswith(f"kerasfeed ended with -{int(signal.SIGSEGV)}")
