@@ -17,9 +17,10 @@ from typing import Any
 import h5py
 import numpy as np
 
-PLUGIN = importlib.util.find_spec("hdf5plugin")
-if PLUGIN is not None:
+try:
     import hdf5plugin
+except ImportError:
+    hdf5plugin = None
 
 
 @dataclass(frozen=True)
@@ -32,8 +33,8 @@ class Case:
         reader: Kind of reader due to `datasets`: "direct", "h5py", or "direct with <module>" where an optional codec
             decides.
         datasets: Paths of the datasets to compare.
-        needs: Modules without which the file cannot be written.
-        libhdf5: Whether libhdf5 itself must be reachable, for calls that h5py does not wrap.
+        needs: Modules without which the file cannot be written; also "szip", where HDF5 has its encoder, and "libhdf5"
+            where calls that h5py does not wrap must be reachable.
     """
 
     name: str
@@ -41,7 +42,18 @@ class Case:
     reader: str
     datasets: tuple[str, ...] = ("data",)
     needs: tuple[str, ...] = ()
-    libhdf5: bool = False
+
+
+def lacking(needs: tuple[str, ...]) -> str | None:
+    """Why a file with these needs cannot be written here; None where it can."""
+    for need in needs:
+        if need == "libhdf5" and library() is None:
+            return "the libhdf5 that h5py uses cannot be reached through ctypes"
+        if need == "szip" and "szip" not in h5py.filters.encode:
+            return "this HDF5 has no encoder for szip"
+        if need not in ("libhdf5", "szip") and importlib.util.find_spec(need) is None:
+            return f"{need} is not installed: pip install {need}"
+    return None
 
 
 def values(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
@@ -78,41 +90,64 @@ def call(name: str, *arguments: Any) -> None:
         raise OSError(f"{name} failed")
 
 
-# Every pipeline h5py, or h5py with hdf5plugin, writes: keywords of create_dataset, dtype, due reader, needed modules.
-PIPELINES: dict[str, tuple[dict[str, Any], str, str, tuple[str, ...]]] = {
-    "none": ({}, "f4", "direct", ()),
-    "gzip1": ({"compression": 1}, "f4", "direct", ()),
-    "gzip4": ({"compression": 4}, ">f8", "direct", ()),
-    "gzip9": ({"compression": 9}, "i2", "direct", ()),
-    "shuffle": ({"shuffle": True}, "f4", "direct", ()),
-    "shuffle-gzip4": ({"shuffle": True, "compression": 4}, "f4", "direct", ()),
-    "shuffle-gzip9-u1": ({"shuffle": True, "compression": 9}, "u1", "direct", ()),
-    "lzf": ({"compression": "lzf"}, "f4", "direct with imagecodecs", ()),
-    "shuffle-lzf": ({"compression": "lzf", "shuffle": True}, "i8", "direct with imagecodecs", ()),
-    "fletcher32": ({"fletcher32": True}, "f4", "h5py", ()),
-    "shuffle-gzip-fletcher32": ({"fletcher32": True, "shuffle": True, "compression": 4}, "i4", "h5py", ()),
-    "scaleoffset": ({"scaleoffset": 0}, "i4", "h5py", ()),
-    "scaleoffset-float": ({"scaleoffset": 2}, "f4", "h5py", ()),
-    "scaleoffset-gzip": ({"scaleoffset": 0, "compression": 4}, "i4", "h5py", ()),
-    "szip": ({"compression": "szip"}, "f4", "h5py", ()),
+@dataclass(frozen=True)
+class Pipeline:
+    """Filters of a dataset.
+
+    Attributes:
+        keywords: What `create_dataset` takes.
+        dtype: A dtype that the filters take.
+        reader: As in `Case`.
+        plugin: Name of a class of hdf5plugin, and its keywords, where the compression is one of its filters.
+        needs: As in `Case`.
+    """
+
+    keywords: dict[str, Any]
+    dtype: str
+    reader: str
+    plugin: tuple[str, dict[str, Any]] | None = None
+    needs: tuple[str, ...] = ()
+
+    def arguments(self) -> dict[str, Any]:
+        """All keywords of `create_dataset`."""
+        if self.plugin is None:
+            return self.keywords
+        name, options = self.plugin
+        return {**self.keywords, **getattr(hdf5plugin, name)(**options)}
+
+
+def _plugin(name: str, dtype: str, reader: str, filters: dict[str, Any] | None = None, **options: Any) -> Pipeline:
+    return Pipeline(filters or {}, dtype, reader, (name, options), ("hdf5plugin",))
+
+
+PIPELINES: dict[str, Pipeline] = {
+    "none": Pipeline({}, "f4", "direct"),
+    "gzip1": Pipeline({"compression": 1}, "f4", "direct"),
+    "gzip4": Pipeline({"compression": 4}, ">f8", "direct"),
+    "gzip9": Pipeline({"compression": 9}, "i2", "direct"),
+    "shuffle": Pipeline({"shuffle": True}, "f4", "direct"),
+    "shuffle-gzip4": Pipeline({"shuffle": True, "compression": 4}, "f4", "direct"),
+    "shuffle-gzip9-u1": Pipeline({"shuffle": True, "compression": 9}, "u1", "direct"),
+    "lzf": Pipeline({"compression": "lzf"}, "f4", "direct with imagecodecs"),
+    "shuffle-lzf": Pipeline({"compression": "lzf", "shuffle": True}, "i8", "direct with imagecodecs"),
+    "fletcher32": Pipeline({"fletcher32": True}, "f4", "h5py"),
+    "shuffle-gzip-fletcher32": Pipeline({"fletcher32": True, "shuffle": True, "compression": 4}, "i4", "h5py"),
+    "scaleoffset": Pipeline({"scaleoffset": 0}, "i4", "h5py"),
+    "scaleoffset-float": Pipeline({"scaleoffset": 2}, "f4", "h5py"),
+    "scaleoffset-gzip": Pipeline({"scaleoffset": 0, "compression": 4}, "i4", "h5py"),
+    "szip": Pipeline({"compression": "szip"}, "f4", "h5py", needs=("szip",)),
+    "blosc-lz4-shuffle": _plugin("Blosc", "f4", "direct with numcodecs", cname="lz4"),
+    "blosc-zstd-bitshuffle": _plugin("Blosc", "f8", "direct with numcodecs", cname="zstd", shuffle=2),
+    "blosc-zlib": _plugin("Blosc", "i4", "direct with numcodecs", cname="zlib", shuffle=0),
+    "zstd": _plugin("Zstd", "f4", "direct with numcodecs"),
+    "shuffle-zstd": _plugin("Zstd", "f4", "direct with numcodecs", filters={"shuffle": True}, clevel=9),
+    "bitshuffle-lz4": _plugin("Bitshuffle", "f4", "direct with imagecodecs", cname="lz4"),
+    "bitshuffle-none": _plugin("Bitshuffle", "i2", "direct with imagecodecs", cname="none"),
+    "bitshuffle-zstd": _plugin("Bitshuffle", "i4", "h5py", cname="zstd"),
+    "lz4": _plugin("LZ4", "f4", "h5py"),
+    "blosc2": _plugin("Blosc2", "f4", "h5py"),
+    "bzip2": _plugin("BZip2", "f4", "h5py"),
 }
-if PLUGIN is not None:
-    _PLUGIN = ("hdf5plugin",)
-    PIPELINES |= {
-        "blosc-lz4-shuffle": (dict(hdf5plugin.Blosc(cname="lz4", shuffle=1)), "f4", "direct with numcodecs", _PLUGIN),
-        "blosc-zstd-bitshuffle": (
-            dict(hdf5plugin.Blosc(cname="zstd", shuffle=2)), "f8", "direct with numcodecs", _PLUGIN,
-        ),
-        "blosc-zlib": (dict(hdf5plugin.Blosc(cname="zlib", shuffle=0)), "i4", "direct with numcodecs", _PLUGIN),
-        "zstd": (dict(hdf5plugin.Zstd()), "f4", "direct with numcodecs", _PLUGIN),
-        "shuffle-zstd": ({**hdf5plugin.Zstd(clevel=9), "shuffle": True}, "f4", "direct with numcodecs", _PLUGIN),
-        "bitshuffle-lz4": (dict(hdf5plugin.Bitshuffle(cname="lz4")), "f4", "direct with imagecodecs", _PLUGIN),
-        "bitshuffle-none": (dict(hdf5plugin.Bitshuffle(cname="none")), "i2", "direct with imagecodecs", _PLUGIN),
-        "bitshuffle-zstd": (dict(hdf5plugin.Bitshuffle(cname="zstd")), "i4", "h5py", _PLUGIN),
-        "lz4": (dict(hdf5plugin.LZ4()), "f4", "h5py", _PLUGIN),
-        "blosc2": (dict(hdf5plugin.Blosc2()), "f4", "h5py", _PLUGIN),
-        "bzip2": (dict(hdf5plugin.BZip2()), "f4", "h5py", _PLUGIN),
-    }  # fmt: skip
 
 # Each makes HDF5 choose another index of chunks: libver, chunks and maxshape for a dataset of (21, 10).
 INDEXES: dict[str, tuple[str, tuple[int, int], tuple[int | None, int | None] | None]] = {
@@ -126,16 +161,18 @@ SHAPE = (21, 10)  # neither axis is a multiple of its chunks: edge chunks on bot
 
 
 def _filtered(pipeline: str, index: str, path: Path) -> None:
-    keywords, dtype, _, _ = PIPELINES[pipeline]
+    filters = PIPELINES[pipeline]
     libver, chunks, maxshape = INDEXES[index]
+    data = values(SHAPE, filters.dtype)
     with h5py.File(path, "w", libver=libver) as file:
-        file.create_dataset("data", data=values(SHAPE, dtype), chunks=chunks, maxshape=maxshape, **keywords)
+        file.create_dataset("data", data=data, chunks=chunks, maxshape=maxshape, **filters.arguments())
 
 
 def filtered() -> Iterator[Case]:
     for pipeline, index in product(PIPELINES, INDEXES):
-        _, _, reader, needs = PIPELINES[pipeline]
-        yield Case(f"{pipeline}-{index}", partial(_filtered, pipeline, index), reader, needs=needs)
+        filters = PIPELINES[pipeline]
+        make = partial(_filtered, pipeline, index)
+        yield Case(f"{pipeline}-{index}", make, filters.reader, needs=filters.needs)
 
 
 def _created(path: Path, shape: tuple[int, ...], dtype: Any, data: Any = None, **options: Any) -> None:

@@ -20,14 +20,11 @@ from pathlib import Path
 from typing import Any
 
 import h5py
+import hdf5_files  # noqa: F401  registers the filters of hdf5plugin with h5py
 import numpy as np
 from hdf5_answers import Refusal, answer, difference
-from hdf5_files import PLUGIN
 
 import kerasfeed as kf
-
-if PLUGIN is not None:
-    import hdf5plugin  # noqa: F401  registers its filters with h5py
 
 PATIENCE = 20.0  # seconds of one reader on one file, of about 0.01, after which it hangs
 MEMORY = 4 << 30  # bytes of address space: damaged sizes ask for terabytes

@@ -51,7 +51,7 @@ def _layouts() -> Iterator[Case]:
     yield Case("unallocated-filled", lambda path: _created(
         path, (21, 10), "f4", prepare=partial(_filled, np.float32(2.5))), "direct or h5py")  # fmt: skip
     yield Case("unallocated-undefined-fill", lambda path: _created(
-        path, (21, 10), "f4", prepare=_undefined_fill), "h5py", libhdf5=True)  # fmt: skip
+        path, (21, 10), "f4", prepare=_undefined_fill), "h5py", needs=("libhdf5",))  # fmt: skip
     yield Case("implicit-index", lambda path: _created(
         path, (21, 10), "f4", rows, prepare=_early, chunks=(4, 3), libver="latest"), "direct")  # fmt: skip
     yield Case("early-chunks-unwritten", lambda path: _created(
@@ -90,7 +90,7 @@ def _chunks() -> Iterator[Case]:
     yield Case("missing-all", lambda path: _created(path, (21, 10), ">f4", chunks=(4, 3)), "direct")
     yield Case("missing-undefined-fill", lambda path: _created(
         path, (40, 6), "f4", chunks=(4, 4), prepare=_undefined_fill, fill=_rows(np.s_[5:9])
-    ), "h5py", libhdf5=True)  # fmt: skip
+    ), "h5py", needs=("libhdf5",))  # fmt: skip
     for shape, chunks in (
         ((100,), (7,)), ((5, 4, 3), (2, 3, 2)), ((5, 4, 3, 2), (2, 3, 2, 2)), ((9, 9), (1, 9)), ((9, 9), (9, 1)),
         ((6, 5, 2, 2, 3), (1, 5, 2, 1, 3)), ((17,), (1,)),
@@ -120,7 +120,7 @@ def _chunks() -> Iterator[Case]:
             prepare=partial(_whole_edges, level),
         )  # fmt: skip
         reader = "h5py" if shape[0] % 4 or shape[1] % 3 else "direct"
-        yield Case(f"unfiltered-edges-{shape[0]}x{shape[1]}-{level}", make, reader, libhdf5=True)
+        yield Case(f"unfiltered-edges-{shape[0]}x{shape[1]}-{level}", make, reader, needs=("libhdf5",))
 
 
 def _dtypes() -> dict[str, tuple[Any, str]]:

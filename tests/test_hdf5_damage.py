@@ -1,6 +1,5 @@
 """Damaged files: an error or h5py's answer, never a crash, a hang, or other data than h5py's."""
 
-import importlib.util
 import json
 import os
 import signal
@@ -14,7 +13,7 @@ import h5py
 import numpy as np
 import pytest
 from hdf5_answers import Refusal
-from hdf5_files import PIPELINES, values
+from hdf5_files import PIPELINES, lacking, values
 from hdf5_fuzz import _with, verdict
 
 import kerasfeed as kf
@@ -103,14 +102,12 @@ def folder(tmp_path_factory):
 @pytest.mark.parametrize("name", FILES)
 def test_a_damaged_file_gives_an_error_or_what_h5py_gives(folder, name):
     pipeline, chunks, libver = FILES[name]
-    if pipeline not in PIPELINES:
-        pytest.skip("hdf5plugin is not installed: pip install hdf5plugin")
-    keywords, dtype, _, needs = PIPELINES[pipeline]
-    if any(importlib.util.find_spec(module) is None for module in needs):
-        pytest.skip(f"{needs} are not installed")
+    filters = PIPELINES[pipeline]
+    if reason := lacking(filters.needs):
+        pytest.skip(reason)
     path = folder / f"{name}.h5"
     with h5py.File(path, "w", libver=libver) as file:
-        file.create_dataset("data", data=values((40, 24), dtype), chunks=chunks, **keywords)
+        file.create_dataset("data", data=values((40, 24), filters.dtype), chunks=chunks, **filters.arguments())
     findings = _fuzz(path, folder, range(NUMBER))
 
     crashed = [finding for finding in findings if finding.ended is not None]
@@ -128,11 +125,11 @@ def test_a_damaged_file_gives_an_error_or_what_h5py_gives(folder, name):
 @pytest.mark.parametrize("name", ["gzip4", "shuffle-gzip4", "shuffle-gzip-fletcher32"])
 def test_every_bit_of_a_checked_chunk_that_flips_is_told(folder, name):
     """A codec with a checksum leaves no flip unseen: what comes back is an error or the true data."""
-    keywords, dtype, _, _ = PIPELINES[name]
+    filters = PIPELINES[name]
     path = folder / f"{name}-bits.h5"
-    data = values((16, 8), dtype)
+    data = values((16, 8), filters.dtype)
     with h5py.File(path, "w") as file:
-        file.create_dataset("data", data=data, chunks=(4, 8), **keywords)
+        file.create_dataset("data", data=data, chunks=(4, 8), **filters.arguments())
         place = file["data"].id.get_chunk_info(2)
     whole = path.read_bytes()
     told = Counter()

@@ -14,7 +14,7 @@ import h5py
 import numpy as np
 import pytest
 from hdf5_answers import Refusal, answers, difference, numpy_selections, selections
-from hdf5_files import INDEXES, Case, library, values
+from hdf5_files import INDEXES, Case, lacking, library, values
 from hdf5_storages import cases
 
 import kerasfeed as kf
@@ -30,11 +30,8 @@ def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("kerasfeed-matrix")
 
     def make(case: Case) -> Path:
-        for module in case.needs:
-            if importlib.util.find_spec(module) is None:
-                pytest.skip(f"{module} is not installed: pip install {module}")
-        if case.libhdf5 and library() is None:
-            pytest.skip("the libhdf5 that h5py uses cannot be reached through ctypes")
+        if reason := lacking(case.needs):
+            pytest.skip(reason)
         path = folder / f"{case.name}.h5"
         if not path.exists():
             case.make(path)
