@@ -175,7 +175,7 @@ def filtered() -> Iterator[Case]:
         yield Case(f"{pipeline}-{index}", make, filters.reader, needs=filters.needs)
 
 
-def _created(path: Path, shape: tuple[int, ...], dtype: Any, data: Any = None, **options: Any) -> None:
+def created(path: Path, shape: tuple[int, ...], dtype: Any, data: Any = None, **options: Any) -> None:
     """One dataset "data" written through the low-level interface, for properties that h5py's keywords do not reach.
 
     Options: `libver`, `userblock`, `chunks`, `maxshape`, `prepare(plist)`, `fill(dataset)`, `type` (an h5py TypeID).
@@ -197,31 +197,31 @@ def _created(path: Path, shape: tuple[int, ...], dtype: Any, data: Any = None, *
             fill(dataset)
 
 
-def _early(plist: Any) -> None:
+def early(plist: Any) -> None:
     plist.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
 
 
-def _compact(plist: Any) -> None:
+def compact(plist: Any) -> None:
     plist.set_layout(h5py.h5d.COMPACT)
 
 
-def _filled(value: Any, plist: Any) -> None:
+def filled(value: Any, plist: Any) -> None:
     plist.set_fill_value(np.array(value))
 
 
-def _undefined_fill(plist: Any) -> None:
+def undefined_fill(plist: Any) -> None:
     call("H5Pset_fill_value", plist.id, ctypes.c_int64(h5py.h5t.NATIVE_FLOAT.id), None)
     plist.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
 
 
-def _whole_edges(level: int, plist: Any) -> None:
+def whole_edges(level: int, plist: Any) -> None:
     """Leave chunks that stick out of the dataset unfiltered (H5D_CHUNK_DONT_FILTER_PARTIAL_CHUNKS)."""
     plist.set_shuffle()
     plist.set_deflate(level)
     call("H5Pset_chunk_opts", plist.id, ctypes.c_uint(2))
 
 
-def _rows(*where: slice) -> Callable[[Any], None]:
+def some_rows(*where: slice) -> Callable[[Any], None]:
     """Writes those rows only; the chunks of the others stay missing."""
 
     def fill(dataset: Any) -> None:
@@ -232,7 +232,7 @@ def _rows(*where: slice) -> Callable[[Any], None]:
     return fill
 
 
-def _masked(path: Path, masks: tuple[int, ...], libver: str) -> None:
+def masked(path: Path, masks: tuple[int, ...], libver: str) -> None:
     """Chunks whose filter masks say which filters were skipped, written as such writers do."""
     data = values((24, 6), "f4")
     with h5py.File(path, "w", libver=libver) as file:
@@ -247,7 +247,7 @@ def _masked(path: Path, masks: tuple[int, ...], libver: str) -> None:
             dataset.id.write_direct_chunk((4 * number, 0), raw, mask)
 
 
-def _resized(path: Path, sizes: tuple[int, ...], libver: str, **keywords: Any) -> None:
+def resized(path: Path, sizes: tuple[int, ...], libver: str, **keywords: Any) -> None:
     """Rows are written, then the dataset takes each size in turn; rows that come back are fill values."""
     with h5py.File(path, "w", libver=libver) as file:
         dataset = file.create_dataset("data", (10, 7), "i4", maxshape=(None, 7), chunks=(4, 3), **keywords)
@@ -257,7 +257,7 @@ def _resized(path: Path, sizes: tuple[int, ...], libver: str, **keywords: Any) -
         dataset[-1:] = 99
 
 
-def _external(path: Path, pieces: int) -> None:
+def external(path: Path, pieces: int) -> None:
     data = values((12, 5), "i4")
     size = data.nbytes // pieces
     parts = []
@@ -269,7 +269,7 @@ def _external(path: Path, pieces: int) -> None:
         file.create_dataset("data", (12, 5), "i4", external=parts)
 
 
-def _virtual(path: Path, missing: bool) -> None:
+def virtual(path: Path, missing: bool) -> None:
     layout = h5py.VirtualLayout((10, 6), "f4")
     for number in range(2):
         source = path.with_name(f"{path.stem}-source-{number}.h5")

@@ -226,3 +226,42 @@ def test_names_of_one_file_are_one_file(made):
     assert sum(path.stem in target for target in held) <= 2  # h5py's descriptor, and the direct reader's
     for file in files:
         file.close()
+
+
+def test_the_files_hold_chunks_whose_filter_the_writer_skipped(made):
+    with h5py.File(made(next(case for case in CASES if case.name == "noise-lzf"))) as file:
+        identifier = file["data"].id
+        masks = {identifier.get_chunk_info(number).filter_mask for number in range(identifier.get_num_chunks())}
+    assert len(masks) > 1
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    ("shape", "chunks"),
+    [((2**37,), (1024,)), ((2**20, 2**20), (64, 64)), ((2**40,), None), ((2**27, 3, 5), (1, 3, 5))],
+)
+def test_a_sparse_dataset_larger_than_memory_is_read_where_it_is_written(tmp_path, shape, chunks):
+    """In a process that may take 0.5 GiB more: neither the grid of chunks nor a selection may be spelt out."""
+    path = tmp_path / "kerasfeed.h5"
+    with h5py.File(path, "w") as file:
+        maxshape = (None, *shape[1:]) if chunks else None
+        data = file.create_dataset("data", shape, "i2", chunks=chunks, maxshape=maxshape, fillvalue=7)
+        if chunks:
+            data[(shape[0] // 2, *(slice(0, 2),) * (len(shape) - 1))] = 9
+    script = f"""
+import resource, h5py, psutil, numpy as np, kerasfeed as kf
+limit = psutil.Process().memory_info().vms + (1 << 29)
+resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+data = kf.HDF5File({str(path)!r})["data"]
+rows = {shape[0]}
+few = (slice(0, 2),) * (data.ndim - 1)
+assert data.shape == {shape}
+assert (data[(0, *few)] == 7).all() and (data[(-1, *few)] == 7).all()
+middle = data[(rows // 2, *few)]
+assert (middle == {9 if chunks else 7}).all(), middle
+assert (data[(slice(None, None, rows // 4), *few)].reshape(4, -1)[:, 0] == [7, 7, {9 if chunks else 7}, 7]).all()
+assert (data[([rows - 1, 0, rows // 2], *few)].reshape(3, -1)[:, 0] == [7, 7, {9 if chunks else 7}]).all()
+print("read")
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=50)
+    assert done.stdout.strip() == "read", done.stderr
