@@ -21,28 +21,28 @@ def _dtypes() -> dict[str, tuple[Any, str]]:
         found[code.replace("<", "little-").replace(">", "big-").replace("?", "bool")] = (np.dtype(code), "direct")
     packed = np.dtype([("a", "<i2"), ("b", ">f8"), ("flag", "?"), ("z", "<c8")])
     return found | {
-        "long-double": (np.dtype("g"), "direct or h5py"),
+        "long-double": (np.dtype("g"), "h5py"),
         "bytes": (np.dtype("S7"), "direct"),
-        "utf8-fixed": (h5py.string_dtype("utf-8", 9), "direct or h5py"),
+        "utf8-fixed": (h5py.string_dtype("utf-8", 9), "direct"),
         "utf8-vlen": (h5py.string_dtype(), "h5py"),
         "ascii-vlen": (h5py.string_dtype("ascii"), "h5py"),
         "ragged": (h5py.vlen_dtype("<i4"), "h5py"),
         "ragged-big": (h5py.vlen_dtype(">f4"), "h5py"),
         "enum": (h5py.enum_dtype({"RED": 0, "GREEN": 1, "BLUE": 42}, "i1"), "h5py"),
         "enum-big": (h5py.enum_dtype({"LOW": 1, "HIGH": 700}, ">i4"), "h5py"),
-        "opaque": (np.dtype("V5"), "direct or h5py"),
-        "datetime": (h5py.opaque_dtype(np.dtype("<M8[us]")), "direct or h5py"),
+        "opaque": (np.dtype("V5"), "direct"),
+        "datetime": (h5py.opaque_dtype(np.dtype("<M8[us]")), "direct"),
         "compound": (packed, "direct"),
-        "compound-padded": (np.dtype([("a", "i1"), ("b", "f8"), ("c", "i2")], align=True), "direct or h5py"),
+        "compound-padded": (np.dtype([("a", "i1"), ("b", "f8"), ("c", "i2")], align=True), "h5py"),
         "compound-out-of-order": (
             np.dtype({"names": ["b", "a"], "formats": ["<i4", "<f8"], "offsets": [8, 0], "itemsize": 16}),
-            "direct or h5py",
+            "h5py",
         ),
-        "compound-nested": (np.dtype([("in", packed), ("xyz", "<f4", (3,))]), "direct or h5py"),
+        "compound-nested": (np.dtype([("in", packed), ("xyz", "<f4", (3,))]), "direct"),
         "compound-bytes": (np.dtype([("name", "S5"), ("n", "<u4")]), "direct"),
         "compound-text": (np.dtype([("name", h5py.string_dtype()), ("n", "<u4")]), "h5py"),
         "compound-ragged": (np.dtype([("parts", h5py.vlen_dtype("i2")), ("n", "<u4")]), "h5py"),
-        "array": (np.dtype(("<f4", (2, 3))), "direct or h5py"),
+        "array": (np.dtype(("<f4", (2, 3))), "h5py"),
         "reference": (h5py.ref_dtype, "h5py"),
         "region-reference": (h5py.regionref_dtype, "h5py"),
     }  # fmt: skip
@@ -94,9 +94,8 @@ def typed() -> Iterator[Case]:
     for name, (_, reader) in _dtypes().items():
         yield Case(f"dtype-{name}", partial(_typed, name=name, chunks=None, compression=None), reader)
         yield Case(f"dtype-{name}-gzip", partial(_typed, name=name, chunks=(4,), compression=4), reader)
-        scalar = "h5py" if reader == "h5py" else "direct or h5py"
         yield Case(
-            f"dtype-{name}-scalar", partial(_typed, name=name, chunks=(4,), compression=None), scalar, ("scalar",)
+            f"dtype-{name}-scalar", partial(_typed, name=name, chunks=(4,), compression=None), "h5py", ("scalar",)
         )
     for name, (dtype, reader) in _dtypes().items():
         if reader == "direct":

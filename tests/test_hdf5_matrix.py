@@ -265,3 +265,58 @@ print("read")
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=50)
     assert done.stdout.strip() == "read", done.stderr
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("chunk_cache", ["auto", 0, 3000])
+def test_many_threads_with_a_cache_too_small_for_them_read_the_same(tmp_path, chunk_cache):
+    path = tmp_path / "kerasfeed.h5"
+    whole = values((600, 40), "f4")
+    with h5py.File(path, "w") as file:
+        file.create_dataset("gzip", data=whole, chunks=(16, 9), compression=1, shuffle=True)
+        file.create_dataset("rows", data=whole, chunks=(1, 40), compression=1)
+        file.create_dataset("plain", data=whole)
+        file.create_dataset("scaled", data=whole, chunks=(16, 9), scaleoffset=2)  # h5py's, with equal values
+    with kf.HDF5File(path, chunk_cache=chunk_cache) as file:
+        wrong, barrier = [], threading.Barrier(8)
+
+        def read(seed):
+            rng = np.random.default_rng(seed)
+            barrier.wait(timeout=30)
+            try:
+                for _ in range(25):
+                    data = file[str(rng.choice(["gzip", "rows", "plain", "scaled"]))]
+                    rows = rng.integers(-600, 600, int(rng.integers(1, 30)))
+                    data.read_ahead(rng.integers(0, 600, 8))
+                    out = np.empty((4, 40), "f4")
+                    data.read_into(np.s_[5:9], out)
+                    if not (
+                        np.array_equal(data.take(rows), whole[rows])
+                        and np.array_equal(data[int(rows[0])], whole[rows[0]])
+                        and np.array_equal(data[3:77:5, 2:30], whole[3:77:5, 2:30])
+                        and np.array_equal(out, whole[5:9])
+                    ):
+                        wrong.append(data.name)
+            except Exception as error:
+                wrong.append(error)
+
+        threads = [threading.Thread(target=read, args=(seed,)) for seed in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert not wrong
+
+
+def test_the_real_point_clouds_equal_h5py(real_data):
+    path = real_data / "bimnet10_train.h5"
+    rng = np.random.default_rng(0)
+    with h5py.File(path) as reference:
+        whole = {name: reference[name][()] for name in reference if isinstance(reference[name], h5py.Dataset)}
+    with kf.HDF5File(path) as file:
+        for name, expected in whole.items():
+            rows = rng.integers(-len(expected), len(expected), 50)
+            assert not difference(file[name].take(rows), expected[rows])
+            assert not difference(file[name][int(rows[0])], expected[int(rows[0])])
+            assert not difference(file[name][5:100:7], expected[5:100:7])
+        assert file["data"].reader.kind == "direct"
