@@ -8,6 +8,7 @@ import h5py
 import keras
 import numpy as np
 import pytest
+from scenes_chunks import Clouds, Direct, Labelled, Taken
 
 import kerasfeed as kf
 from kerasfeed import costs
@@ -17,36 +18,6 @@ from kerasfeed.shuffle_cost import CostWatch, waste_text
 KINDS = ["inline", "thread", "process"]
 CHUNK = 64 * 128 * 3 * 4
 SCENES = 640
-
-
-class Clouds(kf.SceneSequence):
-    """Scenes float32[128, 3] of a file with chunks of 64 scenes; announces what comes."""
-
-    def __init__(self, path, cache):
-        self.file = kf.HDF5File(path, chunk_cache=cache)
-
-    def __len__(self):
-        return len(self.file["points"])
-
-    def __getitem__(self, index):
-        return self.file["points"][index]
-
-
-class Direct(Clouds):
-    """The same, decoded ahead and into the slot."""
-
-    def read_into(self, index, out):
-        self.file["points"].read_into(index, out)
-
-    def read_ahead(self, indices):
-        self.file["points"].read_ahead(indices)
-
-
-class Taken(Direct):
-    """The same, many scenes at a time."""
-
-    def get_batch(self, indices, out=None):
-        return self.file["points"].take(indices, out=out)
 
 
 CASES = [(kind, make) for kind in ("inline", "thread") for make in (Clouds, Direct, Taken)] + [("process", Direct)]
@@ -199,10 +170,6 @@ def test_a_dataset_of_any_dtype_is_written_into_the_slot_as_its_scenes_are(tmp_p
 
 
 def test_the_order_of_batches_that_fit_shuffles_is_told_to_undo_blocks(path):
-    class Labelled(Clouds):
-        def __getitem__(self, index):
-            return super().__getitem__(index), np.float32(index)
-
     model = keras.Sequential([keras.layers.Flatten(), keras.layers.Dense(1)])
     model.compile(loss="mse")
     with _feed(Labelled(path, 20 * CHUNK), "thread", order=kf.BlockShuffled(64)) as feed:
