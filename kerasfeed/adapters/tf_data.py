@@ -42,7 +42,7 @@ def to_tf_dataset(feed: "Feed", *, device: str | None, epochs: int, deterministi
     key = next(_keys)
     _feeds[key] = feed
     steps = len(feed)
-    ahead = feed._loader.look_ahead  # 1 without workers: then these calls load, and one at a time was asked for
+    ahead = feed.look_ahead  # 1 without workers: then these calls load, and one at a time was asked for
 
     def claim() -> Any:
         epoch = tf.numpy_function(_claim, [np.int64(key)], tf.int64)
@@ -67,7 +67,7 @@ def to_tf_dataset(feed: "Feed", *, device: str | None, epochs: int, deterministi
         places = tf.data.Dataset.range(epochs * steps).scan(np.int64(-1), place)
         return places.map(batch_of, num_parallel_calls=ahead, deterministic=deterministic)
 
-    if feed._hooks.exist:  # the sequence changes between epochs: none may begin before the one before has been loaded
+    if feed.has_epoch_hooks:  # the sequence changes between epochs: none may begin before the last is loaded
         dataset = tf.data.Dataset.range(epochs).flat_map(lambda _: batches(1))
         dataset = dataset.apply(tf.data.experimental.assert_cardinality(epochs * steps))
     else:
