@@ -12,6 +12,7 @@ import weakref
 from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from math import isnan, nan
 from types import FrameType
 from typing import Any
@@ -67,11 +68,14 @@ def trainer_position() -> TrainerPosition | None:
 
 
 def tame_adapter(feed: Any, caller: FrameType, *, ordered: bool) -> None:
-    """Have the Keras adapter whose frame `caller` is refer to `feed` weakly, and leave an order of the feed's alone.
+    """Make the Keras adapter whose frame `caller` is serve `feed` better than it would by itself.
 
-    On TensorFlow an adapter lives until the process ends (`from_generator` registers a function that holds it), and
-    every feed that was trained on, with its workers, would live as long. While Keras runs, its own argument `x` holds
-    the feed.
+    It refers to the feed weakly. On TensorFlow an adapter lives until the process ends (`from_generator` registers a
+    function that holds it), and every feed that was trained on, with its workers, would live as long. While Keras runs,
+    its own argument `x` holds the feed.
+
+    Its `tf.data` pipeline does not tune itself: there is nothing to tune, and at the end of an epoch the thread that
+    tunes is waited for with the GIL held, in every other epoch for 0.2 s and now and then for seconds.
 
     Args:
         feed: The feed.
@@ -90,8 +94,17 @@ def tame_adapter(feed: Any, caller: FrameType, *, ordered: bool) -> None:
         return
     if adapter.py_dataset is feed and adapter.enqueuer is None:
         adapter.py_dataset = weakref.proxy(feed)
+        adapter.get_tf_dataset = partial(_untuned_dataset, weakref.ref(adapter))
         if ordered:
             adapter.shuffle = False
+
+
+def _untuned_dataset(reference: Callable[[], Any]) -> Any:
+    from kerasfeed.adapters.tf_data import untuned  # Keras asks on TensorFlow alone
+
+    adapter = reference()
+    assert adapter is not None  # it is the one that asks
+    return untuned(type(adapter).get_tf_dataset(adapter))
 
 
 class SequenceHooks:

@@ -181,6 +181,17 @@ def feed():
         yield feed
 
 
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="the others have no dataset to tune")
+def test_no_thread_tunes_the_dataset_that_keras_makes_of_a_feed(feed, monkeypatch):
+    import tensorflow as tf
+
+    made = []
+    original = tf.data.Dataset.with_options
+    monkeypatch.setattr(tf.data.Dataset, "with_options", lambda *a: made.append(original(*a)) or made[-1])
+    Trainer().fit(feed, epochs=1)
+    assert any(dataset.options().autotune.enabled is False for dataset in made)
+
+
 # ---- epochs
 
 
