@@ -45,7 +45,7 @@ def run(case: Case, seconds: float) -> dict[str, float]:
     _wait_for_parent()
     if case.consumer == "flat":
         return flat_figures(opener, job, lambda: tell("steady"))
-    return loop_figures(opener, job, seconds, lambda: tell("steady"))
+    return loop_figures(opener, job, seconds, case.warm_up, lambda: tell("steady"))
 
 
 def _wait_for_parent() -> None:

@@ -10,6 +10,8 @@ from typing import Any
 
 from benchmarks import workloads
 
+START_SECONDS = 0.2
+"""Seconds of a core that a new interpreter with NumPy takes to start."""
 LOOP_SCENES = 4_000_000
 """Length of an epoch in loop cases: longer than any measurement, so none pays for an epoch's end."""
 
@@ -84,6 +86,12 @@ class Case:
     def name(self) -> str:
         """`workload/consumer/peer`, as the command line matches it."""
         return f"{self.workload}/{self.consumer}/{self.peer}"
+
+    @property
+    def warm_up(self) -> float:
+        """Seconds until all workers are surely up, where they are processes; the steady state begins then."""
+        processes = WORKLOADS[self.workload].workers if "process" in self.peer else 0
+        return processes * START_SECONDS
 
 
 def _waiting(workers: int, batch_size: int, fit_scenes: int) -> Workload:

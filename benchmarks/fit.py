@@ -90,8 +90,7 @@ def fit_figures(model: keras.Model, opener: Opener, job: Job, seconds: float) ->
     """
     clock = EpochClock(seconds, job.steps)
     with opener(job) as batches:
-        shuffle = {} if isinstance(batches, keras.utils.PyDataset) else {"shuffle": False}
-        model.fit(batches, epochs=EPOCHS, verbose=0, callbacks=[clock], **shuffle)
+        model.fit(batches, epochs=EPOCHS, verbose=0, callbacks=[clock], shuffle=False)
     return {
         "epoch_s": clock.epoch_seconds,
         "scenes_per_s": job.steps * job.batch_size / clock.epoch_seconds,

@@ -11,10 +11,7 @@ from typing import Any
 from benchmarks.peers.job import Job
 
 WARM_UP_SECONDS = 0.5
-"""Least time before the steady state counts: look-ahead is full and `tf.data` has tuned itself.
-
-It is longer where the first batch took longer, since not all of many workers are up when the first is.
-"""
+"""Least time before the steady state counts: look-ahead is full and `tf.data` has tuned itself."""
 WARM_UP_BATCHES = 2
 FLAT_BATCHES = 2_000
 """Batches over which the memory of the process tree has to stay flat."""
@@ -24,13 +21,16 @@ FLAT_PAUSE = 0.002
 Opener = Callable[[Job], AbstractContextManager[Any]]
 
 
-def loop_figures(opener: Opener, job: Job, seconds: float, steady: Callable[[], None]) -> dict[str, float]:
+def loop_figures(
+    opener: Opener, job: Job, seconds: float, warm_up: float, steady: Callable[[], None]
+) -> dict[str, float]:
     """Iterates over the batches of a peer as fast as they come.
 
     Args:
         opener: The peer.
         job: What it reads.
         seconds: Least length of the steady state.
+        warm_up: Least time before it, after the first batch.
         steady: Called once, when the warm-up is over.
 
     Returns:
@@ -42,7 +42,7 @@ def loop_figures(opener: Opener, job: Job, seconds: float, steady: Callable[[], 
         iterator = iter(batches)
         next(iterator)
         first = clock()
-        warm, least = 0, max(WARM_UP_SECONDS, first - begin)
+        warm, least = 0, max(WARM_UP_SECONDS, warm_up, first - begin)
         while warm < WARM_UP_BATCHES or clock() - first < least:
             next(iterator)
             warm += 1

@@ -12,6 +12,7 @@ import weakref
 from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from math import isnan, nan
 from types import FrameType
 from typing import Any
@@ -27,11 +28,18 @@ class TrainerPosition:
         method: "fit", "evaluate" or "predict".
         epoch: The epoch `fit` is in; None before its first.
         initial_epoch: The epoch `fit` begins with.
+        epochs: The epoch `fit` ends before; 0 where it is not known.
     """
 
     method: str
     epoch: int | None
     initial_epoch: int
+    epochs: int
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the `fit` that runs plans an epoch after this one."""
+        return self.method == "fit" and self.epoch is not None and self.epoch + 1 < self.epochs
 
 
 def trainer_position() -> TrainerPosition | None:
@@ -45,7 +53,9 @@ def trainer_position() -> TrainerPosition | None:
         name = frame.f_code.co_name
         if name in ("fit", "evaluate", "predict") and str(frame.f_globals.get("__name__", "")).startswith("keras."):
             variables = frame.f_locals
-            position = TrainerPosition(name, variables.get("epoch"), variables.get("initial_epoch") or 0)
+            position = TrainerPosition(
+                name, variables.get("epoch"), variables.get("initial_epoch") or 0, variables.get("epochs") or 0
+            )
             known = name != "fit" or "initial_epoch" in variables
             if isinstance(variables, dict):
                 # Before Python 3.13 the frame keeps this copy, and with it the last epoch's iterator. Dropped only
@@ -57,12 +67,22 @@ def trainer_position() -> TrainerPosition | None:
     return None
 
 
-def weaken_adapter(feed: Any, caller: FrameType) -> None:
-    """Have the Keras adapter whose frame `caller` is refer to `feed` weakly.
+def tame_adapter(feed: Any, caller: FrameType, *, ordered: bool) -> None:
+    """Make the Keras adapter whose frame `caller` is serve `feed` better than it would by itself.
 
-    On TensorFlow an adapter lives until the process ends (`from_generator` registers a function that holds it), and
-    every feed that was trained on, with its workers, would live as long. While Keras runs, its own argument `x` holds
-    the feed.
+    It refers to the feed weakly. On TensorFlow an adapter lives until the process ends (`from_generator` registers a
+    function that holds it), and every feed that was trained on, with its workers, would live as long. While Keras runs,
+    its own argument `x` holds the feed.
+
+    Its `tf.data` pipeline does not tune itself: there is nothing to tune, and at the end of an epoch the thread that
+    tunes is waited for with the GIL held, in every other epoch for 0.2 s and now and then for seconds.
+
+    Args:
+        feed: The feed.
+        caller: The frame that asks for the number of batches.
+        ordered: Whether the feed brings an order of its own, or is a shard. Keras's shuffling of batches, from the
+            global `random`, would then add nothing, cost reproducibility, hide the next epoch from the workers, and
+            put the shards of a step out of step.
     """
     if caller.f_code.co_name != "num_batches":
         return
@@ -74,6 +94,17 @@ def weaken_adapter(feed: Any, caller: FrameType) -> None:
         return
     if adapter.py_dataset is feed and adapter.enqueuer is None:
         adapter.py_dataset = weakref.proxy(feed)
+        adapter.get_tf_dataset = partial(_untuned_dataset, weakref.ref(adapter))
+        if ordered:
+            adapter.shuffle = False
+
+
+def _untuned_dataset(reference: Callable[[], Any]) -> Any:
+    from kerasfeed.adapters.tf_data import untuned  # Keras asks on TensorFlow alone
+
+    adapter = reference()
+    assert adapter is not None  # it is the one that asks
+    return untuned(type(adapter).get_tf_dataset(adapter))
 
 
 class SequenceHooks:

@@ -26,7 +26,7 @@ from kerasfeed.arguments import (
     default_max_memory,
     refuse_unknown,
 )
-from kerasfeed.epochs import EpochClock, RequestLog, SequenceHooks, trainer_position, weaken_adapter
+from kerasfeed.epochs import EpochClock, RequestLog, SequenceHooks, tame_adapter, trainer_position
 from kerasfeed.html import FieldRow, field_table
 from kerasfeed.load import Job, Loader, LoaderStats
 from kerasfeed.load.inline import InlineLoader
@@ -122,6 +122,7 @@ class Feed(keras.utils.PyDataset):  # type: ignore[misc]
         self._clock = EpochClock()
         self._hooks = SequenceHooks(sequence, self._loader.refresh)
         self._hooked_epoch_runs = False
+        self._fit_goes_on = False
         self.request_log = RequestLog()
         self._windows = KerasWindows()
         # A Keras in which the look-ahead above finds nothing gets threads to look ahead with. They only wait.
@@ -151,10 +152,9 @@ class Feed(keras.utils.PyDataset):  # type: ignore[misc]
         if step < 0:
             step += len(self)
         request = self.request_log.begin()
-        epoch, ahead = self._clock.current, self._loader.look_ahead
-        window = self._windows.find(sys._getframe(1), step, self.submit, epoch, ahead)
-        if window is not None:
-            self._costs.check_steps(in_order=isinstance(window.steps, range))
+        epoch = self._clock.current
+        following = epoch + 1 if self._fit_goes_on else None
+        window = self._windows.find(sys._getframe(1), step, self.submit, epoch, self.look_ahead, following)
         batch = self.submit(epoch, step).result() if window is None else window.take(step)
         self.request_log.finish(request, time.perf_counter())
         return lists_as_tuples(batch) if self._loader.spec.has_lists else batch
@@ -171,7 +171,7 @@ class Feed(keras.utils.PyDataset):  # type: ignore[misc]
         epoch = self._clock.claim() if number is None else number
         self._hooks.enter(epoch)
         steps = range(len(self))
-        window = Window(self.submit, epoch, steps, self._loader.look_ahead)
+        window = Window(self.submit, epoch, steps, self.look_ahead)
         try:
             for step in steps:
                 yield window.take(step)
@@ -185,6 +185,16 @@ class Feed(keras.utils.PyDataset):  # type: ignore[misc]
         self._hooks.enter(epoch)
         self._costs.check()
         return self._loader.submit(epoch, step)
+
+    @property
+    def look_ahead(self) -> int:
+        """Batches that are worth having in flight at once."""
+        return self._loader.look_ahead
+
+    @property
+    def has_epoch_hooks(self) -> bool:
+        """Whether the sequence changes between epochs, so that none may begin before the one before is loaded."""
+        return self._hooks.exist
 
     @property
     def element_spec(self) -> Any:
@@ -236,12 +246,14 @@ class Feed(keras.utils.PyDataset):  # type: ignore[misc]
             self._clock.prepare(position.initial_epoch)
             self._windows.close()
         if position is not None:
-            weaken_adapter(self, sys._getframe(1))
+            ordered = self.plan.shard_count > 1 or not isinstance(self.plan.order, Sequential)
+            tame_adapter(self, sys._getframe(1), ordered=ordered)
         return len(self)
 
     def on_epoch_begin(self) -> None:
         """Called by Keras; see `kerasfeed.epochs` for what it means."""
         position = trainer_position()
+        self._fit_goes_on = position is not None and position.goes_on and not self.has_epoch_hooks
         if position is None:
             self._clock.begin(0)
         elif position.method == "fit" and position.epoch is not None:

@@ -10,6 +10,7 @@ import random
 import subprocess
 import sys
 import threading
+import time
 import weakref
 from pathlib import Path
 
@@ -28,6 +29,7 @@ from scenes_frameworks import (
 )
 
 import kerasfeed as kf
+from kerasfeed.scene import scene_rng
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation")  # Keras's own, under NumPy 2.4
 BACKEND = keras.backend.backend()
@@ -179,6 +181,17 @@ def feed():
         yield feed
 
 
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="the others have no dataset to tune")
+def test_no_thread_tunes_the_dataset_that_keras_makes_of_a_feed(feed, monkeypatch):
+    import tensorflow as tf
+
+    made = []
+    original = tf.data.Dataset.with_options
+    monkeypatch.setattr(tf.data.Dataset, "with_options", lambda *a: made.append(original(*a)) or made[-1])
+    Trainer().fit(feed, epochs=1)
+    assert any(dataset.options().autotune.enabled is False for dataset in made)
+
+
 # ---- epochs
 
 
@@ -192,12 +205,61 @@ def test_every_epoch_of_fit_is_a_new_shuffle_of_every_scene(workers, worker_type
             assert len({tuple(order) for order in trainer.trained}) == 3
 
 
-def test_keras_shuffles_the_order_of_the_batches_and_nothing_else(feed):
+def test_keras_shuffles_the_batches_of_a_feed_without_an_order_and_nothing_else():
     random.seed(3)
+    with _make_feed(shuffle=False) as feed:
+        trainer = Trainer()
+        trainer.fit(feed, epochs=3)
+        assert [_cut(order, 6) for order in trainer.trained] == [sorted(_batches(feed, epoch)) for epoch in range(3)]
+        assert trainer.trained != [_order(feed, epoch) for epoch in range(3)]
+
+
+def test_the_order_of_a_shuffled_feed_is_its_own_in_fit_too(feed):
     trainer = Trainer()
-    trainer.fit(feed, epochs=3)
-    assert [_cut(order, 6) for order in trainer.trained] == [sorted(_batches(feed, epoch)) for epoch in range(3)]
-    assert trainer.trained != [_order(feed, epoch) for epoch in range(3)]
+    trainer.fit(feed, epochs=3)  # shuffle=True is Keras's default
+    assert trainer.trained == [_order(feed, epoch) for epoch in range(3)]
+
+
+def test_the_shards_of_an_unshuffled_feed_stay_in_step():
+    with _make_feed(shuffle=False, shard_index=1, shard_count=2, batch_size=3) as feed:
+        trainer = Trainer()
+        trainer.fit(feed, epochs=2)
+        assert trainer.trained == [_order(feed, 0)] * 2
+
+
+class Noted(Numbered):
+    """Notes the epoch of every scene that is loaded; a scene's random numbers tell it."""
+
+    def __init__(self, length):
+        super().__init__(length)
+        self.loaded = []
+
+    def __getitem__(self, index):
+        self.loaded.append((index, float(self.rng.random())))
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize("hooked", [False, True])
+def test_workers_go_on_with_the_next_epoch_while_keras_ends_this_one(hooked):
+    sequence = Noted(24)
+    if hooked:  # a sequence that changes between epochs must not be read ahead
+        sequence = type("Hooked", (Noted,), {"on_epoch_end": lambda self: None})(24)
+    with kf.Feed(sequence, 6, shuffle=True, seed=1, workers=2, worker_type="thread") as feed:
+        ahead = []
+
+        def look(epoch, logs):
+            expected = {(int(i), float(scene_rng(1, epoch + 1, int(i)).random())) for i in _batches(feed, epoch + 1)[0]}
+            deadline = time.monotonic() + (0.2 if hooked or epoch == 2 else 10)
+            while not expected <= set(sequence.loaded) and time.monotonic() < deadline:
+                time.sleep(0.01)
+            ahead.append(expected <= set(sequence.loaded))
+
+        trainer = Trainer()
+        trainer.fit(feed, epochs=3, callbacks=[keras.callbacks.LambdaCallback(on_epoch_end=look)])
+        assert ahead == ([False] * 3 if hooked else [True, True, False])
+        assert trainer.trained == [_order(feed, epoch) for epoch in range(3)]
+        trainer.fit(feed, epochs=4, initial_epoch=3)
+        assert trainer.trained[-1] == _order(feed, 3)
 
 
 def test_the_epochs_are_those_of_keras_from_the_initial_epoch_on(feed):

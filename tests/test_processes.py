@@ -220,6 +220,17 @@ def test_a_worker_that_dies_is_an_error_that_names_scene_and_signal(how, ending)
     loader.close()
 
 
+def test_a_batch_submitted_while_a_worker_dies_fails_with_its_death():
+    loader = _loader(scenes.Clouds())
+    session, _ = loader._ready()
+    error = WorkerDiedError("worker process 0 was killed")
+    session.fail(error)
+    with pytest.raises(WorkerDiedError, match="worker process 0 was killed"):
+        session.submit(0, 0)  # as a caller who held the session when it failed
+    assert loader.submit(0, 0).result()[0].shape[0] > 0  # the next one gets new workers
+    loader.close()
+
+
 def test_a_feed_survives_its_workers():
     loader = _loader(scenes.Clouds())
     loader.submit(0, 0).result()

@@ -169,18 +169,15 @@ def test_a_dataset_of_any_dtype_is_written_into_the_slot_as_its_scenes_are(tmp_p
         assert np.array_equal(found, data)
 
 
-def test_the_order_of_batches_that_fit_shuffles_is_told_to_undo_blocks(path):
+def test_fit_as_it_is_by_default_leaves_the_blocks_together(path):
     model = keras.Sequential([keras.layers.Flatten(), keras.layers.Dense(1)])
     model.compile(loss="mse")
-    with _feed(Labelled(path, 20 * CHUNK), "thread", order=kf.BlockShuffled(64)) as feed:
-        model.fit(feed, shuffle=False, verbose=0)
-        with pytest.warns(
-            kf.ReadCostWarning, match=r"fit\(shuffle=True\), the default, .*model.fit\(feed, shuffle=False\)"
-        ):
-            model.fit(feed, verbose=0)
-        model.fit(feed, verbose=0)  # told once
-    with _feed(Labelled(path, 20 * CHUNK), "thread", shuffle=True) as feed:
-        model.fit(feed, verbose=0)
+    sequence = Labelled(path, 6 * CHUNK)
+    with _feed(sequence, "thread", order=kf.BlockShuffled(64, window=2), max_queue_size=2) as feed:
+        _ = feed.element_spec
+        before = sequence.file["points"].stats().decoded
+        model.fit(feed, epochs=3, verbose=0)
+        assert sequence.file["points"].stats().decoded - before <= 3 * 10 + 2  # Keras reads the first batches twice
 
 
 def test_a_tf_dataset_s_consumer_is_told_too(path):

@@ -792,3 +792,9 @@ def test_threads_iterate_datasets_of_one_feed_at_once():
         for thread in threads:
             thread.join()
         assert set(found) == {tuple(_order(feed, epoch)) for epoch in range(4)}
+
+
+def test_no_thread_tunes_the_dataset():
+    """Whoever drops an iterator would wait for it, for seconds now and then, holding the GIL."""
+    with kf.Feed(Numbered(8), 4, workers=2, worker_type="thread") as feed:
+        assert feed.to_tf_dataset().options().autotune.enabled is False

@@ -42,7 +42,7 @@ def to_tf_dataset(feed: "Feed", *, device: str | None, epochs: int, deterministi
     key = next(_keys)
     _feeds[key] = feed
     steps = len(feed)
-    ahead = feed._loader.look_ahead  # 1 without workers: then these calls load, and one at a time was asked for
+    ahead = feed.look_ahead  # 1 without workers: then these calls load, and one at a time was asked for
 
     def claim() -> Any:
         epoch = tf.numpy_function(_claim, [np.int64(key)], tf.int64)
@@ -67,7 +67,7 @@ def to_tf_dataset(feed: "Feed", *, device: str | None, epochs: int, deterministi
         places = tf.data.Dataset.range(epochs * steps).scan(np.int64(-1), place)
         return places.map(batch_of, num_parallel_calls=ahead, deterministic=deterministic)
 
-    if feed._hooks.exist:  # the sequence changes between epochs: none may begin before the one before has been loaded
+    if feed.has_epoch_hooks:  # the sequence changes between epochs: none may begin before the last is loaded
         dataset = tf.data.Dataset.range(epochs).flat_map(lambda _: batches(1))
         dataset = dataset.apply(tf.data.experimental.assert_cardinality(epochs * steps))
     else:
@@ -75,9 +75,21 @@ def to_tf_dataset(feed: "Feed", *, device: str | None, epochs: int, deterministi
     options = tf.data.Options()
     options.threading.private_threadpool_size = ahead + max(2, cores())
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
-    dataset = _prefetched(dataset.with_options(options), device, fields)
+    dataset = _prefetched(untuned(dataset.with_options(options)), device, fields)
     _keep_alive(feed, dataset)
     return dataset
+
+
+def untuned(dataset: Any) -> Any:
+    """`dataset` without the thread that tunes it: whoever drops an iterator waits for that thread, holding the GIL.
+
+    Seen with TensorFlow 2.21: 0.2 s at the end of every other epoch, rarely 2 to 9 s. Python's own threads, and so the
+    loading of the next batches, stand still meanwhile. What users map later with AUTOTUNE runs with TensorFlow's
+    default parallelism.
+    """
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return dataset.with_options(options)
 
 
 def _keep_alive(feed: "Feed", dataset: Any) -> None:

@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from kerasfeed.costs import ReadCost
-from kerasfeed.errors import FeedClosedError
+from kerasfeed.errors import FeedClosedError, WorkerDiedError
 from kerasfeed.load import Job, Loader, LoaderStats
 from kerasfeed.load.inline import refuse_after_fork
 from kerasfeed.load.session import Session
@@ -80,7 +80,12 @@ class ProcessLoader(Loader):
     def submit(self, epoch: int, step: int) -> Future[Any]:
         """See `Loader.submit`."""
         session, _ = self._ready()
-        return session.submit(epoch, step)
+        try:
+            return session.submit(epoch, step)
+        except WorkerDiedError as error:  # just now: this batch shares the fate of those in flight
+            promise: Future[Any] = Future()
+            promise.set_exception(error)
+            return promise
 
     def refresh(self, change: Callable[[], None]) -> None:
         """See `Loader.refresh`."""

@@ -138,7 +138,10 @@ class Session:
         assert self.pool is not None
         indices = self.job.plan.indices(epoch, step)
         rows = len(indices)
-        slot = self.pool.acquire()
+        try:
+            slot = self.pool.acquire()
+        except FeedClosedError:  # the pool closes with the session: say why that ended
+            raise self.failure or FeedClosedError("the feed was closed before this batch was loaded") from None
         slot.view.indices[:rows] = indices
         batch = BatchInProgress(slot, epoch, step, rows)
         future = batch.future
