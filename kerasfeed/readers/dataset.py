@@ -162,8 +162,8 @@ class HDF5Dataset:
             self._check_out(out, dtype)
             shape = opened.handle.shape
             planned = None if shape is None else plan(selection, shape, self._where)
-            if planned is not None and planned.shape != out.shape:
-                raise self._wrong_shape(planned.shape, out)
+            if planned is not None and planned.shape + dtype.shape != out.shape:
+                raise self._wrong_shape(planned.shape + dtype.shape, out)
             if opened.reader is None or planned is None:
                 self._put(fallback.read(opened.handle, selection, planned), out)
             else:
@@ -193,8 +193,8 @@ class HDF5Dataset:
             planned = rows(places, handle.shape)
             if out is not None:
                 self._check_out(out, handle.dtype)
-                if out.shape != planned.shape:
-                    raise self._wrong_shape(planned.shape, out)
+                if out.shape != planned.shape + handle.dtype.shape:
+                    raise self._wrong_shape(planned.shape + handle.dtype.shape, out)
             if opened.reader is None:
                 found = fallback.read(handle, places, planned)
                 if out is None:
@@ -258,6 +258,7 @@ class HDF5Dataset:
     def _check_out(self, out: Any, dtype: np.dtype[Any]) -> None:
         if not isinstance(out, np.ndarray):
             raise TypeError(f"out must be a NumPy array, received {type(out).__name__}")
+        dtype = dtype.base  # items that are arrays are axes of the result
         if out.dtype.newbyteorder("=") != dtype.newbyteorder("="):
             raise TypeError(f"out must be of dtype {dtype}, as {self._where} is, received {out.dtype}")
         if not out.flags.writeable:

@@ -125,6 +125,8 @@ def _check_file(file: h5py.File) -> None:
 
 
 def _layout(file: h5py.File, dataset: h5py.Dataset, size: int) -> Layout:
+    if h5py.h5o.get_info(dataset.id).fileno != h5py.h5o.get_info(file.id).fileno:
+        raise _Declined("in another file, by an external link")
     if dataset.shape is None:
         raise _Declined("no data")
     if dataset.shape == ():
@@ -134,6 +136,8 @@ def _layout(file: h5py.File, dataset: h5py.Dataset, size: int) -> Layout:
         raise _Declined("text or arrays of variable length, or references")
     if dtype.subdtype is not None:
         raise _Declined("items that are arrays")
+    if _padded(dtype):
+        raise _Declined("items with padding")
     try:
         same = dataset.id.get_type().equal(h5py.h5t.py_create(dtype))
     except TypeError:
@@ -150,6 +154,16 @@ def _layout(file: h5py.File, dataset: h5py.Dataset, size: int) -> Layout:
         return _chunked(file, dataset, properties, size)
     name = {h5py.h5d.COMPACT: "compact storage", h5py.h5d.VIRTUAL: "a virtual dataset"}
     raise _Declined(name.get(kind, f"layout {kind}"))
+
+
+def _padded(dtype: np.dtype[Any]) -> bool:
+    """Whether items hold bytes that mean nothing: HDF5 need not keep those, so that no check could compare them."""
+    if dtype.subdtype is not None:
+        return _padded(dtype.subdtype[0])
+    if dtype.names is None:
+        return dtype.kind in "fc" and dtype.itemsize // (1 + (dtype.kind == "c")) > 8  # long double: 10 bytes of 16
+    fields = [dtype[name] for name in dtype.names]
+    return sum(field.itemsize for field in fields) != dtype.itemsize or any(map(_padded, fields))
 
 
 def _contiguous(dataset: h5py.Dataset, size: int) -> Contiguous:

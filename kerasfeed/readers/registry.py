@@ -82,7 +82,7 @@ class SharedFile:
         self._layouts: dict[str, tuple[h5py.Dataset, Layout | None, ReaderChoice]] = {}
         self._datasets: dict[tuple[str, int], OpenDataset] = {}
         self._caches: dict[int, ChunkCache] = {}
-        finalizer = weakref.finalize(self, _release, self.handle, self._stream, self.source, self._caches)
+        finalizer = weakref.finalize(self, _release, self.handle, self._stream, self._caches)
         finalizer.atexit = False  # a thread may be reading as the process ends
 
     def dataset(self, name: str, cache_limit: int) -> OpenDataset | None:
@@ -124,7 +124,7 @@ class SharedFile:
             )
             reader = ChunkedReader(layout, self.source, cache, storage)
         else:
-            reader = ContiguousReader(layout, self.source)
+            reader = ContiguousReader(layout, self.source, cache)
         return OpenDataset(handle, choice, reader, reader.counters)
 
 
@@ -153,9 +153,7 @@ def _opened(path: str, how: How) -> tuple[h5py.File, Any]:
         raise
 
 
-def _release(handle: h5py.File, stream: Any, source: Source | None, caches: dict[int, ChunkCache]) -> None:
-    if source is not None:
-        source.close()
+def _release(handle: h5py.File, stream: Any, caches: dict[int, ChunkCache]) -> None:
     handle.close()
     if stream is not None:
         stream.close()
