@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import h5py
+import numpy as np
 
 from kerasfeed import costs
 from kerasfeed.readers.cache import ChunkCache
@@ -45,15 +46,26 @@ class OpenDataset:
 
     Attributes:
         handle: h5py's dataset.
+        dtype: As h5py gives it.
         choice: Who reads it.
         reader: The direct reader; None when h5py reads it.
         counters: What reading it has cost.
+        fixed_shape: Sizes of the axes, where they cannot change.
     """
 
     handle: h5py.Dataset
+    dtype: np.dtype[Any]
     choice: ReaderChoice
     reader: DirectReader | None
     counters: Counters
+    fixed_shape: tuple[int, ...] | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Sizes of the axes now, without HDF5's lock where the direct reader reads; None for a null dataset."""
+        if self.fixed_shape is not None:
+            return self.fixed_shape
+        return self.handle.shape  # type: ignore[no-any-return]
 
 
 class SharedFile:
@@ -106,10 +118,10 @@ class SharedFile:
         name = handle.name
         if name not in self._layouts:
             size = 0 if self.identity is None else self.identity.size
-            self._layouts[name] = (handle, *examine(self.handle, handle, size))
+            self._layouts[name] = (handle, *examine(self.handle, handle, size, self.how.driver or self.handle.driver))
         handle, layout, choice = self._layouts[name]
         if layout is None or self.source is None:
-            return OpenDataset(handle, choice, None, Counters())
+            return OpenDataset(handle, handle.dtype, choice, None, Counters())
         cache = self._caches.setdefault(cache_limit, ChunkCache(cache_limit))
         reader: DirectReader
         if isinstance(layout, Chunked):
@@ -125,7 +137,7 @@ class SharedFile:
             reader = ChunkedReader(layout, self.source, cache, storage)
         else:
             reader = ContiguousReader(layout, self.source, cache)
-        return OpenDataset(handle, choice, reader, reader.counters)
+        return OpenDataset(handle, handle.dtype, choice, reader, reader.counters, tuple(handle.shape))
 
 
 def _opened(path: str, how: How) -> tuple[h5py.File, Any]:
