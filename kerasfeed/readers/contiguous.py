@@ -64,21 +64,36 @@ class ContiguousReader:
             if run is not None:
                 self._read(self._address + run * self._dtype.itemsize, kept.reshape(-1).view(np.uint8))
                 return
-        first, inner = selection.axes[0], selection.axes[1:]
-        whole_rows = isinstance(first, Listed) and all(map(_whole, inner, self._row_shape))
-        if direct and isinstance(first, Listed) and whole_rows and self._row_nbytes >= _RUN_NBYTES:
-            self._rows(first.places, kept.reshape(-1).view(np.uint8).reshape(-1, self._row_nbytes))
+        first = selection.axes[0]
+        if direct and isinstance(first, Listed) and all(map(_whole, selection.axes[1:], self._row_shape)):
+            self.take(first.places, out)
             return
         array = self._all(selection.size * self._dtype.itemsize)
         if array is None:
             self._gather(selection.axes, kept)
-        elif direct and isinstance(first, Listed) and whole_rows:
-            table = array.reshape(-1).view(np.uint8).reshape(-1, self._row_nbytes)
-            # The places are known to be good; to check them again, NumPy would go through a copy of the result.
-            np.take(table, first.places, axis=0, out=kept.reshape(-1).view(np.uint8).reshape(-1, self._row_nbytes),
-                    mode="clip")  # fmt: skip
         else:
             kept[...] = array[tuple(index for axis in selection.axes for index in _index(axis))]
+
+    def take(self, places: NDArray[np.int64], out: NDArray[Any]) -> None:
+        """Rows `places` into `out`; else as `read`."""
+        if out.dtype != self._dtype or not out.flags.c_contiguous:
+            whole = tuple(Span(0, size) for size in self._row_shape)
+            array = self._all(out.nbytes)
+            if array is None:
+                kept = out.view(self._plain) if out.dtype == self._dtype else out
+                self._gather((Listed(places), *whole), kept)
+            else:
+                out[...] = array.view(self._dtype)[places]
+            return
+        nbytes = self._row_nbytes
+        table = out.reshape(-1).view(np.uint8).reshape(-1, nbytes)
+        array = self._all(out.nbytes) if nbytes < _RUN_NBYTES else None
+        if array is None:
+            self._rows(places, table)
+        else:
+            # The places are known to be good; to check them again, NumPy would go through a copy of the result. As
+            # bytes, for items that are not aligned would be copied all.
+            array.reshape(-1).view(np.uint8).reshape(-1, nbytes).take(places, 0, table, "clip")
 
     def ahead(self, places: NDArray[np.int64], owner: "weakref.ref[Any]") -> None:
         """Nothing: there is nothing to decode, and the system reads ahead by itself."""
@@ -88,10 +103,12 @@ class ContiguousReader:
         self.counters.read(out.nbytes)
 
     def _rows(self, places: NDArray[np.int64], out: NDArray[np.uint8]) -> None:
-        """Large rows, each run of neighbours at once, into uint8[n, bytes of a row]."""
+        """Rows, each run of neighbours at once, into uint8[n, bytes of a row]."""
         begins = [0, *(np.flatnonzero(np.diff(places) != 1) + 1).tolist(), len(places)]
-        for begin, end in pairwise(begins):
-            self._read(self._address + int(places[begin]) * self._row_nbytes, out[begin:end])
+        firsts = (places[begins[:-1]] * self._row_nbytes + self._address).tolist()
+        for address, (begin, end) in zip(firsts, pairwise(begins), strict=True):
+            self._source.read_into(address, out[begin:end])
+        self.counters.read(out.nbytes)
 
     def _all(self, nbytes: int) -> NDArray[Any] | None:
         """The whole dataset, in its shape, from the cache; None while it is not worth it.

@@ -193,19 +193,23 @@ class HDF5Dataset:
             if not shape:
                 raise TypeError(f"{self._where} has no axis to take rows of")
             places = checked_places(indices, shape[0], 0, self._where)
-            planned = rows(places, shape)
+            wanted = (len(places), *shape[1:])
             if out is not None:
                 self._check_out(out, dtype)
-                if out.shape != planned.shape + dtype.shape:
-                    raise self._wrong_shape(planned.shape + dtype.shape, out)
+                if out.shape != wanted + dtype.shape:
+                    raise self._wrong_shape(wanted + dtype.shape, out)
             if opened.reader is None:
-                found = self._by_h5py(shared, opened, places, planned)
+                found = self._by_h5py(shared, opened, places, rows(places, shape))
                 if out is None:
                     return found  # type: ignore[no-any-return]
                 self._put(found, out)
                 return out
-            result = np.empty(planned.shape, dtype) if out is None else out
-            self._read_planned(shared, opened, places, planned, result)
+            result = np.empty(wanted, dtype) if out is None else out
+            if result.size:
+                try:
+                    opened.reader.take(places, result)
+                except (DecodeError, OSError):
+                    self._put(self._after_error(shared, opened, places), result)
             return result
         except Exception as error:  # noqa: BLE001  # raised again, with the names
             self._fail(error, ".take(...)")
@@ -272,8 +276,9 @@ class HDF5Dataset:
     def _check_out(self, out: Any, dtype: np.dtype[Any]) -> None:
         if not isinstance(out, np.ndarray):
             raise TypeError(f"out must be a NumPy array, received {type(out).__name__}")
-        dtype = dtype.base  # items that are arrays are axes of the result
-        if out.dtype.newbyteorder("=") != dtype.newbyteorder("="):
+        if dtype.subdtype is not None:
+            dtype = dtype.base  # items that are arrays are axes of the result
+        if out.dtype != dtype and out.dtype.newbyteorder("=") != dtype.newbyteorder("="):
             raise TypeError(f"out must be of dtype {dtype}, as {self._where} is, received {out.dtype}")
         if not out.flags.writeable:
             raise ValueError("out is read-only; pass an array that may be written")
