@@ -410,7 +410,7 @@ def test_an_index_out_of_range_names_dataset_axis_and_size(path, selection, mess
 @pytest.mark.parametrize("selection", [np.ones(3, bool), "x", None, 1.5, ([1, 2], [0, 1]), (0, 0, 0, 0), (..., ...)])
 def test_a_bad_selection_raises_as_h5py_does_and_names_the_dataset(path, selection):
     with h5py.File(path) as reference, kf.HDF5File(path) as file:
-        with pytest.raises(Exception) as theirs:  # noqa: PT011
+        with pytest.raises(Exception) as theirs:
             reference["points"][selection]
         with pytest.raises(theirs.type) as ours:
             file["points"][selection]
