@@ -321,3 +321,24 @@ def test_the_real_point_clouds_equal_h5py(real_data):
             assert not difference(file[name][int(rows[0])], expected[int(rows[0])])
             assert not difference(file[name][5:100:7], expected[5:100:7])
         assert file["data"].reader.kind == "direct"
+
+
+@pytest.mark.xfail(
+    strict=True, reason="names that are no UTF-8 are listed as bytes, and fail the message of a KeyError"
+)
+def test_a_name_that_is_no_utf8_hides_no_other_dataset(tmp_path):
+    """Old writers use other encodings; h5py lists such names as bytes."""
+    path = tmp_path / "kerasfeed.h5"
+    with h5py.File(path, "w") as file:
+        file["data"] = np.arange(5)
+        space = h5py.h5s.create_simple((5,))
+        h5py.Dataset(h5py.h5d.create(file.id, b"caf\xe9", h5py.h5t.NATIVE_INT64, space))[...] = np.arange(5) + 10
+    with kf.HDF5File(path) as file:
+        names = file.keys()
+        assert len(names) == 2
+        assert all(isinstance(name, str) for name in names)
+        assert file["data"][3] == 3
+        with pytest.raises(KeyError, match="nothing"):
+            file["nothing"]
+        assert "data" in file.tree()
+        assert "data" in file._repr_html_()
