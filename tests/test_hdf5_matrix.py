@@ -148,17 +148,17 @@ def test_four_threads_that_open_the_file_at_once_and_a_pickled_copy_read_the_sam
 @pytest.mark.timeout(120)
 def test_another_process_reads_every_file_the_same(made):
     """Datasets travel pickled, unopened, as they do to workers; the child compares with h5py itself."""
-    sent = []
+    sent, names = [], []
     for case in CASES:
         try:
             sent.append(pickle.dumps(kf.HDF5File(made(case))))
         except pytest.skip.Exception:
             continue
+        names.append((len(sent[-1]), case.datasets))
     script = (
         f"import sys; sys.path.insert(0, {str(TESTS)!r})\n"
         "import test_hdf5_matrix as matrix; matrix.compare(sys.stdin.buffer)"
     )
-    names = [(len(one), list(case.datasets)) for one, case in zip(sent, CASES, strict=False)]
     told = json.dumps(names).encode() + b"\n" + b"".join(sent)
     done = subprocess.run([sys.executable, "-c", script], input=told, capture_output=True, timeout=100)
     assert done.returncode == 0, done.stderr.decode()
