@@ -1,6 +1,9 @@
 """Sequences over an HDF5File, in feeds with every kind of worker."""
 
 import os
+import subprocess
+import sys
+import textwrap
 from pathlib import Path
 
 import h5py
