@@ -18,10 +18,11 @@ from kerasfeed import costs
 from kerasfeed.readers.cache import ChunkCache
 from kerasfeed.readers.contiguous import ContiguousReader
 from kerasfeed.readers.direct import ChunkedReader
-from kerasfeed.readers.layout import Chunked, Layout, ReaderChoice, examine
+from kerasfeed.readers.layout import examine
 from kerasfeed.readers.messages import shown_name, stored_name
 from kerasfeed.readers.source import Identity, Source
 from kerasfeed.readers.stats import Counters
+from kerasfeed.readers.storage import Chunked, Layout, ReaderChoice
 
 DirectReader = ChunkedReader | ContiguousReader
 
