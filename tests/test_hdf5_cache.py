@@ -9,7 +9,10 @@ import pytest
 
 import kerasfeed as kf
 from kerasfeed.readers import cache as cache_room
+from kerasfeed.readers import pool
 from kerasfeed.readers.cache import ChunkCache, limit_of
+from kerasfeed.readers.registry import registry
+from kerasfeed.readers.teams import share
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -32,8 +35,9 @@ def test_what_was_used_longest_ago_leaves_first_and_the_bound_holds():
     assert cache.get_all([0, 3])[1][0] == 3
     assert cache.get_all([0, 1]) is None
     assert cache.missing([0, 1, 2]) == [1]
-    cache.clear()
-    assert cache.nbytes == 0
+    cache.forget(range(1, 1 << 60))
+    assert cache.nbytes == 100
+    assert cache.get(0) is not None
 
 
 def test_what_is_kept_cannot_be_written():
@@ -90,6 +94,120 @@ def test_a_failed_decode_lets_the_next_thread_try():
     for thread in threads:
         thread.join(30)
     assert set(found) == {"failed", 4}
+
+
+@pytest.mark.parametrize("where", ["begin", "wait", "load"])
+def test_whoever_is_interrupted_leaves_nobody_waiting(where, monkeypatch):
+    cache = ChunkCache(1000)
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        if where == "begin":  # between taking the chunk on and decoding it
+            patch.setattr(cache, "_flights", flights := _Interrupted())
+        elif where == "wait":
+            flight = cache_room._Flight()
+            flight.landed = _InterruptedLock()
+            cache._flights[1] = flight
+        with pytest.raises(KeyboardInterrupt):
+            cache.get_or_load(1, interrupt)
+        if where == "wait":
+            assert cache._flights.pop(1) is flight  # still that of whoever decodes
+        elif where == "begin":
+            assert not flights
+    assert cache.get_or_load(1, lambda: _array(3))[0][0] == 3
+
+
+class _Interrupted(dict):
+    def setdefault(self, key, value):
+        super().setdefault(key, value)
+        raise KeyboardInterrupt
+
+
+class _InterruptedLock:
+    def __enter__(self):
+        raise KeyboardInterrupt
+
+    def __exit__(self, *_):
+        pass
+
+
+def test_work_whose_caller_is_interrupted_ends_only_after_its_helpers(monkeypatch):
+    monkeypatch.setattr(pool, "_pool", pool.DecodePool(1))
+    helping, ended, caller = threading.Event(), threading.Event(), threading.current_thread()
+
+    def items():
+        yield 0  # for the helper: the caller is busy with the first until it has one
+        yield 1
+        raise KeyboardInterrupt
+
+    def work(_):
+        if threading.current_thread() is caller:
+            assert helping.wait(30)
+        else:
+            helping.set()
+            time.sleep(0.2)
+            ended.set()
+
+    with pytest.raises(KeyboardInterrupt):
+        share(items(), work, 1)
+    assert ended.is_set()
+
+
+def test_items_that_fail_in_a_helper_s_hands_fail_the_caller(monkeypatch):
+    monkeypatch.setattr(pool, "_pool", pool.DecodePool(1))
+    failed, caller = threading.Event(), threading.current_thread()
+
+    class Items:
+        def __iter__(self):
+            return self
+
+        def __next__(self):
+            if threading.current_thread() is caller:
+                if failed.is_set():
+                    raise StopIteration  # as of a generator that has raised
+                return 0
+            failed.set()
+            raise MemoryError
+
+    with pytest.raises(MemoryError):
+        share(Items(), lambda _: failed.wait(30), 1)
+
+
+def test_forgetting_waits_for_nobody_and_is_made_up_for_later():
+    cache = ChunkCache(1000)
+    keys = cache.reserve(2)
+    for key in keys:
+        cache.get_or_load(key, lambda: _array(1))
+    with cache._lock:  # as the garbage collector may strike in the thread that holds it
+        cache.forget(keys)
+    assert cache.nbytes == 200
+    cache.get_or_load(cache.reserve(1)[0], lambda: _array(1))
+    assert cache.nbytes == 100
+
+
+def test_many_files_share_one_bound_and_free_their_part_as_they_close(tmp_path, monkeypatch):
+    monkeypatch.setattr(registry, "cache", ChunkCache(5 * 4000))
+    data = np.arange(4000, dtype=np.float32).reshape(4, 1000)
+    files = []
+    for number in range(10):
+        with h5py.File(tmp_path / f"{number}.h5", "w") as file:
+            file.create_dataset("chunked", data=data, chunks=(1, 1000), compression="gzip")
+            file.create_dataset("contiguous", data=data[:, :10])
+        files.append(kf.HDF5File(tmp_path / f"{number}.h5"))
+        for row in range(4):
+            assert np.array_equal(files[-1]["chunked"][row], data[row])
+            assert np.array_equal(files[-1]["contiguous"].take([row, 0])[0], data[row, :10])
+        assert registry.cache.nbytes <= 5 * 4000
+    assert registry.cache.nbytes > 4 * 4000
+    own = kf.HDF5File(tmp_path / "0.h5", chunk_cache=4000)
+    assert np.array_equal(own["chunked"][3], data[3])
+    assert own["chunked"].stats().again == 0
+    own.close()
+    for file in files:
+        file.close()
+    assert registry.cache.nbytes == 0
 
 
 def test_decoding_one_chunk_stops_nobody_from_decoding_another():

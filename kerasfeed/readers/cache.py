@@ -1,13 +1,13 @@
 """Decoded chunks, kept within a bound of bytes.
 
 Invariant: of all threads that want a chunk that is not here, one decodes it and the others wait for it; no lock is held
-meanwhile, and whoever fails to decode lets the others try. What is kept is read-only, and what was used longest ago
-leaves first.
+meanwhile, and whoever fails to decode lets the others try, Ctrl-C included. What is kept is read-only, and what was
+used longest ago leaves first.
 """
 
 import os
 import threading
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -59,6 +59,7 @@ class ChunkCache:
         self._lock = threading.Lock()
         self._kept: OrderedDict[int, NDArray[Any]] = OrderedDict()
         self._flights: dict[int, _Flight] = {}
+        self._forgotten: deque[range] = deque()  # keys that nobody will ask for again
         self._nbytes = 0
         self._keys = 0
 
@@ -67,12 +68,12 @@ class ChunkCache:
         """Bytes kept now."""
         return self._nbytes
 
-    def reserve(self, count: int) -> int:
-        """The first of `count` keys that nobody else uses."""
+    def reserve(self, count: int) -> range:
+        """Keys that nobody else uses, `count` of them."""
         with self._lock:
             first = self._keys
             self._keys += count
-            return first
+            return range(first, self._keys)
 
     def get(self, key: int) -> NDArray[Any] | None:
         """What is kept under `key`."""
@@ -112,32 +113,42 @@ class ChunkCache:
         Raises:
             Exception: What `load` raises.
         """
-        while True:
-            with self._lock:
-                found = self._kept.get(key)
-                if found is not None:
-                    self._kept.move_to_end(key)
-                    return found, True
-                flight = self._flights.get(key)
-                if flight is None:
-                    own = self._flights[key] = _Flight()
-                    break
-            with flight.landed:
-                pass
-            if flight.array is not None:
-                return flight.array, True
+        found = self.get(key)
+        if found is not None:
+            return found, True
+        own = _Flight()
         try:
-            own.array = load()
-            own.array.flags.writeable = False
+            while True:
+                with self._lock:
+                    found = self._kept.get(key)
+                    if found is not None:
+                        self._kept.move_to_end(key)
+                        return found, True
+                    flight = self._flights.setdefault(key, own)
+                if flight is own:
+                    break
+                with flight.landed:
+                    pass
+                if flight.array is not None:
+                    return flight.array, True
+            array = load()
+            array.flags.writeable = False
+            own.array = array
         finally:
-            with self._lock:
-                del self._flights[key]
-                if own.array is not None:
-                    self._keep(key, own.array)
-            own.landed.release()
-        return own.array, False
+            self._land(key, own)
+        return array, False
+
+    def _land(self, key: int, own: "_Flight") -> None:
+        with self._lock:
+            if self._flights.get(key) is not own:
+                return  # another thread's flight carried the chunk, or it was here
+            del self._flights[key]
+            if own.array is not None:
+                self._keep(key, own.array)
+        own.landed.release()
 
     def _keep(self, key: int, array: NDArray[Any]) -> None:
+        self._sweep()
         if array.nbytes > self.limit:
             return
         self._kept[key] = array
@@ -145,11 +156,24 @@ class ChunkCache:
         while self._nbytes > self.limit:
             self._nbytes -= self._kept.popitem(last=False)[1].nbytes
 
-    def clear(self) -> None:
-        """Forget everything."""
-        with self._lock:
-            self._kept.clear()
-            self._nbytes = 0
+    def forget(self, keys: range) -> None:
+        """Let go of `keys`, from `reserve`, which nobody asks for any more.
+
+        Never waits: the garbage collector may call it in a thread that holds the lock. What is not freed now is freed
+        with the next chunk that is kept.
+        """
+        self._forgotten.append(keys)
+        if self._lock.acquire(blocking=False):
+            try:
+                self._sweep()
+            finally:
+                self._lock.release()
+
+    def _sweep(self) -> None:
+        while self._forgotten:
+            gone = self._forgotten.popleft()
+            for key in [key for key in self._kept if key in gone]:
+                self._nbytes -= self._kept.pop(key).nbytes
 
 
 class _Flight:

@@ -35,7 +35,8 @@ class ContiguousReader:
         self.counters = Counters()
         self._shape, self._dtype, self._address = layout.shape, layout.dtype, layout.address
         self._plain = plain_of(layout.dtype)
-        self._source, self._cache, self._key = source, cache, cache.reserve(1)
+        self._source, self._cache, self.keys = source, cache, cache.reserve(1)
+        self._key = self.keys.start
         self._row_shape = layout.shape[1:]
         self._row_nbytes = math.prod(self._row_shape) * layout.dtype.itemsize
         self._nbytes = self._row_nbytes * layout.shape[0]

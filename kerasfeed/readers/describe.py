@@ -62,7 +62,7 @@ def dataset_names(group: h5py.Group, path: str) -> list[str]:
     return [name for name, is_dataset in entries(group, path) if is_dataset]
 
 
-def facts(name: str, handle: h5py.Dataset, opened: SharedFile, cache_limit: int) -> Facts:
+def facts(name: str, handle: h5py.Dataset, opened: SharedFile, cache_limit: int | None) -> Facts:
     """What there is to say about a dataset, `name` being its path from where one looks."""
     dataset = opened.dataset(shown_name(handle.name), cache_limit)
     assert dataset is not None
@@ -78,7 +78,7 @@ def facts(name: str, handle: h5py.Dataset, opened: SharedFile, cache_limit: int)
     )
 
 
-def tree(title: str, group: h5py.Group, opened: SharedFile, cache_limit: int) -> str:
+def tree(title: str, group: h5py.Group, opened: SharedFile, cache_limit: int | None) -> str:
     """Everything below `group` as text, one line each, indented by depth."""
     lines = [title]
     for name, is_dataset in entries(group, opened.path):
@@ -92,7 +92,7 @@ def tree(title: str, group: h5py.Group, opened: SharedFile, cache_limit: int) ->
     return "\n".join(lines)
 
 
-def table(title: str, group: h5py.Group, opened: SharedFile, cache_limit: int) -> str:
+def table(title: str, group: h5py.Group, opened: SharedFile, cache_limit: int | None) -> str:
     """HTML of one `div`: a title and a table of the datasets below `group`."""
     names = dataset_names(group, opened.path)
     shown = [facts(name, group[stored_name(name)], opened, cache_limit) for name in names[:_ROWS_SHOWN]]

@@ -44,7 +44,8 @@ class ChunkedReader:
         self._dtype, self._plain = layout.dtype, plain_of(layout.dtype)
         self._fill = layout.fill.view(self._plain)
         self._source, self._cache, self._storage = source, cache, storage
-        self._first_key = cache.reserve(grid.count)
+        self.keys = cache.reserve(grid.count)
+        self._first_key = self.keys.start
         self._nbytes = layout.pipeline.nbytes
         # A chunk that is read whole is done with. Where all of them fit they are kept all the same: for the next epoch.
         self._keeps_whole = grid.count * self._nbytes <= cache.limit

@@ -30,8 +30,8 @@ class HDF5File:
         path: The file. Relative paths are resolved now, so that workers find it. A URL such as "s3://..." is read
             through fsspec, by h5py.
         chunk_cache: Bound of the memory that keeps decoded chunks, bytes for this file in each process; 0 keeps none.
-            "auto": 1/16 of the memory that the process may use, at most 1 GiB. HDF5Files of one file with equal bounds
-            share one cache.
+            HDF5Files of one file with equal bounds share one cache. "auto": 1/16 of the memory that the process may
+            use, at most 1 GiB, in one cache for all files of the process that say "auto", however many they are.
         swmr: Open a file that another process extends meanwhile (single writer, multiple readers). h5py then reads it,
             and every access sees the rows written so far.
         driver: h5py's name of a driver ("core", "stdio", "ros3", ...). h5py then reads the file.
@@ -57,7 +57,8 @@ class HDF5File:
         if self._local:
             self.path = str(Path(path).absolute())
         self._chunk_cache = chunk_cache
-        self._cache_limit = limit_of(chunk_cache)
+        limit = limit_of(chunk_cache)
+        self._cache_limit = None if chunk_cache == "auto" else limit
         self._how = How(swmr, driver, tuple(sorted(driver_options.items())))
         self._identity: Identity | None = None
         self._opened: SharedFile | None = None

@@ -2,7 +2,7 @@
 
 Invariant: one handle per file and process, whatever the names and the number of HDF5Files (several handles of one file
 crash HDF5 on some dtypes, h5py issue 2920); it closes when the last that uses it lets go. After a fork the child knows
-none of its parent's handles.
+none of its parent's handles. Files whose cache has no bound of its own share one.
 """
 
 import os
@@ -15,7 +15,7 @@ import h5py
 import numpy as np
 
 from kerasfeed import costs
-from kerasfeed.readers.cache import ChunkCache
+from kerasfeed.readers.cache import ChunkCache, limit_of
 from kerasfeed.readers.contiguous import ContiguousReader
 from kerasfeed.readers.direct import ChunkedReader
 from kerasfeed.readers.layout import examine
@@ -94,15 +94,17 @@ class SharedFile:
             self.source = Source(path, descriptor, self.identity)
         self._lock = threading.Lock()
         self._layouts: dict[str, tuple[h5py.Dataset, Layout | None, ReaderChoice]] = {}
-        self._datasets: dict[tuple[str, int], OpenDataset] = {}
-        self._caches: dict[int, ChunkCache] = {}
-        finalizer = weakref.finalize(self, _release, self.handle, self._stream, self._caches)
+        self._datasets: dict[tuple[str, int | None], OpenDataset] = {}
+        self._caches: dict[int | None, ChunkCache] = {None: registry.cache}
+        self._kept: list[tuple[ChunkCache, range]] = []  # where chunks of this file may be, and under which keys
+        finalizer = weakref.finalize(self, _release, self.handle, self._stream, self._kept)
         finalizer.atexit = False  # a thread may be reading as the process ends
 
-    def dataset(self, name: str, cache_limit: int) -> OpenDataset | None:
+    def dataset(self, name: str, cache_limit: int | None) -> OpenDataset | None:
         """The dataset `name`, read through a cache of `cache_limit` bytes; None where there is none of that name.
 
-        HDF5Files with equal limits share a cache; with different ones they share all but that.
+        HDF5Files with equal limits share a cache; with different ones they share all but that. None is the cache that
+        all files share.
         """
         found = self._datasets.get((name, cache_limit))
         if found is not None:
@@ -120,7 +122,7 @@ class SharedFile:
         """h5py's group or dataset `name`; None where there is none."""
         return self.handle.get(stored_name(name))
 
-    def _made(self, handle: h5py.Dataset, cache_limit: int) -> OpenDataset:
+    def _made(self, handle: h5py.Dataset, cache_limit: int | None) -> OpenDataset:
         name = shown_name(handle.name)
         if name not in self._layouts:
             size = 0 if self.identity is None else self.identity.size
@@ -128,7 +130,10 @@ class SharedFile:
         handle, layout, choice = self._layouts[name]
         if layout is None or self.source is None:
             return OpenDataset(handle, handle.dtype, choice, None, Counters())
-        cache = self._caches.setdefault(cache_limit, ChunkCache(cache_limit))
+        cache = self._caches.get(cache_limit)
+        if cache is None:
+            assert cache_limit is not None  # that one is there from the beginning
+            cache = self._caches[cache_limit] = ChunkCache(cache_limit)
         reader: DirectReader
         if isinstance(layout, Chunked):
             nbytes = handle.size * handle.dtype.itemsize
@@ -138,11 +143,12 @@ class SharedFile:
                 block_size=handle.chunks[0],
                 row_bytes=max(1, nbytes // max(1, handle.shape[0])),
                 nbytes=nbytes,
-                cache_bytes=cache_limit,
+                cache_bytes=cache.limit,
             )
             reader = ChunkedReader(layout, self.source, cache, storage)
         else:
             reader = ContiguousReader(layout, self.source, cache)
+        self._kept.append((cache, reader.keys))
         return OpenDataset(handle, handle.dtype, choice, reader, reader.counters, tuple(handle.shape))
 
 
@@ -171,16 +177,21 @@ def _opened(path: str, how: How) -> tuple[h5py.File, Any]:
         raise
 
 
-def _release(handle: h5py.File, stream: Any, caches: dict[int, ChunkCache]) -> None:
+def _release(handle: h5py.File, stream: Any, kept: list[tuple[ChunkCache, range]]) -> None:
     handle.close()
     if stream is not None:
         stream.close()
-    for cache in list(caches.values()):
-        cache.clear()
+    for cache, keys in kept:
+        cache.forget(keys)
 
 
 class Registry:
-    """The open files, by device and inode, so that two names of one file share a handle."""
+    """The open files, by device and inode, so that two names of one file share a handle.
+
+    Attributes:
+        generation: Changes with a fork.
+        cache: Of all files whose cache has no bound of its own.
+    """
 
     def __init__(self) -> None:
         self.generation = 0
@@ -190,6 +201,7 @@ class Registry:
 
     def _forget(self) -> None:
         self.generation += 1
+        self.cache = ChunkCache(limit_of("auto"))
         self._lock = threading.Lock()
         self._files: weakref.WeakValueDictionary[tuple[Any, ...], SharedFile] = weakref.WeakValueDictionary()
 

@@ -57,22 +57,24 @@ class _Team:
 
     def finish(self) -> None:
         """Work as the caller, and wait for the others."""
-        self._drain()
-        with self._changed:
-            self._work, self._items = None, iter(())  # tasks still in the pool's queue keep nothing alive
-            while self._busy:
-                self._changed.wait()
+        try:
+            self._drain()
+        finally:  # whoever interrupts the caller does not interrupt the helpers, which write to its memory
+            with self._changed:
+                self._work, self._items = None, iter(())  # tasks still in the pool's queue keep nothing alive
+                while self._busy:
+                    self._changed.wait()
         if self._error is not None:
             raise self._error
 
     def _drain(self) -> None:
         work = self._work
         while work is not None:
-            with self._changed:
-                item = None if self._error else next(self._items, None)
-            if item is None:
-                return
             try:
+                with self._changed:
+                    item = None if self._error else next(self._items, None)
+                if item is None:
+                    return
                 work(item)
             except BaseException as error:  # noqa: BLE001  # raised again by the caller
                 with self._changed:
