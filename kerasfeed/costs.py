@@ -8,13 +8,14 @@ Posting from the thread that asked:
     meter = costs.current()             # where the read was asked for; None outside a feed
     ...                                 # decode, on whatever thread
     if meter is not None:
-        meter.note(storage, nbytes=chunk.nbytes, seconds=elapsed, again=decoded_before)
+        meter.note(storage, place, nbytes=chunk.nbytes, seconds=elapsed)
 """
 
 import threading
 from dataclasses import dataclass
 
 _LEAST_SCENES = 32  # before so many, the first reads of every block look like waste
+_LEAST_AGAIN = 8  # a few chunks are decoded again where blocks or workers meet
 _AMPLIFIED = 3.0  # bytes decoded for each byte that the scenes hold; below, other costs are larger
 
 
@@ -45,20 +46,25 @@ class Storage:
 
 @dataclass(frozen=True)
 class ReadCost:
-    """What one dataset has cost a loader so far.
+    """What one dataset has cost a loader so far; those of one name in several files count as one.
 
     Attributes:
-        storage: The dataset.
+        storage: The dataset, in the first file read.
+        files: Number of files read.
         scenes: Scenes loaded meanwhile.
+        scene_bytes: Decoded bytes of the dataset that a scene stands for: a row, or more where there are more rows
+            than scenes in the sequence.
         decoded: Chunks decoded.
-        again: Of these, chunks that had been decoded before and had left the cache.
+        again: Of these, chunks decoded for this loader before, that had left the cache.
         nbytes: Bytes that decoding made.
         seconds: Time spent decoding, s, summed over threads.
         seconds_again: Of these, for chunks decoded again.
     """
 
     storage: Storage
+    files: int
     scenes: int
+    scene_bytes: float
     decoded: int
     again: int
     nbytes: int
@@ -67,8 +73,8 @@ class ReadCost:
 
     @property
     def amplification(self) -> float:
-        """Bytes decoded for each byte of the rows that the scenes stand for."""
-        return self.nbytes / max(1, self.scenes * self.storage.row_bytes)
+        """Bytes decoded for each byte that the scenes stand for."""
+        return self.nbytes / max(1.0, self.scenes * self.scene_bytes)
 
     @property
     def wasteful(self) -> bool:
@@ -77,23 +83,36 @@ class ReadCost:
         Chunks are decoded again only after they have left the cache, so a cache that holds the dataset is never
         called wasteful, however many chunks the first scenes touch.
         """
-        return self.again > 0 and self.scenes >= _LEAST_SCENES and self.amplification >= _AMPLIFIED
+        return self.again >= _LEAST_AGAIN and self.scenes >= _LEAST_SCENES and self.amplification >= _AMPLIFIED
 
     def __str__(self) -> str:
         per_scene = self.nbytes / max(1, self.scenes) / 1e6
+        others = "" if self.files < 2 else f" and {self.files - 1:,} other file{'s' if self.files > 2 else ''}"
         return (
-            f"{self.decoded:,} chunks of {self.storage.name} decoded for {self.scenes:,} scenes, {self.again:,} of "
-            f"them again ({self.seconds_again:.2g} s wasted), {per_scene:,.3g} MB a scene of "
-            f"{self.storage.row_bytes / 1e6:,.3g} MB"
+            f"{self.decoded:,} chunks of {self.storage.name}{others} decoded for {self.scenes:,} scenes, "
+            f"{self.again:,} of them again ({self.seconds_again:.2g} s wasted), {per_scene:,.3g} MB a scene of "
+            f"{self.scene_bytes / 1e6:,.3g} MB"
         )
 
 
 class _Sums:
-    __slots__ = ("again", "decoded", "nbytes", "scenes_before", "seconds", "seconds_again", "storage")
+    __slots__ = (
+        "again",
+        "decoded",
+        "files",
+        "nbytes",
+        "scenes_before",
+        "seconds",
+        "seconds_again",
+        "storage",
+        "stored",
+    )
 
     def __init__(self, storage: Storage, scenes_before: int) -> None:
         self.storage = storage
         self.scenes_before = scenes_before
+        self.files: dict[str, bytearray] = {}  # for each dataset, which of its chunks were decoded: a byte each
+        self.stored = 0  # decoded bytes of these datasets
         self.decoded = self.again = self.nbytes = 0
         self.seconds = self.seconds_again = 0.0
 
@@ -101,25 +120,35 @@ class _Sums:
 class Meter:
     """Sums of what was read on behalf of one loader in one process. All methods may be called from any thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, length: int) -> None:
+        """Sum up for a loader of a sequence of `length` scenes."""
         self._lock = threading.Lock()
+        self._length = max(1, length)
         self._scenes = 0
         self._again = 0
-        self._sums: dict[str, _Sums] = {}
+        self._sums: dict[tuple[str, int], _Sums] = {}
 
-    def note(self, storage: Storage, *, nbytes: int, seconds: float, again: bool) -> None:
+    def note(self, storage: Storage, chunk: int, *, nbytes: int, seconds: float) -> None:
         """One chunk was decoded.
 
         Args:
             storage: Its dataset.
+            chunk: Which of the dataset's stored chunks, from 0.
             nbytes: Bytes of the decoded chunk.
             seconds: Time that decoding took, reading the file included, s.
-            again: Whether this process had decoded the chunk before.
         """
+        key = (storage.short_name, storage.row_bytes)
         with self._lock:
-            sums = self._sums.get(storage.name)
+            sums = self._sums.get(key)
             if sums is None:
-                sums = self._sums[storage.name] = _Sums(storage, self._scenes)
+                sums = self._sums[key] = _Sums(storage, self._scenes)
+            seen = sums.files.get(storage.name)
+            if seen is None:
+                seen = sums.files[storage.name] = bytearray()
+                sums.stored += storage.nbytes
+            if len(seen) <= chunk:
+                seen.extend(bytes(chunk + 1 - len(seen)))
+            again, seen[chunk] = seen[chunk], 1
             sums.decoded += 1
             sums.nbytes += nbytes
             sums.seconds += seconds
@@ -138,16 +167,23 @@ class Meter:
         with self._lock:
             found = [
                 ReadCost(
-                    sums.storage, self._scenes - sums.scenes_before, sums.decoded, sums.again, sums.nbytes,
-                    sums.seconds, sums.seconds_again,
+                    storage=sums.storage,
+                    files=len(sums.files),
+                    scenes=self._scenes - sums.scenes_before,
+                    scene_bytes=max(sums.storage.row_bytes, sums.stored / self._length),
+                    decoded=sums.decoded,
+                    again=sums.again,
+                    nbytes=sums.nbytes,
+                    seconds=sums.seconds,
+                    seconds_again=sums.seconds_again,
                 )
                 for sums in self._sums.values()
-            ]  # fmt: skip
+            ]
         return sorted(found, key=lambda cost: -cost.nbytes)
 
     def waste(self) -> ReadCost | None:
         """The dearest dataset that is read wastefully; None when there is none."""
-        if not self._again:
+        if self._again < _LEAST_AGAIN:
             return None
         return next((cost for cost in self.costs() if cost.wasteful), None)
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from kerasfeed.costs import ReadCost, ReadCostWarning
 from kerasfeed.load import LoaderStats
-from kerasfeed.order import BlockShuffled, Order, Shuffled
+from kerasfeed.order import BlockShuffled, Order, Sequential, Shuffled
 
 _PACKAGE = __name__.split(".")[0]
 
@@ -42,26 +42,32 @@ def waste_text(cost: ReadCost, order: Order, stats: LoaderStats) -> str:
     where = (
         f" by one of {stats.workers} worker processes" if stats.worker_type == "process" and stats.workers > 1 else ""
     )
-    dataset = f"file[{storage.short_name!r}]"
+    per_scene = max(1, round(cost.scene_bytes / storage.row_bytes))
+    block = (
+        f"file[{storage.short_name!r}].block_size" if per_scene == 1 else f"{max(1, storage.block_size // per_scene)}"
+    )
+    row = "scene" if per_scene == 1 else "row"
     remedies = []
+    if where and not isinstance(order, Shuffled):
+        remedies.append("worker_type='thread', for threads share one cache and processes decode each for itself")
     if isinstance(order, BlockShuffled):
-        if order.block_size % storage.block_size:
-            remedies.append(f"blocks that are chunks, order=kf.BlockShuffled({dataset}.block_size)")
+        if order.block_size * per_scene % storage.block_size:
+            remedies.append(f"blocks that are chunks, order=kf.BlockShuffled({block})")
         remedies.append(f"a window of fewer than {order.window} blocks" if order.window > 1 else "smaller blocks")
-    else:
+    elif not isinstance(order, Sequential):
         remedies.append(
-            f"order=kf.BlockShuffled({dataset}.block_size) instead of {what}, which reads each chunk about once an "
-            "epoch"
+            f"order=kf.BlockShuffled({block}) instead of {what}, which reads each chunk about once an epoch"
         )
     remedies.append(
         f"memory: kf.HDF5File(path, chunk_cache={storage.nbytes:_}) holds the whole dataset"
         + (", in every worker process" if stats.worker_type == "process" else "")
     )
     remedies.append(
-        f"once and for all, a file in which a scene is a chunk: kf.rechunk(path, out, {storage.short_name!r}, 1)"
+        f"once and for all, a file in which a {row} is a chunk: kf.rechunk(path, out, {storage.short_name!r}, 1)"
     )
     return (
-        f"{what} is slow on this file: {cost}, measured{where} so far. A chunk holds {storage.block_size:,} scenes, "
+        f"{what} is slow on this file: {cost}, measured{where} so far. A chunk holds {storage.block_size:,} "
+        f"{row}s, "
         f"and the chunk cache of {storage.cache_bytes / 1e6:,.0f} MB does not hold the {storage.nbytes / 1e6:,.0f} MB "
         f"dataset, so chunks leave it before their other scenes are wanted. Remedies: {'; or '.join(remedies)}"
     )

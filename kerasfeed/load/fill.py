@@ -53,8 +53,9 @@ class Filler:
         meter: What reading these scenes has cost.
     """
 
-    def __init__(self, sequence: Any, layout: Layout) -> None:
-        self.meter = costs.Meter()
+    def __init__(self, sequence: Any, layout: Layout, length: int) -> None:
+        """Load scenes of `sequence`, which has `length` of them."""
+        self.meter = costs.Meter(length)
         self._sequence = sequence
         self._spec = layout.spec
         self._row_bytes = layout.row_bytes

@@ -89,7 +89,7 @@ class InlineLoader(Loader):
                         raise WorkerStartError(f"on_worker_begin failed: {type(error).__name__}: {error}") from error
                 layout = infer_layout(self._job)
                 self._pool = SlotPool(layout, self._arena, max_memory=self._job.max_memory, in_flight=1)
-                self._filler = Filler(self._job.sequence, layout)
+                self._filler = Filler(self._job.sequence, layout, self._job.plan.length)
             return self._pool, self._filler
 
     def refresh(self, change: Callable[[], None]) -> None:

@@ -142,8 +142,10 @@ class Start:
         sys_path: The parent's module search path.
         count: Number of workers.
         seed: The plan's seed.
+        length: Scenes of the sequence.
     """
 
     sys_path: tuple[str, ...]
     count: int
     seed: int
+    length: int

@@ -74,7 +74,7 @@ class Session:
         self._bulletin = Bulletin.create(job.workers)
         self._arena = Arena(shared=True)
         try:
-            self._bulletin.post(Topic.START, Start(tuple(sys.path), job.workers, job.plan.seed))
+            self._bulletin.post(Topic.START, Start(tuple(sys.path), job.workers, job.plan.seed, job.plan.length))
             self.post_sequence()
             self._pipes = Pipes()
         except BaseException:

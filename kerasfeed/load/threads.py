@@ -232,7 +232,7 @@ class ThreadLoader(Loader):
                 session.pool = SlotPool(
                     layout, Arena(shared=False), max_memory=self._job.max_memory, in_flight=self._job.look_ahead
                 )
-                session.filler = Filler(self._job.sequence, layout)
+                session.filler = Filler(self._job.sequence, layout, self._job.plan.length)
             return session
 
     def refresh(self, change: Callable[[], None]) -> None:

@@ -69,7 +69,7 @@ class WorkerProcess:
         sys.path[:] = start.sys_path
         self._seed = start.seed
         self._version, self._sequence = self._bulletin.read(Topic.SEQUENCE)
-        self._count = start.count
+        self._count, self._length = start.count, start.length
         self._begin_worker()
 
     def _begin_worker(self) -> None:
@@ -112,7 +112,7 @@ class WorkerProcess:
             _, self._layout = self._bulletin.read(Topic.LAYOUT)
             assert isinstance(self._layout, Layout)
         if self._filler is None:
-            self._filler = Filler(self._sequence, self._layout)
+            self._filler = Filler(self._sequence, self._layout, self._length)
         view = self._views.get((task.segment_offset, task.slot_offset))
         if view is None:
             memory = self._segments.get(task.segment_offset)

@@ -189,9 +189,9 @@ class ChunkedReader:
         data = self._source.read(place.address, place.size)
         found = self._pipeline.decode(data, place.mask, into)
         seconds = time.perf_counter() - begin
-        again = self.counters.decode(place.position, len(self._index), place.size, seconds)
+        self.counters.decode(place.position, len(self._index), place.size, seconds)
         if meter is not None:
-            meter.note(self._storage, nbytes=self._nbytes, seconds=seconds, again=again)
+            meter.note(self._storage, place.position, nbytes=self._nbytes, seconds=seconds)
         if into is not None:
             return into
         return np.frombuffer(found, self._plain).reshape(self._grid.chunks)

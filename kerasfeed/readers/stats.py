@@ -38,12 +38,8 @@ class Counters:
         self._decoded = self._again = self._hits = self._nbytes = self._fallbacks = 0
         self._seconds = 0.0
 
-    def decode(self, position: int, positions: int, nbytes: int, seconds: float) -> bool:
-        """Chunk `position` of `positions` was decoded.
-
-        Returns:
-            Whether it had been before.
-        """
+    def decode(self, position: int, positions: int, nbytes: int, seconds: float) -> None:
+        """Chunk `position` of `positions` was decoded."""
         with self._lock:
             if not self._seen:
                 self._seen = bytearray(positions)  # one byte a chunk
@@ -53,7 +49,6 @@ class Counters:
             self._again += again
             self._nbytes += nbytes
             self._seconds += seconds
-            return again
 
     def hit(self, count: int = 1) -> None:
         """Chunks were there already."""
