@@ -246,6 +246,32 @@ def test_other_bits_than_getitem_gives_are_refused_at_the_first_scene(make, kind
         make(kind, sequence, 4).submit(0, 0).result(timeout=60)
 
 
+class Zeros(kf.SceneSequence):
+    """Scenes of zeros, as new slots are."""
+
+    def __len__(self):
+        return 20
+
+    def __getitem__(self, index):
+        return np.zeros(3, np.float32), np.zeros(2, bool)
+
+    def read_into(self, index, out):
+        out[0][:2] = 0
+        out[1][...] = 0
+
+
+class ZerosTogether(Zeros):
+    def get_batch(self, indices, out=None):
+        self.read_into(indices[0], [out[0].T, out[1]])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("sequence", [Zeros(), ZerosTogether()])
+def test_what_is_left_unwritten_is_found_though_the_scene_is_all_zeros(make, kind, sequence):
+    with pytest.raises(SpecError, match=r"field '0': .* write every element of `out`"):
+        _epoch(make(kind, sequence), 1)
+
+
 class Raising(OneArray):
     def read_into(self, index, out):
         if index == 5:

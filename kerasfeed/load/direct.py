@@ -16,6 +16,8 @@ from kerasfeed.load.layout import SlotView
 from kerasfeed.scene import SceneSequence, optional_method
 from kerasfeed.spec import SceneSpec, coerce, flatten, structure_text
 
+_SOIL = 0xA5  # new slots are zeros, and so are many scenes
+
 ReadInto = Callable[[int, Any], Any]
 ReadAhead = Callable[[NDArray[np.int64]], Any]
 
@@ -59,6 +61,12 @@ def row_of(spec: SceneSpec, view: SlotView, row: int) -> Any:
 def rows_of(spec: SceneSpec, view: SlotView, start: int, stop: int) -> Any:
     """Rows [start, stop) of a slot, nested as the scene is: writable arrays with a leading axis."""
     return spec.unflatten([field[start:stop] for field in view.fields])
+
+
+def soil(view: SlotView, start: int, stop: int) -> None:
+    """Fill rows [start, stop) with what hardly any scene holds, so that `check_row` finds what is left unwritten."""
+    for field in view.fields:
+        field[start:stop].reshape(-1).view(np.uint8)[...] = _SOIL
 
 
 def check_row(spec: SceneSpec, view: SlotView, row: int, scene: Any, method: str) -> None:

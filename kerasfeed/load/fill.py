@@ -21,6 +21,7 @@ from kerasfeed.load.direct import (
     row_of,
     rows_of,
     scene_writer,
+    soil,
     takes_out,
 )
 from kerasfeed.load.layout import Layout, SlotView
@@ -123,6 +124,8 @@ class Filler:
                 if read_into is None:
                     self._write_scene(view, row, sequence[index], places, beside)
                     continue
+                if not self._checked:
+                    soil(view, row, row + 1)
                 read_into(index, row_of(self._spec, view, row))
                 if not self._checked:
                     self._check(view, row, context, "read_into")
@@ -166,6 +169,8 @@ class Filler:
             self._write_batch(view, start, stop, self._get_batch(indices), None, beside)
             return
         out = rows_of(self._spec, view, start, stop)
+        if not self._checked:
+            soil(view, start, stop)
         batch = self._get_batch(indices, out=out)
         if batch is not None:
             self._write_batch(view, start, stop, batch, flatten(out)[0], beside)
