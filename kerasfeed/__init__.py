@@ -11,27 +11,37 @@ from kerasfeed._version import __version__
 
 if TYPE_CHECKING:
     from kerasfeed.callbacks import InputMonitor as InputMonitor
+    from kerasfeed.costs import ReadCostWarning as ReadCostWarning
     from kerasfeed.errors import FeedClosedError as FeedClosedError
     from kerasfeed.errors import KerasfeedError as KerasfeedError
     from kerasfeed.errors import SceneError as SceneError
     from kerasfeed.errors import SpecError as SpecError
     from kerasfeed.errors import WorkerDiedError as WorkerDiedError
     from kerasfeed.feed import Feed as Feed
+    from kerasfeed.order import BlockShuffled as BlockShuffled
+    from kerasfeed.order import Sequential as Sequential
+    from kerasfeed.order import Shuffled as Shuffled
     from kerasfeed.readers.hdf5 import HDF5File as HDF5File
+    from kerasfeed.readers.rechunk import rechunk as rechunk
     from kerasfeed.scene import SceneSequence as SceneSequence
     from kerasfeed.spec import ArraySpec as ArraySpec
 
 _ROOM_OF = {
     "ArraySpec": "kerasfeed.spec",
+    "BlockShuffled": "kerasfeed.order",
     "Feed": "kerasfeed.feed",
     "FeedClosedError": "kerasfeed.errors",
     "HDF5File": "kerasfeed.readers.hdf5",
     "InputMonitor": "kerasfeed.callbacks",
     "KerasfeedError": "kerasfeed.errors",
+    "ReadCostWarning": "kerasfeed.costs",
     "SceneError": "kerasfeed.errors",
     "SceneSequence": "kerasfeed.scene",
+    "Sequential": "kerasfeed.order",
+    "Shuffled": "kerasfeed.order",
     "SpecError": "kerasfeed.errors",
     "WorkerDiedError": "kerasfeed.errors",
+    "rechunk": "kerasfeed.readers.rechunk",
 }
 
 __all__ = ["__version__", *sorted(_ROOM_OF)]

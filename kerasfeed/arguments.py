@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from kerasfeed.order import Order, Sequential, Shuffled
 from kerasfeed.plan import Plan
 
 _WORD_HERE = {
@@ -21,8 +22,8 @@ _WORD_HERE = {
     "buffer_size": "max_queue_size (the shuffle itself needs no buffer)",
     "prefetch": "max_queue_size",
     "collate_fn": "nothing: scenes are stacked; shape them in the sequence's __getitem__",
-    "sampler": "shuffle=True",
-    "batch_sampler": "batch_size and shuffle=True",
+    "sampler": "order (kf.Sequential(), kf.Shuffled(), kf.BlockShuffled(...))",
+    "batch_sampler": "batch_size and order",
     "generator": "seed",
     "worker_init_fn": "an on_worker_begin(worker) method of the sequence",
     "persistent_workers": "nothing: workers stay until feed.close()",
@@ -112,6 +113,30 @@ def check_integer(name: str, value: Any, least: int, *, remedy: str = "") -> int
     if number < least:
         raise ValueError(f"{name} must be at least {least}, received {number}{remedy}")
     return number
+
+
+def check_order(order: Any, shuffle: bool) -> Order:
+    """The order that `order` and `shuffle` of a feed ask for.
+
+    Raises:
+        TypeError: `order` is not an `Order`.
+        ValueError: Both are given.
+    """
+    if order is None:
+        return Shuffled() if shuffle else Sequential()
+    if isinstance(order, type) and issubclass(order, Order):
+        raise TypeError(f"order needs an instance, received the class {order.__name__}: write {order.__name__}(...)")
+    if not isinstance(order, Order):
+        raise TypeError(
+            f"order must be kf.Sequential(), kf.Shuffled() or kf.BlockShuffled(block_size), received {order!r} of type "
+            f"{type(order).__name__}"
+        )
+    if shuffle:
+        raise ValueError(
+            f"order={order!r} and shuffle=True are two answers to one question; leave shuffle out (shuffle=True means "
+            "order=kf.Shuffled())"
+        )
+    return order
 
 
 def check_plan(plan: Plan) -> None:

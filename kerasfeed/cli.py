@@ -29,7 +29,7 @@ def main(argv: list[str] | None = None) -> int:
     """
     arguments = _parser().parse_args(argv)
     try:
-        return _demo(arguments)
+        return _rechunk(arguments) if arguments.command == "rechunk" else _demo(arguments)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
@@ -59,6 +59,26 @@ def _demo(arguments: argparse.Namespace) -> int:
     except DataError as error:
         print(f"kerasfeed demo: {error}", file=sys.stderr)
         return 2
+    return 0
+
+
+def _rechunk(arguments: argparse.Namespace) -> int:
+    from kerasfeed.readers.rechunk import rechunk
+
+    try:
+        report = rechunk(
+            arguments.path,
+            arguments.out,
+            arguments.dataset,
+            arguments.scenes_per_chunk,
+            arguments.compression,
+            overwrite=arguments.overwrite,
+        )
+    except (OSError, ValueError, KeyError) as error:
+        message = error.args[0] if isinstance(error, KeyError) else error  # str() of a KeyError quotes it
+        print(f"kerasfeed rechunk: {message}", file=sys.stderr)
+        return 2
+    print(report)
     return 0
 
 
@@ -110,7 +130,31 @@ def _parser() -> argparse.ArgumentParser:
     add("--batch-size", type=_positive, default=16, metavar="N", help="scenes in a batch")
     add("--points", type=_positive, default=512, metavar="N", help="points of each scene given to the model")
     add("--seed", type=_natural, default=0, metavar="N", help="behind weights, order and augmentation")
+    _add_rechunk(commands)
     return parser
+
+
+def _add_rechunk(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    rewrite = commands.add_parser(
+        "rechunk",
+        help="rewrite an HDF5 file so that scenes are read fast",
+        description="Copy an HDF5 file with datasets rewritten into chunks of whole scenes. OUT appears when it is "
+        "complete and compared, or not at all.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    add = rewrite.add_argument
+    add("path", type=Path, metavar="IN.h5", help="file to read")
+    add("out", type=Path, metavar="OUT.h5", help="file to write")
+    add("--dataset", action="append", metavar="NAME", help="dataset to rewrite, may be given again; by default all")
+    add("--scenes-per-chunk", type=_positive, default=1, metavar="N", help="scenes in a chunk")
+    add("--compression", type=_compression, default="gzip", metavar="C", help="gzip, 0 to 9 (its level), lzf or none")
+    add("--overwrite", action="store_true", help="replace OUT if it exists")
+
+
+def _compression(text: str) -> str | int | None:
+    if text.isdecimal():
+        return int(text)
+    return None if text == "none" else text
 
 
 def _positive(text: str) -> int:

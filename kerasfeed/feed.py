@@ -20,6 +20,7 @@ import numpy as np
 from kerasfeed.arguments import (
     WORKER_TYPES,
     check_integer,
+    check_order,
     check_plan,
     check_sequence,
     default_max_memory,
@@ -33,16 +34,17 @@ from kerasfeed.load.processes import ProcessLoader, processes_supported
 from kerasfeed.load.spawn import cores
 from kerasfeed.load.threads import ThreadLoader
 from kerasfeed.lookahead import KerasWindows, Window
-from kerasfeed.order import Sequential, Shuffled
+from kerasfeed.order import Order, Sequential
 from kerasfeed.plan import Plan
+from kerasfeed.shuffle_cost import CostWatch
 from kerasfeed.spec import ArraySpec, lists_as_tuples
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
 _ARGUMENTS = [
-    "sequence", "batch_size", "shuffle", "seed", "drop_remainder", "workers", "worker_type", "max_queue_size",
-    "max_memory", "shard_index", "shard_count",
+    "sequence", "batch_size", "shuffle", "order", "seed", "drop_remainder", "workers", "worker_type",
+    "max_queue_size", "max_memory", "shard_index", "shard_count",
 ]  # fmt: skip
 
 
@@ -54,6 +56,8 @@ class Feed(keras.utils.PyDataset):  # type: ignore[misc]
             an ndarray, a map-style dataset. The same structure, dtypes and number of axes for every index.
         batch_size: Scenes in a batch. None where each item is a batch already, as in a `keras.utils.PyDataset`.
         shuffle: Whether each epoch visits the scenes in a new random order; each exactly once.
+        order: The order of the scenes, instead of `shuffle`: `kerasfeed.Sequential()`, `kerasfeed.Shuffled()`, or
+            `kerasfeed.BlockShuffled(block_size)` for scenes that are cheap to read in blocks, such as HDF5 chunks.
         seed: Integer >= 0 behind the order and every scene's `rng`. None draws one, kept in `feed.seed`.
         drop_remainder: Whether to drop the last batch of an epoch when it is not full.
         workers: Concurrent `__getitem__` calls, whatever the batch size. 0 loads in the calling thread. "auto" is the
@@ -78,6 +82,7 @@ class Feed(keras.utils.PyDataset):  # type: ignore[misc]
         batch_size: int | None,
         *,
         shuffle: bool = False,
+        order: Order | None = None,
         seed: int | None = None,
         drop_remainder: bool = False,
         workers: int | Literal["auto"] = "auto",
@@ -103,8 +108,8 @@ class Feed(keras.utils.PyDataset):  # type: ignore[misc]
         shard_index = check_integer("shard_index", shard_index, 0)
         if shard_index >= shard_count:
             raise ValueError(f"shard_index must be below shard_count ({shard_count}), received {shard_index}")
-        order = Shuffled() if shuffle else Sequential()
-        self.plan = Plan(length, batch_size, order, self.seed, bool(drop_remainder), shard_index, shard_count)
+        chosen = check_order(order, shuffle)
+        self.plan = Plan(length, batch_size, chosen, self.seed, bool(drop_remainder), shard_index, shard_count)
         check_plan(self.plan)
         memory = default_max_memory() if max_memory is None else check_integer("max_memory", max_memory, 1)
         ahead = check_integer("max_queue_size", max_queue_size, 1)
@@ -113,6 +118,7 @@ class Feed(keras.utils.PyDataset):  # type: ignore[misc]
         self.sequence = sequence
         self._job = Job(sequence, self.plan, count, memory, ahead)
         self._loader = _make_loader(self._job, worker_type)
+        self._costs = CostWatch(chosen, self._loader.waste, self._loader.stats)
         self._clock = EpochClock()
         self._hooks = SequenceHooks(sequence, self._loader.refresh)
         self._hooked_epoch_runs = False
@@ -123,7 +129,7 @@ class Feed(keras.utils.PyDataset):  # type: ignore[misc]
         threads = 1 if not count or self._windows.supported() else max(2, 2 * math.ceil(count / self.plan.rows) + 2)
         super().__init__(workers=threads, use_multiprocessing=False, max_queue_size=ahead)
         self._arguments = {
-            "shuffle": shuffle, "seed": self.seed, "drop_remainder": drop_remainder, "workers": workers,
+            "shuffle": shuffle, "order": order, "seed": self.seed, "drop_remainder": drop_remainder, "workers": workers,
             "worker_type": worker_type, "max_queue_size": max_queue_size, "max_memory": max_memory,
             "shard_index": shard_index, "shard_count": shard_count,
         }  # fmt: skip
@@ -149,6 +155,8 @@ class Feed(keras.utils.PyDataset):  # type: ignore[misc]
         epoch = self._clock.current
         following = epoch + 1 if self._fit_goes_on else None
         window = self._windows.find(sys._getframe(1), step, self.submit, epoch, self.look_ahead, following)
+        if window is not None:
+            self._costs.check_steps(in_order=isinstance(window.steps, range))
         batch = self.submit(epoch, step).result() if window is None else window.take(step)
         self.request_log.finish(request, time.perf_counter())
         return lists_as_tuples(batch) if self._loader.spec.has_lists else batch
@@ -171,11 +179,13 @@ class Feed(keras.utils.PyDataset):  # type: ignore[misc]
                 yield window.take(step)
         finally:
             window.close()
+        self._costs.check()
         self._hooks.leave()
 
     def submit(self, epoch: int, step: int) -> "Future[Any]":
         """Promise the batch (epoch, step) without waiting; see `kerasfeed.load.Loader.submit`."""
         self._hooks.enter(epoch)
+        self._costs.check()
         return self._loader.submit(epoch, step)
 
     @property
@@ -308,7 +318,7 @@ class Feed(keras.utils.PyDataset):  # type: ignore[misc]
             ("scenes", f"{plan.length:,}"),
             ("batch size", str(plan.batch_size)),
             ("steps in an epoch", f"{plan.steps:,}"),
-            ("order", f"shuffled, seed {plan.seed}" if isinstance(plan.order, Shuffled) else "sequential"),
+            ("order", f"{plan.order}" + ("" if isinstance(plan.order, Sequential) else f", seed {plan.seed}")),
             ("workers", self._workers_text(stats)),
         ]
         try:

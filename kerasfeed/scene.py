@@ -99,10 +99,20 @@ class SceneSequence(ABC):
     without a batch axis. `__getitem__` must return the same structure, dtypes and number of axes for every index, and
     must be safe to call from several threads when the feed's workers are threads.
 
-    Three optional methods are used where a subclass defines them:
+    Optional methods, used where a subclass defines them:
 
+    * `read_into(index, out)`: writes the scene at `index` into `out`, which has the nesting of a scene with a writable
+      array for each field (0-d for a number): the scene's place in the batch, so that nothing is copied. Used where
+      every field has a fixed shape and is not text. It must write the bits that `__getitem__` gives, which is still
+      called to infer the spec, and once by each worker to compare.
     * `get_batch(indices)`: `indices` int64[B]; returns what stacking the B scenes would give, each field with a
-      leading axis of B. For data that is faster to read many scenes at a time.
+      leading axis of B. For data that is faster to read many scenes at a time. Takes precedence over `read_into`.
+    * `get_batch(indices, out=None)`: the same; where every field has a fixed shape and is not text, `out` holds the
+      scenes' places in the batch, each with a leading axis of B. It may write there and return None, or `out`.
+    * `read_ahead(indices)`: called before the scenes `indices` int64[B] are loaded, some time ahead, so that reading
+      can begin in the background. Must return at once. Worker threads: called with each batch by the thread that asks
+      for it. Worker processes: called in the worker with the scenes that it is about to load. What it raises is the
+      batch's error, as from `get_batch`; `self.rng` is not for use here.
     * `on_worker_begin(worker)`: called once by each worker before its first scene; `worker` has `index`, `count` and
       `worker_type`.
     * `on_worker_end()`: called once by each worker after its last scene.

@@ -11,6 +11,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
+from kerasfeed.costs import ReadCost
 from kerasfeed.plan import Plan
 from kerasfeed.spec import SceneSpec
 
@@ -94,3 +95,7 @@ class Loader(ABC):
     @abstractmethod
     def stats(self) -> LoaderStats:
         """A snapshot of counters."""
+
+    @abstractmethod
+    def waste(self) -> ReadCost | None:
+        """What one worker reads wastefully, as measured there; None as long as none does. Cheap: 1 us."""

@@ -25,19 +25,21 @@ class Place:
         epoch: Epoch number; None while the spec is inferred.
         step: Step number; None while the spec is inferred.
         worker: What loaded it, for example "worker process 1 (pid 4711)".
+        method: The method of the sequence that was given several indices.
     """
 
     indices: tuple[int, ...]
     epoch: int | None
     step: int | None
     worker: str
+    method: str = "get_batch"
 
     def __str__(self) -> str:
         if len(self.indices) == 1:
             scenes = f"scene {self.indices[0]}"
         else:
             shown = ", ".join(map(str, self.indices[:8])) + (", ..." if len(self.indices) > 8 else "")
-            scenes = f"scenes {shown} (get_batch)"
+            scenes = f"scenes {shown} ({self.method})"
         when = "while inferring the spec" if self.step is None else f"epoch {self.epoch}, step {self.step}"
         return f"kerasfeed: {scenes}, {when}, in {self.worker}"
 
@@ -52,6 +54,7 @@ class Failure:
         pickled: The exception by cloudpickle; None where it does not pickle.
         summary: Type and message, for when `pickled` is None.
         text: The worker's traceback, formatted.
+        method: The method that failed, where many were read at once.
     """
 
     index: int | None
@@ -59,6 +62,7 @@ class Failure:
     pickled: bytes | None
     summary: str
     text: str
+    method: str
 
 
 def to_failure(carrier: FailedSceneError) -> Failure:
@@ -72,7 +76,7 @@ def to_failure(carrier: FailedSceneError) -> Failure:
         pickle.loads(pickled)  # some exceptions pickle and then fail to load
     except Exception:  # noqa: BLE001 - whatever fails here, the summary and the text still travel
         pickled = None
-    return Failure(carrier.index, carrier.row, pickled, summary, text)
+    return Failure(carrier.index, carrier.row, pickled, summary, text, carrier.method)
 
 
 def from_failure(failure: Failure, place: Place) -> BaseException:

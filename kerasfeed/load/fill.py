@@ -1,7 +1,8 @@
 """Fill rows of a slot from a sequence: the one function that every loader runs, in whatever thread or process.
 
-Invariant: rows are written once, straight from what `__getitem__` returned; nothing is read twice and nothing but the
-rows asked for is touched. Values without a fixed place (text, rows too large for their place) are returned beside.
+Invariant: rows are written once, straight from what `__getitem__` returned, or by the sequence itself where it can;
+nothing is read twice but one scene of such a sequence, and nothing but the rows asked for is touched. Values without a
+fixed place (text, rows too large for their place) are returned beside.
 """
 
 from collections.abc import Callable
@@ -10,9 +11,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kerasfeed import costs
 from kerasfeed.errors import SpecError
+from kerasfeed.load.direct import (
+    ahead_reader,
+    batch_reader,
+    check_row,
+    is_direct,
+    row_of,
+    rows_of,
+    scene_writer,
+    takes_out,
+)
 from kerasfeed.load.layout import Layout, SlotView
-from kerasfeed.scene import SceneContext, SceneSequence, enter_context
+from kerasfeed.scene import SceneContext, enter_context
 from kerasfeed.spec import ArraySpec, SceneSpec, as_array, coerce, describe, flatten, structure_text
 
 # Values that stand beside the slot: field number -> row -> value.
@@ -21,12 +33,13 @@ _PYTHON_TYPE = {"b": bool, "i": int, "f": float, "c": complex}
 
 
 class FailedSceneError(Exception):
-    """Internal carrier: which scene failed; the user's exception is its cause."""
+    """Internal carrier: which scene failed, or which method given many; the user's exception is its cause."""
 
-    def __init__(self, index: int | None, row: int | None) -> None:
-        super().__init__(index, row)
+    def __init__(self, index: int | None, row: int | None, method: str = "get_batch") -> None:
+        super().__init__(index, row, method)
         self.index = index
         self.row = row
+        self.method = method
 
 
 class Cancelled(Exception):
@@ -34,13 +47,23 @@ class Cancelled(Exception):
 
 
 class Filler:
-    """Writes scenes of one sequence into slots of one layout."""
+    """Writes scenes of one sequence into slots of one layout.
+
+    Attributes:
+        meter: What reading these scenes has cost.
+    """
 
     def __init__(self, sequence: Any, layout: Layout) -> None:
+        self.meter = costs.Meter()
         self._sequence = sequence
         self._spec = layout.spec
         self._row_bytes = layout.row_bytes
         self._get_batch = batch_reader(sequence) if layout.batched else None
+        direct = is_direct(layout.spec)
+        self._takes_out = self._get_batch is not None and direct and takes_out(self._get_batch)
+        self._read_into = scene_writer(sequence) if direct else None
+        self._read_ahead = ahead_reader(sequence)
+        self._checked = False  # whether a scene that the sequence wrote has been compared with __getitem__
         # Raises a ValueError where the nesting differs; five times faster than flattening and comparing.
         self._leaves_of = layout.spec.treespec.flatten_up_to
         self._checks = [
@@ -79,16 +102,16 @@ class Filler:
         """
         beside: Beside = {}
         indices = view.indices[start:stop].tolist()
-        previous = enter_context(context)
+        previous, previous_meter = enter_context(context), costs.enter(self.meter)
         row, index = start, None
         try:
             if self._get_batch is not None and view.control[0] != serial:
                 context.move_to(None)
                 if note_index is not None:
                     note_index(indices[0])
-                self._write_batch(view, start, stop, self._get_batch(view.indices[start:stop].copy()), beside)
+                self._load_batch(view, start, stop, context, beside)
                 return beside
-            control, sequence = view.control, self._sequence
+            control, sequence, read_into = view.control, self._sequence, self._read_into
             places = [(view.fields[check[0]], *check) for check in self._checks]
             for row, index in enumerate(indices, start):
                 if control[0] == serial:
@@ -96,14 +119,57 @@ class Filler:
                 context.move_to(index)
                 if note_index is not None:
                     note_index(index)
-                self._write_scene(view, row, sequence[index], places, beside)
+                if read_into is None:
+                    self._write_scene(view, row, sequence[index], places, beside)
+                    continue
+                read_into(index, row_of(self._spec, view, row))
+                if not self._checked:
+                    self._check(view, row, context, "read_into")
         except Cancelled:
             raise
         except BaseException as error:
             raise FailedSceneError(index, None if index is None else row) from error
         finally:
             enter_context(previous)
+            costs.enter(previous_meter)
+            self.meter.note_scenes(stop - start)
         return beside
+
+    def read_ahead(self, indices: NDArray[np.int64]) -> None:
+        """Tell the sequence, if it cares, which scenes will be loaded soon.
+
+        Raises:
+            FailedSceneError: The cause is the sequence's exception.
+        """
+        if self._read_ahead is None:
+            return
+        previous = costs.enter(self.meter)
+        try:
+            self._read_ahead(indices.copy())
+        except BaseException as error:
+            raise FailedSceneError(None, None, "read_ahead") from error
+        finally:
+            costs.enter(previous)
+
+    def _check(self, view: SlotView, row: int, context: SceneContext, method: str) -> None:
+        index = int(view.indices[row])
+        context.move_to(index)  # the scene's random numbers from their beginning
+        scene = self._sequence[index]
+        check_row(self._spec, view, row, scene, method)
+        self._checked = True
+
+    def _load_batch(self, view: SlotView, start: int, stop: int, context: SceneContext, beside: Beside) -> None:
+        assert self._get_batch is not None
+        indices = view.indices[start:stop].copy()
+        if not self._takes_out:
+            self._write_batch(view, start, stop, self._get_batch(indices), None, beside)
+            return
+        out = rows_of(self._spec, view, start, stop)
+        batch = self._get_batch(indices, out=out)
+        if batch is not None:
+            self._write_batch(view, start, stop, batch, flatten(out)[0], beside)
+        if not self._checked:
+            self._check(view, start, context, "get_batch")
 
     def _write_scene(self, view: SlotView, row: int, scene: Any, places: list[Any], beside: Beside) -> None:
         try:
@@ -150,7 +216,10 @@ class Filler:
         target = np.ndarray(array.shape, array.dtype, buffer=view.fields[number].data, offset=row * array.nbytes)
         target[...] = array
 
-    def _write_batch(self, view: SlotView, start: int, stop: int, batch: Any, beside: Beside) -> None:
+    def _write_batch(
+        self, view: SlotView, start: int, stop: int, batch: Any, written: list[Any] | None, beside: Beside
+    ) -> None:
+        """Copy what `get_batch` returned, save the leaves that are the arrays `written`, which it was given."""
         count = stop - start
         leaves, treespec = flatten(batch)
         if treespec != self._spec.treespec:
@@ -159,6 +228,8 @@ class Filler:
                 f"{structure_text(self._spec.treespec)}. Return the same nesting from both"
             )
         for leaf, (number, field, _, _, _) in zip(leaves, self._checks, strict=True):
+            if written is not None and leaf is written[number]:
+                continue
             path = self._spec.paths[number]
             array = as_array(leaf, path)
             if isinstance(array, str | bytes) or array.ndim == 0 or len(array) != count:
@@ -188,13 +259,6 @@ class Filler:
 def _weakened(value: Any, field: ArraySpec) -> Any:
     # A column of Python numbers comes back from get_batch as an array; its scalars may be promoted like the numbers.
     return value.item() if field.weak and isinstance(value, np.generic) else value
-
-
-def batch_reader(sequence: Any) -> Callable[[NDArray[np.int64]], Any] | None:
-    """The sequence's `get_batch`, where it is a SceneSequence that defines one."""
-    if isinstance(sequence, SceneSequence):
-        return getattr(sequence, "get_batch", None)
-    return None
 
 
 def probe(sequence: Any, index: int, seed: int) -> SceneSpec:

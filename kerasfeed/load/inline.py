@@ -9,6 +9,10 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from kerasfeed.costs import ReadCost
 from kerasfeed.errors import FeedClosedError, WorkerStartError
 from kerasfeed.load import Job, Loader, LoaderStats
 from kerasfeed.load.batch import BatchInProgress
@@ -49,6 +53,9 @@ class InlineLoader(Loader):
         """Load the batch now; see `Loader.submit`."""
         indices = self._job.plan.indices(epoch, step)
         pool, filler = self._ready()
+        failed_ahead = read_ahead(filler, epoch, step, indices, _WORKER)
+        if failed_ahead is not None:
+            return failed_ahead
         slot = pool.acquire()
         batch = BatchInProgress(slot, epoch, step, len(indices))
         slot.view.indices[: len(indices)] = indices
@@ -105,6 +112,26 @@ class InlineLoader(Loader):
         """See `Loader.stats`."""
         total, nbytes = (self._pool.total, self._pool.layout.nbytes) if self._pool else (0, 0)
         return LoaderStats("inline", 1, self._batches, self._copied, total, nbytes)
+
+    def waste(self) -> ReadCost | None:
+        """See `Loader.waste`."""
+        return self._filler.meter.waste() if self._filler else None
+
+
+def read_ahead(filler: Filler, epoch: int, step: int, indices: NDArray[np.int64], worker: str) -> Future[Any] | None:
+    """Announce a batch to the sequence; returns a failed future where the sequence raises."""
+    try:
+        filler.read_ahead(indices)
+    except FailedSceneError as carrier:
+        error = carrier.__cause__
+        assert error is not None
+        if not isinstance(error, Exception):
+            raise error from None
+        future: Future[Any] = Future()
+        place = Place(tuple(indices.tolist()), epoch, step, worker, carrier.method)
+        future.set_exception(for_consumer(error, place))
+        return future
+    return None
 
 
 def refuse_after_fork(owner: int) -> None:

@@ -9,7 +9,9 @@ import enum
 import select
 import struct
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from kerasfeed.costs import ReadCost
 
 _TASK = struct.Struct("=11q")
 _RESULT = struct.Struct("=4qd")
@@ -117,6 +119,19 @@ def decode_results(data: bytes) -> list[Result]:
     if len(data) % RESULT_BYTES:
         raise ValueError(f"results come in records of {RESULT_BYTES} bytes, received {len(data)} bytes")
     return list(map(Result._make, _RESULT.iter_unpack(data)))
+
+
+@dataclass(frozen=True)
+class Wasteful:
+    """The payload of loaded rows, and with it what the worker found that they cost. Sent once by a worker.
+
+    Attributes:
+        payload: Values that stand beside the slot, or None.
+        cost: What the worker reads wastefully.
+    """
+
+    payload: Any
+    cost: ReadCost
 
 
 @dataclass(frozen=True)

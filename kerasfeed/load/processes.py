@@ -12,6 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
+from kerasfeed.costs import ReadCost
 from kerasfeed.errors import FeedClosedError, WorkerDiedError
 from kerasfeed.load import Job, Loader, LoaderStats
 from kerasfeed.load.inline import refuse_after_fork
@@ -115,6 +116,11 @@ class ProcessLoader(Loader):
             pool.layout.nbytes if pool else 0,
             session.pids() if session else (),
         )
+
+    def waste(self) -> ReadCost | None:
+        """See `Loader.waste`; the first that a worker reported."""
+        session = self._sessions[0] if self._sessions else None
+        return session.waste if session else None
 
 
 def _close_all(sessions: list[Session]) -> None:

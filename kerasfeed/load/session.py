@@ -16,13 +16,14 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
+from kerasfeed.costs import ReadCost
 from kerasfeed.errors import FeedClosedError, KerasfeedError, WorkerDiedError, WorkerStartError
 from kerasfeed.load import Job
 from kerasfeed.load.batch import BatchInProgress, Pace
 from kerasfeed.load.bulletin import Bulletin, Topic
 from kerasfeed.load.failure import Failure, Place, from_failure
 from kerasfeed.load.inline import layout_for
-from kerasfeed.load.messages import Kind, Result, Start, Status, Task
+from kerasfeed.load.messages import Kind, Result, Start, Status, Task, Wasteful
 from kerasfeed.load.pipes import Pipes
 from kerasfeed.load.slots import Arena, SlotPool
 from kerasfeed.load.spawn import WorkerHandle, cores, end_workers, start_worker
@@ -64,6 +65,7 @@ class Session:
         self.version = 0
         self.batches = 0
         self.copied = 0
+        self.waste: ReadCost | None = None
         self.workers: list[WorkerHandle] = []
         self._owner = os.getpid()
         self._closed = False
@@ -281,9 +283,11 @@ class Session:
 
     def _finish_rows(self, work: _Load, result: Result, payload: Any, handle: WorkerHandle) -> None:
         batch, start, stop = work.batch, work.start, work.stop
+        if isinstance(payload, Wasteful):
+            self.waste, payload = payload.cost, payload.payload
         if isinstance(payload, Failure):
             indices = (payload.index,) if payload.index is not None else _indices(work)
-            place = Place(indices, batch.epoch, batch.step, _name(handle))
+            place = Place(indices, batch.epoch, batch.step, _name(handle), payload.method)
             complete = batch.fail(start, stop, payload.row or start, from_failure(payload, place))
         else:
             complete = batch.add(start, stop, payload or {})

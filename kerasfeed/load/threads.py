@@ -14,12 +14,13 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
+from kerasfeed.costs import ReadCost
 from kerasfeed.errors import FeedClosedError, WorkerStartError
 from kerasfeed.load import Job, Loader, LoaderStats
 from kerasfeed.load.batch import BatchInProgress, Pace
 from kerasfeed.load.failure import Place, for_consumer
 from kerasfeed.load.fill import Cancelled, FailedSceneError, Filler, probe
-from kerasfeed.load.inline import layout_for, refuse_after_fork
+from kerasfeed.load.inline import layout_for, read_ahead, refuse_after_fork
 from kerasfeed.load.layout import Layout
 from kerasfeed.load.slots import Arena, SlotPool
 from kerasfeed.scene import SceneContext, Worker, optional_method
@@ -202,6 +203,10 @@ class ThreadLoader(Loader):
         indices = self._job.plan.indices(epoch, step)
         session = self._ready()
         assert session.pool is not None
+        assert session.filler is not None
+        failed_ahead = read_ahead(session.filler, epoch, step, indices, "the thread that asked for the batch")
+        if failed_ahead is not None:
+            return failed_ahead
         slot = session.pool.acquire()
         slot.view.indices[: len(indices)] = indices
         batch = BatchInProgress(slot, epoch, step, len(indices))
@@ -254,6 +259,11 @@ class ThreadLoader(Loader):
             pool.total if pool else 0,
             pool.layout.nbytes if pool else 0,
         )
+
+    def waste(self) -> ReadCost | None:
+        """See `Loader.waste`."""
+        session = self._sessions[0] if self._sessions else None
+        return session.filler.meter.waste() if session and session.filler else None
 
 
 def _close_all(sessions: list[_Session]) -> None:

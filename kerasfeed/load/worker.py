@@ -22,7 +22,7 @@ from kerasfeed.load.bulletin import Bulletin, Topic
 from kerasfeed.load.failure import to_failure
 from kerasfeed.load.fill import Cancelled, FailedSceneError, Filler, probe
 from kerasfeed.load.layout import Layout, SlotView
-from kerasfeed.load.messages import TASK_BYTES, Kind, Result, Start, Status, Task
+from kerasfeed.load.messages import TASK_BYTES, Kind, Result, Start, Status, Task, Wasteful
 from kerasfeed.scene import SceneContext, Worker, optional_method
 
 
@@ -44,6 +44,7 @@ class WorkerProcess:
         self._filler: Filler | None = None
         self._segments: dict[int, mmap.mmap] = {}
         self._views: dict[tuple[int, int], SlotView] = {}
+        self._told_of_waste = False
 
     def run(self, link: socket.socket) -> None:
         """Serve tasks until the parent closes the pipe; payloads go over `link`."""
@@ -90,7 +91,7 @@ class WorkerProcess:
                 self._line[1] = task.start
                 payload: Any = probe(self._sequence, task.start, self._seed)
             else:
-                payload = self._load(task) or None
+                payload = self._with_waste(self._load(task) or None)
             self._report(link, Status.DONE, task.number, time.perf_counter() - started, payload)
         except Cancelled:
             self._report(link, Status.CANCELLED, task.number, 0.0)
@@ -121,7 +122,16 @@ class WorkerProcess:
             view = SlotView(self._layout, memory, task.slot_offset)
             self._views[(task.segment_offset, task.slot_offset)] = view
         context = SceneContext(self._seed, task.epoch)
+        if task.stop - task.start > 1:  # not the whole batch: other workers, with caches of their own, load the rest
+            self._filler.read_ahead(view.indices[task.start : task.stop])
         return self._filler.fill(view, task.start, task.stop, task.serial, context, self._note_index)
+
+    def _with_waste(self, payload: Any) -> Any:
+        waste = self._filler.meter.waste() if self._filler and not self._told_of_waste else None
+        if waste is None:
+            return payload
+        self._told_of_waste = True
+        return Wasteful(payload, waste)
 
     def _note_index(self, index: int) -> None:
         self._line[1] = index

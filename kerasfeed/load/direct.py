@@ -1,0 +1,92 @@
+"""Sequences that write into the slot themselves: what they are given, and the check that they write the scene.
+
+Invariant: a slot filled through `read_into(index, out)` or `get_batch(indices, out)` holds the bits that `__getitem__`
+would have given. A sequence that breaks this is found out at the first scene, which is read both ways.
+"""
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kerasfeed.errors import SpecError
+from kerasfeed.load.layout import SlotView
+from kerasfeed.scene import SceneSequence, optional_method
+from kerasfeed.spec import SceneSpec, coerce, flatten, structure_text
+
+ReadInto = Callable[[int, Any], Any]
+ReadAhead = Callable[[NDArray[np.int64]], Any]
+
+
+def batch_reader(sequence: Any) -> Callable[..., Any] | None:
+    """The sequence's `get_batch`, where it is a SceneSequence that defines one."""
+    if isinstance(sequence, SceneSequence):
+        return getattr(sequence, "get_batch", None)
+    return None
+
+
+def scene_writer(sequence: Any) -> ReadInto | None:
+    """The sequence's `read_into(index, out)`, where it defines one with that second parameter."""
+    method = optional_method(sequence, "read_into")
+    return method if method is not None and takes_out(method) else None
+
+
+def ahead_reader(sequence: Any) -> ReadAhead | None:
+    """The sequence's `read_ahead(indices)`, where it defines one."""
+    return optional_method(sequence, "read_ahead")  # type: ignore[no-any-return]
+
+
+def takes_out(method: Callable[..., Any]) -> bool:
+    """Whether `method` has a parameter named `out`."""
+    try:
+        return "out" in inspect.signature(method).parameters
+    except (TypeError, ValueError):  # compiled, and silent about its parameters
+        return False
+
+
+def is_direct(spec: SceneSpec) -> bool:
+    """Whether every field has a fixed place in a slot, so that a sequence can be given views of a row."""
+    return all(field.is_fixed for field in spec.fields)
+
+
+def row_of(spec: SceneSpec, view: SlotView, row: int) -> Any:
+    """One row of a slot, nested as the scene is: writable arrays, 0-d for numbers."""
+    return spec.unflatten([field[row, ...] for field in view.fields])
+
+
+def rows_of(spec: SceneSpec, view: SlotView, start: int, stop: int) -> Any:
+    """Rows [start, stop) of a slot, nested as the scene is: writable arrays with a leading axis."""
+    return spec.unflatten([field[start:stop] for field in view.fields])
+
+
+def check_row(spec: SceneSpec, view: SlotView, row: int, scene: Any, method: str) -> None:
+    """Compare a row that `method` wrote with the same scene from `__getitem__`.
+
+    Raises:
+        SpecError: They differ; the message names index and field.
+    """
+    index = view.indices[row]
+    leaves, treespec = flatten(scene)
+    if treespec != spec.treespec:
+        raise SpecError(
+            f"scene {index}: expected the structure {structure_text(spec.treespec)}, received "
+            f"{structure_text(treespec)}. Return the same nesting for every index"
+        )
+    for path, field, leaf, target in zip(spec.paths, spec.fields, leaves, view.fields, strict=True):
+        try:
+            expected = np.asarray(coerce(leaf, field, path))
+        except SpecError as error:
+            raise SpecError(f"scene {index}: {error}") from None
+        if expected.tobytes() != target[row, ...].tobytes():
+            raise SpecError(
+                f"scene {index}, field {path!r}: {method} wrote {_short(target[row, ...])}, __getitem__ returns "
+                f"{_short(expected)}. Both must give the same bits for every index: write every element of `out`, and "
+                "draw random numbers from self.rng in the same order"
+            )
+
+
+def _short(array: NDArray[Any]) -> str:
+    text = np.array2string(array.ravel()[:6], separator=", ", threshold=6)
+    return text if array.size <= 6 else text.removesuffix("]") + ", ...]"

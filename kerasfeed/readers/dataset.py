@@ -1,0 +1,286 @@
+"""A dataset as users hold it.
+
+Invariant: whatever reads it, a selection gives what h5py gives, or what NumPy gives where h5py gives up. Every access
+holds the open file while it lasts, so that no `close()` in another thread ends it.
+"""
+
+import math
+import weakref
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kerasfeed.readers import fallback
+from kerasfeed.readers.codecs import DecodeError
+from kerasfeed.readers.layout import ReaderChoice
+from kerasfeed.readers.messages import named
+from kerasfeed.readers.registry import OpenDataset, SharedFile
+from kerasfeed.readers.selection import Selection, checked_place, checked_places, plan, rows
+from kerasfeed.readers.stats import ReadStats
+
+if TYPE_CHECKING:
+    from kerasfeed.readers.hdf5 import HDF5File
+
+
+class HDF5Dataset:
+    """One dataset of an `HDF5File`; pickles with it. Safe to use from several threads."""
+
+    def __init__(self, file: "HDF5File", name: str) -> None:
+        self.file = file
+        self.name = name
+        self._cached: tuple[Any, OpenDataset] | None = None
+
+    def _open(self) -> tuple[SharedFile, OpenDataset]:
+        shared = self.file._open()
+        cached = self._cached
+        if cached is None or cached[0] is not shared.handle:
+            opened = shared.dataset(self.name, self.file._cache_limit)
+            if opened is None:
+                raise self.file._unknown(self.name)
+            cached = self._cached = (shared.handle, opened)
+        if shared.how.swmr:
+            cached[1].handle.id.refresh()  # rows that the writer added since
+        return shared, cached[1]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Sizes of the axes; None for a null dataset, which holds nothing at all."""
+        shape = self._open()[1].handle.shape
+        return None if shape is None else tuple(shape)  # type: ignore[return-value]
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """NumPy dtype as stored."""
+        return self._open()[1].handle.dtype  # type: ignore[no-any-return]
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.shape or ())
+
+    @property
+    def size(self) -> int:
+        """Number of items."""
+        shape = self._open()[1].handle.shape
+        return 0 if shape is None else math.prod(shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all items, decoded."""
+        return self.size * self.dtype.itemsize
+
+    @property
+    def chunks(self) -> tuple[int, ...] | None:
+        """Sizes of a storage chunk; None where storage is contiguous."""
+        return self._open()[1].handle.chunks  # type: ignore[no-any-return]
+
+    @property
+    def block_size(self) -> int:
+        """Rows of axis 0 that are cheap to read together: those of one chunk; 1 where storage is contiguous."""
+        chunks = self.chunks
+        return max(1, chunks[0]) if chunks else 1
+
+    @property
+    def attrs(self) -> dict[str, Any]:
+        """The dataset's attributes."""
+        return dict(self._open()[1].handle.attrs)
+
+    @property
+    def reader(self) -> ReaderChoice:
+        """Who reads this dataset: `kind` "direct" or "h5py", and the `reason` for the latter; `str` gives both."""
+        return self._open()[1].choice
+
+    def stats(self) -> ReadStats:
+        """What reading this dataset has cost this process since the file was opened, as a snapshot."""
+        return self._open()[1].counters.snapshot()
+
+    def __len__(self) -> int:
+        return len(self._open()[1].handle)
+
+    def __iter__(self) -> Iterator[Any]:
+        for index in range(len(self)):
+            yield self[index]
+
+    def __getitem__(self, selection: Any) -> Any:
+        """Read a selection.
+
+        Integers, slices, Ellipsis, masks, sorted lists and names of fields mean what they mean to h5py. Beyond that,
+        with NumPy's meaning: lists may be unsorted and have repeats, steps may be negative, and a mask may cover
+        several axes. As in h5py, each axis is selected on its own, and only one may have a list or mask.
+
+        Returns:
+            An array of the dataset's dtype that may be written; a scalar where h5py gives one.
+
+        Raises:
+            IndexError: The selection is out of range; names dataset, axis and size.
+            OSError: The file is damaged, gone or changed; the message names it.
+        """
+        shared, opened = self._open()
+        try:
+            reader = opened.reader
+            if reader is None:
+                return self._by_h5py(opened, selection)
+            shape = opened.handle.shape
+            if type(selection) is int:
+                place = selection if 0 <= selection < shape[0] else checked_place(selection, shape[0], 0, self._where)
+                try:
+                    return reader.row(place)
+                except (DecodeError, OSError):
+                    return self._after_error(shared, opened, selection)
+            planned = plan(selection, shape, self._where)
+            if planned is None:
+                opened.counters.fall_back()
+                return opened.handle[selection]
+            out = np.empty(planned.shape, opened.handle.dtype)
+            if planned.size:
+                try:
+                    reader.read(planned, out)
+                except (DecodeError, OSError):
+                    return self._after_error(shared, opened, selection)
+            return out if out.ndim else out[()]
+        except Exception as error:  # noqa: BLE001  # raised again, with the names
+            self._fail(error, f"[{selection!r}]")
+
+    def read_into(self, selection: Any, out: NDArray[Any]) -> None:
+        """Read a selection into an array that exists already, such as a row of a batch.
+
+        Args:
+            selection: As for `dataset[selection]`.
+            out: Writable array of exactly the selection's shape, of the dataset's dtype (either byte order). Where it
+                is C-contiguous, whole chunks and contiguous data go there without a copy in between.
+
+        Raises:
+            TypeError: `out` is no array or of another dtype.
+            ValueError: `out` is read-only or of another shape.
+            IndexError, OSError: As `dataset[selection]`.
+        """
+        shared, opened = self._open()
+        try:
+            dtype = opened.handle.dtype
+            self._check_out(out, dtype)
+            shape = opened.handle.shape
+            planned = None if shape is None else plan(selection, shape, self._where)
+            if planned is not None and planned.shape != out.shape:
+                raise self._wrong_shape(planned.shape, out)
+            if opened.reader is None or planned is None:
+                self._put(fallback.read(opened.handle, selection, planned), out)
+            else:
+                self._read_planned(shared, opened, selection, planned, out)
+        except Exception as error:  # noqa: BLE001  # raised again, with the names
+            self._fail(error, f"[{selection!r}]")
+
+    def take(self, indices: Any, out: NDArray[Any] | None = None) -> NDArray[Any]:
+        """Many rows of axis 0 at once, each chunk read once, several chunks at a time.
+
+        Args:
+            indices: Integers in one axis, in any order, repeats and negative ones allowed.
+            out: Where the rows go: writable [len(indices), *shape[1:]] of the dataset's dtype. A new array by default.
+
+        Returns:
+            `out`, or the new array: row k is `dataset[indices[k]]`.
+
+        Raises:
+            IndexError, TypeError, ValueError, OSError: As `read_into`.
+        """
+        shared, opened = self._open()
+        try:
+            handle = opened.handle
+            if not handle.shape:
+                raise TypeError(f"{self._where} has no axis to take rows of")
+            places = checked_places(indices, handle.shape[0], 0, self._where)
+            planned = rows(places, handle.shape)
+            if out is not None:
+                self._check_out(out, handle.dtype)
+                if out.shape != planned.shape:
+                    raise self._wrong_shape(planned.shape, out)
+            if opened.reader is None:
+                found = fallback.read(handle, places, planned)
+                if out is None:
+                    return found  # type: ignore[no-any-return]
+                self._put(found, out)
+                return out
+            result = np.empty(planned.shape, handle.dtype) if out is None else out
+            self._read_planned(shared, opened, places, planned, result)
+            return result
+        except Exception as error:  # noqa: BLE001  # raised again, with the names
+            self._fail(error, ".take(...)")
+
+    def read_ahead(self, indices: Any) -> None:
+        """Begin to decode the chunks of these rows on other threads, as far as half of the cache holds them.
+
+        Returns at once and raises nothing: what is wrong with an index or a chunk shows when it is read.
+
+        Args:
+            indices: Integers in one axis: rows that will be read soon.
+        """
+        try:
+            shared, opened = self._open()
+            if opened.reader is not None:
+                places = checked_places(indices, opened.handle.shape[0], 0, self._where)
+                opened.reader.ahead(places, weakref.ref(shared))
+        except Exception:  # noqa: BLE001  # the read itself will tell, where it can be handled
+            return
+
+    def _read_planned(
+        self, shared: SharedFile, opened: OpenDataset, selection: Any, planned: Selection, out: NDArray[Any]
+    ) -> None:
+        if not planned.size:
+            return
+        assert opened.reader is not None
+        try:
+            opened.reader.read(planned, out)
+        except (DecodeError, OSError):
+            self._put(self._after_error(shared, opened, selection), out)
+
+    def _by_h5py(self, opened: OpenDataset, selection: Any) -> Any:
+        shape = opened.handle.shape
+        return fallback.read(opened.handle, selection, plan(selection, shape, self._where) if shape else None)
+
+    def _after_error(self, shared: SharedFile, opened: OpenDataset, selection: Any) -> Any:
+        """h5py's answer, or its error, where the direct reader failed on a file that did not change."""
+        if shared.source is not None:
+            shared.source.check(now=True)
+        opened.counters.fall_back()
+        return self._by_h5py(opened, selection)
+
+    @property
+    def _where(self) -> str:
+        return f"dataset {self.name!r}"
+
+    def _fail(self, error: Exception, what: str) -> NoReturn:
+        if isinstance(error, OSError):
+            raise named(error, f"cannot read {self.name!r}{what} of {self.file.path!r}: {error}") from error
+        error.add_note(f"kerasfeed: reading {self.name!r}{what} of {self.file.path!r}")
+        raise error
+
+    def _check_out(self, out: Any, dtype: np.dtype[Any]) -> None:
+        if not isinstance(out, np.ndarray):
+            raise TypeError(f"out must be a NumPy array, received {type(out).__name__}")
+        if out.dtype.newbyteorder("=") != dtype.newbyteorder("="):
+            raise TypeError(f"out must be of dtype {dtype}, as {self._where} is, received {out.dtype}")
+        if not out.flags.writeable:
+            raise ValueError("out is read-only; pass an array that may be written")
+
+    def _wrong_shape(self, shape: tuple[int, ...], out: NDArray[Any]) -> ValueError:
+        return ValueError(f"out must have the shape {shape} of what is read, received {out.shape}")
+
+    def _put(self, found: Any, out: NDArray[Any]) -> None:
+        if np.shape(found) != out.shape:
+            raise self._wrong_shape(np.shape(found), out)
+        out[...] = found
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        if copy is False:
+            raise ValueError(f"{self!r} must be read to become an array; it cannot be had without a copy")
+        return np.asarray(self[...], dtype=dtype)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"file": self.file, "name": self.name}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.file, self.name, self._cached = state["file"], state["name"], None
+
+    def __repr__(self) -> str:
+        return f"HDF5Dataset({self.name!r}, shape={self.shape}, dtype={self.dtype}, file={self.file.path!r})"

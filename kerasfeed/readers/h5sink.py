@@ -1,0 +1,201 @@
+"""A new HDF5 file that appears under its name only when it is complete, and the way there.
+
+Invariant: HDF5 is never told that a write failed. It would leave a file that cannot be closed and end the process with
+a segmentation fault at exit (h5py issue 914, seen with h5py 3.14 and HDF5 1.14.6). What could not be written is kept in
+memory instead, so that the file can be closed in order, and the error is raised here.
+"""
+
+import contextlib
+import io
+import os
+import secrets
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+Result = TypeVar("Result")
+
+
+class Sink(io.RawIOBase):
+    """A file for h5py's file-object driver that notes errors of the system instead of raising them.
+
+    Attributes:
+        error: The first error; the file is then worthless, and whoever writes must stop and close it soon.
+    """
+
+    def __init__(self, fd: int) -> None:
+        super().__init__()
+        self.error: OSError | None = None
+        self._fd = fd
+        self._place = 0
+        self._kept: list[tuple[int, bytes]] = []
+
+    def check(self) -> None:
+        """Raise the first error, if any."""
+        if self.error is not None:
+            raise self.error
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Set the place of the next read or write."""
+        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._place}.get(whence)
+        self._place = (self._size() if start is None else start) + offset
+        return self._place
+
+    def _size(self) -> int:
+        return max([os.fstat(self._fd).st_size, *(start + len(data) for start, data in self._kept)])
+
+    def tell(self) -> int:
+        """The place of the next read or write."""
+        return self._place
+
+    def write(self, data: Any) -> int:
+        """Write all of `data`, on the disk if possible."""
+        view = memoryview(data).cast("B")
+        done = 0
+        try:
+            while done < len(view) and self.error is None:
+                done += os.pwrite(self._fd, view[done:], self._place + done)
+        except OSError as error:
+            self.error = error
+        if done < len(view):
+            self._kept.append((self._place + done, bytes(view[done:])))
+        self._place += len(view)
+        return len(view)
+
+    def readinto(self, target: Any) -> int:
+        """Read what was written; zeros where nothing was."""
+        view = memoryview(target).cast("B")
+        done = 0
+        while done < len(view):
+            data = os.pread(self._fd, len(view) - done, self._place + done)
+            if not data:
+                break
+            view[done : done + len(data)] = data
+            done += len(data)
+        view[done:] = bytes(len(view) - done)
+        for start, data in self._kept:
+            first, last = max(start, self._place), min(start + len(data), self._place + len(view))
+            if first < last:
+                view[first - self._place : last - self._place] = data[first - start : last - start]
+        self._place += len(view)
+        return len(view)
+
+    def truncate(self, size: int | None = None) -> int:
+        """Set the size of the file."""
+        size = self._place if size is None else size
+        try:
+            if self.error is None:
+                os.ftruncate(self._fd, size)
+        except OSError as error:
+            self.error = error
+        return size
+
+    def readable(self) -> bool:
+        """See `io.IOBase`."""
+        return True
+
+    def writable(self) -> bool:
+        """See `io.IOBase`."""
+        return True
+
+    def seekable(self) -> bool:
+        """See `io.IOBase`."""
+        return True
+
+
+@contextlib.contextmanager
+def appearing(out: Path, *, overwrite: bool) -> Iterator[tuple[Path, int]]:
+    """A temporary file beside `out` (path and descriptor) that takes its name when the block ends without an error.
+
+    It is written through to the disk before it is renamed. After an error, Ctrl-C included, nothing of it is left and
+    `out` is what it was.
+
+    Raises:
+        FileExistsError: `out` exists, now or at the end, and `overwrite` is False.
+        OSError: The folder does not exist or cannot be written to.
+    """
+    out = Path(os.path.realpath(out))  # a symbolic link stays one
+    if not overwrite and out.exists():
+        raise FileExistsError(f"{str(out)!r} exists already; write to another file, or replace it with overwrite=True")
+    if out.is_dir():
+        raise IsADirectoryError(f"{str(out)!r} is a folder; name a file")
+    if not out.parent.is_dir():
+        raise FileNotFoundError(f"there is no folder {str(out.parent)!r} to write {out.name!r} to; make it first")
+    part = out.with_name(f".{out.name}.{secrets.token_hex(4)}.part")
+    fd = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    try:
+        try:
+            yield part, fd
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        _rename(part, out, overwrite=overwrite)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+    folder = os.open(out.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)  # else the new name may be lost with the power
+    except OSError:
+        pass  # some network file systems cannot; the file itself is safe
+    finally:
+        os.close(folder)
+
+
+def _rename(part: Path, out: Path, *, overwrite: bool) -> None:
+    if overwrite:
+        part.replace(out)
+        return
+    try:
+        os.link(part, out)  # unlike a rename, refuses a name that somebody took meanwhile
+    except FileExistsError:
+        raise FileExistsError(f"{str(out)!r} was made by somebody else meanwhile; it is left as it is") from None
+    except OSError:  # a file system without hard links
+        part.rename(out)
+    else:
+        part.unlink()
+
+
+def interruptible(job: Callable[[Callable[[], None]], Result]) -> Result:
+    """Run `job(check)` on a thread of its own and wait; `check()` raises there once this thread is interrupted.
+
+    So Ctrl-C never strikes inside a callback of HDF5. It is raised here after the job has ended.
+
+    Raises:
+        BaseException: What interrupted the wait, or what the job raised.
+    """
+    stop, ended = threading.Event(), threading.Event()
+    results: list[Result] = []
+    errors: list[BaseException] = []
+
+    def check() -> None:
+        if stop.is_set():
+            raise _InterruptedError
+
+    def run() -> None:
+        try:
+            results.append(job(check))
+        except BaseException as error:  # noqa: BLE001 - raised by whoever waits
+            errors.append(error)
+        finally:
+            ended.set()
+
+    # Not joined: Python 3.11 takes a thread whose join was interrupted for one that has ended.
+    thread = threading.Thread(target=run, name="kerasfeed-rechunk")
+    try:
+        thread.start()
+        ended.wait()
+    except BaseException:
+        stop.set()
+        while thread.ident is not None and not ended.is_set():
+            with contextlib.suppress(KeyboardInterrupt):  # pressed again: it is stopping already
+                ended.wait()
+        raise
+    if errors:
+        raise errors[0]
+    return results[0]
+
+
+class _InterruptedError(Exception):
+    """Internal: whoever waits for the job has been interrupted."""

@@ -1,0 +1,289 @@
+"""How a dataset lies in its file, and whether it can be read past HDF5.
+
+Invariant: `examine` answers "direct" only for what has been understood in full and then checked against h5py, bytes and
+values; everything else has a reason to be read by h5py. It calls HDF5, whose lock it holds while it does; what it
+returns needs neither HDF5 nor a lock.
+"""
+
+import math
+import os
+from array import array
+from dataclasses import dataclass
+from typing import Any
+
+import h5py
+import numpy as np
+from h5py._objects import phil
+from numpy.typing import NDArray
+
+from kerasfeed.readers.chunks import ChunkIndex, Grid
+from kerasfeed.readers.codecs import DecodeError, Filter, Pipeline
+
+_UNSHIFTED = (1, 14, 4)  # before this HDF5, chunk addresses leave out the user block
+
+
+@dataclass(frozen=True)
+class ReaderChoice:
+    """Who reads a dataset.
+
+    Attributes:
+        kind: "direct" (past HDF5, in parallel) or "h5py" (under HDF5's lock).
+        reason: Why not directly; empty for "direct".
+    """
+
+    kind: str
+    reason: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.reason}" if self.reason else self.kind
+
+
+@dataclass(frozen=True, eq=False)
+class Contiguous:
+    """A dataset stored in one piece.
+
+    Attributes:
+        shape: Sizes of the axes.
+        dtype: As stored.
+        address: Byte offset in the file.
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    address: int
+
+
+@dataclass(frozen=True, eq=False)
+class Chunked:
+    """A dataset stored in chunks.
+
+    Attributes:
+        grid: Its shape and chunks.
+        dtype: As stored.
+        index: Where each chunk is.
+        pipeline: What undoes the filters.
+        fill: 0-d array: what missing chunks hold.
+    """
+
+    grid: Grid
+    dtype: np.dtype[Any]
+    index: ChunkIndex
+    pipeline: Pipeline
+    fill: NDArray[Any]
+
+
+Layout = Contiguous | Chunked
+
+
+class _Declined(Exception):
+    """A dataset is left to h5py; the message is the reason."""
+
+
+def examine(file: h5py.File, dataset: h5py.Dataset, size: int) -> tuple[Layout | None, ReaderChoice]:
+    """Decide who reads `dataset`.
+
+    Args:
+        file: The open file.
+        dataset: One of its datasets.
+        size: Bytes of the file.
+
+    Returns:
+        The layout and "direct", or None and the reason.
+    """
+    with phil:
+        try:
+            _check_file(file)
+            layout = _layout(file, dataset, size)
+            if isinstance(layout, Chunked):
+                _check_values(file, dataset, layout)
+            else:
+                _check_contiguous(file, dataset, layout)
+        except _Declined as reason:
+            return None, ReaderChoice("h5py", str(reason))
+        except Exception as error:  # noqa: BLE001  # whatever goes wrong here, h5py may still read it
+            return None, ReaderChoice("h5py", f"{type(error).__name__}: {error}".splitlines()[0])
+    return layout, ReaderChoice("direct")
+
+
+def filters_of(dataset: h5py.Dataset) -> tuple[Filter, ...]:
+    """The filters of a dataset, in the order in which they were applied."""
+    properties = dataset.id.get_create_plist()
+    found = (properties.get_filter(number) for number in range(properties.get_nfilters()))
+    return tuple(Filter(code, tuple(values)) for code, _, values, _ in found)
+
+
+def _check_file(file: h5py.File) -> None:
+    if file.driver != "sec2":
+        raise _Declined(f"driver {file.driver!r}")
+    intent = file.id.get_intent()
+    if intent & h5py.h5f.ACC_SWMR_READ:
+        raise _Declined("single writer, multiple readers: the file may grow")
+    if intent:
+        raise _Declined("the file is open for writing in this process")
+    if not hasattr(os, "preadv"):
+        raise _Declined("no preadv on this system")
+
+
+def _layout(file: h5py.File, dataset: h5py.Dataset, size: int) -> Layout:
+    if dataset.shape is None:
+        raise _Declined("no data")
+    if dataset.shape == ():
+        raise _Declined("a scalar")
+    dtype = dataset.dtype
+    if dtype.hasobject:
+        raise _Declined("text or arrays of variable length, or references")
+    if dtype.subdtype is not None:
+        raise _Declined("items that are arrays")
+    try:
+        same = dataset.id.get_type().equal(h5py.h5t.py_create(dtype))
+    except TypeError:
+        same = False
+    if not same:
+        raise _Declined("a type that HDF5 has to convert")
+    properties = dataset.id.get_create_plist()
+    if properties.get_external_count():
+        raise _Declined("external storage")
+    kind = properties.get_layout()
+    if kind == h5py.h5d.CONTIGUOUS:
+        return _contiguous(dataset, size)
+    if kind == h5py.h5d.CHUNKED:
+        return _chunked(file, dataset, properties, size)
+    name = {h5py.h5d.COMPACT: "compact storage", h5py.h5d.VIRTUAL: "a virtual dataset"}
+    raise _Declined(name.get(kind, f"layout {kind}"))
+
+
+def _contiguous(dataset: h5py.Dataset, size: int) -> Contiguous:
+    address = dataset.id.get_offset()
+    nbytes = math.prod(dataset.shape) * dataset.dtype.itemsize
+    if address is None:
+        raise _Declined("storage not allocated")
+    if address + nbytes > size:
+        raise _Declined("storage beyond the end of the file")
+    return Contiguous(tuple(dataset.shape), dataset.dtype, address)
+
+
+def _chunked(file: h5py.File, dataset: h5py.Dataset, properties: Any, size: int) -> Chunked:
+    shape, chunks, dtype = tuple(dataset.shape), tuple(dataset.chunks), dataset.dtype
+    grid = Grid(shape, chunks)
+    nbytes = math.prod(chunks) * dtype.itemsize
+    try:
+        pipeline = Pipeline(filters_of(dataset), nbytes)
+    except DecodeError as error:
+        raise _Declined(str(error)) from None
+    if not hasattr(dataset.id, "chunk_iter"):
+        raise _Declined("this HDF5 cannot list chunks")
+    shift = file.userblock_size if h5py.version.hdf5_version_tuple < _UNSHIFTED else 0
+    index = _index(dataset, grid, shift)
+    undefined = properties.fill_value_defined() == h5py.h5d.FILL_VALUE_UNDEFINED
+    if len(index) < grid.count and (undefined or properties.get_fill_time() == h5py.h5d.FILL_TIME_NEVER):
+        raise _Declined("missing chunks without a fill value")
+    _check_index(index, grid, pipeline, size)
+    fill = np.empty((), dtype)
+    fill[()] = dataset.fillvalue
+    return Chunked(grid, dtype, index, pipeline, fill)
+
+
+def _index(dataset: h5py.Dataset, grid: Grid, shift: int) -> ChunkIndex:
+    """Where the chunks are.
+
+    HDF5 calls back for each: 1.3 s for a million chunks, of which 0.8 s are HDF5's own. Plain arrays take the answers:
+    keeping the tuples themselves would take 300 MB meanwhile, and more time for the garbage collector.
+    """
+    corners, addresses, sizes, masks = array("q"), array("Q"), array("I"), array("I")
+    add_corner, add_address, add_size, add_mask = corners.extend, addresses.append, sizes.append, masks.append
+
+    def note(chunk: Any) -> None:
+        corner, mask, address, stored = chunk
+        add_corner(corner)
+        add_mask(mask)
+        add_address(address)
+        add_size(stored)
+
+    if grid.count:
+        dataset.id.chunk_iter(note)
+    rank = len(grid.shape)
+    numbers = np.zeros(len(addresses), np.int64)
+    inside = np.ones(len(addresses), bool)
+    table = np.frombuffer(corners, np.int64).reshape(-1, rank) if len(addresses) else np.empty((0, rank), np.int64)
+    for axis, (size, chunk, stride) in enumerate(zip(grid.shape, grid.chunks, grid.strides, strict=True)):
+        numbers += table[:, axis] // chunk * stride
+        inside &= table[:, axis] < size
+    where = np.array(addresses, np.uint64) + np.uint64(shift)
+    kept = (numbers, where, np.array(sizes, np.uint32), np.array(masks, np.uint32))
+    if not inside.all():
+        kept = tuple(part[inside] for part in kept)  # type: ignore[assignment]
+    return ChunkIndex(*kept, grid.count)
+
+
+def _check_index(index: ChunkIndex, grid: Grid, pipeline: Pipeline, size: int) -> None:
+    if not len(index):
+        return
+    if int((index.addresses + index.sizes).max()) > size:
+        raise _Declined("chunks beyond the end of the file")
+    if index.numbers is not None and len(np.unique(index.numbers)) != len(index):
+        raise _Declined("a chunk listed twice")
+    if not pipeline.filters:
+        if (index.sizes != pipeline.nbytes).any():
+            raise _Declined("chunks of another size than their shape has")
+        return
+    # HDF5 may store chunks at the edge unfiltered (H5Pset_chunk_opts) and marks them by nothing but their size.
+    if not grid.has_edges:
+        return
+    full = index.sizes == pipeline.nbytes
+    if index.masks is not None:
+        full &= index.masks == 0
+    if any(grid.is_edge(index.stored(position)) for position in np.flatnonzero(full).tolist()):
+        raise _Declined("chunks at the edge that may be stored unfiltered")
+
+
+def _check_values(file: h5py.File, dataset: h5py.Dataset, layout: Chunked) -> None:
+    """Compare the first and the last chunk's bytes, and one full and one edge chunk's values, with h5py's."""
+    index, grid = layout.index, layout.grid
+    if not len(index):
+        return
+    descriptor = file.id.get_vfd_handle()
+    for number in {index.stored(0), index.stored(len(index) - 1)}:
+        place = index.find(number)
+        assert place is not None
+        corner = tuple(part.start for part in grid.region(number))
+        mask, data = dataset.id.read_direct_chunk(corner)
+        if (mask, data) != (place.mask, os.pread(descriptor, place.size, place.address)):
+            raise _Declined("self-check: HDF5 finds other bytes")
+    checked: set[bool] = set()
+    for position in (0, len(index) - 1, *range(1, min(len(index) - 1, 1000))):
+        number = index.stored(position)
+        edge = grid.is_edge(number)
+        if edge not in checked:
+            checked.add(edge)
+            _check_chunk(dataset, layout, number, descriptor)
+        if len(checked) == 1 + grid.has_edges:
+            return
+
+
+def _check_chunk(dataset: h5py.Dataset, layout: Chunked, number: int, descriptor: int) -> None:
+    place, region = layout.index.find(number), layout.grid.region(number)
+    assert place is not None
+    try:
+        expected = dataset[region]
+    except OSError:
+        return  # damaged: each read tells
+    try:
+        data = layout.pipeline.decode(os.pread(descriptor, place.size, place.address), place.mask)
+    except DecodeError as error:
+        raise _Declined(f"self-check: {error}") from None
+    ours = np.frombuffer(data, layout.dtype).reshape(layout.grid.chunks)
+    if ours[tuple(slice(0, part.stop - part.start) for part in region)].tobytes() != expected.tobytes():
+        raise _Declined("self-check: h5py reads other values")
+
+
+def _check_contiguous(file: h5py.File, dataset: h5py.Dataset, layout: Contiguous) -> None:
+    """Compare the first and the last item with h5py's."""
+    if not math.prod(layout.shape):
+        return
+    itemsize = layout.dtype.itemsize
+    for corner, place in (((0,) * len(layout.shape), 0), (tuple(n - 1 for n in layout.shape), -1)):
+        expected = np.empty((), layout.dtype)
+        expected[()] = dataset[corner]
+        position = layout.address + (place % math.prod(layout.shape)) * itemsize
+        if os.pread(file.id.get_vfd_handle(), itemsize, position) != expected.tobytes():
+            raise _Declined("self-check: h5py reads other values")

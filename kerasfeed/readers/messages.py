@@ -1,0 +1,55 @@
+"""What to tell a user whose file cannot be read.
+
+Invariant: a message names the file, what is wrong with it as far as a look at it tells, and what to do.
+"""
+
+import os
+from pathlib import Path
+
+_NAMES_SHOWN = 20
+_SIGNATURE = b"\x89HDF\r\n\x1a\n"
+
+
+def missing(path: str) -> FileNotFoundError:
+    """There is no such file."""
+    if Path(path).is_dir():
+        return FileNotFoundError(f"{path!r} is a folder; HDF5File needs a file in it")
+    folder = Path(path).parent
+    where = f"in the folder {str(folder)!r}" if folder.is_dir() else f"and no folder {str(folder)!r}"
+    return FileNotFoundError(
+        f"there is no file {Path(path).name!r} {where}. Check the path; relative ones start at the working directory"
+    )
+
+
+def named(error: OSError, message: str) -> OSError:
+    """An error of the same type (PermissionError, BlockingIOError) with another message."""
+    try:
+        # h5py's own often have no errno.
+        return type(error)(error.errno, message) if error.errno is not None else type(error)(message)
+    except TypeError:  # a type with a constructor of its own, as file systems of fsspec have
+        return OSError(message)
+
+
+def cause(path: str, error: OSError) -> str:
+    """Why opening the file at `path` failed."""
+    if isinstance(error, PermissionError | BlockingIOError):
+        return str(error)
+    try:
+        with Path(path).open("rb") as file:
+            # HDF5 looks for its signature at 0, 512, 1024, 2048, ...: before it a user block may stand.
+            size = os.fstat(file.fileno()).st_size
+            place = 0
+            while place < size:
+                file.seek(place)
+                if file.read(len(_SIGNATURE)) == _SIGNATURE:
+                    return f"it is a damaged HDF5 file, or one still being written ({error})"
+                place = max(512, 2 * place)
+    except OSError:
+        return str(error)
+    return f"it is not an HDF5 file ({size:,} bytes, no HDF5 signature). Was it downloaded or written to the end?"
+
+
+def listing(names: list[str]) -> str:
+    """Some names for a message."""
+    shown = ", ".join(names[:_NAMES_SHOWN]) or "(none)"
+    return f"{shown} and {len(names) - _NAMES_SHOWN:,} more" if len(names) > _NAMES_SHOWN else shown

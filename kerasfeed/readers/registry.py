@@ -1,0 +1,197 @@
+"""The files that this process has open.
+
+Invariant: one handle per file and process, whatever the names and the number of HDF5Files (several handles of one file
+crash HDF5 on some dtypes, h5py issue 2920); it closes when the last that uses it lets go. After a fork the child knows
+none of its parent's handles.
+"""
+
+import os
+import threading
+import weakref
+from dataclasses import dataclass
+from typing import Any
+
+import h5py
+
+from kerasfeed import costs
+from kerasfeed.readers.cache import ChunkCache
+from kerasfeed.readers.contiguous import ContiguousReader
+from kerasfeed.readers.direct import ChunkedReader
+from kerasfeed.readers.layout import Chunked, Layout, ReaderChoice, examine
+from kerasfeed.readers.source import Identity, Source
+from kerasfeed.readers.stats import Counters
+
+DirectReader = ChunkedReader | ContiguousReader
+
+
+@dataclass(frozen=True)
+class How:
+    """How a file is opened, besides where it is.
+
+    Attributes:
+        swmr: As single writer, multiple readers.
+        driver: h5py's name of the driver; None for the usual one.
+        options: Of the driver: pairs of name and value.
+    """
+
+    swmr: bool = False
+    driver: str | None = None
+    options: tuple[tuple[str, Any], ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class OpenDataset:
+    """A dataset of an open file.
+
+    Attributes:
+        handle: h5py's dataset.
+        choice: Who reads it.
+        reader: The direct reader; None when h5py reads it.
+        counters: What reading it has cost.
+    """
+
+    handle: h5py.Dataset
+    choice: ReaderChoice
+    reader: DirectReader | None
+    counters: Counters
+
+
+class SharedFile:
+    """One open file. All methods may be called from any thread."""
+
+    def __init__(self, path: str, how: How, identity: Identity | None) -> None:
+        """Open it.
+
+        Args:
+            path: A path or URL.
+            how: How.
+            identity: Of the file at the path; None for what is not a file of this machine.
+        """
+        self.path = path
+        self.how = how
+        self.identity = identity
+        self.generation = registry.generation
+        self.handle, self._stream = _opened(path, how)
+        self.source: Source | None = None
+        if identity is not None and self.handle.driver == "sec2":
+            # HDF5's own descriptor: certain to be this file, and there is one fewer to close.
+            descriptor = self.handle.id.get_vfd_handle()
+            self.identity = Identity.of(os.fstat(descriptor))
+            self.source = Source(path, descriptor, self.identity)
+        self._lock = threading.Lock()
+        self._layouts: dict[str, tuple[h5py.Dataset, Layout | None, ReaderChoice]] = {}
+        self._datasets: dict[tuple[str, int], OpenDataset] = {}
+        self._caches: dict[int, ChunkCache] = {}
+        finalizer = weakref.finalize(self, _release, self.handle, self._stream, self.source, self._caches)
+        finalizer.atexit = False  # a thread may be reading as the process ends
+
+    def dataset(self, name: str, cache_limit: int) -> OpenDataset | None:
+        """The dataset `name`, read through a cache of `cache_limit` bytes; None where there is none of that name.
+
+        HDF5Files with equal limits share a cache; with different ones they share all but that.
+        """
+        found = self._datasets.get((name, cache_limit))
+        if found is not None:
+            return found
+        with self._lock:
+            found = self._datasets.get((name, cache_limit))
+            if found is None:
+                handle = self.handle.get(name)
+                if not isinstance(handle, h5py.Dataset):
+                    return None
+                found = self._datasets[name, cache_limit] = self._made(handle, cache_limit)
+            return found
+
+    def _made(self, handle: h5py.Dataset, cache_limit: int) -> OpenDataset:
+        name = handle.name
+        if name not in self._layouts:
+            size = 0 if self.identity is None else self.identity.size
+            self._layouts[name] = (handle, *examine(self.handle, handle, size))
+        handle, layout, choice = self._layouts[name]
+        if layout is None or self.source is None:
+            return OpenDataset(handle, choice, None, Counters())
+        cache = self._caches.setdefault(cache_limit, ChunkCache(cache_limit))
+        reader: DirectReader
+        if isinstance(layout, Chunked):
+            nbytes = handle.size * handle.dtype.itemsize
+            storage = costs.Storage(
+                name=f"{name.lstrip('/')!r} of {self.path!r}",
+                short_name=name.lstrip("/"),
+                block_size=handle.chunks[0],
+                row_bytes=max(1, nbytes // max(1, handle.shape[0])),
+                nbytes=nbytes,
+                cache_bytes=cache_limit,
+            )
+            reader = ChunkedReader(layout, self.source, cache, storage)
+        else:
+            reader = ContiguousReader(layout, self.source)
+        return OpenDataset(handle, choice, reader, reader.counters)
+
+
+def _opened(path: str, how: How) -> tuple[h5py.File, Any]:
+    """The h5py file, and the stream below it where the path is a URL that h5py cannot read by itself."""
+    options = dict(how.options)
+    if how.driver is not None:
+        options["driver"] = how.driver
+    if how.driver == "core":
+        options.setdefault("backing_store", False)
+    if "://" not in path or how.driver is not None:
+        if how.swmr:
+            options["swmr"] = True
+        return h5py.File(path, "r", **options), None
+    try:
+        import fsspec
+    except ImportError:
+        raise ImportError(
+            f"reading {path!r} needs the package fsspec, and the one of its protocol: pip install fsspec"
+        ) from None
+    stream = fsspec.open(path, "rb", **options).open()
+    try:
+        return h5py.File(stream, "r"), stream
+    except BaseException:
+        stream.close()
+        raise
+
+
+def _release(handle: h5py.File, stream: Any, source: Source | None, caches: dict[int, ChunkCache]) -> None:
+    if source is not None:
+        source.close()
+    handle.close()
+    if stream is not None:
+        stream.close()
+    for cache in list(caches.values()):
+        cache.clear()
+
+
+class Registry:
+    """The open files, by device and inode, so that two names of one file share a handle."""
+
+    def __init__(self) -> None:
+        self.generation = 0
+        self._forget()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._forget)
+
+    def _forget(self) -> None:
+        self.generation += 1
+        self._lock = threading.Lock()
+        self._files: weakref.WeakValueDictionary[tuple[Any, ...], SharedFile] = weakref.WeakValueDictionary()
+
+    def open(self, path: str, how: How, identity: Identity | None) -> SharedFile:
+        """The open file at `path`, opened if it is not yet.
+
+        Args:
+            path: A path or URL.
+            how: How to open it.
+            identity: Of the file that stands there now; None for what is not a file of this machine.
+        """
+        place = (path,) if identity is None else (identity.device, identity.inode)
+        key = (*place, how.swmr, how.driver, repr(how.options))
+        with self._lock:
+            shared = self._files.get(key)
+            if shared is None:
+                shared = self._files[key] = SharedFile(path, how, identity)
+            return shared
+
+
+registry = Registry()

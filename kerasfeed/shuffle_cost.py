@@ -1,0 +1,86 @@
+"""Tells the user, once a feed, that its order makes the reader decode far more than the scenes hold, and what to do.
+
+Invariant: it warns in the thread of whoever asks the feed for a batch, never in a worker's or a supervisor's, and only
+of what was measured. A feed whose cache holds the data never warns.
+"""
+
+import sys
+import warnings
+from collections.abc import Callable
+
+from kerasfeed.costs import ReadCost, ReadCostWarning
+from kerasfeed.load import LoaderStats
+from kerasfeed.order import BlockShuffled, Order, Shuffled
+
+_PACKAGE = __name__.split(".")[0]
+
+
+class CostWatch:
+    """Asks a loader what it wastes until there is something to tell."""
+
+    def __init__(self, order: Order, waste: Callable[[], ReadCost | None], stats: Callable[[], LoaderStats]) -> None:
+        self._order = order
+        self._waste = waste
+        self._stats = stats
+        self._told = False
+
+    def check(self) -> None:
+        """Warn if there is something to tell and nothing was told yet; costs about 1 us."""
+        if self._told:
+            return
+        cost = self._waste()
+        if cost is None:
+            return
+        self._told = True
+        _warn(waste_text(cost, self._order, self._stats()), ReadCostWarning)
+
+    def check_steps(self, in_order: bool) -> None:
+        """Warn if the steps of a `fit` come in random order although blocks are to be read together."""
+        if in_order or self._told or not isinstance(self._order, BlockShuffled):
+            return
+        self._told = True
+        _warn(
+            "fit(shuffle=True), the default, shuffles the order of batches, so that scenes of one block are no longer "
+            f"read together and order={self._order!r} gains nothing. Write model.fit(feed, shuffle=False): the feed "
+            "shuffles scenes itself, anew in every epoch",
+            ReadCostWarning,
+        )
+
+
+def waste_text(cost: ReadCost, order: Order, stats: LoaderStats) -> str:
+    """The warning: what was measured, why, and the remedies, best first."""
+    storage = cost.storage
+    what = "shuffle=True" if isinstance(order, Shuffled) else f"order={order!r}"
+    where = (
+        f" by one of {stats.workers} worker processes" if stats.worker_type == "process" and stats.workers > 1 else ""
+    )
+    dataset = f"file[{storage.short_name!r}]"
+    remedies = []
+    if isinstance(order, BlockShuffled):
+        if order.block_size % storage.block_size:
+            remedies.append(f"blocks that are chunks, order=kf.BlockShuffled({dataset}.block_size)")
+        remedies.append(f"a window of fewer than {order.window} blocks" if order.window > 1 else "smaller blocks")
+    else:
+        remedies.append(
+            f"order=kf.BlockShuffled({dataset}.block_size) instead of {what}, which reads each chunk about once an "
+            "epoch"
+        )
+    remedies.append(
+        f"memory: kf.HDF5File(path, chunk_cache={storage.nbytes:_}) holds the whole dataset"
+        + (", in every worker process" if stats.worker_type == "process" else "")
+    )
+    remedies.append(
+        f"once and for all, a file in which a scene is a chunk: kf.rechunk(path, out, {storage.short_name!r}, 1)"
+    )
+    return (
+        f"{what} is slow on this file: {cost}, measured{where} so far. A chunk holds {storage.block_size:,} scenes, "
+        f"and the chunk cache of {storage.cache_bytes / 1e6:,.0f} MB does not hold the {storage.nbytes / 1e6:,.0f} MB "
+        f"dataset, so chunks leave it before their other scenes are wanted. Remedies: {'; or '.join(remedies)}"
+    )
+
+
+def _warn(text: str, category: type[Warning]) -> None:
+    level, frame = 1, sys._getframe()
+    while frame is not None and str(frame.f_globals.get("__name__", "")).split(".")[0] == _PACKAGE:
+        level, frame = level + 1, frame.f_back  # type: ignore[assignment]
+    warnings.warn(text, category, stacklevel=level)

@@ -1,0 +1,348 @@
+"""Sequences that write into the slot themselves: the same bits from every loader, with and without."""
+
+import numpy as np
+import optree
+import pytest
+import scenes
+
+import kerasfeed as kf
+from kerasfeed import costs
+from kerasfeed.errors import SpecError
+from kerasfeed.load import Job
+from kerasfeed.load.inline import InlineLoader
+from kerasfeed.load.processes import ProcessLoader
+from kerasfeed.load.threads import ThreadLoader
+from kerasfeed.order import Shuffled
+from kerasfeed.plan import Plan
+
+LOADERS = {"inline": InlineLoader, "thread": ThreadLoader, "process": ProcessLoader}
+KINDS = list(LOADERS)
+
+
+@pytest.fixture
+def make():
+    """Make loaders that the test need not close."""
+    made = []
+
+    def _make(kind, sequence, batch_size=8, *, workers=2):
+        job = Job(sequence, Plan(len(sequence), batch_size, Shuffled(), 3), workers, 1 << 30, 4)
+        made.append(LOADERS[kind](job))
+        return made[-1]
+
+    yield _make
+    for loader in made:
+        loader.close()
+
+
+def _epoch(loader, steps, epoch=0):
+    futures = [loader.submit(epoch, step) for step in range(steps)]
+    return [future.result(timeout=60) for future in futures]
+
+
+def _assert_same(one, other):
+    leaves, treespec = optree.tree_flatten(one)
+    others, other_treespec = optree.tree_flatten(other)
+    assert treespec == other_treespec
+    for a, b in zip(leaves, others, strict=True):
+        assert a.dtype == b.dtype
+        assert a.shape == b.shape
+        assert a.tobytes() == b.tobytes()
+
+
+class Mixed(kf.SceneSequence):
+    """Fixed fields of every nesting, drawn partly at random."""
+
+    def __len__(self):
+        return 37
+
+    def __getitem__(self, index):
+        noise = self.rng.normal(size=(2, 3)).astype(np.float32)
+        return {
+            "x": (noise + index, np.array([index, -index], ">i4")),
+            "n": index,
+            "list": [np.uint8(index), np.float64(index) / 3],
+            "empty": np.empty((0, 2), np.int16),
+        }
+
+
+class Written(Mixed):
+    """The same, written into the slot."""
+
+    def read_into(self, index, out):
+        scene = Mixed.__getitem__(self, index)
+        out["x"][0][...] = scene["x"][0]
+        out["x"][1][...] = scene["x"][1]
+        out["n"][...] = scene["n"]
+        for target, value in zip(out["list"], scene["list"], strict=True):
+            target[...] = value
+        assert out["empty"].shape == (0, 2)
+
+
+class OneArray(kf.SceneSequence):
+    """A scene that is one array."""
+
+    def __len__(self):
+        return 11
+
+    def __getitem__(self, index):
+        return np.arange(6, dtype=np.int16).reshape(2, 3) * index
+
+    def read_into(self, index, out):
+        np.multiply(np.arange(6, dtype=np.int16).reshape(2, 3), index, out=out)
+
+
+class OneArrayPlain(OneArray):
+    read_into = None
+
+
+class Together(scenes.Clouds):
+    """Clouds whose `get_batch` writes into the rows it is given."""
+
+    def get_batch(self, indices, out=None):
+        points = np.arange(12, dtype=np.float32).reshape(1, 4, 3) + 100 * indices[:, None, None].astype(np.float32)
+        if out is None:
+            return points, indices
+        out[0][...] = points
+        out[1][...] = indices
+        return None
+
+
+class PartlyTogether(Together):
+    """Writes one field and returns the other, with the array it was given in the place of the first."""
+
+    def get_batch(self, indices, out=None):
+        points, labels = super().get_batch(indices)
+        out[0][...] = points
+        return out[0], labels
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("direct", "plain", "batch_size"),
+    [
+        (Written(), Mixed(), 8),
+        (Written(), Mixed(), None),
+        (OneArray(), OneArrayPlain(), 4),
+        (Together(), scenes.Clouds(), 8),
+        (PartlyTogether(), scenes.Clouds(), 8),
+    ],
+)
+def test_a_slot_written_by_the_sequence_equals_one_filled_from_its_scenes(make, kind, direct, plain, batch_size):
+    steps = -(-len(plain) // (batch_size or 1))
+    expected = _epoch(make("inline", plain, batch_size), steps)
+    for one, other in zip(_epoch(make(kind, direct, batch_size), steps), expected, strict=True):
+        _assert_same(one, other)
+
+
+class Counting(OneArray):
+    """Counts the calls of both methods."""
+
+    def __init__(self):
+        self.read, self.written = [], []
+
+    def __getitem__(self, index):
+        self.read.append(index)
+        return super().__getitem__(index)
+
+    def read_into(self, index, out):
+        self.written.append(index)
+        super().read_into(index, out)
+
+
+def test_getitem_is_called_to_infer_and_once_to_compare(make):
+    sequence = Counting()
+    loader = make("inline", sequence, 4)
+    _ = loader.spec
+    probed = len(sequence.read)
+    _epoch(loader, 3)
+    assert sorted(sequence.written) == list(range(11))
+    assert sequence.read[probed:] == [sequence.written[0]]
+
+
+def test_what_read_into_is_given_is_the_slot_itself(make):
+    seen = []
+
+    class Looking(OneArray):
+        def read_into(self, index, out):
+            seen.append(out.ctypes.data)
+            super().read_into(index, out)
+
+    batch = make("inline", Looking(), 4).submit(0, 0).result()
+    assert seen == [batch[row].ctypes.data for row in range(4)]
+
+
+class Worded(OneArray):
+    """Text has no place in a slot: `read_into` must not be used."""
+
+    def __getitem__(self, index):
+        return super().__getitem__(index), f"scene {index}"
+
+    def read_into(self, index, out):
+        raise AssertionError("not to be called")
+
+
+class Growing(Worded):
+    def __getitem__(self, index):
+        return np.arange(index + 1)
+
+
+class Other(scenes.Clouds):
+    """A `read_into` of another meaning."""
+
+    def read_into(self, index):
+        raise AssertionError("not to be called")
+
+
+@pytest.mark.parametrize("sequence", [Worded(), Other()])
+def test_read_into_is_left_alone_where_it_has_no_place(make, sequence):
+    assert len(_epoch(make("thread", sequence, 4), 3)) == 3
+
+
+def test_read_into_is_left_alone_where_shapes_vary(make):
+    assert [len(batch[0]) for batch in _epoch(make("inline", Growing(), 1), 11)] == [
+        index + 1 for index in Plan(11, 1, Shuffled(), 3).order.indices(0, 11, length=11, seed=3, epoch=0)
+    ]
+
+
+def test_get_batch_is_given_no_rows_where_a_field_is_text(make):
+    class Sentences(scenes.Clouds):
+        def __getitem__(self, index):
+            return f"scene {index}"
+
+        def get_batch(self, indices, out=None):
+            assert out is None
+            return np.array([f"scene {index}" for index in indices], object)
+
+    batch = make("inline", Sentences(), 4).submit(0, 0).result()
+    assert batch[0].startswith("scene ")
+
+
+class Differing(OneArray):
+    """Writes something else than `__getitem__` returns."""
+
+    def read_into(self, index, out):
+        out[...] = 7 * index + 1
+
+
+class DifferingTogether(Together):
+    def get_batch(self, indices, out=None):
+        out[0][...] = 0
+        out[1][...] = indices
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("sequence", "message"),
+    [
+        (
+            Differing(),
+            r"scene \d+, field 'scene': read_into wrote \[\d+.*\], __getitem__ returns \[.*\]. Both must give the same",
+        ),
+        (DifferingTogether(), r"scene \d+, field '0': get_batch wrote \[0\., .*, \.\.\.\], __getitem__ returns"),
+    ],
+)
+def test_other_bits_than_getitem_gives_are_refused_at_the_first_scene(make, kind, sequence, message):
+    with pytest.raises(SpecError, match=message):
+        make(kind, sequence, 4).submit(0, 0).result(timeout=60)
+
+
+class Raising(OneArray):
+    def read_into(self, index, out):
+        if index == 5:
+            raise OSError("no such scene")
+        super().read_into(index, out)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_error_of_read_into_names_the_scene(make, kind):
+    loader = make(kind, Raising(), 11)
+    with pytest.raises(OSError, match="no such scene") as caught:
+        loader.submit(0, 0).result(timeout=60)
+    assert any("scene 5, epoch 0, step 0" in note for note in caught.value.__notes__)
+
+
+class Announced(scenes.Clouds):
+    """Notes in a file which scenes were announced and which loaded."""
+
+    def __init__(self, path):
+        super().__init__()
+        self.path = str(path)
+
+    def _note(self, line):
+        with open(self.path, "a") as file:  # noqa: PTH123 - appended to in one write
+            file.write(line + "\n")
+
+    def read_ahead(self, indices):
+        assert indices.dtype == np.int64
+        self._note("ahead " + " ".join(map(str, indices.tolist())))
+        indices[:] = -1  # its own copy
+
+    def __getitem__(self, index):
+        self._note(f"load {index}")
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_scenes_are_announced_before_they_are_loaded_and_the_batches_are_the_same(make, kind, tmp_path):
+    sequence = Announced(tmp_path / "calls")
+    loader = make(kind, sequence, 8, workers=1)
+    _ = loader.spec
+    (tmp_path / "calls").write_text("")
+    batches = _epoch(loader, 5)
+    announced = []
+    for line in (tmp_path / "calls").read_text().splitlines():
+        kind_of_line, *numbers = line.split()
+        if kind_of_line == "ahead":
+            announced += map(int, numbers)
+        elif kind != "process":  # there a task of a single scene is loaded at once
+            assert int(numbers[0]) in announced
+    assert len(announced) == len(set(announced))
+    assert set(announced) <= set(range(37))
+    if kind != "process":
+        assert sorted(announced) == list(range(37))
+    else:
+        assert len(announced) >= 8
+    for one, other in zip(batches, _epoch(make("inline", scenes.Clouds(), 8), 5), strict=True):
+        _assert_same(one, other)
+
+
+def test_threads_are_told_of_batches_well_ahead(make, tmp_path):
+    sequence = Announced(tmp_path / "calls")
+    with kf.Feed(sequence, 4, workers=1, worker_type="thread", max_queue_size=5) as feed:
+        _ = feed.element_spec
+        (tmp_path / "calls").write_text("")
+        next(iter(feed))
+        assert (tmp_path / "calls").read_text().count("ahead") == 5
+
+
+class FailingAhead(scenes.Clouds):
+    def read_ahead(self, indices):
+        raise OSError("the disk is on fire")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_error_of_read_ahead_is_the_batch_s(make, kind):
+    future = make(kind, FailingAhead(), 8, workers=1).submit(2, 1)
+    with pytest.raises(OSError, match="the disk is on fire") as caught:
+        future.result(timeout=60)
+    notes = "\n".join(caught.value.__notes__)
+    assert "(read_ahead), epoch 2, step 1" in notes
+
+
+def test_whoever_loads_is_who_pays_for_what_is_read(make):
+    class Paying(OneArray):
+        def read_ahead(self, indices):
+            meters.add(costs.current())
+
+        def read_into(self, index, out):
+            meters.add(costs.current())
+            super().read_into(index, out)
+
+    meters = set()
+    one, other = make("thread", Paying(), 4), make("inline", Paying(), 4)
+    _epoch(one, 3)
+    assert len(meters) == 1
+    assert None not in meters
+    _epoch(other, 3)
+    assert len(meters) == 2
+    assert costs.current() is None

@@ -1,0 +1,497 @@
+"""`rechunk`: other chunks, the same file, and never half of one."""
+
+import hashlib
+import os
+import signal
+import subprocess
+import sys
+import time
+import tracemalloc
+
+import h5py
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import kerasfeed as kf
+from kerasfeed.readers import rechunk as room
+from kerasfeed.readers.h5sink import Sink
+
+
+def _rechunk(*arguments, **options):
+    return kf.rechunk(*arguments, progress=False, **options)
+
+
+def _listing(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.fixture
+def points(tmp_path):
+    """A file with `points` float32[50, 8, 3] in chunks (7, 4, 1), and labels."""
+    path = tmp_path / "in.h5"
+    with h5py.File(path, "w") as file:
+        data = np.random.default_rng(0).normal(size=(50, 8, 3)).astype(np.float32)
+        file.create_dataset(
+            "points", data=data, chunks=(7, 4, 1), maxshape=(None, 8, 3), compression="gzip", fillvalue=-1
+        )
+        file["points"].attrs["unit"] = "metres"
+        file["labels"] = np.arange(50)
+        file.attrs["title"] = "é"
+    return path
+
+
+def test_a_scene_is_a_chunk_afterwards_and_everything_else_is_what_it_was(points, tmp_path):
+    report = _rechunk(points, tmp_path / "out.h5", "points", 1)
+    with h5py.File(points) as old, h5py.File(tmp_path / "out.h5") as new:
+        assert new["points"].chunks == (1, 8, 3)
+        assert new["points"].dtype == old["points"].dtype
+        assert new["points"].maxshape == (None, 8, 3)
+        assert new["points"].fillvalue == -1
+        assert new["points"].attrs["unit"] == "metres"
+        assert new["points"].compression == "gzip"
+        assert new["points"].shuffle
+        assert np.array_equal(new["points"][...], old["points"][...])
+        assert np.array_equal(new["labels"][...], old["labels"][...])
+        assert new["labels"].chunks is None
+        assert new.attrs["title"] == "é"
+    assert report.datasets[0].name == "/points"
+    assert report.datasets[0].chunks_before == (7, 4, 1)
+    assert report.datasets[0].chunks == (1, 8, 3)
+    assert report.datasets[0].count == 50
+    assert report.bytes_before == points.stat().st_size
+    assert report.bytes_after == (tmp_path / "out.h5").stat().st_size
+    assert report.seconds > 0
+    assert "chunks (7, 4, 1) -> chunks (1, 8, 3) (50 of them)" in str(report)
+    assert _listing(tmp_path) == ["in.h5", "out.h5"]
+
+
+def _fill_with_everything(file):
+    """Datasets of every dtype h5py writes, in groups, with links, references, scales and attributes of many kinds."""
+    rng = np.random.default_rng(1)
+    for number, dtype in enumerate(
+        ["<f4", ">f8", "<f2", ">i2", "u1", "?", "<c8", "S5", [("a", "<i4"), ("b", ">f8", (2,))], "V3"]
+    ):
+        raw = rng.integers(0, 2 if dtype == "?" else 256, (13, 4, np.dtype(dtype).itemsize), np.uint8)
+        file[f"dtypes/{number}"] = raw.view(dtype)[..., 0]
+    file["dtypes/text"] = np.array([["ab", "é"]] * 13, h5py.string_dtype())
+    file.create_dataset("dtypes/ragged", 13, h5py.vlen_dtype(np.int32))
+    for row in range(13):
+        file["dtypes/ragged"][row] = np.arange(row)
+    file["dtypes/enum"] = np.zeros(13, h5py.enum_dtype({"A": 0, "B": 1}, "u1"))
+    file["dtypes/scalar"] = 3.5
+    file["dtypes/null"] = h5py.Empty("f4")
+    sparse = file.create_dataset("sparse", (40, 5), "i4", chunks=(3, 5), fillvalue=7, fletcher32=True)
+    sparse[10:12] = 1
+    file.create_dataset("growing", (0, 5), "f4", maxshape=(None, 5), chunks=(2, 5))
+    file.create_dataset("empty", (0, 5), "f4")
+    file["deep/a/b/c"] = np.arange(4)
+    file["hard"] = file["deep/a/b/c"]
+    file["deep/loop"] = file["deep"]
+    file["soft"] = h5py.SoftLink("/dtypes/0")
+    file["dangling"] = h5py.SoftLink("/nowhere")
+    file["outside"] = h5py.ExternalLink("other.h5", "/x")
+    file["type"] = np.dtype("<f8")
+    file["x"] = np.arange(13)
+    file["x"].make_scale("the x")
+    file["dtypes/0"].dims[0].attach_scale(file["x"])
+    file["dtypes/0"].dims[0].label = "x"
+    file["pointers"] = np.array([file["deep"].ref, h5py.Reference(), file["dtypes/0"].ref], h5py.ref_dtype)
+    file["deep"].attrs["points to"] = file["dtypes/0"].ref
+    file["dtypes/0"].attrs["points to"] = file["x"].ref
+    attributes = file["dtypes/0"].attrs
+    attributes["list"] = [1, 2, 3]
+    attributes["text"] = ["a", "é"]
+    attributes["null"] = h5py.Empty("S3")
+    attributes["bytes"] = np.bytes_(b"abc")
+    attributes["big"] = np.arange(6, dtype=">i2").reshape(2, 3)
+
+
+def _described(file):
+    """Everything a file holds, as one comparable value."""
+    found = {}
+
+    def attributes(item):
+        shown = {}
+        for name in item.attrs:
+            if name in ("DIMENSION_LIST", "REFERENCE_LIST"):
+                continue
+            value = item.attrs[name]
+            stored = item.attrs.get_id(name)
+            shown[name] = (
+                str(stored.dtype),
+                stored.shape,
+                file[value].name if isinstance(value, h5py.Reference) else repr(value),
+            )
+        return shown
+
+    def visit(group, seen):
+        for name in group:
+            link = group.get(name, getlink=True)
+            path = f"{group.name.rstrip('/')}/{name}"
+            if not isinstance(link, h5py.HardLink):
+                found[path] = (type(link).__name__, link.path, getattr(link, "filename", None))
+                continue
+            item = group[name]
+            address = h5py.h5o.get_info(item.id).addr
+            if address in seen:
+                found[path] = ("same as", seen[address])
+                continue
+            seen[address] = path
+            if isinstance(item, h5py.Group):
+                found[path] = ("group", attributes(item))
+                visit(item, seen)
+            elif isinstance(item, h5py.Dataset):
+                if item.shape is None:
+                    value = None
+                elif h5py.check_ref_dtype(item.dtype):
+                    value = [file[reference].name if reference else None for reference in item[...]]
+                else:
+                    value = repr(item[()].tolist())
+                scales = [[scale.name for scale in dimension.values()] for dimension in item.dims] if item.shape else []
+                labels = [dimension.label for dimension in item.dims] if item.shape else []
+                fill = repr(item.fillvalue)
+                found[path] = (
+                    str(item.dtype),
+                    item.shape,
+                    item.maxshape,
+                    value,
+                    attributes(item),
+                    scales,
+                    labels,
+                    fill,
+                )
+            else:
+                found[path] = ("type", str(item.dtype))
+
+    visit(file["/"], {h5py.h5o.get_info(file.id).addr: "/"})
+    return found, attributes(file)
+
+
+@pytest.mark.parametrize("libver", ["earliest", "latest"])
+@pytest.mark.parametrize("name", [None, "dtypes/0", ["sparse", "/dtypes/ragged", "hard"]])
+def test_a_file_with_everything_in_it_keeps_everything(tmp_path, libver, name):
+    with h5py.File(tmp_path / "in.h5", "w", libver=libver, userblock_size=1024) as file:
+        _fill_with_everything(file)
+    with (tmp_path / "in.h5").open("r+b") as raw:
+        raw.write(b"in front of it all")
+    report = _rechunk(tmp_path / "in.h5", tmp_path / "out.h5", name, 3)
+    with h5py.File(tmp_path / "in.h5") as old, h5py.File(tmp_path / "out.h5") as new:
+        expected, found = _described(old), _described(new)
+        assert found[1] == expected[1]
+        assert found[0].keys() == expected[0].keys()
+        for path, value in expected[0].items():
+            assert found[0][path] == value, path
+        for item in report.datasets:
+            assert new[item.name].chunks == item.chunks
+            assert new[item.name].chunks[0] == min(3, new[item.name].maxshape[0] or 3)
+        assert new["sparse"].fletcher32
+    assert (tmp_path / "out.h5").read_bytes()[:18] == b"in front of it all"
+    if name is None:
+        assert {"/growing", "/sparse", "/dtypes/text", "/x"} <= {item.name for item in report.datasets}
+        assert not {"/empty", "/dtypes/scalar", "/dtypes/null", "/pointers"} & {item.name for item in report.datasets}
+
+
+def test_the_order_in_which_things_were_made_is_kept(tmp_path):
+    with h5py.File(tmp_path / "in.h5", "w", track_order=True) as file:
+        for name in "zebra", "ant", "mole":
+            file.create_group(name, track_order=True).attrs["k"] = name
+            file[name]["y"], file[name]["b"] = np.arange(3), np.arange(3)
+    _rechunk(tmp_path / "in.h5", tmp_path / "out.h5", "zebra/y", 1)
+    with h5py.File(tmp_path / "out.h5") as new:
+        assert list(new) == ["zebra", "ant", "mole"]
+        assert list(new["zebra"]) == ["y", "b"]
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    shape=st.lists(st.integers(1, 9), min_size=1, max_size=4),
+    chunk=st.lists(st.integers(1, 9), min_size=4, max_size=4),
+    scenes=st.integers(1, 12),
+    contiguous=st.booleans(),
+    memory=st.sampled_from([64, 1 << 12, 1 << 28]),
+)
+def test_values_are_kept_whatever_the_shapes_and_the_memory(tmp_path_factory, shape, chunk, scenes, contiguous, memory):
+    folder = tmp_path_factory.mktemp("shapes")
+    data = np.random.default_rng(0).integers(0, 1 << 40, shape)
+    chunks = None if contiguous else tuple(min(a, b) for a, b in zip(chunk, shape, strict=False))
+    with h5py.File(folder / "in.h5", "w") as file:
+        file.create_dataset("x", data=data, chunks=chunks)
+    before = room._MEMORY
+    room._MEMORY = memory
+    try:
+        _rechunk(folder / "in.h5", folder / "out.h5", "x", scenes, None)
+    finally:
+        room._MEMORY = before
+    with h5py.File(folder / "out.h5") as new:
+        assert new["x"].chunks == (min(scenes, shape[0]), *shape[1:])
+        assert np.array_equal(new["x"][...], data)
+
+
+@pytest.mark.parametrize(
+    ("compression", "shown"), [(None, None), (0, "gzip"), (9, "gzip"), ("gzip", "gzip"), ("lzf", "lzf")]
+)
+def test_each_compression_is_what_the_file_then_has(points, tmp_path, compression, shown):
+    _rechunk(points, tmp_path / "out.h5", "points", 5, compression)
+    with h5py.File(points) as old, h5py.File(tmp_path / "out.h5") as new:
+        assert new["points"].compression == shown
+        assert new["points"].compression_opts == {9: 9, 0: 0, "gzip": 4}.get(compression)
+        assert np.array_equal(new["points"][...], old["points"][...])
+
+
+@pytest.mark.parametrize("compression", ["blosc", "zstd", "lz4"])
+def test_filters_of_plugins_are_offered_where_they_are(points, tmp_path, compression):
+    pytest.importorskip("hdf5plugin", reason="hdf5plugin is not installed")
+    _rechunk(points, tmp_path / "out.h5", "points", 5, compression)
+    with h5py.File(points) as old, h5py.File(tmp_path / "out.h5") as new:
+        assert new["points"].id.get_create_plist().get_nfilters() == 1
+        assert np.array_equal(new["points"][...], old["points"][...])
+
+
+@pytest.mark.parametrize(
+    ("name", "scenes", "compression", "error", "message"),
+    [
+        ("point", 1, "gzip", KeyError, "'point' is not in the file; .*in.h5' holds the datasets empty, labels, points"),
+        ("group", 1, "gzip", KeyError, "'group' is a group; "),
+        ("scalar", 1, "gzip", ValueError, "'scalar' of .* is a single value: it has no axis of scenes"),
+        ("empty", 1, "gzip", ValueError, r"'empty' of .* is empty for ever \(shape \(0, 2\)\)"),
+        ("refs", 1, "gzip", ValueError, "'refs' of .* holds references to objects, which no reader wants in chunks"),
+        ([], 1, "gzip", ValueError, "name is an empty list"),
+        ("points", 0, "gzip", ValueError, "scenes_per_chunk must be at least 1, received 0"),
+        ("points", 1.5, "gzip", TypeError, "scenes_per_chunk must be an integer, received 1.5"),
+        ("points", 1, "zip", ValueError, r"compression must be one of None, 'gzip', 0 to 9 .*'lzf'.*received 'zip'"),
+        ("points", 1, 10, ValueError, "compression must be one of .* received 10"),
+        ("points", 1 << 30, "gzip", ValueError, r"a chunk of 1,073,741,824 scenes of '/points' would take "
+         r"103,079,215,104 bytes, and HDF5 allows 4,294,967,295. Use scenes_per_chunk=44739242 or less"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_done_is_refused_and_leaves_nothing(points, tmp_path, name, scenes, compression, error, message):
+    with h5py.File(points, "a") as file:
+        file.create_group("group")
+        file["scalar"] = 1
+        file["refs"] = np.array([file["group"].ref], h5py.ref_dtype)
+        file.create_dataset("empty", (0, 2))
+    with pytest.raises(error, match=message):
+        _rechunk(points, tmp_path / "out.h5", name, scenes, compression)
+    assert _listing(tmp_path) == ["in.h5"]
+
+
+def test_files_and_folders_that_are_not_there_are_named(points, tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"there is no file .*missing.h5' to rechunk"):
+        _rechunk(tmp_path / "missing.h5", tmp_path / "out.h5", None, 1)
+    with pytest.raises(FileNotFoundError, match=r"there is no folder .*nowhere' to write 'out.h5' to"):
+        _rechunk(points, tmp_path / "nowhere" / "out.h5", None, 1)
+    with pytest.raises(IsADirectoryError, match="is a folder; name a file"):
+        _rechunk(points, tmp_path, None, 1, overwrite=True)
+    (tmp_path / "text.h5").write_text("no HDF5")
+    with pytest.raises(OSError, match=r"rechunking .*text.h5' into .*out.h5' failed and left nothing behind"):
+        _rechunk(tmp_path / "text.h5", tmp_path / "out.h5", None, 1)
+    assert _listing(tmp_path) == ["in.h5", "text.h5"]
+
+
+def test_an_existing_file_is_replaced_only_when_asked(points, tmp_path):
+    out = tmp_path / "out.h5"
+    out.write_text("precious")
+    with pytest.raises(FileExistsError, match=r"out.h5' exists already; .*overwrite=True"):
+        _rechunk(points, out, "points", 1)
+    assert out.read_text() == "precious"
+    _rechunk(points, out, "points", 1, overwrite=True)
+    with h5py.File(out) as new:
+        assert new["points"].chunks == (1, 8, 3)
+
+
+def test_a_file_may_be_replaced_by_its_own_copy_through_a_link_too(points, tmp_path):
+    with h5py.File(points) as old:
+        data = old["points"][...]
+    link = tmp_path / "link.h5"
+    link.symlink_to(points)
+    with pytest.raises(FileExistsError):
+        _rechunk(points, link, "points", 2)
+    _rechunk(points, link, "points", 2, overwrite=True)
+    assert link.is_symlink()
+    with h5py.File(points) as new:
+        assert new["points"].chunks == (2, 8, 3)
+        assert np.array_equal(new["points"][...], data)
+    assert _listing(tmp_path) == ["in.h5", "link.h5"]
+
+
+def test_a_name_taken_meanwhile_is_left_to_whoever_took_it(points, tmp_path, monkeypatch):
+    compare = room._compare
+
+    def slow_compare(*arguments):
+        (tmp_path / "out.h5").write_text("somebody else's")
+        return compare(*arguments)
+
+    monkeypatch.setattr(room, "_compare", slow_compare)
+    with pytest.raises(FileExistsError, match="was made by somebody else meanwhile"):
+        _rechunk(points, tmp_path / "out.h5", "points", 1)
+    assert (tmp_path / "out.h5").read_text() == "somebody else's"
+    assert _listing(tmp_path) == ["in.h5", "out.h5"]
+
+
+def test_what_differs_when_compared_is_never_delivered(points, tmp_path, monkeypatch):
+    digests = iter(range(10**6))
+    monkeypatch.setattr(room, "_digest", lambda rows: hashlib.md5(b"%d" % next(digests)).digest())
+    with pytest.raises(OSError, match=r"comparison failed: rows 0 to \d+ of '/points' are not what was written"):
+        _rechunk(points, tmp_path / "out.h5", "points", 1)
+    assert _listing(tmp_path) == ["in.h5"]
+
+
+def test_a_damaged_source_is_an_error_and_leaves_nothing(points, tmp_path):
+    with h5py.File(points) as file:
+        place = file["points"].id.get_chunk_info(3).byte_offset
+    with points.open("r+b") as raw:
+        raw.seek(place)
+        raw.write(b"\xff" * 40)
+    with pytest.raises(OSError, match=r"rechunking .* failed and left nothing behind"):
+        _rechunk(points, tmp_path / "out.h5", "points", 1)
+    assert _listing(tmp_path) == ["in.h5"]
+
+
+_LARGE = """
+import sys, h5py, numpy as np
+with h5py.File(sys.argv[1], "w") as file:
+    file.create_dataset("x", data=np.random.default_rng(0).random((400, 100, 100)), chunks=(40, 10, 10))
+"""
+
+
+@pytest.fixture
+def large(tmp_path):
+    """A file of 32 MB of noise, made in another process."""
+    path = tmp_path / "in.h5"
+    subprocess.run([sys.executable, "-c", _LARGE, str(path)], check=True, timeout=60)
+    return path
+
+
+_FULL = """
+import resource, signal, sys
+import kerasfeed as kf
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[3]), int(sys.argv[3])))
+try:
+    kf.rechunk(sys.argv[1], sys.argv[2], None, 1, progress=False)
+except OSError as error:
+    print(type(error).__name__, error.errno, error)
+"""
+
+
+@pytest.mark.parametrize("limit", [0, 1000, 100_000, 20_000_000])
+def test_a_disk_that_is_full_is_an_error_leaves_nothing_and_does_not_crash(large, tmp_path, limit):
+    ended = subprocess.run(
+        [sys.executable, "-c", _FULL, str(large), str(tmp_path / "out.h5"), str(limit)],
+        capture_output=True, text=True, timeout=100,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    assert "failed and left nothing behind" in ended.stdout
+    assert "File too large" in ended.stdout
+    assert _listing(tmp_path) == ["in.h5"]
+
+
+_INTERRUPTED = """
+import sys, threading, os, signal, time
+import kerasfeed as kf
+def interrupt():
+    while not [name for name in os.listdir(os.path.dirname(sys.argv[2])) if name.endswith(".part")]:
+        time.sleep(0.01)
+    time.sleep(0.3)
+    os.kill(os.getpid(), signal.SIGINT)
+threading.Thread(target=interrupt, daemon=True).start()
+try:
+    kf.rechunk(sys.argv[1], sys.argv[2], "x", 1, 9, progress=False)
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+def test_ctrl_c_leaves_nothing(large, tmp_path):
+    begin = time.monotonic()
+    ended = subprocess.run(
+        [sys.executable, "-c", _INTERRUPTED, str(large), str(tmp_path / "out.h5")],
+        capture_output=True, text=True, timeout=100,
+    )  # fmt: skip
+    assert ended.stdout == "interrupted\n", ended.stderr
+    assert ended.returncode == 0
+    assert time.monotonic() - begin < 60
+    assert _listing(tmp_path) == ["in.h5"]
+
+
+def test_memory_is_bounded_however_large_the_dataset(large, tmp_path, monkeypatch):
+    monkeypatch.setattr(room, "_MEMORY", 4 << 20)
+    tracemalloc.start()
+    try:
+        _rechunk(large, tmp_path / "out.h5", "x", 2, None)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 12 << 20  # of 32 MB: rows read, and their bytes on the way to HDF5
+
+
+def test_a_sink_reads_back_what_the_disk_would_not_take(tmp_path):
+    read, write = os.pipe()  # neither end can be written to at an offset
+    os.close(write)
+    fd = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
+    try:
+        sink = Sink(fd)
+        sink.write(b"0123456789")
+        os.close(fd)
+        os.dup2(os.open(tmp_path / "file", os.O_RDONLY), fd)  # from now on, writing fails
+        sink.seek(4)
+        assert sink.write(b"abcd") == 4
+        sink.seek(8)
+        assert sink.write(b"efgh") == 4
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            sink.check()
+        found = bytearray(14)
+        sink.seek(0)
+        assert sink.readinto(found) == 14
+        assert bytes(found) == b"0123abcdefgh\0\0"
+        sink.seek(0, os.SEEK_END)
+        assert sink.tell() == 12
+    finally:
+        os.close(fd)
+        os.close(read)
+
+
+def test_the_progress_bar_is_drawn_on_stderr(points, tmp_path, capsys):
+    kf.rechunk(points, tmp_path / "out.h5", "points", 1)
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert "rechunking" in shown.err
+
+
+def test_real_data_are_rewritten_so_that_a_scene_is_a_chunk(real_data, tmp_path):
+    source = real_data / "bimnet10_train.h5"
+    report = _rechunk(source, tmp_path / "out.h5", "data", 1)
+    assert report.datasets[0].chunks_before == (21, 256, 1)
+    with h5py.File(source) as old, h5py.File(tmp_path / "out.h5") as new:
+        assert new["data"].chunks == (1, 2048, 3)
+        assert np.array_equal(new["data"][...], old["data"][...])
+        assert np.array_equal(new["label"][...], old["label"][...])
+
+
+def test_the_command_rewrites_a_file_and_says_what_it_did(points, tmp_path, capsys):
+    from kerasfeed.cli import main
+
+    out = str(tmp_path / "out.h5")
+    assert main(["rechunk", str(points), out, "--dataset", "points", "--scenes-per-chunk", "5"]) == 0
+    assert "chunks (7, 4, 1) -> chunks (5, 8, 3)" in capsys.readouterr().out
+    assert main(["rechunk", str(points), out, "--dataset", "points", "--scenes-per-chunk", "5"]) == 2
+    shown = capsys.readouterr().err
+    assert shown.startswith("kerasfeed rechunk: ")
+    assert shown.count("\n") == 1
+    assert "exists already" in shown
+    assert main(["rechunk", str(points), out, "--dataset", "no", "--scenes-per-chunk", "5", "--overwrite"]) == 2
+    assert "kerasfeed rechunk: 'no' is not in the file; " in capsys.readouterr().err
+    arguments = ["--scenes-per-chunk", "50", "--compression", "3", "--overwrite"]
+    assert main(["rechunk", str(points), out, *arguments]) == 0
+    with h5py.File(out) as new:
+        assert new["points"].chunks == (50, 8, 3)
+        assert new["labels"].chunks == (50,)
+        assert new["labels"].compression_opts == 3
+
+
+@pytest.fixture(autouse=True)
+def _no_signal_left():
+    yield
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
