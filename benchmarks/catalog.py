@@ -19,8 +19,10 @@ LOOP_SCENES = 4_000_000
 
 @dataclass(frozen=True)
 class Case:
-    """A peer on a workload, consumed by a loop, by `fit`, by the loop that watches memory ("flat"), in whole epochs ("epoch")
-    or not beyond its first scene ("open").
+    """A peer on a workload, and who consumes it.
+
+    A loop, `fit`, the loop that watches memory ("flat"), a loop over whole epochs ("epoch"), or one that ends with the
+    first row ("open").
 
     Attributes:
         workload: Key of `WORKLOADS`.

@@ -16,6 +16,7 @@ from benchmarks.catalog import Case, all_cases  # noqa: E402
 from benchmarks.figures import Figures  # noqa: E402
 from benchmarks.harness import Outcome, Settings, run_all  # noqa: E402
 
+FIGURES = ("scenes_per_s", "first_batch_s", "epoch_s", "decodes_per_chunk", "open_s", "index_mb")
 PLAIN = Case("tiny", "loop", "plain")
 MACHINE = {
     "processor": "a processor",

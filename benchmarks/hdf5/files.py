@@ -140,8 +140,7 @@ def _write_zarr(path: Path) -> None:
         shape=(SCENES, *SCENE),
         chunks=(1, *SCENE),
         dtype="float32",
-        filters=[Shuffle(elementsize=4)],
-        compressors=[zarr.codecs.GzipCodec(level=4)],
+        compressors=[Shuffle(elementsize=4), zarr.codecs.GzipCodec(level=4)],
     )
     for start in range(0, SCENES, _STEP):
         array[start : start + _STEP] = point_clouds(start, start + _STEP)

@@ -4,31 +4,33 @@ Invariant: as in `benchmarks.measure`, everything is taken inside the process of
 """
 
 import time
-from typing import Any
 
 from benchmarks.measure import Opener
 from benchmarks.peers.job import Job
 
 
 def epoch_figures(opener: Opener, job: Job, seconds: float) -> dict[str, float]:
-    """Takes whole epochs of a feed over `job.sequence.points` in this process, at least two.
+    """Takes whole epochs of a feed over `job.sequence.points`: one to warm up, then at least two.
 
     Returns:
-        `decodes_per_chunk`, the greatest over the epochs of chunks decoded in an epoch over chunks stored; `epoch_s`,
-        the mean time of an epoch; `scenes_per_s`.
+        `epoch_s`, the mean time of an epoch after the first; `scenes_per_s`; and where this process decodes,
+        `decodes_per_chunk`, the greatest over all epochs of chunks decoded in an epoch over chunks stored.
     """
     dataset = job.sequence.points
     stored = -(-len(dataset) // dataset.block_size)
     decodes: list[float] = []
-    begin = time.perf_counter()
+    begin = 0.0
     with opener(job) as epochs:
-        while len(decodes) < 2 or time.perf_counter() - begin < seconds:
+        while len(decodes) < 3 or time.perf_counter() - begin < seconds:
             before = dataset.stats().decoded
+            if len(decodes) == 1:
+                begin = time.perf_counter()
             for _ in epochs.feed:
                 pass
             decodes.append((dataset.stats().decoded - before) / stored)
-        mean = (time.perf_counter() - begin) / len(decodes)
-    return {"decodes_per_chunk": max(decodes), "epoch_s": mean, "scenes_per_s": len(job.sequence) / mean}
+        mean = (time.perf_counter() - begin) / (len(decodes) - 1)
+    figures = {"epoch_s": mean, "scenes_per_s": len(job.sequence) / mean}
+    return {**figures, "decodes_per_chunk": max(decodes)} if any(decodes) else figures
 
 
 def open_figures(opener: Opener, job: Job) -> dict[str, float]:
@@ -40,13 +42,7 @@ def open_figures(opener: Opener, job: Job) -> dict[str, float]:
     """
     job.sequence.close()
     begin = time.perf_counter()
-    with opener(job) as dataset:
-        dataset[0]
+    with opener(job) as opened:
+        opened.dataset[0]
         figures = {"open_s": time.perf_counter() - begin}
-        index = index_nbytes(dataset)
-    return figures if index is None else {**figures, "index_mb": index / 1e6}
-
-
-def index_nbytes(dataset: Any) -> int | None:
-    """Memory of the chunk index that kerasfeed keeps of a dataset, bytes; None for a dataset of h5py."""
-    return getattr(dataset, "index_nbytes", None)
+    return figures if opened.index_nbytes is None else {**figures, "index_mb": opened.index_nbytes / 1e6}

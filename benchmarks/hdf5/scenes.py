@@ -49,6 +49,7 @@ class StoredScenes:
         self.length = stored if length is None else length
         self.order = np.arange(stored) if length is None else virtual_order(stored)
         self.labels = files.labels(stored)
+        self._cache_bytes: int | None = None
         self._process = 0
         self._points: Any = None
 
@@ -56,12 +57,13 @@ class StoredScenes:
     def points(self) -> Any:
         """The h5py dataset, of this process: a fork must not use the handle of its parent."""
         if self._process != os.getpid():
-            self._points = h5py.File(self.path, "r")["points"]
+            self._points = h5py.File(self.path, "r", rdcc_nbytes=self._cache_bytes)["points"]
             self._process = os.getpid()
         return self._points
 
-    def close(self) -> None:
-        """Close the file; the next read opens it again."""
+    def close(self, cache_bytes: int | None = None) -> None:
+        """Close the file; the next read opens it again, with a chunk cache of `cache_bytes` (None: h5py's default)."""
+        self._cache_bytes = cache_bytes
         if self._process == os.getpid():
             self._points.file.close()
         self._process = 0

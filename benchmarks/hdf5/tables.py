@@ -29,9 +29,7 @@ def _direct(file: str, count: str, repeated: bool = True) -> Any:
         files, scenes = import_module("benchmarks.hdf5.files"), import_module("benchmarks.hdf5.scenes")
         cache = scenes.SMALL_CACHE_BYTES if repeated else scenes.CACHE_BYTES
         length = length if repeated else None
-        return scenes.DirectScenes(
-            getattr(files, file), getattr(files, count), length, hides=hides, chunk_cache=cache
-        )
+        return scenes.DirectScenes(getattr(files, file), getattr(files, count), length, hides=hides, chunk_cache=cache)
 
     return make
 
@@ -56,9 +54,7 @@ WORKLOADS = (
     _workload("hdf5-contiguous", "HDF5: contiguous scenes of 147 kB, random", 256, "h5py_1", "CONTIGUOUS", "SCENES"),
     _workload("hdf5-rows", "HDF5: rows of 784 bytes, random", 1024, "h5py_1", "ROW_FILE", "ROWS"),
     _workload("hdf5-chunks", "HDF5: gzip+shuffle, 64 scenes a chunk", 32, "h5py_1", "CHUNKED", "CHUNKED_SCENES", False),
-    _workload(
-        "hdf5-feed", "HDF5: gzip+shuffle, end to end", 32, "torch", "GZIP", "SCENES", fit_reference="torch"
-    ),
+    _workload("hdf5-feed", "HDF5: gzip+shuffle, end to end", 32, "torch", "GZIP", "SCENES", fit_reference="torch"),
     _workload("hdf5-busy", "HDF5: gzip+shuffle beside a busy main loop", 32, "h5py_busy_2", "GZIP", "SCENES"),
     Workload(
         "hdf5-open",
@@ -133,7 +129,13 @@ PEERS = (
     _feed("kerasfeed_sequential_process", "kerasfeed in file order, processes", "sequential_processes"),
     *(
         Peer(
-            f"kerasfeed_default_{name}", f"{title}, {_DEFAULT}", "kerasfeed_feed", function, "kerasfeed", 2, OPTIONAL_CODECS
+            f"kerasfeed_default_{name}",
+            f"{title}, {_DEFAULT}",
+            "kerasfeed_feed",
+            function,
+            "kerasfeed",
+            2,
+            OPTIONAL_CODECS,
         )
         for name, title, function in (
             ("thread", "kerasfeed threads", "threads"),
@@ -171,17 +173,7 @@ CASES = {
         ],
         "hdf5-contiguous": ["h5py_1", "h5py_2", "memcpy_1", "memcpy_2", "kerasfeed_1", "kerasfeed_2"],
         "hdf5-rows": ["h5py_1", "h5py_2", "h5py_list", "kerasfeed_1", "kerasfeed_take"],
-        "hdf5-chunks": [
-            "h5py_1",
-            "h5py_2",
-            "h5py_sequential",
-            "h5py_blocks",
-            "kerasfeed_shuffled_thread",
-            "kerasfeed_sequential_thread",
-            "kerasfeed_sequential_process",
-            "kerasfeed_blocks_thread",
-            "kerasfeed_blocks_process",
-        ],
+        "hdf5-chunks": ["h5py_1", "h5py_2", "h5py_sequential", "h5py_blocks"],
         "hdf5-feed": ["from_generator", *_USERS, *_OURS],
         "hdf5-busy": [
             "h5py_busy_2",
@@ -193,7 +185,15 @@ CASES = {
         ],
     },
     "fit": {"hdf5-feed": ["from_generator", *_USERS, *_OURS]},
-    "epoch": {"hdf5-chunks": ["kerasfeed_shuffled_thread", "kerasfeed_sequential_thread", "kerasfeed_blocks_thread"]},
+    "epoch": {
+        "hdf5-chunks": [
+            "kerasfeed_shuffled_thread",
+            "kerasfeed_sequential_thread",
+            "kerasfeed_sequential_process",
+            "kerasfeed_blocks_thread",
+            "kerasfeed_blocks_process",
+        ]
+    },
     "open": {"hdf5-open": ["h5py_open", "kerasfeed_open"]},
 }
 """From consumer and workload to peers."""

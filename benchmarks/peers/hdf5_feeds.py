@@ -32,7 +32,9 @@ class Epochs:
 
 @contextmanager
 def _ordered(job: Job, worker_type: WorkerType, order: Any) -> Iterator[Epochs]:
-    with kf.Feed(job.sequence, job.batch_size, order=order, seed=0, workers=job.workers, worker_type=worker_type) as feed:
+    with kf.Feed(
+        job.sequence, job.batch_size, order=order, seed=0, workers=job.workers, worker_type=worker_type
+    ) as feed:
         yield Epochs(feed)
 
 

@@ -13,13 +13,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import h5py as h5py_package
 import numpy as np
 from numpy.typing import NDArray
 
 import kerasfeed as kf
-from benchmarks.hdf5 import files
-from benchmarks.hdf5.scenes import DirectScenes, StoredScenes, virtual_order
+from benchmarks.hdf5 import files, fills
+from benchmarks.hdf5.scenes import StoredScenes, virtual_order
 from benchmarks.peers.job import Job
 
 SLOTS = 4
@@ -28,89 +27,6 @@ WAITING = 4
 """Batches that readers may be ahead of the consumer."""
 BUSY_TURNS = 2_600
 """Turns of the loop of `count_up`."""
-
-Fill = Callable[[NDArray[np.int64], NDArray[Any]], None]
-
-
-def _each(read: Callable[[int], Any]) -> Fill:
-    """Row by row: what `read` gives, copied into its place."""
-
-    def fill(indices: NDArray[np.int64], out: NDArray[Any]) -> None:
-        for place, index in enumerate(indices.tolist()):
-            out[place] = read(index)
-
-    return fill
-
-
-def fill_h5py(scenes: StoredScenes) -> Fill:
-    """`out[k] = dataset[index]`, on one handle: faster than `read_direct`, which builds two selections."""
-    return _each(scenes.points.__getitem__)
-
-
-def fill_h5py_cached(scenes: StoredScenes) -> Fill:
-    """The same with a chunk cache of HDF5's that holds the chunks of a window and one more."""
-    file = h5py_package.File(scenes.path, "r", rdcc_nbytes=5 * files.CHUNK_SCENES * scenes.points[0].nbytes)
-    return _each(file["points"].__getitem__)
-
-
-def fill_h5py_list(scenes: StoredScenes) -> Fill:
-    """One read of the whole batch; h5py takes sorted lists only."""
-    dataset = scenes.points
-
-    def fill(indices: NDArray[np.int64], out: NDArray[Any]) -> None:
-        places = np.argsort(indices)
-        out[places] = dataset[indices[places]]
-
-    return fill
-
-
-def fill_hidefix(scenes: StoredScenes) -> Fill:
-    """hidefix: an index of the file, read in Rust."""
-    import hidefix
-
-    dataset = hidefix.Index(scenes.path)["points"]
-    return _each(lambda index: dataset[(index,)])
-
-
-def fill_pyfive(scenes: StoredScenes) -> Fill:
-    """pyfive: HDF5 in Python."""
-    import pyfive
-
-    return _each(pyfive.File(scenes.path)["points"].__getitem__)
-
-
-def fill_zarr(_: StoredScenes) -> Fill:
-    """zarr 3 over the same scenes, chunks and filters in its own store."""
-    import zarr
-
-    return _each(zarr.open_array(str(files.ZARR.path()), mode="r").__getitem__)
-
-
-def fill_kerasfeed(scenes: DirectScenes) -> Fill:
-    """`read_into`, scene by scene, as a feed calls it."""
-    points = scenes.points
-
-    def fill(indices: NDArray[np.int64], out: NDArray[Any]) -> None:
-        for place, index in enumerate(indices.tolist()):
-            points.read_into(index, out[place])
-
-    return fill
-
-
-def fill_take(scenes: DirectScenes) -> Fill:
-    """`take`, a batch at once."""
-    return lambda indices, out: scenes.points.take(indices, out) and None
-
-
-def fill_memcpy(scenes: StoredScenes) -> Fill:
-    """Copies from memory: the limit."""
-    memory = scenes.points[:]
-
-    def fill(indices: NDArray[np.int64], out: NDArray[Any]) -> None:
-        for place, index in enumerate(indices.tolist()):
-            np.copyto(out[place], memory[index])
-
-    return fill
 
 
 def in_file_order(scenes: StoredScenes) -> NDArray[np.int64]:
@@ -138,7 +54,7 @@ class Reading:
         busy: Whether the consumer is busy with Python while it waits, and so holds the GIL nearly always.
     """
 
-    make: Callable[[Any], Fill]
+    make: Callable[[Any], fills.Fill]
     order: Callable[[Any], NDArray[np.int64]] = in_random_order
     busy: bool = False
 
@@ -230,79 +146,79 @@ def count_up() -> int:
 
 def h5py(job: Job) -> Any:
     """h5py in threads that share one handle."""
-    return Reading(fill_h5py).by_threads(job)
+    return Reading(fills.h5py).by_threads(job)
 
 
 def h5py_processes(job: Job) -> Any:
     """h5py in processes with a handle each."""
-    return Reading(fill_h5py).by_processes(job)
+    return Reading(fills.h5py).by_processes(job)
 
 
 def h5py_list(job: Job) -> Any:
     """h5py, a list of rows at once."""
-    return Reading(fill_h5py_list).by_threads(job)
+    return Reading(fills.h5py_list).by_threads(job)
 
 
 def h5py_sequential(job: Job) -> Any:
     """h5py, scene after scene as they are stored, with a cache that holds some chunks."""
-    return Reading(fill_h5py_cached, in_file_order).by_threads(job)
+    return Reading(fills.h5py_cached, in_file_order).by_threads(job)
 
 
 def h5py_blocks(job: Job) -> Any:
     """h5py in block order, with a cache that holds a window."""
-    return Reading(fill_h5py_cached, in_block_order).by_threads(job)
+    return Reading(fills.h5py_cached, in_block_order).by_threads(job)
 
 
 def h5py_busy(job: Job) -> Any:
     """h5py in threads beside a busy main loop."""
-    return Reading(fill_h5py, busy=True).by_threads(job)
+    return Reading(fills.h5py, busy=True).by_threads(job)
 
 
 def h5py_busy_processes(job: Job) -> Any:
     """h5py in processes beside a busy main loop."""
-    return Reading(fill_h5py, busy=True).by_processes(job)
+    return Reading(fills.h5py, busy=True).by_processes(job)
 
 
 def hidefix(job: Job) -> Any:
-    """hidefix in threads."""
-    return Reading(fill_hidefix).by_threads(job)
+    """Threads that read with hidefix."""
+    return Reading(fills.hidefix).by_threads(job)
 
 
 def pyfive(job: Job) -> Any:
-    """pyfive in threads."""
-    return Reading(fill_pyfive).by_threads(job)
+    """Threads that read with pyfive."""
+    return Reading(fills.pyfive).by_threads(job)
 
 
 def zarr(job: Job) -> Any:
-    """zarr in threads."""
-    return Reading(fill_zarr).by_threads(job)
+    """Threads that read with zarr."""
+    return Reading(fills.zarr).by_threads(job)
 
 
 def memcpy(job: Job) -> Any:
     """Copies from memory, in threads."""
-    return Reading(fill_memcpy).by_threads(job)
+    return Reading(fills.memcpy).by_threads(job)
 
 
 def kerasfeed(job: Job) -> Any:
-    """kerasfeed in threads that share one `HDF5File`."""
-    return Reading(fill_kerasfeed).by_threads(job)
+    """Threads that share one `HDF5File`."""
+    return Reading(fills.kerasfeed).by_threads(job)
 
 
 def kerasfeed_processes(job: Job) -> Any:
-    """kerasfeed in processes, each with its own handle."""
-    return Reading(fill_kerasfeed).by_processes(job)
+    """Processes with an `HDF5File` each."""
+    return Reading(fills.kerasfeed).by_processes(job)
 
 
 def kerasfeed_take(job: Job) -> Any:
-    """kerasfeed, a batch of rows at once."""
-    return Reading(fill_take).by_threads(job)
+    """`HDF5Dataset.take`, a batch of rows at once."""
+    return Reading(fills.take).by_threads(job)
 
 
 def kerasfeed_busy(job: Job) -> Any:
-    """kerasfeed in threads beside a busy main loop."""
-    return Reading(fill_kerasfeed, busy=True).by_threads(job)
+    """Threads that share one `HDF5File`, beside a busy main loop."""
+    return Reading(fills.kerasfeed, busy=True).by_threads(job)
 
 
 def kerasfeed_busy_processes(job: Job) -> Any:
-    """kerasfeed in processes beside a busy main loop."""
-    return Reading(fill_kerasfeed, busy=True).by_processes(job)
+    """Processes with an `HDF5File` each, beside a busy main loop."""
+    return Reading(fills.kerasfeed, busy=True).by_processes(job)
