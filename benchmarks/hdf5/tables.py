@@ -51,7 +51,7 @@ def _workload(name: str, title: str, batch_size: int, reference: str, *data: Any
 
 WORKLOADS = (
     _workload("hdf5-gzip", "HDF5: gzip+shuffle, a scene a chunk, random", 32, "h5py_1", "GZIP", "SCENES"),
-    _workload("hdf5-contiguous", "HDF5: contiguous scenes of 147 kB, random", 256, "h5py_1", "CONTIGUOUS", "SCENES"),
+    _workload("hdf5-contiguous", "HDF5: contiguous scenes of 147 kB, random", 32, "h5py_1", "CONTIGUOUS", "SCENES"),
     _workload("hdf5-rows", "HDF5: rows of 784 bytes, random", 1024, "h5py_1", "ROW_FILE", "ROWS"),
     _workload("hdf5-chunks", "HDF5: gzip+shuffle, 64 scenes a chunk", 32, "h5py_1", "CHUNKED", "CHUNKED_SCENES", False),
     _workload("hdf5-feed", "HDF5: gzip+shuffle, end to end", 32, "torch", "GZIP", "SCENES", fit_reference="torch"),
