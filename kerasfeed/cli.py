@@ -126,7 +126,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--epochs", type=_positive, default=30, metavar="N", help="passes over the scenes")
     add("--workers", type=_workers, default="auto", metavar="N", help="concurrent loads; 0 for none, or auto")
-    add("--worker-type", choices=["auto", "process", "thread"], default="auto", help="what the workers are")
+    add("--worker-type", choices=["auto", "process", "thread"], default="thread", help="what the workers are")
     add("--batch-size", type=_positive, default=16, metavar="N", help="scenes in a batch")
     add("--points", type=_positive, default=512, metavar="N", help="points of each scene given to the model")
     add("--seed", type=_natural, default=0, metavar="N", help="behind weights, order and augmentation")

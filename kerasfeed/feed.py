@@ -155,8 +155,6 @@ class Feed(keras.utils.PyDataset):  # type: ignore[misc]
         epoch = self._clock.current
         following = epoch + 1 if self._fit_goes_on else None
         window = self._windows.find(sys._getframe(1), step, self.submit, epoch, self.look_ahead, following)
-        if window is not None:
-            self._costs.check_steps(in_order=isinstance(window.steps, range))
         batch = self.submit(epoch, step).result() if window is None else window.take(step)
         self.request_log.finish(request, time.perf_counter())
         return lists_as_tuples(batch) if self._loader.spec.has_lists else batch

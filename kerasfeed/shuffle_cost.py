@@ -34,18 +34,6 @@ class CostWatch:
         self._told = True
         _warn(waste_text(cost, self._order, self._stats()), ReadCostWarning)
 
-    def check_steps(self, in_order: bool) -> None:
-        """Warn if the steps of a `fit` come in random order although blocks are to be read together."""
-        if in_order or self._told or not isinstance(self._order, BlockShuffled):
-            return
-        self._told = True
-        _warn(
-            "fit(shuffle=True), the default, shuffles the order of batches, so that scenes of one block are no longer "
-            f"read together and order={self._order!r} gains nothing. Write model.fit(feed, shuffle=False): the feed "
-            "shuffles scenes itself, anew in every epoch",
-            ReadCostWarning,
-        )
-
 
 def waste_text(cost: ReadCost, order: Order, stats: LoaderStats) -> str:
     """The warning: what was measured, why, and the remedies, best first."""

@@ -1,5 +1,6 @@
 """The demo and the command line."""
 
+import contextlib
 import re
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import pytest
 
 import kerasfeed as kf
 from kerasfeed.cli import main
-from kerasfeed.demo.data import DataError, Part, PointClouds, hold_out, sibling_for_validation, summarize
+from kerasfeed.demo.data import DataError, Part, PointClouds, Reading, hold_out, sibling_for_validation, summarize
 from kerasfeed.demo.shapes import SHAPES, write_shapes
 
 
@@ -203,3 +204,44 @@ def test_the_demo_clearly_beats_the_majority_rate_on_real_data(real_data, capsys
     assert "bimnet10_test.h5: 51 scenes of 2,048 points, for validation" in output
     assert majority == 0.157
     assert accuracy > 2 * majority
+    assert (
+        "'data' has 192 chunks of 21 scenes (reader: direct); decoded 192 in all, 24.0 per epoch, 0 of them again "
+        "(threads share one cache, so this counts the whole run)"
+    ) in output
+
+
+def test_a_reading_says_what_it_cannot_count(tmp_path):
+    with h5py.File(tmp_path / "chunked.h5", "w") as file:
+        file.create_dataset("data", data=np.zeros((10, 8, 3), np.float32), chunks=(3, 8, 1), fletcher32=True)
+        file["label"] = np.zeros(10, int)
+    with contextlib.closing(PointClouds(tmp_path / "chunked.h5", points=4)) as clouds:
+        reading = Reading.of(clouds)
+        assert reading.chunks == 12
+        assert reading.scenes_per_chunk == 3
+        assert reading.text(2, True).startswith(
+            f"'data' has 12 chunks of 3 scenes (reader: {reading.reader}); each worker process decodes and caches its"
+        )
+        assert (reading.decoded is None) == ("how many h5py decoded it does not tell" in reading.text(2, False))
+    plain = _write(tmp_path / "plain.h5", data=np.zeros((10, 8, 3), np.float32), label=np.zeros(10, int))
+    with contextlib.closing(PointClouds(plain, points=4)) as clouds:
+        assert Reading.of(clouds).text(1, False) == (
+            "'data' is stored in one piece, with no chunks to decode (reader: direct)"
+        )
+
+
+def test_a_part_announces_the_scenes_of_the_whole():
+    announced = []
+
+    class Whole(kf.SceneSequence):
+        def __len__(self):
+            return 9
+
+        def __getitem__(self, index):
+            return index
+
+        def read_ahead(self, indices):
+            announced.extend(indices.tolist())
+
+    Part(Whole(), [7, 3, 5]).read_ahead(np.array([2, 0]))
+    Part([1, 2, 3], [0]).read_ahead(np.array([0]))
+    assert announced == [5, 7]

@@ -96,7 +96,7 @@ def test_other_drivers_fall_back_to_h5py_and_read_the_same(tmp_path, driver):
         assert not difference(file["data"].take([3, 3, -1]), WHOLE[[3, 3, -1]])
         if driver != "sec2":
             assert file["data"].reader.kind == "h5py"
-            assert driver in file["data"].reader.reason
+            assert "driver" in file["data"].reader.reason
         copy = pickle.loads(pickle.dumps(file))
     with copy:
         assert not difference(copy["data"][5], WHOLE[5])
@@ -124,7 +124,8 @@ WRITER = """
         if "data" not in file:
             file.create_dataset("data", (0, 4), "i4", maxshape=(None, 4), chunks=(3, 4), compression={compression})
         file.flush()
-        file.swmr_mode = {swmr}
+        if {swmr}:
+            file.swmr_mode = True
         tell("ready")
         for line in sys.stdin:
             data = file["data"]
@@ -141,12 +142,12 @@ WRITER = """
 def test_rows_that_another_process_appends_are_followed_with_swmr(tmp_path, compression):
     path = tmp_path / "kerasfeed.h5"
     script = WRITER.format(path=str(path), mode="w", compression=compression, swmr=True)
-    with _process(script) as ask, kf.HDF5File(path, swmr=True) as file:
+    with _process(script) as ask, contextlib.ExitStack() as stack:
         assert ask() == "ready"
-        data = file["data"]
+        data = stack.enter_context(kf.HDF5File(path, swmr=True))["data"]
         assert len(data) == 0
         assert data.reader.kind == "h5py"
-        assert "swmr" in data.reader.reason.lower()
+        assert "single writer" in data.reader.reason
         rows = 0
         for more in (4, 1, 7, 20):
             assert ask(str(more)) == "written"
@@ -289,7 +290,7 @@ def test_a_file_cut_again_and_again_during_reads_never_ends_the_process(tmp_path
 
 
 def test_a_file_rewritten_in_place_while_open_gives_an_error_or_the_data_of_one_of_both(path):
-    """Its chunks now stand elsewhere; what is read must not be a mixture."""
+    """Its chunks now stand elsewhere; what is read must not be a mixture. The reader looks five times a second."""
     other = (WHOLE + 1000).astype("f4")
     with kf.HDF5File(path) as file:
         data = file["data"]
@@ -300,6 +301,7 @@ def test_a_file_rewritten_in_place_while_open_gives_an_error_or_the_data_of_one_
             writer["padding"] = np.arange(500)
             writer.create_dataset("data", data=other, **STORAGES["gzip"])
         path.write_bytes(replacement.read_bytes())  # the same inode
+        time.sleep(0.3)
         for rows in (np.s_[16:24], np.s_[32:40]):
             try:
                 ours = data[rows]

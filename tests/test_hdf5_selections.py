@@ -1,5 +1,7 @@
 """Selections drawn at random, compared with NumPy over the whole array; outputs that fit and that do not."""
 
+import contextlib
+import gc
 import itertools
 import os
 import re
@@ -193,13 +195,20 @@ BAD_SELECTIONS = {
 }
 
 
+def _refusal(error, read):
+    """Message and notes of the error; the error itself, which holds every frame, is let go of."""
+    try:
+        read()
+    except error as raised:
+        return "\n".join([str(raised), *getattr(raised, "__notes__", [])])
+    pytest.fail(f"not refused with {error}")
+
+
 @pytest.mark.parametrize("name", BAD_SELECTIONS)
 def test_a_selection_that_cannot_be_is_refused_and_names_dataset_and_file(opened, name):
     dataset, _ = opened
     selection, error = BAD_SELECTIONS[name]
-    with pytest.raises(error) as caught:
-        dataset[selection]
-    told = "\n".join([str(caught.value), *getattr(caught.value, "__notes__", [])])
+    told = _refusal(error, lambda: dataset[selection])
     assert "'data'" in told
     assert str(dataset.file.path) in told
     with pytest.raises(error):
@@ -210,11 +219,10 @@ def test_a_selection_that_cannot_be_is_refused_and_names_dataset_and_file(opened
     ("selection", "told"), [(20, "20"), ((0, 6), "6"), ([0, 20], "20"), (-21, "-21"), ([-21, 0], "-21")]
 )
 def test_an_index_out_of_range_is_named_with_the_size_of_its_axis(opened, selection, told):
-    with pytest.raises(IndexError) as caught:
-        opened[0][selection]
-    assert told in str(caught.value)
+    message = _refusal(IndexError, lambda: opened[0][selection]).partition("\n")[0]
+    assert told in message
     size = 6 if isinstance(selection, tuple) else 20
-    assert re.search(rf"\b({size}|{size - 1})\b", str(caught.value)), str(caught.value)
+    assert re.search(rf"\b({size}|{size - 1})\b", message), message
 
 
 @pytest.mark.parametrize("indices", [[20], [0, -21], [2**40], [-(2**62)]])
@@ -273,9 +281,11 @@ def _frozen(array):
 def test_an_output_that_does_not_fit_is_refused_and_left_alone(opened, name, method):
     out = WRONG_OUTS[name]()
     before = bytes(out) if isinstance(out, bytes) else np.array(out, "f4").tobytes()
-    with pytest.raises((TypeError, ValueError)) as caught:
-        opened[0].take([0, 1, 2], out=out) if method == "take" else opened[0].read_into(np.s_[0:3], out)
-    assert "'data'" in "\n".join([str(caught.value), *getattr(caught.value, "__notes__", [])])
+    reads = {
+        "take": lambda: opened[0].take([0, 1, 2], out=out),
+        "read_into": lambda: opened[0].read_into(np.s_[0:3], out),
+    }
+    assert "'data'" in _refusal((TypeError, ValueError), reads[method])
     assert (bytes(out) if isinstance(out, bytes) else np.array(out, "f4").tobytes()) == before
 
 
@@ -342,3 +352,42 @@ def test_what_is_returned_is_the_callers_own(opened):
         first[...] = -5
         assert not np.array_equal(first, read())
     assert np.array_equal(dataset[...], whole)
+
+
+@pytest.mark.parametrize("selection", [99, "field", None, [0, 20], np.s_[0, 0, 0]])
+def test_a_refused_read_keeps_no_file_open(folder, selection):
+    """Without a garbage collection: an error that holds itself would hold the file, and its lock, for long."""
+    path, _ = _written(folder, (20, 6), "f4", STORAGES["gzip"])
+    gc.collect()
+    gc.disable()
+    try:
+        with kf.HDF5File(path) as file:
+            dataset = file["data"]
+            for read in (dataset.__getitem__, dataset.take, lambda given: dataset.read_into(given, np.empty(3))):
+                with contextlib.suppress(Exception):
+                    read(selection)
+        with h5py.File(path, "r+") as writer:  # refused while another handle reads it
+            writer["more"] = 1
+    finally:
+        gc.enable()
+    path.unlink()
+
+
+def test_an_error_of_damage_keeps_no_file_open(folder):
+    path, _ = _written(folder, (20, 6), "f4", STORAGES["gzip"])
+    with h5py.File(path) as reference:
+        place = reference["data"].id.get_chunk_info(0)
+    damaged = bytearray(path.read_bytes())
+    damaged[place.byte_offset : place.byte_offset + place.size] = bytes(place.size)
+    path.write_bytes(damaged)
+    gc.collect()
+    gc.disable()
+    try:
+        with kf.HDF5File(path) as file, contextlib.suppress(OSError):
+            file["data"][0]
+            pytest.fail("the damage was not seen")
+        with h5py.File(path, "r+") as writer:
+            writer["more"] = 1
+    finally:
+        gc.enable()
+    path.unlink()

@@ -495,3 +495,47 @@ def test_the_command_rewrites_a_file_and_says_what_it_did(points, tmp_path, caps
 def _no_signal_left():
     yield
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.parametrize("where", ["attribute", "dataset"])
+def test_references_that_cannot_be_kept_are_refused_by_name(points, tmp_path, where):
+    with h5py.File(points, "a") as file:
+        region = file["labels"].regionref[2:5]
+        if where == "attribute":
+            file["labels"].attrs["part"] = region
+            message = "the attribute 'part' of '/labels' holds references to regions"
+        else:
+            file["parts"] = np.array([region], h5py.regionref_dtype)
+            message = "the dataset '/parts' holds references to regions"
+    with pytest.raises(ValueError, match=message):
+        _rechunk(points, tmp_path / "out.h5", "points", 1)
+    assert _listing(tmp_path) == ["in.h5"]
+
+
+def test_a_dataset_of_another_file_is_refused_by_the_name_of_that_file(points, tmp_path):
+    with h5py.File(tmp_path / "outer.h5", "w") as file:
+        file["there"] = h5py.ExternalLink("in.h5", "/points")
+        file["here"] = np.arange(3)
+    with pytest.raises(ValueError, match=r"'there' of .*outer.h5' is a link to '.*in.h5': rechunk that file"):
+        _rechunk(tmp_path / "outer.h5", tmp_path / "out.h5", "there", 1)
+    _rechunk(tmp_path / "outer.h5", tmp_path / "out.h5", None, 1)
+    with h5py.File(tmp_path / "out.h5") as new:
+        assert isinstance(new.get("there", getlink=True), h5py.ExternalLink)
+        assert new["here"].chunks == (1,)
+
+
+def test_the_new_file_has_the_permissions_that_any_new_file_has(points, tmp_path):
+    _rechunk(points, tmp_path / "out.h5", "points", 1)
+    (tmp_path / "other").touch()
+    assert (tmp_path / "out.h5").stat().st_mode == (tmp_path / "other").stat().st_mode
+
+
+def test_a_virtual_dataset_becomes_an_ordinary_one(points, tmp_path):
+    layout = h5py.VirtualLayout((50, 8, 3), np.float32)
+    layout[:] = h5py.VirtualSource(str(points), "points", (50, 8, 3))
+    with h5py.File(tmp_path / "virtual.h5", "w") as file:
+        file.create_virtual_dataset("v", layout)
+    _rechunk(tmp_path / "virtual.h5", tmp_path / "out.h5", "v", 1)
+    with h5py.File(points) as old, h5py.File(tmp_path / "out.h5") as new:
+        assert not new["v"].is_virtual
+        assert np.array_equal(new["v"][...], old["points"][...])

@@ -3,6 +3,7 @@
 Invariant: this module loads no deep-learning framework, so that a worker which imports it starts at once.
 """
 
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -45,6 +46,10 @@ class PointClouds(kf.SceneSequence):
             cloud = cloud[np.linspace(0, len(cloud) - 1, self.points).astype(int)]
         return cloud.astype(np.float32), int(self.file["label"][index])
 
+    def read_ahead(self, indices: NDArray[np.int64]) -> None:
+        """Begin to decode the chunks of these scenes in the background."""
+        self.file["data"].read_ahead(indices)
+
     def close(self) -> None:
         """Close this process's handle of the file; a later read opens it again."""
         self.file.close()
@@ -75,6 +80,55 @@ class Part(kf.SceneSequence):
 
     def __getitem__(self, index: int) -> Any:
         return self.sequence[self.indices[index]]
+
+    def read_ahead(self, indices: NDArray[np.int64]) -> None:
+        """Announce scenes to the whole, where it cares."""
+        announce = getattr(self.sequence, "read_ahead", None)
+        if announce is not None:
+            announce(np.array([self.indices[index] for index in indices], np.int64))
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What reading the clouds of a file has cost this process.
+
+    Attributes:
+        chunks: Chunks that the dataset has; None where storage is contiguous.
+        scenes_per_chunk: Scenes of one chunk, at least 1.
+        decoded: Chunks decoded; None where h5py decodes, which does not tell.
+        again: Of these, chunks decoded before that had left the cache.
+        reader: "direct", or "h5py" and why.
+    """
+
+    chunks: int | None
+    scenes_per_chunk: int
+    decoded: int | None
+    again: int
+    reader: str
+
+    @classmethod
+    def of(cls, clouds: PointClouds) -> "Reading":
+        """As it stands now."""
+        data = clouds.file["data"]
+        shape, chunks, stats = data.shape, data.chunks, data.stats()
+        count = None if chunks is None else math.prod(-(-a // b) for a, b in zip(shape, chunks, strict=True))
+        decoded = stats.decoded if data.reader.kind == "direct" else None
+        return cls(count, data.block_size, decoded, stats.again, str(data.reader))
+
+    def text(self, epochs: int, in_processes: bool) -> str:
+        """The figures in one sentence, for people."""
+        if self.chunks is None:
+            return f"'data' is stored in one piece, with no chunks to decode (reader: {self.reader})"
+        if in_processes:
+            told = "each worker process decodes and caches its own, so they are not counted here"
+        elif self.decoded is None:
+            told = "how many h5py decoded it does not tell"
+        else:
+            told = (
+                f"decoded {self.decoded:,} in all, {self.decoded / epochs:,.1f} per epoch, {self.again:,} of them "
+                "again (threads share one cache, so this counts the whole run)"
+            )
+        return f"'data' has {self.chunks:,} chunks of {self.scenes_per_chunk:,} scenes (reader: {self.reader}); {told}"
 
 
 class DataError(ValueError):

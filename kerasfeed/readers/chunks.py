@@ -161,12 +161,11 @@ def _span(span: Span, size: int, chunk: int, stride: int) -> list[Piece]:
     first = span.start if not backwards else span.start + (span.count - 1) * span.step
     last = first + (span.count - 1) * step
     pieces = []
-    for number in range(first // chunk, last // chunk + 1):
+    numbers = range(first // chunk, last // chunk + 1)
+    for number in numbers if step <= chunk else [place // chunk for place in range(first, last + 1, step)]:
         begin, end = number * chunk, min((number + 1) * chunk, size)
         low = max(0, -(-(begin - first) // step))  # the first selected place that is not before the chunk
         high = min(span.count, -(-(end - first) // step))
-        if low >= high:  # the step jumps over this chunk
-            continue
         place = first + low * step - begin
         source = slice(place, place + (high - low - 1) * step + 1, step)
         if backwards:

@@ -174,7 +174,7 @@ def _shuffle(values: tuple[int, ...]) -> Decoder | None:
         if len(out) != len(source):
             raise DecodeError(f"{len(source):,} bytes instead of {len(out):,}")
         whole = len(source) // width * width  # HDF5 leaves the odd bytes at the end where they are
-        if module is not None and whole:
+        if module is not None and whole and width in (2, 4, 8):
             module.unshuffle(source[:whole], out[:whole], width)
         else:
             planes, mixed = source[:whole].reshape(width, -1), out[:whole].reshape(-1, width)
@@ -279,7 +279,8 @@ def _bitshuffle(values: tuple[int, ...]) -> Decoder | None:
         block = items
         if compressed:
             data, block = _lz4_blocks(module, bytes(data), width, size)
-        return module.bitshuffle_decode(np.frombuffer(data, np.uint8), itemsize=width, blocksize=block)
+        # As bytes: of an array it would take the items for the array's.
+        return module.bitshuffle_decode(bytes(data), itemsize=width, blocksize=block)
 
     return decode
 

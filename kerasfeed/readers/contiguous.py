@@ -1,7 +1,8 @@
 """Contiguous datasets read past HDF5, straight into the destination.
 
-Invariant: equal to h5py bit for bit, or OSError. Runs of bytes are read with `preadv` into the result; many small ones
-are gathered in one NumPy call from the mapped file. Whoever calls holds the open file.
+Invariant: equal to h5py bit for bit, or OSError. Runs of bytes are read with `preadv` into the result; small pieces are
+picked out of larger reads, and out of the cache once it is clear that much of the dataset is wanted. The file is never
+mapped: a mapped file that someone truncates kills the process. Whoever calls holds the open file.
 """
 
 import math
@@ -12,13 +13,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kerasfeed.readers.cache import ChunkCache
 from kerasfeed.readers.direct import plain_of
 from kerasfeed.readers.layout import Contiguous
 from kerasfeed.readers.selection import Axis, Listed, Points, Selection, Span
 from kerasfeed.readers.source import Source
 from kerasfeed.readers.stats import Counters
 
-_RUN_NBYTES = 16384  # a read of less costs more in system calls than its copy from the mapped file
+_RUN_NBYTES = 16384  # a gap of less is read along: that costs less than another system call
+_SPAN_NBYTES = 1 << 22
+_WANTED_SHARE = 8  # once pieces of 1/8 of the dataset have been read, the whole of it is read and kept
 
 
 class ContiguousReader:
@@ -26,15 +30,16 @@ class ContiguousReader:
 
     index_nbytes = 0
 
-    def __init__(self, layout: Contiguous, source: Source) -> None:
-        """Read through `source`."""
+    def __init__(self, layout: Contiguous, source: Source, cache: ChunkCache) -> None:
+        """Read through `source`, keep the dataset in `cache` where it fits and pays."""
         self.counters = Counters()
         self._shape, self._dtype, self._address = layout.shape, layout.dtype, layout.address
         self._plain = plain_of(layout.dtype)
-        self._source = source
+        self._source, self._cache, self._key = source, cache, cache.reserve(1)
         self._row_shape = layout.shape[1:]
         self._row_nbytes = math.prod(self._row_shape) * layout.dtype.itemsize
         self._nbytes = self._row_nbytes * layout.shape[0]
+        self._wanted = 0  # bytes of small pieces read since the dataset was last read whole
 
     def row(self, place: int) -> Any:
         """Row `place` of axis 0: an array, or a scalar where the dataset has one axis."""
@@ -53,34 +58,140 @@ class ContiguousReader:
         kept = out.reshape(selection.kept)
         if exact and self._plain is not self._dtype:
             kept = kept.view(self._plain)
-        self.counters.read(selection.size * self._dtype.itemsize)
-        if exact and kept.flags.c_contiguous:
-            flat = kept.reshape(-1).view(np.uint8)
+        direct = exact and kept.flags.c_contiguous
+        if direct:
             run = _run(selection.axes, self._shape)
             if run is not None:
-                self._source.read_into(self._address + run * self._dtype.itemsize, flat)
+                self._read(self._address + run * self._dtype.itemsize, kept.reshape(-1).view(np.uint8))
                 return
-            first = selection.axes[0]
-            if isinstance(first, Listed) and all(map(_whole, selection.axes[1:], self._shape[1:])):
-                self._rows(first.places, flat.reshape(-1, self._row_nbytes))
-                return
-        mapped = np.frombuffer(self._source.mapped(), np.uint8, self._nbytes, self._address)
-        array = mapped.view(self._plain).reshape(self._shape)
-        kept[...] = array[tuple(index for axis in selection.axes for index in _index(axis))]
-
-    def _rows(self, places: NDArray[np.int64], out: NDArray[np.uint8]) -> None:
-        nbytes = self._row_nbytes
-        if nbytes < _RUN_NBYTES:
-            mapped = np.frombuffer(self._source.mapped(), np.uint8, self._nbytes, self._address)
-            # The places are known to be good; to check them again, NumPy would go through a copy of the result.
-            np.take(mapped.reshape(-1, nbytes), places, axis=0, out=out, mode="clip")
+        first = selection.axes[0]
+        if direct and isinstance(first, Listed) and all(map(_whole, selection.axes[1:], self._row_shape)):
+            self.take(first.places, out)
             return
-        begins = [0, *(np.flatnonzero(np.diff(places) != 1) + 1).tolist(), len(places)]
-        for begin, end in pairwise(begins):
-            self._source.read_into(self._address + int(places[begin]) * nbytes, out[begin:end])
+        array = self._all(selection.size * self._dtype.itemsize)
+        if array is None:
+            self._gather(selection.axes, kept)
+        else:
+            kept[...] = array[tuple(index for axis in selection.axes for index in _index(axis))]
+
+    def take(self, places: NDArray[np.int64], out: NDArray[Any]) -> None:
+        """Rows `places` into `out`; else as `read`."""
+        if out.dtype != self._dtype or not out.flags.c_contiguous:
+            whole = tuple(Span(0, size) for size in self._row_shape)
+            array = self._all(out.nbytes)
+            if array is None:
+                kept = out.view(self._plain) if out.dtype == self._dtype else out
+                self._gather((Listed(places), *whole), kept)
+            else:
+                out[...] = array.view(self._dtype)[places]
+            return
+        nbytes = self._row_nbytes
+        table = out.reshape(-1).view(np.uint8).reshape(-1, nbytes)
+        array = self._all(out.nbytes) if nbytes < _RUN_NBYTES else None
+        if array is None:
+            self._rows(places, table)
+        else:
+            # The places are known to be good; to check them again, NumPy would go through a copy of the result. As
+            # bytes, for items that are not aligned would be copied all.
+            array.reshape(-1).view(np.uint8).reshape(-1, nbytes).take(places, 0, table, "clip")
 
     def ahead(self, places: NDArray[np.int64], owner: "weakref.ref[Any]") -> None:
         """Nothing: there is nothing to decode, and the system reads ahead by itself."""
+
+    def _read(self, address: int, out: NDArray[Any]) -> None:
+        self._source.read_into(address, out)
+        self.counters.read(out.nbytes)
+
+    def _rows(self, places: NDArray[np.int64], out: NDArray[np.uint8]) -> None:
+        """Rows, each run of neighbours at once, into uint8[n, bytes of a row]."""
+        begins = [0, *(np.flatnonzero(np.diff(places) != 1) + 1).tolist(), len(places)]
+        firsts = (places[begins[:-1]] * self._row_nbytes + self._address).tolist()
+        for address, (begin, end) in zip(firsts, pairwise(begins), strict=True):
+            self._source.read_into(address, out[begin:end])
+        self.counters.read(out.nbytes)
+
+    def _all(self, nbytes: int) -> NDArray[Any] | None:
+        """The whole dataset, in its shape, from the cache; None while it is not worth it.
+
+        Args:
+            nbytes: What is wanted of it now.
+        """
+        if self._nbytes > self._cache.limit:
+            return None
+        found = self._cache.get(self._key)
+        if found is not None:
+            self.counters.hit()
+            return found
+        self._wanted += nbytes  # of two threads at once, one may be lost: it is a rule of thumb
+        if self._wanted * _WANTED_SHARE < self._nbytes:
+            return None
+        self._wanted = 0
+        return self._cache.get_or_load(self._key, self._loaded)[0]
+
+    def _loaded(self) -> NDArray[Any]:
+        out = np.empty(self._nbytes, np.uint8)
+        self._read(self._address, out)
+        return out.view(self._plain).reshape(self._shape)
+
+    def _gather(self, axes: tuple[Axis, ...], kept: NDArray[Any]) -> None:
+        """Pick pieces out of spans of rows, each span read at once."""
+        first = axes[0]
+        if isinstance(first, Points):
+            places, inner = first.coordinates[0], (*first.coordinates[1:], *(i for a in axes[1:] for i in _index(a)))
+        else:
+            places = first.places if isinstance(first, Listed) else first.start + np.arange(first.count) * first.step
+            inner = tuple(index for axis in axes[1:] for index in _index(axis))
+        low, high = _bounds(inner[0], self._row_shape[0]) if inner else (0, 1)
+        item = self._row_nbytes // self._row_shape[0] if inner else self._row_nbytes  # bytes of a step along axis 1
+        begin, end = low * item, high * item
+        inner = (_shifted(inner[0], low), *inner[1:]) if inner else ()
+        joint = isinstance(first, Points)
+        shape = (high - low, *self._row_shape[1:]) if inner else ()
+        for members in _spans(places, self._row_nbytes, end - begin):
+            here = places[members]
+            lowest, count = int(here.min()), int(here.max() - here.min()) + 1
+            data = np.empty((count - 1) * self._row_nbytes + end - begin, np.uint8)
+            self._read(self._address + lowest * self._row_nbytes + begin, data)
+            strides = np.empty(shape, self._plain).strides if shape else ()
+            rows: NDArray[Any] = np.ndarray(
+                (count, *shape), self._plain, data.data, strides=(self._row_nbytes, *strides)
+            )
+            picked = tuple(i[members] if isinstance(i, np.ndarray) and joint and k < len(first.coordinates) - 1 else i
+                           for k, i in enumerate(inner)) if isinstance(first, Points) else inner  # fmt: skip
+            if not joint and any(isinstance(i, np.ndarray) for i in picked):
+                kept[members] = rows[here - lowest][(slice(None), *picked)]
+            else:
+                kept[members] = rows[(here - lowest, *picked)]
+
+
+def _spans(places: NDArray[np.int64], stride: int, length: int) -> list[NDArray[np.int64]]:
+    """Which places to read together: positions in `places`, grouped by neighbourhood in the file.
+
+    Args:
+        places: int64[n], any order.
+        stride: Bytes from one place to the next.
+        length: Bytes wanted of each.
+    """
+    order = np.argsort(places, kind="stable")
+    sorted_places = places[order]
+    gaps = np.diff(sorted_places) * stride - length
+    blocks = sorted_places * stride // _SPAN_NBYTES
+    return np.split(order, np.flatnonzero((gaps > _RUN_NBYTES) | (np.diff(blocks) != 0)) + 1)
+
+
+def _bounds(index: Any, size: int) -> tuple[int, int]:
+    """The first place that an index of an axis touches, and the one after the last."""
+    if isinstance(index, slice):
+        touched = range(size)[index]
+        return min(touched), max(touched) + 1
+    return int(index.min()), int(index.max()) + 1
+
+
+def _shifted(index: Any, by: int) -> Any:
+    if not isinstance(index, slice):
+        return index - by
+    stop = None if index.stop is None else index.stop - by
+    return slice(index.start - by, stop if stop is None or stop >= 0 else None, index.step)
 
 
 def _whole(axis: Axis, size: int) -> bool:

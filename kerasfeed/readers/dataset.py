@@ -41,19 +41,19 @@ class HDF5Dataset:
                 raise self.file._unknown(self.name)
             cached = self._cached = (shared.handle, opened)
         if shared.how.swmr:
-            cached[1].handle.id.refresh()  # rows that the writer added since
+            cached[1].handle.refresh()  # rows that the writer added since
         return shared, cached[1]
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Sizes of the axes; None for a null dataset, which holds nothing at all."""
-        shape = self._open()[1].handle.shape
-        return None if shape is None else tuple(shape)  # type: ignore[return-value]
+        shape = self._open()[1].shape
+        return None if shape is None else tuple(shape)
 
     @property
     def dtype(self) -> np.dtype[Any]:
         """NumPy dtype as stored."""
-        return self._open()[1].handle.dtype  # type: ignore[no-any-return]
+        return self._open()[1].dtype
 
     @property
     def ndim(self) -> int:
@@ -63,7 +63,7 @@ class HDF5Dataset:
     @property
     def size(self) -> int:
         """Number of items."""
-        shape = self._open()[1].handle.shape
+        shape = self._open()[1].shape
         return 0 if shape is None else math.prod(shape)
 
     @property
@@ -97,7 +97,10 @@ class HDF5Dataset:
         return self._open()[1].counters.snapshot()
 
     def __len__(self) -> int:
-        return len(self._open()[1].handle)
+        shape = self._open()[1].shape
+        if not shape:
+            raise TypeError(f"{self._where} has no axes, and so no length")
+        return shape[0]
 
     def __iter__(self) -> Iterator[Any]:
         for index in range(len(self)):
@@ -121,8 +124,8 @@ class HDF5Dataset:
         try:
             reader = opened.reader
             if reader is None:
-                return self._by_h5py(opened, selection)
-            shape = opened.handle.shape
+                return self._by_h5py(shared, opened, selection)
+            shape = opened.shape
             if type(selection) is int:
                 place = selection if 0 <= selection < shape[0] else checked_place(selection, shape[0], 0, self._where)
                 try:
@@ -132,8 +135,8 @@ class HDF5Dataset:
             planned = plan(selection, shape, self._where)
             if planned is None:
                 opened.counters.fall_back()
-                return opened.handle[selection]
-            out = np.empty(planned.shape, opened.handle.dtype)
+                return self._by_h5py(shared, opened, selection)
+            out = np.empty(planned.shape, opened.dtype)
             if planned.size:
                 try:
                     reader.read(planned, out)
@@ -158,14 +161,14 @@ class HDF5Dataset:
         """
         shared, opened = self._open()
         try:
-            dtype = opened.handle.dtype
+            dtype = opened.dtype
             self._check_out(out, dtype)
-            shape = opened.handle.shape
+            shape = opened.shape
             planned = None if shape is None else plan(selection, shape, self._where)
-            if planned is not None and planned.shape != out.shape:
-                raise self._wrong_shape(planned.shape, out)
+            if planned is not None and planned.shape + dtype.shape != out.shape:
+                raise self._wrong_shape(planned.shape + dtype.shape, out)
             if opened.reader is None or planned is None:
-                self._put(fallback.read(opened.handle, selection, planned), out)
+                self._put(self._by_h5py(shared, opened, selection, planned), out)
             else:
                 self._read_planned(shared, opened, selection, planned, out)
         except Exception as error:  # noqa: BLE001  # raised again, with the names
@@ -186,23 +189,27 @@ class HDF5Dataset:
         """
         shared, opened = self._open()
         try:
-            handle = opened.handle
-            if not handle.shape:
+            shape, dtype = opened.shape, opened.dtype
+            if not shape:
                 raise TypeError(f"{self._where} has no axis to take rows of")
-            places = checked_places(indices, handle.shape[0], 0, self._where)
-            planned = rows(places, handle.shape)
+            places = checked_places(indices, shape[0], 0, self._where)
+            wanted = (len(places), *shape[1:])
             if out is not None:
-                self._check_out(out, handle.dtype)
-                if out.shape != planned.shape:
-                    raise self._wrong_shape(planned.shape, out)
+                self._check_out(out, dtype)
+                if out.shape != wanted + dtype.shape:
+                    raise self._wrong_shape(wanted + dtype.shape, out)
             if opened.reader is None:
-                found = fallback.read(handle, places, planned)
+                found = self._by_h5py(shared, opened, places, rows(places, shape))
                 if out is None:
                     return found  # type: ignore[no-any-return]
                 self._put(found, out)
                 return out
-            result = np.empty(planned.shape, handle.dtype) if out is None else out
-            self._read_planned(shared, opened, places, planned, result)
+            result = np.empty(wanted, dtype) if out is None else out
+            if result.size:
+                try:
+                    opened.reader.take(places, result)
+                except (DecodeError, OSError):
+                    self._put(self._after_error(shared, opened, places), result)
             return result
         except Exception as error:  # noqa: BLE001  # raised again, with the names
             self._fail(error, ".take(...)")
@@ -218,7 +225,7 @@ class HDF5Dataset:
         try:
             shared, opened = self._open()
             if opened.reader is not None:
-                places = checked_places(indices, opened.handle.shape[0], 0, self._where)
+                places = checked_places(indices, opened.shape[0], 0, self._where)
                 opened.reader.ahead(places, weakref.ref(shared))
         except Exception:  # noqa: BLE001  # the read itself will tell, where it can be handled
             return
@@ -234,31 +241,44 @@ class HDF5Dataset:
         except (DecodeError, OSError):
             self._put(self._after_error(shared, opened, selection), out)
 
-    def _by_h5py(self, opened: OpenDataset, selection: Any) -> Any:
-        shape = opened.handle.shape
-        return fallback.read(opened.handle, selection, plan(selection, shape, self._where) if shape else None)
+    def _by_h5py(
+        self, shared: SharedFile, opened: OpenDataset, selection: Any, planned: Selection | None = None
+    ) -> Any:
+        """h5py's answer, from a file that did not change: it reads as zeros what has been cut off."""
+        shape = opened.shape
+        if planned is None and shape:
+            planned = plan(selection, shape, self._where)
+        found = fallback.read(opened.handle, selection, planned)
+        if shared.source is not None and not shared.how.swmr:
+            shared.source.check(now=True)
+        return found
 
     def _after_error(self, shared: SharedFile, opened: OpenDataset, selection: Any) -> Any:
         """h5py's answer, or its error, where the direct reader failed on a file that did not change."""
         if shared.source is not None:
             shared.source.check(now=True)
         opened.counters.fall_back()
-        return self._by_h5py(opened, selection)
+        return self._by_h5py(shared, opened, selection)
 
     @property
     def _where(self) -> str:
         return f"dataset {self.name!r}"
 
     def _fail(self, error: Exception, what: str) -> NoReturn:
-        if isinstance(error, OSError):
-            raise named(error, f"cannot read {self.name!r}{what} of {self.file.path!r}: {error}") from error
-        error.add_note(f"kerasfeed: reading {self.name!r}{what} of {self.file.path!r}")
-        raise error
+        try:
+            if isinstance(error, OSError):
+                raise named(error, f"cannot read {self.name!r}{what} of {self.file.path!r}: {error}") from error
+            error.add_note(f"kerasfeed: reading {self.name!r}{what} of {self.file.path!r}")
+            raise error
+        finally:
+            del error  # its traceback holds this frame, and that the open file
 
     def _check_out(self, out: Any, dtype: np.dtype[Any]) -> None:
         if not isinstance(out, np.ndarray):
             raise TypeError(f"out must be a NumPy array, received {type(out).__name__}")
-        if out.dtype.newbyteorder("=") != dtype.newbyteorder("="):
+        if dtype.subdtype is not None:
+            dtype = dtype.base  # items that are arrays are axes of the result
+        if out.dtype != dtype and out.dtype.newbyteorder("=") != dtype.newbyteorder("="):
             raise TypeError(f"out must be of dtype {dtype}, as {self._where} is, received {out.dtype}")
         if not out.flags.writeable:
             raise ValueError("out is read-only; pass an array that may be written")
@@ -269,7 +289,11 @@ class HDF5Dataset:
     def _put(self, found: Any, out: NDArray[Any]) -> None:
         if np.shape(found) != out.shape:
             raise self._wrong_shape(np.shape(found), out)
-        out[...] = found
+        if out.dtype == found.dtype and out.dtype.names and not out.dtype.hasobject:
+            opaque = np.dtype((np.void, out.dtype.itemsize))  # padding moves along
+            out.view(opaque)[...] = np.asarray(found).view(opaque)
+        else:
+            out[...] = found
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         if copy is False:

@@ -91,6 +91,10 @@ class ChunkedReader:
             out[target] = chunk[within][source]
         return out.view(self._dtype)
 
+    def take(self, places: NDArray[np.int64], out: NDArray[Any]) -> None:
+        """Rows `places` into `out`; else as `read`."""
+        self.read(rows(places, self._grid.shape), out)
+
     def read(self, selection: Selection, out: NDArray[Any]) -> None:
         """Fill `out`, of the selection's shape, of the dataset's dtype or its other byte order.
 
@@ -166,7 +170,7 @@ class ChunkedReader:
         if self._keeps_whole:
             chunk = self.load(number, meter)
         else:
-            chunk = self._cache.get(self._first_key + number)  # decoded ahead
+            chunk = self._cache.get(self._first_key + number) if self._cache.limit else None  # decoded ahead
             if chunk is not None:
                 self.counters.hit()
         if chunk is not None:

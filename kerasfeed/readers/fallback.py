@@ -43,7 +43,8 @@ def read(dataset: Any, selection: Any, planned: Selection | None) -> Any:
             index.extend(box)
             after.extend(coordinates)
     found = _gathered(dataset, index)
-    return found[tuple(after)].reshape(planned.shape)
+    items = found.shape[len(index) :]  # of dtypes whose items are arrays
+    return found[tuple(after)].reshape(planned.shape + items)
 
 
 def _long(planned: Selection) -> bool:
@@ -76,8 +77,20 @@ def _gathered(dataset: Any, index: list[Any]) -> NDArray[Any]:
         index[listed] = slice(0, 0)
         return np.asarray(dataset[tuple(index)])
     begins = [0, *(np.flatnonzero(np.diff(places) != 1) + 1).tolist(), len(places)]
-    parts = []
+    out: NDArray[Any] | None = None
+    opaque: np.dtype[Any] | None = None
     for begin, end in pairwise(begins):
         index[listed] = slice(int(places[begin]), int(places[end - 1]) + 1)
-        parts.append(dataset[tuple(index)])
-    return np.concatenate(parts, axis=listed) if len(parts) > 1 else np.asarray(parts[0])
+        part = dataset[tuple(index)]
+        if out is None:  # np.concatenate would lose byte order, padding and what h5py notes in a dtype
+            shape = (*part.shape[:listed], len(places), *part.shape[listed + 1 :])
+            out = np.empty(shape, part.dtype)
+            # Moved as opaque bytes, the padding of structures moves along.
+            opaque = np.dtype((np.void, part.dtype.itemsize)) if part.dtype.names and not part.dtype.hasobject else None
+        target = out[(*[slice(None)] * listed, slice(begin, end))]
+        if opaque is None:
+            target[...] = part
+        else:
+            target.view(opaque)[...] = part.view(opaque)
+    assert out is not None
+    return out

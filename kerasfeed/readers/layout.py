@@ -79,20 +79,21 @@ class _Declined(Exception):
     """A dataset is left to h5py; the message is the reason."""
 
 
-def examine(file: h5py.File, dataset: h5py.Dataset, size: int) -> tuple[Layout | None, ReaderChoice]:
+def examine(file: h5py.File, dataset: h5py.Dataset, size: int, driver: str) -> tuple[Layout | None, ReaderChoice]:
     """Decide who reads `dataset`.
 
     Args:
         file: The open file.
         dataset: One of its datasets.
         size: Bytes of the file.
+        driver: h5py's name of the driver that the file was opened with.
 
     Returns:
         The layout and "direct", or None and the reason.
     """
     with phil:
         try:
-            _check_file(file)
+            _check_file(file, driver)
             layout = _layout(file, dataset, size)
             if isinstance(layout, Chunked):
                 _check_values(file, dataset, layout)
@@ -112,9 +113,9 @@ def filters_of(dataset: h5py.Dataset) -> tuple[Filter, ...]:
     return tuple(Filter(code, tuple(values)) for code, _, values, _ in found)
 
 
-def _check_file(file: h5py.File) -> None:
+def _check_file(file: h5py.File, driver: str) -> None:
     if file.driver != "sec2":
-        raise _Declined(f"driver {file.driver!r}")
+        raise _Declined(f"driver {driver!r}")
     intent = file.id.get_intent()
     if intent & h5py.h5f.ACC_SWMR_READ:
         raise _Declined("single writer, multiple readers: the file may grow")
@@ -125,6 +126,8 @@ def _check_file(file: h5py.File) -> None:
 
 
 def _layout(file: h5py.File, dataset: h5py.Dataset, size: int) -> Layout:
+    if h5py.h5o.get_info(dataset.id).fileno != h5py.h5o.get_info(file.id).fileno:
+        raise _Declined("in another file, by an external link")
     if dataset.shape is None:
         raise _Declined("no data")
     if dataset.shape == ():
@@ -134,6 +137,8 @@ def _layout(file: h5py.File, dataset: h5py.Dataset, size: int) -> Layout:
         raise _Declined("text or arrays of variable length, or references")
     if dtype.subdtype is not None:
         raise _Declined("items that are arrays")
+    if _padded(dtype):
+        raise _Declined("items with padding")
     try:
         same = dataset.id.get_type().equal(h5py.h5t.py_create(dtype))
     except TypeError:
@@ -150,6 +155,16 @@ def _layout(file: h5py.File, dataset: h5py.Dataset, size: int) -> Layout:
         return _chunked(file, dataset, properties, size)
     name = {h5py.h5d.COMPACT: "compact storage", h5py.h5d.VIRTUAL: "a virtual dataset"}
     raise _Declined(name.get(kind, f"layout {kind}"))
+
+
+def _padded(dtype: np.dtype[Any]) -> bool:
+    """Whether items hold bytes that mean nothing: HDF5 need not keep those, so that no check could compare them."""
+    if dtype.subdtype is not None:
+        return _padded(dtype.subdtype[0])
+    if dtype.names is None:
+        return dtype.kind in "fc" and dtype.itemsize // (1 + (dtype.kind == "c")) > 8  # long double: 10 bytes of 16
+    fields = [dtype[name] for name in dtype.names]
+    return sum(field.itemsize for field in fields) != dtype.itemsize or any(map(_padded, fields))
 
 
 def _contiguous(dataset: h5py.Dataset, size: int) -> Contiguous:
@@ -199,6 +214,8 @@ def _index(dataset: h5py.Dataset, grid: Grid, shift: int) -> ChunkIndex:
         add_address(address)
         add_size(stored)
 
+    if grid.count >= 1 << 62:
+        raise _Declined("too many chunks to number")
     if grid.count:
         dataset.id.chunk_iter(note)
     rank = len(grid.shape)
@@ -208,11 +225,37 @@ def _index(dataset: h5py.Dataset, grid: Grid, shift: int) -> ChunkIndex:
     for axis, (size, chunk, stride) in enumerate(zip(grid.shape, grid.chunks, grid.strides, strict=True)):
         numbers += table[:, axis] // chunk * stride
         inside &= table[:, axis] < size
+    _check_order(table, grid, dataset.maxshape)
     where = np.array(addresses, np.uint64) + np.uint64(shift)
     kept = (numbers, where, np.array(sizes, np.uint32), np.array(masks, np.uint32))
     if not inside.all():
         kept = tuple(part[inside] for part in kept)  # type: ignore[assignment]
     return ChunkIndex(*kept, grid.count)
+
+
+def _check_order(corners: NDArray[np.int64], grid: Grid, maxshape: tuple[int | None, ...]) -> None:
+    """Decline an index that lists chunks in an order that it cannot have: it is damaged.
+
+    HDF5 searches old indexes (B-trees of version 1, which have no checksum) by order, and would not find such chunks.
+    Every index lists its chunks row-major, but that of one unlimited axis puts this axis first.
+    """
+    scaled, odd = np.divmod(corners, np.array(grid.chunks))
+    if odd.any() or (scaled < 0).any():
+        raise _Declined("a damaged index: chunks between the places of chunks")
+    unlimited = [axis for axis, most in enumerate(maxshape) if most is None]
+    orders = [list(range(len(grid.chunks)))]
+    if len(unlimited) == 1:
+        orders.append(sorted(orders[0], key=lambda axis: axis != unlimited[0]))
+    for order in orders:
+        ranks = np.zeros(len(scaled), np.int64)
+        extents = [int(scaled[:, axis].max(initial=0)) + 1 for axis in order]
+        if math.prod(extents) >= 1 << 62:
+            raise _Declined("too many chunks to number")
+        for axis, extent in zip(order, extents, strict=True):
+            ranks = ranks * extent + scaled[:, axis]
+        if (np.diff(ranks) > 0).all():
+            return
+    raise _Declined("a damaged index: chunks out of order")
 
 
 def _check_index(index: ChunkIndex, grid: Grid, pipeline: Pipeline, size: int) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import h5py
+import numpy as np
 
 from kerasfeed import costs
 from kerasfeed.readers.cache import ChunkCache
@@ -45,15 +46,26 @@ class OpenDataset:
 
     Attributes:
         handle: h5py's dataset.
+        dtype: As h5py gives it.
         choice: Who reads it.
         reader: The direct reader; None when h5py reads it.
         counters: What reading it has cost.
+        fixed_shape: Sizes of the axes, where they cannot change.
     """
 
     handle: h5py.Dataset
+    dtype: np.dtype[Any]
     choice: ReaderChoice
     reader: DirectReader | None
     counters: Counters
+    fixed_shape: tuple[int, ...] | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Sizes of the axes now, without HDF5's lock where the direct reader reads; None for a null dataset."""
+        if self.fixed_shape is not None:
+            return self.fixed_shape
+        return self.handle.shape  # type: ignore[no-any-return]
 
 
 class SharedFile:
@@ -82,7 +94,7 @@ class SharedFile:
         self._layouts: dict[str, tuple[h5py.Dataset, Layout | None, ReaderChoice]] = {}
         self._datasets: dict[tuple[str, int], OpenDataset] = {}
         self._caches: dict[int, ChunkCache] = {}
-        finalizer = weakref.finalize(self, _release, self.handle, self._stream, self.source, self._caches)
+        finalizer = weakref.finalize(self, _release, self.handle, self._stream, self._caches)
         finalizer.atexit = False  # a thread may be reading as the process ends
 
     def dataset(self, name: str, cache_limit: int) -> OpenDataset | None:
@@ -106,10 +118,10 @@ class SharedFile:
         name = handle.name
         if name not in self._layouts:
             size = 0 if self.identity is None else self.identity.size
-            self._layouts[name] = (handle, *examine(self.handle, handle, size))
+            self._layouts[name] = (handle, *examine(self.handle, handle, size, self.how.driver or self.handle.driver))
         handle, layout, choice = self._layouts[name]
         if layout is None or self.source is None:
-            return OpenDataset(handle, choice, None, Counters())
+            return OpenDataset(handle, handle.dtype, choice, None, Counters())
         cache = self._caches.setdefault(cache_limit, ChunkCache(cache_limit))
         reader: DirectReader
         if isinstance(layout, Chunked):
@@ -124,8 +136,8 @@ class SharedFile:
             )
             reader = ChunkedReader(layout, self.source, cache, storage)
         else:
-            reader = ContiguousReader(layout, self.source)
-        return OpenDataset(handle, choice, reader, reader.counters)
+            reader = ContiguousReader(layout, self.source, cache)
+        return OpenDataset(handle, handle.dtype, choice, reader, reader.counters, tuple(handle.shape))
 
 
 def _opened(path: str, how: How) -> tuple[h5py.File, Any]:
@@ -153,9 +165,7 @@ def _opened(path: str, how: How) -> tuple[h5py.File, Any]:
         raise
 
 
-def _release(handle: h5py.File, stream: Any, source: Source | None, caches: dict[int, ChunkCache]) -> None:
-    if source is not None:
-        source.close()
+def _release(handle: h5py.File, stream: Any, caches: dict[int, ChunkCache]) -> None:
     handle.close()
     if stream is not None:
         stream.close()

@@ -141,6 +141,8 @@ def checked_places(indices: Any, size: int, axis: int, where: str) -> NDArray[np
     array = np.asarray(indices)
     if array.size == 0 and array.ndim == 1:
         return np.empty(0, np.int64)
+    if array.dtype == np.int64 and array.ndim == 1 and int(array.view(np.uint64).max()) < size:
+        return array  # one pass: as unsigned numbers, negative ones are large
     if array.ndim != 1 or array.dtype.kind not in "iu":
         raise TypeError(
             f"indices must be integers in one axis, received {array.dtype}{list(array.shape)} "

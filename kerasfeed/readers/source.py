@@ -4,7 +4,6 @@ Invariant: whoever reads holds the `SharedFile` that owns the descriptor, so tha
 used for another file, meanwhile. A file that was truncated or rewritten under us is an error, not data.
 """
 
-import mmap
 import os
 import time
 from dataclasses import dataclass
@@ -12,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 _CHECK_SECONDS = 0.2  # between looks at size and time of modification: each is a system call that gives up the GIL
 
@@ -65,7 +63,6 @@ class Source:
         self.path = path
         self.descriptor = descriptor
         self.identity = identity
-        self._map: mmap.mmap | None = None
         self._next_check = 0.0
 
     def check(self, *, now: bool = False) -> None:
@@ -106,7 +103,7 @@ class Source:
         if os.preadv(self.descriptor, (out,), address) != out.nbytes:
             self._fill(address, out.reshape(-1).view(np.uint8))
 
-    def _fill(self, address: int, out: NDArray[np.uint8]) -> None:
+    def _fill(self, address: int, out: Any) -> None:
         done = 0
         while done < len(out):
             count = os.preadv(self.descriptor, (out[done:],), address + done)
@@ -114,24 +111,6 @@ class Source:
                 self.check(now=True)
                 raise OSError(f"{self.path!r} ends at byte {address + done:,}, {len(out) - done:,} bytes too early")
             done += count
-
-    def mapped(self) -> mmap.mmap:
-        """The whole file as memory.
-
-        Reading memory beyond the end of a file that was truncated kills the process (SIGBUS), so the size is looked at
-        before every use; only a file truncated within the microseconds that follow could do so.
-
-        Raises:
-            OSError: The file changed.
-        """
-        self.check(now=True)
-        if self._map is None:
-            self._map = mmap.mmap(self.descriptor, self.identity.size, access=mmap.ACCESS_READ)
-        return self._map
-
-    def close(self) -> None:
-        """Let go of the memory; the descriptor is closed by its owner."""
-        self._map = None
 
 
 def identity_of(path: str) -> Identity:

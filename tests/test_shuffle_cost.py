@@ -1,0 +1,298 @@
+"""What an order costs on a file of large chunks: counted, told once, in the right thread, and only when it is true."""
+
+import re
+import threading
+import warnings
+
+import h5py
+import keras
+import numpy as np
+import pytest
+from scenes_chunks import Clouds, Direct, Labelled, Taken
+
+import kerasfeed as kf
+from kerasfeed import costs
+from kerasfeed.load import LoaderStats
+from kerasfeed.shuffle_cost import CostWatch, waste_text
+
+KINDS = ["inline", "thread", "process"]
+CHUNK = 64 * 128 * 3 * 4
+SCENES = 640
+
+
+CASES = [(kind, make) for kind in ("inline", "thread") for make in (Clouds, Direct, Taken)] + [("process", Direct)]
+
+
+@pytest.fixture
+def path(tmp_path):
+    """A file of 640 scenes in 10 chunks of 64; of the test alone, for open files share caches and counters."""
+    where = tmp_path / "clouds.h5"
+    data = np.random.default_rng(0).normal(size=(SCENES, 128, 3)).astype(np.float32).round(1)
+    with h5py.File(where, "w") as file:
+        file.create_dataset("points", data=data, chunks=(64, 128, 3), compression="gzip", shuffle=True)
+    return where
+
+
+def _feed(sequence, kind, **arguments):
+    workers = {"workers": 0} if kind == "inline" else {"workers": 2, "worker_type": kind}
+    return kf.Feed(sequence, 16, seed=1, **workers, **arguments)
+
+
+def _epochs(feed, count):
+    return [np.concatenate(list(feed)) for _ in range(count)]
+
+
+@pytest.mark.parametrize(("kind", "make"), CASES)
+def test_a_full_shuffle_of_large_chunks_warns_once_with_what_was_measured(path, kind, make):
+    sequence = make(path, 2 * CHUNK)
+    with _feed(sequence, kind, shuffle=True) as feed:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            _epochs(feed, 3)
+        texts = [str(warning.message) for warning in caught if warning.category is kf.ReadCostWarning]
+        assert len(texts) == 1, texts
+        for part in (
+            "shuffle=True is slow on this file: ",
+            f" chunks of 'points' of '{path}' decoded for ",
+            " of them again (",
+            " s wasted)",
+            " MB a scene of 0.00154 MB",
+            "A chunk holds 64 scenes",
+            "order=kf.BlockShuffled(file['points'].block_size) instead of shuffle=True",
+            f"chunk_cache={SCENES * 128 * 12:_}",
+            "kf.rechunk(path, out, 'points', 1)",
+        ):
+            assert part in texts[0]
+        assert ("by one of 2 worker processes" in texts[0]) == (kind == "process")
+        found = re.search(r"file: ([0-9,]+) chunks .* for ([0-9,]+) scenes, ([0-9,]+) of them again", texts[0])
+        decoded, scenes, again = (int(number.replace(",", "")) for number in found.groups())
+        assert decoded > again > 0
+        assert scenes >= 32
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_where_warnings_are_errors_the_consumer_gets_it_and_may_go_on(path, kind):
+    with _feed(Clouds(path, 2 * CHUNK), kind, shuffle=True) as feed:
+        with pytest.raises(kf.ReadCostWarning):
+            _epochs(feed, 3)
+        assert len(np.concatenate(list(feed))) == SCENES
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_single_step_asked_for_tells_as_well(path, kind):
+    with _feed(Clouds(path, 2 * CHUNK), kind, shuffle=True) as feed, pytest.raises(kf.ReadCostWarning):
+        _ = [feed[step] for _ in range(10) for step in range(len(feed))]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_warning_is_given_in_the_thread_of_the_consumer(path, kind, monkeypatch):
+    threads = []
+    monkeypatch.setattr(warnings, "warn", lambda *_, **__: threads.append(threading.current_thread()))
+    with _feed(Clouds(path, 2 * CHUNK), kind, shuffle=True) as feed:
+        _epochs(feed, 2)
+    assert threads == [threading.main_thread()]
+
+
+@pytest.mark.parametrize(("kind", "make"), CASES)
+def test_a_cache_that_holds_the_dataset_decodes_each_chunk_once_and_says_nothing(path, kind, make):
+    sequence = make(path, 20 * CHUNK)
+    with _feed(sequence, kind, shuffle=True) as feed:
+        _epochs(feed, 3)
+    if kind != "process":  # there the count is the worker's own
+        stats = sequence.file["points"].stats()
+        assert stats.decoded == 10
+        assert stats.again == 0
+
+
+@pytest.mark.parametrize(("kind", "make"), CASES)
+def test_blocks_in_random_order_decode_each_chunk_once_an_epoch_from_a_small_cache(path, kind, make):
+    sequence = make(path, 6 * CHUNK)  # windows of 2: this one and the next, and some to spare
+    order = kf.BlockShuffled(sequence.file["points"], window=2)
+    with _feed(sequence, kind, order=order, max_queue_size=2) as feed:
+        _ = feed.element_spec
+        probed = sequence.file["points"].stats().decoded
+        found = _epochs(feed, 3)
+    if kind != "process":  # there the count is the worker's own
+        assert order.reads_per_epoch(SCENES) == 10
+        decoded = sequence.file["points"].stats().decoded - probed
+        assert 3 * (10 - 6) <= decoded <= 3 * 10  # an epoch may begin with what the last one left in the cache
+    with h5py.File(path) as file:
+        stored = file["points"][...]
+    for epoch, scenes in enumerate(found):
+        indices = order.indices(0, SCENES, length=SCENES, seed=1, epoch=epoch)
+        assert np.array_equal(scenes, stored[indices])
+
+
+def test_two_feeds_of_one_file_are_each_told_their_own_cost(path):
+    sequence = Clouds(path, 2 * CHUNK)
+    with _feed(sequence, "thread", shuffle=True) as random, _feed(sequence, "thread") as sequential:
+        for _ in range(2):
+            for _ in sequential:  # warnings are errors here
+                pass
+        with pytest.raises(kf.ReadCostWarning):
+            _epochs(random, 2)
+
+
+def test_a_bare_dataset_is_a_sequence_that_is_decoded_ahead_and_into_the_slot(path, monkeypatch):
+    dataset = kf.HDF5File(path)["points"]
+    ahead, into = [], []
+    kind = type(dataset)
+    read_ahead, read_into = kind.read_ahead, kind.read_into
+    monkeypatch.setattr(
+        kind, "read_ahead", lambda self, indices: (ahead.append(len(indices)), read_ahead(self, indices))
+    )
+
+    def noted(self, selection, out):
+        into.append(selection)
+        return read_into(self, selection, out)
+
+    monkeypatch.setattr(kind, "read_into", noted)
+    with _feed(dataset, "thread", shuffle=True) as feed:
+        found = _epochs(feed, 1)[0]
+    assert sum(ahead) == len(into) == SCENES
+    with h5py.File(path) as file:
+        order = kf.Shuffled().indices(0, SCENES, length=SCENES, seed=1, epoch=0)
+        assert np.array_equal(found, file["points"][...][order])
+
+
+@pytest.mark.parametrize("dtype", [">f4", "<i2", "?", "<c8"])
+@pytest.mark.parametrize("shape", [(40,), (40, 5)])
+@pytest.mark.parametrize("compression", [None, "gzip"])
+def test_a_dataset_of_any_dtype_is_written_into_the_slot_as_its_scenes_are(tmp_path, dtype, shape, compression):
+    data = np.random.default_rng(0).integers(0, 2, shape).astype(dtype)
+    with h5py.File(tmp_path / "in.h5", "w") as file:
+        file.create_dataset("x", data=data, compression=compression)
+    for kind in KINDS:
+        with _feed(kf.HDF5File(tmp_path / "in.h5")["x"], kind) as feed:
+            found = np.concatenate(list(feed))
+        assert found.dtype == data.dtype.newbyteorder("=")
+        assert np.array_equal(found, data)
+
+
+def test_fit_as_it_is_by_default_leaves_the_blocks_together(path):
+    model = keras.Sequential([keras.layers.Flatten(), keras.layers.Dense(1)])
+    model.compile(loss="mse")
+    sequence = Labelled(path, 6 * CHUNK)
+    with _feed(sequence, "thread", order=kf.BlockShuffled(64, window=2), max_queue_size=2) as feed:
+        _ = feed.element_spec
+        before = sequence.file["points"].stats().decoded
+        model.fit(feed, epochs=3, verbose=0)
+        assert sequence.file["points"].stats().decoded - before <= 3 * 10 + 2  # Keras reads the first batches twice
+
+
+def test_a_tf_dataset_s_consumer_is_told_too(path):
+    with _feed(Clouds(path, 2 * CHUNK), "thread", shuffle=True) as feed:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for _ in feed.to_tf_dataset(epochs=2):
+                pass
+        assert [warning.category for warning in caught].count(kf.ReadCostWarning) == 1
+
+
+def test_real_files_in_random_scene_order_decode_each_chunk_once(real_data):
+    file = kf.HDF5File(real_data / "bimnet10_train.h5")
+    with _feed(file["data"], "thread", shuffle=True) as feed:
+        _epochs(feed, 2)
+    assert file["data"].chunks == (21, 256, 1)
+    assert file["data"].reader.kind == "direct"
+    assert file["data"].stats().decoded == 8 * 8 * 3
+    assert file["data"].stats().again == 0
+
+
+def test_real_files_and_a_small_cache_warn(real_data):
+    file = kf.HDF5File(real_data / "bimnet10_train.h5", chunk_cache=1 << 20)
+    with _feed(file["data"], "thread", shuffle=True) as feed, pytest.raises(kf.ReadCostWarning, match="21 scenes"):
+        _epochs(feed, 3)
+
+
+# ---- the meter
+
+
+def _storage(**changes):
+    values = {"name": "'x' of 'f'", "short_name": "x", "block_size": 10, "row_bytes": 100, "nbytes": 10_000}
+    return costs.Storage(**{**values, "cache_bytes": 2000, **changes})
+
+
+def _metered(decoded, again, scenes, storage=None):
+    meter = costs.Meter()
+    for number in range(decoded):
+        meter.note(storage or _storage(), nbytes=1000, seconds=0.5, again=number < again)
+    meter.note_scenes(scenes)
+    return meter
+
+
+@pytest.mark.parametrize(
+    ("decoded", "again", "scenes", "wasteful"),
+    [
+        (100, 90, 100, True),
+        (100, 0, 100, False),  # never twice: the cache holds it, so far
+        (29, 1, 100, False),  # 2.9 bytes decoded for each byte wanted
+        (30, 1, 100, True),
+        (31, 31, 31, False),  # too early to tell
+    ],
+)
+def test_waste_is_decoding_again_several_times_what_the_scenes_hold(decoded, again, scenes, wasteful):
+    found = _metered(decoded, again, scenes).waste()
+    assert (found is not None) == wasteful
+    if found is not None:
+        assert (found.decoded, found.again, found.scenes) == (decoded, again, scenes)
+        assert found.nbytes == 1000 * decoded
+        assert found.seconds == decoded * 0.5
+        assert found.seconds_again == again * 0.5
+        assert found.amplification == decoded * 10 / scenes
+
+
+def test_the_dearest_dataset_is_reported_and_scenes_before_it_was_met_are_not_counted():
+    meter = _metered(40, 5, 40, _storage(name="small"))
+    for _ in range(90):
+        meter.note(_storage(name="large"), nbytes=1000, seconds=0.1, again=True)
+    meter.note_scenes(32)
+    found = meter.waste()
+    assert found is not None
+    assert found.storage.name == "large"
+    assert found.scenes == 32
+    assert [cost.storage.name for cost in meter.costs()] == ["large", "small"]
+
+
+def test_a_thread_has_the_meter_that_was_entered_there_alone():
+    meter, seen = costs.Meter(), []
+    assert costs.enter(meter) is None
+    try:
+        thread = threading.Thread(target=lambda: seen.append(costs.current()))
+        thread.start()
+        thread.join()
+        assert seen == [None]
+        assert costs.current() is meter
+    finally:
+        assert costs.enter(None) is meter
+
+
+STATS = LoaderStats("thread", 2, 0, 0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("order", "parts"),
+    [
+        (kf.Sequential(), ["order=Sequential() is slow", "order=kf.BlockShuffled(file['x'].block_size) instead of"]),
+        (kf.BlockShuffled(7), ["blocks that are chunks, order=kf.BlockShuffled(file['x'].block_size)", "fewer than 4"]),
+        (kf.BlockShuffled(20, window=1), ["Remedies: smaller blocks; or memory"]),
+    ],
+)  # fmt: skip
+def test_the_remedies_fit_the_order(order, parts):
+    text = waste_text(_metered(100, 90, 100).waste(), order, STATS)
+    for part in parts:
+        assert part in text
+
+
+def test_watching_asks_no_more_once_it_has_told():
+    asked = []
+
+    def waste():
+        asked.append(1)
+        return _metered(100, 90, 100).waste()
+
+    watch = CostWatch(kf.Shuffled(), waste, lambda: STATS)
+    with pytest.warns(kf.ReadCostWarning):
+        watch.check()
+    watch.check()
+    assert len(asked) == 1
