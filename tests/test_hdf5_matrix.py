@@ -148,17 +148,17 @@ def test_four_threads_that_open_the_file_at_once_and_a_pickled_copy_read_the_sam
 @pytest.mark.timeout(120)
 def test_another_process_reads_every_file_the_same(made):
     """Datasets travel pickled, unopened, as they do to workers; the child compares with h5py itself."""
-    sent = []
+    sent, names = [], []
     for case in CASES:
         try:
             sent.append(pickle.dumps(kf.HDF5File(made(case))))
         except pytest.skip.Exception:
             continue
+        names.append((len(sent[-1]), case.datasets))
     script = (
         f"import sys; sys.path.insert(0, {str(TESTS)!r})\n"
         "import test_hdf5_matrix as matrix; matrix.compare(sys.stdin.buffer)"
     )
-    names = [(len(one), list(case.datasets)) for one, case in zip(sent, CASES, strict=False)]
     told = json.dumps(names).encode() + b"\n" + b"".join(sent)
     done = subprocess.run([sys.executable, "-c", script], input=told, capture_output=True, timeout=100)
     assert done.returncode == 0, done.stderr.decode()
@@ -321,3 +321,24 @@ def test_the_real_point_clouds_equal_h5py(real_data):
             assert not difference(file[name][int(rows[0])], expected[int(rows[0])])
             assert not difference(file[name][5:100:7], expected[5:100:7])
         assert file["data"].reader.kind == "direct"
+
+
+def test_a_name_that_is_no_utf8_hides_no_other_dataset(tmp_path):
+    """Old writers use other encodings; h5py lists such names as bytes."""
+    path = tmp_path / "kerasfeed.h5"
+    with h5py.File(path, "w") as file:
+        file["data"] = np.arange(5)
+        space = h5py.h5s.create_simple((5,))
+        h5py.Dataset(h5py.h5d.create(file.id, b"caf\xe9", h5py.h5t.NATIVE_INT64, space))[...] = np.arange(5) + 10
+    with kf.HDF5File(path) as file:
+        names = file.keys()
+        assert len(names) == 2
+        assert all(isinstance(name, str) for name in names)
+        assert file["data"][3] == 3
+        (other,) = set(names) - {"data"}
+        assert file[other][3] == 13
+        assert pickle.loads(pickle.dumps(file[other]))[4] == 14
+        with pytest.raises(KeyError, match="nothing"):
+            file["nothing"]
+        assert "data" in file.tree()
+        assert "data" in file._repr_html_()

@@ -78,7 +78,8 @@ class Pipeline:
         for bit, each in enumerate(filters):
             made = decoder_of(each)
             if made is None:
-                raise DecodeError(f"no decoder for {each.name}")
+                more = "; pip install kerasfeed[hdf5]" if each.code in _DECODERS else ""
+                raise DecodeError(f"no decoder for {each.name}{more}")
             self._stages.insert(0, (1 << bit, made, size))
             if each.code == FLETCHER32:
                 size = None if size is None else size + 4
@@ -123,30 +124,6 @@ def decoder_of(each: Filter) -> Decoder | None:
     """What undoes a filter; None where it is unknown, or the package that could is not installed."""
     make = _DECODERS.get(each.code)
     return None if make is None else make(each.values)
-
-
-def describe() -> dict[str, str]:
-    """For each filter known here, the package that undoes it, or what to install."""
-    found = {}
-    for code in (DEFLATE, SHUFFLE, FLETCHER32, LZF, BLOSC, BITSHUFFLE, ZSTD):
-        packages = _PACKAGES[code]
-        found[NAMES[code]] = next(
-            (name for name in packages if name in _ALWAYS or optional(name) is not None),
-            f"h5py (faster: pip install {packages[0]})",
-        )
-    return found
-
-
-_ALWAYS = {"numpy", "zlib"}
-_PACKAGES = {
-    DEFLATE: ("deflate", "isal", "zlib"),
-    SHUFFLE: ("zlib_into", "numpy"),
-    FLETCHER32: ("numpy",),
-    LZF: ("imagecodecs",),
-    BLOSC: ("numcodecs",),
-    BITSHUFFLE: ("imagecodecs",),
-    ZSTD: ("numcodecs",),
-}
 
 
 def _deflate(_: tuple[int, ...]) -> Decoder:

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from kerasfeed.readers.cache import ChunkCache
 from kerasfeed.readers.direct import plain_of
-from kerasfeed.readers.layout import Contiguous
 from kerasfeed.readers.selection import Axis, Listed, Points, Selection, Span
 from kerasfeed.readers.source import Source
 from kerasfeed.readers.stats import Counters
+from kerasfeed.readers.storage import Contiguous
 
 _RUN_NBYTES = 16384  # a gap of less is read along: that costs less than another system call
 _SPAN_NBYTES = 1 << 22
@@ -39,6 +39,7 @@ class ContiguousReader:
         self._row_shape = layout.shape[1:]
         self._row_nbytes = math.prod(self._row_shape) * layout.dtype.itemsize
         self._nbytes = self._row_nbytes * layout.shape[0]
+        self._step_nbytes = math.prod(layout.shape[2:]) * layout.dtype.itemsize  # from a place of axis 1 to the next
         self._wanted = 0  # bytes of small pieces read since the dataset was last read whole
 
     def row(self, place: int) -> Any:
@@ -136,32 +137,41 @@ class ContiguousReader:
     def _gather(self, axes: tuple[Axis, ...], kept: NDArray[Any]) -> None:
         """Pick pieces out of spans of rows, each span read at once."""
         first = axes[0]
+        inner = [index for axis in axes[1:] for index in _index(axis)]
+        joint = 0  # further axes whose places belong to the first's one by one
         if isinstance(first, Points):
-            places, inner = first.coordinates[0], (*first.coordinates[1:], *(i for a in axes[1:] for i in _index(a)))
+            places, joint = first.coordinates[0], len(first.coordinates) - 1
+            inner = [*first.coordinates[1:], *inner]
+        elif isinstance(first, Listed):
+            places = first.places
         else:
-            places = first.places if isinstance(first, Listed) else first.start + np.arange(first.count) * first.step
-            inner = tuple(index for axis in axes[1:] for index in _index(axis))
+            places = first.start + np.arange(first.count) * first.step
         low, high = _bounds(inner[0], self._row_shape[0]) if inner else (0, 1)
-        item = self._row_nbytes // self._row_shape[0] if inner else self._row_nbytes  # bytes of a step along axis 1
-        begin, end = low * item, high * item
-        inner = (_shifted(inner[0], low), *inner[1:]) if inner else ()
-        joint = isinstance(first, Points)
-        shape = (high - low, *self._row_shape[1:]) if inner else ()
-        for members in _spans(places, self._row_nbytes, end - begin):
+        if inner:
+            inner[0] = _shifted(inner[0], low)
+        listed = any(isinstance(index, np.ndarray) for index in inner[joint:])
+        for members in _spans(places, self._row_nbytes, (high - low) * self._step_nbytes):
             here = places[members]
-            lowest, count = int(here.min()), int(here.max() - here.min()) + 1
-            data = np.empty((count - 1) * self._row_nbytes + end - begin, np.uint8)
-            self._read(self._address + lowest * self._row_nbytes + begin, data)
-            strides = np.empty(shape, self._plain).strides if shape else ()
-            rows: NDArray[Any] = np.ndarray(
-                (count, *shape), self._plain, data.data, strides=(self._row_nbytes, *strides)
-            )
-            picked = tuple(i[members] if isinstance(i, np.ndarray) and joint and k < len(first.coordinates) - 1 else i
-                           for k, i in enumerate(inner)) if isinstance(first, Points) else inner  # fmt: skip
-            if not joint and any(isinstance(i, np.ndarray) for i in picked):
-                kept[members] = rows[here - lowest][(slice(None), *picked)]
+            lowest = int(here.min())
+            rows = self._span(lowest, int(here.max()), low, high)
+            if listed:  # two lists at once would be paired by NumPy
+                kept[members] = rows[here - lowest][(slice(None), *inner)]
             else:
-                kept[members] = rows[(here - lowest, *picked)]
+                jointly = [index[members] for index in inner[:joint]]
+                kept[members] = rows[(here - lowest, *jointly, *inner[joint:])]
+
+    def _span(self, first: int, last: int, low: int, high: int) -> NDArray[Any]:
+        """Rows `first` to `last`, both included, of which places `low` to `high` - 1 of axis 1: the rest is left out.
+
+        The last row is read no further than wanted, so that what comes out is no ordinary array: its rows overlap in
+        nothing but lie further apart than they are long.
+        """
+        step = self._step_nbytes
+        data = np.empty((last - first) * self._row_nbytes + (high - low) * step, np.uint8)
+        self._read(self._address + first * self._row_nbytes + low * step, data)
+        shape = (high - low, *self._row_shape[1:]) if self._row_shape else ()
+        inner = tuple(math.prod(shape[axis + 1 :]) * self._plain.itemsize for axis in range(len(shape)))
+        return np.ndarray((last - first + 1, *shape), self._plain, data.data, strides=(self._row_nbytes, *inner))
 
 
 def _spans(places: NDArray[np.int64], stride: int, length: int) -> list[NDArray[np.int64]]:

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 
 from kerasfeed.readers import fallback
 from kerasfeed.readers.codecs import DecodeError
-from kerasfeed.readers.layout import ReaderChoice
 from kerasfeed.readers.messages import named
 from kerasfeed.readers.registry import OpenDataset, SharedFile
 from kerasfeed.readers.selection import Selection, checked_place, checked_places, plan, rows
 from kerasfeed.readers.stats import ReadStats
+from kerasfeed.readers.storage import ReaderChoice
 
 if TYPE_CHECKING:
     from kerasfeed.readers.hdf5 import HDF5File

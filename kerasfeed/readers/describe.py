@@ -10,6 +10,7 @@ from typing import Any
 import h5py
 
 from kerasfeed.readers.layout import filters_of
+from kerasfeed.readers.messages import printable, shown_name, stored_name
 from kerasfeed.readers.registry import SharedFile
 
 _ROWS_SHOWN = 100
@@ -46,8 +47,8 @@ def entries(group: h5py.Group, path: str) -> list[tuple[str, bool]]:
     """
     found: list[tuple[str, bool]] = []
 
-    def visit(name: str, item: Any) -> None:
-        found.append((name, isinstance(item, h5py.Dataset)))
+    def visit(name: str | bytes, item: Any) -> None:
+        found.append((shown_name(name), isinstance(item, h5py.Dataset)))
 
     try:
         group.visititems(visit)
@@ -63,12 +64,12 @@ def dataset_names(group: h5py.Group, path: str) -> list[str]:
 
 def facts(name: str, handle: h5py.Dataset, opened: SharedFile, cache_limit: int) -> Facts:
     """What there is to say about a dataset, `name` being its path from where one looks."""
-    dataset = opened.dataset(handle.name, cache_limit)
+    dataset = opened.dataset(shown_name(handle.name), cache_limit)
     assert dataset is not None
     layouts = {h5py.h5d.COMPACT: "compact", h5py.h5d.CONTIGUOUS: "contiguous", h5py.h5d.VIRTUAL: "virtual"}
     layout = handle.id.get_create_plist().get_layout()
     return Facts(
-        name=name,
+        name=printable(name),
         shape="null" if handle.shape is None else str(tuple(handle.shape)),
         dtype=str(handle.dtype),
         chunks=str(handle.chunks) if handle.chunks else layouts.get(layout, ""),
@@ -81,11 +82,11 @@ def tree(title: str, group: h5py.Group, opened: SharedFile, cache_limit: int) ->
     """Everything below `group` as text, one line each, indented by depth."""
     lines = [title]
     for name, is_dataset in entries(group, opened.path):
-        indent, short = "  " * (1 + name.count("/")), name.rsplit("/", 1)[-1]
+        indent, short = "  " * (1 + name.count("/")), printable(name.rsplit("/", 1)[-1])
         if not is_dataset:
             lines.append(f"{indent}{short}/")
             continue
-        each = facts(name, group[name], opened, cache_limit)
+        each = facts(name, group[stored_name(name)], opened, cache_limit)
         chunks = f"chunks {each.chunks}" if each.chunks.startswith("(") else each.chunks
         lines.append(f"{indent}{short}  {each.dtype} {each.shape}  {chunks}  {each.filters}  [{each.reader}]")
     return "\n".join(lines)
@@ -94,7 +95,7 @@ def tree(title: str, group: h5py.Group, opened: SharedFile, cache_limit: int) ->
 def table(title: str, group: h5py.Group, opened: SharedFile, cache_limit: int) -> str:
     """HTML of one `div`: a title and a table of the datasets below `group`."""
     names = dataset_names(group, opened.path)
-    shown = [facts(name, group[name], opened, cache_limit) for name in names[:_ROWS_SHOWN]]
+    shown = [facts(name, group[stored_name(name)], opened, cache_limit) for name in names[:_ROWS_SHOWN]]
     columns = ["dataset", "shape", "dtype", "chunks", "filters", "reader"]
     head = "".join(f'<th style="{_CELL};{_MUTED}">{column}</th>' for column in columns)
     rows = "".join(

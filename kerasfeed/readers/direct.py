@@ -17,10 +17,10 @@ from kerasfeed import costs
 from kerasfeed.readers import pool
 from kerasfeed.readers.cache import ChunkCache
 from kerasfeed.readers.chunks import Part, Piece, Place
-from kerasfeed.readers.layout import Chunked
 from kerasfeed.readers.selection import Selection, Span, row, rows
 from kerasfeed.readers.source import Source
 from kerasfeed.readers.stats import Counters
+from kerasfeed.readers.storage import Chunked
 from kerasfeed.readers.teams import share
 
 _HELPED_NBYTES = 1 << 18  # decoded bytes from which a second thread pays: it takes about 50 us to join in

@@ -15,7 +15,7 @@ import h5py
 from kerasfeed.readers import describe
 from kerasfeed.readers.cache import limit_of
 from kerasfeed.readers.dataset import HDF5Dataset
-from kerasfeed.readers.messages import cause, listing, missing, named
+from kerasfeed.readers.messages import cause, listing, missing, named, stored_name
 from kerasfeed.readers.registry import How, SharedFile, registry
 from kerasfeed.readers.source import Identity, changed, identity_of
 
@@ -107,7 +107,7 @@ class HDF5File:
         opened = self._open()
         if opened.dataset(name, self._cache_limit) is not None:
             return HDF5Dataset(self, name)
-        if isinstance(opened.handle.get(name), h5py.Group):
+        if isinstance(opened.get(name), h5py.Group):
             return HDF5Group(self, name)
         raise self._unknown(name)
 
@@ -115,7 +115,7 @@ class HDF5File:
         return KeyError(f"{name!r} is not in the file; {self.path!r} holds the datasets {listing(self.keys())}")
 
     def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and isinstance(self._open().handle.get(name), h5py.Dataset | h5py.Group)
+        return isinstance(name, str) and isinstance(self._open().get(name), h5py.Dataset | h5py.Group)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.keys())
@@ -189,6 +189,10 @@ class HDF5Group:
         self.file = file
         self.name = name
 
+    @property
+    def _handle(self) -> h5py.Group:
+        return self.file._open().handle[stored_name(self.name)]
+
     def _path(self, name: str) -> str:
         return name if name.startswith("/") else f"{self.name.rstrip('/')}/{name}"
 
@@ -215,22 +219,22 @@ class HDF5Group:
 
     def keys(self) -> list[str]:
         """Paths, from here, of all datasets below, groups descended into."""
-        return describe.dataset_names(self.file._open().handle[self.name], self.file.path)
+        return describe.dataset_names(self._handle, self.file.path)
 
     @property
     def attrs(self) -> dict[str, Any]:
         """The attributes of the group."""
-        return dict(self.file._open().handle[self.name].attrs)
+        return dict(self._handle.attrs)
 
     def tree(self) -> str:
         """Groups and datasets below as indented text: shape, dtype, chunks, filters, and who reads each and why."""
         opened = self.file._open()
         title = Path(self.file.path).name + ("" if self.name == "/" else f": {self.name}")
-        return describe.tree(title, opened.handle[self.name], opened, self.file._cache_limit)
+        return describe.tree(title, self._handle, opened, self.file._cache_limit)
 
     def _repr_html_(self) -> str:
         opened = self.file._open()
-        return describe.table(repr(self), opened.handle[self.name], opened, self.file._cache_limit)
+        return describe.table(repr(self), self._handle, opened, self.file._cache_limit)
 
     def __repr__(self) -> str:
         return repr(self.file) if self.name == "/" else f"HDF5Group({self.name!r}, file={self.file.path!r})"

@@ -8,7 +8,6 @@ returns needs neither HDF5 nor a lock.
 import math
 import os
 from array import array
-from dataclasses import dataclass
 from typing import Any
 
 import h5py
@@ -18,65 +17,10 @@ from numpy.typing import NDArray
 
 from kerasfeed.readers.chunks import ChunkIndex, Grid
 from kerasfeed.readers.codecs import DecodeError, Filter, Pipeline
+from kerasfeed.readers.selfcheck import check_chunks, check_items
+from kerasfeed.readers.storage import Chunked, Contiguous, Declined, Layout, ReaderChoice
 
 _UNSHIFTED = (1, 14, 4)  # before this HDF5, chunk addresses leave out the user block
-
-
-@dataclass(frozen=True)
-class ReaderChoice:
-    """Who reads a dataset.
-
-    Attributes:
-        kind: "direct" (past HDF5, in parallel) or "h5py" (under HDF5's lock).
-        reason: Why not directly; empty for "direct".
-    """
-
-    kind: str
-    reason: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.kind}: {self.reason}" if self.reason else self.kind
-
-
-@dataclass(frozen=True, eq=False)
-class Contiguous:
-    """A dataset stored in one piece.
-
-    Attributes:
-        shape: Sizes of the axes.
-        dtype: As stored.
-        address: Byte offset in the file.
-    """
-
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    address: int
-
-
-@dataclass(frozen=True, eq=False)
-class Chunked:
-    """A dataset stored in chunks.
-
-    Attributes:
-        grid: Its shape and chunks.
-        dtype: As stored.
-        index: Where each chunk is.
-        pipeline: What undoes the filters.
-        fill: 0-d array: what missing chunks hold.
-    """
-
-    grid: Grid
-    dtype: np.dtype[Any]
-    index: ChunkIndex
-    pipeline: Pipeline
-    fill: NDArray[Any]
-
-
-Layout = Contiguous | Chunked
-
-
-class _Declined(Exception):
-    """A dataset is left to h5py; the message is the reason."""
 
 
 def examine(file: h5py.File, dataset: h5py.Dataset, size: int, driver: str) -> tuple[Layout | None, ReaderChoice]:
@@ -96,10 +40,10 @@ def examine(file: h5py.File, dataset: h5py.Dataset, size: int, driver: str) -> t
             _check_file(file, driver)
             layout = _layout(file, dataset, size)
             if isinstance(layout, Chunked):
-                _check_values(file, dataset, layout)
+                check_chunks(file, dataset, layout)
             else:
-                _check_contiguous(file, dataset, layout)
-        except _Declined as reason:
+                check_items(file, dataset, layout)
+        except Declined as reason:
             return None, ReaderChoice("h5py", str(reason))
         except Exception as error:  # noqa: BLE001  # whatever goes wrong here, h5py may still read it
             return None, ReaderChoice("h5py", f"{type(error).__name__}: {error}".splitlines()[0])
@@ -115,46 +59,46 @@ def filters_of(dataset: h5py.Dataset) -> tuple[Filter, ...]:
 
 def _check_file(file: h5py.File, driver: str) -> None:
     if file.driver != "sec2":
-        raise _Declined(f"driver {driver!r}")
+        raise Declined(f"driver {driver!r}")
     intent = file.id.get_intent()
     if intent & h5py.h5f.ACC_SWMR_READ:
-        raise _Declined("single writer, multiple readers: the file may grow")
+        raise Declined("single writer, multiple readers: the file may grow")
     if intent:
-        raise _Declined("the file is open for writing in this process")
+        raise Declined("the file is open for writing in this process")
     if not hasattr(os, "preadv"):
-        raise _Declined("no preadv on this system")
+        raise Declined("no preadv on this system")
 
 
 def _layout(file: h5py.File, dataset: h5py.Dataset, size: int) -> Layout:
     if h5py.h5o.get_info(dataset.id).fileno != h5py.h5o.get_info(file.id).fileno:
-        raise _Declined("in another file, by an external link")
+        raise Declined("in another file, by an external link")
     if dataset.shape is None:
-        raise _Declined("no data")
+        raise Declined("no data")
     if dataset.shape == ():
-        raise _Declined("a scalar")
+        raise Declined("a scalar")
     dtype = dataset.dtype
     if dtype.hasobject:
-        raise _Declined("text or arrays of variable length, or references")
+        raise Declined("text or arrays of variable length, or references")
     if dtype.subdtype is not None:
-        raise _Declined("items that are arrays")
+        raise Declined("items that are arrays")
     if _padded(dtype):
-        raise _Declined("items with padding")
+        raise Declined("items with padding")
     try:
         same = dataset.id.get_type().equal(h5py.h5t.py_create(dtype))
     except TypeError:
         same = False
     if not same:
-        raise _Declined("a type that HDF5 has to convert")
+        raise Declined("a type that HDF5 has to convert")
     properties = dataset.id.get_create_plist()
     if properties.get_external_count():
-        raise _Declined("external storage")
+        raise Declined("external storage")
     kind = properties.get_layout()
     if kind == h5py.h5d.CONTIGUOUS:
         return _contiguous(dataset, size)
     if kind == h5py.h5d.CHUNKED:
         return _chunked(file, dataset, properties, size)
     name = {h5py.h5d.COMPACT: "compact storage", h5py.h5d.VIRTUAL: "a virtual dataset"}
-    raise _Declined(name.get(kind, f"layout {kind}"))
+    raise Declined(name.get(kind, f"layout {kind}"))
 
 
 def _padded(dtype: np.dtype[Any]) -> bool:
@@ -171,9 +115,9 @@ def _contiguous(dataset: h5py.Dataset, size: int) -> Contiguous:
     address = dataset.id.get_offset()
     nbytes = math.prod(dataset.shape) * dataset.dtype.itemsize
     if address is None:
-        raise _Declined("storage not allocated")
+        raise Declined("storage not allocated")
     if address + nbytes > size:
-        raise _Declined("storage beyond the end of the file")
+        raise Declined("storage beyond the end of the file")
     return Contiguous(tuple(dataset.shape), dataset.dtype, address)
 
 
@@ -184,14 +128,14 @@ def _chunked(file: h5py.File, dataset: h5py.Dataset, properties: Any, size: int)
     try:
         pipeline = Pipeline(filters_of(dataset), nbytes)
     except DecodeError as error:
-        raise _Declined(str(error)) from None
+        raise Declined(str(error)) from None
     if not hasattr(dataset.id, "chunk_iter"):
-        raise _Declined("this HDF5 cannot list chunks")
+        raise Declined("this HDF5 cannot list chunks")
     shift = file.userblock_size if h5py.version.hdf5_version_tuple < _UNSHIFTED else 0
     index = _index(dataset, grid, shift)
     undefined = properties.fill_value_defined() == h5py.h5d.FILL_VALUE_UNDEFINED
     if len(index) < grid.count and (undefined or properties.get_fill_time() == h5py.h5d.FILL_TIME_NEVER):
-        raise _Declined("missing chunks without a fill value")
+        raise Declined("missing chunks without a fill value")
     _check_index(index, grid, pipeline, size)
     fill = np.empty((), dtype)
     fill[()] = dataset.fillvalue
@@ -215,7 +159,7 @@ def _index(dataset: h5py.Dataset, grid: Grid, shift: int) -> ChunkIndex:
         add_size(stored)
 
     if grid.count >= 1 << 62:
-        raise _Declined("too many chunks to number")
+        raise Declined("too many chunks to number")
     if grid.count:
         dataset.id.chunk_iter(note)
     rank = len(grid.shape)
@@ -241,7 +185,7 @@ def _check_order(corners: NDArray[np.int64], grid: Grid, maxshape: tuple[int | N
     """
     scaled, odd = np.divmod(corners, np.array(grid.chunks))
     if odd.any() or (scaled < 0).any():
-        raise _Declined("a damaged index: chunks between the places of chunks")
+        raise Declined("a damaged index: chunks between the places of chunks")
     unlimited = [axis for axis, most in enumerate(maxshape) if most is None]
     orders = [list(range(len(grid.chunks)))]
     if len(unlimited) == 1:
@@ -250,24 +194,24 @@ def _check_order(corners: NDArray[np.int64], grid: Grid, maxshape: tuple[int | N
         ranks = np.zeros(len(scaled), np.int64)
         extents = [int(scaled[:, axis].max(initial=0)) + 1 for axis in order]
         if math.prod(extents) >= 1 << 62:
-            raise _Declined("too many chunks to number")
+            raise Declined("too many chunks to number")
         for axis, extent in zip(order, extents, strict=True):
             ranks = ranks * extent + scaled[:, axis]
         if (np.diff(ranks) > 0).all():
             return
-    raise _Declined("a damaged index: chunks out of order")
+    raise Declined("a damaged index: chunks out of order")
 
 
 def _check_index(index: ChunkIndex, grid: Grid, pipeline: Pipeline, size: int) -> None:
     if not len(index):
         return
     if int((index.addresses + index.sizes).max()) > size:
-        raise _Declined("chunks beyond the end of the file")
+        raise Declined("chunks beyond the end of the file")
     if index.numbers is not None and len(np.unique(index.numbers)) != len(index):
-        raise _Declined("a chunk listed twice")
+        raise Declined("a chunk listed twice")
     if not pipeline.filters:
         if (index.sizes != pipeline.nbytes).any():
-            raise _Declined("chunks of another size than their shape has")
+            raise Declined("chunks of another size than their shape has")
         return
     # HDF5 may store chunks at the edge unfiltered (H5Pset_chunk_opts) and marks them by nothing but their size.
     if not grid.has_edges:
@@ -276,57 +220,4 @@ def _check_index(index: ChunkIndex, grid: Grid, pipeline: Pipeline, size: int) -
     if index.masks is not None:
         full &= index.masks == 0
     if any(grid.is_edge(index.stored(position)) for position in np.flatnonzero(full).tolist()):
-        raise _Declined("chunks at the edge that may be stored unfiltered")
-
-
-def _check_values(file: h5py.File, dataset: h5py.Dataset, layout: Chunked) -> None:
-    """Compare the first and the last chunk's bytes, and one full and one edge chunk's values, with h5py's."""
-    index, grid = layout.index, layout.grid
-    if not len(index):
-        return
-    descriptor = file.id.get_vfd_handle()
-    for number in {index.stored(0), index.stored(len(index) - 1)}:
-        place = index.find(number)
-        assert place is not None
-        corner = tuple(part.start for part in grid.region(number))
-        mask, data = dataset.id.read_direct_chunk(corner)
-        if (mask, data) != (place.mask, os.pread(descriptor, place.size, place.address)):
-            raise _Declined("self-check: HDF5 finds other bytes")
-    checked: set[bool] = set()
-    for position in (0, len(index) - 1, *range(1, min(len(index) - 1, 1000))):
-        number = index.stored(position)
-        edge = grid.is_edge(number)
-        if edge not in checked:
-            checked.add(edge)
-            _check_chunk(dataset, layout, number, descriptor)
-        if len(checked) == 1 + grid.has_edges:
-            return
-
-
-def _check_chunk(dataset: h5py.Dataset, layout: Chunked, number: int, descriptor: int) -> None:
-    place, region = layout.index.find(number), layout.grid.region(number)
-    assert place is not None
-    try:
-        expected = dataset[region]
-    except OSError:
-        return  # damaged: each read tells
-    try:
-        data = layout.pipeline.decode(os.pread(descriptor, place.size, place.address), place.mask)
-    except DecodeError as error:
-        raise _Declined(f"self-check: {error}") from None
-    ours = np.frombuffer(data, layout.dtype).reshape(layout.grid.chunks)
-    if ours[tuple(slice(0, part.stop - part.start) for part in region)].tobytes() != expected.tobytes():
-        raise _Declined("self-check: h5py reads other values")
-
-
-def _check_contiguous(file: h5py.File, dataset: h5py.Dataset, layout: Contiguous) -> None:
-    """Compare the first and the last item with h5py's."""
-    if not math.prod(layout.shape):
-        return
-    itemsize = layout.dtype.itemsize
-    for corner, place in (((0,) * len(layout.shape), 0), (tuple(n - 1 for n in layout.shape), -1)):
-        expected = np.empty((), layout.dtype)
-        expected[()] = dataset[corner]
-        position = layout.address + (place % math.prod(layout.shape)) * itemsize
-        if os.pread(file.id.get_vfd_handle(), itemsize, position) != expected.tobytes():
-            raise _Declined("self-check: h5py reads other values")
+        raise Declined("chunks at the edge that may be stored unfiltered")

@@ -49,7 +49,26 @@ def cause(path: str, error: OSError) -> str:
     return f"it is not an HDF5 file ({size:,} bytes, no HDF5 signature). Was it downloaded or written to the end?"
 
 
+def stored_name(name: str) -> str | bytes:
+    """A name as h5py takes it: names that are no UTF-8 (old writers use other encodings) are bytes there."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return os.fsencode(name)
+    return name
+
+
+def shown_name(name: str | bytes) -> str:
+    """A name that h5py gave, as text that `stored_name` takes back."""
+    return os.fsdecode(name)
+
+
+def printable(name: str) -> str:
+    """A name that every terminal can show."""
+    return name.encode(errors="backslashreplace").decode()
+
+
 def listing(names: list[str]) -> str:
     """Some names for a message."""
-    shown = ", ".join(names[:_NAMES_SHOWN]) or "(none)"
+    shown = ", ".join(map(printable, names[:_NAMES_SHOWN])) or "(none)"
     return f"{shown} and {len(names) - _NAMES_SHOWN:,} more" if len(names) > _NAMES_SHOWN else shown

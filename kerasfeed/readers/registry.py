@@ -18,9 +18,11 @@ from kerasfeed import costs
 from kerasfeed.readers.cache import ChunkCache
 from kerasfeed.readers.contiguous import ContiguousReader
 from kerasfeed.readers.direct import ChunkedReader
-from kerasfeed.readers.layout import Chunked, Layout, ReaderChoice, examine
+from kerasfeed.readers.layout import examine
+from kerasfeed.readers.messages import shown_name, stored_name
 from kerasfeed.readers.source import Identity, Source
 from kerasfeed.readers.stats import Counters
+from kerasfeed.readers.storage import Chunked, Layout, ReaderChoice
 
 DirectReader = ChunkedReader | ContiguousReader
 
@@ -108,14 +110,18 @@ class SharedFile:
         with self._lock:
             found = self._datasets.get((name, cache_limit))
             if found is None:
-                handle = self.handle.get(name)
+                handle = self.get(name)
                 if not isinstance(handle, h5py.Dataset):
                     return None
                 found = self._datasets[name, cache_limit] = self._made(handle, cache_limit)
             return found
 
+    def get(self, name: str) -> Any:
+        """h5py's group or dataset `name`; None where there is none."""
+        return self.handle.get(stored_name(name))
+
     def _made(self, handle: h5py.Dataset, cache_limit: int) -> OpenDataset:
-        name = handle.name
+        name = shown_name(handle.name)
         if name not in self._layouts:
             size = 0 if self.identity is None else self.identity.size
             self._layouts[name] = (handle, *examine(self.handle, handle, size, self.how.driver or self.handle.driver))

@@ -1,0 +1,228 @@
+"""The cache of chunks: bounded, decoded once by one thread, and stuck for nobody."""
+
+import threading
+import time
+
+import h5py
+import numpy as np
+import pytest
+
+import kerasfeed as kf
+from kerasfeed.readers import cache as cache_room
+from kerasfeed.readers.cache import ChunkCache, limit_of
+
+pytestmark = pytest.mark.timeout(60)
+
+
+def _array(value, nbytes=100):
+    return np.full(nbytes, value, np.uint8)
+
+
+def test_what_was_used_longest_ago_leaves_first_and_the_bound_holds():
+    cache = ChunkCache(350)
+    for key in range(3):
+        assert cache.get_or_load(key, lambda key=key: _array(key))[1] is False
+    assert cache.get(0) is not None
+    cache.get_or_load(3, lambda: _array(3))
+    assert [cache.get(key) is not None for key in range(4)] == [True, False, True, True]
+    assert cache.nbytes == 300
+    cache.get_or_load(9, lambda: _array(9, 351))
+    assert cache.get(9) is None
+    assert cache.nbytes == 300
+    assert cache.get_all([0, 3])[1][0] == 3
+    assert cache.get_all([0, 1]) is None
+    assert cache.missing([0, 1, 2]) == [1]
+    cache.clear()
+    assert cache.nbytes == 0
+
+
+def test_what_is_kept_cannot_be_written():
+    cache = ChunkCache(1000)
+    array, _ = cache.get_or_load(0, lambda: _array(1))
+    with pytest.raises(ValueError, match="read-only"):
+        array[0] = 2
+
+
+@pytest.mark.parametrize("limit", [0, 1000])
+def test_one_thread_decodes_and_the_others_wait_for_it(limit):
+    cache, calls, begun = ChunkCache(limit), [], threading.Barrier(6, timeout=30)
+    found = []
+
+    def load():
+        calls.append(threading.get_ident())
+        time.sleep(0.2)
+        return _array(7)
+
+    def ask():
+        begun.wait()
+        found.append(cache.get_or_load(5, load))
+
+    threads = [threading.Thread(target=ask) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(calls) == 1
+    assert sorted(waited for _, waited in found) == [False] + [True] * 5
+    assert all(array[0] == 7 for array, _ in found)
+
+
+def test_a_failed_decode_lets_the_next_thread_try():
+    cache, began, go_on, found = ChunkCache(1000), threading.Event(), threading.Event(), []
+
+    def fail():
+        began.set()
+        assert go_on.wait(30)
+        raise OSError("damaged")
+
+    def first():
+        with pytest.raises(OSError, match="damaged"):
+            cache.get_or_load(1, fail)
+        found.append("failed")
+
+    threads = [threading.Thread(target=first)]
+    threads[0].start()
+    assert began.wait(30)
+    threads.append(threading.Thread(target=lambda: found.append(cache.get_or_load(1, lambda: _array(4))[0][0])))
+    threads[1].start()
+    time.sleep(0.05)
+    go_on.set()
+    for thread in threads:
+        thread.join(30)
+    assert set(found) == {"failed", 4}
+
+
+def test_decoding_one_chunk_stops_nobody_from_decoding_another():
+    cache, both = ChunkCache(1000), threading.Barrier(2, timeout=30)
+
+    def load():
+        both.wait()  # fails unless both are here at once
+        return _array(1)
+
+    threads = [threading.Thread(target=cache.get_or_load, args=(key, load)) for key in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert cache.nbytes == 200
+
+
+def test_the_bound_is_a_sixteenth_of_memory_and_at_most_a_gibibyte(monkeypatch):
+    monkeypatch.setattr(cache_room, "_memory", lambda: 8 << 30)
+    assert limit_of("auto") == 512 << 20
+    monkeypatch.setattr(cache_room, "_memory", lambda: 1 << 40)
+    assert limit_of("auto") == 1 << 30
+    assert limit_of(0) == 0
+    assert limit_of(np.int64(5)) == 5
+
+
+def test_the_memory_of_this_machine_is_known():
+    assert 1 << 26 < cache_room._memory() < 1 << 50
+
+
+@pytest.mark.parametrize(
+    ("value", "error", "message"),
+    [
+        (-1, ValueError, "must be at least 0 bytes, received -1"),
+        ("1 GB", ValueError, r"must be 'auto' or a number of bytes such as 268435456 \(256 MiB; 0 keeps nothing\)"),
+        (1.5, TypeError, "received 1.5"),
+        (True, TypeError, "received True"),
+        (None, TypeError, "received None"),
+    ],
+)
+def test_a_bound_that_is_none_says_what_is(tmp_path, value, error, message):
+    with pytest.raises(error, match=message):
+        kf.HDF5File(tmp_path / "any.h5", chunk_cache=value)
+
+
+@pytest.fixture
+def path(tmp_path):
+    """40 rows in 10 chunks of 4, of 1,600 bytes each."""
+    path = tmp_path / "kerasfeed.h5"
+    with h5py.File(path, "w") as file:
+        file.create_dataset("x", data=np.arange(4000, dtype="f4").reshape(40, 100), chunks=(4, 100), compression=1)
+    return path
+
+
+def _read(data, order):
+    expected = np.arange(4000, dtype="f4").reshape(40, 100)
+    for index in order.tolist():
+        assert np.array_equal(data[index], expected[index])
+
+
+def test_each_chunk_is_decoded_once_when_the_cache_holds_the_dataset(path):
+    order = np.random.default_rng(0).permutation(40)
+    with kf.HDF5File(path, chunk_cache=16_000) as file:
+        _read(file["x"], order)
+        _read(file["x"], order)
+        stats = file["x"].stats()
+    assert (stats.decoded, stats.again, stats.fallbacks) == (10, 0, 0)
+    assert stats.hits == 70
+    assert 0 < stats.nbytes < 16_000
+    assert stats.seconds > 0
+
+
+@pytest.mark.parametrize(("limit", "least"), [(0, 30), (8_000, 10)])
+def test_chunks_that_left_the_cache_are_counted_when_they_are_decoded_again(path, limit, least):
+    order = np.random.default_rng(0).permutation(40)
+    with kf.HDF5File(path, chunk_cache=limit) as file:
+        _read(file["x"], order)
+        stats = file["x"].stats()
+    assert stats.decoded + stats.hits == 40
+    assert stats.again == stats.decoded - 10
+    assert stats.again >= least
+
+
+def test_take_reads_each_chunk_once_even_without_a_cache(path):
+    rows = np.random.default_rng(0).permutation(np.arange(-40, 40))
+    with kf.HDF5File(path, chunk_cache=0) as file:
+        assert np.array_equal(file["x"].take(rows), np.arange(4000, dtype="f4").reshape(40, 100)[rows])
+        assert file["x"].stats().decoded == 10
+
+
+def test_files_of_equal_bounds_share_a_cache_and_others_do_not(path):
+    with kf.HDF5File(path) as one, kf.HDF5File(path) as same, kf.HDF5File(path, chunk_cache=0) as other:
+        for file in (one, same, other):
+            assert file["x"][1, 0] == 100
+        assert one["x"].stats() == same["x"].stats()
+        assert one["x"].stats().hits == 1
+        assert other["x"].stats().decoded == 1
+
+
+def test_rows_decoded_ahead_are_there_when_they_are_read(path):
+    with kf.HDF5File(path, chunk_cache=16_000) as file:
+        data = file["x"]
+        data.read_ahead(np.arange(20))
+        deadline = time.monotonic() + 30
+        while data.stats().decoded < 5 and time.monotonic() < deadline:
+            time.sleep(0.005)
+        assert data.stats().decoded == 5
+        _read(data, np.arange(20))
+        assert data.stats().decoded == 5
+        data.read_ahead(np.arange(20))
+        data.read_ahead([99, -99])
+        data.read_ahead("nonsense")
+        assert data.stats().decoded == 5
+
+
+def test_no_more_is_decoded_ahead_than_half_of_the_cache_holds(path):
+    with kf.HDF5File(path, chunk_cache=6_400) as file, kf.HDF5File(path, chunk_cache=3_000) as small:
+        for each in (file, small):
+            each["x"].read_ahead(np.arange(40))
+        time.sleep(0.3)
+        assert file["x"].stats().decoded == 2
+        assert small["x"].stats().decoded == 0
+
+
+@pytest.mark.timeout(120)
+def test_the_real_files_decode_each_chunk_once_in_random_order(real_data):
+    path = real_data / "bimnet10_train.h5"
+    with h5py.File(path) as reference, kf.HDF5File(path) as file:
+        expected, data = reference["data"][()], file["data"]
+        assert data.reader.kind == "direct"
+        for seed in range(2):
+            for index in np.random.default_rng(seed).permutation(len(data)).tolist():
+                assert data[index].tobytes() == expected[index].tobytes()
+        stats = data.stats()
+        chunks = np.prod([-(-size // chunk) for size, chunk in zip(data.shape, data.chunks, strict=True)])
+        assert (stats.decoded, stats.again) == (chunks, 0)

@@ -1,0 +1,131 @@
+"""Filters undone: exactly the bytes, or an error; and what is missing is named, not guessed."""
+
+import struct
+import sys
+import zlib
+
+import h5py
+import numpy as np
+import pytest
+
+import kerasfeed as kf
+from kerasfeed.readers import codecs
+from kerasfeed.readers.codecs import DEFLATE, FLETCHER32, LZF, SHUFFLE, DecodeError, Filter, Pipeline
+
+OPTIONAL = ("deflate", "zlib_into", "imagecodecs", "numcodecs")
+
+
+@pytest.fixture(params=["all codecs", "required codecs", "standard library"])
+def installed(request, monkeypatch):
+    """Run with what is installed, with what must be, and with not even that."""
+    if request.param != "all codecs":
+        for name in (*OPTIONAL, "numcodecs.blosc", "numcodecs.zstd"):
+            monkeypatch.setitem(sys.modules, name, None)
+    if request.param == "standard library":
+        monkeypatch.setitem(sys.modules, "isal", None)
+        monkeypatch.setitem(sys.modules, "isal.isal_zlib", None)
+    return request.param
+
+
+def _shuffled(data, width):
+    whole = len(data) // width * width
+    return data[:whole].reshape(-1, width).T.tobytes() + data[whole:].tobytes()
+
+
+def _noise(nbytes, seed=0):
+    return np.random.default_rng(seed).integers(0, 9, nbytes).astype(np.uint8)
+
+
+@pytest.mark.parametrize("width", [1, 2, 3, 4, 7, 8, 16])
+@pytest.mark.parametrize("nbytes", [0, 5, 48, 50, 1001])
+def test_shuffled_and_deflated_bytes_come_back(installed, width, nbytes):
+    data = _noise(nbytes)
+    pipeline = Pipeline((Filter(SHUFFLE, (width,)), Filter(DEFLATE, (4,))), nbytes)
+    stored = zlib.compress(_shuffled(data, width))
+    assert bytes(pipeline.decode(stored, 0)) == data.tobytes()
+    into = np.full(nbytes, 99, np.uint8)
+    assert pipeline.decode(stored, 0, into) is into
+    assert into.tobytes() == data.tobytes()
+    assert bytes(pipeline.decode(zlib.compress(data.tobytes()), 0b01)) == data.tobytes()
+    assert bytes(pipeline.decode(_shuffled(data, width), 0b10)) == data.tobytes()
+    assert bytes(pipeline.decode(data.tobytes(), 0b11)) == data.tobytes()
+
+
+@pytest.mark.parametrize("change", ["short", "long", "cut", "flipped", "empty"])
+@pytest.mark.parametrize("mask", [0, 1])
+def test_what_does_not_give_the_bytes_of_a_chunk_is_an_error(installed, change, mask):
+    data = _noise(4000)
+    pipeline = Pipeline((Filter(SHUFFLE, (4,)), Filter(DEFLATE, (4,))), 4000)
+    whole = zlib.compress(data.tobytes())
+    stored = {
+        "short": zlib.compress(data[:-4].tobytes()),
+        "long": zlib.compress(data.tobytes() + bytes(4)),
+        "cut": whole[: len(whole) // 2],
+        "flipped": whole[:-1] + bytes([whole[-1] ^ 1]),
+        "empty": b"",
+    }[change]
+    for into in (None, np.empty(4000, np.uint8)):
+        with pytest.raises(DecodeError):
+            pipeline.decode(stored, mask, into)
+
+
+def test_a_destination_of_another_size_is_refused():
+    with pytest.raises(ValueError, match="a chunk of 8 bytes does not go into 7"):
+        Pipeline((), 8).decode(bytes(8), 0, np.empty(7, np.uint8))
+
+
+@pytest.mark.parametrize("nbytes", [1, 2, 7, 4096, 300_001])
+def test_the_checksum_is_the_one_that_hdf5_writes(tmp_path, nbytes):
+    data = np.random.default_rng(1).integers(0, 256, nbytes).astype(np.uint8)
+    with h5py.File(tmp_path / "kerasfeed.h5", "w") as file:
+        dataset = file.create_dataset("x", data=data, chunks=(nbytes,), fletcher32=True)
+        stored = dataset.id.read_direct_chunk((0,))[1]
+    pipeline = Pipeline((Filter(FLETCHER32, ()),), nbytes)
+    assert bytes(pipeline.decode(stored, 0)) == data.tobytes()
+    damaged = bytearray(stored)
+    damaged[nbytes // 2] ^= 4
+    with pytest.raises(DecodeError, match="wrong checksum"):
+        pipeline.decode(bytes(damaged), 0)
+    with pytest.raises(DecodeError, match="no room for a checksum"):
+        pipeline.decode(b"abc", 0)
+
+
+def test_a_blosc_header_that_lies_about_sizes_is_refused():
+    pytest.importorskip("numcodecs")
+    pipeline = Pipeline((Filter(codecs.BLOSC, (2, 2, 4, 64)),), 64)
+    with pytest.raises(DecodeError, match="no blosc header"):
+        pipeline.decode(b"abc", 0)
+    with pytest.raises(DecodeError, match="header of 4,294,967,295 bytes"):
+        pipeline.decode(bytes(4) + struct.pack("<III", 2**32 - 1, 64, 20) + bytes(4), 0)
+
+
+def test_a_bitshuffle_header_that_lies_about_sizes_is_refused():
+    pytest.importorskip("imagecodecs")
+    pipeline = Pipeline((Filter(codecs.BITSHUFFLE, (0, 4, 4, 0, 2)),), 64)
+    for header in (struct.pack(">QI", 2**60, 32), struct.pack(">QI", 64, 0), struct.pack(">QI", 64, 33), b"ab"):
+        with pytest.raises(DecodeError):
+            pipeline.decode(header + bytes(30), 0)
+    with pytest.raises(DecodeError, match="reaches beyond the chunk"):
+        pipeline.decode(struct.pack(">QII", 64, 64, 999) + bytes(30), 0)
+
+
+@pytest.mark.parametrize("each", [Filter(4, (1, 2)), Filter(6, ()), Filter(12345, ())])
+def test_a_filter_without_a_decoder_is_named(each):
+    with pytest.raises(DecodeError, match=f"no decoder for {each.name}$"):
+        Pipeline((each,), 8)
+
+
+def test_a_missing_package_leaves_its_filter_to_h5py_and_says_what_to_install(tmp_path, monkeypatch):
+    path = tmp_path / "kerasfeed.h5"
+    data = np.arange(400, dtype="f4").reshape(20, 20)
+    with h5py.File(path, "w") as file:
+        file.create_dataset("lzf", data=data, chunks=(5, 20), compression="lzf")
+        file.create_dataset("gzip", data=data, chunks=(5, 20), compression="gzip", shuffle=True)
+    for name in (*OPTIONAL, "isal", "isal.isal_zlib"):
+        monkeypatch.setitem(sys.modules, name, None)
+    assert codecs.decoder_of(Filter(LZF, ())) is None
+    with kf.HDF5File(path) as file:
+        assert str(file["lzf"].reader) == "h5py: no decoder for lzf; pip install kerasfeed[hdf5]"
+        assert str(file["gzip"].reader) == "direct"
+        for name in ("lzf", "gzip"):
+            assert np.array_equal(file[name][[7, 1]], data[[7, 1]])
