@@ -110,7 +110,7 @@ def _bar(axes: Any, place: int, row: Row) -> None:
     colour = OURS if peer.ours else LIMIT if peer.is_limit else THEIRS
     axes.barh(place, rate.median, height=0.72, color=colour)
     axes.plot([rate.low, rate.high], [place, place], color="black", linewidth=1.2)
-    words = short(rate.median) + (f"  ({row.ratio.median:.2g}x)" if row.ratio else "")
+    words = short(rate.median) + (f"  ({_times(row.ratio.median)}x)" if row.ratio else "")
     axes.annotate(
         words,
         (rate.high, place),
@@ -120,3 +120,7 @@ def _bar(axes: Any, place: int, row: Row) -> None:
         fontsize=8,
         bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8},
     )
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:.2g}" if ratio < 100 else short(ratio)

@@ -134,7 +134,11 @@ def _deflate(_: tuple[int, ...]) -> Decoder:
     def decode(data: Bytes, size: int | None, _: NDArray[np.uint8] | None) -> Bytes:
         if size is None:
             return loose(data)
-        return loose(data, 15, size) if fast is None else fast(data, size)
+        if fast is not None:
+            return fast(data, size)
+        # A buffer that is exactly full is doubled before the end of the stream is seen: 38 page faults a chunk of
+        # 147 KB, and two threads were hardly faster than one.
+        return loose(data, 15, size + _SLACK)
 
     return decode
 
@@ -288,6 +292,8 @@ def _lz4_blocks(module: ModuleType, data: bytes, width: int, size: int | None) -
     out[grouped:] = np.frombuffer(data[place:], np.uint8)
     return out, block // width
 
+
+_SLACK = 64
 
 _DECODERS: dict[int, Callable[[tuple[int, ...]], Decoder | None]] = {
     DEFLATE: _deflate,
