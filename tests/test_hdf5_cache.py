@@ -9,6 +9,7 @@ import pytest
 
 import kerasfeed as kf
 from kerasfeed.readers import cache as cache_room
+from kerasfeed.readers import direct as direct_room
 from kerasfeed.readers.cache import ChunkCache, limit_of
 
 pytestmark = pytest.mark.timeout(60)
@@ -212,6 +213,53 @@ def test_no_more_is_decoded_ahead_than_half_of_the_cache_holds(path):
         time.sleep(0.3)
         assert file["x"].stats().decoded == 2
         assert small["x"].stats().decoded == 0
+
+
+@pytest.mark.parametrize("window", [1, 2, 4])
+def test_however_often_it_is_asked_decoding_ahead_pushes_out_nothing_that_is_still_to_be_read(tmp_path, window):
+    path = tmp_path / "kerasfeed.h5"
+    values = np.random.default_rng(0).integers(0, 99, (16 * 64, 50)).astype("f4")
+    with h5py.File(path, "w") as file:
+        file.create_dataset("x", data=values, chunks=(64, 50), compression=1)
+    rng = np.random.default_rng(1)
+    blocks = np.arange(1024).reshape(16, 64)[rng.permutation(16)]
+    order = np.concatenate([rng.permutation(blocks[k : k + window].reshape(-1)) for k in range(0, 16, window)])
+    with kf.HDF5File(path, chunk_cache=8 * 64 * 50 * 4) as file:
+        data = file["x"]
+        for begin in range(0, 1024, 16):
+            for ahead in range(1, 11):
+                data.read_ahead(order[begin + 16 * ahead : begin + 16 * ahead + 16])
+            for index in order[begin : begin + 16].tolist():
+                assert np.array_equal(data[index], values[index])
+        assert (data.stats().decoded, data.stats().again) == (16, 0)
+
+
+def test_decoding_ahead_goes_on_after_what_was_asked_for_is_never_read(path, monkeypatch):
+    with kf.HDF5File(path, chunk_cache=6_400) as file:
+        data = file["x"]
+        for expected, rows in ((2, np.arange(8)), (2, np.arange(8, 16)), (4, np.arange(8, 16))):
+            if expected == 4:
+                monkeypatch.setattr(direct_room, "_AHEAD_SECONDS", 0.0)
+            data.read_ahead(rows)
+            deadline = time.monotonic() + 30
+            while data.stats().decoded < expected and time.monotonic() < deadline:
+                time.sleep(0.005)
+            time.sleep(0.05)
+            assert data.stats().decoded == expected
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_rows_that_are_whole_chunks_are_not_decoded_twice_for_being_decoded_ahead(tmp_path, again):
+    path = tmp_path / "kerasfeed.h5"
+    values = np.random.default_rng(0).integers(0, 9, (40, 500)).astype("f4")
+    with h5py.File(path, "w") as file:
+        file.create_dataset("x", data=values, chunks=(1, 500), compression=1)
+    with kf.HDF5File(path, chunk_cache=(40 if again else 20) * 2000) as file:
+        data = file["x"]
+        for begin in range(0, 40, 4):
+            data.read_ahead(np.arange(begin, min(40, begin + 16)))
+            assert np.array_equal(data.take(np.arange(begin, begin + 4)), values[begin : begin + 4])
+        assert data.stats().decoded == 40
 
 
 @pytest.mark.timeout(120)

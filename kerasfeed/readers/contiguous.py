@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from kerasfeed.readers.cache import ChunkCache
 from kerasfeed.readers.direct import plain_of
-from kerasfeed.readers.selection import Axis, Listed, Points, Selection, Span
+from kerasfeed.readers.selection import Axis, Listed, Points, Selection, Span, row
 from kerasfeed.readers.source import Source
 from kerasfeed.readers.stats import Counters
 from kerasfeed.readers.storage import Contiguous
@@ -48,6 +48,14 @@ class ContiguousReader:
         self._source.read_into(self._address + place * self._row_nbytes, out)
         self.counters.read(self._row_nbytes)
         return out if self._row_shape else out[()]
+
+    def row_into(self, place: int, out: NDArray[Any]) -> None:
+        """Row `place` of axis 0 into `out`, of a row's shape; else as `read`."""
+        if out.dtype != self._dtype or not out.flags.c_contiguous:
+            self.read(row(place, self._shape), out)
+            return
+        self._source.read_into(self._address + place * self._row_nbytes, out)
+        self.counters.read(self._row_nbytes)
 
     def read(self, selection: Selection, out: NDArray[Any]) -> None:
         """Fill `out`, of the selection's shape, of the dataset's dtype or its other byte order.

@@ -126,10 +126,9 @@ class HDF5Dataset:
             if reader is None:
                 return self._by_h5py(shared, opened, selection)
             shape = opened.shape
-            if type(selection) is int:
-                place = selection if 0 <= selection < shape[0] else checked_place(selection, shape[0], 0, self._where)
+            if type(selection) is int or isinstance(selection, np.integer):
                 try:
-                    return reader.row(place)
+                    return reader.row(checked_place(int(selection), shape[0], 0, self._where))
                 except (DecodeError, OSError):
                     return self._after_error(shared, opened, selection)
             planned = plan(selection, shape, self._where)
@@ -164,6 +163,15 @@ class HDF5Dataset:
             dtype = opened.dtype
             self._check_out(out, dtype)
             shape = opened.shape
+            if opened.reader is not None and (type(selection) is int or isinstance(selection, np.integer)):
+                place = checked_place(int(selection), shape[0], 0, self._where)
+                if out.shape != shape[1:]:
+                    raise self._wrong_shape(shape[1:], out)
+                try:
+                    opened.reader.row_into(place, out)
+                except (DecodeError, OSError):
+                    self._put(self._after_error(shared, opened, selection), out)
+                return
             planned = None if shape is None else plan(selection, shape, self._where)
             if planned is not None and planned.shape + dtype.shape != out.shape:
                 raise self._wrong_shape(planned.shape + dtype.shape, out)

@@ -5,6 +5,7 @@ chunk it touches once. Whoever calls holds the open file.
 """
 
 import math
+import threading
 import time
 import weakref
 from collections.abc import Iterator
@@ -25,7 +26,8 @@ from kerasfeed.readers.teams import share
 
 _HELPED_NBYTES = 1 << 18  # decoded bytes from which a second thread pays: it takes about 50 us to join in
 _COUNTED_PARTS = 4096  # selections of more chunks are taken to miss the cache
-_SAMPLE = 64
+_MOST_TILES = 64
+_AHEAD_SECONDS = 10.0
 
 
 def plain_of(dtype: np.dtype[Any]) -> np.dtype[Any]:
@@ -48,6 +50,8 @@ class ChunkedReader:
         self._nbytes = layout.pipeline.nbytes
         # A chunk that is read whole is done with. Where all of them fit they are kept all the same: for the next epoch.
         self._keeps_whole = grid.count * self._nbytes <= cache.limit
+        self._ahead: dict[int, float] = {}  # chunks to be decoded ahead and not yet asked for: since when, s
+        self._ahead_lock = threading.Lock()
         self._row_shape = grid.shape[1:]
         self._row_chunks = grid.chunks[0]
         self._row_stride = grid.strides[0]
@@ -74,16 +78,26 @@ class ChunkedReader:
         if self._one_tile:
             chunk = self._cache.get(base)
             if chunk is not None:
+                self._asked(base - self._first_key)
                 self.counters.hit()
                 return _owned(chunk[within], self._dtype)
         elif self._tiles:
             found = self._cache.get_all([base + tile[0] for tile in self._tiles])
             if found is not None:
+                for tile in self._tiles if self._ahead else ():
+                    self._asked(base - self._first_key + tile[0])
                 self.counters.hit(len(found))
                 return self._assembled(found, within)
         out = np.empty(self._row_shape, self._dtype)
         self.read(row(place, self._grid.shape), out)
         return out if out.ndim else out[()]
+
+    def row_into(self, place: int, out: NDArray[Any]) -> None:
+        """Row `place` of axis 0 into `out`, of a row's shape; else as `read`."""
+        if self._row_is_chunk and out.dtype == self._dtype and out.flags.c_contiguous:
+            self._whole(place, out.reshape(-1).view(np.uint8))
+        else:
+            self.read(row(place, self._grid.shape), out)
 
     def _assembled(self, chunks: list[NDArray[Any]], within: int) -> NDArray[Any]:
         out = np.empty(self._row_shape, self._plain)
@@ -120,6 +134,8 @@ class ChunkedReader:
         """
         if self._nbytes > self._cache.limit // 2 or not len(places):
             return
+        if self._row_is_chunk and not self._keeps_whole:
+            return  # such a row is decoded where it goes: nothing is gained by a detour
         meter = costs.current()
         numbers = np.unique(places // self._row_chunks) * self._row_stride
         most = self._cache.limit // 2 // self._nbytes
@@ -128,8 +144,31 @@ class ChunkedReader:
         )
         first = self._first_key
         wanted = [first + int(number) + tail for number in numbers[:most] for tail in tails][:most]
+        now = time.monotonic()
         for key in self._cache.missing(wanted):
-            pool.shared().submit(_Ahead(self, owner, key - first, meter))
+            number = key - first
+            if not self._may_run_ahead(number, most, now):
+                return
+            pool.shared().submit(_Ahead(self, owner, number, meter))
+
+    def _may_run_ahead(self, number: int, most: int, now: float) -> bool:
+        """Note that chunk `number` is decoded ahead, unless `most` are that nobody has read yet."""
+        with self._ahead_lock:
+            if len(self._ahead) >= most:  # given up on, as when an epoch ends early: else there would be no more ever
+                self._ahead = {each: at for each, at in self._ahead.items() if now - at < _AHEAD_SECONDS}
+            if len(self._ahead) >= most:
+                return False
+            self._ahead[number] = now
+            return True
+
+    def is_wanted_ahead(self, number: int) -> bool:
+        """Whether chunk `number` was to be decoded ahead and has not been asked for since."""
+        return number in self._ahead
+
+    def _asked(self, number: int) -> None:
+        if self._ahead:
+            with self._ahead_lock:
+                self._ahead.pop(number, None)
 
     def load(self, number: int, meter: costs.Meter | None) -> NDArray[Any] | None:
         """Chunk `number` in its full shape, from the cache or the file; None when it is missing."""
@@ -159,6 +198,7 @@ class ChunkedReader:
             if target.flags.c_contiguous:
                 self._whole(part.number, target.reshape(-1).view(np.uint8), meter)
                 return
+        self._asked(part.number)
         chunk = self.load(part.number, meter)
         kept[part.target] = self._fill if chunk is None else chunk[part.source]
 
@@ -166,6 +206,7 @@ class ChunkedReader:
         """The bytes of a whole chunk into uint8[nbytes]."""
         if meter is None:
             meter = costs.current()
+        self._asked(number)
         chunk: NDArray[Any] | None
         if self._keeps_whole:
             chunk = self.load(number, meter)
@@ -208,7 +249,8 @@ class _Ahead:
 
     def __call__(self) -> None:
         held = self._owner()
-        if held is not None:  # else the file was closed meanwhile
+        # Else the file was closed meanwhile, or whoever needed the chunk did not wait.
+        if held is not None and self._reader.is_wanted_ahead(self._number):
             self._reader.load(self._number, self._meter)
 
 
@@ -226,6 +268,6 @@ def _few(parts: Iterator[Part]) -> list[Part]:
     found = []
     for part in parts:
         found.append(part)
-        if len(found) > _SAMPLE:
+        if len(found) > _MOST_TILES:
             return []
     return found
