@@ -59,6 +59,7 @@ class DataFile:
                 part = folder / f".{self.name}.part"
                 _remove(part)
                 self.write(part)
+                _evict(part)
                 part.rename(path)
         _warm(path)
         return path
@@ -86,10 +87,26 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
+def _files(path: Path) -> list[Path]:
+    return [found for found in path.rglob("*") if found.is_file()] if path.is_dir() else [path]
+
+
+def _evict(path: Path) -> None:
+    """Have the system forget a file just written: its cache holds what was written in small pieces in small pages.
+
+    A file that was read from a disk, as users' files are, lies in large ones, and reads 2 to 3 times faster.
+    """
+    if not hasattr(os, "posix_fadvise"):
+        return
+    for each in _files(path):
+        with each.open("rb+") as stream:
+            os.fsync(stream.fileno())
+            os.posix_fadvise(stream.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
 def _warm(path: Path) -> None:
-    files = [found for found in path.rglob("*") if found.is_file()] if path.is_dir() else [path]
     block = bytearray(1 << 22)
-    for each in files:
+    for each in _files(path):
         with each.open("rb", buffering=0) as stream:
             while stream.readinto(block):
                 pass

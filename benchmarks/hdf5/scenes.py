@@ -87,7 +87,7 @@ class DirectScenes(kf.SceneSequence):
         stored: Scenes in it.
         length: As for `StoredScenes`.
         hides: Optional modules that this process, and every worker, must do without.
-        chunk_cache: Bound of the chunk cache, bytes.
+        chunk_cache: Bound of the chunk cache, bytes, or "auto".
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class DirectScenes(kf.SceneSequence):
         length: int | None = None,
         *,
         hides: tuple[str, ...] = (),
-        chunk_cache: int = SMALL_CACHE_BYTES,
+        chunk_cache: int | str = SMALL_CACHE_BYTES,
     ) -> None:
         self.hides = hides
         hide(hides)
