@@ -58,6 +58,8 @@ def tell(outcome: Outcome) -> None:
     words = f"{outcome.status}: {outcome.reason}"
     if "scenes_per_s" in figures:
         words = f"{report.short(figures['scenes_per_s'])} scenes/s"
+    elif "open_s" in figures:
+        words = f"{figures['open_s']:.3g} s"
     elif outcome.growth_mb is not None:
         words = f"{outcome.growth_mb:+.1f} MB"
     print(f"[{outcome.repeat + 1}] {outcome.case.name:<44} {words}", flush=True)

@@ -3,11 +3,10 @@
 Invariant: pure. A bar whose cases were not run is "not measured", never met.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
+from benchmarks.bar import Bar, Verdict, ratio, ratio_to_best, verdict
 from benchmarks.catalog import PEERS, WORKLOADS
 from benchmarks.figures import Figures
+from benchmarks.hdf5.bars import hdf5_bars
 
 FLAT_MB = 10.0
 """Memory counts as flat when it grows by less than this many megabytes over 2,000 batches."""
@@ -17,83 +16,38 @@ NOISE = 0.98
 FIT_PEERS = ("keras_threads", "keras_processes", "from_generator")
 
 
-@dataclass(frozen=True)
-class Bar:
-    """A figure with a goal.
-
-    Attributes:
-        title: What is claimed.
-        goal: The number to reach.
-        at_least: Whether the figure has to be at least `goal`, or else less than it.
-        unit: Unit of the figure, "x" for a ratio.
-        measure: From the figures to the number, None when its cases were not run; and a remark.
-    """
-
-    title: str
-    goal: float
-    at_least: bool
-    unit: str
-    measure: Callable[[Figures], tuple[float | None, str]]
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """A bar and what came of it.
-
-    Attributes:
-        title: What is claimed.
-        goal: The goal in words, such as ">= 5 x".
-        measured: The figure in words, "not measured" without one.
-        verdict: "met", "short" or "not measured".
-    """
-
-    title: str
-    goal: str
-    measured: str
-    verdict: str
-
-
 def judge(figures: Figures) -> list[Verdict]:
     """Every bar, in the order in which they are stated."""
-    return [_verdict(bar, *bar.measure(figures)) for bar in all_bars()]
-
-
-def _verdict(bar: Bar, value: float | None, remark: str) -> Verdict:
-    goal = f"{'>=' if bar.at_least else '<'} {bar.goal:g} {bar.unit}"
-    if value is None:
-        return Verdict(bar.title, goal, "not measured", "not measured")
-    met = value >= bar.goal if bar.at_least else value < bar.goal
-    measured = f"{value:.3g} {bar.unit}" + (f" ({remark})" if remark else "")
-    return Verdict(bar.title, goal, measured, "met" if met else "short")
+    return [verdict(bar, figures) for bar in all_bars()]
 
 
 def all_bars() -> list[Bar]:
     """The bars, built from the names of their cases."""
     tiny, big = "tiny/loop/", "big/loop/"
     bars = [
-        _ratio("tiny: processes over torch DataLoader", 5, tiny + "kerasfeed_process", tiny + "torch"),
-        _ratio(
+        ratio("tiny: processes over torch DataLoader", 5, tiny + "kerasfeed_process", tiny + "torch"),
+        ratio(
             "tiny: processes over Keras PyDataset multiprocessing",
             25,
             tiny + "kerasfeed_process",
             tiny + "keras_processes",
         ),
-        _ratio("tiny: processes over the plain np.stack loop", 0.7, tiny + "kerasfeed_process", tiny + "plain"),
-        _ratio(
+        ratio("tiny: processes over the plain np.stack loop", 0.7, tiny + "kerasfeed_process", tiny + "plain"),
+        ratio(
             "tiny: to_tf_dataset over range.map(numpy_function)",
             8,
             tiny + "kerasfeed_tf_process",
             tiny + "range_map",
         ),
-        _ratio("GIL-bound: 2 processes over one core", 1.9, "gil/loop/kerasfeed_process", "gil/loop/plain"),
+        ratio("GIL-bound: 2 processes over one core", 1.9, "gil/loop/kerasfeed_process", "gil/loop/plain"),
     ]
     for workers in (2, 8, 64):
         bars += _waiting_bars(workers)
     bars += [
-        _ratio("big: processes over the memcpy limit", 0.75, big + "kerasfeed_process", big + "memcpy"),
-        _ratio("big: threads over the memcpy limit", 0.75, big + "kerasfeed_thread", big + "memcpy"),
-        _ratio("big: processes over Grain threads", 1, big + "kerasfeed_process", big + "grain_threads"),
-        _ratio("big: threads over Grain threads", 1, big + "kerasfeed_thread", big + "grain_threads"),
+        ratio("big: processes over the memcpy limit", 0.75, big + "kerasfeed_process", big + "memcpy"),
+        ratio("big: threads over the memcpy limit", 0.75, big + "kerasfeed_thread", big + "memcpy"),
+        ratio("big: processes over Grain threads", 1, big + "kerasfeed_process", big + "grain_threads"),
+        ratio("big: threads over Grain threads", 1, big + "kerasfeed_thread", big + "grain_threads"),
     ]
     bars += [_fit_bar(workload) for workload in ("tiny", "gil", "waiting-8", "images", "big")]
     bars.append(
@@ -106,11 +60,7 @@ def all_bars() -> list[Bar]:
         )
     )
     bars += [_flat_bar(peer) for peer in ("kerasfeed_process", "kerasfeed_tf_process")]
-    return bars
-
-
-def _ratio(title: str, goal: float, ours: str, theirs: str) -> Bar:
-    return Bar(title, goal, True, "x", lambda figures: (figures.ratio(ours, theirs), ""))
+    return bars + hdf5_bars()
 
 
 def _waiting_bars(workers: int) -> list[Bar]:
@@ -137,20 +87,14 @@ def _ideal_bar(title: str, goal: float, name: str, workers: int) -> Bar:
 
 
 def _fit_bar(workload: str) -> Bar:
-    ours = f"{workload}/fit/kerasfeed_process"
-
-    def measure(figures: Figures) -> tuple[float | None, str]:
-        ratios = {peer: figures.ratio(ours, f"{workload}/fit/{peer}") for peer in FIT_PEERS}
-        known = {peer: ratio for peer, ratio in ratios.items() if ratio is not None}
-        if not known:
-            return None, ""
-        nearest = min(known, key=lambda peer: known[peer])
-        return known[nearest], f"nearest: {PEERS[nearest].title}"
-
     short = WORKLOADS[workload].title.split(":")[0]
     workers = " 8 workers" if workload == "waiting-8" else ""
-    goal = 3.0 if workload == "tiny" else NOISE
-    return Bar(f"fit on {short}{workers}: processes over the fastest peer", goal, True, "x", measure)
+    return ratio_to_best(
+        f"fit on {short}{workers}: processes over the fastest peer",
+        3.0 if workload == "tiny" else NOISE,
+        f"{workload}/fit/kerasfeed_process",
+        {f"{workload}/fit/{peer}": PEERS[peer].title for peer in FIT_PEERS},
+    )
 
 
 def _first_batch(figures: Figures) -> float | None:

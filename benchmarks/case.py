@@ -12,6 +12,7 @@ import sys
 from typing import Any
 
 from benchmarks.catalog import LOOP_SCENES, PEERS, WORKLOADS, Case
+from benchmarks.hdf5.measure import epoch_figures, open_figures
 from benchmarks.measure import flat_figures, loop_figures
 from benchmarks.peers.job import Job
 
@@ -24,11 +25,13 @@ def tell(event: str, **values: Any) -> None:
 
 
 def make_job(case: Case) -> Job:
-    """The data of a case, in memory, with one scene already read."""
-    workload = WORKLOADS[case.workload]
+    """The data of a case, in memory or in a file, with one scene already read."""
+    workload, peer = WORKLOADS[case.workload], PEERS[case.peer]
     for_fit = case.consumer == "fit"
-    sequence = workload.make(workload.fit_scenes if for_fit else LOOP_SCENES)
-    return Job(sequence, sequence[0], workload.batch_size, workload.workers, for_fit)
+    length = workload.fit_scenes if for_fit else LOOP_SCENES
+    ours = peer.ours and workload.make_ours is not None
+    sequence = workload.make_ours(length, peer.hides) if ours else workload.make(length)
+    return Job(sequence, sequence[0], workload.batch_size, peer.workers or workload.workers, for_fit)
 
 
 def run(case: Case, seconds: float) -> dict[str, float]:
@@ -36,6 +39,9 @@ def run(case: Case, seconds: float) -> dict[str, float]:
     peer = PEERS[case.peer]
     opener = getattr(importlib.import_module(f"benchmarks.peers.{peer.module}"), peer.function)
     job = make_job(case)
+    if case.consumer in ("epoch", "open"):
+        _wait_for_parent()
+        return open_figures(opener, job) if case.consumer == "open" else epoch_figures(opener, job, seconds)
     if case.consumer == "fit":
         from benchmarks import fit
 

@@ -3,12 +3,13 @@
 Invariant: pure values; importing this module loads no framework.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatch
-from typing import Any
 
 from benchmarks import workloads
+from benchmarks.hdf5 import tables
+from benchmarks.kinds import Peer, Workload
 
 START_SECONDS = 0.2
 """Seconds of a core that a new interpreter with NumPy takes to start."""
@@ -17,64 +18,15 @@ LOOP_SCENES = 4_000_000
 
 
 @dataclass(frozen=True)
-class Workload:
-    """One kind of scene and how it is batched.
-
-    Attributes:
-        name: Key in case names and on the command line.
-        title: Words for tables and charts.
-        make: From a number of scenes to the sequence.
-        batch_size: Scenes a batch, at least 1.
-        workers: Concurrent reads asked of every peer that can, at least 1.
-        fit_scenes: Scenes in an epoch of the `fit` cases, a multiple of `batch_size`.
-        reference: Peer to which rates are compared; "ideal" where `ideal` is given.
-        ideal: Scenes a second if every worker only ever waited; None where scenes do not wait.
-        fit_steps_per_call: Keras's `steps_per_execution` in the `fit` cases, for every peer alike. Keras
-            spends about 1.5 ms on a call of its training function, more than any input of fast scenes.
-    """
-
-    name: str
-    title: str
-    make: Callable[[int], Any]
-    batch_size: int
-    workers: int
-    fit_scenes: int
-    reference: str
-    ideal: float | None = None
-    fit_steps_per_call: int = 1
-
-
-@dataclass(frozen=True)
-class Peer:
-    """One way of feeding batches.
-
-    Attributes:
-        name: Key in case names.
-        title: Words for tables and charts.
-        module: Module of `benchmarks.peers` that holds `function`.
-        function: Name of the function from a `Job` to a context manager around the batches.
-        requires: Top-level module without which the peer is skipped.
-    """
-
-    name: str
-    title: str
-    module: str
-    function: str
-    requires: str
-
-    @property
-    def ours(self) -> bool:
-        """Whether this is a path of kerasfeed."""
-        return self.name.startswith("kerasfeed")
-
-
-@dataclass(frozen=True)
 class Case:
-    """A peer on a workload, consumed by a loop, by `fit`, or by the loop that watches memory ("flat").
+    """A peer on a workload, and who consumes it.
+
+    A loop, `fit`, the loop that watches memory ("flat"), a loop over whole epochs ("epoch"), or one that ends with the
+    first row ("open").
 
     Attributes:
         workload: Key of `WORKLOADS`.
-        consumer: "loop", "fit" or "flat".
+        consumer: "loop", "fit", "flat", "epoch" or "open".
         peer: Key of `PEERS`.
     """
 
@@ -143,7 +95,7 @@ _WORKLOADS = (
         fit_steps_per_call=16,
     ),
 )
-WORKLOADS = {workload.name: workload for workload in _WORKLOADS}
+WORKLOADS = {workload.name: workload for workload in (*_WORKLOADS, *tables.WORKLOADS)}
 
 _PEERS = (
     Peer("memcpy", "memcpy limit (np.copyto)", "plain", "memcpy", "numpy"),
@@ -183,7 +135,7 @@ _PEERS = (
         "kerasfeed",
     ),
 )
-PEERS = {peer.name: peer for peer in _PEERS}
+PEERS = {peer.name: peer for peer in (*_PEERS, *tables.PEERS)}
 
 _OTHERS = [
     "from_generator",
@@ -230,7 +182,7 @@ _FLATS = {"tiny": ["kerasfeed_process", "kerasfeed_tf_process"]}
 
 def all_cases() -> list[Case]:
     """Every case, in the order of a report."""
-    kinds = (("loop", _LOOPS), ("fit", _FITS), ("flat", _FLATS))
+    kinds = (("loop", _LOOPS), ("fit", _FITS), ("flat", _FLATS), *tables.CASES.items())
     return [
         Case(workload, consumer, peer)
         for workload in WORKLOADS

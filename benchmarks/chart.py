@@ -46,7 +46,7 @@ def draw(figures: Figures, machine: dict[str, Any], path: Path) -> None:
 
 def _panels(figures: Figures) -> list[list[Row]]:
     """The rows with a rate, the slowest first, one list per workload and consumer."""
-    kinds = [(workload, consumer) for workload in WORKLOADS for consumer in ("loop", "fit")]
+    kinds = [(workload, consumer) for workload in WORKLOADS for consumer in ("loop", "epoch", "fit")]
     panels = []
     for kind in kinds:
         rows = [row for row in figures.rows if (row.case.workload, row.case.consumer) == kind and row.rate]
@@ -107,10 +107,10 @@ def _panel(axes: Any, rows: list[Row]) -> None:
 def _bar(axes: Any, place: int, row: Row) -> None:
     rate, peer = row.rate, PEERS[row.case.peer]
     assert rate is not None
-    colour = OURS if peer.ours else LIMIT if peer.name in ("memcpy", "plain") else THEIRS
+    colour = OURS if peer.ours else LIMIT if peer.is_limit else THEIRS
     axes.barh(place, rate.median, height=0.72, color=colour)
     axes.plot([rate.low, rate.high], [place, place], color="black", linewidth=1.2)
-    words = short(rate.median) + (f"  ({row.ratio.median:.2g}x)" if row.ratio else "")
+    words = short(rate.median) + (f"  ({_times(row.ratio.median)}x)" if row.ratio else "")
     axes.annotate(
         words,
         (rate.high, place),
@@ -120,3 +120,7 @@ def _bar(axes: Any, place: int, row: Row) -> None:
         fontsize=8,
         bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8},
     )
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:.2g}" if ratio < 100 else short(ratio)

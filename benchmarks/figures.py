@@ -11,8 +11,6 @@ from statistics import median
 from benchmarks.catalog import WORKLOADS, Case
 from benchmarks.harness import Outcome
 
-FIT_REFERENCE = "keras_threads"
-
 
 @dataclass(frozen=True)
 class Spread:
@@ -48,9 +46,12 @@ class Row:
         rate: Scenes a second in the steady state.
         ratio: `rate` over that of the reference (`reference_of`).
         first_batch: Seconds from creating the feed to its first batch.
-        epoch: Wall time of an epoch of `fit`, in seconds.
+        epoch: Wall time of an epoch of `fit`, or of a feed taken in whole epochs, in seconds.
         peak_mb: Largest memory of the process tree, in megabytes.
         growth_mb: Growth of that memory over the steady state, in megabytes.
+        decodes: Chunks decoded in an epoch over chunks stored.
+        opening: Seconds from opening a file to its first row.
+        index_mb: Memory of the chunk index of that file, in megabytes.
     """
 
     case: Case
@@ -62,6 +63,9 @@ class Row:
     epoch: Spread | None = None
     peak_mb: Spread | None = None
     growth_mb: Spread | None = None
+    decodes: Spread | None = None
+    opening: Spread | None = None
+    index_mb: Spread | None = None
 
 
 class Figures:
@@ -99,6 +103,9 @@ class Figures:
             epoch=self._spread(case, "epoch_s"),
             peak_mb=spread(outcome.peak_mb for outcome in good if outcome.peak_mb is not None),
             growth_mb=spread(outcome.growth_mb for outcome in good if outcome.growth_mb is not None),
+            decodes=self._spread(case, "decodes_per_chunk"),
+            opening=self._spread(case, "open_s"),
+            index_mb=self._spread(case, "index_mb"),
         )
 
     def find(self, name: str) -> Row | None:
@@ -129,7 +136,8 @@ class Figures:
         if reference == "ideal":
             ideal = WORKLOADS[case.workload].ideal or 1.0
             return spread(rate / ideal for rate in rates.values())
-        theirs = self._by_repeat(Case(case.workload, case.consumer, reference), "scenes_per_s")
+        consumer = "loop" if case.consumer == "epoch" else case.consumer
+        theirs = self._by_repeat(Case(case.workload, consumer, reference), "scenes_per_s")
         return spread(rates[repeat] / theirs[repeat] for repeat in rates if repeat in theirs)
 
 
@@ -137,7 +145,7 @@ def reference_of(case: Case) -> str:
     """The peer to which a case is compared in tables, or "ideal"."""
     workload = WORKLOADS[case.workload]
     if case.consumer == "fit" and workload.ideal is None:
-        return FIT_REFERENCE
+        return workload.fit_reference
     return workload.reference
 
 

@@ -10,7 +10,10 @@ from pathlib import Path
 
 import psutil
 
-PACKAGES = ("numpy", "keras", "tensorflow", "torch", "grain", "spdl-core", "kerasfeed")
+PACKAGES = (
+    "numpy", "keras", "tensorflow", "torch", "grain", "spdl-core", "h5py", "hidefix", "pyfive", "zarr", "isal",
+    "deflate", "zlib_into", "kerasfeed",
+)  # fmt: skip
 
 
 def describe() -> dict[str, object]:

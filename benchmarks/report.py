@@ -11,7 +11,13 @@ from benchmarks.catalog import PEERS, WORKLOADS, Case
 from benchmarks.figures import Figures, Row, Spread, reference_of
 from benchmarks.harness import Settings
 
-CONSUMERS = {"loop": "in a loop", "fit": "in model.fit", "flat": "memory over 2,000 batches"}
+CONSUMERS = {
+    "loop": "in a loop",
+    "epoch": "in whole epochs",
+    "fit": "in model.fit",
+    "flat": "memory over 2,000 batches",
+    "open": "up to the first row",
+}
 
 
 def markdown(figures: Figures, verdicts: list[Verdict], machine: dict[str, Any], settings: Settings) -> str:
@@ -40,14 +46,23 @@ def case_table(rows: list[Row]) -> str:
             ("case", "growth, MB", "peak memory, MB", "notes"),
             [(_title(row), _span(row.growth_mb), _span(row.peak_mb), _notes(row)) for row in ordered],
         )
-    third = "wall time an epoch, s" if consumer == "fit" else "first batch, s"
+    if consumer == "open":
+        return _table(
+            ("case", "time, s (min to max)", "chunk index, MB", "peak memory, MB", "notes"),
+            [
+                (_title(row), _span(row.opening), _number(row.index_mb), _number(row.peak_mb), _notes(row))
+                for row in ordered
+            ],
+        )
+    by_epoch = consumer in ("fit", "epoch")
+    third = "wall time an epoch, s" if by_epoch else "first batch, s"
     head = ("case", "scenes/s (min to max)", "ratio (min to max)", third, "peak memory, MB", "notes")
     lines = [
         (
             _title(row),
             _span(row.rate),
             _span(row.ratio),
-            _number(row.epoch if consumer == "fit" else row.first_batch),
+            _number(row.epoch if by_epoch else row.first_batch),
             _number(row.peak_mb),
             _notes(row),
         )
@@ -74,11 +89,14 @@ def _row_values(row: Row) -> dict[str, Any]:
         "epoch_s": row.epoch,
         "peak_mb": row.peak_mb,
         "growth_mb": row.growth_mb,
+        "decodes_per_chunk": row.decodes,
+        "open_s": row.opening,
+        "index_mb": row.index_mb,
     }
     return {
         "case": row.case.name,
         "title": PEERS[row.case.peer].title,
-        "workers": WORKLOADS[row.case.workload].workers,
+        "workers": PEERS[row.case.peer].workers or WORKLOADS[row.case.workload].workers,
         "reference": reference_of(row.case),
         "status": row.status,
         "notes": list(row.notes),
@@ -104,11 +122,14 @@ def _machine_lines(machine: dict[str, Any], settings: Settings) -> str:
 
 def _caption(case: Case) -> str:
     workload = WORKLOADS[case.workload]
+    if case.consumer == "open":
+        return "The file is in the page cache; kerasfeed reads the whole chunk index, h5py what the first row needs."
     if case.consumer == "flat":
         return f"Batches of {workload.batch_size}; growth between the first and the last quarter of the batches."
     reference = reference_of(case)
     words = f"{workload.ideal:g} scenes/s" if reference == "ideal" else PEERS[reference].title
-    parts = [f"Batches of {workload.batch_size}, {workload.workers} workers; ratio to {words}"]
+    workers = "" if workload.make_ours else f", {workload.workers} workers"
+    parts = [f"Batches of {workload.batch_size}{workers}; ratio to {words}"]
     if case.consumer == "fit":
         calls = workload.fit_steps_per_call
         parts.append(f"epochs of {workload.fit_scenes} scenes, steps_per_execution={calls} for all")
@@ -121,7 +142,8 @@ def _title(row: Row) -> str:
 
 
 def _notes(row: Row) -> str:
-    return "; ".join(row.notes if row.status == "ok" else (row.status, *row.notes))
+    decodes = (f"{row.decodes.median:.3g} decodes a chunk and epoch",) if row.decodes else ()
+    return "; ".join((*row.notes, *decodes) if row.status == "ok" else (row.status, *row.notes))
 
 
 def _number(value: Spread | None) -> str:
