@@ -239,6 +239,11 @@ def test_the_memory_of_this_machine_is_known():
     assert 1 << 26 < cache_room._memory() < 1 << 50
 
 
+def test_where_the_system_does_not_tell_its_memory_some_is_assumed(monkeypatch):
+    monkeypatch.delattr(cache_room.os, "sysconf")
+    assert 0 < cache_room._memory() <= 4 << 30
+
+
 @pytest.mark.parametrize(
     ("value", "error", "message"),
     [

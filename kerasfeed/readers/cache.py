@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 _AUTO_SHARE = 16  # of the machine's memory: eight worker processes then take half of it at the very most
 _AUTO_MOST = 1 << 30
+_ASSUMED_MEMORY = 4 << 30  # where the system does not tell
 
 
 def limit_of(chunk_cache: object) -> int:
@@ -41,7 +42,10 @@ def limit_of(chunk_cache: object) -> int:
 
 def _memory() -> int:
     """Bytes of memory: the machine's, or less where a container is held to less."""
-    found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError):  # as on Windows
+        found = _ASSUMED_MEMORY
     for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         try:
             found = min(found, int(Path(limit).read_text()))
