@@ -5,7 +5,6 @@ PyTorch are answered with the word used here.
 """
 
 import operator
-import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -157,8 +156,3 @@ def check_plan(plan: Plan) -> None:
             f"and the shards would disagree on the number of steps. Use drop_remainder=True, or a batch_size that "
             f"leaves at least {plan.shard_count} of {plan.length} scenes for the last step"
         )
-
-
-def default_max_memory() -> int:
-    """A quarter of the machine's memory, bytes."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4

@@ -23,7 +23,6 @@ from kerasfeed.arguments import (
     check_order,
     check_plan,
     check_sequence,
-    default_max_memory,
     refuse_unknown,
 )
 from kerasfeed.epochs import EpochClock, RequestLog, SequenceHooks, tame_adapter, trainer_position
@@ -31,9 +30,9 @@ from kerasfeed.html import FieldRow, field_table
 from kerasfeed.load import Job, Loader, LoaderStats
 from kerasfeed.load.inline import InlineLoader
 from kerasfeed.load.processes import ProcessLoader, processes_supported
-from kerasfeed.load.spawn import cores
 from kerasfeed.load.threads import ThreadLoader
 from kerasfeed.lookahead import KerasWindows, Window
+from kerasfeed.machine import cores, memory
 from kerasfeed.order import Order, Sequential
 from kerasfeed.plan import Plan
 from kerasfeed.shuffle_cost import CostWatch
@@ -67,7 +66,7 @@ class Feed(keras.utils.PyDataset):  # type: ignore[misc]
             pickled, and on Windows.
         max_queue_size: Batches kept in flight ahead of the consumer; more where `workers` needs it.
         max_memory: Ceiling of the batch memory, bytes; beyond, batches are copied to ordinary memory. None is a quarter
-            of the machine's memory.
+            of the memory of the machine, or of the container.
         shard_index: Which shard of every global batch (`batch_size * shard_count` scenes) this feed is.
         shard_count: Number of shards.
 
@@ -111,12 +110,12 @@ class Feed(keras.utils.PyDataset):  # type: ignore[misc]
         chosen = check_order(order, shuffle)
         self.plan = Plan(length, batch_size, chosen, self.seed, bool(drop_remainder), shard_index, shard_count)
         check_plan(self.plan)
-        memory = default_max_memory() if max_memory is None else check_integer("max_memory", max_memory, 1)
+        ceiling = memory() // 4 if max_memory is None else check_integer("max_memory", max_memory, 1)
         ahead = check_integer("max_queue_size", max_queue_size, 1)
         if count:  # enough scenes in flight to keep every worker at one while it has another waiting
             ahead = max(ahead, math.ceil(2 * count / self.plan.rows))
         self.sequence = sequence
-        self._job = Job(sequence, self.plan, count, memory, ahead)
+        self._job = Job(sequence, self.plan, count, ceiling, ahead)
         self._loader = _make_loader(self._job, worker_type)
         self._costs = CostWatch(chosen, self._loader.waste, self._loader.stats)
         self._clock = EpochClock()

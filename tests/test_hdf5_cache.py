@@ -227,21 +227,12 @@ def test_decoding_one_chunk_stops_nobody_from_decoding_another():
 
 
 def test_the_bound_is_a_sixteenth_of_memory_and_at_most_a_gibibyte(monkeypatch):
-    monkeypatch.setattr(cache_room, "_memory", lambda: 8 << 30)
+    monkeypatch.setattr(cache_room, "memory", lambda: 8 << 30)
     assert limit_of("auto") == 512 << 20
-    monkeypatch.setattr(cache_room, "_memory", lambda: 1 << 40)
+    monkeypatch.setattr(cache_room, "memory", lambda: 1 << 40)
     assert limit_of("auto") == 1 << 30
     assert limit_of(0) == 0
     assert limit_of(np.int64(5)) == 5
-
-
-def test_the_memory_of_this_machine_is_known():
-    assert 1 << 26 < cache_room._memory() < 1 << 50
-
-
-def test_where_the_system_does_not_tell_its_memory_some_is_assumed(monkeypatch):
-    monkeypatch.delattr(cache_room.os, "sysconf")
-    assert 0 < cache_room._memory() <= 4 << 30
 
 
 @pytest.mark.parametrize(

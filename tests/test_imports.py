@@ -12,13 +12,13 @@ import kerasfeed
 PACKAGE = Path(kerasfeed.__file__).parent
 # Rooms by layer, lowest first; a room may import rooms of its own layer or below.
 LAYERS = [
-    {"_version", "costs", "errors", "html", "spec"},
+    {"_version", "costs", "errors", "html", "machine", "spec"},
     {"scene", "order", "permute"},
     {"plan", "collate"},
     {"load"},
     {"adapters", "readers"},
     {"arguments", "epochs", "lookahead", "feed", "callbacks", "shuffle_cost"},
-    {"demo", "cli"},
+    {"demo", "cli", "__main__"},
 ]
 FRAMEWORKS = {"tensorflow", "jax", "torch", "keras", "h5py", "matplotlib"}
 # Where each framework may be imported at all.

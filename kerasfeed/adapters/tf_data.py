@@ -22,7 +22,7 @@ import tensorflow as tf
 
 from kerasfeed.errors import FeedClosedError, SceneError
 from kerasfeed.load.failure import TRACEBACK_HEAD
-from kerasfeed.load.spawn import cores
+from kerasfeed.machine import cores
 from kerasfeed.spec import ArraySpec, lists_as_tuples
 
 if TYPE_CHECKING:

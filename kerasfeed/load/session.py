@@ -26,7 +26,8 @@ from kerasfeed.load.inline import layout_for
 from kerasfeed.load.messages import Kind, Result, Start, Status, Task, Wasteful
 from kerasfeed.load.pipes import Pipes
 from kerasfeed.load.slots import Arena, SlotPool
-from kerasfeed.load.spawn import WorkerHandle, cores, end_workers, start_worker
+from kerasfeed.load.spawn import WorkerHandle, end_workers, start_worker
+from kerasfeed.machine import cores
 from kerasfeed.spec import SceneSpec, probe_indices
 
 _GRACE = 2.0

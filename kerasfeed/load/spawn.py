@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import kerasfeed
+from kerasfeed.machine import cores
 
 # Libraries that would each start one thread a core in every worker.
 _THREAD_VARIABLES = (
@@ -32,13 +33,6 @@ sys.path.insert(packages[0] if packages else len(sys.path), {root!r})
 from kerasfeed.load.worker import main
 main({arguments})
 """
-
-
-def cores() -> int:
-    """Cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,19 +5,18 @@ meanwhile, and whoever fails to decode lets the others try, Ctrl-C included. Wha
 used longest ago leaves first.
 """
 
-import os
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kerasfeed.machine import memory
+
 _AUTO_SHARE = 16  # of the machine's memory: eight worker processes then take half of it at the very most
 _AUTO_MOST = 1 << 30
-_ASSUMED_MEMORY = 4 << 30  # where the system does not tell
 
 
 def limit_of(chunk_cache: object) -> int:
@@ -28,7 +27,7 @@ def limit_of(chunk_cache: object) -> int:
         TypeError: It is neither a number of bytes nor a word.
     """
     if chunk_cache == "auto":
-        return min(_AUTO_MOST, _memory() // _AUTO_SHARE)
+        return min(_AUTO_MOST, memory() // _AUTO_SHARE)
     if isinstance(chunk_cache, str | bool) or not isinstance(chunk_cache, int | np.integer):
         kind = ValueError if isinstance(chunk_cache, str) else TypeError
         raise kind(
@@ -38,20 +37,6 @@ def limit_of(chunk_cache: object) -> int:
     if chunk_cache < 0:
         raise ValueError(f"chunk_cache must be at least 0 bytes, received {chunk_cache}")
     return int(chunk_cache)
-
-
-def _memory() -> int:
-    """Bytes of memory: the machine's, or less where a container is held to less."""
-    try:
-        found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError):  # as on Windows
-        found = _ASSUMED_MEMORY
-    for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        try:
-            found = min(found, int(Path(limit).read_text()))
-        except (OSError, ValueError):  # no such file, or the word "max"
-            continue
-    return found
 
 
 class ChunkCache:

@@ -3,7 +3,9 @@
 Invariant: every filter set here is lossless and is there: HDF5 itself, h5py, or a plugin registered in this process.
 """
 
+import contextlib
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 import h5py
@@ -47,6 +49,9 @@ def filters_for(compression: Any) -> Filters:
     Raises:
         ValueError: It is unknown here; the message lists what is known.
     """
+    if isinstance(compression, str) and compression in _PLUGINS:
+        with contextlib.suppress(ImportError):
+            import_module("hdf5plugin")  # registers its filters
     plugins = [name for name, (code, _) in _PLUGINS.items() if h5py.h5z.filter_avail(code)]
     if compression is None:
         return Filters()
@@ -59,5 +64,5 @@ def filters_for(compression: Any) -> Filters:
     if isinstance(compression, str) and compression in plugins:
         return Filters(plugin=_PLUGINS[compression])
     known = ", ".join(["None", "'gzip'", "0 to 9 (gzip of that level)", "'lzf'", *map(repr, plugins)])
-    more = " (blosc, zstd and lz4 need `import hdf5plugin` first)" if len(plugins) < len(_PLUGINS) else ""
+    more = " (blosc, zstd and lz4 need `pip install hdf5plugin`)" if len(plugins) < len(_PLUGINS) else ""
     raise ValueError(f"compression must be one of {known}{more}, received {compression!r}")

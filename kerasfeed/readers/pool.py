@@ -12,15 +12,12 @@ import time
 from collections import deque
 from collections.abc import Callable
 
+from kerasfeed.machine import cores
+
 _IDLE_SECONDS = 1.0
 _EXIT_SECONDS = 2.0
 
 Task = Callable[[], object]
-
-
-def core_count() -> int:
-    """Cores that this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class DecodePool:
@@ -97,12 +94,12 @@ class DecodePool:
             thread.join(max(0.0, until - time.monotonic()))
 
 
-_pool = DecodePool(core_count())
+_pool = DecodePool(cores())
 
 
 def _forget() -> None:
     global _pool
-    _pool = DecodePool(core_count())
+    _pool = DecodePool(cores())
 
 
 if hasattr(os, "register_at_fork"):

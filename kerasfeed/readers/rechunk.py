@@ -98,7 +98,7 @@ def rechunk(
         scenes_per_chunk: Scenes of one chunk, at least 1: 1 for reading in any order, more for scenes of a few KiB.
             At most the number of scenes is used, except of a dataset that can grow.
         compression: "gzip" (level 4, after byte shuffling), an integer from 0 to 9 (gzip of that level), "lzf", None
-            for none, or "blosc", "zstd", "lz4" where `hdf5plugin` has been imported.
+            for none, or "blosc", "zstd", "lz4" where `hdf5plugin` is installed.
         overwrite: Whether `out` may be replaced.
         progress: Whether to show a progress bar.
 

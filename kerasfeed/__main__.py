@@ -1,0 +1,7 @@
+"""`python -m kerasfeed`: the command, where its script is not on the path."""
+
+import sys
+
+from kerasfeed.cli import main
+
+sys.exit(main())
