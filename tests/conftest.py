@@ -2,6 +2,7 @@
 
 import gc
 import os
+import sys
 import threading
 import time
 from pathlib import Path
@@ -39,7 +40,8 @@ def _our_descriptors() -> list[str]:
             target = str(link.readlink())
         except OSError:
             continue
-        if "kerasfeed" in target:
+        # The environment may be called after kerasfeed, and matplotlib keeps a font of it open.
+        if "kerasfeed" in target and not target.startswith(sys.prefix):
             found.append(target)
     return sorted(found)
 
