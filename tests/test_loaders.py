@@ -5,7 +5,7 @@ import gc
 import os
 import threading
 import time
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 
 import numpy as np
 import optree
@@ -519,6 +519,23 @@ def test_closing_in_the_middle_wakes_whoever_waits(make, kind):
     with pytest.raises((FeedClosedError, CancelledError)):
         future.result(timeout=20)
     time.sleep(0.1)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("kind", PARALLEL)
+def test_closing_while_the_first_scenes_are_read_wakes_whoever_waits(make, kind):
+    loader = make(kind, scenes.Slow(40, 3.0), 8, workers=1)
+    waiting = ThreadPoolExecutor(1)
+    try:
+        asked = waiting.submit(lambda: loader.spec)
+        time.sleep(0.5)
+        closing = threading.Thread(target=loader.close)
+        closing.start()
+        with pytest.raises(FeedClosedError):
+            asked.result(timeout=2)  # before the scene ends, whose end nothing promises
+        closing.join()
+    finally:
+        waiting.shutdown()
 
 
 @pytest.mark.parametrize("kind", PARALLEL)

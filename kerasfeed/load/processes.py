@@ -34,6 +34,7 @@ class ProcessLoader(Loader):
             raise OSError("worker processes need a POSIX system (Linux, macOS); use worker_type='thread'")
         self._job = job
         self._lock = threading.Lock()
+        self._inferring = threading.Lock()  # held while scenes are read, as nothing is that close() needs
         self._sessions: list[Session] = []
         self._closed = False
         self._owner = os.getpid()
@@ -62,10 +63,12 @@ class ProcessLoader(Loader):
         refuse_after_fork(self._owner)  # before the lock, which another thread may have held at the fork
         with self._lock:
             session = self._session()
-            if session.pool is None:
-                session.infer()
-            assert session.pool is not None
-            return session, session.pool
+        if session.pool is None:
+            with self._inferring:
+                if session.pool is None:
+                    session.infer()
+        assert session.pool is not None
+        return session, session.pool
 
     @property
     def spec(self) -> SceneSpec:

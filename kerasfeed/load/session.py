@@ -131,8 +131,11 @@ class Session:
         # The fastest: the first scene a worker reads also opens files and warms caches.
         self.pace.note(min(seconds for _, _, seconds in results), 1)
         layout = layout_for(self.job, [(index, spec) for index, spec, _ in results])
-        self._bulletin.post(Topic.LAYOUT, layout)
-        self.pool = SlotPool(layout, self._arena, max_memory=self.job.max_memory, in_flight=self.job.look_ahead)
+        with self.lock:
+            if self.failure is not None or self._closed:
+                raise self.failure or FeedClosedError("the feed was closed while its first scenes were read")
+            self._bulletin.post(Topic.LAYOUT, layout)
+            self.pool = SlotPool(layout, self._arena, max_memory=self.job.max_memory, in_flight=self.job.look_ahead)
 
     def submit(self, epoch: int, step: int) -> Future[Any]:
         """Cut a batch into tasks and hand them to the kernel; see `Loader.submit`."""

@@ -10,7 +10,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,6 +54,7 @@ class _Session:
         self.pool: SlotPool | None = None
         self.filler: Filler | None = None
         self.pending: set[BatchInProgress] = set()
+        self.probes: list[Future[tuple[SceneSpec, float]]] = []
         self.closed = False
         self.batches = 0
         self.copied = 0
@@ -88,17 +89,21 @@ class _Session:
 
     def _probe(self, task: _ProbeTask, name: str, trouble: BaseException | None) -> None:
         started = time.perf_counter()
+        if task.future.done():  # closed meanwhile
+            return
         if trouble is not None:
-            task.future.set_exception(trouble)
+            _fail(task.future, trouble)
             return
         try:
             spec = probe(self.job.sequence, task.index, self.job.plan.seed)
             task.future.set_result((spec, time.perf_counter() - started))
+        except InvalidStateError:
+            pass  # closed meanwhile
         except FailedSceneError as carrier:
             assert carrier.__cause__ is not None
-            task.future.set_exception(for_consumer(carrier.__cause__, Place((task.index,), None, None, name)))
+            _fail(task.future, for_consumer(carrier.__cause__, Place((task.index,), None, None, name)))
         except BaseException as error:  # noqa: BLE001 - whatever it is, somebody waits
-            task.future.set_exception(error)
+            _fail(task.future, error)
 
     def _load(self, task: _LoadTask, name: str, trouble: BaseException | None) -> None:
         batch, start, stop = task.batch, task.start, task.stop
@@ -139,11 +144,18 @@ class _Session:
     def infer(self) -> Layout:
         """Read a few scenes, in parallel, and set up the slots."""
         futures: list[tuple[int, Future[tuple[SceneSpec, float]]]] = []
-        for index in probe_indices(self.job.plan.length):
-            future: Future[tuple[SceneSpec, float]] = Future()
-            futures.append((index, future))
-            self.tasks.put(_ProbeTask(index, future))
-        results = [(index, *future.result()) for index, future in futures]
+        with self.lock:
+            if self.closed:
+                raise FeedClosedError("the feed is closed; make a new one")
+            for index in probe_indices(self.job.plan.length):
+                future: Future[tuple[SceneSpec, float]] = Future()
+                futures.append((index, future))
+                self.tasks.put(_ProbeTask(index, future))
+            self.probes = [future for _, future in futures]
+        try:
+            results = [(index, *future.result()) for index, future in futures]
+        finally:
+            self.probes = []
         # The fastest: the first scene a thread reads also opens files and warms caches.
         self.pace.note(min(seconds for _, _, seconds in results), 1)
         return layout_for(self.job, [(index, spec) for index, spec, _ in results])
@@ -163,6 +175,8 @@ class _Session:
             self.closed = True
             for batch in self.pending:
                 batch.give_up(FeedClosedError("the feed was closed before this batch was loaded"))
+            for future in self.probes:
+                _fail(future, FeedClosedError("the feed was closed while its first scenes were read"))
         if self.pool is not None:
             self.pool.close()
         for _ in self.threads:
@@ -179,6 +193,7 @@ class ThreadLoader(Loader):
     def __init__(self, job: Job) -> None:
         self._job = job
         self._lock = threading.Lock()
+        self._inferring = threading.Lock()  # held while scenes are read, as nothing is that close() needs
         self._sessions: list[_Session] = []
         self._closed = False
         self._owner = os.getpid()
@@ -227,13 +242,15 @@ class ThreadLoader(Loader):
             if not self._sessions:
                 self._sessions.append(_Session(self._job))
             session = self._sessions[0]
-            if session.pool is None:
-                layout = session.infer()
-                session.pool = SlotPool(
-                    layout, Arena(shared=False), max_memory=self._job.max_memory, in_flight=self._job.look_ahead
-                )
-                session.filler = Filler(self._job.sequence, layout, self._job.plan.length)
-            return session
+        if session.pool is None:
+            with self._inferring:
+                if session.pool is None:
+                    layout = session.infer()
+                    session.filler = Filler(self._job.sequence, layout, self._job.plan.length)
+                    session.pool = SlotPool(
+                        layout, Arena(shared=False), max_memory=self._job.max_memory, in_flight=self._job.look_ahead
+                    )
+        return session
 
     def refresh(self, change: Callable[[], None]) -> None:
         """See `Loader.refresh`; the threads read the sequence itself."""
@@ -264,6 +281,13 @@ class ThreadLoader(Loader):
         """See `Loader.waste`."""
         session = self._sessions[0] if self._sessions else None
         return session.filler.meter.waste() if session and session.filler else None
+
+
+def _fail(future: Future[Any], error: BaseException) -> None:
+    try:
+        future.set_exception(error)
+    except InvalidStateError:
+        pass  # settled meanwhile
 
 
 def _close_all(sessions: list[_Session]) -> None:
