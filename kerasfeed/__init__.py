@@ -13,9 +13,12 @@ if TYPE_CHECKING:
     from kerasfeed.callbacks import InputMonitor as InputMonitor
     from kerasfeed.costs import ReadCostWarning as ReadCostWarning
     from kerasfeed.errors import FeedClosedError as FeedClosedError
+    from kerasfeed.errors import FeedWarning as FeedWarning
     from kerasfeed.errors import KerasfeedError as KerasfeedError
     from kerasfeed.errors import SceneError as SceneError
+    from kerasfeed.errors import SceneTimeoutError as SceneTimeoutError
     from kerasfeed.errors import SpecError as SpecError
+    from kerasfeed.errors import TooManyFailuresError as TooManyFailuresError
     from kerasfeed.errors import WorkerDiedError as WorkerDiedError
     from kerasfeed.feed import Feed as Feed
     from kerasfeed.order import BlockShuffled as BlockShuffled
@@ -31,15 +34,18 @@ _ROOM_OF = {
     "BlockShuffled": "kerasfeed.order",
     "Feed": "kerasfeed.feed",
     "FeedClosedError": "kerasfeed.errors",
+    "FeedWarning": "kerasfeed.errors",
     "HDF5File": "kerasfeed.readers.hdf5",
     "InputMonitor": "kerasfeed.callbacks",
     "KerasfeedError": "kerasfeed.errors",
     "ReadCostWarning": "kerasfeed.costs",
     "SceneError": "kerasfeed.errors",
+    "SceneTimeoutError": "kerasfeed.errors",
     "SceneSequence": "kerasfeed.scene",
     "Sequential": "kerasfeed.order",
     "Shuffled": "kerasfeed.order",
     "SpecError": "kerasfeed.errors",
+    "TooManyFailuresError": "kerasfeed.errors",
     "WorkerDiedError": "kerasfeed.errors",
     "rechunk": "kerasfeed.readers.rechunk",
 }

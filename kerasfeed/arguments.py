@@ -4,10 +4,15 @@ Invariant: every refusal says what was needed, what came and what to write inste
 PyTorch are answered with the word used here.
 """
 
+import math
 import operator
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from kerasfeed.load.policy import ON_ERROR, FaultPolicy
 from kerasfeed.order import Order, Sequential, Shuffled
 from kerasfeed.plan import Plan
 
@@ -27,7 +32,6 @@ _WORD_HERE = {
     "worker_init_fn": "an on_worker_begin(worker) method of the sequence",
     "persistent_workers": "nothing: workers stay until feed.close()",
     "pin_memory": "nothing, or feed.to_tf_dataset(device=...)",
-    "timeout": "nothing yet",
     "num_shards": "shard_count",
     "index": "shard_index",
     "rank": "shard_index",
@@ -112,6 +116,60 @@ def check_integer(name: str, value: Any, least: int, *, remedy: str = "") -> int
     if number < least:
         raise ValueError(f"{name} must be at least {least}, received {number}{remedy}")
     return number
+
+
+def check_policy(
+    on_error: Any, max_failures: Any, timeout: Any, error_log: Any, *, batched: bool, workers: int
+) -> FaultPolicy:
+    """The policy that these arguments of a feed ask for.
+
+    Raises:
+        TypeError: An argument is of the wrong type.
+        ValueError: An argument is out of range, or two do not go together.
+    """
+    if on_error not in ON_ERROR:
+        raise ValueError(f"on_error must be one of {', '.join(map(repr, ON_ERROR))}, received {on_error!r}")
+    if on_error == "mask" and not batched:
+        raise ValueError("on_error='mask' needs a batch_size: where items are batches already use on_error='replace'")
+    if isinstance(max_failures, float | np.floating):
+        if not 0 < max_failures <= 1:
+            raise ValueError(
+                f"max_failures must be a count of at least 1, or a share in (0, 1], received {max_failures!r}"
+            )
+        max_failures = float(max_failures)
+    elif max_failures is not None:
+        max_failures = check_integer("max_failures", max_failures, 1, remedy=" (a share of the scenes is a float)")
+    return FaultPolicy(on_error, max_failures, _check_timeout(timeout, workers), _check_log(error_log))
+
+
+def _check_timeout(timeout: Any, workers: int) -> float | None:
+    if timeout is None:
+        return None
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float | np.number):
+        raise TypeError(f"timeout must be a number of seconds, received {timeout!r} of type {type(timeout).__name__}")
+    if not 0 < timeout < math.inf:
+        raise ValueError(f"timeout must be a positive number of seconds, or None for any time, received {timeout!r}")
+    if not workers:
+        raise ValueError(
+            "timeout needs workers: with workers=0 the calling thread loads, and nobody can end what it is at. Use "
+            "workers=1, worker_type='process'"
+        )
+    return float(timeout)
+
+
+def _check_log(error_log: Any) -> str | None:
+    if error_log is None:
+        return None
+    try:
+        path = Path(error_log).absolute()
+    except TypeError:
+        raise TypeError(
+            f"error_log must be a path, received {error_log!r} of type {type(error_log).__name__}"
+        ) from None
+    if path.is_dir() or not path.parent.is_dir():
+        what = "is a folder" if path.is_dir() else f"is in a folder that does not exist ({path.parent})"
+        raise ValueError(f"error_log={str(error_log)!r} {what}; name a file in an existing folder")
+    return str(path)
 
 
 def check_order(order: Any, shuffle: bool) -> Order:

@@ -22,12 +22,24 @@ class SpecError(KerasfeedError, ValueError):
 
 
 class WorkerDiedError(KerasfeedError, RuntimeError):
-    """A worker process ended while it was needed (killed, crashed, or failed to start)."""
+    """A scene ended its worker process again and again, or worker processes could not be kept alive."""
 
 
 class WorkerStartError(WorkerDiedError):
     """A worker process could not load the sequence."""
 
 
+class SceneTimeoutError(KerasfeedError, TimeoutError):
+    """A scene took longer than the feed's `timeout`."""
+
+
+class TooManyFailuresError(KerasfeedError, RuntimeError):
+    """More scenes failed than `max_failures` allows; the cause is the failure that was one too many."""
+
+
 class FeedClosedError(KerasfeedError, RuntimeError):
     """The feed was used after `close()`."""
+
+
+class FeedWarning(UserWarning):
+    """Something went wrong that the feed dealt with: a worker was replaced, a scene hangs, batches are copied."""

@@ -6,6 +6,7 @@ Invariant: a feed decides nothing about data; every batch comes from `Loader.sub
 
 import math
 import operator
+import os
 import sys
 import time
 import warnings
@@ -22,12 +23,16 @@ from kerasfeed.arguments import (
     check_integer,
     check_order,
     check_plan,
+    check_policy,
     check_sequence,
     refuse_unknown,
 )
 from kerasfeed.epochs import EpochClock, RequestLog, SequenceHooks, tame_adapter, trainer_position
+from kerasfeed.errors import SceneError
+from kerasfeed.failures import FailureTable
 from kerasfeed.html import FieldRow, field_table
 from kerasfeed.load import Job, Loader, LoaderStats
+from kerasfeed.load.blank import weighted
 from kerasfeed.load.inline import InlineLoader
 from kerasfeed.load.processes import ProcessLoader, processes_supported
 from kerasfeed.load.threads import ThreadLoader
@@ -36,14 +41,14 @@ from kerasfeed.machine import cores, memory
 from kerasfeed.order import Order, Sequential
 from kerasfeed.plan import Plan
 from kerasfeed.shuffle_cost import CostWatch
-from kerasfeed.spec import ArraySpec, lists_as_tuples
+from kerasfeed.spec import ArraySpec, SceneSpec, lists_as_tuples
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
 _ARGUMENTS = [
     "sequence", "batch_size", "shuffle", "order", "seed", "drop_remainder", "workers", "worker_type",
-    "max_queue_size", "max_memory", "shard_index", "shard_count",
+    "max_queue_size", "max_memory", "shard_index", "shard_count", "on_error", "max_failures", "timeout", "error_log",
 ]  # fmt: skip
 
 
@@ -65,10 +70,21 @@ class Feed(keras.utils.PyDataset):  # type: ignore[misc]
             except for a list, tuple or ndarray, where there is nothing to compute, where the sequence cannot be
             pickled, and on Windows.
         max_queue_size: Batches kept in flight ahead of the consumer; more where `workers` needs it.
-        max_memory: Ceiling of the batch memory, bytes; beyond, batches are copied to ordinary memory. None is a quarter
-            of the memory of the machine, or of the container.
+        max_memory: Ceiling of the batch memory, bytes; beyond, batches are copied to ordinary memory, with a warning.
+            None is a quarter of the memory of the machine, or of the container.
         shard_index: Which shard of every global batch (`batch_size * shard_count` scenes) this feed is.
         shard_count: Number of shards.
+        on_error: What becomes of a scene that fails: that raises, outlasts `timeout`, or ends its worker process
+            `max_failures` times. "raise": whoever asks for the batch gets the error. "replace": another scene, a
+            function of (seed, epoch, index), stands in its row. "mask": its row is zeros with `sample_weight` 0; every
+            batch is then `(x, y, sample_weight)`, and scenes must be `(x, y)` or `(x, y, sample_weight)`. "skip": its
+            row is left out, in plain loops only. With all of these batches are the same whatever the workers.
+        max_failures: How often a scene may end its worker process before it has failed, and, where `on_error` is not
+            "raise", how many scenes may fail before the feed does. A float is a share of the scenes. None is 3 times,
+            and a tenth of the scenes (or 3).
+        timeout: Seconds that a scene may take. A worker process that outlasts it is replaced, and its scene tried once
+            more; a thread cannot be ended, and the batch fails. None never gives up, but warns after 30 s.
+        error_log: Path of a file to which every failure is appended as a line of JSON.
 
     Raises:
         TypeError: An argument is of the wrong type, unknown, or the sequence cannot be indexed.
@@ -90,6 +106,10 @@ class Feed(keras.utils.PyDataset):  # type: ignore[misc]
         max_memory: int | None = None,
         shard_index: int = 0,
         shard_count: int = 1,
+        on_error: Literal["raise", "replace", "mask", "skip"] = "raise",
+        max_failures: int | float | None = None,
+        timeout: float | None = None,
+        error_log: str | os.PathLike[str] | None = None,
         **unknown: Any,
     ) -> None:
         refuse_unknown(unknown, _ARGUMENTS)
@@ -115,7 +135,9 @@ class Feed(keras.utils.PyDataset):  # type: ignore[misc]
         if count:  # enough scenes in flight to keep every worker at one while it has another waiting
             ahead = max(ahead, math.ceil(2 * count / self.plan.rows))
         self.sequence = sequence
-        self._job = Job(sequence, self.plan, count, ceiling, ahead)
+        batched = batch_size is not None
+        policy = check_policy(on_error, max_failures, timeout, error_log, batched=batched, workers=count)
+        self._job = Job(sequence, self.plan, count, ceiling, ahead, policy)
         self._loader = _make_loader(self._job, worker_type)
         self._costs = CostWatch(chosen, self._loader.waste, self._loader.stats)
         self._clock = EpochClock()
@@ -130,7 +152,8 @@ class Feed(keras.utils.PyDataset):  # type: ignore[misc]
         self._arguments = {
             "shuffle": shuffle, "order": order, "seed": self.seed, "drop_remainder": drop_remainder, "workers": workers,
             "worker_type": worker_type, "max_queue_size": max_queue_size, "max_memory": max_memory,
-            "shard_index": shard_index, "shard_count": shard_count,
+            "shard_index": shard_index, "shard_count": shard_count, "on_error": on_error, "max_failures": max_failures,
+            "timeout": timeout, "error_log": error_log,
         }  # fmt: skip
 
     # ---- batches
@@ -156,6 +179,9 @@ class Feed(keras.utils.PyDataset):  # type: ignore[misc]
         window = self._windows.find(sys._getframe(1), step, self.submit, epoch, self.look_ahead, following)
         batch = self.submit(epoch, step).result() if window is None else window.take(step)
         self.request_log.finish(request, time.perf_counter())
+        self._loader.faults.notices.tell()
+        if batch is None:
+            raise SceneError(f"every scene of step {step} of epoch {epoch} failed and was skipped; see feed.failures")
         return lists_as_tuples(batch) if self._loader.spec.has_lists else batch
 
     def __iter__(self) -> Iterator[Any]:
@@ -173,17 +199,24 @@ class Feed(keras.utils.PyDataset):  # type: ignore[misc]
         window = Window(self.submit, epoch, steps, self.look_ahead)
         try:
             for step in steps:
-                yield window.take(step)
+                batch = window.take(step)
+                if batch is not None:  # on_error="skip" has left a scene of it
+                    yield batch
         finally:
             window.close()
-        self._costs.check()
+        self._tell()
         self._hooks.leave()
 
     def submit(self, epoch: int, step: int) -> "Future[Any]":
         """Promise the batch (epoch, step) without waiting; see `kerasfeed.load.Loader.submit`."""
         self._hooks.enter(epoch)
-        self._costs.check()
+        self._tell()
         return self._loader.submit(epoch, step)
+
+    def _tell(self) -> None:
+        """Issue the warnings that wait, here where the user stands."""
+        self._costs.check()
+        self._loader.faults.notices.tell()
 
     @property
     def look_ahead(self) -> int:
@@ -198,11 +231,21 @@ class Feed(keras.utils.PyDataset):  # type: ignore[misc]
     @property
     def element_spec(self) -> Any:
         """Nesting of a scene with an `ArraySpec` for each field of a batch, batch axis first (None if it varies)."""
-        spec = self._loader.spec
+        spec = self._spec
         if self.plan.batch_size is None:
             return spec.unflatten(spec.fields)
         rows = self.plan.rows if self.plan.is_uniform else None
         return spec.unflatten([ArraySpec((rows, *field.shape), field.dtype) for field in spec.fields])
+
+    @property
+    def _spec(self) -> SceneSpec:
+        spec = self._loader.spec
+        return weighted(spec) if self._job.policy.on_error == "mask" else spec
+
+    @property
+    def failures(self) -> FailureTable:
+        """The scenes that have failed so far: a table of index, epoch, step, exception and count."""
+        return self._loader.faults.table()
 
     # ---- frameworks
 
@@ -226,6 +269,7 @@ class Feed(keras.utils.PyDataset):  # type: ignore[misc]
         """
         from kerasfeed.adapters.tf_data import to_tf_dataset
 
+        self._refuse_skip("to_tf_dataset()")
         return to_tf_dataset(
             self, device=device, epochs=check_integer("epochs", epochs, 1), deterministic=deterministic
         )
@@ -245,9 +289,17 @@ class Feed(keras.utils.PyDataset):  # type: ignore[misc]
             self._clock.prepare(position.initial_epoch)
             self._windows.close()
         if position is not None:
+            self._refuse_skip(f"{position.method}()")
             ordered = self.plan.shard_count > 1 or not isinstance(self.plan.order, Sequential)
             tame_adapter(self, sys._getframe(1), ordered=ordered)
         return len(self)
+
+    def _refuse_skip(self, where: str) -> None:
+        if self._job.policy.on_error == "skip":
+            raise ValueError(
+                f"on_error='skip' changes the shape and the number of batches, so it is for plain loops and not for "
+                f"{where}: use on_error='replace', or 'mask', which gives failed scenes sample_weight 0"
+            )
 
     def on_epoch_begin(self) -> None:
         """Called by Keras; see `kerasfeed.epochs` for what it means."""
@@ -284,6 +336,7 @@ class Feed(keras.utils.PyDataset):  # type: ignore[misc]
         """Stop the workers and free what they hold; idempotent. Batches already delivered stay valid."""
         self._windows.close()
         self._loader.close()
+        self._loader.faults.notices.tell()
 
     def __enter__(self) -> "Feed":
         return self
@@ -319,7 +372,7 @@ class Feed(keras.utils.PyDataset):  # type: ignore[misc]
             ("workers", self._workers_text(stats)),
         ]
         try:
-            spec = self._loader.spec
+            spec = self._spec
         except Exception as error:  # noqa: BLE001 - a notebook must show the feed even when a scene cannot be read
             return field_table("Feed", [*facts, ("error", f"{type(error).__name__}: {error}")], [])
         rows = plan.rows if plan.is_uniform else None

@@ -56,6 +56,28 @@ def field_table(title: str, facts: list[tuple[str, str]], fields: list[FieldRow]
         HTML of one `div`.
     """
     pictured = any(field.preview for field in fields)
+    rows = [_row(field, pictured) for field in fields]
+    return _titled(title, facts, _columns(pictured) if rows else [], rows, "")
+
+
+def table(title: str, facts: list[tuple[str, str]], columns: list[str], rows: list[list[str]], more: str = "") -> str:
+    """A title, a line of facts and a table; all of it plain text.
+
+    Args:
+        title: Above the table.
+        facts: Pairs of name and value.
+        columns: Their names.
+        rows: Cells of each row, as many as columns; the first is set as code. Without rows there is no table.
+        more: A line below the table.
+
+    Returns:
+        HTML of one `div`.
+    """
+    cells = [[f"<code>{html.escape(row[0])}</code>", *map(html.escape, row[1:])] for row in rows]
+    return _titled(title, facts, columns if rows else [], cells, more)
+
+
+def _titled(title: str, facts: list[tuple[str, str]], columns: list[str], rows: list[list[str]], more: str) -> str:
     parts = [f'<div style="line-height:1.5"><div><strong>{html.escape(title)}</strong></div>']
     if facts:
         spans = "".join(
@@ -64,13 +86,15 @@ def field_table(title: str, facts: list[tuple[str, str]], fields: list[FieldRow]
             for name, value in facts
         )
         parts.append(f"<div>{spans}</div>")
-    if fields:
-        head = "".join(f'<th style="{_CELL};{_MUTED}">{name}</th>' for name in _columns(pictured))
-        rows = "".join(_row(field, pictured) for field in fields)
+    if columns:
+        head = "".join(f'<th style="{_CELL};{_MUTED}">{html.escape(name)}</th>' for name in columns)
+        body = "".join("<tr>" + "".join(f'<td style="{_CELL}">{cell}</td>' for cell in row) + "</tr>" for row in rows)
         parts.append(
             '<table style="border-collapse:collapse;margin:.4em 0 0 0;color:inherit;font-size:inherit">'
-            f"<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+            f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
         )
+    if more:
+        parts.append(f"<div>{html.escape(more)}</div>")
     parts.append("</div>")
     return "".join(parts)
 
@@ -106,11 +130,9 @@ def _columns(pictured: bool) -> list[str]:
     return ["field", "shape", "dtype", *(["preview"] if pictured else [])]
 
 
-def _row(field: FieldRow, pictured: bool) -> str:
+def _row(field: FieldRow, pictured: bool) -> list[str]:
     cells = [f"<code>{html.escape(field.path)}</code>", html.escape(field.shape), html.escape(field.dtype)]
-    if pictured:
-        cells.append(field.preview)
-    return "<tr>" + "".join(f'<td style="{_CELL}">{cell}</td>' for cell in cells) + "</tr>"
+    return [*cells, *([field.preview] if pictured else [])]
 
 
 def _text(array: NDArray[Any]) -> str:

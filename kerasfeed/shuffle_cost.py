@@ -4,15 +4,12 @@ Invariant: it warns in the thread of whoever asks the feed for a batch, never in
 of what was measured. A feed whose cache holds the data never warns.
 """
 
-import sys
-import warnings
 from collections.abc import Callable
 
 from kerasfeed.costs import ReadCost, ReadCostWarning
 from kerasfeed.load import LoaderStats
+from kerasfeed.notices import warn_caller
 from kerasfeed.order import BlockShuffled, Order, Sequential, Shuffled
-
-_PACKAGE = __name__.split(".")[0]
 
 
 class CostWatch:
@@ -32,7 +29,7 @@ class CostWatch:
         if cost is None:
             return
         self._told = True
-        _warn(waste_text(cost, self._order, self._stats()), ReadCostWarning)
+        warn_caller(waste_text(cost, self._order, self._stats()), ReadCostWarning)
 
 
 def waste_text(cost: ReadCost, order: Order, stats: LoaderStats) -> str:
@@ -71,10 +68,3 @@ def waste_text(cost: ReadCost, order: Order, stats: LoaderStats) -> str:
         f"and the chunk cache of {storage.cache_bytes / 1e6:,.0f} MB does not hold the {storage.nbytes / 1e6:,.0f} MB "
         f"dataset, so chunks leave it before their other scenes are wanted. Remedies: {'; or '.join(remedies)}"
     )
-
-
-def _warn(text: str, category: type[Warning]) -> None:
-    level, frame = 1, sys._getframe()
-    while frame is not None and str(frame.f_globals.get("__name__", "")).split(".")[0] == _PACKAGE:
-        level, frame = level + 1, frame.f_back  # type: ignore[assignment]
-    warnings.warn(text, category, stacklevel=level)

@@ -12,7 +12,7 @@ import kerasfeed
 PACKAGE = Path(kerasfeed.__file__).parent
 # Rooms by layer, lowest first; a room may import rooms of its own layer or below.
 LAYERS = [
-    {"_version", "costs", "errors", "html", "machine", "spec"},
+    {"_version", "costs", "errors", "failures", "html", "machine", "notices", "spec"},
     {"scene", "order", "permute"},
     {"plan", "collate"},
     {"load"},

@@ -8,12 +8,16 @@ parallelism calls it ahead.
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from kerasfeed.costs import ReadCost
+from kerasfeed.load.policy import FaultPolicy
 from kerasfeed.plan import Plan
 from kerasfeed.spec import SceneSpec
+
+if TYPE_CHECKING:
+    from kerasfeed.load.faults import Faults
 
 
 @dataclass(frozen=True)
@@ -26,6 +30,7 @@ class Job:
         workers: Concurrent `__getitem__` calls, at least 1; the inline loader ignores it.
         max_memory: Ceiling of the slots, bytes.
         look_ahead: Batches that the consumer means to keep in flight, at least 1.
+        policy: What to do about scenes that fail.
     """
 
     sequence: Any
@@ -33,6 +38,7 @@ class Job:
     workers: int
     max_memory: int
     look_ahead: int
+    policy: FaultPolicy = field(default_factory=FaultPolicy)
 
 
 @dataclass(frozen=True)
@@ -47,6 +53,8 @@ class LoaderStats:
         slots: Slots that exist.
         slot_bytes: Bytes of one slot.
         pids: Process ids of the workers, for "process".
+        respawns: Worker processes that died and were replaced.
+        failed: Scenes that failed and were replaced, masked or skipped.
     """
 
     worker_type: str
@@ -56,10 +64,18 @@ class LoaderStats:
     slots: int
     slot_bytes: int
     pids: tuple[int, ...] = ()
+    respawns: int = 0
+    failed: int = 0
 
 
 class Loader(ABC):
-    """Makes the batches of a job. All methods may be called from any thread."""
+    """Makes the batches of a job. All methods may be called from any thread.
+
+    Attributes:
+        faults: What has failed, and the warnings that wait for the user.
+    """
+
+    faults: "Faults"
 
     @property
     @abstractmethod
@@ -74,6 +90,9 @@ class Loader(ABC):
     @abstractmethod
     def submit(self, epoch: int, step: int) -> Future[Any]:
         """Promise one batch: the scene's nesting, each field an ndarray with a leading axis.
+
+        With `on_error="mask"`, scenes `(x, y)` become batches `(x, y, float32[B] weights)`. With "skip", a batch may
+        have fewer rows, and is None when none is left.
 
         Cancelling the future skips the scenes not yet begun. Callbacks of the future run on a thread that other batches
         wait for: they must not block, and must not submit. Errors of the sequence are the future's; errors of the

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from kerasfeed.collate import common_shape, stack_text
-from kerasfeed.load.fill import Beside
+from kerasfeed.load.blank import fill_blank, kept_rows, with_weights
+from kerasfeed.load.fill import MANY, Beside
 from kerasfeed.load.layout import Layout, aligned_empty
 from kerasfeed.load.slots import Slot, SlotPool
 from kerasfeed.spec import ArraySpec
@@ -52,12 +53,28 @@ def _skip_if_cancelled(slot: Slot, serial: int, future: Future[Any]) -> None:
         slot.view.control[0] = serial
 
 
+def scene_text(batch: "BatchInProgress | None", row: int) -> str:
+    """Which scene stands in a row of a batch, in words; `MANY` where they are read at once.
+
+    Without a batch `row` is the index of a scene that is read to infer the spec.
+    """
+    if batch is None:
+        return f"scene {row} (to infer the spec)"
+    place = f"(epoch {batch.epoch}, step {batch.step})"
+    if row == MANY:
+        return f"several scenes at once {place}"
+    return f"scene {batch.slot.view.indices[row]} {place}"
+
+
 class BatchInProgress:
     """State of one submitted batch. Not thread-safe: its loader guards it."""
 
-    __slots__ = ("beside", "epoch", "failure", "failure_row", "future", "missing", "rows", "serial", "slot", "step")
+    __slots__ = (
+        "beside", "blank", "epoch", "failure", "failure_row", "future", "missing", "on_error", "replaced", "rows",
+        "serial", "slot", "step",
+    )  # fmt: skip
 
-    def __init__(self, slot: Slot, epoch: int, step: int, rows: int) -> None:
+    def __init__(self, slot: Slot, epoch: int, step: int, rows: int, on_error: str = "raise") -> None:
         # Unique in the process, so that a cancellation that comes late cannot touch the slot's next batch.
         self.serial = next(_serials)
         self.slot = slot
@@ -65,6 +82,9 @@ class BatchInProgress:
         self.step = step
         self.rows = rows
         self.missing = rows
+        self.on_error = on_error
+        self.blank: set[int] = set()  # rows that hold no scene
+        self.replaced: dict[int, tuple[int, int]] = {}  # row -> the scene that failed, stand-ins tried
         self.beside: Beside = {}
         self.failure: BaseException | None = None
         self.failure_row = rows
@@ -85,6 +105,11 @@ class BatchInProgress:
             self.failure, self.failure_row = error, row
         self.missing -= stop - start
         return self.missing == 0
+
+    def leave_out(self, row: int) -> None:
+        """Account for one row that will hold no scene."""
+        self.blank.add(row)
+        self.missing -= 1
 
     def give_up(self, error: BaseException) -> None:
         """Fail the future at once and have workers skip what is left; the slot is settled when they have."""
@@ -121,15 +146,23 @@ class BatchInProgress:
         return copied
 
     def _assemble(self, layout: Layout, memory: Any, base: int, *, copy: bool) -> Any:
+        if self.blank:
+            if self.on_error == "skip" and len(self.blank) == self.rows:
+                return None
+            fill_blank(self.slot.view, layout, self.beside, self.rows, self.blank)
+        skipped = self.blank if self.on_error == "skip" else ()
         leaves = []
         for number, field in enumerate(layout.spec.fields):
             leaf = self._field(number, field, layout, memory, base)
-            if copy and isinstance(leaf, np.ndarray) and not field.is_text:
+            if skipped:
+                leaf = kept_rows(leaf, self.rows, skipped)
+            elif copy and isinstance(leaf, np.ndarray) and not field.is_text:
                 target = aligned_empty(leaf.shape, leaf.dtype)
                 target[...] = leaf
                 leaf = target
             leaves.append(leaf)
-        return layout.spec.unflatten(leaves)
+        batch = layout.spec.unflatten(leaves)
+        return with_weights(batch, self.rows, self.blank) if self.on_error == "mask" else batch
 
     def _field(self, number: int, field: ArraySpec, layout: Layout, memory: Any, base: int) -> Any:
         path, view = layout.spec.paths[number], self.slot.view

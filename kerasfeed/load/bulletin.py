@@ -26,6 +26,7 @@ from kerasfeed.load.slots import anonymous_file
 _PAGE = mmap.ALLOCATIONGRANULARITY
 _LINE = 64
 _OUT_OF_BAND_FROM = 4096
+_FLOOR = 3  # place in the line of Topic.START
 
 
 class Topic(enum.IntEnum):
@@ -74,7 +75,7 @@ class Bulletin:
         self._previous: dict[Topic, tuple[int, int]] = {}
         self._head_bytes = align(_LINE * (len(Topic) + workers), _PAGE)
         self._head = mmap.mmap(fd, self._head_bytes)
-        # Line of a topic: version (0 for none), offset, bytes. Line of a worker: task + 1 (0 when idle), index.
+        # Line of a topic: version (0 for none), offset, bytes. Line of a worker: task + 1 (0 when idle), row.
         self._lines = memoryview(self._head).cast("q")
 
     @classmethod
@@ -164,8 +165,17 @@ class Bulletin:
             cursor = align(cursor + size)
         return pickle.loads(parts[0], buffers=parts[1:])
 
+    @property
+    def floor(self) -> int:
+        """Tasks with lower numbers are not to be begun: they were sent before a worker died, and are sent anew."""
+        return self._lines[_FLOOR]
+
+    @floor.setter
+    def floor(self, number: int) -> None:
+        self._lines[_FLOOR] = number
+
     def worker_line(self, number: int) -> memoryview:
-        """int64[8] of one worker: number of its task + 1 (0 when idle), index of its scene."""
+        """int64[8] of one worker: number of its task + 1 (0 when idle), row of its scene (its index, in a probe)."""
         start = (len(Topic) + number) * _LINE // 8
         return self._lines[start : start + _LINE // 8]
 

@@ -30,6 +30,7 @@ from kerasfeed.spec import ArraySpec, SceneSpec, as_array, coerce, describe, fla
 
 # Values that stand beside the slot: field number -> row -> value.
 Beside = dict[int, dict[int, Any]]
+MANY = -1
 _PYTHON_TYPE = {"b": bool, "i": int, "f": float, "c": complex}
 
 
@@ -86,7 +87,7 @@ class Filler:
         stop: int,
         serial: int,
         context: SceneContext,
-        note_index: Callable[[int], None] | None = None,
+        note_row: Callable[[int], object] | None = None,
     ) -> Beside:
         """Load the scenes of rows [start, stop) of a slot.
 
@@ -96,7 +97,7 @@ class Filler:
             stop: Last row, exclusive.
             serial: Number of the batch; `view.control[0]` holds it once the batch is given up.
             context: The thread's context; its seed and epoch are set.
-            note_index: Called with each index before its scene is read.
+            note_row: Called with each row before its scene is read; with `MANY` where they are read at once.
 
         Raises:
             FailedSceneError: The cause is the sequence's exception, or a SpecError that names index and field.
@@ -109,8 +110,8 @@ class Filler:
         try:
             if self._get_batch is not None and view.control[0] != serial:
                 context.move_to(None)
-                if note_index is not None:
-                    note_index(indices[0])
+                if note_row is not None:
+                    note_row(MANY)
                 self._load_batch(view, start, stop, context, beside)
                 return beside
             control, sequence, read_into = view.control, self._sequence, self._read_into
@@ -119,8 +120,8 @@ class Filler:
                 if control[0] == serial:
                     raise Cancelled
                 context.move_to(index)
-                if note_index is not None:
-                    note_index(index)
+                if note_row is not None:
+                    note_row(row)
                 if read_into is None:
                     self._write_scene(view, row, sequence[index], places, beside)
                     continue

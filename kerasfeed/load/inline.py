@@ -1,29 +1,49 @@
 """The reference loader: fills a slot in the calling thread. What every other loader must equal.
 
-Invariant: `submit` returns a settled future; there are no threads and nothing is read ahead.
+Invariant: `submit` returns a settled future; no thread but the caller's reads scenes, and nothing is read ahead.
 """
 
 import os
 import threading
-from collections.abc import Callable
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kerasfeed.costs import ReadCost
-from kerasfeed.errors import FeedClosedError, WorkerStartError
-from kerasfeed.load import Job, Loader, LoaderStats
-from kerasfeed.load.batch import BatchInProgress
+from kerasfeed.errors import FeedClosedError, FeedWarning, WorkerStartError
+from kerasfeed.load import Job, Loader, LoaderStats, watch
+from kerasfeed.load.batch import BatchInProgress, scene_text
 from kerasfeed.load.failure import Place, for_consumer
-from kerasfeed.load.fill import Cancelled, FailedSceneError, Filler, probe
-from kerasfeed.load.layout import Layout
+from kerasfeed.load.faults import Faults
+from kerasfeed.load.fill import FailedSceneError, Filler, probe
+from kerasfeed.load.infer import Probe, layout_for, probe_scenes
+from kerasfeed.load.mend import Mender, Range
 from kerasfeed.load.slots import Arena, SlotPool
 from kerasfeed.scene import SceneContext, Worker, optional_method
-from kerasfeed.spec import SceneSpec, merge, probe_indices
+from kerasfeed.spec import SceneSpec
 
 _WORKER = "the calling thread"
+
+
+class _Post:
+    """What one calling thread is at: row of a batch, or, while the spec is inferred, an index."""
+
+    def __init__(self, batch: BatchInProgress | None) -> None:
+        self.thread = threading.current_thread()
+        self.batch = batch
+        self.row = 0
+
+    def note_row(self, row: int) -> None:
+        self.row = row
+
+    def __str__(self) -> str:
+        return scene_text(self.batch, self.row)
 
 
 class InlineLoader(Loader):
@@ -38,6 +58,11 @@ class InlineLoader(Loader):
         self._closed = False
         self._batches = 0
         self._copied = 0
+        self.faults = Faults(job.policy, job.plan.length)
+        self._mender = Mender(job, self.faults)
+        self._posts: dict[int, _Post] = {}  # by thread
+        self._patience = watch.Patience(watch.tick_seconds(None))
+        self._watch: watch.Watch | None = None
 
     @property
     def spec(self) -> SceneSpec:
@@ -57,40 +82,95 @@ class InlineLoader(Loader):
         if failed_ahead is not None:
             return failed_ahead
         slot = pool.acquire()
-        batch = BatchInProgress(slot, epoch, step, len(indices))
         slot.view.indices[: len(indices)] = indices
-        context = SceneContext(self._job.plan.seed, epoch)
+        batch = BatchInProgress(slot, epoch, step, len(indices), self._job.policy.on_error)
+        ranges = deque([(0, len(indices))])
         try:
-            beside = filler.fill(slot.view, 0, len(indices), batch.serial, context)
-            batch.add(0, len(indices), beside)
-        except (FailedSceneError, Cancelled) as carrier:
-            if isinstance(carrier, Cancelled) or not isinstance(carrier.__cause__, Exception):
-                pool.release(slot)
-                raise (carrier.__cause__ or carrier) from None
-            failed = (carrier.index,) if carrier.index is not None else tuple(indices.tolist())
-            error = for_consumer(carrier.__cause__, Place(failed, epoch, step, _WORKER))
-            batch.fail(0, len(indices), carrier.row or 0, error)
+            with self._at(batch) as post:
+                while ranges:
+                    ranges.extend(self._fill(batch, filler, *ranges.popleft(), post))
+        except BaseException:
+            pool.release(slot)
+            raise
         copied = batch.settle(pool)
+        if copied:
+            self.faults.note_copied(pool.ceiling)
         with self._lock:
             self._batches += 1
             self._copied += copied
         return batch.future
+
+    @contextmanager
+    def _at(self, batch: BatchInProgress | None) -> Iterator[_Post]:
+        post = self._posts[threading.get_ident()] = _Post(batch)
+        try:
+            yield post
+        finally:
+            self._posts.pop(threading.get_ident(), None)
+
+    def _fill(self, batch: BatchInProgress, filler: Filler, start: int, stop: int, post: _Post) -> list[Range]:
+        """Load rows [start, stop); returns the ranges that are to be loaded instead."""
+        context = SceneContext(self._job.plan.seed, batch.epoch)
+        try:
+            batch.add(start, stop, filler.fill(batch.slot.view, start, stop, batch.serial, context, post.note_row))
+        except FailedSceneError as carrier:
+            error = carrier.__cause__
+            assert error is not None
+            if not isinstance(error, Exception):  # the caller's own Ctrl-C
+                raise error from None
+            indices = batch.slot.view.indices[start:stop].tolist()
+            failed = tuple(indices) if carrier.index is None else (carrier.index,)
+            error = for_consumer(error, Place(failed, batch.epoch, batch.step, _WORKER))
+            self.faults.note(carrier.index, batch.epoch, batch.step, error)
+            return self._mender.mend(batch, start, stop, carrier.row, error)
+        return []
+
+    def look(self) -> None:
+        """Warn of a scene that does not end; called by the watching thread."""
+        self._patience.begin(time.monotonic())
+        for ident, post in list(self._posts.items()):
+            token = (None if post.batch is None else post.batch.serial, post.row)
+            seconds = self._patience.look(ident, token)
+            if seconds >= watch.STALL_SECONDS:
+                text = watch.stall_text(str(post), _WORKER, seconds, watch.stack_of(post.thread))
+                self.faults.notices.tell_now("stall", text, FeedWarning)
 
     def _ready(self) -> tuple[SlotPool, Filler]:
         with self._lock:
             if self._closed:
                 raise FeedClosedError("the feed is closed; make a new one")
             if self._pool is None or self._filler is None:
+                if self._watch is None:
+                    self._watch = watch.Watch(self.look, watch.tick_seconds(None))
                 begin = optional_method(self._job.sequence, "on_worker_begin")
                 if begin is not None:
                     try:
                         begin(Worker(0, 1, "inline"))
                     except Exception as error:
                         raise WorkerStartError(f"on_worker_begin failed: {type(error).__name__}: {error}") from error
-                layout = infer_layout(self._job)
+                layout = layout_for(self._job, probe_scenes(self._job, self.faults, self._read_probes))
                 self._pool = SlotPool(layout, self._arena, max_memory=self._job.max_memory, in_flight=1)
                 self._filler = Filler(self._job.sequence, layout, self._job.plan.length)
             return self._pool, self._filler
+
+    def _read_probes(self, indices: list[int]) -> list[Probe | BaseException]:
+        found: list[Probe | BaseException] = []
+        with self._at(None) as post:
+            for post.row in indices:
+                found.append(self._read_probe(post.row))
+                if isinstance(found[-1], BaseException) and self._job.policy.on_error == "raise":
+                    break  # the others are of no use
+        return found
+
+    def _read_probe(self, index: int) -> Probe | BaseException:
+        started = time.perf_counter()
+        try:
+            spec = probe(self._job.sequence, index, self._job.plan.seed)
+        except FailedSceneError as carrier:
+            error = carrier.__cause__
+            assert error is not None
+            return for_consumer(error, Place((index,), None, None, _WORKER)) if isinstance(error, Exception) else error
+        return Probe(index, spec, time.perf_counter() - started)
 
     def refresh(self, change: Callable[[], None]) -> None:
         """See `Loader.refresh`; the sequence is the one that is read."""
@@ -102,6 +182,8 @@ class InlineLoader(Loader):
             if self._closed:
                 return
             self._closed = True
+            if self._watch is not None:
+                self._watch.stop()
             if self._pool is not None:
                 self._pool.close()
                 end = optional_method(self._job.sequence, "on_worker_end")
@@ -111,7 +193,7 @@ class InlineLoader(Loader):
     def stats(self) -> LoaderStats:
         """See `Loader.stats`."""
         total, nbytes = (self._pool.total, self._pool.layout.nbytes) if self._pool else (0, 0)
-        return LoaderStats("inline", 1, self._batches, self._copied, total, nbytes)
+        return LoaderStats("inline", 1, self._batches, self._copied, total, nbytes, failed=self.faults.failed)
 
     def waste(self) -> ReadCost | None:
         """See `Loader.waste`."""
@@ -145,27 +227,3 @@ def refuse_after_fork(owner: int) -> None:
             f"this feed belongs to process {owner} and this is a fork of it, where its workers are not. Make a feed "
             "here (a pickled feed makes itself anew)"
         )
-
-
-def infer_layout(job: Job) -> Layout:
-    """Read a few scenes in this thread and lay a slot out for them.
-
-    Raises:
-        SpecError: The scenes cannot be batched; the message names index and field.
-        Exception: What the sequence raised, with a note that names the index.
-    """
-    specs = []
-    for index in probe_indices(job.plan.length):
-        try:
-            specs.append((index, probe(job.sequence, index, job.plan.seed)))
-        except FailedSceneError as carrier:
-            assert carrier.__cause__ is not None
-            raise for_consumer(carrier.__cause__, Place((index,), None, None, _WORKER)) from None
-    return layout_for(job, specs)
-
-
-def layout_for(job: Job, specs: list[tuple[int, SceneSpec]]) -> Layout:
-    """Lay a slot out for scenes whose specs were read: pairs of index and spec."""
-    merged = merge(specs)
-    largest = tuple(max(sizes) for sizes in zip(*([f.nbytes for f in spec.fields] for _, spec in specs), strict=True))
-    return Layout(merged, job.plan.rows, job.plan.batch_size is not None, largest)

@@ -7,6 +7,7 @@ a record behind. Payloads without a fixed size travel beside: to workers on the 
 
 import enum
 import select
+import signal
 import struct
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -18,6 +19,10 @@ _RESULT = struct.Struct("=4qd")
 TASK_BYTES = _TASK.size
 RESULT_BYTES = _RESULT.size
 # Tasks are written in groups of at most so many bytes. 512 is POSIX's promise, 4096 what Linux gives.
+# In place of a row: the worker has begun the task and not yet come to a scene.
+NOWHERE = -2
+# Has a worker write its stack to the descriptor it was given for that.
+STACK_SIGNAL = getattr(signal, "SIGUSR2", 0)  # Windows has none, nor worker processes
 PIPE_BUF = int(getattr(select, "PIPE_BUF", 512))
 
 
@@ -30,13 +35,17 @@ class Kind(enum.IntEnum):
 
 
 class Status(enum.IntEnum):
-    """How a task ended, or what became of a worker that was started."""
+    """How a task ended, or what became of a worker that was started.
+
+    RETURNED is a task that was sent before another worker died, and begun after: the session has sent it anew, or will.
+    """
 
     DONE = 1
     CANCELLED = 2
     FAILED = 3
     STARTED = 4
     NOT_STARTED = 5
+    RETURNED = 6
 
 
 class Task(NamedTuple):

@@ -1,7 +1,7 @@
 """The loader on worker processes: for scenes that hold the GIL, and for isolation.
 
-Invariant: the loader holds at most one `Session`; a session that has failed is replaced at the next `submit`, so a feed
-survives its workers.
+Invariant: the loader holds at most one `Session`. A session replaces workers that die; one that has failed is itself
+replaced at the next `submit`.
 """
 
 import os
@@ -15,6 +15,7 @@ from typing import Any
 from kerasfeed.costs import ReadCost
 from kerasfeed.errors import FeedClosedError, WorkerDiedError
 from kerasfeed.load import Job, Loader, LoaderStats
+from kerasfeed.load.faults import Faults
 from kerasfeed.load.inline import refuse_after_fork
 from kerasfeed.load.session import Session
 from kerasfeed.load.slots import SlotPool
@@ -38,6 +39,7 @@ class ProcessLoader(Loader):
         self._sessions: list[Session] = []
         self._closed = False
         self._owner = os.getpid()
+        self.faults = Faults(job.policy, job.plan.length)
         self._finalizer = weakref.finalize(self, _close_all, self._sessions)
 
     def start(self) -> None:
@@ -56,7 +58,7 @@ class ProcessLoader(Loader):
         if self._sessions and self._sessions[0].failure is not None:
             _close_all(self._sessions)
         if not self._sessions:
-            self._sessions.append(Session(self._job))
+            self._sessions.append(Session(self._job, self.faults))
         return self._sessions[0]
 
     def _ready(self) -> tuple[Session, SlotPool]:
@@ -118,6 +120,8 @@ class ProcessLoader(Loader):
             pool.total if pool else 0,
             pool.layout.nbytes if pool else 0,
             session.pids() if session else (),
+            self.faults.respawns,
+            self.faults.failed,
         )
 
     def waste(self) -> ReadCost | None:

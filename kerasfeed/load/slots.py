@@ -127,6 +127,11 @@ class SlotPool:
         self._closed = False
         self.total = 0
 
+    @property
+    def ceiling(self) -> int:
+        """Most bytes of all slots together."""
+        return self.limit * self.layout.nbytes
+
     def acquire(self) -> Slot:
         """A slot to fill. Waits only at the ceiling, for a batch in flight; never for the consumer.
 

@@ -5,6 +5,7 @@ watching thread ends it inside one when the parent is gone. It imports neither k
 own code does, and never the user's main module.
 """
 
+import faulthandler
 import mmap
 import os
 import select
@@ -22,7 +23,7 @@ from kerasfeed.load.bulletin import Bulletin, Topic
 from kerasfeed.load.failure import to_failure
 from kerasfeed.load.fill import Cancelled, FailedSceneError, Filler, probe
 from kerasfeed.load.layout import Layout, SlotView
-from kerasfeed.load.messages import TASK_BYTES, Kind, Result, Start, Status, Task, Wasteful
+from kerasfeed.load.messages import NOWHERE, STACK_SIGNAL, TASK_BYTES, Kind, Result, Start, Status, Task, Wasteful
 from kerasfeed.scene import SceneContext, Worker, optional_method
 
 
@@ -58,8 +59,13 @@ class WorkerProcess:
             task = Task.decode(record)
             if task.kind == Kind.STOP:
                 break
+            self._line[1] = NOWHERE
+            # Noted first: a session that has not seen this note sends the task anew, and has raised the floor before.
             self._line[0] = task.number + 1
-            self._serve(task, link)
+            if task.number < self._bulletin.floor:
+                self._report(link, Status.RETURNED, task.number, 0.0)
+            else:
+                self._serve(task, link)
             self._line[0] = 0
         self._end_worker()
 
@@ -124,7 +130,7 @@ class WorkerProcess:
         context = SceneContext(self._seed, task.epoch)
         if task.stop - task.start > 1:  # not the whole batch: other workers, with caches of their own, load the rest
             self._filler.read_ahead(view.indices[task.start : task.stop])
-        return self._filler.fill(view, task.start, task.stop, task.serial, context, self._note_index)
+        return self._filler.fill(view, task.start, task.stop, task.serial, context, self._note_row)
 
     def _with_waste(self, payload: Any) -> Any:
         waste = self._filler.meter.waste() if self._filler and not self._told_of_waste else None
@@ -133,8 +139,8 @@ class WorkerProcess:
         self._told_of_waste = True
         return Wasteful(payload, waste)
 
-    def _note_index(self, index: int) -> None:
-        self._line[1] = index
+    def _note_row(self, row: int) -> None:
+        self._line[1] = row
 
     def _report(self, link: socket.socket, status: Status, number: int, seconds: float, payload: Any = None) -> None:
         nbytes = 0
@@ -157,8 +163,19 @@ def watch_parent(link_fd: int) -> None:
             os._exit(0)
 
 
-def main(number: int, count: int, task_fd: int, result_fd: int, link_fd: int, slots_fd: int, bulletin_fd: int) -> None:
+def main(
+    number: int,
+    count: int,
+    task_fd: int,
+    result_fd: int,
+    link_fd: int,
+    slots_fd: int,
+    bulletin_fd: int,
+    stacks_fd: int,
+) -> None:
     """Entry point of the process: its number, the number of workers, and inherited descriptors."""
+    faulthandler.enable(stacks_fd)
+    faulthandler.register(STACK_SIGNAL, stacks_fd)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides what it means
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # blocked since before this interpreter started
     link = socket.socket(fileno=link_fd)

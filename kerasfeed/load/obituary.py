@@ -1,0 +1,136 @@
+"""Of what worker processes died, how often, and what is said about it.
+
+Invariant: decides and words; ends and starts nothing.
+"""
+
+from dataclasses import dataclass
+
+from kerasfeed.load.work import Work
+
+_MOST_AT_START = 3
+_MOST_KILLED_AT_START = 20
+_MOST_BETWEEN = 20
+
+
+@dataclass(frozen=True)
+class Death:
+    """How one worker process ended.
+
+    Attributes:
+        worker: Its name and process id.
+        ending: "was killed by SIGKILL", "ended with exit code 7".
+        scene: What it was loading, in words; empty when it was between two scenes.
+        peak: Most memory it held, bytes; 0 where unknown.
+        stack: Where it was; empty where unknown.
+        hung: Whether it was ended for outlasting the timeout.
+        started: Whether it had loaded the sequence.
+    """
+
+    worker: str
+    ending: str
+    scene: str
+    peak: int
+    stack: str
+    hung: bool
+    started: bool
+
+    @property
+    def killed(self) -> bool:
+        """Whether somebody may have killed it from outside."""
+        return "SIGKILL" in self.ending or "SIGTERM" in self.ending
+
+    def __str__(self) -> str:
+        between = " between two scenes" if self.started else " while it started"
+        where = f" while it loaded {self.scene}" if self.scene else between
+        return f"{self.worker} {self.ending}{where}{self.memory}"
+
+    @property
+    def memory(self) -> str:
+        """Its peak memory, in words."""
+        return f"; it held at most {self.peak / 1e6:,.0f} MB of memory" if self.peak else ""
+
+
+class Deaths:
+    """Counts deaths by their cause."""
+
+    def __init__(self) -> None:
+        self._by_scene: dict[int, int] = {}
+        self._at_start = 0
+        self._between = 0
+
+    def of_scene(self, index: int) -> int:
+        """A worker died of the scene `index`; returns how many did without the scene being loaded in between."""
+        self._by_scene[index] = self._by_scene.get(index, 0) + 1
+        return self._by_scene[index]
+
+    def progress(self, work: Work) -> None:
+        """Scenes were loaded, perhaps some that workers died of before."""
+        self._between = 0
+        if self._by_scene:
+            for index in work.indices():
+                self._by_scene.pop(index, None)
+
+    def judged(self, index: int) -> None:
+        """The scene `index` is not tried again."""
+        del self._by_scene[index]
+
+    def at_start(self, death: Death) -> bool:
+        """A worker died before it had loaded the sequence; whether that is once too often."""
+        self._at_start += 1
+        return self._at_start >= (_MOST_KILLED_AT_START if death.killed else _MOST_AT_START)
+
+    def started(self) -> None:
+        """A worker has loaded the sequence."""
+        self._at_start = 0
+
+    def between(self) -> bool:
+        """A worker died of no scene; whether that is once too often."""
+        self._between += 1
+        return self._between >= _MOST_BETWEEN
+
+
+def start_text(death: Death) -> str:
+    """Why workers that die before they have loaded the sequence are not started again."""
+    return (
+        f"{death.worker} {death.ending} before it could load the sequence{death.memory}; what it printed to stderr "
+        f"says why.{_stack(death)} Load the sequence in a Python of its own (pickle.loads of its pickle) to see"
+    )
+
+
+def fatal_text(death: Death, index: int, count: int, timeout: float | None, batch: str) -> str:
+    """Why a scene that ended its worker is not tried again.
+
+    Args:
+        death: The last.
+        index: Index of the scene.
+        count: How often it was tried.
+        timeout: The feed's, s.
+        batch: The call that loads the batch, for reproduction.
+    """
+    times = "" if count == 1 else f" {count} times, as often as max_failures allows"
+    if death.hung:
+        what = (
+            f"{death.scene} took longer than timeout={timeout} s{'' if count == 1 else f' {count} times'} in "
+            f"{death.worker}, which was ended for that{death.memory}."
+        )
+    else:
+        what = (
+            f"{death.worker} {death.ending} while it loaded {death.scene}{death.memory}. The scene has ended its worker"
+            f"{times}. Out of memory shows as SIGKILL, a fault in a compiled library as SIGSEGV."
+        )
+    remedy = f"Reproduce it in a Python of its own, for it may end that too: sequence[{index}], or {batch}."
+    other = " To go on without such scenes use on_error='replace'"
+    return f"{what}{_stack(death)} {remedy}{other}"
+
+
+def respawn_text(death: Death) -> str:
+    """The warning that a worker was replaced."""
+    again = "its scene is tried again" if death.scene else "its work is done by others"
+    return (
+        f"{death}. A new process has taken its place and {again}: no batch is lost, none changes. "
+        f"feed.stats().respawns counts such deaths; this is said once{_stack(death)}"
+    )
+
+
+def _stack(death: Death) -> str:
+    return f" It was at\n{death.stack}\n" if death.stack else ""

@@ -1,0 +1,100 @@
+"""Has a worker been at the same thing for too long?
+
+Invariant: looks only. Time during which nobody could look (the process was stopped, the machine asleep) hardly counts,
+so that nothing is killed for having been paused.
+"""
+
+import sys
+import threading
+import traceback
+import weakref
+from collections.abc import Callable, Hashable
+from types import FrameType
+from typing import Any
+
+STALL_SECONDS = 30.0
+_TICK = 1.0
+_SHORTEST_TICK = 0.02
+_PACKAGE = __name__.split(".")[0]
+
+
+def tick_seconds(timeout: float | None) -> float:
+    """Seconds from one look to the next."""
+    return _TICK if timeout is None else min(_TICK, max(_SHORTEST_TICK, timeout / 5))
+
+
+class Patience:
+    """How long each worker has been at what it is at."""
+
+    def __init__(self, tick: float) -> None:
+        """Someone will look every `tick` seconds."""
+        self._tick = tick
+        self._last: float | None = None
+        self._elapsed = 0.0
+        self._at: dict[int, tuple[Hashable, float]] = {}
+
+    def begin(self, now: float) -> None:
+        """A round of looks begins at `now`, s."""
+        self._elapsed = 0.0 if self._last is None else min(now - self._last, 2 * self._tick)
+        self._last = now
+
+    def look(self, worker: int, token: Hashable | None) -> float:
+        """Seconds for which `worker` has been seen at `token`; 0 where it is at nothing (None)."""
+        before = self._at.get(worker)
+        seconds = before[1] + self._elapsed if before is not None and before[0] == token and token is not None else 0.0
+        self._at[worker] = (token, seconds)
+        return seconds
+
+
+class Watch:
+    """A thread that calls `owner.look()` every `tick` seconds; it does not keep the owner alive."""
+
+    def __init__(self, look: Callable[[], Any], tick: float) -> None:
+        """Watch from now on; `look` is a bound method."""
+        self._over = threading.Event()
+        reference = weakref.WeakMethod(look)
+        self._thread = threading.Thread(
+            target=_watch, args=(reference, self._over, tick), name="kerasfeed-watch", daemon=True
+        )
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread; idempotent."""
+        self._over.set()
+        if self._thread is not threading.current_thread():
+            self._thread.join(0.5)  # it may be waiting for a lock of whoever stops it
+
+
+def _watch(reference: Callable[[], Callable[[], Any] | None], over: threading.Event, tick: float) -> None:
+    while not over.wait(tick):
+        look = reference()
+        if look is None:
+            return
+        look()
+        del look
+
+
+def stack_of(thread: threading.Thread) -> str:
+    """The stack of a thread of this process, the user's part of it, innermost call last."""
+    frame = sys._current_frames().get(thread.ident or 0)
+    if frame is None:
+        return "(the thread has ended)"
+    return "".join(traceback.format_list(_users_part(frame))).rstrip()
+
+
+def _users_part(frame: FrameType) -> list[traceback.FrameSummary]:
+    users: list[tuple[FrameType, int]] = []
+    for each, line in traceback.walk_stack(frame):  # innermost first
+        if users and str(each.f_globals.get("__name__", "")).startswith(f"{_PACKAGE}.load."):
+            break
+        users.append((each, line))
+    return list(traceback.StackSummary.extract(reversed(users)))
+
+
+def stall_text(scene: str, worker: str, seconds: float, stack: str) -> str:
+    """The warning that a worker has been at one scene for very long."""
+    return (
+        f"no progress for {seconds:.0f} s: {worker} is still loading {scene}. It is at\n{stack}\nA scene that may take "
+        "so long is no error, and this is said once. To end such scenes give the feed timeout=<seconds> and "
+        "worker_type='process'"
+    )

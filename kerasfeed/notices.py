@@ -1,0 +1,48 @@
+"""Warnings to the user, issued where the user stands.
+
+Invariant: what is found on a thread of ours is told on the thread of whoever next asks the feed for a batch, so that a
+filter which makes warnings errors reaches the user, and the warning names the user's line. Each kind is told once.
+"""
+
+import sys
+import warnings
+from collections import deque
+
+_PACKAGE = __name__.split(".")[0]
+
+
+class Notices:
+    """Warnings that wait for the user. Thread-safe: a deque's appends and pops are atomic."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[tuple[str, type[Warning]]] = deque()
+        self._told: set[str] = set()
+
+    def post(self, kind: str, text: str, category: type[Warning]) -> None:
+        """Have `text` told at the next `tell`, unless something of this kind was posted before."""
+        if kind not in self._told:
+            self._told.add(kind)
+            self._waiting.append((text, category))
+
+    def tell(self) -> None:
+        """Warn of what waits; 50 ns where nothing does."""
+        while self._waiting:
+            warn_caller(*self._waiting.popleft())
+
+    def tell_now(self, kind: str, text: str, category: type[Warning]) -> None:
+        """Warn from this thread, of ours, for the user's may be waiting; where warnings are errors, on stderr."""
+        if kind in self._told:
+            return
+        self._told.add(kind)
+        try:
+            warn_caller(text, category)
+        except Warning as warning:
+            print(f"{category.__name__}: {warning}", file=sys.stderr)
+
+
+def warn_caller(text: str, category: type[Warning]) -> None:
+    """Warn, naming the innermost line of the stack that is not kerasfeed's."""
+    level, frame = 1, sys._getframe()
+    while frame is not None and str(frame.f_globals.get("__name__", "")).split(".")[0] == _PACKAGE:
+        level, frame = level + 1, frame.f_back  # type: ignore[assignment]
+    warnings.warn(text, category, stacklevel=level)
