@@ -5,7 +5,8 @@ unchecked ones where the codec can tell. Each codec is one entry of `_DECODERS`;
 here and nowhere else, and a filter without a decoder is a reason to read through h5py.
 
 Measured on 147 KB chunks of float32 (shuffle + gzip), one thread: zlib 573 us, isal 281 us, libdeflate (`deflate`)
-243 us; unshuffling 43 us with NumPy, 3 us with `zlib_into`.
+243 us; unshuffling 43 us with NumPy, 3 us with `zlib_into`. libdeflate is not always the faster: of 48 combinations of
+data, level and shuffle it took 0.58 to 1.08 of isal's time, and less than isal in 45.
 """
 
 import struct
