@@ -27,7 +27,7 @@ BREAK_AFTER = 5
 """Batches after which a consumer breaks off."""
 LINGER = 2.0
 """Seconds that the program goes on after it has broken off, so that workers left may be counted."""
-_NAMED = re.compile(rf"(?<!line )(?<![\w.]){BAD_INDEX}(?!\w)")
+_NAMED = re.compile(rf"(?<!line )(?<![\w.]){BAD_INDEX}(?!\.?\w)")
 
 
 @dataclass(frozen=True)

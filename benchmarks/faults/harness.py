@@ -101,14 +101,7 @@ class _Watch:
             code = self.program.popen.wait()
             seen = replace(seen, error=ending_words(code), left=self._left())
         elif ending == "killed":
-            files = self.program.shared_files()
-            self.program.popen.kill()
-            self.program.popen.wait()
-            time.sleep(GRACE)
-            left = {path for path in files if path.exists()}
-            seen = replace(seen, left=len(self.program.members()), files=len(left))
-            for path in left:
-                path.unlink()
+            seen = self._kill(seen)
         return replace(seen, last_words=self.program.last_words())
 
     def _consume(self) -> str:
@@ -175,6 +168,17 @@ class _Watch:
                 left = lingering + self._left()
                 return replace(seen, exit=ending_words(code) if code else "", exit_seconds=seconds, left=left)
         return replace(seen, exit="hung", left=lingering)
+
+    def _kill(self, seen: Observation) -> Observation:
+        """Kills the program and counts what of it is still there a little later."""
+        files = self.program.shared_files()
+        self.program.popen.kill()
+        self.program.popen.wait()
+        time.sleep(GRACE)
+        left = [path for path in files if path.exists()]
+        for path in left:
+            path.unlink(missing_ok=True)
+        return replace(seen, left=len(self.program.members()), files=len(left))
 
     def _left(self) -> int:
         deadline = time.monotonic() + GRACE

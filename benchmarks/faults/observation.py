@@ -10,7 +10,7 @@ from typing import Literal
 from benchmarks.faults.catalog import Fault
 
 Ending = Literal["end", "raised", "hung", "died", "killed", "unavailable", "missing"]
-SLOW_EXIT = 5.0
+SLOW_EXIT = 10.0
 """Seconds for closing and ending the program above which they are worth a word."""
 
 
@@ -141,7 +141,9 @@ def _aftermath(seen: Observation, fault: Fault) -> list[str]:
         parts.append(f"**dies at exit** ({seen.exit})")
     elif _slow(seen):
         parts.append(f"ends after {seen.exit_seconds:.0f} s")
-    if seen.left:
+    if seen.left and fault.consumer == "breaks":
+        parts.append(f"**{seen.left} worker{'s' * (seen.left > 1)} stay{'s' * (seen.left == 1)} on**")
+    elif seen.left:
         parts.append(f"**leaves {seen.left} process{'es' * (seen.left > 1)}**")
     if seen.files:
         parts.append(f"**leaves {seen.files} file{'s' * (seen.files > 1)} in /dev/shm**")

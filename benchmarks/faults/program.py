@@ -7,6 +7,7 @@ leaves none of them.
 import json
 import os
 import queue
+import re
 import signal
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from benchmarks import memory
 from benchmarks.faults.case import MARK, Order
 
 SHARED_MEMORY = "/dev/shm/"
+_LOG_LINE = re.compile(r"(WARNING|[IWEF]\d{4} )")
 _ROOT = Path(__file__).parents[2]
 
 
@@ -99,16 +101,20 @@ class Program:
         return {path for path in found if path.exists()}
 
     def last_words(self) -> str:
-        """The last line that any of the processes wrote to standard error."""
+        """The last line that any of the processes wrote to standard error, but for TensorFlow's log."""
         self._errors.seek(0)
-        lines = [line.strip() for line in self._errors.read().splitlines() if line.strip()]
-        return lines[-1][:300] if lines else ""
+        lines = [line.strip() for line in self._errors.read().splitlines()]
+        told = [line for line in lines if line and not _LOG_LINE.match(line)]
+        return told[-1][:300] if told else ""
 
     def end(self) -> None:
-        """Kills what is left of the program."""
+        """Kills what is left of the program, and removes the files in /dev/shm that it leaves."""
+        files = self.shared_files()
         for process in self.members():
             kill(process)
         self.popen.wait()
+        for path in files:
+            path.unlink(missing_ok=True)
         self._reader.join(2.0)
         if self.popen.stdout is not None:
             self.popen.stdout.close()
