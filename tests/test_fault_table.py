@@ -158,10 +158,13 @@ def test_the_table_has_a_line_a_fault_and_a_column_a_library_and_comes_back_from
         "kerasfeed_process/raise/loop": Observation("raised", error="ValueError", names_scene=True),
         "kerasfeed_process/raise/fit": Observation("raised", error="UnknownError", exit_seconds=17.4),
     }
+    results["kerasfeed_process/segfault/loop"] = Observation("raised", error="SceneError", names_scene=True)
+    results["kerasfeed_process/segfault/fit"] = Observation("raised", error="UnknownError", names_scene=True)
     text = table.markdown(results, {"torch": "2.13.0"})
     assert text.splitlines() == [
         "| worker processes | torch DataLoader (2.13.0) | **kerasfeed** |",
         "| --- | --- | --- |",
+        "| a scene crashes in C, always |  | raises `SceneError`, in `fit` `UnknownError`, naming the scene |",
         "| a scene hangs (`time.sleep`) | **hangs**, warns |  |",
         "| a scene raises `ValueError` | raises `ValueError` naming the scene | in a loop: raises `ValueError` naming "
         "the scene; in `fit`: raises `UnknownError`, ends after 17 s |",
@@ -172,6 +175,6 @@ def test_the_table_has_a_line_a_fault_and_a_column_a_library_and_comes_back_from
 
 def test_the_table_takes_its_marked_place_in_a_document():
     document = f"before\n{table.BEGIN}\nold\n{table.END}\nafter"
-    assert table.spliced(document, "new") == f"before\n{table.BEGIN}\nnew\n{table.END}\nafter"
+    assert table.spliced(document, "new") == f"before\n{table.BEGIN}\n\nnew\n\n{table.END}\nafter"
     with pytest.raises(ValueError, match="add them where it belongs"):
         table.spliced("before", "new")

@@ -112,11 +112,11 @@ _FAULTS = (
     Fault("break", "the consumer breaks off in mid-epoch", consumer="breaks", names_scene=False),
     Fault(
         "hoard",
-        "the consumer keeps all 700 batches",
+        "the consumer keeps all 700 batches (92 MB)",
         consumer="hoards",
         names_scene=False,
         length=5600,
-        seconds=0.0,
+        seconds=0.002,
     ),
 )
 FAULTS = {fault.name: fault for fault in _FAULTS}

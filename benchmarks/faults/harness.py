@@ -19,6 +19,8 @@ from benchmarks.faults.program import Program, ending_words, kill
 
 IMPORT_TIMEOUT = 180.0
 """Seconds in which a program must have imported its framework and opened the library."""
+START_PATIENCE = 60.0
+"""Seconds without a first batch after which a case counts as hung: on a busy machine workers are slow to start."""
 LONGEST = 180.0
 """Seconds after which a case is over even if batches still come."""
 EXIT_PATIENCE = 20.0
@@ -45,7 +47,8 @@ class _Record:
     names_scene: bool = False
     warned: list[str] = field(default_factory=list)
     kills: int = 0
-    peak_mb: float | None = None
+    first_mb: float | None = None
+    grown_mb: float | None = None
 
 
 class _Watch:
@@ -93,7 +96,7 @@ class _Watch:
             tuple(self.record.warned),
             self.fault.patience,
             kills=self.record.kills,
-            peak_mb=self.record.peak_mb,
+            grown_mb=self.record.grown_mb,
         )
         if ending in ("end", "raised"):
             seen = self._exit(seen, through)
@@ -121,8 +124,11 @@ class _Watch:
             if kind == "warning":
                 self.record.warned.append(event["type"] + "+" * event["names_scene"])
                 continue
-            last, patience = time.monotonic(), self.fault.patience
-            if kind == "batch":
+            last = time.monotonic()
+            if kind == "ready":
+                patience = START_PATIENCE
+            elif kind == "batch":
+                patience = self.fault.patience
                 self.record.batches += 1
                 self.record.labels += event["labels"]
                 self.record.wrong += event["wrong"]
@@ -141,7 +147,10 @@ class _Watch:
         """Strikes the workers if it is time, and looks at the memory of a consumer that hoards."""
         if self.fault.consumer == "hoards" and self.record.batches and time.monotonic() > self._next_beat:
             self._next_beat = time.monotonic() + BEAT
-            self.record.peak_mb = max(self.record.peak_mb or 0.0, self.program.held_mb())
+            held = self.program.held_mb()
+            if self.record.first_mb is None:
+                self.record.first_mb = held
+            self.record.grown_mb = max(self.record.grown_mb or 0.0, held - self.record.first_mb)
         if self.fault.strikes == "worker" and not self.record.kills and self.record.batches >= STRIKE_AFTER:
             self.record.kills += self._strike()
         if self.fault.strikes == "often" and self.record.batches and time.monotonic() > self._next_beat:

@@ -35,7 +35,7 @@ class Observation:
         left: Processes of it that lived 2 s after the program, or after the consumer had broken off.
         files: Files in /dev/shm that were left.
         kills: Workers killed from outside.
-        peak_mb: Largest memory of the process tree in megabytes, where it was watched.
+        grown_mb: Growth of the process tree's memory since its first batch in megabytes, where it was watched.
         last_words: Last line that the program wrote to standard error.
     """
 
@@ -53,7 +53,7 @@ class Observation:
     left: int = 0
     files: int = 0
     kills: int = 0
-    peak_mb: float | None = None
+    grown_mb: float | None = None
     last_words: str = ""
 
 
@@ -109,8 +109,8 @@ def _count(seen: Observation, fault: Fault, replaces: bool) -> str:
         return ", ".join(parts)
     if fault.strikes == "often":
         return f"all scenes once ({seen.kills} kills)"
-    if seen.peak_mb is not None:
-        return f"all scenes once, {seen.peak_mb:.0f} MB"
+    if seen.grown_mb is not None:
+        return f"all scenes once, +{seen.grown_mb:.0f} MB"
     return "all scenes once"
 
 

@@ -4,6 +4,7 @@ Invariant: pure functions; nothing is run here.
 """
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
@@ -13,6 +14,7 @@ from benchmarks.faults.observation import Observation, words
 
 BEGIN = "<!-- faults: written by `python -m benchmarks.faults --markdown README.md` -->"
 END = "<!-- end of faults -->"
+_RAISED = re.compile(r"raises (?P<type>`\w+`)(?P<rest>.*)")
 _TITLES: dict[Workers, str] = {"process": "worker processes", "thread": "worker threads"}
 
 
@@ -55,6 +57,10 @@ def _cell(fault: Fault, library: Library, results: Mapping[str, Observation]) ->
             texts[consumer] = words(seen, fault, library.replaces)
     if len(set(texts.values())) == 1:
         return next(iter(texts.values()))
+    raised = [_RAISED.fullmatch(text) for text in texts.values()]
+    if len(raised) == 2 and raised[0] and raised[1] and raised[0]["rest"] == raised[1]["rest"]:
+        comma = "," * raised[0]["rest"].startswith(" ")
+        return f"raises {raised[0]['type']}, in `fit` {raised[1]['type']}{comma}{raised[0]['rest']}"
     return "; ".join(f"in {'a loop' if consumer == 'loop' else '`fit`'}: {text}" for consumer, text in texts.items())
 
 
@@ -68,7 +74,7 @@ def spliced(text: str, table: str) -> str:
     _, end, after = rest.partition(END)
     if not begin or not end:
         raise ValueError(f"the table goes between the lines {BEGIN!r} and {END!r}; add them where it belongs")
-    return f"{before}{begin}\n{table}\n{end}{after}"
+    return f"{before}{begin}\n\n{table}\n\n{end}{after}"
 
 
 def dump(results: Mapping[str, Observation], versions: Mapping[str, str]) -> str:
