@@ -3,6 +3,7 @@
 import atexit
 import ctypes
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -104,14 +105,36 @@ def unable(job):
     yield
 
 
-@contextmanager
-def forking(job):
-    """A worker process that only loads scene 0 and stays; raises with its signal when it is killed."""
+def _fork(job):
+    """A worker process that only loads scene 0, again and again."""
     worker = os.fork()
     if worker == 0:
         while True:
             job.sequence[0]
             time.sleep(0.01)
+    return worker
+
+
+@contextmanager
+def respawning(job):
+    """A worker process that is replaced when it is killed."""
+
+    def batches():
+        worker = _fork(job)
+        for batch in _batches(job):
+            if os.waitpid(worker, os.WNOHANG)[0]:
+                worker = _fork(job)
+            yield batch
+        os.kill(worker, signal.SIGKILL)
+        os.waitpid(worker, 0)
+
+    yield batches()
+
+
+@contextmanager
+def forking(job):
+    """A worker process; raises with its signal when it is killed."""
+    worker = _fork(job)
 
     def batches():
         yield from _batches(job, range(job.steps - 1))

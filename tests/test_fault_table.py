@@ -106,6 +106,14 @@ def test_a_worker_is_killed_for_real_and_only_a_worker():
 
 
 @pytest.mark.timeout(30)
+def test_the_killer_strikes_as_long_as_batches_come_and_its_strikes_are_counted():
+    fault = replace(SMALL, strikes="often", seconds=0.01, length=160)
+    result = observe("respawning", fault)
+    assert result.kills >= 3
+    assert words(result, fault) == f"all scenes once ({result.kills} kills)"
+
+
+@pytest.mark.timeout(30)
 def test_a_program_is_killed_for_real_and_what_outlives_it_is_counted_and_ended():
     fault = replace(SMALL, strikes="program", seconds=0.01, length=64)
     result = observe("forking", fault)

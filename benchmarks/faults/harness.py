@@ -185,8 +185,6 @@ class _Watch:
         self.program.popen.wait()
         time.sleep(GRACE)
         left = [path for path in files if path.exists()]
-        for path in left:
-            path.unlink(missing_ok=True)
         return replace(seen, left=len(self.program.members()), files=len(left))
 
     def _left(self) -> int:

@@ -23,6 +23,8 @@ from benchmarks import memory
 from benchmarks.faults.case import MARK, Order
 
 SHARED_MEMORY = "/dev/shm/"
+TRACKER_SECONDS = 5.0
+"""Seconds that Python's resource tracker gets to clean up after a program that was killed."""
 _LOG_LINE = re.compile(r"(WARNING|[IWEF]\d{4} )")
 _ROOT = Path(__file__).parents[2]
 
@@ -108,17 +110,27 @@ class Program:
         return told[-1][:300] if told else ""
 
     def end(self) -> None:
-        """Kills what is left of the program, and removes the files in /dev/shm that it leaves."""
-        files = self.shared_files()
+        """Kills what is left of the program; Python's resource tracker may first tidy up /dev/shm."""
+        members = self.members()
+        trackers = [process for process in members if _is_tracker(process)]
+        for process in members:
+            if process not in trackers:
+                kill(process)
+        self.popen.wait()
+        psutil.wait_procs(trackers, TRACKER_SECONDS)
         for process in self.members():
             kill(process)
-        self.popen.wait()
-        for path in files:
-            path.unlink(missing_ok=True)
         self._reader.join(2.0)
         if self.popen.stdout is not None:
             self.popen.stdout.close()
         self._errors.close()
+
+
+def _is_tracker(process: psutil.Process) -> bool:
+    try:
+        return any("resource_tracker" in part for part in process.cmdline())
+    except psutil.Error:
+        return False
 
 
 def kill(process: psutil.Process) -> bool:
