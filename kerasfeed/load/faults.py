@@ -19,6 +19,7 @@ from kerasfeed.notices import Notices
 
 _REPLACEMENT_STREAM = 2  # orders draw from stream 0 of the seed, scenes from stream 1
 _MOST_ROWS = 10_000
+MOST_STAND_INS = 64  # that are tried in place of one scene
 
 
 class Faults:

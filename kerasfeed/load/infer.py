@@ -8,11 +8,9 @@ from dataclasses import dataclass
 
 from kerasfeed.load import Job
 from kerasfeed.load.blank import check_maskable
-from kerasfeed.load.faults import Faults, replacement
+from kerasfeed.load.faults import MOST_STAND_INS, Faults, replacement
 from kerasfeed.load.layout import Layout
 from kerasfeed.spec import SceneSpec, merge, probe_indices
-
-_MOST_STAND_INS = 16
 
 
 @dataclass(frozen=True)
@@ -61,7 +59,7 @@ def probe_scenes(job: Job, faults: Faults, read: ReadProbes) -> list[Probe]:
             refusal = faults.refusal(index, result)
             if refusal is not None:
                 raise refusal
-            if job.plan.length > 1 and attempt < _MOST_STAND_INS:
+            if job.plan.length > 1 and attempt < MOST_STAND_INS:
                 stand_in = replacement(job.plan.seed, 0, original, attempt + 1, job.plan.length)
                 again.append((original, stand_in, attempt + 1))
         wanted = again

@@ -8,10 +8,9 @@ from kerasfeed.errors import SceneError
 from kerasfeed.failures import exception_text
 from kerasfeed.load import Job
 from kerasfeed.load.batch import BatchInProgress
-from kerasfeed.load.faults import Faults, replacement
+from kerasfeed.load.faults import MOST_STAND_INS, Faults, replacement
 
 Range = tuple[int, int]
-_MOST_STAND_INS = 16
 
 
 class Mender:
@@ -74,7 +73,7 @@ class Mender:
     def _stand_in(self, batch: BatchInProgress, row: int, index: int) -> int | None:
         original, attempt = batch.replaced.get(row, (index, 0))
         batch.replaced[row] = (original, attempt)
-        while self._plan.length > 1 and attempt < _MOST_STAND_INS:
+        while self._plan.length > 1 and attempt < MOST_STAND_INS:
             attempt += 1
             batch.replaced[row] = (original, attempt)
             drawn = replacement(self._plan.seed, batch.epoch, original, attempt, self._plan.length)
@@ -85,7 +84,7 @@ class Mender:
 
 def _no_stand_in(index: int, error: BaseException) -> SceneError:
     found = SceneError(
-        f"scene {index} failed, and no other scene could be loaded in its place ({_MOST_STAND_INS} were tried, or "
+        f"scene {index} failed, and no other scene could be loaded in its place ({MOST_STAND_INS} were tried, or "
         f"there is none). The last failed with {exception_text(error)}"
     )
     found.__cause__ = error

@@ -3,12 +3,14 @@
 Invariant: decides and words; ends and starts nothing.
 """
 
+import time
 from dataclasses import dataclass
 
 from kerasfeed.load.work import Work
 
 _MOST_AT_START = 3
 _MOST_KILLED_AT_START = 20
+_PATIENCE_AT_START = 30.0  # s; whoever kills others every now and then lets one start in that time
 _MOST_BETWEEN = 20
 
 
@@ -20,7 +22,7 @@ class Death:
         worker: Its name and process id.
         ending: "was killed by SIGKILL", "ended with exit code 7".
         scene: What it was loading, in words; empty when it was between two scenes.
-        peak: Most memory it held, bytes; 0 where unknown.
+        peak: Most memory it was seen to hold, bytes; 0 where unknown. Exact where it is more than this process held.
         stack: Where it was; empty where unknown.
         hung: Whether it was ended for outlasting the timeout.
         started: Whether it had loaded the sequence.
@@ -47,7 +49,7 @@ class Death:
     @property
     def memory(self) -> str:
         """Its peak memory, in words."""
-        return f"; it held at most {self.peak / 1e6:,.0f} MB of memory" if self.peak else ""
+        return f" (its peak memory was {self.peak / 1e6:,.0f} MB)" if self.peak else ""
 
 
 class Deaths:
@@ -56,6 +58,7 @@ class Deaths:
     def __init__(self) -> None:
         self._by_scene: dict[int, int] = {}
         self._at_start = 0
+        self._first_at_start = 0.0
         self._between = 0
 
     def of_scene(self, index: int) -> int:
@@ -75,9 +78,14 @@ class Deaths:
         del self._by_scene[index]
 
     def at_start(self, death: Death) -> bool:
-        """A worker died before it had loaded the sequence; whether that is once too often."""
+        """A worker died before it had loaded the sequence, as did all since one has; whether that is once too often."""
+        now = time.monotonic()
+        if not self._at_start:
+            self._first_at_start = now
         self._at_start += 1
-        return self._at_start >= (_MOST_KILLED_AT_START if death.killed else _MOST_AT_START)
+        if death.killed:
+            return self._at_start >= _MOST_KILLED_AT_START and now - self._first_at_start >= _PATIENCE_AT_START
+        return self._at_start >= _MOST_AT_START
 
     def started(self) -> None:
         """A worker has loaded the sequence."""
@@ -105,7 +113,7 @@ def fatal_text(death: Death, index: int, count: int, timeout: float | None, batc
         index: Index of the scene.
         count: How often it was tried.
         timeout: The feed's, s.
-        batch: The call that loads the batch, for reproduction.
+        batch: The call that loads the batch, for reproduction; empty while the spec is inferred.
     """
     times = "" if count == 1 else f" {count} times, as often as max_failures allows"
     if death.hung:
@@ -118,7 +126,9 @@ def fatal_text(death: Death, index: int, count: int, timeout: float | None, batc
             f"{death.worker} {death.ending} while it loaded {death.scene}{death.memory}. The scene has ended its worker"
             f"{times}. Out of memory shows as SIGKILL, a fault in a compiled library as SIGSEGV."
         )
-    remedy = f"Reproduce it in a Python of its own, for it may end that too: sequence[{index}], or {batch}."
+    remedy = (
+        f"Reproduce it in a Python of its own, for it may end that too: sequence[{index}]{batch and f', or {batch}'}."
+    )
     other = " To go on without such scenes use on_error='replace'"
     return f"{what}{_stack(death)} {remedy}{other}"
 

@@ -59,7 +59,7 @@ def users_part(text: str) -> str:
     """The user's calls in a faulthandler report of all threads: those that the worker's main thread made."""
     for section in text.split("\n\n"):
         lines = [line for line in section.splitlines() if line.startswith("  File ")]  # innermost first
-        if not any(_ENTRY in line for line in lines):
+        if not any(_ENTRY in line and line.endswith(" in main") for line in lines):
             continue
         own = next(number for number, line in enumerate(lines) if _ROOM in line)
         return "\n".join(reversed(lines[: own or 1]))

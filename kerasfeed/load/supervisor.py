@@ -115,6 +115,7 @@ class Supervisor:
         payload = pickle.loads(handle.take(result.payload_bytes)) if result.payload_bytes else None
         if result.status == Status.STARTED:
             handle.started = True
+            handle.look()
             self._deaths.started()
             if len(session.workers) < session.job.workers and session.failure is None:
                 self._watch_worker(session.start_worker(len(session.workers)))
@@ -275,7 +276,7 @@ class Supervisor:
             return [work]
         self._deaths.judged(index)
         epoch, step = (work.batch.epoch, work.batch.step) if isinstance(work, LoadWork) else (None, None)
-        call = "sequence[0]" if step is None else f"kf.load(feed, epoch={epoch}, step={step})"
+        call = "" if step is None else f"kf.load(feed, epoch={epoch}, step={step})"
         kind = SceneTimeoutError if death.hung else WorkerDiedError
         error = kind(fatal_text(death, index, count, policy.timeout, call))
         self._faults.note(index, epoch, step, error)

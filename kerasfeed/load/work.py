@@ -34,13 +34,15 @@ class LoadWork:
 
     def index_at(self, row: int) -> int | None:
         """The scene that a worker is at which has noted `row`; None where that is not known."""
-        if row == MANY and self.stop - self.start == 1:
-            row = self.start
+        row = self._only(row)
         return int(self.batch.slot.view.indices[row]) if self.start <= row < self.stop else None
 
     def scene(self, row: int) -> str:
         """The same in words; empty for none."""
-        return "" if row == NOWHERE else scene_text(self.batch, row)
+        return "" if row == NOWHERE else scene_text(self.batch, self._only(row))
+
+    def _only(self, row: int) -> int:
+        return self.start if row == MANY and self.stop - self.start == 1 else row
 
     def give_up(self, error: BaseException) -> None:
         """Fail whoever waits for it."""

@@ -1,0 +1,384 @@
+"""Workers that die, hang or starve: their work is done by others, and the consumer sees the same batches."""
+
+import os
+import random
+import signal
+import threading
+import time
+import warnings
+
+import numpy as np
+import pytest
+import scenes
+import scenes_faulty as faulty
+
+import kerasfeed as kf
+from kerasfeed.load import watch
+from kerasfeed.load.stacks import users_part
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture
+def feed_of():
+    """Make feeds of processes that the test need not close."""
+    made = []
+
+    def make(sequence, batch_size=8, **arguments):
+        arguments = {"seed": 3, "shuffle": True, "workers": 2, "worker_type": "process", **arguments}
+        made.append(kf.Feed(sequence, batch_size, **arguments))
+        return made[-1]
+
+    yield make
+    for feed in made:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", kf.FeedWarning)
+            feed.close()
+
+
+def _bits(batches):
+    return [[np.asarray(field).tobytes() for field in batch] for batch in batches]
+
+
+def _reference(sequence, epoch=0, **arguments):
+    with kf.Feed(sequence, 8, seed=3, shuffle=True, workers=0, **arguments) as feed:
+        return _bits(feed.epoch(epoch))
+
+
+class Killer:
+    """Kills a random worker of a feed every `seconds`."""
+
+    def __init__(self, feed, seconds=0.2, seed=0):
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(feed, seconds, random.Random(seed)))
+        self.kills = 0
+
+    def _run(self, feed, seconds, rng):
+        while not self._over.wait(seconds):
+            pids = feed.stats().pids
+            if pids:
+                try:
+                    os.kill(rng.choice(pids), signal.SIGKILL)
+                    self.kills += 1
+                except ProcessLookupError:
+                    continue
+
+    def __enter__(self):
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error):
+        self._over.set()
+        self._thread.join()
+
+
+# ---- death
+
+
+@pytest.mark.parametrize("way", faulty.DEADLY)
+@pytest.mark.parametrize("kind", [faulty.Faulty, faulty.FaultyBatches], ids=["scene", "batch"])
+def test_a_worker_that_dies_is_replaced_and_every_batch_is_what_it_was(feed_of, tmp_path, way, kind):
+    sequence = kind(faulty.DEADLY[way], (7, 20, 21), folder=tmp_path, times=2)
+    feed = feed_of(sequence)
+    with pytest.warns(kf.FeedWarning, match=faulty.ENDINGS[way]) as caught:
+        found = [_bits(feed.epoch(epoch)) for epoch in (0, 1)]
+    assert found == [_reference(kind(None, ()), epoch) for epoch in (0, 1)]
+    assert len(caught) == 1
+    assert "feed.stats().respawns counts such deaths" in str(caught[0].message)
+    assert feed.stats().respawns == 6
+    assert not feed.failures
+
+
+@pytest.mark.parametrize("way", faulty.DEADLY)
+def test_a_scene_that_ends_its_worker_again_and_again_is_an_error_that_names_all(feed_of, way):
+    feed = feed_of(faulty.Faulty(faulty.DEADLY[way]), shuffle=False)
+    with pytest.raises(kf.WorkerDiedError) as caught:
+        list(feed.epoch(2))
+    text = str(caught.value)
+    assert faulty.ENDINGS[way] in text
+    assert "while it loaded scene 7 (epoch 2, step 0)" in text
+    assert "has ended its worker 3 times" in text
+    assert "its peak memory was" in text
+    assert "sequence[7], or kf.load(feed, epoch=2, step=0)" in text
+    assert "use on_error='replace'" in text
+    if way == "segfault":
+        assert "in segfault" in text
+    assert [(row.index, row.count) for row in feed.failures] == [(7, 1)]
+
+
+def test_max_failures_says_how_often_a_scene_may_end_its_worker(feed_of, tmp_path):
+    feed = feed_of(faulty.Faulty(faulty.leave, folder=tmp_path, times=3), max_failures=4)
+    with pytest.warns(kf.FeedWarning):
+        assert _bits(feed.epoch(0)) == _reference(scenes.Augmented())
+    feed = feed_of(faulty.Faulty(faulty.leave), max_failures=1)
+    with pytest.raises(kf.WorkerDiedError, match=r"The scene has ended its worker\. Out of memory"):
+        list(feed)
+    assert feed.stats().respawns == 1
+
+
+@pytest.mark.parametrize("on_error", ["replace", "mask", "skip"])
+@pytest.mark.parametrize("kind", [faulty.Faulty, faulty.FaultyBatches], ids=["scene", "batch"])
+def test_a_deadly_scene_is_dealt_with_as_one_that_raises(feed_of, on_error, kind):
+    class Raising(faulty.Faulty):
+        def __getitem__(self, index):
+            if index in self.bad:
+                raise ValueError(index)
+            return super().__getitem__(index)
+
+    bad = (0, 7, 20)
+    feed = feed_of(kind(faulty.segfault, bad), on_error=on_error)
+    with pytest.warns(kf.FeedWarning):
+        found = [_bits(feed.epoch(epoch)) for epoch in range(3)]
+    assert found == [_reference(Raising(None, bad), epoch, on_error=on_error) for epoch in range(3)]
+    assert 9 <= feed.stats().respawns <= 12  # those that read many at a time die once more of each
+    assert [row.index for row in feed.failures] == list(bad)
+
+
+def test_a_feed_goes_on_after_an_error(feed_of):
+    feed = feed_of(faulty.Faulty(faulty.leave), shuffle=False)
+    with pytest.raises(kf.WorkerDiedError):
+        feed[0]
+    with pytest.warns(kf.FeedWarning):
+        found = feed[1]
+    assert found[0].shape == (8, 4, 3)
+
+
+def test_a_whole_fit_completes_while_a_worker_is_killed_every_fifth_of_a_second(feed_of):
+    import keras
+
+    class Seen(keras.callbacks.Callback):
+        def __init__(self):
+            super().__init__()
+            self.losses = []
+
+        def on_train_batch_end(self, batch, logs=None):
+            self.losses.append(logs["loss"])
+
+    def train(feed):
+        keras.utils.set_random_seed(0)
+        model = keras.Sequential([keras.layers.Flatten(), keras.layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(1e-12), "mse")
+        seen = Seen()
+        model.fit(feed, epochs=3, verbose=0, callbacks=[seen])
+        return seen.losses
+
+    sequence = scenes.Slow(400, 0.004)
+    undisturbed = train(feed_of(sequence, 10))
+    feed = feed_of(sequence, 10, max_failures=10, workers=4)
+    with pytest.warns(kf.FeedWarning, match="was killed by SIGKILL"), Killer(feed) as killer:
+        assert train(feed) == undisturbed
+    assert len(undisturbed) == 120
+    assert killer.kills >= 3
+    assert feed.stats().respawns >= 3
+
+
+def _after_a_massacre(feed):
+    for pid in feed.stats().pids:
+        os.kill(pid, signal.SIGKILL)
+    return _bits(feed.epoch(0))
+
+
+def test_workers_killed_between_scenes_cost_nothing(feed_of):
+    feed = feed_of(scenes.Augmented())
+    first = _bits(feed.epoch(0))
+    with pytest.warns(kf.FeedWarning, match="was killed by SIGKILL (between two scenes|while it started)"):
+        found = [_after_a_massacre(feed) for _ in range(3)]
+    assert found == [first] * 3
+    assert 2 <= feed.stats().respawns <= 6
+
+
+def _stopped_beside_a_death(feed):
+    iterator = feed.epoch(0)
+    found = _bits([next(iterator)])
+    stopped, killed = feed.stats().pids
+    os.kill(stopped, signal.SIGSTOP)
+    os.kill(killed, signal.SIGKILL)
+    time.sleep(0.1)
+    os.kill(stopped, signal.SIGCONT)
+    return found + _bits(iterator)
+
+
+def test_a_stopped_worker_that_wakes_after_its_tasks_were_sent_anew_does_no_harm(feed_of):
+    feed = feed_of(scenes.Slow(200, 0.002))
+    expected = _bits(feed.epoch(0))
+    with pytest.warns(kf.FeedWarning):
+        found = [_stopped_beside_a_death(feed) for _ in range(5)]
+    assert found == [expected] * 5
+
+
+def test_memory_that_the_system_refuses_is_the_scene_s_error(feed_of):
+    feed = feed_of(faulty.Faulty(faulty.hold_too_much), on_error="replace")
+    assert sum(len(batch[1]) for batch in feed.epoch(0)) == 37
+    assert "Error" in feed.failures[0].exception
+    assert feed.failures[0].index == 7
+
+
+def test_a_scene_that_dies_while_the_spec_is_inferred_is_tried_again_or_replaced(feed_of, tmp_path):
+    feed = feed_of(faulty.Faulty(faulty.sigkill, (0,), folder=tmp_path, times=2))
+    with pytest.warns(kf.FeedWarning):
+        assert _bits(feed.epoch(0)) == _reference(scenes.Augmented())
+    feed = feed_of(faulty.Faulty(faulty.sigkill, (0,)))
+    with pytest.raises(kf.WorkerDiedError, match=r"scene 0 \(to infer the spec\)"):
+        _ = feed.element_spec
+
+
+class DiesAtStart(scenes.Clouds):
+    def on_worker_begin(self, worker):
+        os._exit(3)
+
+
+def test_workers_that_die_at_start_are_given_up(feed_of):
+    feed = feed_of(DiesAtStart())
+    with pytest.raises(kf.WorkerDiedError, match="ended with exit code 3 before it could load the sequence"):
+        next(iter(feed))
+
+
+def test_a_worker_that_closes_all_its_descriptors_is_replaced(feed_of, tmp_path):
+    feed = feed_of(faulty.Faulty(lambda: os.closerange(3, 256) or time.sleep(60), folder=tmp_path, times=1))
+    with pytest.warns(kf.FeedWarning):
+        assert _bits(feed.epoch(0)) == _reference(scenes.Augmented())
+
+
+def test_a_worker_whose_child_holds_its_socket_is_missed_all_the_same(feed_of, tmp_path):
+    def die_and_leave_a_child():
+        if os.fork() == 0:
+            time.sleep(8)
+            os._exit(0)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    feed = feed_of(faulty.Faulty(die_and_leave_a_child, folder=tmp_path, times=1))
+    with pytest.warns(kf.FeedWarning, match="was killed by SIGKILL"):
+        assert _bits(feed.epoch(0)) == _reference(scenes.Augmented())
+
+
+# ---- hanging
+
+
+@pytest.mark.parametrize("way", [faulty.hang, faulty.hang_in_c], ids=["sleep", "c"])
+def test_a_hung_worker_is_replaced_and_its_scene_tried_again(feed_of, tmp_path, way):
+    feed = feed_of(faulty.Faulty(way, folder=tmp_path, times=1), timeout=0.5)
+    with pytest.warns(kf.FeedWarning, match="was killed by SIGKILL while it loaded scene 7"):
+        assert _bits(feed.epoch(0)) == _reference(scenes.Augmented())
+    assert feed.stats().respawns == 1
+
+
+def test_a_scene_that_always_hangs_is_an_error_with_the_worker_s_stack(feed_of):
+    feed = feed_of(faulty.Faulty(faulty.hang), timeout=0.3, shuffle=False)
+    with pytest.raises(kf.SceneTimeoutError) as caught:
+        list(feed.epoch(0))
+    text = str(caught.value)
+    assert text.startswith("scene 7 (epoch 0, step 0) took longer than timeout=0.3 s 2 times in worker process")
+    assert "scenes_faulty.py" in text
+    assert "in hang" in text
+    assert isinstance(caught.value, TimeoutError)
+
+
+@pytest.mark.parametrize("kind", [faulty.Faulty, faulty.FaultyBatches], ids=["scene", "batch"])
+def test_a_scene_that_always_hangs_can_be_replaced(feed_of, kind):
+    feed = feed_of(kind(faulty.hang), timeout=0.3, on_error="replace")
+    with pytest.warns(kf.FeedWarning):
+        assert len(list(feed.epoch(0))) == 5
+    respawns = feed.stats().respawns
+    assert len(list(feed.epoch(1))) == 5
+    assert feed.stats().respawns == respawns  # known by now, it is not tried again
+    assert feed.failures[0].exception.startswith("SceneTimeoutError: scene 7")
+
+
+def test_many_short_scenes_do_not_add_up_to_a_timeout(feed_of):
+    feed = feed_of(scenes.Slow(60, 0.05), 30, timeout=0.6)
+    assert len(list(feed.epoch(0))) == 2
+    assert feed.stats().respawns == 0
+
+
+def test_a_hung_thread_is_an_error_that_shows_its_stack_and_suggests_processes():
+    over = threading.Event()
+
+    class Waits(scenes.Clouds):
+        def __getitem__(self, index):
+            if index == 7:
+                over.wait(60)
+            return super().__getitem__(index)
+
+    with kf.Feed(Waits(), 8, workers=2, worker_type="thread", timeout=0.3) as feed:
+        with pytest.raises(kf.SceneTimeoutError) as caught:
+            list(feed)
+        text = str(caught.value)
+        assert "scene 7 (epoch 0, step 0) took longer than timeout=0.3 s in worker thread" in text
+        assert "cannot be ended because it is a thread" in text
+        assert "Use worker_type='process'" in text
+        assert "over.wait(60)" in text
+        # Others took over, as many as there were.
+        assert [feed[step][1][0] for step in (1, 2, 3)] == [8, 16, 24]
+        assert feed.failures[0].index == 7
+        over.set()
+        assert feed[0][1].tolist() == list(range(8))
+
+
+@pytest.mark.parametrize(
+    ("workers", "worker_type", "name"),
+    [(0, "auto", "the calling thread"), (1, "thread", "worker thread 0"), (1, "process", "worker process 0")],
+)
+def test_no_default_hangs_in_silence(monkeypatch, workers, worker_type, name):
+    monkeypatch.setattr(watch, "STALL_SECONDS", 1.5)
+    sequence = scenes.Slow(4, 0.0)
+    with kf.Feed(sequence, 2, workers=workers, worker_type=worker_type) as feed:
+        list(feed)
+    sequence.seconds = 4.5
+    with kf.Feed(sequence, 2, workers=workers, worker_type=worker_type) as feed:
+        with pytest.warns(kf.FeedWarning, match=f"no progress for . s: {name}.* is still loading scene 0") as caught:
+            feed[0]
+        assert len(caught) == 1
+        text = str(caught[0].message)
+        assert "scenes.py" in text
+        assert "__getitem__" in text
+        assert "timeout=<seconds>" in text
+
+
+def test_a_warning_that_a_filter_makes_an_error_reaches_the_user_and_loses_nothing(feed_of, tmp_path):
+    feed = feed_of(faulty.Faulty(faulty.leave, folder=tmp_path, times=1))
+    with pytest.raises(kf.FeedWarning):
+        list(feed.epoch(0))
+    assert _bits(feed.epoch(0)) == _reference(scenes.Augmented())
+
+
+# ---- pieces
+
+
+def test_patience_counts_time_at_one_thing_and_hardly_time_in_which_nobody_looked():
+    patience = watch.Patience(1.0)
+    for now, expected in [(0.0, 0.0), (1.0, 1.0), (2.0, 2.0), (100.0, 4.0)]:
+        patience.begin(now)
+        assert patience.look(0, "a") == expected
+    patience.begin(101.0)
+    assert patience.look(0, "b") == 0.0
+    assert patience.look(1, None) == 0.0
+
+
+def test_the_user_s_part_of_a_report_is_what_the_main_thread_was_at():
+    report = """Fatal Python error: Segmentation fault
+
+Thread 0x1 (most recent call first):
+  File "/x/kerasfeed/load/worker.py", line 9 in watch_parent
+
+Current thread 0x2 (most recent call first):
+  File "/home/me/deep.py", line 2 in inner
+  File "/home/me/rooms.py", line 7 in __getitem__
+  File "/x/kerasfeed/load/fill.py", line 1 in fill
+  File "/x/kerasfeed/load/worker.py", line 3 in main
+"""
+    assert users_part(report) == (
+        '  File "/home/me/rooms.py", line 7 in __getitem__\n  File "/home/me/deep.py", line 2 in inner'
+    )
+    assert users_part("nonsense") == ""
+
+
+def test_hoarding_is_warned_of_once_and_harms_nothing():
+    with kf.Feed(scenes.Clouds(400), 4, workers=2, worker_type="thread", max_memory=1 << 15) as feed:
+        with pytest.warns(
+            kf.FeedWarning, match="the consumer keeps so many batches that they fill max_memory"
+        ) as caught:
+            kept = list(feed)
+        assert len(caught) == 1
+        assert [labels.tolist() for _, labels in kept] == [list(range(4 * k, 4 * k + 4)) for k in range(100)]
+        assert feed.stats().copied > 50
+        assert feed.stats().slots * feed.stats().slot_bytes <= 1 << 15
