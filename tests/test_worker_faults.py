@@ -1,7 +1,6 @@
 """Workers that die, hang or starve: their work is done by others, and the consumer sees the same batches."""
 
 import os
-import random
 import signal
 import threading
 import time
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 import scenes
 import scenes_faulty as faulty
+from killer import Killer
 
 import kerasfeed as kf
 from kerasfeed.load import watch
@@ -43,33 +43,6 @@ def _bits(batches):
 def _reference(sequence, epoch=0, **arguments):
     with kf.Feed(sequence, 8, seed=3, shuffle=True, workers=0, **arguments) as feed:
         return _bits(feed.epoch(epoch))
-
-
-class Killer:
-    """Kills a random worker of a feed every `seconds`."""
-
-    def __init__(self, feed, seconds=0.2, seed=0):
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run, args=(feed, seconds, random.Random(seed)))
-        self.kills = 0
-
-    def _run(self, feed, seconds, rng):
-        while not self._over.wait(seconds):
-            pids = feed.stats().pids
-            if pids:
-                try:
-                    os.kill(rng.choice(pids), signal.SIGKILL)
-                    self.kills += 1
-                except ProcessLookupError:
-                    continue
-
-    def __enter__(self):
-        self._thread.start()
-        return self
-
-    def __exit__(self, *error):
-        self._over.set()
-        self._thread.join()
 
 
 # ---- death
