@@ -73,7 +73,11 @@ class Session:
         self._next_number = 0
         self._work: dict[int, _Load | _Probe] = {}
         self._bulletin = Bulletin.create(job.workers)
-        self._arena = Arena(shared=True)
+        try:
+            self._arena = Arena(shared=True)
+        except BaseException:
+            self._bulletin.close()
+            raise
         try:
             self._bulletin.post(Topic.START, Start(tuple(sys.path), job.workers, job.plan.seed, job.plan.length))
             self.post_sequence()

@@ -1,7 +1,11 @@
 """Start and end a worker process.
 
 Invariant: a worker is a new interpreter (`sys.executable`), never a fork of this process and never a second run of the
-user's main module. It inherits exactly the descriptors named here.
+user's main module. It inherits exactly the descriptors named here, and hands none of them on.
+
+On Linux the kernel kills a worker whose parent is gone, whatever the worker is at, even a scene that holds the GIL in
+compiled code. The kernel means the thread that started it, not the process, so each worker is started by a thread of
+its own, its keeper, which lives exactly as long as the worker.
 """
 
 import os
@@ -9,7 +13,10 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,9 +32,16 @@ _THREAD_VARIABLES = (
     "BLIS_NUM_THREADS",
     "VECLIB_MAXIMUM_THREADS",
 )
-# Before other packages, so that it is this kerasfeed, and after the standard library.
 _COMMAND = """
-import sys
+import os, sys
+if sys.platform == "linux":
+    import ctypes
+    ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG, SIGKILL
+if os.getppid() != {parent}:  # it died before the line above
+    os._exit(0)
+for fd in {descriptors}:  # a process that a scene starts must not hold the pipes open
+    os.set_inheritable(fd, False)
+# Before other packages, so that it is this kerasfeed, and after the standard library.
 packages = [n for n, path in enumerate(sys.path) if path.endswith("-packages")]
 sys.path.insert(packages[0] if packages else len(sys.path), {root!r})
 from kerasfeed.load.worker import main
@@ -44,12 +58,14 @@ class WorkerHandle:
         process: The process.
         link: Socket on which its payloads arrive, non-blocking; its end of file means that the process is gone.
         inbox: Payload bytes received and not yet claimed by a result.
+        keeper: Thread that ends with the process, after it has ended the link.
     """
 
     number: int
     process: subprocess.Popen[bytes]
     link: socket.socket
     inbox: bytearray
+    keeper: threading.Thread
 
     def receive(self) -> bool:
         """Move what has arrived into the inbox; returns False at the end of file."""
@@ -65,9 +81,15 @@ class WorkerHandle:
             self.inbox.extend(data)
 
     def take(self, nbytes: int) -> bytes:
-        """The next payload, `nbytes` long; a result has announced it, so all of it has been sent."""
+        """The next payload, `nbytes` long; a result has announced it, so all of it has been sent.
+
+        Raises:
+            ValueError: It has not.
+        """
         if len(self.inbox) < nbytes:
             self.receive()
+        if not 0 <= nbytes <= len(self.inbox):
+            raise ValueError(f"a result announced a payload of {nbytes} bytes, of which {len(self.inbox)} have come")
         payload = bytes(self.inbox[:nbytes])
         del self.inbox[:nbytes]
         return payload
@@ -86,6 +108,69 @@ class WorkerHandle:
             return f"was killed by signal {-code}"
 
 
+class _Keeper(threading.Thread):
+    """Starts one worker process and waits for its end; see the module's invariant."""
+
+    def __init__(self, number: int, count: int, fds: tuple[int, int, int, int]) -> None:
+        super().__init__(name=f"kerasfeed-keeper-{number}", daemon=True)
+        self.ours, self._theirs = socket.socketpair()
+        self.started: Future[subprocess.Popen[bytes]] = Future()
+        self._number = number
+        self._count = count
+        self._fds = fds
+        self._abandoned = False
+
+    def abandon(self) -> None:
+        """Nobody will own the worker: have it end by itself, if it was started."""
+        self._abandoned = True
+        if self.ident is None:  # nor was this thread
+            self.ours.close()
+            self._theirs.close()
+        else:
+            with suppress(OSError):  # closed, where there is no worker
+                self.ours.shutdown(socket.SHUT_RDWR)
+
+    def run(self) -> None:
+        try:
+            process = self._start()
+        except BaseException as error:  # noqa: BLE001 - raised where the worker was asked for
+            self.ours.close()
+            self.started.set_exception(error)
+            return
+        self.started.set_result(process)
+        if sys.platform == "linux":
+            try:
+                # Not reaped: the process id stays the worker's until its owner has asked how it ended.
+                os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+            except ChildProcessError:
+                pass  # the owner has asked
+            # The end of file would not come by itself where a process that the worker left, or a fork of this one,
+            # holds the other end.
+            self.ours.shutdown(socket.SHUT_RDWR)
+        if self._abandoned:
+            process.wait()
+            self.ours.close()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        # Inherited: Ctrl-C must not kill a worker that has not yet come so far as to ignore it.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        fds = (*self._fds[:2], self._theirs.fileno(), *self._fds[2:])
+        try:
+            arguments = ", ".join(map(str, (self._number, self._count, *fds)))
+            command = _COMMAND.format(
+                parent=os.getpid(), descriptors=fds, root=str(Path(kerasfeed.__file__).parents[1]), arguments=arguments
+            )
+            threads = str(max(1, cores() // self._count))
+            return subprocess.Popen(
+                [sys.executable, "-P", "-c", command],  # -P: a struct.py in the working directory is not ours
+                stdin=subprocess.DEVNULL,
+                pass_fds=fds,
+                env={**dict.fromkeys(_THREAD_VARIABLES, threads), **os.environ},
+            )
+        finally:
+            self._theirs.close()
+
+
 def start_worker(
     number: int, count: int, *, task_fd: int, result_fd: int, slots_fd: int, bulletin_fd: int
 ) -> WorkerHandle:
@@ -96,31 +181,15 @@ def start_worker(
     """
     if not sys.executable:
         raise OSError("sys.executable is empty, so no worker process can be started; use worker_type='thread'")
-    ours, theirs = socket.socketpair()
+    keeper = _Keeper(number, count, (task_fd, result_fd, slots_fd, bulletin_fd))
     try:
-        arguments = (number, count, task_fd, result_fd, theirs.fileno(), slots_fd, bulletin_fd)
-        root = str(Path(kerasfeed.__file__).parents[1])
-        command = _COMMAND.format(root=root, arguments=", ".join(map(str, arguments)))
-        threads = str(max(1, cores() // count))
-        environment = {**dict.fromkeys(_THREAD_VARIABLES, threads), **os.environ}
-        # Inherited: Ctrl-C must not kill a worker that has not yet come so far as to ignore it.
-        previous = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        try:
-            process = subprocess.Popen(
-                [sys.executable, "-P", "-c", command],  # -P: a struct.py in the working directory is not ours
-                stdin=subprocess.DEVNULL,
-                pass_fds=(task_fd, result_fd, theirs.fileno(), slots_fd, bulletin_fd),
-                env=environment,
-            )
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, previous)
+        keeper.start()
+        process = keeper.started.result()
     except BaseException:
-        ours.close()
+        keeper.abandon()
         raise
-    finally:
-        theirs.close()
-    ours.setblocking(False)
-    return WorkerHandle(number, process, ours, bytearray())
+    keeper.ours.setblocking(False)
+    return WorkerHandle(number, process, keeper.ours, bytearray(), keeper)
 
 
 def end_workers(handles: list[WorkerHandle], *, grace: float) -> None:
@@ -132,4 +201,6 @@ def end_workers(handles: list[WorkerHandle], *, grace: float) -> None:
         except subprocess.TimeoutExpired:
             handle.process.kill()
             handle.process.wait()
+        if handle.keeper is not threading.current_thread():  # as where the collector drops a feed there
+            handle.keeper.join()  # it uses the link
         handle.link.close()
