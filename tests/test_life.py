@@ -176,6 +176,32 @@ def test_a_process_that_a_scene_starts_holds_nothing_of_the_feed(tmp_path):
     assert others == ["False", "False"]
 
 
+def test_a_loader_that_finds_no_descriptor_left_leaves_those_it_got(tmp_path):
+    program = launch(
+        tmp_path,
+        BEGIN
+        + """
+    import gc, resource
+    def count():
+        gc.collect()  # an error refers to what it came from
+        return len(os.listdir("/proc/self/fd"))
+    make().close()
+    before, limits, started = count(), resource.getrlimit(resource.RLIMIT_NOFILE), 0
+    for more in range(40):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (before - 1 + more, limits[1]))
+        try:
+            make().close()
+            started += 1
+        except OSError as error:
+            assert "Too many open files" in str(error)
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        assert count() == before, more
+    print(0 < started < 40)
+    """,
+    )
+    assert finish(program) == "True\n"
+
+
 # ---- the program is interrupted
 
 INTERRUPTED = """
