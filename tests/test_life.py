@@ -406,7 +406,6 @@ ENDS = {
             time.sleep(0.001)
     for feed, _ in feeds:
         threading.Thread(target=read, args=(feed,)).start()
-        threading.Thread(target=read, args=(feed,), daemon=True).start()
     print('end')
     """,
     "while only daemon threads read": """
