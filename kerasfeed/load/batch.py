@@ -7,6 +7,7 @@ lowest row is reported, whatever order the workers met them in.
 
 import itertools
 import math
+import os
 from concurrent.futures import Future, InvalidStateError
 from functools import partial
 from typing import Any
@@ -48,8 +49,9 @@ class Pace:
         return [(start, min(start + length, rows)) for start in range(0, rows, length)]
 
 
-def _skip_if_cancelled(slot: Slot, serial: int, future: Future[Any]) -> None:
-    if future.cancelled():
+def _skip_if_cancelled(slot: Slot, serial: int, owner: int, future: Future[Any]) -> None:
+    # A fork of the owner shares the slot's memory with it, and cancels what it has inherited as it ends.
+    if future.cancelled() and os.getpid() == owner:
         slot.view.control[0] = serial
 
 
@@ -90,7 +92,7 @@ class BatchInProgress:
         self.failure_row = rows
         self.future: Future[Any] = Future()
         # Not a bound method: a cycle of batch and future would keep slots leased until the collector runs.
-        self.future.add_done_callback(partial(_skip_if_cancelled, slot, self.serial))
+        self.future.add_done_callback(partial(_skip_if_cancelled, slot, self.serial, os.getpid()))
 
     def add(self, start: int, stop: int, beside: Beside) -> bool:
         """Account for rows [start, stop); True when none is missing."""
@@ -113,11 +115,11 @@ class BatchInProgress:
 
     def give_up(self, error: BaseException) -> None:
         """Fail the future at once and have workers skip what is left; the slot is settled when they have."""
-        self.slot.view.control[0] = self.serial
         try:
             self.future.set_exception(error)
         except InvalidStateError:
             pass  # settled or cancelled meanwhile
+        self.slot.view.control[0] = self.serial
 
     def settle(self, pool: SlotPool) -> bool:
         """Deliver the batch, or its failure; returns whether it had to be copied out of its slot."""

@@ -82,8 +82,12 @@ class Bulletin:
     def create(cls, workers: int) -> "Bulletin":
         """A new bulletin for `workers` workers."""
         fd = anonymous_file("kerasfeed-bulletin")
-        os.ftruncate(fd, align(_LINE * (len(Topic) + workers), _PAGE))
-        return cls(fd, workers)
+        try:
+            os.ftruncate(fd, align(_LINE * (len(Topic) + workers), _PAGE))
+            return cls(fd, workers)
+        except BaseException:
+            os.close(fd)
+            raise
 
     def post(self, topic: Topic, value: Any) -> int:
         """Replace what stands under `topic`; returns its new version.

@@ -94,6 +94,8 @@ class Task(NamedTuple):
             raise ValueError(f"a task has {TASK_BYTES} bytes, received {len(record)}")
         task = cls(*_TASK.unpack(record))
         Kind(task.kind)
+        if min(task) < 0:
+            raise ValueError(f"a task holds no negative numbers, received {task}")
         return task
 
 

@@ -27,9 +27,15 @@ class Pipes:
 
     def __init__(self) -> None:
         self._waiting: deque[bytes] = deque()
-        self.task_out, self.task_in = os.pipe()
-        self.result_out, self.result_in = os.pipe()
-        self.wake_out, self._wake_in = os.pipe()
+        made: list[int] = []
+        try:
+            for _ in range(3):
+                made += os.pipe()
+        except OSError:  # too many open files
+            for fd in made:
+                os.close(fd)
+            raise
+        self.task_out, self.task_in, self.result_out, self.result_in, self.wake_out, self._wake_in = made
         for fd in (self.task_in, self._wake_in, self.wake_out):
             os.set_blocking(fd, False)
         if sys.platform == "linux":

@@ -94,6 +94,7 @@ class ProcessLoader(Loader):
 
     def refresh(self, change: Callable[[], None]) -> None:
         """See `Loader.refresh`."""
+        refuse_after_fork(self._owner)
         with self._lock:
             sessions = list(self._sessions)
         for session in sessions:
@@ -104,6 +105,8 @@ class ProcessLoader(Loader):
 
     def close(self) -> None:
         """See `Loader.close`."""
+        if os.getpid() != self._owner:
+            return  # another thread may have held the lock at the fork
         with self._lock:
             self._closed = True
             _close_all(self._sessions)

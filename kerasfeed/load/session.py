@@ -12,6 +12,7 @@ import os
 import sys
 import threading
 from concurrent.futures import Future
+from contextlib import ExitStack
 from typing import Any
 
 from kerasfeed.costs import ReadCost
@@ -20,12 +21,13 @@ from kerasfeed.load import Job
 from kerasfeed.load.batch import BatchInProgress, Pace
 from kerasfeed.load.bulletin import Bulletin, Topic
 from kerasfeed.load.faults import Faults
+from kerasfeed.load.handle import WorkerHandle, end_workers
 from kerasfeed.load.infer import Probe, layout_for, probe_scenes
 from kerasfeed.load.mend import Mender
 from kerasfeed.load.messages import Kind, Start, Task
 from kerasfeed.load.pipes import Pipes
 from kerasfeed.load.slots import Arena, SlotPool
-from kerasfeed.load.spawn import WorkerHandle, end_workers, start_worker
+from kerasfeed.load.spawn import start_worker
 from kerasfeed.load.stacks import Stacks
 from kerasfeed.load.supervisor import Supervisor
 from kerasfeed.load.work import LoadWork, ProbeWork, Work
@@ -70,16 +72,17 @@ class Session:
         self.work: dict[int, Work] = {}
         self._owner = os.getpid()
         self._last_number = 0
-        self.bulletin = Bulletin.create(job.workers)
-        self._arena = Arena(shared=True)
-        self.stacks = Stacks()
-        try:
+        with ExitStack() as undo:  # each takes a descriptor, and there may be none left
+            self.bulletin = Bulletin.create(job.workers)
+            undo.callback(self.bulletin.close)
+            self._arena = Arena(shared=True)
+            undo.callback(self._arena.close)
+            self.stacks = Stacks()
+            undo.callback(self.stacks.close)
             self.bulletin.post(Topic.START, Start(tuple(sys.path), job.workers, job.plan.seed, job.plan.length))
             self.post_sequence()
             self.pipes = Pipes()
-        except BaseException:
-            self._close_files()
-            raise
+            undo.pop_all()
         self._supervisor = Supervisor(self)
         started = False
         try:
@@ -253,9 +256,6 @@ class Session:
         dead = self.failure is not None and not isinstance(self.failure, FeedClosedError)
         end_workers(self.workers, grace=0.2 if dead else _GRACE)
         self.pipes.close()
-        self._close_files()
-
-    def _close_files(self) -> None:
         self.bulletin.close()
         self._arena.close()
         self.stacks.close()

@@ -139,12 +139,20 @@ class SlotPool:
             FeedClosedError: The pool was closed while waiting.
         """
         while not self._closed:
-            with self._lock:
-                slot = self._take()
+            slot = None
+            try:
+                with self._lock:
+                    slot = self._take()
+                    if slot is not None:
+                        self._in_flight += 1
+                    else:
+                        self._starving = True
+            except BaseException:  # Ctrl-C, perhaps as the lock is given back
                 if slot is not None:
-                    self._in_flight += 1
-                    return slot
-                self._starving = True
+                    self.release(slot)
+                raise
+            if slot is not None:
+                return slot
             try:
                 self._returned.get(timeout=0.05)  # a bound, in case the slot came back just before we starved
             except queue.Empty:
@@ -171,10 +179,12 @@ class SlotPool:
         count = max(1, min(max(2, self.total), self.limit - self.total))
         nbytes = self.layout.nbytes
         memory, segment_offset = self._arena.grow(count * nbytes)
-        for number in range(count):
-            view = SlotView(self.layout, memory, number * nbytes)
-            self._cold.append(Slot(memory, segment_offset, number * nbytes, view))
-        self.total += count
+        made = [
+            Slot(memory, segment_offset, offset, SlotView(self.layout, memory, offset))
+            for offset in range(0, count * nbytes, nbytes)
+        ]
+        self.total += count  # with the next line, or Ctrl-C in between would leave slots that nobody counts
+        self._cold.extend(made)
 
     def _trim(self) -> None:
         # Slots that stayed free through all the last acquisitions are more than the consumer needs.

@@ -16,10 +16,10 @@ from kerasfeed.errors import FeedWarning, KerasfeedError, SceneTimeoutError, Wor
 from kerasfeed.load import watch
 from kerasfeed.load.failure import Failure, Place, from_failure
 from kerasfeed.load.fill import MANY
+from kerasfeed.load.handle import WorkerHandle
 from kerasfeed.load.infer import Probe
 from kerasfeed.load.messages import Result, Status, Wasteful
 from kerasfeed.load.obituary import Death, Deaths, fatal_text, respawn_text, start_text
-from kerasfeed.load.spawn import WorkerHandle
 from kerasfeed.load.work import LoadWork, ProbeWork, Work
 
 if TYPE_CHECKING:
@@ -111,22 +111,26 @@ class Supervisor:
 
     def _handle(self, result: Result) -> None:
         session = self._session
-        handle = session.workers[result.worker]
+        if not 0 <= result.worker < len(session.workers):
+            raise ValueError(f"{result} came from a worker that does not exist")
+        status, handle = Status(result.status), session.workers[result.worker]
         payload = pickle.loads(handle.take(result.payload_bytes)) if result.payload_bytes else None
-        if result.status == Status.STARTED:
+        if status == Status.STARTED:
             handle.started = True
             handle.look()
             self._deaths.started()
             if len(session.workers) < session.job.workers and session.failure is None:
                 self._watch_worker(session.start_worker(len(session.workers)))
             return
-        if result.status == Status.NOT_STARTED:
+        if status == Status.NOT_STARTED:
             session.fail(_start_error(handle, payload))
             return
         work = session.work.get(result.number)
         if work is None:  # sent anew before this came, or given up
             return
-        if result.status == Status.RETURNED:
+        if isinstance(payload, Failure) != (status == Status.FAILED):
+            raise ValueError(f"{result} came with a payload of type {type(payload).__name__}")
+        if status == Status.RETURNED:
             session.swap(result.number, [work])
         elif isinstance(work, ProbeWork):
             session.swap(result.number, [])
@@ -150,6 +154,8 @@ class Supervisor:
             error = from_failure(payload, Place(indices, batch.epoch, batch.step, _name(handle), payload.method))
             self._faults.note(payload.index, batch.epoch, batch.step, error)
             return self._mend(work, payload.row, error)
+        if result.status == Status.CANCELLED and not batch.future.done():
+            raise ValueError(f"{result} came for a batch that somebody waits for")
         if batch.add(work.start, work.stop, payload or {}):
             session.settle(batch)
         if result.status == Status.DONE:
@@ -217,7 +223,7 @@ class Supervisor:
             held = {session.bulletin.worker_line(each.number)[0] - 1 for each in living}
             suspects = session.work.keys() - held
         self._handle_last_results()  # after the notes were read: a worker reports before it takes its note back
-        handle.link.close()
+        handle.close()
         if session.has_ended():
             return
         line = session.bulletin.worker_line(handle.number)

@@ -349,12 +349,15 @@ class ThreadLoader(Loader):
 
     def refresh(self, change: Callable[[], None]) -> None:
         """See `Loader.refresh`; the threads read the sequence itself."""
+        refuse_after_fork(self._owner)
         for session in list(self._sessions):
             session.wait_until_idle()
         change()
 
     def close(self) -> None:
         """See `Loader.close`."""
+        if os.getpid() != self._owner:
+            return  # another thread may have held the lock at the fork
         with self._lock:
             self._closed = True
         _close_all(self._sessions)

@@ -1,0 +1,246 @@
+"""Broken messages between parent and workers are errors: nobody crashes, hangs, or delivers rows never written."""
+
+import os
+import random
+import subprocess
+import sys
+from contextlib import suppress
+
+import numpy as np
+import pytest
+import scenes
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kerasfeed.errors import KerasfeedError
+from kerasfeed.load import Job
+from kerasfeed.load.bulletin import Bulletin, Topic
+from kerasfeed.load.handle import end_workers
+from kerasfeed.load.layout import Layout
+from kerasfeed.load.messages import (
+    PIPE_BUF,
+    RESULT_BYTES,
+    TASK_BYTES,
+    Kind,
+    Result,
+    Start,
+    Status,
+    Task,
+    decode_results,
+)
+from kerasfeed.load.pipes import Pipes
+from kerasfeed.load.processes import ProcessLoader
+from kerasfeed.load.slots import Arena
+from kerasfeed.load.spawn import start_worker
+from kerasfeed.load.stacks import Stacks
+from kerasfeed.plan import Plan
+from kerasfeed.spec import describe, merge
+
+pytestmark = pytest.mark.timeout(60)
+EXAMPLES = int(100 * float(os.environ.get("KERASFEED_TEST_EXAMPLES", "1")))
+integers = st.integers(-(1 << 63), (1 << 63) - 1)
+
+
+@settings(max_examples=EXAMPLES)
+@given(st.binary(max_size=3 * TASK_BYTES))
+def test_any_bytes_are_a_task_or_a_value_error(record):
+    with suppress(ValueError):
+        assert Task.decode(record).encode() == record
+        assert record[0] in set(Kind)
+
+
+@settings(max_examples=EXAMPLES)
+@given(st.binary(max_size=5 * RESULT_BYTES))
+def test_any_bytes_are_results_or_a_value_error(data):
+    with suppress(ValueError):
+        assert len(decode_results(data)) * RESULT_BYTES == len(data)
+
+
+def test_a_record_is_written_whole_by_the_kernel():
+    assert max(TASK_BYTES, RESULT_BYTES) <= PIPE_BUF
+
+
+# ---- to the parent
+
+NUMBER = -7  # stands for the number of a task in flight
+BROKEN_RESULTS = {
+    "truncated": b"x" * (RESULT_BYTES - 1),
+    "one byte": b"\0",
+    "an unknown worker": Result(Status.DONE, NUMBER, 99, 0, 0.1),
+    "a worker of negative number": Result(Status.DONE, NUMBER, -1, 0, 0.1),
+    "an unknown status": Result(77, NUMBER, 0, 0, 0.1),
+    "a failure without a payload": Result(Status.FAILED, NUMBER, 0, 0, 0.0),
+    "cancelled though nobody cancelled": Result(Status.CANCELLED, NUMBER, 0, 0, 0.0),
+    "a payload that never came": Result(Status.DONE, NUMBER, 0, 1 << 20, 0.1),
+    "a payload of negative size": Result(Status.DONE, NUMBER, 0, -5, 0.1),
+    "a worker that says it did not start": Result(Status.NOT_STARTED, -1, 0, 0, 0.0),
+}
+PAYLOADS = {
+    "a payload that is no pickle": b"not a pickle",
+    "a payload cut short": b"\x80\x05\x95",
+    "a payload of another kind": b"\x80\x05K\x07.",  # the integer 7
+}
+
+
+def _loader():
+    return ProcessLoader(Job(scenes.Slow(37, 0.05), Plan(37, 8), 2, 1 << 30, 4))
+
+
+def _await_error_then_go_on(loader, futures):
+    """Every future ends with the right batch or an error, at least one with an error; then the loader goes on."""
+    errors = 0
+    for step, future in enumerate(futures):
+        try:
+            points, labels = future.result(timeout=20)
+        except KerasfeedError:
+            errors += 1
+        else:
+            expected = np.arange(8 * step, min(37, 8 * step + 8))
+            assert labels.tolist() == expected.tolist()
+            assert (points[:, 0, 0] == 100 * expected).all()
+    assert errors
+    with suppress(KerasfeedError):  # the session may be found failed only now
+        loader.submit(0, 0).result(timeout=20)
+    assert loader.submit(0, 2).result(timeout=20)[1].tolist() == list(range(16, 24))
+    loader.close()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("name", BROKEN_RESULTS)
+def test_a_broken_result_is_an_error_and_the_loader_goes_on(name):
+    record = BROKEN_RESULTS[name]
+    loader = _loader()
+    try:
+        session, _ = loader._ready()
+        futures = [loader.submit(0, step) for step in range(5)]
+        if isinstance(record, Result):
+            number = max(session.work) if record.number == NUMBER else record.number
+            record = record._replace(number=number).encode()
+        os.write(session.pipes.result_in, record)
+        _await_error_then_go_on(loader, futures)
+    finally:
+        loader.close()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("name", PAYLOADS)
+def test_a_broken_payload_is_an_error_and_the_loader_goes_on(name):
+    loader = _loader()
+    session, _ = loader._ready()
+    futures = [loader.submit(0, step) for step in range(5)]
+    payload = PAYLOADS[name]
+    session.workers[0].inbox.extend(payload)
+    os.write(session.pipes.result_in, Result(Status.DONE, max(session.work), 0, len(payload), 0.1).encode())
+    _await_error_then_go_on(loader, futures)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_random_records_neither_hang_nor_crash_the_parent():
+    chance = random.Random(6)
+    for _ in range(5):
+        loader = _loader()
+        session, _ = loader._ready()
+        futures = [loader.submit(0, step) for step in range(5)]
+        for _ in range(20):
+            with suppress(OSError):  # the session has failed and closed it
+                os.write(session.pipes.result_in, chance.randbytes(chance.choice([7, RESULT_BYTES, 3 * RESULT_BYTES])))
+        for future in futures:
+            with suppress(KerasfeedError):
+                future.result(timeout=20)
+        loader.close()
+
+
+# ---- to a worker
+
+
+class Worker:
+    """A real worker process, and the ends of its pipes."""
+
+    def __init__(self):
+        self.arena, self.bulletin, self.pipes = Arena(shared=True), Bulletin.create(1), Pipes()
+        self.stacks = Stacks()
+        sequence = scenes.Clouds()
+        self.layout = Layout(merge([(0, describe(sequence[0]))]), 8, True, (48, 8))
+        self.bulletin.post(Topic.START, Start(tuple(sys.path), 1, 0, 37))
+        self.bulletin.post(Topic.SEQUENCE, sequence)
+        self.bulletin.post(Topic.LAYOUT, self.layout)
+        _, self.offset = self.arena.grow(2 * self.layout.nbytes)
+        self.handle = start_worker(
+            0, 1, task_fd=self.pipes.task_out, result_fd=self.pipes.result_in,
+            slots_fd=self.arena.fd, bulletin_fd=self.bulletin.fd, stacks_fd=self.stacks.fd,
+        )  # fmt: skip
+        assert self.pipes.results()[0].status == Status.STARTED
+
+    def task(self, **changes):
+        good = Task(Kind.LOAD, 3, 1, self.offset, 2 * self.layout.nbytes, 0, 0, 0, 0, 8, 1)
+        return good._replace(**changes).encode()
+
+    def close(self):
+        self.pipes.close_tasks()
+        end_workers([self.handle], grace=0.0)
+        self.pipes.close()
+        self.bulletin.close()
+        self.arena.close()
+        self.stacks.close()
+        del self.bulletin, self.arena, self.handle  # pytest keeps this object until the leaks are counted
+
+
+@pytest.fixture
+def worker():
+    made = Worker()
+    yield made
+    made.close()
+
+
+def _exit_code(worker):
+    try:
+        return worker.handle.process.wait(timeout=10)
+    except subprocess.TimeoutExpired:
+        return "it goes on"
+
+
+BROKEN_TASKS = {
+    "truncated": lambda worker: worker.task()[:-1],
+    "one byte": lambda worker: b"x",
+    "an unknown kind": lambda worker: worker.task(kind=9),
+    "a slot beyond the file": lambda worker: worker.task(segment_offset=1 << 30),
+    "a segment larger than the file": lambda worker: worker.task(segment_bytes=1 << 40),
+    "a segment of negative size": lambda worker: worker.task(segment_bytes=-4096),
+    "a segment off the page": lambda worker: worker.task(segment_offset=17),
+    "a slot beyond its segment": lambda worker: worker.task(slot_offset=1 << 20),
+    "a slot before its segment": lambda worker: worker.task(slot_offset=-8192),
+    "random": lambda worker: random.Random(1).randbytes(TASK_BYTES),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN_TASKS)
+def test_a_broken_task_ends_the_worker_with_an_exception(worker, name):
+    os.write(worker.pipes.task_in, BROKEN_TASKS[name](worker))
+    assert _exit_code(worker) == 1
+
+
+WRONG_TASKS = {
+    "an index beyond the sequence": {"kind": Kind.PROBE, "start": 1 << 40},
+    "rows beyond the slot": {"start": 100, "stop": 900},
+    "rows that end before they begin": {"start": 8, "stop": 2},
+    "negative rows": {"start": -5, "stop": -1},
+}
+
+
+@pytest.mark.parametrize("name", WRONG_TASKS)
+def test_a_wrong_task_is_answered_or_ends_the_worker_without_a_fault(worker, name):
+    os.write(worker.pipes.task_in, worker.task(**WRONG_TASKS[name]))
+    os.write(worker.pipes.task_in, worker.task(kind=Kind.STOP))
+    assert _exit_code(worker) in (0, 1)
+
+
+def test_a_worker_heeds_nothing_that_comes_over_its_link_and_ends_with_it(worker):
+    worker.handle.link.send(b"garbage" * 1000)
+    os.write(worker.pipes.task_in, worker.task())
+    assert worker.pipes.results()[0].status == Status.DONE
+    worker.handle.link.shutdown(2)
+    assert worker.handle.process.wait(timeout=5) == 0
+
+
+def test_the_link_of_a_worker_is_one_of_an_anonymous_pair(worker):
+    assert worker.handle.link.getsockname() == worker.handle.link.getpeername() == ""

@@ -1,0 +1,79 @@
+"""Nothing is unpickled but what this program, or a worker that it started, wrote; no socket has a name."""
+
+import ast
+from pathlib import Path
+
+import kerasfeed
+
+PACKAGE = Path(kerasfeed.__file__).parent
+LOADS = {"load", "loads", "Unpickler"}
+PICKLES = {"pickle", "cloudpickle", "_pickle", "dill", "joblib", "marshal", "shelve"}
+# Where something is unpickled, and whose bytes they are.
+ALLOWED = {
+    "load/bulletin.py": "the parent's posts, in a memory file without a path, inherited by the worker",
+    "load/failure.py": "an exception that the worker itself has just pickled, and one that came over its socket pair",
+    "load/session.py": "payloads of a worker, over the socket pair that it inherited",
+}
+NETWORK = {"bind", "listen", "accept", "connect", "connect_ex", "create_server", "create_connection", "sendto"}
+
+
+def _calls(path):
+    """(object, attribute) of every call, for example ("pickle", "loads"); the object is "" for a bare name."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call):
+            if isinstance(node.func, ast.Attribute):
+                yield ast.unparse(node.func.value), node.func.attr
+            elif isinstance(node.func, ast.Name):
+                yield "", node.func.id
+
+
+def _imported_from(path, modules):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in modules:
+            yield from (alias.name for alias in node.names)
+
+
+def _rooms():
+    return {path.relative_to(PACKAGE).as_posix(): path for path in PACKAGE.rglob("*.py")}
+
+
+def test_pickles_are_loaded_only_from_memory_shared_with_a_worker_and_from_its_socket_pair():
+    found = {
+        room
+        for room, path in _rooms().items()
+        for where, name in _calls(path)
+        if where in PICKLES & {where} and name in LOADS
+    }
+    assert found == set(ALLOWED)
+
+
+def test_no_unpickling_function_is_imported_under_another_name():
+    for room, path in _rooms().items():
+        assert not set(_imported_from(path, PICKLES)) & LOADS, room
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                assert not [a for a in node.names if a.name.split(".")[0] in PICKLES and a.asname], room
+            elif isinstance(node, ast.keyword) and node.arg == "allow_pickle":
+                assert ast.unparse(node.value) == "False", room
+
+
+def test_numpy_and_hdf5_files_are_not_unpickled_either():
+    for room, path in _rooms().items():
+        assert not [call for call in _calls(path) if call in {("np", "load"), ("numpy", "load")}], room
+
+
+def test_no_socket_is_bound_connected_or_listened_to():
+    for room, path in _rooms().items():
+        assert not [(where, name) for where, name in _calls(path) if name in NETWORK], room
+
+
+def test_every_socket_is_one_of_a_pair_or_inherited():
+    made = {
+        (room, f"{where}.{name}")
+        for room, path in _rooms().items()
+        for where, name in _calls(path)
+        if where == "socket"
+    }
+    assert made == {("load/spawn.py", "socket.socketpair"), ("load/worker.py", "socket.socket")}
+    worker = (PACKAGE / "load/worker.py").read_text()
+    assert "socket.socket(fileno=link_fd)" in worker
