@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from kerasfeed.order import Shuffled as Shuffled
     from kerasfeed.readers.hdf5 import HDF5File as HDF5File
     from kerasfeed.readers.rechunk import rechunk as rechunk
+    from kerasfeed.reproduce import load as load
     from kerasfeed.scene import SceneSequence as SceneSequence
     from kerasfeed.spec import ArraySpec as ArraySpec
 
@@ -41,6 +42,7 @@ _ROOM_OF = {
     "Shuffled": "kerasfeed.order",
     "SpecError": "kerasfeed.errors",
     "WorkerDiedError": "kerasfeed.errors",
+    "load": "kerasfeed.load",
     "rechunk": "kerasfeed.readers.rechunk",
 }
 
@@ -50,7 +52,8 @@ __all__ = ["__version__", *sorted(_ROOM_OF)]
 def __getattr__(name: str) -> Any:
     if name not in _ROOM_OF:
         raise AttributeError(f"module 'kerasfeed' has no attribute {name!r}")
-    value = getattr(import_module(_ROOM_OF[name]), name)
+    room = import_module(_ROOM_OF[name])
+    value = room if name == "load" else getattr(room, name)  # a package that may be called, see there
     globals()[name] = value
     return value
 

@@ -3,12 +3,18 @@
 Invariant: a batch is a pure function of (sequence, plan, epoch, step). Every loader returns the same bits for the same
 four, whatever its workers; `kerasfeed.load.inline` is the reference. `submit` is the only data path: whoever wants
 parallelism calls it ahead.
+
+`kerasfeed.load` is also the name of a public function, `kerasfeed.reproduce.load`: importing this package binds the
+name to it, so a call of the package is a call of the function.
 """
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
+from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 from kerasfeed.costs import ReadCost
@@ -99,3 +105,13 @@ class Loader(ABC):
     @abstractmethod
     def waste(self) -> ReadCost | None:
         """What one worker reads wastefully, as measured there; None as long as none does. Cheap: 1 us."""
+
+
+class _LoadPackage(ModuleType):
+    def __call__(self, feed: Any, *, epoch: int, step: int | None = None, index: int | None = None) -> Any:
+        """Load one batch or scene of a feed in the calling thread; see `kerasfeed.reproduce.load`."""
+        room = import_module("kerasfeed.reproduce")  # by name: it stands above this room, and knows it
+        return room.load(feed, epoch=epoch, step=step, index=index)
+
+
+sys.modules[__name__].__class__ = _LoadPackage

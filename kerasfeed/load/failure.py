@@ -4,16 +4,15 @@ Invariant: the consumer catches the type that the sequence raised. What kerasfee
 the worker's traceback) is attached as notes, never mixed into the user's own message.
 """
 
-import pickle
-import traceback
+import contextlib
 from dataclasses import dataclass
-
-import cloudpickle
 
 from kerasfeed.errors import SceneError
 from kerasfeed.load.fill import FailedSceneError
+from kerasfeed.load.travel import Packed, arrived, full_text, pack, summary
 
 TRACEBACK_HEAD = "Traceback in the worker:"
+CAUSE_HEAD = "Traceback with its causes:"
 
 
 @dataclass(frozen=True)
@@ -23,7 +22,7 @@ class Place:
     Attributes:
         indices: Indices of the scenes at work: one, or those of a `get_batch` call.
         epoch: Epoch number; None while the spec is inferred.
-        step: Step number; None while the spec is inferred.
+        step: Step number; None while the spec is inferred, and for a scene loaded by itself.
         worker: What loaded it, for example "worker process 1 (pid 4711)".
         method: The method of the sequence that was given several indices.
     """
@@ -35,13 +34,31 @@ class Place:
     method: str = "get_batch"
 
     def __str__(self) -> str:
-        if len(self.indices) == 1:
-            scenes = f"scene {self.indices[0]}"
+        if self.epoch is None:
+            when = "while inferring the spec"
         else:
-            shown = ", ".join(map(str, self.indices[:8])) + (", ..." if len(self.indices) > 8 else "")
-            scenes = f"scenes {shown} ({self.method})"
-        when = "while inferring the spec" if self.step is None else f"epoch {self.epoch}, step {self.step}"
-        return f"kerasfeed: {scenes}, {when}, in {self.worker}"
+            when = f"epoch {self.epoch}" + ("" if self.step is None else f", step {self.step}")
+        return f"kerasfeed: {self.scenes}, {when}, in {self.worker}\n{self.reproduction}"
+
+    @property
+    def scenes(self) -> str:
+        """The scenes, as a message names them."""
+        if len(self.indices) == 1:
+            return f"scene {self.indices[0]}"
+        shown = ", ".join(map(str, self.indices[:8])) + (", ..." if len(self.indices) > 8 else "")
+        return f"scenes {shown} ({self.method})"
+
+    @property
+    def reproduction(self) -> str:
+        """The line that raises the exception again, in the user's own thread."""
+        ways = []
+        if self.step is not None:
+            ways.append(f"kf.load(feed, epoch={self.epoch}, step={self.step})")
+        elif self.epoch is not None:
+            ways.append(f"kf.load(feed, epoch={self.epoch}, index={self.indices[0]})")
+        if len(self.indices) == 1:
+            ways.append(f"sequence[{self.indices[0]}]")
+        return f"Reproduce it here: {', or '.join(ways)}"
 
 
 @dataclass(frozen=True)
@@ -51,15 +68,15 @@ class Failure:
     Attributes:
         index: Index of the scene; None where many were read at once.
         row: Its row in the batch; None likewise.
-        pickled: The exception by cloudpickle; None where it does not pickle.
-        summary: Type and message, for when `pickled` is None.
+        packed: The exception, as completely as it can be sent.
+        summary: Type and message, for what cannot.
         text: The worker's traceback, formatted.
         method: The method that failed, where many were read at once.
     """
 
     index: int | None
     row: int | None
-    pickled: bytes | None
+    packed: Packed
     summary: str
     text: str
     method: str
@@ -69,27 +86,12 @@ def to_failure(carrier: FailedSceneError) -> Failure:
     """Describe the exception behind `carrier` in the worker that met it."""
     error = carrier.__cause__
     assert error is not None
-    text = "".join(traceback.format_exception(error))
-    summary = "".join(traceback.format_exception_only(error)).strip()
-    try:
-        pickled = cloudpickle.dumps(error)
-        pickle.loads(pickled)  # some exceptions pickle and then fail to load
-    except Exception:  # noqa: BLE001 - whatever fails here, the summary and the text still travel
-        pickled = None
-    return Failure(carrier.index, carrier.row, pickled, summary, text, carrier.method)
+    return Failure(carrier.index, carrier.row, pack(error), summary(error), full_text(error), carrier.method)
 
 
 def from_failure(failure: Failure, place: Place) -> BaseException:
     """The exception to raise in the consumer for a failure that came from another process."""
-    error: BaseException | None = None
-    if failure.pickled is not None:
-        try:
-            error = pickle.loads(failure.pickled)
-        except Exception:  # noqa: BLE001 - its class may exist in the worker alone
-            error = None
-    if not isinstance(error, BaseException):
-        error = SceneError(f"the sequence raised {failure.summary} (an exception that cannot be sent to this process)")
-    error = for_consumer(error, place)
+    error = for_consumer(arrived(failure.packed, failure.summary), place)
     # A note and not the cause: Keras raises what it caught `from None`.
     error.add_note(f"{TRACEBACK_HEAD}\n{failure.text}")
     return error
@@ -102,15 +104,46 @@ def for_consumer(error: BaseException, place: Place) -> BaseException:
     for the consumer's own: these arrive as the cause of a `SceneError`.
     """
     if isinstance(error, StopIteration | StopAsyncIteration) or not isinstance(error, Exception):
-        wrapped = SceneError(f"the sequence raised {type(error).__name__}: {error}")
-        wrapped.__cause__ = error
-        error = wrapped
-    if str(place) not in getattr(error, "__notes__", ()):
-        try:
-            error.add_note(str(place))
-        except Exception:  # noqa: BLE001 - a frozen exception takes no note
-            wrapped = SceneError(f"the sequence raised {type(error).__name__}: {error}")
-            wrapped.__cause__ = error
-            wrapped.add_note(str(place))
-            return wrapped
+        error = _wrapped(error)
+    try:
+        _forget(error, place)
+        error.add_note(str(place))
+    except Exception:  # noqa: BLE001 - a frozen exception takes no note
+        error = _wrapped(error)
+        error.add_note(str(place))
     return error
+
+
+def note_causes(error: BaseException) -> None:
+    """Keep the text of the causes of `error` in a note, for a consumer that raises it `from None`, as Keras does."""
+    hidden = error.__suppress_context__ or error.__context__ is None
+    if (error.__cause__ is None and hidden) or _tells_traceback(error):
+        return
+    with contextlib.suppress(Exception):  # a frozen exception takes no note
+        error.add_note(f"{CAUSE_HEAD}\n{full_text(error)}")
+
+
+def text_of(error: BaseException) -> str:
+    """All that is known of an error, for a consumer that keeps a text alone."""
+    notes = [str(note) for note in getattr(error, "__notes__", ())]
+    lines = [summary(error), *notes]
+    if not _tells_traceback(error):
+        lines.append("\n" + full_text(error))
+    return "\n".join(lines)
+
+
+def _tells_traceback(error: BaseException) -> bool:
+    return any(str(note).startswith((TRACEBACK_HEAD, CAUSE_HEAD)) for note in getattr(error, "__notes__", ()))
+
+
+def _wrapped(error: BaseException) -> SceneError:
+    wrapped = SceneError(f"the sequence raised {summary(error)}")
+    wrapped.__cause__ = error
+    return wrapped
+
+
+def _forget(error: BaseException, place: Place) -> None:
+    """Drop what was noted when the same object was raised for the same scene before."""
+    notes = getattr(error, "__notes__", None)
+    if notes:
+        error.__notes__ = [note for note in notes if not note.startswith(f"kerasfeed: {place.scenes}, ")]
