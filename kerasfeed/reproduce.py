@@ -55,7 +55,8 @@ def load(feed: "Feed", *, epoch: int, step: int | None = None, index: int | None
     if index is not None:
         index = check_integer("index", index, 0)
         if index >= feed.plan.length:
-            raise IndexError(f"index {index} is out of range: the sequence has {feed.plan.length} scenes")
+            last = feed.plan.length - 1
+            raise IndexError(f"index {index} is out of range: the sequence has {last + 1} scenes, 0 to {last}")
         return _scene(sequence, feed.plan.seed, epoch, index)
     step = check_integer("step", step, 0)
     feed.plan.indices(epoch, step)  # refuses a step that is out of range before anything is opened

@@ -113,7 +113,7 @@ def place_of(worker_type, workers, epoch=r"\d+", step=2):
     """Pattern of the note that tells the place and how to come there again."""
     where = "the calling thread" if not workers else f"worker {worker_type} \\d"
     return (
-        rf"kerasfeed: scene {BAD}, epoch ({epoch}), step {step}, in {where}.*\n"
+        rf"kerasfeed: scene {BAD}, epoch ({epoch}), step {step}, in {where}.*\n+"
         rf"Reproduce it here: kf\.load\(feed, epoch=\1, step={step}\), or sequence\[{BAD}\]"
     )
 

@@ -120,7 +120,7 @@ def note_causes(error: BaseException) -> None:
     if (error.__cause__ is None and hidden) or _tells_traceback(error):
         return
     with contextlib.suppress(Exception):  # a frozen exception takes no note
-        error.add_note(f"{CAUSE_HEAD}\n{full_text(error)}")
+        error.add_note(f"{CAUSE_HEAD}\n{full_text(error, with_notes=False)}")
 
 
 def text_of(error: BaseException) -> str:
@@ -128,7 +128,7 @@ def text_of(error: BaseException) -> str:
     notes = [str(note) for note in getattr(error, "__notes__", ())]
     lines = [summary(error), *notes]
     if not _tells_traceback(error):
-        lines.append("\n" + full_text(error))
+        lines.append("\n" + full_text(error, with_notes=False))
     return "\n".join(lines)
 
 

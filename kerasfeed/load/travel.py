@@ -126,10 +126,13 @@ def summary(error: BaseException) -> str:
         return f"{type(error).__name__} (its message cannot be had: __str__ raised {type(failure).__name__})"
 
 
-def full_text(error: BaseException) -> str:
-    """Traceback of an exception with its causes and notes."""
+def full_text(error: BaseException, *, with_notes: bool = True) -> str:
+    """Traceback of an exception with its causes, and with its own notes."""
     try:
-        return shortened("".join(traceback.format_exception(error)))
+        described = traceback.TracebackException.from_exception(error)
+        if not with_notes:
+            described.__notes__ = []
+        return shortened("".join(described.format()))
     except Exception:  # noqa: BLE001 - attributes that raise when looked at
         return summary(error)
 
