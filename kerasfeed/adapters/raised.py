@@ -20,14 +20,18 @@ from kerasfeed.load.failure import text_of
 from kerasfeed.load.travel import summary
 
 _NUMBER = re.compile(r"\[kerasfeed error (\d+)\]")
-_KEPT = 8  # errors on their way at once: those of the batches ahead, of which mostly one is ever delivered
 _numbers = itertools.count(1)
 
 
 class Raised:
-    """The exceptions that one dataset, or one run of a trainer, has given to TensorFlow. Thread-safe."""
+    """The exceptions that one dataset, or one run of a trainer, has given to TensorFlow. Thread-safe.
 
-    def __init__(self) -> None:
+    Args:
+        ahead: Batches that TensorFlow asks for before it delivers the first; as many may fail before one is told.
+    """
+
+    def __init__(self, ahead: int = 1) -> None:
+        self._kept = ahead + 4  # an iterator that was abandoned may leave some behind
         self._errors: dict[int, BaseException] = {}
         self._lock = threading.Lock()
 
@@ -38,7 +42,7 @@ class Raised:
         number = next(_numbers)
         with self._lock:
             self._errors[number] = error
-            while len(self._errors) > _KEPT:
+            while len(self._errors) > self._kept:
                 del self._errors[next(iter(self._errors))]
         head = summary(error)
         return SceneError(f"{head} [kerasfeed error {number}]{text_of(error).removeprefix(head)}")

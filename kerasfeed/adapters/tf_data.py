@@ -83,7 +83,7 @@ def to_tf_dataset(feed: "Feed", *, device: str | None, epochs: int, deterministi
     dataset = _prefetched(untuned(dataset.with_options(options)), device, fields)
     _keep_alive(feed, dataset)
     if tf.executing_eagerly():
-        raised = _raised[key] = Raised()
+        raised = _raised[key] = Raised(ahead)
         dataset.__class__ = _raising(cast(Hashable, type(dataset)))
         dataset.kerasfeed_raised = raised
     return dataset
