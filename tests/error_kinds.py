@@ -118,6 +118,12 @@ def place_of(worker_type, workers, epoch=r"\d+", step=2):
     )
 
 
+def bring_up(feed):
+    """Have workers and slots of a feed that several tests share, so that none of them seems to leak them."""
+    held = [feed.submit(0, 0) for _ in range(24)]
+    assert all(len(future.result()) == 2 for future in held)
+
+
 def whole_text(error):
     """What Python prints of an exception."""
     return "".join(traceback.format_exception(error))

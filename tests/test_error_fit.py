@@ -1,6 +1,5 @@
 """What a scene raises comes out of `fit`, `evaluate`, `predict` as itself: on TensorFlow here, then JAX and PyTorch."""
 
-import contextlib
 import gc
 import weakref
 
@@ -8,7 +7,7 @@ import h5py
 import keras
 import numpy as np
 import pytest
-from error_kinds import KINDS, WORKERS, Raising, assert_arrived, assert_told
+from error_kinds import KINDS, WORKERS, Raising, assert_arrived, assert_told, bring_up
 from keras_fits import BACKEND, assert_passed, identity
 
 import kerasfeed as kf
@@ -49,8 +48,7 @@ def case(request, path):
     """A feed, the kind of exception that one of its scenes raises, number and type of the workers."""
     kind, workers, worker_type = request.param
     with kf.Feed(Raising(kind, path), 6, workers=workers, worker_type=worker_type) as feed:
-        with contextlib.suppress(BaseException):  # brings the workers up, which belong to no single test
-            list(feed.epoch(0))
+        bring_up(feed)
         yield feed, kind, workers, worker_type
 
 

@@ -1,11 +1,9 @@
 """What a scene raises, in loops, in `feed[step]` and in `kf.load`, for every kind of exception and of worker."""
 
-import contextlib
-
 import h5py
 import numpy as np
 import pytest
-from error_kinds import BAD, KINDS, WORKERS, Raising, assert_arrived, whole_text
+from error_kinds import BAD, KINDS, WORKERS, Raising, assert_arrived, bring_up, whole_text
 
 import kerasfeed as kf
 from kerasfeed.load.failure import Place, for_consumer, note_causes, text_of
@@ -25,8 +23,7 @@ def case(request, path):
     """A feed, the kind of exception that one of its scenes raises, number and type of the workers."""
     kind, workers, worker_type = request.param
     with kf.Feed(Raising(kind, path), 6, workers=workers, worker_type=worker_type) as feed:
-        with contextlib.suppress(BaseException):  # brings the workers up, which belong to no single test
-            list(feed.epoch(0))
+        bring_up(feed)
         yield feed, kind, workers, worker_type
 
 

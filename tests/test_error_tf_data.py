@@ -1,6 +1,5 @@
 """What a scene raises, through `to_tf_dataset`: itself in loops and in `fit`, in TensorFlow's words from a graph."""
 
-import contextlib
 import gc
 import weakref
 
@@ -9,7 +8,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from error_kinds import KINDS, WORKERS, Raising, assert_arrived, assert_told
+from error_kinds import KINDS, WORKERS, Raising, assert_arrived, assert_told, bring_up
 from keras_fits import identity
 
 import kerasfeed as kf
@@ -37,8 +36,7 @@ def case(request, path):
     """A feed, the kind of exception that one of its scenes raises, number and type of the workers."""
     kind, workers, worker_type = request.param
     with kf.Feed(Raising(kind, path), 6, workers=workers, worker_type=worker_type) as feed:
-        with contextlib.suppress(BaseException):  # brings the workers up, which belong to no single test
-            list(feed.epoch(0))
+        bring_up(feed)
         yield feed, kind, workers, worker_type
 
 
