@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from kerasfeed.order import Shuffled as Shuffled
     from kerasfeed.readers.hdf5 import HDF5File as HDF5File
     from kerasfeed.readers.rechunk import rechunk as rechunk
+    from kerasfeed.reproduce import load as load
     from kerasfeed.scene import SceneSequence as SceneSequence
     from kerasfeed.spec import ArraySpec as ArraySpec
 
@@ -47,6 +48,7 @@ _ROOM_OF = {
     "SpecError": "kerasfeed.errors",
     "TooManyFailuresError": "kerasfeed.errors",
     "WorkerDiedError": "kerasfeed.errors",
+    "load": "kerasfeed.reproduce",
     "rechunk": "kerasfeed.readers.rechunk",
 }
 

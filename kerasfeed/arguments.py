@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from kerasfeed.load.policy import ON_ERROR, FaultPolicy
+from kerasfeed.loaders.policy import ON_ERROR, FaultPolicy
 from kerasfeed.order import Order, Sequential, Shuffled
 from kerasfeed.plan import Plan
 

@@ -10,13 +10,15 @@ import threading
 import time
 import weakref
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from math import isnan, nan
 from types import FrameType
 from typing import Any
 
+from kerasfeed.adapters.raised import Raised, watch_trainer
+from kerasfeed.loaders.failure import note_causes
 from kerasfeed.scene import optional_method
 
 
@@ -74,6 +76,9 @@ def tame_adapter(feed: Any, caller: FrameType, *, ordered: bool) -> None:
     function that holds it), and every feed that was trained on, with its workers, would live as long. While Keras runs,
     its own argument `x` holds the feed.
 
+    What the sequence raises comes out of the trainer as itself, on TensorFlow too, with the text of its causes in a
+    note, because Keras raises it `from None`.
+
     Its `tf.data` pipeline does not tune itself: there is nothing to tune, and at the end of an epoch the thread that
     tunes is waited for with the GIL held, in every other epoch for 0.2 s and now and then for seconds.
 
@@ -93,8 +98,12 @@ def tame_adapter(feed: Any, caller: FrameType, *, ordered: bool) -> None:
     if adapter is None or type(adapter).__name__ != "PyDatasetAdapter":
         return
     if adapter.py_dataset is feed and adapter.enqueuer is None:
+        raised = Raised()
+        returns = watch_trainer(caller, raised)
         adapter.py_dataset = weakref.proxy(feed)
         adapter.get_tf_dataset = partial(_untuned_dataset, weakref.ref(adapter))
+        # Weakly: an adapter may live as long as the process, and an exception holds all that its frames hold.
+        adapter._get_iterator = partial(_batches, weakref.ref(adapter), weakref.ref(raised) if returns else None)
         if ordered:
             adapter.shuffle = False
 
@@ -104,7 +113,26 @@ def _untuned_dataset(reference: Callable[[], Any]) -> Any:
 
     adapter = reference()
     assert adapter is not None  # it is the one that asks
-    return untuned(type(adapter).get_tf_dataset(adapter))
+    try:
+        return untuned(type(adapter).get_tf_dataset(adapter))
+    except Exception as error:
+        note_causes(error)  # of a scene of the first batches, which are read here
+        raise
+
+
+def _batches(reference: Callable[[], Any], raised: Callable[[], Raised | None] | None) -> Iterator[Any]:
+    adapter = reference()
+    assert adapter is not None
+    try:
+        yield from type(adapter)._get_iterator(adapter)
+    except GeneratorExit:  # abandoned
+        raise
+    except BaseException as error:
+        note_causes(error)
+        known = None if raised is None else raised()
+        if known is None:
+            raise
+        raise known.carrier(error) from None
 
 
 class SequenceHooks:

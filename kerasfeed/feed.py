@@ -31,11 +31,11 @@ from kerasfeed.epochs import EpochClock, RequestLog, SequenceHooks, tame_adapter
 from kerasfeed.errors import SceneError
 from kerasfeed.failures import FailureTable
 from kerasfeed.html import FieldRow, field_table
-from kerasfeed.load import Job, Loader, LoaderStats
-from kerasfeed.load.blank import weighted
-from kerasfeed.load.inline import InlineLoader
-from kerasfeed.load.processes import ProcessLoader, processes_supported
-from kerasfeed.load.threads import ThreadLoader
+from kerasfeed.loaders import Job, Loader, LoaderStats
+from kerasfeed.loaders.blank import weighted
+from kerasfeed.loaders.inline import InlineLoader
+from kerasfeed.loaders.processes import ProcessLoader, processes_supported
+from kerasfeed.loaders.threads import ThreadLoader
 from kerasfeed.lookahead import KerasWindows, Window
 from kerasfeed.machine import cores, memory
 from kerasfeed.order import Order, Sequential
@@ -208,7 +208,7 @@ class Feed(keras.utils.PyDataset):  # type: ignore[misc]
         self._hooks.leave()
 
     def submit(self, epoch: int, step: int) -> "Future[Any]":
-        """Promise the batch (epoch, step) without waiting; see `kerasfeed.load.Loader.submit`."""
+        """Promise the batch (epoch, step) without waiting; see `kerasfeed.loaders.Loader.submit`."""
         self._hooks.enter(epoch)
         self._tell()
         return self._loader.submit(epoch, step)

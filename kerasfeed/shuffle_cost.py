@@ -7,7 +7,7 @@ of what was measured. A feed whose cache holds the data never warns.
 from collections.abc import Callable
 
 from kerasfeed.costs import ReadCost, ReadCostWarning
-from kerasfeed.load import LoaderStats
+from kerasfeed.loaders import LoaderStats
 from kerasfeed.notices import warn_caller
 from kerasfeed.order import BlockShuffled, Order, Sequential, Shuffled
 

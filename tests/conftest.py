@@ -1,7 +1,9 @@
 """Fixtures of all tests: leaks are failures, and the files of real data where they exist."""
 
 import gc
+import importlib.util
 import os
+import subprocess
 import sys
 import threading
 import time
@@ -9,6 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from scenes_frameworks import environment_of, frameworks_left_alone, let_tensorflow_free_memory
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
@@ -24,7 +27,7 @@ def _our_children() -> set[int]:
     found = set()
     for child in psutil.Process().children(recursive=True):
         try:
-            if any("kerasfeed.load.worker" in part for part in child.cmdline()):
+            if any("kerasfeed.loaders.worker" in part for part in child.cmdline()):
                 found.add(child.pid)
         except psutil.Error:
             continue
@@ -70,3 +73,37 @@ def real_data() -> Path:
     if not (folder / "bimnet10_train.h5").is_file():
         pytest.skip(f"the BIMNet10 files are not in {folder} (set KERASFEED_TEST_DATA)")
     return folder
+
+
+@pytest.fixture(scope="module")
+def quick_collector():
+    """For modules that load a framework."""
+    with frameworks_left_alone():
+        yield
+
+
+@pytest.fixture
+def memory_freed():
+    """Before `nothing_leaks` looks."""
+    yield
+    let_tensorflow_free_memory()
+
+
+@pytest.fixture(scope="module")
+def runs_on_other_backends(request):
+    """Exit code and output of the module's tests on Keras's other backends, run side by side."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=short", str(request.path)]
+    running = {
+        backend: subprocess.Popen(
+            command, env=environment_of(KERAS_BACKEND=backend), cwd=Path(__file__).parents[1],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )
+        for backend in ("jax", "torch")
+        if importlib.util.find_spec(backend) is not None
+    }  # fmt: skip
+    try:
+        return {name: (process.communicate(timeout=220)[0], process.returncode) for name, process in running.items()}
+    finally:
+        for process in running.values():
+            process.kill()
+            process.wait()

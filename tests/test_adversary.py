@@ -8,10 +8,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scenes_drawn import Drawn, assert_same
 
-from kerasfeed.load import Job
-from kerasfeed.load.inline import InlineLoader
-from kerasfeed.load.processes import ProcessLoader
-from kerasfeed.load.threads import ThreadLoader
+from kerasfeed.loaders import Job
+from kerasfeed.loaders.inline import InlineLoader
+from kerasfeed.loaders.processes import ProcessLoader
+from kerasfeed.loaders.threads import ThreadLoader
 from kerasfeed.order import BlockShuffled, Sequential, Shuffled
 from kerasfeed.plan import Plan
 

@@ -15,9 +15,9 @@ LAYERS = [
     {"_version", "costs", "errors", "failures", "html", "machine", "notices", "spec"},
     {"scene", "order", "permute"},
     {"plan", "collate"},
-    {"load"},
+    {"loaders"},
     {"adapters", "readers"},
-    {"arguments", "epochs", "lookahead", "feed", "callbacks", "shuffle_cost"},
+    {"arguments", "epochs", "lookahead", "feed", "callbacks", "reproduce", "shuffle_cost"},
     {"demo", "cli", "__main__"},
 ]
 FRAMEWORKS = {"tensorflow", "jax", "torch", "keras", "h5py", "matplotlib"}
@@ -109,7 +109,7 @@ def test_importing_kerasfeed_loads_no_framework_and_not_even_numpy():
 
 
 def test_what_a_worker_imports_loads_no_framework():
-    loaded = _loaded_by("import kerasfeed.load.worker; from kerasfeed import SceneSequence")
+    loaded = _loaded_by("import kerasfeed.loaders.worker; from kerasfeed import SceneSequence")
     assert not loaded & FRAMEWORKS
 
 

@@ -19,8 +19,8 @@ BEGIN = """
     import ctypes, os, sys, threading, time
     import numpy as np
     import kerasfeed as kf
-    from kerasfeed.load import Job
-    from kerasfeed.load.processes import ProcessLoader
+    from kerasfeed.loaders import Job
+    from kerasfeed.loaders.processes import ProcessLoader
     from kerasfeed.plan import Plan
 
     class Rooms(kf.SceneSequence):

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 import kerasfeed as kf
 from kerasfeed.errors import FeedClosedError, SceneError, SpecError, WorkerStartError
-from kerasfeed.load import Job
-from kerasfeed.load.inline import InlineLoader
-from kerasfeed.load.processes import ProcessLoader
-from kerasfeed.load.threads import ThreadLoader
+from kerasfeed.loaders import Job
+from kerasfeed.loaders.inline import InlineLoader
+from kerasfeed.loaders.processes import ProcessLoader
+from kerasfeed.loaders.threads import ThreadLoader
 from kerasfeed.order import Shuffled
 from kerasfeed.plan import Plan
 
@@ -228,18 +228,19 @@ def test_an_exception_that_would_steer_the_consumer_arrives_as_a_scene_error(mak
         make(kind, scenes.Failing(7, error), 37).submit(0, 0).result(timeout=30)
 
 
-@pytest.mark.parametrize(
-    ("make_error", "message"),
-    [
-        (lambda: TwoArgumentsError(1, 2), "TwoArgumentsError: 1 and 2"),
-        (UnpicklableError, "UnpicklableError: holds a lock"),
-    ],
-)
-def test_an_exception_that_does_not_pickle_arrives_as_text_with_its_traceback(make, make_error, message):
-    with pytest.raises(SceneError, match=message) as caught:
-        make("process", Raising(make_error), 37).submit(0, 0).result(timeout=30)
+def test_an_exception_that_does_not_pickle_arrives_as_text_with_its_traceback_and_as_far_as_it_goes_as_cause(make):
+    with pytest.raises(SceneError, match="the sequence raised UnpicklableError: holds a lock") as caught:
+        make("process", Raising(UnpicklableError), 37).submit(0, 0).result(timeout=30)
     assert "raise self.make_error()" in caught.value.__notes__[1]
     assert "scene 7, epoch 0, step 0" in caught.value.__notes__[0]
+    assert type(caught.value.__cause__) is UnpicklableError
+    assert "without its attribute 'lock'" in caught.value.__cause__.__notes__[0]
+
+
+@pytest.mark.parametrize("kind", LOADERS)
+def test_an_exception_whose_constructor_takes_several_arguments_arrives_as_itself(make, kind):
+    with pytest.raises(TwoArgumentsError, match=r"^1 and 2\n"):
+        make(kind, Raising(lambda: TwoArgumentsError(1, 2)), 37).submit(0, 0).result(timeout=30)
 
 
 @pytest.mark.parametrize("kind", LOADERS)

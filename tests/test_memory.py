@@ -11,9 +11,9 @@ import pytest
 import scenes
 
 import kerasfeed as kf
-from kerasfeed.load import Job
-from kerasfeed.load.processes import ProcessLoader
-from kerasfeed.load.threads import ThreadLoader
+from kerasfeed.loaders import Job
+from kerasfeed.loaders.processes import ProcessLoader
+from kerasfeed.loaders.threads import ThreadLoader
 from kerasfeed.order import Shuffled
 from kerasfeed.plan import Plan
 

@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kerasfeed.errors import KerasfeedError
-from kerasfeed.load import Job
-from kerasfeed.load.bulletin import Bulletin, Topic
-from kerasfeed.load.handle import end_workers
-from kerasfeed.load.layout import Layout
-from kerasfeed.load.messages import (
+from kerasfeed.loaders import Job
+from kerasfeed.loaders.bulletin import Bulletin, Topic
+from kerasfeed.loaders.handle import end_workers
+from kerasfeed.loaders.layout import Layout
+from kerasfeed.loaders.messages import (
     PIPE_BUF,
     RESULT_BYTES,
     TASK_BYTES,
@@ -28,11 +28,11 @@ from kerasfeed.load.messages import (
     Task,
     decode_results,
 )
-from kerasfeed.load.pipes import Pipes
-from kerasfeed.load.processes import ProcessLoader
-from kerasfeed.load.slots import Arena
-from kerasfeed.load.spawn import start_worker
-from kerasfeed.load.stacks import Stacks
+from kerasfeed.loaders.pipes import Pipes
+from kerasfeed.loaders.processes import ProcessLoader
+from kerasfeed.loaders.slots import Arena
+from kerasfeed.loaders.spawn import start_worker
+from kerasfeed.loaders.stacks import Stacks
 from kerasfeed.plan import Plan
 from kerasfeed.spec import describe, merge
 

@@ -15,9 +15,9 @@ import scenes
 
 import kerasfeed as kf
 from kerasfeed.errors import WorkerDiedError, WorkerStartError
-from kerasfeed.load import Job
-from kerasfeed.load.messages import Kind, Result, Status, Task, decode_results
-from kerasfeed.load.processes import ProcessLoader
+from kerasfeed.loaders import Job
+from kerasfeed.loaders.messages import Kind, Result, Status, Task, decode_results
+from kerasfeed.loaders.processes import ProcessLoader
 from kerasfeed.plan import Plan
 
 ROOT = str(Path(kf.__file__).parents[1])
@@ -51,8 +51,8 @@ def run_script(tmp_path):
 LOADER_SCRIPT = """
     import numpy as np, sys
     import kerasfeed as kf
-    from kerasfeed.load import Job
-    from kerasfeed.load.processes import ProcessLoader
+    from kerasfeed.loaders import Job
+    from kerasfeed.loaders.processes import ProcessLoader
     from kerasfeed.plan import Plan
     print("main runs")
 

@@ -8,10 +8,10 @@ import scenes
 import kerasfeed as kf
 from kerasfeed import costs
 from kerasfeed.errors import SpecError
-from kerasfeed.load import Job
-from kerasfeed.load.inline import InlineLoader
-from kerasfeed.load.processes import ProcessLoader
-from kerasfeed.load.threads import ThreadLoader
+from kerasfeed.loaders import Job
+from kerasfeed.loaders.inline import InlineLoader
+from kerasfeed.loaders.processes import ProcessLoader
+from kerasfeed.loaders.threads import ThreadLoader
 from kerasfeed.order import Shuffled
 from kerasfeed.plan import Plan
 

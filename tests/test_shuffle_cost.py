@@ -12,7 +12,7 @@ from scenes_chunks import Clouds, Direct, Labelled, Taken
 
 import kerasfeed as kf
 from kerasfeed import costs
-from kerasfeed.load import LoaderStats
+from kerasfeed.loaders import LoaderStats
 from kerasfeed.shuffle_cost import CostWatch, waste_text
 
 KINDS = ["inline", "thread", "process"]

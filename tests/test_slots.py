@@ -6,8 +6,8 @@ import signal
 import numpy as np
 import pytest
 
-from kerasfeed.load.layout import Layout, SlotView, aligned_empty
-from kerasfeed.load.slots import Arena, SlotPool
+from kerasfeed.loaders.layout import Layout, SlotView, aligned_empty
+from kerasfeed.loaders.slots import Arena, SlotPool
 from kerasfeed.spec import describe, merge
 
 

@@ -17,11 +17,11 @@ import scenes
 from scenes_frameworks import let_tensorflow_free_memory
 
 from kerasfeed.errors import FeedClosedError
-from kerasfeed.load import Job
-from kerasfeed.load.inline import InlineLoader
-from kerasfeed.load.processes import ProcessLoader
-from kerasfeed.load.slots import SlotPool
-from kerasfeed.load.threads import ThreadLoader
+from kerasfeed.loaders import Job
+from kerasfeed.loaders.inline import InlineLoader
+from kerasfeed.loaders.processes import ProcessLoader
+from kerasfeed.loaders.slots import SlotPool
+from kerasfeed.loaders.threads import ThreadLoader
 from kerasfeed.order import Shuffled
 from kerasfeed.plan import Plan
 

@@ -10,9 +10,9 @@ LOADS = {"load", "loads", "Unpickler"}
 PICKLES = {"pickle", "cloudpickle", "_pickle", "dill", "joblib", "marshal", "shelve"}
 # Where something is unpickled, and whose bytes they are.
 ALLOWED = {
-    "load/bulletin.py": "the parent's posts, in a memory file without a path, inherited by the worker",
-    "load/failure.py": "an exception that the worker itself has just pickled, and one that came over its socket pair",
-    "load/session.py": "payloads of a worker, over the socket pair that it inherited",
+    "loaders/bulletin.py": "the parent's posts, in a memory file without a path, inherited by the worker",
+    "loaders/travel.py": "what the worker itself has just pickled, and what came over its socket pair",
+    "loaders/supervisor.py": "payloads of a worker, over the socket pair that it inherited",
 }
 NETWORK = {"bind", "listen", "accept", "connect", "connect_ex", "create_server", "create_connection", "sendto"}
 
@@ -74,6 +74,6 @@ def test_every_socket_is_one_of_a_pair_or_inherited():
         for where, name in _calls(path)
         if where == "socket"
     }
-    assert made == {("load/spawn.py", "socket.socketpair"), ("load/worker.py", "socket.socket")}
-    worker = (PACKAGE / "load/worker.py").read_text()
+    assert made == {("loaders/spawn.py", "socket.socketpair"), ("loaders/worker.py", "socket.socket")}
+    worker = (PACKAGE / "loaders/worker.py").read_text()
     assert "socket.socket(fileno=link_fd)" in worker

@@ -13,8 +13,8 @@ import scenes_faulty as faulty
 from killer import Killer
 
 import kerasfeed as kf
-from kerasfeed.load import watch
-from kerasfeed.load.stacks import users_part
+from kerasfeed.loaders import watch
+from kerasfeed.loaders.stacks import users_part
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -331,13 +331,13 @@ def test_the_user_s_part_of_a_report_is_what_the_main_thread_was_at():
     report = """Fatal Python error: Segmentation fault
 
 Thread 0x1 (most recent call first):
-  File "/x/kerasfeed/load/worker.py", line 9 in watch_parent
+  File "/x/kerasfeed/loaders/worker.py", line 9 in watch_parent
 
 Current thread 0x2 (most recent call first):
   File "/home/me/deep.py", line 2 in inner
   File "/home/me/rooms.py", line 7 in __getitem__
-  File "/x/kerasfeed/load/fill.py", line 1 in fill
-  File "/x/kerasfeed/load/worker.py", line 3 in main
+  File "/x/kerasfeed/loaders/fill.py", line 1 in fill
+  File "/x/kerasfeed/loaders/worker.py", line 3 in main
 """
     assert users_part(report) == (
         '  File "/home/me/rooms.py", line 7 in __getitem__\n  File "/home/me/deep.py", line 2 in inner'

@@ -10,18 +10,21 @@ The feed lives as long as the dataset, or the graph that the dataset was built i
 function that a `numpy_function` calls until the process ends, so these functions hold the feed's key and not the feed.
 """
 
+import functools
 import itertools
+import sys
 import time
-import traceback
 import weakref
-from typing import TYPE_CHECKING, Any
+from collections.abc import Hashable
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import optree
 import tensorflow as tf
 
-from kerasfeed.errors import FeedClosedError, SceneError
-from kerasfeed.load.failure import TRACEBACK_HEAD
+from kerasfeed.adapters.raised import Raised, watch_trainer
+from kerasfeed.errors import FeedClosedError
+from kerasfeed.loaders.failure import note_causes
 from kerasfeed.machine import cores
 from kerasfeed.spec import ArraySpec, lists_as_tuples
 
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
     from kerasfeed.feed import Feed
 
 _feeds: "weakref.WeakValueDictionary[int, Feed]" = weakref.WeakValueDictionary()
+_raised: "weakref.WeakValueDictionary[int, Raised]" = weakref.WeakValueDictionary()
 _keys = itertools.count()
 
 
@@ -77,6 +81,10 @@ def to_tf_dataset(feed: "Feed", *, device: str | None, epochs: int, deterministi
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
     dataset = _prefetched(untuned(dataset.with_options(options)), device, fields)
     _keep_alive(feed, dataset)
+    if tf.executing_eagerly():
+        raised = _raised[key] = Raised(ahead)
+        dataset.__class__ = _raising(cast(Hashable, type(dataset)))
+        dataset.kerasfeed_raised = raised
     return dataset
 
 
@@ -90,6 +98,48 @@ def untuned(dataset: Any) -> Any:
     options = tf.data.Options()
     options.autotune.enabled = False
     return dataset.with_options(options)
+
+
+@functools.cache
+def _raising(base: Any) -> Any:
+    """`base`, a class of datasets, which loops and Keras see raise what the sequence raised.
+
+    It behaves as `base` in everything else. What is made of such a dataset, by `map` for example, is of TensorFlow's
+    own classes again: there, as in a graph, TensorFlow's error arrives, whose text tells all.
+    """
+
+    class FeedDataset(base):  # type: ignore[misc]
+        def __iter__(self) -> Any:
+            iterator = super().__iter__()
+            if tf.executing_eagerly() and type(iterator).__name__ == "OwnedIterator":
+                iterator.__class__ = _raising_iterator(cast(Hashable, type(iterator)))
+                iterator.kerasfeed_raised = self.kerasfeed_raised
+            return iterator
+
+        def cardinality(self) -> Any:
+            watch_trainer(sys._getframe(1), self.kerasfeed_raised)
+            return super().cardinality()
+
+    FeedDataset.__name__ = FeedDataset.__qualname__ = base.__name__
+    return FeedDataset
+
+
+@functools.cache
+def _raising_iterator(base: Any) -> Any:
+    """`base`, a class of eager iterators, that raises what the sequence raised."""
+
+    class FeedIterator(base):  # type: ignore[misc]
+        def __next__(self) -> Any:
+            try:
+                return super().__next__()
+            except tf.errors.OpError as error:
+                original = self.kerasfeed_raised.original(error)
+                if original is None:
+                    raise
+            raise original
+
+    FeedIterator.__name__ = FeedIterator.__qualname__ = base.__name__
+    return FeedIterator
 
 
 def _keep_alive(feed: "Feed", dataset: Any) -> None:
@@ -117,19 +167,12 @@ def _load(key: Any, epoch: Any, step: Any) -> list[Any]:
     try:
         batch = feed.submit(int(epoch), int(step)).result()
     except BaseException as error:  # noqa: BLE001 - TensorFlow takes some (StopIteration) for the end of the data
-        raise SceneError(_text_of(error)) from None
+        note_causes(error)  # Keras raises it `from None`
+        # In a graph nobody can ask for it again, and its text says all.
+        raise _raised.get(int(key), Raised()).carrier(error) from None
     leaves = [_plain(leaf) for leaf in optree.tree_leaves(batch)]
     feed.request_log.finish(request, time.perf_counter())
     return leaves
-
-
-def _text_of(error: BaseException) -> str:
-    """All that is known of an error: TensorFlow keeps the message alone, not type, notes or cause."""
-    notes = getattr(error, "__notes__", ())
-    lines = [f"{type(error).__name__}: {error}", *notes]
-    if not any(note.startswith(TRACEBACK_HEAD) for note in notes):
-        lines.append("\n" + "".join(traceback.format_exception(error)))
-    return "\n".join(lines)
 
 
 def _plain(leaf: Any) -> Any:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from kerasfeed.readers import fallback
 from kerasfeed.readers.codecs import DecodeError
-from kerasfeed.readers.messages import named
+from kerasfeed.readers.messages import named, note_source
 from kerasfeed.readers.registry import OpenDataset, SharedFile
 from kerasfeed.readers.selection import Selection, checked_place, checked_places, plan, rows
 from kerasfeed.readers.stats import ReadStats
@@ -33,6 +33,13 @@ class HDF5Dataset:
         self._cached: tuple[Any, OpenDataset] | None = None
 
     def _open(self) -> tuple[SharedFile, OpenDataset]:
+        try:
+            return self._opened()
+        except Exception as error:
+            note_source(error, self.name, self.file.path)
+            raise
+
+    def _opened(self) -> tuple[SharedFile, OpenDataset]:
         shared = self.file._open()
         cached = self._cached
         if cached is None or cached[0] is not shared.handle:
@@ -276,7 +283,7 @@ class HDF5Dataset:
         try:
             if isinstance(error, OSError):
                 raise named(error, f"cannot read {self.name!r}{what} of {self.file.path!r}: {error}") from error
-            error.add_note(f"kerasfeed: reading {self.name!r}{what} of {self.file.path!r}")
+            note_source(error, self.name, self.file.path, what)
             raise error
         finally:
             del error  # its traceback holds this frame, and that the open file

@@ -15,7 +15,7 @@ import h5py
 from kerasfeed.readers import describe
 from kerasfeed.readers.cache import limit_of
 from kerasfeed.readers.dataset import HDF5Dataset
-from kerasfeed.readers.messages import cause, listing, missing, named, stored_name
+from kerasfeed.readers.messages import cause, listing, missing, named, note_source, stored_name
 from kerasfeed.readers.registry import How, SharedFile, registry
 from kerasfeed.readers.source import Identity, changed, identity_of
 
@@ -105,11 +105,15 @@ class HDF5File:
             raise TypeError(
                 f"an HDF5File is indexed by the name of a dataset, received {name!r}: write file[name][{name!r}]"
             )
-        opened = self._open()
-        if opened.dataset(name, self._cache_limit) is not None:
-            return HDF5Dataset(self, name)
-        if isinstance(opened.get(name), h5py.Group):
-            return HDF5Group(self, name)
+        try:
+            opened = self._open()
+            if opened.dataset(name, self._cache_limit) is not None:
+                return HDF5Dataset(self, name)
+            if isinstance(opened.get(name), h5py.Group):
+                return HDF5Group(self, name)
+        except Exception as error:
+            note_source(error, name, self.path)
+            raise
         raise self._unknown(name)
 
     def _unknown(self, name: str) -> KeyError:

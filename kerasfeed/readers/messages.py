@@ -30,6 +30,14 @@ def named(error: OSError, message: str) -> OSError:
         return OSError(message)
 
 
+def note_source(error: Exception, name: str, path: str, what: str = "") -> None:
+    """Note dataset and file of a failed read, where neither the message nor a note names both."""
+    for text in (str(error), *getattr(error, "__notes__", ())):
+        if repr(name) in text and repr(path) in text:
+            return
+    error.add_note(f"kerasfeed: reading {name!r}{what} of {path!r}")
+
+
 def cause(path: str, error: OSError) -> str:
     """Why opening the file at `path` failed."""
     if isinstance(error, PermissionError | BlockingIOError):

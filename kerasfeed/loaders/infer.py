@@ -6,10 +6,10 @@ Invariant: which scenes are read depends on the sequence's length alone, and, wh
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from kerasfeed.load import Job
-from kerasfeed.load.blank import check_maskable
-from kerasfeed.load.faults import MOST_STAND_INS, Faults, replacement
-from kerasfeed.load.layout import Layout
+from kerasfeed.loaders import Job
+from kerasfeed.loaders.blank import check_maskable
+from kerasfeed.loaders.faults import MOST_STAND_INS, Faults, replacement
+from kerasfeed.loaders.layout import Layout
 from kerasfeed.spec import SceneSpec, merge, probe_indices
 
 

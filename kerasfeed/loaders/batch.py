@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from kerasfeed.collate import common_shape, stack_text
-from kerasfeed.load.blank import fill_blank, kept_rows, with_weights
-from kerasfeed.load.fill import MANY, Beside
-from kerasfeed.load.layout import Layout, aligned_empty
-from kerasfeed.load.slots import Slot, SlotPool
+from kerasfeed.loaders.blank import fill_blank, kept_rows, with_weights
+from kerasfeed.loaders.fill import MANY, Beside
+from kerasfeed.loaders.layout import Layout, aligned_empty
+from kerasfeed.loaders.slots import Slot, SlotPool
 from kerasfeed.spec import ArraySpec
 
 _TASK_SECONDS = 0.002

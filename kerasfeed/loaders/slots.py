@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kerasfeed.errors import FeedClosedError
-from kerasfeed.load.layout import Layout, SlotView
+from kerasfeed.loaders.layout import Layout, SlotView
 
 _TRIM_EVERY = 64
 

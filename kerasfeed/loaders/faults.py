@@ -14,7 +14,7 @@ import numpy as np
 
 from kerasfeed.errors import FeedWarning, TooManyFailuresError
 from kerasfeed.failures import FailedScene, FailureTable, exception_text
-from kerasfeed.load.policy import FaultPolicy
+from kerasfeed.loaders.policy import FaultPolicy
 from kerasfeed.notices import Notices
 
 _REPLACEMENT_STREAM = 2  # orders draw from stream 0 of the seed, scenes from stream 1

@@ -13,17 +13,17 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from kerasfeed.errors import FeedWarning, KerasfeedError, SceneTimeoutError, WorkerDiedError, WorkerStartError
-from kerasfeed.load import watch
-from kerasfeed.load.failure import Failure, Place, from_failure
-from kerasfeed.load.fill import MANY
-from kerasfeed.load.handle import WorkerHandle
-from kerasfeed.load.infer import Probe
-from kerasfeed.load.messages import Result, Status, Wasteful
-from kerasfeed.load.obituary import Death, Deaths, fatal_text, respawn_text, start_text
-from kerasfeed.load.work import LoadWork, ProbeWork, Work
+from kerasfeed.loaders import watch
+from kerasfeed.loaders.failure import Failure, Place, from_failure
+from kerasfeed.loaders.fill import MANY
+from kerasfeed.loaders.handle import WorkerHandle
+from kerasfeed.loaders.infer import Probe
+from kerasfeed.loaders.messages import Result, Status, Wasteful
+from kerasfeed.loaders.obituary import Death, Deaths, fatal_text, respawn_text, start_text
+from kerasfeed.loaders.work import LoadWork, ProbeWork, Work
 
 if TYPE_CHECKING:
-    from kerasfeed.load.session import Session
+    from kerasfeed.loaders.session import Session
 
 _DYING_SECONDS = 2.0
 

@@ -19,11 +19,11 @@ from typing import Any
 
 import cloudpickle
 
-from kerasfeed.load.bulletin import Bulletin, Topic
-from kerasfeed.load.failure import to_failure
-from kerasfeed.load.fill import Cancelled, FailedSceneError, Filler, probe
-from kerasfeed.load.layout import Layout, SlotView
-from kerasfeed.load.messages import NOWHERE, STACK_SIGNAL, TASK_BYTES, Kind, Result, Start, Status, Task, Wasteful
+from kerasfeed.loaders.bulletin import Bulletin, Topic
+from kerasfeed.loaders.failure import to_failure
+from kerasfeed.loaders.fill import Cancelled, FailedSceneError, Filler, probe
+from kerasfeed.loaders.layout import Layout, SlotView
+from kerasfeed.loaders.messages import NOWHERE, STACK_SIGNAL, TASK_BYTES, Kind, Result, Start, Status, Task, Wasteful
 from kerasfeed.scene import SceneContext, Worker, optional_method
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kerasfeed.errors import SpecError
-from kerasfeed.load.layout import SlotView
+from kerasfeed.loaders.layout import SlotView
 from kerasfeed.scene import SceneSequence, optional_method
 from kerasfeed.spec import SceneSpec, coerce, flatten, structure_text
 

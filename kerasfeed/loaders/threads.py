@@ -16,16 +16,16 @@ from typing import Any
 
 from kerasfeed.costs import ReadCost
 from kerasfeed.errors import FeedClosedError, FeedWarning, SceneTimeoutError, WorkerStartError
-from kerasfeed.load import Job, Loader, LoaderStats, watch
-from kerasfeed.load.batch import BatchInProgress, Pace, scene_text
-from kerasfeed.load.failure import Place, for_consumer
-from kerasfeed.load.faults import Faults
-from kerasfeed.load.fill import MANY, Cancelled, FailedSceneError, Filler, probe
-from kerasfeed.load.infer import Probe, layout_for, probe_scenes
-from kerasfeed.load.inline import read_ahead, refuse_after_fork
-from kerasfeed.load.layout import Layout
-from kerasfeed.load.mend import Mender, Range
-from kerasfeed.load.slots import Arena, SlotPool
+from kerasfeed.loaders import Job, Loader, LoaderStats, watch
+from kerasfeed.loaders.batch import BatchInProgress, Pace, scene_text
+from kerasfeed.loaders.failure import Place, for_consumer
+from kerasfeed.loaders.faults import Faults
+from kerasfeed.loaders.fill import MANY, Cancelled, FailedSceneError, Filler, probe
+from kerasfeed.loaders.infer import Probe, layout_for, probe_scenes
+from kerasfeed.loaders.inline import read_ahead, refuse_after_fork
+from kerasfeed.loaders.layout import Layout
+from kerasfeed.loaders.mend import Mender, Range
+from kerasfeed.loaders.slots import Arena, SlotPool
 from kerasfeed.scene import SceneContext, Worker, optional_method
 from kerasfeed.spec import SceneSpec
 

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kerasfeed.errors import SpecError
-from kerasfeed.load.fill import Beside
-from kerasfeed.load.layout import Layout, SlotView, aligned_empty
+from kerasfeed.loaders.fill import Beside
+from kerasfeed.loaders.layout import Layout, SlotView, aligned_empty
 from kerasfeed.spec import ArraySpec, SceneSpec, describe, flatten, structure_text
 
 WEIGHT = np.dtype(np.float32)

@@ -14,11 +14,11 @@ from typing import Any
 
 from kerasfeed.costs import ReadCost
 from kerasfeed.errors import FeedClosedError, WorkerDiedError
-from kerasfeed.load import Job, Loader, LoaderStats
-from kerasfeed.load.faults import Faults
-from kerasfeed.load.inline import refuse_after_fork
-from kerasfeed.load.session import Session
-from kerasfeed.load.slots import SlotPool
+from kerasfeed.loaders import Job, Loader, LoaderStats
+from kerasfeed.loaders.faults import Faults
+from kerasfeed.loaders.inline import refuse_after_fork
+from kerasfeed.loaders.session import Session
+from kerasfeed.loaders.slots import SlotPool
 from kerasfeed.spec import SceneSpec
 
 

@@ -6,9 +6,9 @@ through here, so all agree. Not thread-safe: the loader guards the batch.
 
 from kerasfeed.errors import SceneError
 from kerasfeed.failures import exception_text
-from kerasfeed.load import Job
-from kerasfeed.load.batch import BatchInProgress
-from kerasfeed.load.faults import MOST_STAND_INS, Faults, replacement
+from kerasfeed.loaders import Job
+from kerasfeed.loaders.batch import BatchInProgress
+from kerasfeed.loaders.faults import MOST_STAND_INS, Faults, replacement
 
 Range = tuple[int, int]
 

@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import kerasfeed
-from kerasfeed.load.handle import WorkerHandle, own_peak
+from kerasfeed.loaders.handle import WorkerHandle, own_peak
 from kerasfeed.machine import cores
 
 # Libraries that would each start one thread a core in every worker.
@@ -43,7 +43,7 @@ for fd in {descriptors}:  # a process that a scene starts must not hold the pipe
 # Before other packages, so that it is this kerasfeed, and after the standard library.
 packages = [n for n, path in enumerate(sys.path) if path.endswith("-packages")]
 sys.path.insert(packages[0] if packages else len(sys.path), {root!r})
-from kerasfeed.load.worker import main
+from kerasfeed.loaders.worker import main
 main({arguments})
 """
 

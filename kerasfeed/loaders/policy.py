@@ -1,6 +1,6 @@
 """What a feed is told to do about scenes that fail.
 
-Invariant: a value; `kerasfeed.load.mend` carries it out.
+Invariant: a value; `kerasfeed.loaders.mend` carries it out.
 """
 
 from dataclasses import dataclass

@@ -7,12 +7,12 @@ import fcntl
 import os
 import time
 
-from kerasfeed.load.messages import STACK_SIGNAL
-from kerasfeed.load.slots import anonymous_file
+from kerasfeed.loaders.messages import STACK_SIGNAL
+from kerasfeed.loaders.slots import anonymous_file
 
 _MAX_BYTES = 1 << 16
-_ROOM = f"{os.sep}kerasfeed{os.sep}load{os.sep}"
-_ENTRY = f"{os.sep}kerasfeed{os.sep}load{os.sep}worker.py"
+_ROOM = f"{os.sep}kerasfeed{os.sep}loaders{os.sep}"
+_ENTRY = f"{os.sep}kerasfeed{os.sep}loaders{os.sep}worker.py"
 
 
 class Stacks:

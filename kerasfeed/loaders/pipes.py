@@ -8,7 +8,7 @@ import os
 import sys
 from collections import deque
 
-from kerasfeed.load.messages import PIPE_BUF, RESULT_BYTES, TASK_BYTES, Result, Task, decode_results
+from kerasfeed.loaders.messages import PIPE_BUF, RESULT_BYTES, TASK_BYTES, Result, Task, decode_results
 
 _GROUP = PIPE_BUF // TASK_BYTES
 _PIPE_BYTES = 1 << 20

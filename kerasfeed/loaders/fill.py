@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from kerasfeed import costs
 from kerasfeed.errors import SpecError
-from kerasfeed.load.direct import (
+from kerasfeed.loaders.direct import (
     ahead_reader,
     batch_reader,
     check_row,
@@ -24,7 +24,7 @@ from kerasfeed.load.direct import (
     soil,
     takes_out,
 )
-from kerasfeed.load.layout import Layout, SlotView
+from kerasfeed.loaders.layout import Layout, SlotView
 from kerasfeed.scene import SceneContext, enter_context
 from kerasfeed.spec import ArraySpec, SceneSpec, as_array, coerce, describe, flatten, structure_text
 

@@ -6,10 +6,10 @@ Invariant: a work can be sent again as another task, under another number.
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass
 
-from kerasfeed.load.batch import BatchInProgress, scene_text
-from kerasfeed.load.fill import MANY
-from kerasfeed.load.infer import Probe
-from kerasfeed.load.messages import NOWHERE, Kind, Task
+from kerasfeed.loaders.batch import BatchInProgress, scene_text
+from kerasfeed.loaders.fill import MANY
+from kerasfeed.loaders.infer import Probe
+from kerasfeed.loaders.messages import NOWHERE, Kind, Task
 
 
 @dataclass(frozen=True, eq=False)

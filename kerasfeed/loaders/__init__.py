@@ -1,7 +1,7 @@
 """The `Loader` protocol: batches of a plan, made somewhere, promised as futures.
 
 Invariant: a batch is a pure function of (sequence, plan, epoch, step). Every loader returns the same bits for the same
-four, whatever its workers; `kerasfeed.load.inline` is the reference. `submit` is the only data path: whoever wants
+four, whatever its workers; `kerasfeed.loaders.inline` is the reference. `submit` is the only data path: whoever wants
 parallelism calls it ahead.
 """
 
@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from kerasfeed.costs import ReadCost
-from kerasfeed.load.policy import FaultPolicy
+from kerasfeed.loaders.policy import FaultPolicy
 from kerasfeed.plan import Plan
 from kerasfeed.spec import SceneSpec
 
 if TYPE_CHECKING:
-    from kerasfeed.load.faults import Faults
+    from kerasfeed.loaders.faults import Faults
 
 
 @dataclass(frozen=True)

@@ -85,7 +85,7 @@ def stack_of(thread: threading.Thread) -> str:
 def _users_part(frame: FrameType) -> list[traceback.FrameSummary]:
     users: list[tuple[FrameType, int]] = []
     for each, line in traceback.walk_stack(frame):  # innermost first
-        if users and str(each.f_globals.get("__name__", "")).startswith(f"{_PACKAGE}.load."):
+        if users and str(each.f_globals.get("__name__", "")).startswith(f"{_PACKAGE}.loaders."):
             break
         users.append((each, line))
     return list(traceback.StackSummary.extract(reversed(users)))

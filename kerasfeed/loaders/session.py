@@ -2,7 +2,7 @@
 
 Invariant: after `submit` has written a batch's tasks, nothing in this process need run for the workers to carry on:
 the kernel hands the next task to whichever worker is free. Results are read, and workers that died replaced, by one
-supervisor thread (`kerasfeed.load.supervisor`), never the user's, so that Ctrl-C in the main thread cannot tear the
+supervisor thread (`kerasfeed.loaders.supervisor`), never the user's, so that Ctrl-C in the main thread cannot tear the
 state. Whoever holds `lock` never calls user code.
 
 A session that has failed stays failed; the loader starts another.
@@ -17,20 +17,20 @@ from typing import Any
 
 from kerasfeed.costs import ReadCost
 from kerasfeed.errors import FeedClosedError
-from kerasfeed.load import Job
-from kerasfeed.load.batch import BatchInProgress, Pace
-from kerasfeed.load.bulletin import Bulletin, Topic
-from kerasfeed.load.faults import Faults
-from kerasfeed.load.handle import WorkerHandle, end_workers
-from kerasfeed.load.infer import Probe, layout_for, probe_scenes
-from kerasfeed.load.mend import Mender
-from kerasfeed.load.messages import Kind, Start, Task
-from kerasfeed.load.pipes import Pipes
-from kerasfeed.load.slots import Arena, SlotPool
-from kerasfeed.load.spawn import start_worker
-from kerasfeed.load.stacks import Stacks
-from kerasfeed.load.supervisor import Supervisor
-from kerasfeed.load.work import LoadWork, ProbeWork, Work
+from kerasfeed.loaders import Job
+from kerasfeed.loaders.batch import BatchInProgress, Pace
+from kerasfeed.loaders.bulletin import Bulletin, Topic
+from kerasfeed.loaders.faults import Faults
+from kerasfeed.loaders.handle import WorkerHandle, end_workers
+from kerasfeed.loaders.infer import Probe, layout_for, probe_scenes
+from kerasfeed.loaders.mend import Mender
+from kerasfeed.loaders.messages import Kind, Start, Task
+from kerasfeed.loaders.pipes import Pipes
+from kerasfeed.loaders.slots import Arena, SlotPool
+from kerasfeed.loaders.spawn import start_worker
+from kerasfeed.loaders.stacks import Stacks
+from kerasfeed.loaders.supervisor import Supervisor
+from kerasfeed.loaders.work import LoadWork, ProbeWork, Work
 from kerasfeed.machine import cores
 
 _GRACE = 2.0

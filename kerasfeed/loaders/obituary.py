@@ -6,7 +6,7 @@ Invariant: decides and words; ends and starts nothing.
 import time
 from dataclasses import dataclass
 
-from kerasfeed.load.work import Work
+from kerasfeed.loaders.work import Work
 
 _MOST_AT_START = 3
 _MOST_KILLED_AT_START = 20

@@ -20,8 +20,8 @@ from typing import Any
 import cloudpickle
 import numpy as np
 
-from kerasfeed.load.layout import align
-from kerasfeed.load.slots import anonymous_file
+from kerasfeed.loaders.layout import align
+from kerasfeed.loaders.slots import anonymous_file
 
 _PAGE = mmap.ALLOCATIONGRANULARITY
 _LINE = 64

@@ -1,0 +1,92 @@
+"""`kf.load`: one batch, or one scene, of a feed once more, in the calling thread.
+
+Invariant: what is loaded is what the feed's workers load for the same epoch and step, bit for bit, and what the
+sequence raises is raised here, whatever the feed does about errors. The feed, its workers and its epochs are left
+alone.
+"""
+
+import copy
+from typing import TYPE_CHECKING, Any
+
+from kerasfeed.arguments import check_integer
+from kerasfeed.loaders import Job
+from kerasfeed.loaders.failure import Place, for_consumer
+from kerasfeed.loaders.inline import InlineLoader
+from kerasfeed.scene import SceneContext, Worker, enter_context, optional_method
+
+if TYPE_CHECKING:
+    from kerasfeed.feed import Feed
+
+_MEMORY = 1 << 62  # one batch, once: no ceiling
+
+
+def load(feed: "Feed", *, epoch: int, step: int | None = None, index: int | None = None) -> Any:
+    """Load one batch, or one scene, of a feed in the calling thread, where a debugger stops in the sequence's own code.
+
+    Works whatever the workers of the feed do (hang, die), and after `feed.close()`. `on_worker_begin` and
+    `on_worker_end` are called around it, on a shallow copy of the sequence. A sequence that changes itself between
+    epochs is read as it is now.
+
+    Args:
+        feed: The feed.
+        epoch: Epoch number, from 0: it decides the order of the scenes, and `self.rng` in each.
+        step: Step number in [0, len(feed)).
+        index: Index of a scene in [0, len(feed.sequence)). Give either `step` or `index`.
+
+    Returns:
+        The batch of that step, nested as the scenes are, each field with a leading axis of B <= batch_size; or the
+        scene, as `sequence[index]` gives it, with the random numbers it has in that epoch.
+
+    Raises:
+        TypeError: `feed` is no feed; not exactly one of `step` and `index` is given; one is not an integer.
+        ValueError, IndexError: A number is out of range.
+        Exception: What the sequence raises, itself, with the place as a note.
+    """
+    if not hasattr(feed, "plan") or not hasattr(feed, "sequence"):
+        raise TypeError(
+            f"kf.load(feed, epoch=..., step=...) loads a batch of a kerasfeed.Feed, received a {type(feed).__name__}"
+        )
+    if (step is None) == (index is None):
+        raise TypeError(
+            f"kf.load needs either step (a whole batch) or index (one scene), received step={step!r}, index={index!r}"
+        )
+    epoch = check_integer("epoch", epoch, 0)
+    sequence = _for_itself(feed.sequence)
+    if index is not None:
+        index = check_integer("index", index, 0)
+        if index >= feed.plan.length:
+            last = feed.plan.length - 1
+            raise IndexError(f"index {index} is out of range: the sequence has {last + 1} scenes, 0 to {last}")
+        return _scene(sequence, feed.plan.seed, epoch, index)
+    step = check_integer("step", step, 0)
+    feed.plan.indices(epoch, step)  # refuses a step that is out of range before anything is opened
+    loader = InlineLoader(Job(sequence, feed.plan, 1, _MEMORY, 1))
+    try:
+        return loader.submit(epoch, step).result()
+    finally:
+        loader.close()
+
+
+def _for_itself(sequence: Any) -> Any:
+    """A sequence that `on_worker_begin` may change: what it opens must not replace, nor close, what the feed's has."""
+    if optional_method(sequence, "on_worker_begin") is None and optional_method(sequence, "on_worker_end") is None:
+        return sequence
+    return copy.copy(sequence)
+
+
+def _scene(sequence: Any, seed: int, epoch: int, index: int) -> Any:
+    begin, end = optional_method(sequence, "on_worker_begin"), optional_method(sequence, "on_worker_end")
+    if begin is not None:
+        begin(Worker(0, 1, "inline"))
+    context = SceneContext(seed, epoch)
+    context.move_to(index)
+    previous = enter_context(context)
+    try:
+        return sequence[index]
+    except Exception as error:
+        for_consumer(error, Place((index,), epoch, None, "the calling thread"))  # the note: itself it is raised below
+        raise
+    finally:
+        enter_context(previous)
+        if end is not None:
+            end()

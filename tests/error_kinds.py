@@ -1,0 +1,167 @@
+"""Exceptions of every kind that a scene may raise, and what must be told of each, whatever way it goes."""
+
+import re
+import threading
+import traceback
+from dataclasses import dataclass
+
+import numpy as np
+
+import kerasfeed as kf
+
+WORKERS = [(0, "thread"), (2, "thread"), (2, "process")]
+BAD = 13  # in step 2 of batches of 6
+
+
+class HoldsLockError(Exception):
+    def __init__(self, message):
+        super().__init__(message)
+        self.lock = threading.Lock()
+
+
+class TwoArgumentsError(Exception):
+    def __init__(self, what, why):
+        super().__init__(f"{what} because of {why}")
+        self.why = why
+
+
+class DefaultArgumentError(Exception):
+    """Pickle calls its constructor with the message, which would grow."""
+
+    def __init__(self, what, why="dust"):
+        super().__init__(f"{what} because of {why}")
+
+
+class MuteError(Exception):
+    def __str__(self):
+        raise RuntimeError("no words")
+
+
+class ReducedError(Exception):
+    """Its own way to pickle forgets its notes."""
+
+    def __reduce__(self):
+        return ReducedError, self.args
+
+
+def _group():
+    return ExceptionGroup(
+        "several", [ValueError("first"), TwoArgumentsError("rain", "clouds"), HoldsLockError("locked")]
+    )
+
+
+def _only_here():
+    return type("HomemadeError", (ValueError,), {"__module__": "__main__"})("homemade")
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What a scene raises, its type, and a pattern in the text; `steers` where it would steer the consumer."""
+
+    make: object
+    type: type
+    text: str
+    steers: bool = False
+
+
+KINDS = {
+    "ordinary": Kind(lambda: ValueError("bad scan"), ValueError, "ValueError: bad scan"),
+    "lock": Kind(lambda: HoldsLockError("bad lock"), HoldsLockError, "HoldsLockError: bad lock"),
+    "arguments": Kind(lambda: TwoArgumentsError("rain", "clouds"), TwoArgumentsError, "rain because of clouds"),
+    "default": Kind(lambda: DefaultArgumentError("cough"), DefaultArgumentError, r"cough because of dust(?! because)"),
+    "reduced": Kind(lambda: ReducedError("cut"), ReducedError, "ReducedError: cut"),
+    "group": Kind(_group, ExceptionGroup, r"ExceptionGroup: several \(3 sub-exceptions\)"),
+    "huge": Kind(lambda: ValueError("x" * 2_000_000), ValueError, "ValueError: x{1000}"),
+    "exit": Kind(lambda: SystemExit(3), SystemExit, "SystemExit: 3", steers=True),
+    "interrupt": Kind(lambda: KeyboardInterrupt("stop"), KeyboardInterrupt, "KeyboardInterrupt: stop", steers=True),
+    "stop": Kind(lambda: StopIteration("early"), kf.SceneError, "the sequence raised StopIteration: early"),
+    "homemade": Kind(_only_here, ValueError, "HomemadeError: homemade"),
+    "mute": Kind(MuteError, MuteError, "MuteError"),
+    "chain": Kind(None, RuntimeError, r"(?s)KeyError: 'the root'.*direct cause of the following.*RuntimeError: outer"),
+    "hdf5": Kind(None, IndexError, r"reading 'points'\[99\] of '.*/scans\.h5'"),
+    "spec": Kind(None, kf.SpecError, r"scene 13: field '1': expected float32\[1\], received float32\[2\]"),
+}
+
+
+class Raising(kf.SceneSequence):
+    """Scenes (float32[1], float32[1]) of which one raises an exception of one kind."""
+
+    def __init__(self, kind, path=None):
+        self.kind = kind
+        self.file = kf.HDF5File(path) if kind == "hdf5" else None
+
+    def __len__(self):
+        return 24
+
+    def __getitem__(self, index):
+        x = np.full(1, index, np.float32)
+        if index != BAD:
+            return x, x
+        if self.kind == "hdf5":
+            return self.file["points"][99], x
+        if self.kind == "spec":
+            return x, np.zeros(2, np.float32)
+        if self.kind == "chain":
+            try:
+                raise KeyError("the root")
+            except KeyError as root:
+                raise RuntimeError("outer") from root
+        raise KINDS[self.kind].make()
+
+
+def place_of(worker_type, workers, epoch=r"\d+", step=2):
+    """Pattern of the note that tells the place and how to come there again."""
+    where = "the calling thread" if not workers else f"worker {worker_type} \\d"
+    return (
+        rf"kerasfeed: scene {BAD}, epoch ({epoch}), step {step}, in {where}.*\n+"
+        rf"Reproduce it here: kf\.load\(feed, epoch=\1, step={step}\), or sequence\[{BAD}\]"
+    )
+
+
+def bring_up(feed):
+    """Have workers and slots of a feed that several tests share, so that none of them seems to leak them."""
+    held = [feed.submit(0, 0) for _ in range(24)]
+    assert all(len(future.result()) == 2 for future in held)
+
+
+def whole_text(error):
+    """What Python prints of an exception."""
+    return "".join(traceback.format_exception(error))
+
+
+def assert_arrived(error, kind, workers, worker_type, **place):
+    """The sequence's own exception, with everything that is to be known of it."""
+    expected, text = KINDS[kind], whole_text(error)
+    assert re.search(expected.text, text), text[-3000:]
+    if not workers and expected.steers:
+        assert type(error) is expected.type
+        return
+    if expected.steers or (kind == "lock" and worker_type == "process"):
+        assert type(error) is kf.SceneError
+        assert f"the sequence raised {expected.type.__name__}: " in str(error)
+        assert type(error.__cause__) is expected.type or error.__suppress_context__  # raised `from None`, as Keras does
+    elif kind == "homemade":
+        assert (type(error).__name__, isinstance(error, ValueError)) == ("HomemadeError", True)
+    else:
+        assert type(error) is expected.type
+    notes = "\n".join(error.__notes__)
+    assert len(re.findall(place_of(worker_type, workers, **place), notes)) == 1, notes[:3000]
+    assert "in __getitem__" in text or kind == "spec"
+    if kind == "huge":
+        assert len(str(error)) == 2_000_000
+        assert len(notes) < 50_000
+    if kind == "group":
+        assert [type(member) for member in error.exceptions[:2]] == [ValueError, TwoArgumentsError]
+        sent = worker_type == "process" and workers
+        assert type(error.exceptions[2]) is (kf.SceneError if sent else HoldsLockError)
+    if kind == "arguments":
+        assert error.why == "clouds"
+
+
+def assert_told(message, kind, workers, worker_type):
+    """All that is to be known of the exception, in the message of another."""
+    assert re.search(KINDS[kind].text, message), message[-3000:]
+    if workers or not KINDS[kind].steers:
+        assert re.search(place_of(worker_type, workers), message), message[:3000]
+    assert "in __getitem__" in message or kind == "spec"
+    assert len(message) < 400_000

@@ -1,0 +1,133 @@
+"""What a scene raises comes out of `fit`, `evaluate`, `predict` as itself: on TensorFlow here, then JAX and PyTorch."""
+
+import gc
+import weakref
+
+import h5py
+import keras
+import numpy as np
+import pytest
+from error_kinds import KINDS, WORKERS, Raising, assert_arrived, assert_told, bring_up
+from keras_fits import BACKEND, assert_passed, identity
+
+import kerasfeed as kf
+from kerasfeed.adapters.raised import Raised
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:__array__ implementation"),  # Keras's own, under NumPy 2.4
+    pytest.mark.usefixtures("quick_collector", "memory_freed"),
+]
+on_tensorflow = pytest.mark.skipif(BACKEND != "tensorflow", reason="TensorFlow alone turns exceptions into text")
+
+
+@pytest.mark.timeout(240)
+@on_tensorflow
+@pytest.mark.parametrize("backend", ["jax", "torch"])
+def test_all_of_this_holds_on(backend, runs_on_other_backends):
+    assert_passed(runs_on_other_backends, backend)
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    path = tmp_path_factory.mktemp("data") / "scans.h5"
+    with h5py.File(path, "w") as file:
+        file["points"] = np.zeros((24, 1), np.float32)
+    return path
+
+
+@pytest.fixture
+def model():
+    """A new one for each: on JAX, Keras cannot use a model again whose `fit` was interrupted."""
+    model = keras.Sequential([keras.Input((1,)), identity()])
+    model.compile("sgd", "mse", jit_compile=False)
+    return model
+
+
+@pytest.fixture(scope="module", params=[(kind, *workers) for kind in KINDS for workers in WORKERS], ids=str)
+def case(request, path):
+    """A feed, the kind of exception that one of its scenes raises, number and type of the workers."""
+    kind, workers, worker_type = request.param
+    with kf.Feed(Raising(kind, path), 6, workers=workers, worker_type=worker_type) as feed:
+        bring_up(feed)
+        yield feed, kind, workers, worker_type
+
+
+@pytest.mark.parametrize("method", ["fit", "evaluate", "predict"])
+def test_an_exception_arrives_as_itself_from(method, case, model):
+    feed, *kind = case
+    with pytest.raises(BaseException) as caught:
+        getattr(model, method)(feed, verbose=0)
+    assert_arrived(caught.value, *kind)
+
+
+# ---- on TensorFlow, where they cross as text
+
+
+@pytest.fixture
+def feed():
+    with kf.Feed(Raising("ordinary"), 6, workers=2, worker_type="thread") as feed:
+        yield feed
+
+
+class Unfit(keras.layers.Layer):
+    """A layer that fails within the compiled step."""
+
+    def call(self, x):
+        import tensorflow as tf
+
+        with tf.control_dependencies([tf.debugging.assert_less(x, 7.0, message="out of memory, say")]):
+            return tf.identity(x)
+
+
+@on_tensorflow
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_error_of_the_model_is_left_as_it_is_though_a_scene_ahead_has_failed(workers):
+    import tensorflow as tf
+
+    model = keras.Sequential([keras.Input((1,)), Unfit(), identity()])
+    model.compile("sgd", "mse", jit_compile=False)
+    with kf.Feed(Raising("ordinary"), 6, workers=workers, worker_type="thread") as feed:
+        with pytest.raises(ValueError, match="bad scan"):
+            list(feed)
+        with pytest.raises(tf.errors.InvalidArgumentError, match="out of memory, say"):
+            model.fit(feed, verbose=0, shuffle=False)
+
+
+@on_tensorflow
+@pytest.mark.parametrize("arguments", [{"run_eagerly": True}, {"steps_per_execution": 2}, {"jit_compile": True}])
+def test_an_exception_arrives_as_itself_however_the_steps_run(feed, arguments):
+    model = keras.Sequential([identity()])
+    model.compile("sgd", "mse", **{"jit_compile": False, **arguments})
+    with pytest.raises(ValueError, match="bad scan") as caught:
+        model.fit(feed, epochs=2, verbose=0)
+    assert_arrived(caught.value, "ordinary", 2, "thread", epoch=0)
+
+
+@on_tensorflow
+def test_an_exception_of_the_validation_arrives_as_itself(feed, model):
+    with kf.Feed(np.ones((12, 2, 1), np.float32), 6, workers=1) as training:
+        data = training.to_tf_dataset().map(lambda pair: (pair[:, 0], pair[:, 1]))
+        with pytest.raises(ValueError, match="bad scan") as caught:
+            model.fit(data, validation_data=feed, verbose=0, shuffle=False)
+    assert_arrived(caught.value, "ordinary", 2, "thread")
+
+
+@on_tensorflow
+def test_a_keras_without_the_names_looked_for_raises_tensorflows_error_that_tells_all(feed, model, monkeypatch):
+    import tensorflow as tf
+
+    monkeypatch.setattr("kerasfeed.epochs.watch_trainer", lambda *_: False)
+    with pytest.raises(tf.errors.OpError) as caught:
+        model.fit(feed, verbose=0)
+    assert_told(str(caught.value), "ordinary", 2, "thread")
+
+
+@on_tensorflow
+def test_no_exception_is_kept_once_fit_has_ended(feed, model, monkeypatch):
+    made = []
+    original = Raised.carrier
+    monkeypatch.setattr(Raised, "carrier", lambda self, error: made.append(weakref.ref(self)) or original(self, error))
+    with pytest.raises(ValueError, match="bad scan"):
+        model.fit(feed, verbose=0)
+    gc.collect()
+    assert [reference() for reference in made] == [None]

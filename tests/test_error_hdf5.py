@@ -1,0 +1,126 @@
+"""Whatever fails while HDF5 is read names file and dataset, from worker processes too, and once."""
+
+import h5py
+import numpy as np
+import pytest
+from error_kinds import whole_text
+
+import kerasfeed as kf
+
+READERS = ["direct", "h5py"]
+
+
+class Rooms(kf.SceneSequence):
+    """Scenes of a file that is damaged where the spec is not inferred from."""
+
+    def __init__(self, path, **options):
+        self.file = kf.HDF5File(path, **options)
+
+    def __len__(self):
+        return 24
+
+    def __getitem__(self, index):
+        return self.file["points"][index]
+
+
+@pytest.fixture
+def path(tmp_path):
+    path = tmp_path / "rooms.h5"
+    with h5py.File(path, "w") as file:
+        data = np.random.default_rng(0).integers(0, 9, (24, 500))
+        file.create_dataset("points", data=data, chunks=(1, 500), compression="gzip")
+    return path
+
+
+def _options(reader):
+    return {"driver": "stdio"} if reader == "h5py" else {}
+
+
+def _damage(path, index):
+    with h5py.File(path) as file:
+        place = file["points"].id.get_chunk_info(index).byte_offset
+    with path.open("r+b") as file:
+        file.seek(place)
+        file.write(b"\xff" * 20)
+
+
+def _assert_named_once(error, path):
+    told = [str(error), *error.__notes__[:2]]
+    places = [text for text in told if "'points'" in text and repr(str(path)) in text and "Traceback" not in text]
+    assert len(places) == 1, told
+
+
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize(("workers", "worker_type"), [(0, "thread"), (2, "thread"), (2, "process")])
+def test_a_chunk_that_does_not_decode_names_dataset_file_and_scene(path, reader, workers, worker_type):
+    _damage(path, 13)
+    with kf.Feed(Rooms(path, **_options(reader)), 6, workers=workers, worker_type=worker_type) as feed:
+        assert feed.sequence.file["points"].reader.kind == reader
+        with pytest.raises(OSError, match=r"cannot read 'points'\[13\] of '.*rooms\.h5'") as caught:
+            list(feed)
+        _assert_named_once(caught.value, path)
+        assert "scene 13, epoch 0, step 2" in whole_text(caught.value)
+
+
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("worker_type", ["thread", "process"])
+def test_an_index_out_of_range_names_dataset_and_file(path, reader, worker_type):
+    class Beyond(Rooms):
+        def __getitem__(self, index):
+            return self.file["points"][index + (20 if index == 13 else 0)]
+
+    with kf.Feed(Beyond(path, **_options(reader)), 6, workers=2, worker_type=worker_type) as feed:
+        with pytest.raises(IndexError, match="33") as caught:
+            list(feed)
+        _assert_named_once(caught.value, path)
+
+
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("held", [False, True])
+def test_a_file_that_has_vanished_is_named_with_the_dataset(path, reader, held):
+    class Holding(Rooms):
+        def __init__(self, path, **options):
+            super().__init__(path, **options)
+            self.points = self.file["points"]
+
+        def __getitem__(self, index):
+            return self.points[index]
+
+    sequence = (Holding if held else Rooms)(path, **_options(reader))
+    sequence.file.close()
+    path.unlink()
+    with kf.Feed(sequence, 6, workers=1, worker_type="thread") as feed, pytest.raises(FileNotFoundError) as caught:
+        list(feed)
+    text = whole_text(caught.value)
+    assert "there is no file 'rooms.h5' in the folder" in text
+    assert f"kerasfeed: reading 'points' of {str(path)!r}" in caught.value.__notes__
+
+
+@pytest.mark.parametrize("worker_type", ["thread", "process"])
+def test_a_truncated_file_is_named_with_the_dataset(path, worker_type):
+    sequence = Rooms(path)
+    with path.open("r+b") as file:
+        file.truncate(3000)
+    with kf.Feed(sequence, 6, workers=1, worker_type=worker_type) as feed:
+        with pytest.raises(OSError, match=r"cannot open '.*rooms\.h5': it is a damaged HDF5 file") as caught:
+            list(feed)
+        assert f"kerasfeed: reading 'points' of {str(path)!r}" in caught.value.__notes__
+
+
+def test_a_file_that_is_locked_is_named_with_the_dataset(path):
+    with h5py.File(path, "r+"):
+        feed = kf.Feed(Rooms(path), 6, workers=1, worker_type="process")
+        with feed, pytest.raises(OSError, match=r"cannot open '.*rooms\.h5': .*lock") as caught:
+            list(feed)
+    assert f"kerasfeed: reading 'points' of {str(path)!r}" in caught.value.__notes__
+
+
+def test_a_dataset_that_is_not_there_is_named_once(path):
+    class Wrong(Rooms):
+        def __getitem__(self, index):
+            return self.file["walls"][index]
+
+    with kf.Feed(Wrong(path), 6, workers=1, worker_type="process") as feed, pytest.raises(KeyError) as caught:
+        list(feed)
+    assert "'walls' is not in the file" in str(caught.value)
+    assert not any("reading" in note for note in caught.value.__notes__ if "Traceback" not in note)

@@ -1,0 +1,160 @@
+"""What a scene raises, in loops, in `feed[step]` and in `kf.load`, for every kind of exception and of worker."""
+
+import h5py
+import numpy as np
+import pytest
+from error_kinds import BAD, KINDS, WORKERS, Raising, assert_arrived, bring_up, whole_text
+
+import kerasfeed as kf
+from kerasfeed.loaders.failure import Place, for_consumer, note_causes, text_of
+from kerasfeed.loaders.travel import pack, unpack
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    path = tmp_path_factory.mktemp("data") / "scans.h5"
+    with h5py.File(path, "w") as file:
+        file["points"] = np.zeros((24, 1), np.float32)
+    return path
+
+
+@pytest.fixture(scope="module", params=[(kind, *workers) for kind in KINDS for workers in WORKERS], ids=str)
+def case(request, path):
+    """A feed, the kind of exception that one of its scenes raises, number and type of the workers."""
+    kind, workers, worker_type = request.param
+    with kf.Feed(Raising(kind, path), 6, workers=workers, worker_type=worker_type) as feed:
+        bring_up(feed)
+        yield feed, kind, workers, worker_type
+
+
+def _caught(action):
+    with pytest.raises(BaseException) as caught:
+        action()
+    return caught.value
+
+
+def test_an_exception_arrives_in_a_loop(case):
+    feed, *kind = case
+    assert_arrived(_caught(lambda: list(feed.epoch(3))), *kind, epoch=3)
+
+
+def test_an_exception_arrives_from_the_batch_of_a_step(case):
+    feed, *kind = case
+    assert_arrived(_caught(lambda: feed[2]), *kind)
+    assert len(feed[1]) == 2
+
+
+def test_a_reproduced_batch_raises_it_in_the_calling_thread(case):
+    feed, kind, *_ = case
+    assert_arrived(_caught(lambda: kf.load(feed, epoch=4, step=2)), kind, 0, "thread", epoch=4)
+
+
+def test_a_reproduced_scene_raises_it_in_the_calling_thread(case):
+    feed, kind, *_ = case
+    if kind == "spec":
+        assert kf.load(feed, epoch=4, index=BAD)[1].shape == (2,)
+        return
+    error = _caught(lambda: kf.load(feed, epoch=4, index=BAD))
+    assert type(error).__name__ in {KINDS[kind].type.__name__, "HomemadeError", "StopIteration"}
+    if not KINDS[kind].steers and kind != "stop":
+        note = (
+            f"scene {BAD}, epoch 4, in the calling thread\nReproduce it here: kf.load(feed, epoch=4, index={BAD}), or"
+        )
+        assert note in "\n".join(error.__notes__)
+
+
+# ---- packing
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if KINDS[kind].make is not None])
+def test_notes_travel_with_every_kind_of_exception(kind):
+    error = KINDS[kind].make()
+    error.add_note("first")
+    error.add_note("second")
+    packed = pack(error)
+    assert unpack(packed.data).__notes__[:2] == ["first", "second"]
+    assert packed.complete is (kind != "lock")
+
+
+def test_an_exception_that_raises_when_it_is_looked_at_travels_as_text():
+    class Hostile(Exception):
+        @property
+        def __dict__(self):
+            raise MemoryError("not for you")
+
+        def __reduce__(self):
+            raise RuntimeError("nor for pickle")
+
+    assert pack(Hostile("x")).data is None
+
+
+def test_an_os_error_with_a_constructor_of_its_own_keeps_errno():
+    class DiskError(OSError):
+        def __init__(self, disk, code):
+            super().__init__(code, f"disk {disk}")
+            self.disk = disk
+
+    error = unpack(pack(DiskError("sda", 5)).data)
+    assert (error.errno, error.strerror, error.disk, str(error)) == (5, "disk sda", "sda", "[Errno 5] disk sda")
+
+
+# ---- places
+
+
+def test_an_exception_raised_again_and_again_tells_the_last_place_alone():
+    error = ValueError("bad")
+    for epoch in range(5):
+        assert for_consumer(error, Place((7,), epoch, 1, "worker thread 0")) is error
+    for_consumer(error, Place((8,), 5, 1, "worker thread 0"))
+    assert [note.split(",")[:2] for note in error.__notes__] == [
+        ["kerasfeed: scene 7", " epoch 4"],
+        ["kerasfeed: scene 8", " epoch 5"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("place", "text"),
+    [
+        (
+            Place((37,), None, None, "worker thread 1"),
+            "kerasfeed: scene 37, while inferring the spec, in worker thread 1\nReproduce it here: sequence[37]",
+        ),
+        (
+            Place((37,), 0, 3, "worker thread 1"),
+            "kerasfeed: scene 37, epoch 0, step 3, in worker thread 1\n"
+            "Reproduce it here: kf.load(feed, epoch=0, step=3), or sequence[37]",
+        ),
+        (
+            Place((3, 1, 2), 5, 4, "worker thread 1"),
+            "kerasfeed: scenes 3, 1, 2 (get_batch), epoch 5, step 4, in worker thread 1\n"
+            "Reproduce it here: kf.load(feed, epoch=5, step=4)",
+        ),
+    ],
+)
+def test_a_place_says_how_to_come_there_again(place, text):
+    assert str(place) == text
+
+
+def test_the_text_of_an_exception_tells_its_causes_once():
+    def fail():
+        try:
+            raise KeyError("root")
+        except KeyError:
+            raise ValueError("outer")  # noqa: B904 - the context is what is tested
+
+    error = _caught(fail)
+    assert text_of(error).count("KeyError: 'root'") == 1
+    note_causes(error)
+    note_causes(error)
+    assert len(error.__notes__) == 1
+    assert text_of(error).count("KeyError: 'root'") == 1
+    lonely = ValueError("alone")
+    note_causes(lonely)
+    assert not hasattr(lonely, "__notes__")
+
+
+def test_a_worker_s_traceback_is_told_where_the_exception_came_from_a_process():
+    with kf.Feed(Raising("chain"), 6, workers=1, worker_type="process") as feed:
+        error = _caught(lambda: feed[2])
+    assert "Traceback in the worker:" in whole_text(error)
+    assert 'raise KeyError("the root")' in whole_text(error)

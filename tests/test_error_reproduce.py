@@ -1,0 +1,178 @@
+"""`kf.load`: a batch or a scene again, in the calling thread, whatever the feed's workers do."""
+
+import os
+import pickle
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import optree
+import pytest
+import scenes
+
+import kerasfeed as kf
+from kerasfeed.scene import scene_rng
+
+WORKERS = [(0, "thread"), (2, "thread"), (2, "process")]
+
+
+def _assert_same(one, other):
+    for a, b in zip(optree.tree_leaves(one), optree.tree_leaves(other), strict=True):
+        a, b = np.asarray(a), np.asarray(b)
+        assert (a.tolist() == b.tolist()) if a.dtype == object else (a.tobytes() == b.tobytes())
+
+
+@pytest.mark.parametrize(("workers", "worker_type"), WORKERS)
+@pytest.mark.parametrize(
+    "sequence", [scenes.Augmented(), scenes.Nested()], ids=lambda sequence: type(sequence).__name__
+)
+def test_a_loaded_batch_is_that_of_the_feed_bit_for_bit(sequence, workers, worker_type):
+    arguments = {"shuffle": True, "seed": 3, "shard_index": 1, "shard_count": 2}
+    with kf.Feed(sequence, 4, workers=workers, worker_type=worker_type, **arguments) as feed:
+        for epoch in (0, 5):
+            for step, batch in enumerate(feed.epoch(epoch)):
+                again = kf.load(feed, epoch=epoch, step=step)
+                assert optree.tree_structure(again) == optree.tree_structure(batch)
+                _assert_same(again, batch)
+        assert next(iter(feed)) is not None
+        assert feed._clock.current == 0
+
+
+def test_a_loaded_scene_has_the_random_numbers_of_its_epoch():
+    with kf.Feed(scenes.Augmented(), 8, seed=3, workers=1, worker_type="thread") as feed:
+        points, _ = next(iter(feed.epoch(2)))
+        assert np.array_equal(kf.load(feed, epoch=2, index=5)[0], points[5])
+        expected = scenes.Clouds()[5][0] + scene_rng(3, 2, 5).normal(size=(4, 3)).astype(np.float32)
+        assert np.array_equal(points[5], expected)
+        assert not np.array_equal(kf.load(feed, epoch=1, index=5)[0], points[5])
+
+
+def test_a_ready_made_batch_is_loaded_by_its_step():
+    with kf.Feed(np.arange(12.0).reshape(3, 4), None, workers=1) as feed:
+        assert kf.load(feed, epoch=0, step=2).tolist() == [8, 9, 10, 11]
+
+
+def test_everything_is_loaded_in_the_calling_thread():
+    class Telling(scenes.Clouds):
+        def __getitem__(self, index):
+            return threading.get_ident() + os.getpid()
+
+    with kf.Feed(Telling(), 8, workers=2, worker_type="thread") as feed:
+        here = threading.get_ident() + os.getpid()
+        assert kf.load(feed, epoch=0, step=1).tolist() == [here] * 8
+        assert kf.load(feed, epoch=0, index=1) == here
+
+
+class _HangingElsewhere(scenes.Clouds):
+    def __init__(self):
+        super().__init__()
+        self.home = os.getpid()
+
+    def __getitem__(self, index):
+        if os.getpid() != self.home:
+            time.sleep(60)
+        return super().__getitem__(index)
+
+
+@pytest.mark.timeout(60)
+def test_a_feed_whose_workers_hang_and_one_that_is_closed_are_loaded_from():
+    with kf.Feed(_HangingElsewhere(), 8, workers=1, worker_type="process") as feed:
+        started = time.monotonic()
+        assert kf.load(feed, epoch=0, step=1)[1].tolist() == list(range(8, 16))
+        assert time.monotonic() - started < 10
+    assert kf.load(feed, epoch=0, step=0)[1].tolist() == list(range(8))
+
+
+class _Opening(scenes.Clouds):
+    """Needs what `on_worker_begin` opens."""
+
+    handle = None
+
+    def on_worker_begin(self, worker):
+        self.handle = [threading.Lock()]  # open, and not to be pickled
+
+    def on_worker_end(self):
+        self.handle.clear()
+
+    def __getitem__(self, index):
+        assert self.handle, "not open"
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize(("workers", "worker_type"), WORKERS)
+def test_what_the_worker_hooks_open_and_close_is_not_the_feeds(workers, worker_type):
+    sequence = _Opening()
+    with kf.Feed(sequence, 8, workers=workers, worker_type=worker_type) as feed:
+        first = feed[0]
+        opened = sequence.handle
+        _assert_same(kf.load(feed, epoch=0, step=0), first)
+        _assert_same(kf.load(feed, epoch=0, index=3), sequence.__class__.__base__.__getitem__(sequence, 3))
+        assert sequence.handle is opened
+        assert opened is None or len(opened) == 1
+        if worker_type == "process":
+            pickle.dumps(sequence)  # it can be sent to a new worker
+        assert len(list(feed)) == 5
+
+
+def test_the_hooks_are_called_around_a_scene_that_fails():
+    calls = []
+
+    class Noting(scenes.Failing):
+        def on_worker_begin(self, worker):
+            calls.append(worker)
+
+        def on_worker_end(self):
+            calls.append("end")
+
+    with kf.Feed(Noting(7, ValueError("bad")), 8, workers=0) as feed:
+        for what in ({"step": 0}, {"index": 7}):
+            with pytest.raises(ValueError, match="bad"):
+                kf.load(feed, epoch=0, **what)
+            assert [getattr(call, "worker_type", call) for call in calls] == ["inline", "end"]
+            calls.clear()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        (
+            {"epoch": 0},
+            TypeError,
+            r"needs either step \(a whole batch\) or index \(one scene\), received step=None, ind",
+        ),
+        ({"epoch": 0, "step": 1, "index": 2}, TypeError, "received step=1, index=2"),
+        ({"epoch": 0, "step": 5}, IndexError, "step 5 is out of range: an epoch has 5 steps, 0 to 4"),
+        ({"epoch": 0, "step": -1}, ValueError, "step must be at least 0, received -1"),
+        ({"epoch": 0, "index": 37}, IndexError, "index 37 is out of range: the sequence has 37 scenes, 0 to 36"),
+        ({"epoch": 0, "index": -1}, ValueError, "index must be at least 0"),
+        ({"epoch": -1, "step": 0}, ValueError, "epoch must be at least 0"),
+        ({"epoch": 0, "step": 1.5}, TypeError, "step must be an integer, received 1.5 of type float"),
+        ({"step": 1}, TypeError, "epoch"),
+    ],
+)
+def test_what_cannot_be_loaded_is_refused(arguments, error, message):
+    with kf.Feed(scenes.Clouds(), 8, workers=0) as feed, pytest.raises(error, match=message):
+        kf.load(feed, **arguments)
+
+
+@pytest.mark.parametrize("feed", [scenes.Clouds(), [1, 2], None])
+def test_what_is_no_feed_is_refused(feed):
+    with pytest.raises(TypeError, match=r"loads a batch of a kerasfeed\.Feed, received a (Clouds|list|NoneType)"):
+        kf.load(feed, epoch=0, step=0)
+
+
+@pytest.mark.parametrize("first", ["kf.load", "kf.Feed", "kerasfeed.loaders.inline", "kerasfeed.reproduce"])
+def test_the_name_is_the_function_and_the_package_whatever_is_imported_first(first):
+    code = (
+        "import importlib, kerasfeed as kf\n"
+        f"name = {first!r}\n"
+        "getattr(kf, name[3:]) if name.startswith('kf.') else importlib.import_module(name)\n"
+        "import kerasfeed.loaders.fill as fill, kerasfeed.loaders\n"
+        "from kerasfeed.loaders import Loader\n"
+        "feed = kf.Feed([1, 2, 3], 2, workers=0)\n"
+        "print(kf.load(feed, epoch=0, step=0).tolist(), kerasfeed.loaders.fill is fill)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "[1, 2] True", done.stderr[-2000:]

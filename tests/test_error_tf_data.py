@@ -1,0 +1,196 @@
+"""What a scene raises, through `to_tf_dataset`: itself in loops and in `fit`, in TensorFlow's words from a graph."""
+
+import gc
+import weakref
+
+import h5py
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from error_kinds import KINDS, WORKERS, Raising, assert_arrived, assert_told, bring_up
+from keras_fits import identity
+
+import kerasfeed as kf
+
+pytestmark = pytest.mark.usefixtures("quick_collector", "memory_freed")
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    path = tmp_path_factory.mktemp("data") / "scans.h5"
+    with h5py.File(path, "w") as file:
+        file["points"] = np.zeros((24, 1), np.float32)
+    return path
+
+
+@pytest.fixture(scope="module")
+def model():
+    model = keras.Sequential([keras.Input((1,)), identity()])
+    model.compile("sgd", "mse", jit_compile=False)
+    return model
+
+
+@pytest.fixture(scope="module", params=[(kind, *workers) for kind in KINDS for workers in WORKERS], ids=str)
+def case(request, path):
+    """A feed, the kind of exception that one of its scenes raises, number and type of the workers."""
+    kind, workers, worker_type = request.param
+    with kf.Feed(Raising(kind, path), 6, workers=workers, worker_type=worker_type) as feed:
+        bring_up(feed)
+        yield feed, kind, workers, worker_type
+
+
+def _raised_in_a_loop(dataset):
+    with pytest.raises(BaseException) as caught:
+        for _ in dataset:
+            pass
+    return caught.value
+
+
+def test_an_exception_arrives_as_itself_in_a_loop(case):
+    feed, *kind = case
+    assert_arrived(_raised_in_a_loop(feed.to_tf_dataset()), *kind)
+
+
+@pytest.mark.parametrize("method", ["fit", "evaluate", "predict"])
+def test_an_exception_arrives_as_itself_from(method, case, model):
+    feed, *kind = case
+    arguments = {"shuffle": False} if method == "fit" else {}
+    with pytest.raises(BaseException) as caught:
+        getattr(model, method)(feed.to_tf_dataset(), verbose=0, **arguments)
+    assert_arrived(caught.value, *kind)
+
+
+def test_the_error_of_a_mapped_dataset_tells_all(case):
+    feed, *kind = case
+    error = _raised_in_a_loop(feed.to_tf_dataset().map(lambda x, y: x))
+    assert isinstance(error, tf.errors.UnknownError)
+    assert_told(str(error), *kind)
+
+
+def test_the_error_of_a_graph_tells_all(case):
+    feed, *kind = case
+    dataset = feed.to_tf_dataset()
+
+    @tf.function
+    def total():
+        found = tf.constant(0.0)
+        for x, _ in dataset:
+            found += tf.reduce_sum(x)
+        return found
+
+    with pytest.raises(tf.errors.UnknownError) as caught:
+        total()
+    assert_told(str(caught.value), *kind)
+
+
+# ---- what else a dataset is used for
+
+
+@pytest.fixture
+def feed():
+    with kf.Feed(Raising("ordinary"), 6, workers=2, worker_type="thread") as feed:
+        yield feed
+
+
+@pytest.fixture
+def sound():
+    with kf.Feed(np.arange(24.0), 6, workers=2) as feed:
+        yield feed
+
+
+def _values(dataset):
+    return [float(value) for batch in dataset for value in batch.numpy().ravel()]
+
+
+def test_the_dataset_is_what_tensorflow_takes_it_for(sound):
+    dataset = sound.to_tf_dataset()
+    assert isinstance(dataset, tf.data.Dataset)
+    assert repr(dataset).startswith("<_PrefetchDataset element_spec=TensorSpec")
+    assert int(dataset.cardinality()) == len(dataset) == 4
+    zipped = tf.data.Dataset.zip((dataset, dataset.take(2)))
+    assert len(list(zipped)) == 2
+    assert _values(dataset.concatenate(dataset.skip(1))) == [*range(24), *range(6, 24)]
+    assert _values(dataset.options().merge(tf.data.Options()) and dataset) == list(range(24))
+
+
+def test_its_iterator_is_an_argument_of_a_function_traced_once(sound):
+    traces = []
+
+    @tf.function
+    def step(iterator):
+        traces.append(1)
+        return next(iterator)
+
+    dataset = sound.to_tf_dataset()
+    for _ in range(2):
+        iterator = iter(dataset)
+        assert [float(step(iterator)[0]) for _ in range(4)] == [0, 6, 12, 18]
+        with pytest.raises(tf.errors.OutOfRangeError):
+            step(iterator)
+    assert len(traces) == 1
+    assert iter(dataset).get_next_as_optional().has_value()
+
+
+def test_the_dataset_is_distributed_by_a_strategy(sound):
+    strategy = tf.distribute.MirroredStrategy(["CPU:0"])
+    assert _values(strategy.experimental_distribute_dataset(sound.to_tf_dataset())) == list(range(24))
+
+
+def test_the_dataset_is_saved_and_snapshot(sound, tmp_path):
+    sound.to_tf_dataset().save(str(tmp_path / "saved"))
+    assert _values(tf.data.Dataset.load(str(tmp_path / "saved"))) == list(range(24))
+
+
+def test_an_iterator_goes_on_after_an_exception(feed):
+    iterator = iter(feed.to_tf_dataset())
+    found = []
+    while True:
+        try:
+            found.append(float(next(iterator)[0][0, 0]))
+        except StopIteration:
+            break
+        except ValueError:
+            found.append("bad scan")
+    assert found == [0, 6, "bad scan", 18]
+
+
+def test_an_error_of_a_later_step_of_the_graph_is_left_as_it_is(feed):
+    def refuse(x, y):
+        with tf.control_dependencies([tf.debugging.assert_less(x, 7.0, message="too large")]):
+            return tf.identity(x)
+
+    assert "bad scan" in str(_raised_in_a_loop(feed.to_tf_dataset()))
+    error = _raised_in_a_loop(feed.to_tf_dataset().map(refuse))
+    assert isinstance(error, tf.errors.InvalidArgumentError)
+    assert "too large" in str(error)
+    assert error.__cause__ is None
+
+
+def test_no_exception_outlives_its_dataset(feed):
+    dataset = feed.to_tf_dataset()
+    assert isinstance(_raised_in_a_loop(dataset.map(lambda x, y: x)), tf.errors.UnknownError)
+    raised = weakref.ref(dataset.kerasfeed_raised)
+    assert len(raised()._errors) == 1
+    assert isinstance(_raised_in_a_loop(dataset), ValueError)
+    assert len(raised()._errors) == 1
+    del dataset
+    gc.collect()
+    assert raised() is None
+
+
+def test_of_many_exceptions_that_nobody_asks_for_few_are_kept():
+    with kf.Feed(_AllBad(), 1, workers=2, worker_type="thread") as feed:
+        dataset = feed.to_tf_dataset()
+        assert len(list(dataset.ignore_errors())) == 5  # those that the spec is inferred from
+        assert len(dataset.kerasfeed_raised._errors) == feed.look_ahead + 4
+
+
+class _AllBad(kf.SceneSequence):
+    def __len__(self):
+        return 101
+
+    def __getitem__(self, index):
+        if index % 25:
+            raise ValueError(f"bad scan {index}")
+        return np.float32(index)

@@ -1,0 +1,135 @@
+"""What `fit` raises and what it leaves behind: on TensorFlow here, and the same again on JAX and PyTorch."""
+
+import gc
+import subprocess
+import sys
+import weakref
+
+import keras
+import pytest
+import scenes
+from error_kinds import whole_text
+from keras_fits import BACKEND, WORKERS, Trainer, assert_passed, make_feed, order_of
+from scenes_frameworks import (
+    Fragile,
+    environment_of,
+    let_tensorflow_free_memory,
+)
+
+import kerasfeed as kf
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:__array__ implementation"),  # Keras's own, under NumPy 2.4
+    pytest.mark.usefixtures("quick_collector", "memory_freed"),
+]
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="TensorFlow's run starts the others")
+@pytest.mark.parametrize("backend", ["jax", "torch"])
+def test_all_of_this_holds_on(backend, runs_on_other_backends):
+    assert_passed(runs_on_other_backends, backend)
+
+
+@pytest.fixture
+def feed():
+    with make_feed() as feed:
+        yield feed
+
+
+# ---- errors
+
+
+def _raised_by_fit(feed, error, text):
+    with pytest.raises(error, match=text) as caught:
+        Trainer().fit(feed, epochs=2)
+    assert type(caught.value) is error
+    return whole_text(caught.value)
+
+
+@pytest.mark.parametrize(("workers", "worker_type"), WORKERS)
+@pytest.mark.parametrize("error", [ValueError("bad scan"), IndexError("bad scan"), OSError("bad scan")])
+def test_an_exception_reaches_the_caller_of_fit(workers, worker_type, error):
+    with kf.Feed(Fragile(None, error), 6, workers=workers, worker_type=worker_type) as feed:
+        text = _raised_by_fit(feed, type(error), "bad scan")
+        assert "scene 13, epoch 0, step 2" in text
+        assert "in __getitem__" in text
+
+
+def test_a_stop_iteration_in_a_scene_does_not_end_the_epoch_in_silence():
+    with kf.Feed(Fragile(None, StopIteration("early")), 6, workers=2, worker_type="thread") as feed:
+        _raised_by_fit(feed, kf.SceneError, "the sequence raised StopIteration: early")
+
+
+def test_training_goes_on_after_an_exception(tmp_path):
+    flag = tmp_path / "flag"
+    flag.touch()
+    with kf.Feed(Fragile(flag, OSError("no disk")), 6, workers=2, worker_type="thread") as feed:
+        _raised_by_fit(feed, OSError, "no disk")
+        flag.unlink()
+        trainer = Trainer()
+        trainer.fit(feed, epochs=2, shuffle=False)
+        assert [sorted(order) for order in trainer.trained] == [list(range(24))] * 2
+
+
+def test_a_closed_feed_is_refused_by_fit(feed):
+    feed.close()
+    with pytest.raises(Exception, match="the feed is closed"):
+        Trainer().fit(feed)
+
+
+def test_a_feed_closed_within_an_epoch_ends_fit_with_an_error():
+    feed = kf.Feed(scenes.Slow(4000, 0.0005), 2, workers=2, worker_type="thread")
+    model = keras.Sequential([keras.layers.Flatten(), keras.layers.Dense(1)])
+    trainer = Trainer(model=model, after_batch=lambda _: feed.close())
+    with pytest.raises(Exception, match=r"(?i)closed|cancelled"):
+        trainer.fit(feed)
+
+
+def test_as_little_memory_as_two_batches_suffices():
+    with make_feed(max_memory=2 * 4096) as feed:
+        trainer = Trainer()
+        trainer.fit(feed, epochs=2, shuffle=False)
+        assert trainer.trained == [order_of(feed, 0), order_of(feed, 1)]
+        assert feed.stats().slots <= 2
+
+
+# ---- life
+
+
+@pytest.mark.parametrize("worker_type", ["thread", "process"])
+def test_a_feed_is_let_go_after_fit(worker_type):
+    feed = make_feed(worker_type=worker_type)
+    alive = weakref.ref(feed)
+    trainer = Trainer()
+    trainer.fit(feed, epochs=2, validation_data=feed)
+    trainer.model.evaluate(feed, verbose=0)
+    trainer.model.predict(feed, verbose=0)
+    del feed, trainer
+    keras.backend.clear_session()
+    let_tensorflow_free_memory()
+    gc.collect()
+    try:
+        assert alive() is None
+    finally:
+        if alive() is not None:
+            alive().close()
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="once is enough: it takes 5 s")
+def test_a_script_that_closes_nothing_ends_cleanly(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import keras, kerasfeed as kf\n"
+        "from scenes_frameworks import Numbered\n"
+        "feed = kf.Feed(Numbered(), 6, shuffle=True, workers=2, worker_type='process')\n"
+        "model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])\n"
+        "model.compile('sgd', 'mse', jit_compile=False)\n"
+        "model.fit(feed, epochs=2, verbose=0)\n"
+        "print('trained')\n"
+    )
+    environment = environment_of(KERAS_BACKEND=BACKEND)
+    done = subprocess.run([sys.executable, str(script)], env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "trained" in done.stdout
+    assert "Traceback" not in done.stderr

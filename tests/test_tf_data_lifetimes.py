@@ -1,0 +1,175 @@
+"""`Feed.to_tf_dataset`: who waits for whom, and who keeps whom alive."""
+
+import gc
+import threading
+import time
+import weakref
+
+import numpy as np
+import pytest
+import scenes
+import tensorflow as tf
+from scenes_frameworks import (
+    Numbered,
+    Waiting,
+    let_tensorflow_free_memory,
+)
+from tf_batches import indices_of, order_of
+
+import kerasfeed as kf
+
+pytestmark = pytest.mark.usefixtures("quick_collector", "memory_freed")
+
+
+# ---- concurrency and lifetimes
+
+
+@pytest.mark.parametrize(("workers", "most"), [(0, 1), (1, 1), (3, 3)])
+def test_scenes_are_read_by_no_more_than_the_workers_at_once(workers, most):
+    class Counting(Numbered):
+        def __getitem__(self, index):
+            with lock:
+                at_once.append(at_once[-1] + 1)
+            time.sleep(0.001)
+            with lock:
+                at_once.append(at_once[-1] - 1)
+            return super().__getitem__(index)
+
+    lock, at_once = threading.Lock(), [0]
+    with kf.Feed(Counting(120), 2, workers=workers, worker_type="thread") as feed:
+        assert sum(x.shape[0] for x, _ in feed.to_tf_dataset()) == 120
+    assert max(at_once) == most
+
+
+def test_waiting_workers_are_not_limited_by_the_cores():
+    def seconds(workers, length):
+        with kf.Feed(Waiting(length, 0.01), 2, workers=workers, worker_type="thread") as feed:
+            dataset = feed.to_tf_dataset()
+            started = time.perf_counter()
+            assert sum(batch.shape[0] for batch in dataset) == length
+            return time.perf_counter() - started
+
+    assert seconds(16, 320) < 320 * 0.01 / 4  # one worker would take 3.2 s, 16 ideally 0.2 s
+
+
+def test_waiting_feeds_leave_room_for_the_rest_of_the_graph():
+    with kf.Feed(Waiting(64, 0.02), 1, workers=8, worker_type="thread") as feed:
+        dataset = feed.to_tf_dataset()
+        dataset = dataset.map(lambda index: tf.numpy_function(lambda i: i * 2, [index], tf.int64), num_parallel_calls=8)
+        started = time.perf_counter()
+        assert [int(value[0]) for value in dataset] == list(range(0, 128, 2))
+        assert time.perf_counter() - started < 64 * 0.02 / 2
+
+
+@pytest.mark.parametrize("worker_type", ["thread", "process"])
+def test_an_iterator_abandoned_half_way_leaks_nothing_and_the_next_epoch_is_whole(worker_type):
+    with kf.Feed(scenes.Slow(100, 0.001), 2, shuffle=True, workers=2, worker_type=worker_type) as feed:
+        dataset = feed.to_tf_dataset()
+        for epoch in range(3):
+            iterator = iter(dataset)
+            next(iterator)
+            del iterator
+            gc.collect()
+            assert feed._clock._next == epoch + 1
+        assert indices_of(dataset) == order_of(feed, 3)
+        assert feed.stats().slots <= 40
+
+
+def _assert_let_go(alive):
+    """TensorFlow's threads let go of an iterator, and so of the feed, a moment after Python does."""
+    deadline = time.monotonic() + 20
+    while alive() is not None and time.monotonic() < deadline:
+        let_tensorflow_free_memory()
+        time.sleep(0.05)
+    if alive() is not None:
+        alive().close()
+        pytest.fail("the feed outlives its dataset")
+
+
+@pytest.mark.parametrize("worker_type", ["thread", "process"])
+def test_the_dataset_keeps_the_feed_alive_and_lets_it_go(worker_type):
+    feed = kf.Feed(scenes.Clouds(), 8, workers=2, worker_type=worker_type)
+    alive = weakref.ref(feed)
+    dataset = feed.to_tf_dataset().map(lambda points, labels: (points, labels)).repeat(1).prefetch(1)
+    del feed
+    gc.collect()
+    assert indices_of(dataset) == list(range(37))
+    iterator = iter(dataset)
+    del dataset
+    gc.collect()
+    assert indices_of(iterator) == list(range(37))
+    del iterator
+    _assert_let_go(alive)
+
+
+def test_a_feed_that_never_was_a_dataset_for_long_is_let_go():
+    feed = kf.Feed(scenes.Clouds(), 8, workers=1, worker_type="thread")
+    alive = weakref.ref(feed)
+    for _ in range(5):
+        feed.to_tf_dataset()
+    assert indices_of(feed.to_tf_dataset()) == list(range(37))
+    del feed
+    _assert_let_go(alive)
+
+
+def test_the_graph_of_a_session_keeps_the_feed_alive_and_lets_it_go():
+    feed = kf.Feed(scenes.Clouds(40), 8, workers=1, worker_type="thread")
+    alive = weakref.ref(feed)
+    graph = tf.Graph()
+    with graph.as_default():
+        iterator = tf.compat.v1.data.make_initializable_iterator(feed.to_tf_dataset())
+        _, labels = iterator.get_next()
+    del feed
+    gc.collect()
+    with tf.compat.v1.Session(graph=graph) as session:
+        session.run(iterator.initializer)
+        assert session.run(labels).tolist() == list(range(8))
+        session.close()
+    del graph, iterator, labels, session, _
+    _assert_let_go(alive)
+
+
+def test_a_dataset_of_a_function_outlives_the_tracing_of_it():
+    def make():
+        feed = kf.Feed(scenes.Clouds(40), 8, workers=1, worker_type="thread")
+
+        @tf.function
+        def total():
+            found = tf.constant(0, tf.int64)
+            for _, labels in feed.to_tf_dataset():
+                found += tf.reduce_sum(labels)
+            return found
+
+        return total.get_concrete_function(), weakref.ref(feed)
+
+    total, alive = make()
+    gc.collect()
+    assert int(total()) == int(total()) == sum(range(40))
+    del total
+    _assert_let_go(alive)
+
+
+def test_a_tensor_outlives_feed_and_dataset():
+    feed = kf.Feed(scenes.Clouds(), 8, workers=1, worker_type="thread")
+    points, labels = next(iter(feed.to_tf_dataset()))
+    feed.close()
+    del feed
+    gc.collect()
+    assert np.array_equal(points.numpy()[:, 0, 0], 100.0 * labels.numpy())
+
+
+def test_threads_iterate_datasets_of_one_feed_at_once():
+    with kf.Feed(scenes.Clouds(), 8, shuffle=True, seed=1, workers=2, worker_type="thread") as feed:
+        dataset, found = feed.to_tf_dataset(), []
+        threads = [threading.Thread(target=lambda: found.append(tuple(indices_of(dataset)))) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert set(found) == {tuple(order_of(feed, epoch)) for epoch in range(4)}
+
+
+def test_no_thread_tunes_the_dataset():
+    """Whoever drops an iterator would wait for it, for seconds now and then, holding the GIL."""
+    with kf.Feed(Numbered(8), 4, workers=2, worker_type="thread") as feed:
+        assert feed.to_tf_dataset().options().autotune.enabled is False
