@@ -26,7 +26,7 @@ from kerasfeed.loaders.infer import Probe, layout_for, probe_scenes
 from kerasfeed.loaders.mend import Mender
 from kerasfeed.loaders.messages import Kind, Start, Task
 from kerasfeed.loaders.pipes import Pipes
-from kerasfeed.loaders.slots import Arena, SlotPool
+from kerasfeed.loaders.slots import Arena, Slot, SlotPool
 from kerasfeed.loaders.spawn import start_worker
 from kerasfeed.loaders.stacks import Stacks
 from kerasfeed.loaders.supervisor import Supervisor
@@ -43,6 +43,7 @@ class Session:
         lock: Guards everything below that changes.
         failure: Why the session has ended; None as long as it has not.
         closed: Whether it was closed.
+        doubtful: Whether some of the work may not have been sent.
         work: Tasks that were sent and not yet accounted for, by number.
         workers: The present worker of each number.
     """
@@ -64,6 +65,7 @@ class Session:
         self.pool: SlotPool | None = None
         self.failure: BaseException | None = None
         self.closed = False
+        self.doubtful = False
         self.version = 0
         self.batches = 0
         self.copied = 0
@@ -150,15 +152,28 @@ class Session:
             slot = self.pool.acquire()
         except FeedClosedError:  # the pool closes with the session: say why that ended
             raise self.failure or FeedClosedError("the feed was closed before this batch was loaded") from None
-        slot.view.indices[:rows] = indices
-        batch = BatchInProgress(slot, epoch, step, rows, self.job.policy.on_error)
-        future = batch.future
+        batch: BatchInProgress | None = None
+        try:
+            slot.view.indices[:rows] = indices
+            batch = BatchInProgress(slot, epoch, step, rows, self.job.policy.on_error)
+            with self.lock:
+                ranges = self.mender.begin(batch, self.pace.ranges(rows, self.job.workers))
+                self._send([LoadWork(batch, start, stop) for start, stop in ranges])
+            if not ranges:  # none of its scenes is to be tried
+                self.settle(batch)
+            return batch.future
+        except BaseException as error:  # Ctrl-C: nobody will wait for this batch, and its slot must come back
+            self._abandon(slot, batch, error)
+            raise
+
+    def _abandon(self, slot: Slot, batch: BatchInProgress | None, error: BaseException) -> None:
+        assert self.pool is not None
         with self.lock:
-            ranges = self.mender.begin(batch, self.pace.ranges(rows, self.job.workers))
-            self._send([LoadWork(batch, start, stop) for start, stop in ranges])
-        if not ranges:  # none of its scenes is to be tried
-            self.settle(batch)
-        return future
+            sent = any(isinstance(work, LoadWork) and work.batch is batch for work in self.work.values())
+        if batch is not None and (sent or not batch.missing):
+            batch.give_up(error)  # workers skip it, and the supervisor settles it
+        else:
+            self.pool.release(slot)
 
     def settle(self, batch: BatchInProgress) -> None:
         """Deliver a batch of which no row is missing."""
@@ -187,17 +202,16 @@ class Session:
             raise self.failure
         if self.closed:
             raise FeedClosedError("the feed is closed; make a new one")
-        tasks: list[Task] = []
+        numbers = range(self._last_number + 1, self._last_number + 1 + len(works))
+        self._last_number += len(works)
         try:
-            for work in works:
-                self._last_number += 1
-                self.work[self._last_number] = work
-                tasks.append(work.task(self._last_number, self.version))
+            self.work.update(zip(numbers, works, strict=True))
+            tasks = [work.task(number, self.version) for number, work in zip(numbers, works, strict=True)]
             if tasks and not self.pipes.send(tasks):
                 self.pipes.wake()
-        except BaseException:  # Ctrl-C: nobody will wait for these, and nobody must
-            for task in tasks:
-                self.work.pop(task.number, None)
+        except BaseException:  # Ctrl-C: which of them were written is not known
+            self.doubtful = True
+            self.pipes.wake()
             raise
 
     def wait_until_idle(self) -> None:

@@ -11,6 +11,7 @@ memory, so that the slots in flight always return and no consumer, however greed
 
 import ctypes
 import mmap
+import operator
 import os
 import queue
 import sys
@@ -25,6 +26,8 @@ from kerasfeed.errors import FeedClosedError
 from kerasfeed.loaders.layout import Layout, SlotView
 
 _TRIM_EVERY = 64
+_POP = operator.methodcaller("pop")
+_POPLEFT = operator.methodcaller("popleft")
 
 
 class Arena:
@@ -139,40 +142,44 @@ class SlotPool:
             FeedClosedError: The pool was closed while waiting.
         """
         while not self._closed:
-            slot = None
+            taken: list[Slot] = []
+            counted = False
             try:
                 with self._lock:
-                    slot = self._take()
-                    if slot is not None:
+                    self._take(taken)
+                    if taken:
                         self._in_flight += 1
+                        counted = True
                     else:
                         self._starving = True
             except BaseException:  # Ctrl-C, perhaps as the lock is given back
-                if slot is not None:
-                    self.release(slot)
+                if taken and counted:
+                    self.release(taken[0])
+                elif taken:
+                    self._return(taken[0])
                 raise
-            if slot is not None:
-                return slot
+            if taken:
+                return taken[0]
             try:
                 self._returned.get(timeout=0.05)  # a bound, in case the slot came back just before we starved
             except queue.Empty:
                 pass
         raise FeedClosedError("the feed was closed while a batch waited for memory")
 
-    def _take(self) -> Slot | None:
+    def _take(self, taken: list[Slot]) -> None:
+        """Move a slot into `taken`, if there is one; inside one call, for Ctrl-C comes between calls."""
         self._acquired += 1
         if self._acquired % _TRIM_EVERY == 0:
             self._trim()
         try:
-            slot = self._free.pop()  # the last one back is the one still in the processor's cache
+            taken.extend(map(_POP, (self._free,)))  # the last one back is the one still in the processor's cache
         except IndexError:
             if not self._cold and self.total < self.limit:
                 self._grow()
             if self._cold:
-                return self._cold.pop()
-            return None
+                taken.extend(map(_POP, (self._cold,)))
+            return
         self._fewest_free = min(self._fewest_free, len(self._free))
-        return slot
 
     def _grow(self) -> None:
         # Doubling keeps the number of segments, and so of descriptors and of maps in every worker, logarithmic.
@@ -190,11 +197,11 @@ class SlotPool:
         # Slots that stayed free through all the last acquisitions are more than the consumer needs.
         for _ in range(max(0, self._fewest_free - 2)):
             try:
-                slot = self._free.popleft()
+                self._cold.extend(map(_POPLEFT, (self._free,)))
             except IndexError:
                 break
+            slot = self._cold[-1]
             self._arena.discard(slot.memory, slot.offset, self.layout.nbytes)
-            self._cold.append(slot)
         self._fewest_free = len(self._free)
 
     def release(self, slot: Slot) -> None:

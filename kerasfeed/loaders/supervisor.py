@@ -78,6 +78,9 @@ class Supervisor:
                 gone += [handle for handle in self._look() if handle not in gone]
             for handle in gone:
                 self._bury(handle)
+            if session.doubtful:
+                session.doubtful = False
+                self._send_anew(self._not_begun())
             if writing or gone or pipes.wake_out in ready:
                 writing = self._flush(writing)
 
@@ -215,21 +218,13 @@ class Supervisor:
         del self._links[handle.link.fileno()]
         handle.receive()
         handle.end(_DYING_SECONDS)
-        with session.lock:
-            if session.has_ended():
-                return
-            session.raise_floor()
-            living = [each for each in session.workers if each is not handle]
-            held = {session.bulletin.worker_line(each.number)[0] - 1 for each in living}
-            suspects = session.work.keys() - held
-        self._handle_last_results()  # after the notes were read: a worker reports before it takes its note back
+        lost = self._not_begun(handle)
         handle.close()
         if session.has_ended():
             return
         line = session.bulletin.worker_line(handle.number)
         number, row = line[:2].tolist()
         line[0] = 0
-        lost = {each: session.work[each] for each in sorted(suspects & session.work.keys())}
         culprit = lost.pop(number - 1, None)
         death = Death(
             _name(handle), handle.ending(), culprit.scene(row) if culprit else "", handle.peak,
@@ -240,8 +235,24 @@ class Supervisor:
             session.swap(number - 1, self._judge(culprit, row, death))
         elif handle.started and self._deaths.between():
             session.fail(WorkerDiedError(f"worker processes die one after the other, of no scene: the last, {death}"))
-        for each, work in lost.items():
-            session.swap(each, [work])
+        self._send_anew(lost)
+
+    def _not_begun(self, dead: WorkerHandle | None = None) -> dict[int, Work]:
+        """The work that no living worker has begun, nor will: by number, in the order in which it was sent."""
+        session = self._session
+        with session.lock:
+            if session.has_ended():
+                return {}
+            session.raise_floor()
+            living = [handle for handle in session.workers if handle is not dead]
+            held = {session.bulletin.worker_line(handle.number)[0] - 1 for handle in living}
+            suspects = session.work.keys() - held
+        self._handle_last_results()  # after the notes were read: a worker reports before it takes its note back
+        return {number: session.work[number] for number in sorted(suspects & session.work.keys())}
+
+    def _send_anew(self, lost: dict[int, Work]) -> None:
+        for number, work in lost.items():
+            self._session.swap(number, [work])
 
     def _replace(self, handle: WorkerHandle, death: Death) -> None:
         session = self._session

@@ -76,7 +76,8 @@ class _Session:
         # Reentrant: the collector may close a dropped loader from inside any of these sections.
         self.lock = threading.RLock()
         self.idle = threading.Condition(self.lock)
-        self.tasks: queue.SimpleQueue[_LoadTask | _ProbeTask | None] = queue.SimpleQueue()
+        # A list is a batch of tasks, queued at once so that Ctrl-C cannot queue a part of it.
+        self.tasks: queue.SimpleQueue[list[_LoadTask] | _LoadTask | _ProbeTask | None] = queue.SimpleQueue()
         self.pace = Pace()
         self.pool: SlotPool | None = None
         self.filler: Filler | None = None
@@ -111,6 +112,10 @@ class _Session:
             trouble = WorkerStartError(f"on_worker_begin failed in {name}: {type(error).__name__}: {error}")
             trouble.__cause__ = error
         while not post.given_up and (task := self.tasks.get()) is not None:
+            if isinstance(task, list):
+                task, *others = task
+                for other in others:
+                    self.tasks.put(other)
             if isinstance(task, _ProbeTask):
                 post.batch, post.row, post.busy = None, task.index, True
                 self._probe(task, name, trouble)
@@ -232,6 +237,13 @@ class _Session:
                     _fail(future, error)
             self.start_thread(post.number)
 
+    def give_up(self, batch: BatchInProgress, error: BaseException) -> None:
+        """Fail a batch at once, and have nobody wait for what is left of it."""
+        with self.lock:
+            batch.give_up(error)
+            self.pending.discard(batch)
+            self.idle.notify_all()
+
     def infer(self) -> Layout:
         """Read a few scenes, in parallel, and lay a slot out for them."""
         try:
@@ -318,16 +330,26 @@ class ThreadLoader(Loader):
         if failed_ahead is not None:
             return failed_ahead
         slot = session.pool.acquire()
-        slot.view.indices[: len(indices)] = indices
-        batch = BatchInProgress(slot, epoch, step, len(indices), self._job.policy.on_error)
-        future = batch.future  # once queued, the batch belongs to the workers
-        with session.lock:
-            if session.closed:
-                raise FeedClosedError("the feed is closed; make a new one")
-            session.pending.add(batch)
-        for start, stop in session.pace.ranges(len(indices), self._job.workers):
-            session.tasks.put(_LoadTask(batch, start, stop))
-        return future
+        queued, batch = False, None
+        try:
+            slot.view.indices[: len(indices)] = indices
+            batch = BatchInProgress(slot, epoch, step, len(indices), self._job.policy.on_error)
+            ranges = session.pace.ranges(len(indices), self._job.workers)
+            tasks = [_LoadTask(batch, start, stop) for start, stop in ranges]
+            future = batch.future  # once queued, the batch belongs to the workers
+            with session.lock:
+                if session.closed:
+                    raise FeedClosedError("the feed is closed; make a new one")
+                session.pending.add(batch)
+                queued = True  # and not a call earlier: Ctrl-C comes after calls
+                session.tasks.put(tasks)
+            return future
+        except BaseException as error:  # Ctrl-C: nobody will wait for this batch, and its slot must come back
+            if batch is not None:
+                session.give_up(batch, error)
+            if not queued:
+                session.pool.release(slot)
+            raise
 
     def _ready(self) -> _Session:
         refuse_after_fork(self._owner)
