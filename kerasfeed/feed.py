@@ -336,7 +336,7 @@ class Feed(keras.utils.PyDataset):  # type: ignore[misc]
         """Stop the workers and free what they hold; idempotent. Batches already delivered stay valid."""
         self._windows.close()
         self._loader.close()
-        self._loader.faults.notices.tell()
+        self._loader.faults.notices.tell_last()
 
     def __enter__(self) -> "Feed":
         return self

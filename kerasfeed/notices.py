@@ -29,15 +29,24 @@ class Notices:
         while self._waiting:
             warn_caller(*self._waiting.popleft())
 
+    def tell_last(self) -> None:
+        """Warn of what waits, and raise nothing: where warnings are errors, on stderr."""
+        while self._waiting:
+            _say(*self._waiting.popleft())
+
     def tell_now(self, kind: str, text: str, category: type[Warning]) -> None:
         """Warn from this thread, of ours, for the user's may be waiting; where warnings are errors, on stderr."""
         if kind in self._told:
             return
         self._told.add(kind)
-        try:
-            warn_caller(text, category)
-        except Warning as warning:
-            print(f"{category.__name__}: {warning}", file=sys.stderr)
+        _say(text, category)
+
+
+def _say(text: str, category: type[Warning]) -> None:
+    try:
+        warn_caller(text, category)
+    except Warning as warning:
+        print(f"{category.__name__}: {warning}", file=sys.stderr)
 
 
 def warn_caller(text: str, category: type[Warning]) -> None:

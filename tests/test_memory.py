@@ -143,7 +143,8 @@ def test_max_memory_is_a_ceiling_for_tf_data_too(kind):
     with kf.Feed(
         Wide(LENGTH), 4, shuffle=True, seed=3, workers=2, worker_type=kind, max_memory=CEILING, max_queue_size=64
     ) as feed:
-        kept = list(feed.to_tf_dataset())
+        with pytest.warns(kf.FeedWarning, match="the consumer keeps so many batches"):
+            kept = list(feed.to_tf_dataset())
         for step, batch in enumerate(kept):
             _assert_right(feed.plan, 0, step, batch.numpy())
         stats = feed.stats()
@@ -182,5 +183,5 @@ def test_reading_a_list_of_strings_copies_none_of_its_memory_in_the_workers():
         for step in range(64):
             loader.submit(epoch, step).result(timeout=30)
     after = [_rollup(pid, "Private_Clean", "Private_Dirty") for pid in pids]
-    assert max(b - a for a, b in zip(before, after, strict=True)) < 1 << 20
+    assert max(b - a for a, b in zip(before, after, strict=True)) < 4 << 20
     loader.close()

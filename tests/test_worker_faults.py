@@ -293,11 +293,8 @@ def test_a_hung_thread_is_an_error_that_shows_its_stack_and_suggests_processes()
 )
 def test_no_default_hangs_in_silence(monkeypatch, workers, worker_type, name):
     monkeypatch.setattr(watch, "STALL_SECONDS", 1.5)
-    sequence = scenes.Slow(4, 0.0)
-    with kf.Feed(sequence, 2, workers=workers, worker_type=worker_type) as feed:
-        list(feed)
-    sequence.seconds = 4.5
-    with kf.Feed(sequence, 2, workers=workers, worker_type=worker_type) as feed:
+    sequence = scenes.Slow(1, 3.5)
+    with kf.Feed(sequence, 1, workers=workers, worker_type=worker_type) as feed:
         with pytest.warns(kf.FeedWarning, match=f"no progress for . s: {name}.* is still loading scene 0") as caught:
             feed[0]
         assert len(caught) == 1

@@ -100,7 +100,7 @@ class Faults:
         """A batch was copied out of its slot, because the slots, `ceiling` bytes in all, are held by the consumer."""
         self.notices.post(
             "copied",
-            f"the consumer keeps so many batches that they fill max_memory ({ceiling / 1e6:,.0f} MB): from here on "
+            f"the consumer keeps so many batches that they fill max_memory ({ceiling:,} bytes): from here on "
             "batches are copied to ordinary memory, which costs time and is not bounded. Let go of batches that are "
             "done with, or raise max_memory",
             FeedWarning,

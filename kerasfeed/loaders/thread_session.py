@@ -1,0 +1,302 @@
+"""One run of worker threads: the queue, the slots, the scenes at work.
+
+Invariant: the threads know the job and the queue, never the loader, so a loader that is dropped is collected and its
+threads end. A batch is guarded by one lock and settled by whichever thread accounts for its last row. A thread that
+hangs cannot be ended: what it is at fails, and another thread takes its place.
+"""
+
+import os
+import queue
+import threading
+import time
+from concurrent.futures import Future, InvalidStateError
+from dataclasses import dataclass
+from typing import Any
+
+from kerasfeed.errors import FeedClosedError, FeedWarning, SceneTimeoutError, WorkerStartError
+from kerasfeed.loaders import Job, watch
+from kerasfeed.loaders.batch import BatchInProgress, Pace, scene_text
+from kerasfeed.loaders.failure import Place, for_consumer
+from kerasfeed.loaders.faults import Faults
+from kerasfeed.loaders.fill import MANY, Cancelled, FailedSceneError, Filler, probe
+from kerasfeed.loaders.infer import Probe, layout_for, probe_scenes
+from kerasfeed.loaders.layout import Layout
+from kerasfeed.loaders.mend import Mender, Range
+from kerasfeed.loaders.slots import SlotPool
+from kerasfeed.scene import SceneContext, Worker, optional_method
+
+
+@dataclass(frozen=True)
+class LoadTask:
+    """Rows [start, stop) of a batch to load."""
+
+    batch: BatchInProgress
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True)
+class _ProbeTask:
+    index: int
+    future: Future[Probe]
+
+
+@dataclass(eq=False)
+class _Post:
+    """One worker thread and what it is at: row of a batch, or, while the spec is inferred, an index."""
+
+    number: int
+    thread: threading.Thread | None = None
+    batch: BatchInProgress | None = None
+    row: int = 0
+    busy: bool = False
+    given_up: bool = False
+
+    def note_row(self, row: int) -> None:
+        self.row = row
+
+    def token(self) -> Any:
+        """Changes from scene to scene; None between two."""
+        return (id(self.batch), self.row) if self.busy else None
+
+    def __str__(self) -> str:
+        return f"worker thread {self.number}"
+
+
+class ThreadSession:
+    """The threads and what they share; see the module's invariant."""
+
+    def __init__(self, job: Job, faults: Faults) -> None:
+        self.job = job
+        self.faults = faults
+        self.mender = Mender(job, faults)
+        self.owner = os.getpid()
+        # Reentrant: the collector may close a dropped loader from inside any of these sections.
+        self.lock = threading.RLock()
+        self.idle = threading.Condition(self.lock)
+        # A list is a batch of tasks, queued at once so that Ctrl-C cannot queue a part of it.
+        self.tasks: queue.SimpleQueue[list[LoadTask] | LoadTask | _ProbeTask | None] = queue.SimpleQueue()
+        self.pace = Pace()
+        self.pool: SlotPool | None = None
+        self.filler: Filler | None = None
+        self.pending: set[BatchInProgress] = set()
+        self.probes: list[Future[Probe]] = []
+        self.closed = False
+        self.batches = 0
+        self.copied = 0
+        self.posts: list[_Post] = []
+        self.patience = watch.Patience(watch.tick_seconds(job.policy.timeout))
+        for number in range(job.workers):
+            self.start_thread(number)
+        self.watch = watch.Watch(self.look, watch.tick_seconds(job.policy.timeout))
+
+    def start_thread(self, number: int) -> None:
+        """Start worker thread `number`, in place of the one that has the number."""
+        post = _Post(number)
+        self.posts[number : number + 1] = [post]
+        post.thread = threading.Thread(target=self.work, args=(post,), name=f"kerasfeed-worker-{number}", daemon=True)
+        post.thread.start()
+
+    def work(self, post: _Post) -> None:
+        """Body of one worker thread."""
+        sequence = self.job.sequence
+        name = str(post)
+        trouble: BaseException | None = None
+        try:
+            begin = optional_method(sequence, "on_worker_begin")
+            if begin is not None:
+                begin(Worker(post.number, self.job.workers, "thread"))
+        except BaseException as error:  # noqa: BLE001 - handed to every consumer of this worker's tasks
+            trouble = WorkerStartError(f"on_worker_begin failed in {name}: {type(error).__name__}: {error}")
+            trouble.__cause__ = error
+        while not post.given_up and (task := self.tasks.get()) is not None:
+            if isinstance(task, list):
+                task, *others = task
+                for other in others:
+                    self.tasks.put(other)
+            if isinstance(task, _ProbeTask):
+                post.batch, post.row, post.busy = None, task.index, True
+                self._probe(task, name, trouble)
+            else:
+                post.batch, post.row, post.busy = task.batch, task.start, True
+                self._load(task, post, trouble)
+            post.busy, post.batch = False, None
+            del task  # else an idle thread keeps the last batch's slot
+        end = optional_method(sequence, "on_worker_end")
+        if end is not None and trouble is None:
+            end()
+
+    def _probe(self, task: _ProbeTask, name: str, trouble: BaseException | None) -> None:
+        started = time.perf_counter()
+        if task.future.done():  # closed meanwhile
+            return
+        if trouble is not None:
+            _fail(task.future, trouble)
+            return
+        try:
+            spec = probe(self.job.sequence, task.index, self.job.plan.seed)
+            task.future.set_result(Probe(task.index, spec, time.perf_counter() - started))
+        except InvalidStateError:
+            pass  # closed meanwhile
+        except FailedSceneError as carrier:
+            assert carrier.__cause__ is not None
+            _fail(task.future, for_consumer(carrier.__cause__, Place((task.index,), None, None, name)))
+        except BaseException as error:  # noqa: BLE001 - whatever it is, somebody waits
+            _fail(task.future, error)
+
+    def _load(self, task: LoadTask, post: _Post, trouble: BaseException | None) -> None:
+        batch, start, stop = task.batch, task.start, task.stop
+        assert self.filler is not None
+        started = time.perf_counter()
+        again: list[Range] = []
+        try:
+            if trouble is not None:
+                raise trouble
+            context = SceneContext(self.job.plan.seed, batch.epoch)
+            beside = self.filler.fill(batch.slot.view, start, stop, batch.serial, context, post.note_row)
+            self.pace.note(time.perf_counter() - started, stop - start)
+            with self.lock:
+                complete = batch.add(start, stop, beside)
+        except Cancelled:
+            with self.lock:
+                complete = batch.add(start, stop, {})
+        except FailedSceneError as carrier:
+            complete, again = self._mend(task, carrier, str(post))
+        except BaseException as error:  # noqa: BLE001 - whatever it is, somebody waits
+            with self.lock:
+                complete = batch.fail(start, stop, start, error)
+        for first, last in again:
+            self.tasks.put(LoadTask(batch, first, last))
+        if complete:
+            self.settle(batch)
+
+    def _mend(self, task: LoadTask, carrier: FailedSceneError, name: str) -> tuple[bool, list[Range]]:
+        """Deal with a failed scene; returns whether its batch is complete, and the ranges to load again."""
+        batch, start, stop = task.batch, task.start, task.stop
+        assert carrier.__cause__ is not None
+        failed = tuple(batch.slot.view.indices[start:stop].tolist()) if carrier.index is None else (carrier.index,)
+        error = for_consumer(carrier.__cause__, Place(failed, batch.epoch, batch.step, name, carrier.method))
+        self.faults.note(carrier.index, batch.epoch, batch.step, error)
+        with self.lock:
+            again = self.mender.mend(batch, start, stop, carrier.row, error)
+            return batch.missing == 0, again
+
+    def settle(self, batch: BatchInProgress) -> None:
+        """Deliver a batch of which no row is missing."""
+        assert self.pool is not None
+        copied = batch.settle(self.pool)
+        if copied:
+            self.faults.note_copied(self.pool.ceiling)
+        with self.lock:
+            self.batches += 1
+            self.copied += copied
+            self.pending.discard(batch)
+            if not self.pending:
+                self.idle.notify_all()
+
+    def look(self) -> None:
+        """Deal with scenes that take too long; called by the watching thread."""
+        timeout = self.job.policy.timeout
+        self.patience.begin(time.monotonic())
+        for post in list(self.posts):
+            batch, row, token = post.batch, post.row, post.token()
+            seconds = self.patience.look(post.number, token)
+            if token is None or post.thread is None:
+                continue
+            if timeout is not None and seconds >= timeout * _scenes_at(batch, row):
+                self._give_up(post, batch, row, timeout)
+            elif seconds >= watch.STALL_SECONDS:
+                text = watch.stall_text(scene_text(batch, row), str(post), seconds, watch.stack_of(post.thread))
+                self.faults.notices.tell_now("stall", text, FeedWarning)
+
+    def _give_up(self, post: _Post, batch: BatchInProgress | None, row: int, timeout: float) -> None:
+        """Fail what a hung thread is at, and let another take its number: a thread cannot be ended."""
+        assert post.thread is not None
+        scene = scene_text(batch, row)
+        error = SceneTimeoutError(
+            f"{scene} took longer than timeout={timeout} s in {post}, which cannot be ended because it is a thread; it "
+            "goes on, and another thread has taken its place. Use worker_type='process', where such a worker is "
+            f"replaced and its scene tried again. The thread is at\n{watch.stack_of(post.thread)}"
+        )
+        index = row if batch is None else None if row == MANY else int(batch.slot.view.indices[row])
+        self.faults.note(index, None if batch is None else batch.epoch, None if batch is None else batch.step, error)
+        with self.lock:
+            if self.closed or post.given_up:
+                return
+            post.given_up = True
+            if batch is not None:
+                batch.give_up(error)
+                self.pending.discard(
+                    batch
+                )  # nobody shall wait for it; its slot stays in flight until the thread is back
+                self.idle.notify_all()
+            else:
+                for future in self.probes:
+                    _fail(future, error)
+            self.start_thread(post.number)
+
+    def give_up(self, batch: BatchInProgress, error: BaseException) -> None:
+        """Fail a batch at once, and have nobody wait for what is left of it."""
+        with self.lock:
+            batch.give_up(error)
+            self.pending.discard(batch)
+            self.idle.notify_all()
+
+    def infer(self) -> Layout:
+        """Read a few scenes, in parallel, and lay a slot out for them."""
+        try:
+            probes = probe_scenes(self.job, self.faults, self._read_probes)
+        finally:
+            self.probes = []
+        # The fastest: the first scene a thread reads also opens files and warms caches.
+        self.pace.note(min(probe.seconds for probe in probes), 1)
+        return layout_for(self.job, probes)
+
+    def _read_probes(self, indices: list[int]) -> list[Probe | BaseException]:
+        futures: list[Future[Probe]] = []
+        with self.lock:
+            if self.closed:
+                raise FeedClosedError("the feed is closed; make a new one")
+            for index in indices:
+                futures.append(Future())
+                self.tasks.put(_ProbeTask(index, futures[-1]))
+            self.probes = futures
+        return [future.exception() or future.result() for future in futures]
+
+    def wait_until_idle(self) -> None:
+        """Wait for the batches in flight."""
+        with self.lock:
+            self.idle.wait_for(lambda: not self.pending)
+
+    def close(self) -> None:
+        """End the threads; those inside a scene are waited for, briefly."""
+        if os.getpid() != self.owner:
+            return  # a fork of the owner has none of its threads
+        with self.lock:
+            if self.closed:
+                return
+            self.closed = True
+            for batch in self.pending:
+                batch.give_up(FeedClosedError("the feed was closed before this batch was loaded"))
+            for future in self.probes:
+                _fail(future, FeedClosedError("the feed was closed while its first scenes were read"))
+        if self.pool is not None:
+            self.pool.close()
+        self.watch.stop()
+        for _ in self.posts:
+            self.tasks.put(None)
+        deadline = time.monotonic() + 5.0
+        for post in self.posts:
+            if post.thread is not None and post.thread is not threading.current_thread():
+                post.thread.join(max(0.0, deadline - time.monotonic()))
+
+
+def _scenes_at(batch: BatchInProgress | None, row: int) -> int:
+    return batch.rows if batch is not None and row == MANY else 1
+
+
+def _fail(future: Future[Any], error: BaseException) -> None:
+    try:
+        future.set_exception(error)
+    except InvalidStateError:
+        pass  # settled meanwhile
