@@ -30,7 +30,7 @@ from kerasfeed.arguments import (
 from kerasfeed.epochs import EpochClock, RequestLog, SequenceHooks, tame_adapter, trainer_position
 from kerasfeed.errors import SceneError
 from kerasfeed.failures import FailureTable
-from kerasfeed.html import FieldRow, field_table
+from kerasfeed.feed_text import feed_html, feed_text
 from kerasfeed.loaders import Job, Loader, LoaderStats
 from kerasfeed.loaders.blank import weighted
 from kerasfeed.loaders.inline import InlineLoader
@@ -350,45 +350,13 @@ class Feed(keras.utils.PyDataset):  # type: ignore[misc]
         return _restore, (self.sequence, self.plan.batch_size, self._arguments)
 
     def __repr__(self) -> str:
-        plan, stats = self.plan, self.stats()
-        shard = f", shard {plan.shard_index} of {plan.shard_count}" if plan.shard_count > 1 else ""
-        return (
-            f"Feed({type(self.sequence).__name__}: {plan.length:,} scenes, batch_size={plan.batch_size}, "
-            f"{plan.steps:,} steps{shard}, {self._workers_text(stats)})"
-        )
-
-    def _workers_text(self, stats: LoaderStats) -> str:
-        if stats.worker_type == "inline":
-            return "no workers"
-        return f"{stats.workers} {stats.worker_type} worker{'s' if stats.workers > 1 else ''}"
+        return feed_text(self.sequence, self.plan, self.stats())
 
     def _repr_html_(self) -> str:
-        plan, stats = self.plan, self.stats()
-        facts = [
-            ("scenes", f"{plan.length:,}"),
-            ("batch size", str(plan.batch_size)),
-            ("steps in an epoch", f"{plan.steps:,}"),
-            ("order", f"{plan.order}" + ("" if isinstance(plan.order, Sequential) else f", seed {plan.seed}")),
-            ("workers", self._workers_text(stats)),
-        ]
-        try:
-            spec = self._spec
-        except Exception as error:  # noqa: BLE001 - a notebook must show the feed even when a scene cannot be read
-            return field_table("Feed", [*facts, ("error", f"{type(error).__name__}: {error}")], [])
-        rows = plan.rows if plan.is_uniform else None
-        lead = () if plan.batch_size is None else (rows,)
-        fields = [
-            FieldRow(path, _shape_text((*lead, *field.shape)), str(field).split("[")[0], "")
-            for path, field in zip(spec.paths, spec.fields, strict=True)
-        ]
-        return field_table(f"Feed of {type(self.sequence).__name__}", facts, fields)
+        return feed_html(self.sequence, self.plan, self.stats(), lambda: self._spec)
 
 
 _NO_WORKERS = ' (0 loads in the calling thread, "auto" uses every core)'
-
-
-def _shape_text(shape: tuple[int | None, ...]) -> str:
-    return "[" + ", ".join("?" if size is None else str(size) for size in shape) + "]"
 
 
 def _restore(sequence: Any, batch_size: int | None, arguments: dict[str, Any]) -> Feed:

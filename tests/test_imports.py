@@ -17,7 +17,7 @@ LAYERS = [
     {"plan", "collate"},
     {"loaders"},
     {"adapters", "readers"},
-    {"arguments", "epochs", "lookahead", "feed", "callbacks", "reproduce", "shuffle_cost"},
+    {"arguments", "epochs", "lookahead", "feed", "feed_text", "callbacks", "reproduce", "shuffle_cost"},
     {"demo", "cli", "__main__"},
 ]
 FRAMEWORKS = {"tensorflow", "jax", "torch", "keras", "h5py", "matplotlib"}
