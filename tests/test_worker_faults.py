@@ -5,6 +5,7 @@ import signal
 import threading
 import time
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -352,3 +353,53 @@ def test_hoarding_is_warned_of_once_and_harms_nothing():
         assert [labels.tolist() for _, labels in kept] == [list(range(4 * k, 4 * k + 4)) for k in range(100)]
         assert feed.stats().copied > 50
         assert feed.stats().slots * feed.stats().slot_bytes <= 1 << 15
+
+
+# ---- the kernel's out-of-memory killer
+
+
+@pytest.fixture
+def small_group():
+    """A new control group of 64 MB of memory."""
+    roots = (Path("/sys/fs/cgroup"), "memory.max"), (Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes")
+    for root, limit in roots:
+        group = root / f"kerasfeed-test-{os.getpid()}"
+        if not (root / "cgroup.procs").exists():
+            continue
+        try:
+            group.mkdir()
+        except OSError:
+            continue
+        try:
+            (group / limit).write_text(str(64 << 20))
+            yield group
+            return
+        except OSError:
+            continue
+        finally:
+            group.rmdir()
+    pytest.skip("no control group can be made here")
+
+
+class Greedy(scenes.Clouds):
+    """Clouds of which one takes more memory than its control group has: always, or once."""
+
+    def __init__(self, group, folder, times):
+        super().__init__()
+        self.group, self.folder, self.times = group, folder, times
+
+    def __getitem__(self, index):
+        if index == 7 and (self.times is None or not (self.folder / "greedy").exists()):
+            (self.folder / "greedy").touch()
+            (self.group / "cgroup.procs").write_text(str(os.getpid()))
+            np.ones(1 << 26)
+        return super().__getitem__(index)
+
+
+def test_a_worker_that_the_kernel_kills_for_memory_is_replaced(feed_of, small_group, tmp_path):
+    feed = feed_of(Greedy(small_group, tmp_path, 1))
+    with pytest.warns(kf.FeedWarning, match="was killed by SIGKILL while it loaded scene 7"):
+        assert _bits(feed.epoch(0)) == _reference(scenes.Clouds())
+    feed = feed_of(Greedy(small_group, tmp_path, None))
+    with pytest.raises(kf.WorkerDiedError, match=r"scene 7 .*Out of memory shows as SIGKILL"):
+        list(feed.epoch(0))
