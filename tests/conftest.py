@@ -9,9 +9,14 @@ import threading
 import time
 from pathlib import Path
 
+import error_kinds
+import h5py
+import numpy as np
 import psutil
 import pytest
 from scenes_frameworks import environment_of, frameworks_left_alone, let_tensorflow_free_memory
+
+import kerasfeed as kf
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
@@ -73,6 +78,26 @@ def real_data() -> Path:
     if not (folder / "bimnet10_train.h5").is_file():
         pytest.skip(f"the BIMNet10 files are not in {folder} (set KERASFEED_TEST_DATA)")
     return folder
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    """An HDF5 file of 24 scenes."""
+    path = tmp_path_factory.mktemp("data") / "scans.h5"
+    with h5py.File(path, "w") as file:
+        file["points"] = np.zeros((24, 1), np.float32)
+    return path
+
+
+@pytest.fixture(
+    scope="module", params=[(kind, *workers) for kind in error_kinds.KINDS for workers in error_kinds.WORKERS], ids=str
+)
+def case(request, path):
+    """A feed, the kind of exception that one of its scenes raises, number and type of the workers."""
+    kind, workers, worker_type = request.param
+    with kf.Feed(error_kinds.Raising(kind, path), 6, workers=workers, worker_type=worker_type) as feed:
+        error_kinds.bring_up(feed)
+        yield feed, kind, workers, worker_type
 
 
 @pytest.fixture(scope="module")

@@ -3,11 +3,10 @@
 import gc
 import weakref
 
-import h5py
 import keras
 import numpy as np
 import pytest
-from error_kinds import KINDS, WORKERS, Raising, assert_arrived, assert_told, bring_up
+from error_kinds import Raising, assert_arrived, assert_told
 from keras_fits import BACKEND, assert_passed, identity
 
 import kerasfeed as kf
@@ -27,29 +26,12 @@ def test_all_of_this_holds_on(backend, runs_on_other_backends):
     assert_passed(runs_on_other_backends, backend)
 
 
-@pytest.fixture(scope="module")
-def path(tmp_path_factory):
-    path = tmp_path_factory.mktemp("data") / "scans.h5"
-    with h5py.File(path, "w") as file:
-        file["points"] = np.zeros((24, 1), np.float32)
-    return path
-
-
 @pytest.fixture
 def model():
     """A new one for each: on JAX, Keras cannot use a model again whose `fit` was interrupted."""
     model = keras.Sequential([keras.Input((1,)), identity()])
     model.compile("sgd", "mse", jit_compile=False)
     return model
-
-
-@pytest.fixture(scope="module", params=[(kind, *workers) for kind in KINDS for workers in WORKERS], ids=str)
-def case(request, path):
-    """A feed, the kind of exception that one of its scenes raises, number and type of the workers."""
-    kind, workers, worker_type = request.param
-    with kf.Feed(Raising(kind, path), 6, workers=workers, worker_type=worker_type) as feed:
-        bring_up(feed)
-        yield feed, kind, workers, worker_type
 
 
 @pytest.mark.parametrize("method", ["fit", "evaluate", "predict"])

@@ -1,30 +1,11 @@
 """What a scene raises, in loops, in `feed[step]` and in `kf.load`, for every kind of exception and of worker."""
 
-import h5py
-import numpy as np
 import pytest
-from error_kinds import BAD, KINDS, WORKERS, Raising, assert_arrived, bring_up, whole_text
+from error_kinds import BAD, KINDS, Raising, assert_arrived, whole_text
 
 import kerasfeed as kf
 from kerasfeed.loaders.failure import Place, for_consumer, note_causes, text_of
 from kerasfeed.loaders.travel import pack, unpack
-
-
-@pytest.fixture(scope="module")
-def path(tmp_path_factory):
-    path = tmp_path_factory.mktemp("data") / "scans.h5"
-    with h5py.File(path, "w") as file:
-        file["points"] = np.zeros((24, 1), np.float32)
-    return path
-
-
-@pytest.fixture(scope="module", params=[(kind, *workers) for kind in KINDS for workers in WORKERS], ids=str)
-def case(request, path):
-    """A feed, the kind of exception that one of its scenes raises, number and type of the workers."""
-    kind, workers, worker_type = request.param
-    with kf.Feed(Raising(kind, path), 6, workers=workers, worker_type=worker_type) as feed:
-        bring_up(feed)
-        yield feed, kind, workers, worker_type
 
 
 def _caught(action):
