@@ -114,10 +114,11 @@ def memory_freed():
     let_tensorflow_free_memory()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def runs_on_other_backends(request):
-    """Exit code and output of the module's tests on Keras's other backends, run side by side."""
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=short", str(request.path)]
+    """Exit code and output, on Keras's other backends, of all modules of this run that want it, side by side."""
+    modules = {str(item.path) for item in request.session.items if item.originalname == "test_all_of_this_holds_on"}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=short", *sorted(modules)]
     running = {
         backend: subprocess.Popen(
             command, env=environment_of(KERAS_BACKEND=backend), cwd=Path(__file__).parents[1],
@@ -127,7 +128,7 @@ def runs_on_other_backends(request):
         if importlib.util.find_spec(backend) is not None
     }  # fmt: skip
     try:
-        return {name: (process.communicate(timeout=220)[0], process.returncode) for name, process in running.items()}
+        return {name: (process.communicate(timeout=540)[0], process.returncode) for name, process in running.items()}
     finally:
         for process in running.values():
             process.kill()

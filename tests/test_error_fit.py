@@ -19,7 +19,7 @@ pytestmark = [
 on_tensorflow = pytest.mark.skipif(BACKEND != "tensorflow", reason="TensorFlow alone turns exceptions into text")
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 @on_tensorflow
 @pytest.mark.parametrize("backend", ["jax", "torch"])
 def test_all_of_this_holds_on(backend, runs_on_other_backends):

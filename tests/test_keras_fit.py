@@ -23,7 +23,7 @@ pytestmark = [
 ]
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="TensorFlow's run starts the others")
 @pytest.mark.parametrize("backend", ["jax", "torch"])
 def test_all_of_this_holds_on(backend, runs_on_other_backends):
