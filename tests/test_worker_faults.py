@@ -1,10 +1,12 @@
 """Workers that die, hang or starve: their work is done by others, and the consumer sees the same batches."""
 
+import dataclasses
 import os
 import signal
 import threading
 import time
 import warnings
+from concurrent.futures import Future
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +17,9 @@ from killer import Killer
 
 import kerasfeed as kf
 from kerasfeed.loaders import watch
+from kerasfeed.loaders.obituary import Death, Deaths
 from kerasfeed.loaders.stacks import users_part
+from kerasfeed.loaders.work import ProbeWork
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -41,8 +45,8 @@ def _bits(batches):
     return [[np.asarray(field).tobytes() for field in batch] for batch in batches]
 
 
-def _reference(sequence, epoch=0, **arguments):
-    with kf.Feed(sequence, 8, seed=3, shuffle=True, workers=0, **arguments) as feed:
+def _reference(sequence, epoch=0, batch_size=8, **arguments):
+    with kf.Feed(sequence, batch_size, seed=3, shuffle=True, workers=0, **arguments) as feed:
         return _bits(feed.epoch(epoch))
 
 
@@ -144,6 +148,36 @@ def test_a_whole_fit_completes_while_a_worker_is_killed_every_fifth_of_a_second(
     assert len(undisturbed) == 120
     assert killer.kills >= 3
     assert feed.stats().respawns >= 3
+
+
+def test_scenes_that_somebody_s_kills_happen_to_hit_are_not_blamed(feed_of):
+    feed = feed_of(scenes.Slow(60, 0.08), 4, on_error="replace")
+    expected = _reference(scenes.Clouds(60), batch_size=4)
+    with pytest.warns(kf.FeedWarning), Killer(feed, 0.2):
+        assert _bits(feed.epoch(0)) == expected
+    assert feed.stats().respawns > 3
+    assert not feed.failures
+
+
+def test_a_death_is_held_against_a_scene_unless_others_die_for_no_reason():
+    deaths = Deaths()
+    killed = Death("worker process 0", "was killed by SIGKILL", "scene 7", 0, "", hung=False, started=True)
+    crashed = dataclasses.replace(killed, ending="was killed by SIGSEGV")
+    assert [deaths.of_scene(7, killed) for _ in range(3)] == [1, 2, 3]
+    assert deaths.enough(killed, 3) == 3
+    assert not deaths.between(killed)
+    assert deaths.enough(killed, 3) == 15
+    assert deaths.enough(crashed, 3) == 3
+    assert deaths.enough(dataclasses.replace(killed, hung=True), 2) == 2
+
+
+def test_a_scene_that_loads_after_its_worker_was_killed_was_not_to_blame():
+    deaths = Deaths()
+    killed = Death("worker process 0", "was killed by SIGKILL", "scene 7", 0, "", hung=False, started=True)
+    deaths.of_scene(7, killed)
+    deaths.progress(ProbeWork(7, Future()))
+    assert deaths.enough(killed, 3) == 15
+    assert deaths.of_scene(7, killed) == 1
 
 
 def _after_a_massacre(feed):

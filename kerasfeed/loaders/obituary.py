@@ -3,6 +3,7 @@
 Invariant: decides and words; ends and starts nothing.
 """
 
+import math
 import time
 from dataclasses import dataclass
 
@@ -12,6 +13,10 @@ _MOST_AT_START = 3
 _MOST_KILLED_AT_START = 20
 _PATIENCE_AT_START = 30.0  # s; whoever kills others every now and then lets one start in that time
 _MOST_BETWEEN = 20
+# Somebody who kills workers at random hits some at no scene, and scenes that load well afterwards. While there are such
+# deaths, being killed says little of a scene.
+_DOUBT = 5
+_DOUBT_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
@@ -56,22 +61,33 @@ class Deaths:
     """Counts deaths by their cause."""
 
     def __init__(self) -> None:
-        self._by_scene: dict[int, int] = {}
+        self._by_scene: dict[int, tuple[int, bool]] = {}  # how many, and whether the last may have been from outside
+        self._last_innocent = -math.inf
         self._at_start = 0
         self._first_at_start = 0.0
         self._between = 0
 
-    def of_scene(self, index: int) -> int:
-        """A worker died of the scene `index`; returns how many did without the scene being loaded in between."""
-        self._by_scene[index] = self._by_scene.get(index, 0) + 1
-        return self._by_scene[index]
+    def of_scene(self, index: int, death: Death) -> int:
+        """A worker died at the scene `index`; returns how many did without the scene being loaded in between."""
+        count = self._by_scene.get(index, (0, False))[0] + 1
+        self._by_scene[index] = (count, death.killed and not death.hung)
+        return count
+
+    def enough(self, death: Death, tries: int) -> int:
+        """How many deaths like this one it takes to blame a scene that has `tries`."""
+        doubtful = death.killed and not death.hung and time.monotonic() - self._last_innocent < _DOUBT_SECONDS
+        return tries * _DOUBT if doubtful else tries
+
+    def _note_innocent(self, killed: bool) -> None:
+        if killed:
+            self._last_innocent = time.monotonic()
 
     def progress(self, work: Work) -> None:
         """Scenes were loaded, perhaps some that workers died of before."""
         self._between = 0
         if self._by_scene:
             for index in work.indices():
-                self._by_scene.pop(index, None)
+                self._note_innocent(self._by_scene.pop(index, (0, False))[1])
 
     def judged(self, index: int) -> None:
         """The scene `index` is not tried again."""
@@ -79,6 +95,7 @@ class Deaths:
 
     def at_start(self, death: Death) -> bool:
         """A worker died before it had loaded the sequence, as did all since one has; whether that is once too often."""
+        self._note_innocent(death.killed)
         now = time.monotonic()
         if not self._at_start:
             self._first_at_start = now
@@ -91,8 +108,9 @@ class Deaths:
         """A worker has loaded the sequence."""
         self._at_start = 0
 
-    def between(self) -> bool:
+    def between(self, death: Death) -> bool:
         """A worker died of no scene; whether that is once too often."""
+        self._note_innocent(death.killed)
         self._between += 1
         return self._between >= _MOST_BETWEEN
 

@@ -233,7 +233,7 @@ class Supervisor:
         self._replace(handle, death)
         if culprit is not None:
             session.swap(number - 1, self._judge(culprit, row, death))
-        elif handle.started and self._deaths.between():
+        elif handle.started and self._deaths.between(death):
             session.fail(WorkerDiedError(f"worker processes die one after the other, of no scene: the last, {death}"))
         self._send_anew(lost)
 
@@ -284,12 +284,12 @@ class Supervisor:
         if index is None:
             if isinstance(work, LoadWork) and row == MANY:  # which of them it was is found out one by one
                 return [LoadWork(work.batch, each, each + 1) for each in range(work.start, work.stop)]
-            if self._deaths.between():
+            if self._deaths.between(death):
                 self._session.fail(WorkerDiedError(f"worker processes die one after the other: the last, {death}"))
             return [work]
         policy = self._session.job.policy
-        count = self._deaths.of_scene(index)
-        if count < (policy.tries_in_time if death.hung else policy.tries):
+        count = self._deaths.of_scene(index, death)
+        if count < self._deaths.enough(death, policy.tries_in_time if death.hung else policy.tries):
             return [work]
         self._deaths.judged(index)
         epoch, step = (work.batch.epoch, work.batch.step) if isinstance(work, LoadWork) else (None, None)
