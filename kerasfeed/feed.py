@@ -34,6 +34,7 @@ from kerasfeed.feed_text import feed_html, feed_text
 from kerasfeed.loaders import Job, Loader, LoaderStats
 from kerasfeed.loaders.blank import weighted
 from kerasfeed.loaders.inline import InlineLoader
+from kerasfeed.loaders.layout import Layout
 from kerasfeed.loaders.processes import ProcessLoader, processes_supported
 from kerasfeed.loaders.threads import ThreadLoader
 from kerasfeed.lookahead import KerasWindows, Window
@@ -241,6 +242,11 @@ class Feed(keras.utils.PyDataset):  # type: ignore[misc]
     def _spec(self) -> SceneSpec:
         spec = self._loader.spec
         return weighted(spec) if self._job.policy.on_error == "mask" else spec
+
+    @property
+    def layout(self) -> Layout | None:
+        """Where the fields of a scene stand in a batch, if scenes have been read; for `kerasfeed.load`."""
+        return self._loader.layout
 
     @property
     def failures(self) -> FailureTable:

@@ -6,17 +6,22 @@ alone.
 """
 
 import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from kerasfeed.arguments import check_integer
 from kerasfeed.loaders import Job
 from kerasfeed.loaders.failure import Place, for_consumer
+from kerasfeed.loaders.infer import Probe, layout_for
 from kerasfeed.loaders.inline import InlineLoader
 from kerasfeed.scene import SceneContext, Worker, enter_context, optional_method
+from kerasfeed.spec import describe
 
 if TYPE_CHECKING:
     from kerasfeed.feed import Feed
 
+_WORKER = "the calling thread"
 _MEMORY = 1 << 62  # one batch, once: no ceiling
 
 
@@ -57,10 +62,17 @@ def load(feed: "Feed", *, epoch: int, step: int | None = None, index: int | None
         if index >= feed.plan.length:
             last = feed.plan.length - 1
             raise IndexError(f"index {index} is out of range: the sequence has {last + 1} scenes, 0 to {last}")
-        return _scene(sequence, feed.plan.seed, epoch, index)
+        with _at_work(sequence):
+            return _scene(sequence, feed.plan.seed, epoch, index, None)
     step = check_integer("step", step, 0)
-    feed.plan.indices(epoch, step)  # refuses a step that is out of range before anything is opened
-    loader = InlineLoader(Job(sequence, feed.plan, 1, _MEMORY, 1))
+    indices = feed.plan.indices(epoch, step).tolist()  # refuses a step that is out of range
+    job = Job(sequence, feed.plan, 1, _MEMORY, 1)
+    layout = feed.layout
+    if layout is None:  # no feed has come so far: the scenes of this batch tell, for another may be the one that fails
+        with _at_work(sequence):
+            scenes = [(index, _scene(sequence, feed.plan.seed, epoch, index, step)) for index in indices]
+        layout = layout_for(job, [Probe(index, describe(scene), 0.0) for index, scene in scenes])
+    loader = InlineLoader(job, layout)
     try:
         return loader.submit(epoch, step).result()
     finally:
@@ -74,19 +86,26 @@ def _for_itself(sequence: Any) -> Any:
     return copy.copy(sequence)
 
 
-def _scene(sequence: Any, seed: int, epoch: int, index: int) -> Any:
+@contextmanager
+def _at_work(sequence: Any) -> Iterator[None]:
     begin, end = optional_method(sequence, "on_worker_begin"), optional_method(sequence, "on_worker_end")
     if begin is not None:
         begin(Worker(0, 1, "inline"))
+    try:
+        yield
+    finally:
+        if end is not None:
+            end()
+
+
+def _scene(sequence: Any, seed: int, epoch: int, index: int, step: int | None) -> Any:
     context = SceneContext(seed, epoch)
     context.move_to(index)
     previous = enter_context(context)
     try:
         return sequence[index]
     except Exception as error:
-        for_consumer(error, Place((index,), epoch, None, "the calling thread"))  # the note: itself it is raised below
+        for_consumer(error, Place((index,), epoch, step, _WORKER))  # the note: itself it is raised below
         raise
     finally:
         enter_context(previous)
-        if end is not None:
-            end()

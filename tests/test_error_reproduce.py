@@ -11,6 +11,7 @@ import numpy as np
 import optree
 import pytest
 import scenes
+import scenes_faulty as faulty
 
 import kerasfeed as kf
 from kerasfeed.scene import scene_rng
@@ -176,3 +177,17 @@ def test_the_name_is_the_function_and_the_package_whatever_is_imported_first(fir
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.stdout.strip() == "[1, 2] True", done.stderr[-2000:]
+
+
+@pytest.mark.parametrize("brought_up", [False, True])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_batch_is_loaded_again_whatever_other_scenes_do(brought_up, workers):
+    with kf.Feed(
+        faulty.Raising((0, 9)), 4, workers=workers, worker_type="thread", on_error="replace", max_failures=5
+    ) as feed:
+        if brought_up:
+            next(iter(feed))
+        assert kf.load(feed, epoch=0, step=1)[1].tolist() == [4, 5, 6, 7]
+        with pytest.raises(ValueError, match="scene 9 is broken") as caught:
+            kf.load(feed, epoch=3, step=2)
+    assert "scene 9, epoch 3, step 2, in the calling thread" in caught.value.__notes__[0]

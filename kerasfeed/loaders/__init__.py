@@ -18,6 +18,7 @@ from kerasfeed.spec import SceneSpec
 
 if TYPE_CHECKING:
     from kerasfeed.loaders.faults import Faults
+    from kerasfeed.loaders.layout import Layout
 
 
 @dataclass(frozen=True)
@@ -73,9 +74,11 @@ class Loader(ABC):
 
     Attributes:
         faults: What has failed, and the warnings that wait for the user.
+        layout: Where the fields of a scene stand in a batch, as soon as that is known; it stays known after `close`.
     """
 
     faults: "Faults"
+    layout: "Layout | None" = None
 
     @property
     @abstractmethod

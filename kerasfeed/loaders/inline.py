@@ -23,6 +23,7 @@ from kerasfeed.loaders.failure import Place, for_consumer
 from kerasfeed.loaders.faults import Faults
 from kerasfeed.loaders.fill import FailedSceneError, Filler, probe
 from kerasfeed.loaders.infer import Probe, layout_for, probe_scenes
+from kerasfeed.loaders.layout import Layout
 from kerasfeed.loaders.mend import Mender, Range
 from kerasfeed.loaders.slots import Arena, SlotPool
 from kerasfeed.scene import SceneContext, Worker, optional_method
@@ -49,8 +50,10 @@ class _Post:
 class InlineLoader(Loader):
     """Loads each batch when it is asked for."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, layout: Layout | None = None) -> None:
+        """Load `job`; the layout, where it is known, need not be inferred."""
         self._job = job
+        self.layout = layout
         self._lock = threading.RLock()
         self._pool: SlotPool | None = None
         self._filler: Filler | None = None
@@ -148,7 +151,8 @@ class InlineLoader(Loader):
                         begin(Worker(0, 1, "inline"))
                     except Exception as error:
                         raise WorkerStartError(f"on_worker_begin failed: {type(error).__name__}: {error}") from error
-                layout = layout_for(self._job, probe_scenes(self._job, self.faults, self._read_probes))
+                layout = self.layout or layout_for(self._job, probe_scenes(self._job, self.faults, self._read_probes))
+                self.layout = layout
                 self._pool = SlotPool(layout, self._arena, max_memory=self._job.max_memory, in_flight=1)
                 self._filler = Filler(self._job.sequence, layout, self._job.plan.length)
             return self._pool, self._filler

@@ -156,7 +156,7 @@ def respawn_text(death: Death) -> str:
     again = "its scene is tried again" if death.scene else "its work is done by others"
     return (
         f"{death}. A new process has taken its place and {again}: no batch is lost, none changes. "
-        f"feed.stats().respawns counts such deaths; this is said once{_stack(death)}"
+        f"feed.stats().respawns counts such deaths; this is said once.{_stack(death)}"
     )
 
 

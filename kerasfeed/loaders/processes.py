@@ -70,6 +70,7 @@ class ProcessLoader(Loader):
                 if session.pool is None:
                     session.infer()
         assert session.pool is not None
+        self.layout = session.pool.layout
         return session, session.pool
 
     @property

@@ -91,7 +91,7 @@ class ThreadLoader(Loader):
         if session.pool is None:
             with self._inferring:
                 if session.pool is None:
-                    layout = session.infer()
+                    self.layout = layout = session.infer()
                     session.filler = Filler(self._job.sequence, layout, self._job.plan.length)
                     session.pool = SlotPool(
                         layout, Arena(shared=False), max_memory=self._job.max_memory, in_flight=self._job.look_ahead
