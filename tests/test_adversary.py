@@ -10,6 +10,7 @@ from scenes_drawn import Drawn, assert_same
 
 from kerasfeed.loaders import Job
 from kerasfeed.loaders.inline import InlineLoader
+from kerasfeed.loaders.policy import FaultPolicy
 from kerasfeed.loaders.processes import ProcessLoader
 from kerasfeed.loaders.threads import ThreadLoader
 from kerasfeed.order import BlockShuffled, Sequential, Shuffled
@@ -74,16 +75,18 @@ def test_every_loader_equals_the_inline_loader_whatever_is_drawn(kind):
         random=st.booleans(),
         workers=st.integers(1, 4),
         slots=st.integers(2, 20),
+        on_error=st.sampled_from(["raise", "replace", "skip"]),
     )
-    def check(plan, fields, nesting, bad, random, workers, slots):
+    def check(plan, fields, nesting, bad, random, workers, slots, on_error):
+        policy = FaultPolicy(on_error, max_failures=50)
         sequence = Drawn(plan.length, fields, nesting, bad, random)
         for shard in _shards(plan):
-            with closing(InlineLoader(Job(sequence, shard, 1, 1 << 30, 1))) as reference:
+            with closing(InlineLoader(Job(sequence, shard, 1, 1 << 30, 1, policy))) as reference:
                 try:
                     nbytes = reference._ready()[0].layout.nbytes
                 except ValueError:  # one of the first scenes is bad
                     continue
-                with closing(make(Job(sequence, shard, workers, slots * nbytes, 4))) as loader:
+                with closing(make(Job(sequence, shard, workers, slots * nbytes, 4, policy))) as loader:
                     for epoch in (0, 3):
                         futures = [loader.submit(epoch, step) for step in range(shard.steps)]
                         for step, future in enumerate(futures):
