@@ -415,6 +415,45 @@ def test_a_feed_goes_on_with_the_workers_it_has_where_no_more_can_be_started(fee
     assert len(feed.stats().pids) == 3
 
 
+class Reopens(scenes.Clouds):
+    """Opens in each epoch anew what its scenes need, in the second epoch at the second try."""
+
+    def __init__(self, folder) -> None:
+        super().__init__()
+        self.folder = folder
+        self.epoch = 0
+        self.is_open = False
+
+    def on_epoch_end(self):
+        self.epoch += 1
+
+    def on_worker_begin(self, worker):
+        if self.epoch == 1 and not (self.folder / "tried").exists():
+            (self.folder / "tried").touch()
+            raise OSError("not yet")
+        self.is_open = True
+
+    def on_worker_end(self):
+        if not self.is_open:
+            (self.folder / "ended").touch()
+
+    def __getitem__(self, index):
+        if not self.is_open:
+            raise ValueError("nothing is open")
+        return super().__getitem__(index)
+
+
+def test_a_worker_that_could_not_begin_an_epoch_tries_again(feed_of, tmp_path):
+    feed = feed_of(Reopens(tmp_path), workers=1, max_queue_size=1)
+    assert len(list(feed.epoch(0))) == 5
+    with pytest.raises(OSError, match="not yet") as caught:
+        next(feed.epoch(1))
+    assert "(on_worker_begin)" in caught.value.__notes__[0]
+    assert len(list(feed.epoch(1))) == 5
+    feed.close()
+    assert not (tmp_path / "ended").exists()
+
+
 def test_a_feed_that_an_epoch_hook_closes_says_that_it_is_closed(feed_of):
     feed = feed_of(scenes.Clouds())
     feed[0]
