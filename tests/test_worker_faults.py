@@ -310,6 +310,38 @@ def test_a_thread_that_hangs_while_the_spec_is_inferred_fails_its_own_scene_alon
         over.set()
 
 
+def test_threads_that_hang_with_all_memory_are_an_error_and_no_deadlock():
+    over = threading.Event()
+
+    class Waits(scenes.Clouds):
+        hangs = False
+
+        def __getitem__(self, index):
+            if self.hangs:
+                over.wait(60)
+            return super().__getitem__(index)
+
+    sequence = Waits()
+    with kf.Feed(sequence, 8, workers=2, worker_type="thread", timeout=0.2, max_memory=3 * 4096) as feed:
+        assert feed.element_spec
+        assert feed.stats().slot_bytes == 4096
+        sequence.hangs = True
+        for step in range(3):
+            with pytest.raises(kf.SceneTimeoutError, match="cannot be ended because it is a thread"):
+                feed[step]
+        with pytest.raises(
+            kf.SceneTimeoutError,
+            match=r"hold 3 of the 3 batches that max_memory has room for: .* worker_type='process'",
+        ):
+            feed[3]
+        sequence.hangs = False
+        over.set()
+        deadline = time.monotonic() + 30
+        while feed._loader._ready().pool.stuck and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert [feed[step][1][0] for step in range(5)] == [0, 8, 16, 24, 32]
+
+
 def test_the_next_batch_of_a_thread_is_not_taken_for_the_last_one_that_had_its_place_in_memory():
     slot = SimpleNamespace(view=SimpleNamespace(control=[0]))
     post = _Post(0)

@@ -90,6 +90,7 @@ class ThreadSession:
         self.batches = 0
         self.copied = 0
         self.posts: list[_Post] = []
+        self._stuck: set[BatchInProgress] = set()  # a thread that was given up may still write to them
         self.patience = watch.Patience(watch.tick_seconds(job.policy.timeout))
         for number in range(job.workers):
             self.start_thread(number)
@@ -190,6 +191,8 @@ class ThreadSession:
     def settle(self, batch: BatchInProgress) -> None:
         """Deliver a batch of which no row is missing."""
         assert self.pool is not None
+        if batch in self._stuck:
+            self._note_stuck(batch, False)
         copied = batch.settle(self.pool)
         if copied:
             self.faults.note_copied(self.pool.ceiling)
@@ -236,9 +239,17 @@ class ThreadSession:
             post.given_up = True
             if isinstance(work, BatchInProgress):  # its slot stays in flight until the thread is back
                 self.give_up(work, error)
+                if work.missing:  # else it is being settled just now
+                    self._note_stuck(work, True)
             else:
                 _fail(work.future, error)
             self.start_thread(post.number)
+
+    def _note_stuck(self, batch: BatchInProgress, stuck: bool) -> None:
+        assert self.pool is not None
+        with self.lock:
+            (self._stuck.add if stuck else self._stuck.discard)(batch)
+            self.pool.stuck = len(self._stuck)
 
     def give_up(self, batch: BatchInProgress, error: BaseException) -> None:
         """Fail a batch at once, and have nobody wait for what is left of it."""
