@@ -205,8 +205,8 @@ class Feed(keras.utils.PyDataset):  # type: ignore[misc]
                     yield batch
         finally:
             window.close()
-        self._tell()
         self._hooks.leave()
+        self._tell()
 
     def submit(self, epoch: int, step: int) -> "Future[Any]":
         """Promise the batch (epoch, step) without waiting; see `kerasfeed.loaders.Loader.submit`."""

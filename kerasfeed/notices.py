@@ -5,6 +5,7 @@ filter which makes warnings errors reaches the user, and the warning names the u
 """
 
 import sys
+import threading
 import warnings
 from collections import deque
 
@@ -12,34 +13,48 @@ _PACKAGE = __name__.split(".")[0]
 
 
 class Notices:
-    """Warnings that wait for the user. Thread-safe: a deque's appends and pops are atomic."""
+    """Warnings that wait for the user. Thread-safe."""
 
     def __init__(self) -> None:
         self._waiting: deque[tuple[str, type[Warning]]] = deque()
         self._told: set[str] = set()
+        self._lock = threading.Lock()
 
     def post(self, kind: str, text: str, category: type[Warning]) -> None:
         """Have `text` told at the next `tell`, unless something of this kind was posted before."""
-        if kind not in self._told:
-            self._told.add(kind)
+        if self._is_first(kind):
             self._waiting.append((text, category))
+
+    def told(self, kind: str) -> bool:
+        """Whether something of this kind was posted or told."""
+        return kind in self._told
+
+    def _is_first(self, kind: str) -> bool:
+        with self._lock:
+            first = kind not in self._told
+            self._told.add(kind)
+            return first
+
+    def _next(self) -> tuple[str, type[Warning]] | None:
+        try:
+            return self._waiting.popleft()
+        except IndexError:  # another consumer was faster
+            return None
 
     def tell(self) -> None:
         """Warn of what waits; 50 ns where nothing does."""
-        while self._waiting:
-            warn_caller(*self._waiting.popleft())
+        while self._waiting and (notice := self._next()) is not None:
+            warn_caller(*notice)
 
     def tell_last(self) -> None:
         """Warn of what waits, and raise nothing: where warnings are errors, on stderr."""
-        while self._waiting:
-            _say(*self._waiting.popleft())
+        while self._waiting and (notice := self._next()) is not None:
+            _say(*notice)
 
     def tell_now(self, kind: str, text: str, category: type[Warning]) -> None:
         """Warn from this thread, of ours, for the user's may be waiting; where warnings are errors, on stderr."""
-        if kind in self._told:
-            return
-        self._told.add(kind)
-        _say(text, category)
+        if self._is_first(kind):
+            _say(text, category)
 
 
 def _say(text: str, category: type[Warning]) -> None:

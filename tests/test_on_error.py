@@ -225,7 +225,7 @@ def test_more_failures_than_max_failures_end_the_feed_and_the_last_is_the_cause(
     assert "feed.failures lists them" in str(caught.value)
 
 
-@pytest.mark.parametrize(("given", "borne"), [(None, 10), (0.05, 5), (1, 1)])
+@pytest.mark.parametrize(("given", "borne"), [(None, 10), (0.05, 5), (0.29, 29), (1, 1)])
 def test_max_failures_is_a_count_or_a_share_and_a_tenth_by_default(feed_of, given, borne):
     feed = feed_of("inline", faulty.Raising(range(50, 50 + borne), length=100), on_error="skip", max_failures=given)
     assert sum(map(len, _labels(feed))) == 100 - borne
@@ -257,6 +257,25 @@ def test_failures_are_a_table_with_index_epoch_exception_and_count(feed_of, kind
     assert "ValueError: scene 20 is broken" in html
     assert feed.failures[0].index == 7
     assert len(feed.failures[1:]) == 1
+
+
+class Announced(faulty.Raising):
+    """Scenes that cannot be announced, of which some raise as well."""
+
+    def read_ahead(self, indices):
+        raise OSError("the network is gone")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_scenes_that_cannot_be_announced_are_read_without(feed_of, kind):
+    feed = feed_of(kind, Announced(), on_error="replace")
+    assert _labels(feed) == _labels(feed_of("inline", faulty.Raising(), on_error="replace"))
+    assert {row.index for row in feed.failures} == {None, 7}
+    assert feed.stats().failed == 1
+    feed = feed_of(kind, Announced())
+    with pytest.raises(OSError, match="the network is gone"):
+        _labels(feed)
+    assert feed.failures[0].exception == "OSError: the network is gone"
 
 
 def test_failures_are_noted_also_where_they_are_raised(feed_of):

@@ -6,8 +6,10 @@ import signal
 import threading
 import time
 import warnings
+from collections import deque
 from concurrent.futures import Future
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,10 +18,14 @@ import scenes_faulty as faulty
 from killer import Killer
 
 import kerasfeed as kf
-from kerasfeed.loaders import watch
-from kerasfeed.loaders.obituary import Death, Deaths
-from kerasfeed.loaders.stacks import users_part
+from kerasfeed.loaders import session, spawn, watch
+from kerasfeed.loaders.batch import BatchInProgress
+from kerasfeed.loaders.messages import STACK_SIGNAL
+from kerasfeed.loaders.obituary import Death, Deaths, start_text
+from kerasfeed.loaders.stacks import Stacks, users_part
+from kerasfeed.loaders.thread_session import _Post
 from kerasfeed.loaders.work import ProbeWork
+from kerasfeed.notices import Notices
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -228,6 +234,7 @@ def test_a_scene_that_dies_while_the_spec_is_inferred_is_tried_again_or_replaced
     feed = feed_of(faulty.Faulty(faulty.sigkill, (0,)))
     with pytest.raises(kf.WorkerDiedError, match=r"scene 0 \(to infer the spec\)"):
         _ = feed.element_spec
+    assert [(row.index, row.epoch, row.count) for row in feed.failures] == [(0, None, 1)]
 
 
 class DiesAtStart(scenes.Clouds):
@@ -322,6 +329,95 @@ def test_a_hung_thread_is_an_error_that_shows_its_stack_and_suggests_processes()
         assert feed[0][1].tolist() == list(range(8))
 
 
+def test_a_thread_that_hangs_while_the_spec_is_inferred_fails_its_own_scene_alone():
+    over = threading.Event()
+
+    class Waits(scenes.Clouds):
+        def __getitem__(self, index):
+            if index == 36:
+                over.wait(60)
+            return super().__getitem__(index)
+
+    with kf.Feed(Waits(), 8, workers=2, worker_type="thread", timeout=0.3, on_error="skip") as feed:
+        assert feed.element_spec[0].shape == (None, 4, 3)
+        assert [(row.index, row.count) for row in feed.failures] == [(36, 1)]
+        over.set()
+
+
+def test_threads_that_hang_with_all_memory_are_an_error_and_no_deadlock():
+    over = threading.Event()
+
+    class Waits(scenes.Clouds):
+        hangs = False
+
+        def __getitem__(self, index):
+            if self.hangs:
+                over.wait(60)
+            return super().__getitem__(index)
+
+    sequence = Waits()
+    with kf.Feed(sequence, 8, workers=2, worker_type="thread", timeout=0.2, max_memory=3 * 4096) as feed:
+        assert feed.element_spec
+        assert feed.stats().slot_bytes == 4096
+        sequence.hangs = True
+        for step in range(3):
+            with pytest.raises(kf.SceneTimeoutError, match="cannot be ended because it is a thread"):
+                feed[step]
+        with pytest.raises(
+            kf.SceneTimeoutError,
+            match=r"hold 3 of the 3 batches that max_memory has room for: .* worker_type='process'",
+        ):
+            feed[3]
+        sequence.hangs = False
+        over.set()
+        deadline = time.monotonic() + 30
+        while feed._loader._ready().pool.stuck and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert [feed[step][1][0] for step in range(5)] == [0, 8, 16, 24, 32]
+
+
+def test_the_next_batch_of_a_thread_is_not_taken_for_the_last_one_that_had_its_place_in_memory():
+    slot = SimpleNamespace(view=SimpleNamespace(control=[0]))
+    post = _Post(0)
+
+    def token_at():
+        post.batch = BatchInProgress(slot, 0, 0, 1)
+        return id(post.batch), post.token()
+
+    def next_at_the_same_place(place):
+        while True:
+            post.batch = None
+            again, token = token_at()
+            if again == place:
+                return token
+
+    place, token = token_at()
+    assert next_at_the_same_place(place) != token
+
+
+def test_a_hanging_on_worker_begin_is_not_passed_over_in_silence(monkeypatch):
+    monkeypatch.setattr(watch, "STALL_SECONDS", 1.0)
+    over = threading.Event()
+
+    class Begins(scenes.Clouds):
+        def on_worker_begin(self, worker):
+            over.wait(4)
+
+    told = pytest.warns(kf.FeedWarning, match=r"worker thread 0 is still loading the sequence \(on_worker_begin\)")
+    with kf.Feed(Begins(), 8, workers=1, worker_type="thread", timeout=0.5) as feed, told:
+        feed[0]
+
+
+def test_announcing_many_scenes_may_take_as_long_as_loading_them(feed_of):
+    class Announces(scenes.Clouds):
+        def read_ahead(self, indices):
+            time.sleep(0.1 * len(indices))
+
+    feed = feed_of(Announces(), timeout=0.3, workers=1)
+    assert len(list(feed)) == 5
+    assert feed.stats().respawns == 0
+
+
 @pytest.mark.parametrize(
     ("workers", "worker_type", "name"),
     [(0, "auto", "the calling thread"), (1, "thread", "worker thread 0"), (1, "process", "worker process 0")],
@@ -346,7 +442,119 @@ def test_a_warning_that_a_filter_makes_an_error_reaches_the_user_and_loses_nothi
     assert _bits(feed.epoch(0)) == _reference(scenes.Augmented())
 
 
+def test_a_worker_that_is_asked_for_its_stack_before_it_can_answer_lives_on(feed_of):
+    feed = feed_of(scenes.Clouds())
+    for pid in feed.stats().pids:
+        os.kill(pid, STACK_SIGNAL)
+    assert len(list(feed)) == 5
+    assert feed.stats().respawns == 0
+
+
+def test_a_stalled_worker_is_disturbed_once(feed_of, monkeypatch):
+    monkeypatch.setattr(watch, "STALL_SECONDS", 1.0)
+    asked = []
+    ask = Stacks.ask
+    monkeypatch.setattr(Stacks, "ask", lambda stacks, pid: asked.append(pid) or ask(stacks, pid))
+    feed = feed_of(scenes.Slow(1, 5.0), 1, workers=1)
+    with pytest.warns(kf.FeedWarning, match="no progress"):
+        feed[0]
+    assert len(asked) == 1
+
+
+@pytest.mark.parametrize("error", [OSError(24, "Too many open files"), RuntimeError("can't start new thread")])
+def test_a_feed_goes_on_with_the_workers_it_has_where_no_more_can_be_started(feed_of, monkeypatch, error):
+    start = spawn._Keeper.start
+
+    def scarce(keeper):
+        if keeper.name == "kerasfeed-keeper-2":
+            raise type(error)(*error.args)
+        start(keeper)
+
+    monkeypatch.setattr(session, "cores", lambda: 1)  # the third worker is started when another is up
+    monkeypatch.setattr(spawn._Keeper, "start", scarce)
+    feed = feed_of(scenes.Augmented(), workers=3)
+    assert _bits(feed.epoch(0)) == _reference(scenes.Augmented())
+    monkeypatch.undo()
+    deadline = time.monotonic() + 30
+    while len(feed.stats().pids) < 3 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert len(feed.stats().pids) == 3
+
+
+class Reopens(scenes.Clouds):
+    """Opens in each epoch anew what its scenes need, in the second epoch at the second try."""
+
+    def __init__(self, folder) -> None:
+        super().__init__()
+        self.folder = folder
+        self.epoch = 0
+        self.is_open = False
+
+    def on_epoch_end(self):
+        self.epoch += 1
+
+    def on_worker_begin(self, worker):
+        if self.epoch == 1 and not (self.folder / "tried").exists():
+            (self.folder / "tried").touch()
+            raise OSError("not yet")
+        self.is_open = True
+
+    def on_worker_end(self):
+        if not self.is_open:
+            (self.folder / "ended").touch()
+
+    def __getitem__(self, index):
+        if not self.is_open:
+            raise ValueError("nothing is open")
+        return super().__getitem__(index)
+
+
+def test_a_worker_that_could_not_begin_an_epoch_tries_again(feed_of, tmp_path):
+    feed = feed_of(Reopens(tmp_path), workers=1, max_queue_size=1)
+    assert len(list(feed.epoch(0))) == 5
+    with pytest.raises(OSError, match="not yet") as caught:
+        next(feed.epoch(1))
+    assert "(on_worker_begin)" in caught.value.__notes__[0]
+    assert len(list(feed.epoch(1))) == 5
+    feed.close()
+    assert not (tmp_path / "ended").exists()
+
+
+def test_a_feed_that_an_epoch_hook_closes_says_that_it_is_closed(feed_of):
+    feed = feed_of(scenes.Clouds())
+    feed[0]
+    feed._loader.refresh(feed.close)
+    with pytest.raises(kf.FeedClosedError):
+        feed[0]
+
+
 # ---- pieces
+
+
+@pytest.mark.parametrize(
+    ("ending", "why"),
+    [("was killed by SIGKILL", "out of memory shows as SIGKILL"), ("ended with exit code 1", "stderr says why")],
+)
+def test_what_is_said_of_a_death_at_the_start_fits_it(ending, why):
+    death = Death("worker process 0 (pid 7)", ending, "", 0, "", hung=False, started=False)
+    text = start_text(death)
+    assert f"worker process 0 (pid 7) {ending} before it could load the sequence; " in text
+    assert why in text
+
+
+def test_two_consumers_tell_what_waits_once():
+    class OneTurnLate(deque):
+        def __bool__(self):
+            return True  # as seen by a thread that another overtakes before it takes
+
+    notices = Notices()
+    notices._waiting = OneTurnLate()
+    notices.post("kind", "said", kf.FeedWarning)
+    notices.post("kind", "said", kf.FeedWarning)
+    with pytest.warns(kf.FeedWarning, match="said") as caught:
+        notices.tell()
+    assert len(caught) == 1
+    notices.tell_last()
 
 
 def test_patience_counts_time_at_one_thing_and_hardly_time_in_which_nobody_looked():

@@ -81,7 +81,7 @@ class InlineLoader(Loader):
         """Load the batch now; see `Loader.submit`."""
         indices = self._job.plan.indices(epoch, step)
         pool, filler = self._ready()
-        failed_ahead = read_ahead(filler, epoch, step, indices, _WORKER)
+        failed_ahead = read_ahead(filler, self.faults, epoch, step, indices, _WORKER)
         if failed_ahead is not None:
             return failed_ahead
         slot = pool.acquire()
@@ -204,8 +204,13 @@ class InlineLoader(Loader):
         return self._filler.meter.waste() if self._filler else None
 
 
-def read_ahead(filler: Filler, epoch: int, step: int, indices: NDArray[np.int64], worker: str) -> Future[Any] | None:
-    """Announce a batch to the sequence; returns a failed future where the sequence raises."""
+def read_ahead(
+    filler: Filler, faults: Faults, epoch: int, step: int, indices: NDArray[np.int64], worker: str
+) -> Future[Any] | None:
+    """Announce a batch to the sequence; where it raises, note that, and return a failed future if errors are raised.
+
+    Otherwise the scenes are read without: each of them fails by itself, or does not.
+    """
     try:
         filler.read_ahead(indices)
     except FailedSceneError as carrier:
@@ -213,9 +218,12 @@ def read_ahead(filler: Filler, epoch: int, step: int, indices: NDArray[np.int64]
         assert error is not None
         if not isinstance(error, Exception):
             raise error from None
+        error = for_consumer(error, Place(tuple(indices.tolist()), epoch, step, worker, carrier.method))
+        faults.note(None, epoch, step, error)
+        if faults.policy.on_error != "raise":
+            return None
         future: Future[Any] = Future()
-        place = Place(tuple(indices.tolist()), epoch, step, worker, carrier.method)
-        future.set_exception(for_consumer(error, place))
+        future.set_exception(error)
         return future
     return None
 

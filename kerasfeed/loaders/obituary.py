@@ -117,9 +117,12 @@ class Deaths:
 
 def start_text(death: Death) -> str:
     """Why workers that die before they have loaded the sequence are not started again."""
+    why = "what it printed to stderr says why"
+    if death.killed:
+        why = "out of memory shows as SIGKILL, and somebody else may have ended it"
     return (
-        f"{death.worker} {death.ending} before it could load the sequence{death.memory}; what it printed to stderr "
-        f"says why.{_stack(death)} Load the sequence in a Python of its own (pickle.loads of its pickle) to see"
+        f"{death.worker} {death.ending} before it could load the sequence{death.memory}; {why}.{_stack(death)} Load "
+        "the sequence in a Python of its own (pickle.loads of its pickle) to see"
     )
 
 

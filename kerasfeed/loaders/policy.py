@@ -41,5 +41,9 @@ class FaultPolicy:
     def most_failed(self, length: int) -> int:
         """How many of `length` scenes may fail."""
         if self.max_failures is None:
-            return max(_TRIES, int(_RATE * length))
-        return self.max_failures if isinstance(self.max_failures, int) else int(self.max_failures * length)
+            return max(_TRIES, _share(_RATE, length))
+        return self.max_failures if isinstance(self.max_failures, int) else _share(self.max_failures, length)
+
+
+def _share(rate: float, length: int) -> int:
+    return int(rate * length + 1e-6)  # 0.29 of 100 are 29, though floating point makes it 28.999

@@ -101,8 +101,14 @@ class ProcessLoader(Loader):
         for session in sessions:
             session.wait_until_idle()
         change()
+        with self._lock:  # those there are now: one may have failed meanwhile, and another taken its place
+            sessions = list(self._sessions)
         for session in sessions:
-            session.post_sequence()
+            try:
+                session.post_sequence()
+            except TypeError:
+                if not session.closed:
+                    raise
 
     def close(self) -> None:
         """See `Loader.close`."""

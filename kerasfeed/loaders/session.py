@@ -192,6 +192,13 @@ class Session:
             if not self.work:
                 self.idle.notify_all()
 
+    def send_anew(self, lost: dict[int, Work]) -> None:
+        """Send tasks once more, all at once: of many tiny batches in flight there are thousands."""
+        with self.lock:
+            works = [work for number, work in lost.items() if self.work.pop(number, None) is not None]
+            if works and not self.has_ended():
+                self._send(works)
+
     def raise_floor(self) -> None:
         """Have workers refuse every task sent so far that they have not begun. The caller holds `lock`."""
         self.bulletin.floor = self._last_number + 1

@@ -22,7 +22,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
-from kerasfeed.errors import FeedClosedError
+from kerasfeed.errors import FeedClosedError, SceneTimeoutError
 from kerasfeed.loaders.layout import Layout, SlotView
 
 _TRIM_EVERY = 64
@@ -93,7 +93,12 @@ class Slot:
 
 
 class SlotPool:
-    """Slots of one layout."""
+    """Slots of one layout.
+
+    Attributes:
+        stuck: Slots in flight that a thread which hangs may still write to.
+        total: Slots that exist.
+    """
 
     def __init__(self, layout: Layout, arena: Arena, *, max_memory: int, in_flight: int) -> None:
         """Make an empty pool.
@@ -128,6 +133,7 @@ class SlotPool:
         self._fewest_free = 0
         self._starving = False
         self._closed = False
+        self.stuck = 0
         self.total = 0
 
     @property
@@ -140,6 +146,7 @@ class SlotPool:
 
         Raises:
             FeedClosedError: The pool was closed while waiting.
+            SceneTimeoutError: Nothing but threads that hang could give a slot back.
         """
         while not self._closed:
             taken: list[Slot] = []
@@ -152,6 +159,7 @@ class SlotPool:
                         counted = True
                     else:
                         self._starving = True
+                        self._refuse_if_stuck()
             except BaseException:  # Ctrl-C, perhaps as the lock is given back
                 if taken and counted:
                     self.release(taken[0])
@@ -165,6 +173,14 @@ class SlotPool:
             except queue.Empty:
                 pass
         raise FeedClosedError("the feed was closed while a batch waited for memory")
+
+    def _refuse_if_stuck(self) -> None:
+        if self.stuck and self.stuck >= self._in_flight:
+            raise SceneTimeoutError(
+                f"threads that hang hold {self.stuck} of the {self.limit} batches that max_memory has room for: no "
+                "further batch can be loaded until they return, or others are let go of. Use worker_type='process', "
+                "where workers that hang are ended, or raise max_memory"
+            )
 
     def _take(self, taken: list[Slot]) -> None:
         """Move a slot into `taken`, if there is one; inside one call, for Ctrl-C comes between calls."""

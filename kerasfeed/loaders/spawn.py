@@ -20,6 +20,7 @@ from pathlib import Path
 
 import kerasfeed
 from kerasfeed.loaders.handle import WorkerHandle, own_peak
+from kerasfeed.loaders.messages import STACK_SIGNAL
 from kerasfeed.machine import cores
 
 # Libraries that would each start one thread a core in every worker.
@@ -92,8 +93,8 @@ class _Keeper(threading.Thread):
             self.ours.close()
 
     def _start(self) -> subprocess.Popen[bytes]:
-        # Inherited: Ctrl-C must not kill a worker that has not yet come so far as to ignore it.
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        # Inherited: neither Ctrl-C nor the question where it is must kill a worker that does not yet handle them.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, STACK_SIGNAL})
         fds = (*self._fds[:2], self._theirs.fileno(), *self._fds[2:])
         try:
             arguments = ", ".join(map(str, (self._number, self._count, *fds)))
@@ -125,8 +126,10 @@ def start_worker(
     try:
         keeper.start()
         process = keeper.started.result()
-    except BaseException:
+    except BaseException as error:
         keeper.abandon()
+        if isinstance(error, RuntimeError):  # what Python says where the system has no thread left
+            raise OSError(f"no thread for its keeper: {error}") from error
         raise
     keeper.ours.setblocking(False)
     return WorkerHandle(number, process, keeper.ours, bytearray(), keeper, own_peak())

@@ -18,7 +18,7 @@ from kerasfeed.loaders.failure import Failure, Place, from_failure
 from kerasfeed.loaders.fill import MANY
 from kerasfeed.loaders.handle import WorkerHandle
 from kerasfeed.loaders.infer import Probe
-from kerasfeed.loaders.messages import Result, Status, Wasteful
+from kerasfeed.loaders.messages import NOWHERE, Result, Status, Wasteful
 from kerasfeed.loaders.obituary import Death, Deaths, fatal_text, respawn_text, start_text
 from kerasfeed.loaders.work import LoadWork, ProbeWork, Work
 
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from kerasfeed.loaders.session import Session
 
 _DYING_SECONDS = 2.0
+# Processors may let a worker look at the floor before its note can be seen here; no note stays unseen for so long.
+_SETTLING_SECONDS = 0.001
 
 
 class Supervisor:
@@ -80,7 +82,7 @@ class Supervisor:
                 self._bury(handle)
             if session.doubtful:
                 session.doubtful = False
-                self._send_anew(self._not_begun())
+                session.send_anew(self._not_begun())
             if writing or gone or pipes.wake_out in ready:
                 writing = self._flush(writing)
 
@@ -122,8 +124,9 @@ class Supervisor:
             handle.started = True
             handle.look()
             self._deaths.started()
-            if len(session.workers) < session.job.workers and session.failure is None:
-                self._watch_worker(session.start_worker(len(session.workers)))
+            if len(session.workers) < session.job.workers:
+                self._vacant.add(len(session.workers))
+                self._fill_vacancies()
             return
         if status == Status.NOT_STARTED:
             session.fail(_start_error(handle, payload))
@@ -159,11 +162,11 @@ class Supervisor:
             return self._mend(work, payload.row, error)
         if result.status == Status.CANCELLED and not batch.future.done():
             raise ValueError(f"{result} came for a batch that somebody waits for")
-        if batch.add(work.start, work.stop, payload or {}):
-            session.settle(batch)
         if result.status == Status.DONE:
             session.pace.note(result.seconds, work.stop - work.start)
-            self._deaths.progress(work)
+            self._deaths.progress(work)  # before the slot, which tells its scenes, is delivered and filled anew
+        if batch.add(work.start, work.stop, payload or {}):
+            session.settle(batch)
         return []
 
     def _mend(self, work: LoadWork, row: int | None, error: BaseException) -> list[Work]:
@@ -197,12 +200,13 @@ class Supervisor:
         token = (number, row) if work is not None else None if handle.started else handle.process.pid
         seconds = self._patience.look(handle.number, token)
         timeout = self._session.job.policy.timeout
-        scenes = work.stop - work.start if isinstance(work, LoadWork) and row == MANY else 1
+        at_once = isinstance(work, LoadWork) and row in (MANY, NOWHERE)  # nowhere: it may be announcing them all
+        scenes = work.stop - work.start if isinstance(work, LoadWork) and at_once else 1
         if timeout is not None and work is not None and seconds >= timeout * scenes:
             handle.hung = self._session.stacks.ask(handle.process.pid)
             handle.process.kill()
             return True
-        if seconds >= watch.STALL_SECONDS:
+        if seconds >= watch.STALL_SECONDS and not self._faults.notices.told("stall"):
             scene = "the sequence" if work is None else work.scene(row) or "the sequence anew"
             stack = self._session.stacks.ask(handle.process.pid)
             text = watch.stall_text(scene, _name(handle), seconds, stack)
@@ -235,7 +239,7 @@ class Supervisor:
             session.swap(number - 1, self._judge(culprit, row, death))
         elif handle.started and self._deaths.between(death):
             session.fail(WorkerDiedError(f"worker processes die one after the other, of no scene: the last, {death}"))
-        self._send_anew(lost)
+        session.send_anew(lost)
 
     def _not_begun(self, dead: WorkerHandle | None = None) -> dict[int, Work]:
         """The work that no living worker has begun, nor will: by number, in the order in which it was sent."""
@@ -244,15 +248,12 @@ class Supervisor:
             if session.has_ended():
                 return {}
             session.raise_floor()
+            time.sleep(_SETTLING_SECONDS)
             living = [handle for handle in session.workers if handle is not dead]
             held = {session.bulletin.worker_line(handle.number)[0] - 1 for handle in living}
             suspects = session.work.keys() - held
         self._handle_last_results()  # after the notes were read: a worker reports before it takes its note back
         return {number: session.work[number] for number in sorted(suspects & session.work.keys())}
-
-    def _send_anew(self, lost: dict[int, Work]) -> None:
-        for number, work in lost.items():
-            self._session.swap(number, [work])
 
     def _replace(self, handle: WorkerHandle, death: Death) -> None:
         session = self._session
@@ -296,12 +297,12 @@ class Supervisor:
         call = "" if step is None else f"kf.load(feed, epoch={epoch}, step={step})"
         kind = SceneTimeoutError if death.hung else WorkerDiedError
         error = kind(fatal_text(death, index, count, policy.timeout, call))
-        self._faults.note(index, epoch, step, error)
         if policy.on_error != "raise":
             self._faults.fatal[index] = error
-        if isinstance(work, ProbeWork):
+        if isinstance(work, ProbeWork):  # noted where the others are that fail while the spec is inferred
             work.give_up(error)
             return []
+        self._faults.note(index, epoch, step, error)
         return self._mend(work, work.start if row == MANY else row, error)
 
 

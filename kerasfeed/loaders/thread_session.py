@@ -43,13 +43,17 @@ class _ProbeTask:
 
 @dataclass(eq=False)
 class _Post:
-    """One worker thread and what it is at: row of a batch, or, while the spec is inferred, an index."""
+    """One worker thread and what it is at: row of a batch, or, while the spec is inferred, an index.
+
+    It begins busy, with `on_worker_begin`.
+    """
 
     number: int
     thread: threading.Thread | None = None
     batch: BatchInProgress | None = None
+    probe: "_ProbeTask | None" = None
     row: int = 0
-    busy: bool = False
+    busy: bool = True
     given_up: bool = False
 
     def note_row(self, row: int) -> None:
@@ -57,7 +61,8 @@ class _Post:
 
     def token(self) -> Any:
         """Changes from scene to scene; None between two."""
-        return (id(self.batch), self.row) if self.busy else None
+        batch = self.batch
+        return (None if batch is None else batch.serial, self.row) if self.busy else None
 
     def __str__(self) -> str:
         return f"worker thread {self.number}"
@@ -85,6 +90,7 @@ class ThreadSession:
         self.batches = 0
         self.copied = 0
         self.posts: list[_Post] = []
+        self._stuck: set[BatchInProgress] = set()  # a thread that was given up may still write to them
         self.patience = watch.Patience(watch.tick_seconds(job.policy.timeout))
         for number in range(job.workers):
             self.start_thread(number)
@@ -109,18 +115,19 @@ class ThreadSession:
         except BaseException as error:  # noqa: BLE001 - handed to every consumer of this worker's tasks
             trouble = WorkerStartError(f"on_worker_begin failed in {name}: {type(error).__name__}: {error}")
             trouble.__cause__ = error
+        post.busy = False
         while not post.given_up and (task := self.tasks.get()) is not None:
             if isinstance(task, list):
                 task, *others = task
                 for other in others:
                     self.tasks.put(other)
             if isinstance(task, _ProbeTask):
-                post.batch, post.row, post.busy = None, task.index, True
+                post.probe, post.row, post.busy = task, task.index, True
                 self._probe(task, name, trouble)
             else:
                 post.batch, post.row, post.busy = task.batch, task.start, True
                 self._load(task, post, trouble)
-            post.busy, post.batch = False, None
+            post.busy, post.batch, post.probe = False, None, None
             del task  # else an idle thread keeps the last batch's slot
         end = optional_method(sequence, "on_worker_end")
         if end is not None and trouble is None:
@@ -184,6 +191,8 @@ class ThreadSession:
     def settle(self, batch: BatchInProgress) -> None:
         """Deliver a batch of which no row is missing."""
         assert self.pool is not None
+        if batch in self._stuck:
+            self._note_stuck(batch, False)
         copied = batch.settle(self.pool)
         if copied:
             self.faults.note_copied(self.pool.ceiling)
@@ -200,40 +209,47 @@ class ThreadSession:
         self.patience.begin(time.monotonic())
         for post in list(self.posts):
             batch, row, token = post.batch, post.row, post.token()
+            work = batch or post.probe
             seconds = self.patience.look(post.number, token)
             if token is None or post.thread is None:
                 continue
-            if timeout is not None and seconds >= timeout * _scenes_at(batch, row):
-                self._give_up(post, batch, row, timeout)
-            elif seconds >= watch.STALL_SECONDS:
-                text = watch.stall_text(scene_text(batch, row), str(post), seconds, watch.stack_of(post.thread))
+            if timeout is not None and work is not None and seconds >= timeout * _scenes_at(batch, row):
+                self._give_up(post, work, row, timeout)
+            elif seconds >= watch.STALL_SECONDS and not self.faults.notices.told("stall"):
+                scene = "the sequence (on_worker_begin)" if work is None else scene_text(batch, row)
+                text = watch.stall_text(scene, str(post), seconds, watch.stack_of(post.thread))
                 self.faults.notices.tell_now("stall", text, FeedWarning)
 
-    def _give_up(self, post: _Post, batch: BatchInProgress | None, row: int, timeout: float) -> None:
+    def _give_up(self, post: _Post, work: BatchInProgress | _ProbeTask, row: int, timeout: float) -> None:
         """Fail what a hung thread is at, and let another take its number: a thread cannot be ended."""
         assert post.thread is not None
+        batch = work if isinstance(work, BatchInProgress) else None
         scene = scene_text(batch, row)
         error = SceneTimeoutError(
             f"{scene} took longer than timeout={timeout} s in {post}, which cannot be ended because it is a thread; it "
             "goes on, and another thread has taken its place. Use worker_type='process', where such a worker is "
             f"replaced and its scene tried again. The thread is at\n{watch.stack_of(post.thread)}"
         )
-        index = row if batch is None else None if row == MANY else int(batch.slot.view.indices[row])
-        self.faults.note(index, None if batch is None else batch.epoch, None if batch is None else batch.step, error)
+        if batch is not None:
+            index = None if row == MANY else int(batch.slot.view.indices[row])
+            self.faults.note(index, batch.epoch, batch.step, error)
         with self.lock:
             if self.closed or post.given_up:
                 return
             post.given_up = True
-            if batch is not None:
-                batch.give_up(error)
-                self.pending.discard(
-                    batch
-                )  # nobody shall wait for it; its slot stays in flight until the thread is back
-                self.idle.notify_all()
+            if isinstance(work, BatchInProgress):  # its slot stays in flight until the thread is back
+                self.give_up(work, error)
+                if work.missing:  # else it is being settled just now
+                    self._note_stuck(work, True)
             else:
-                for future in self.probes:
-                    _fail(future, error)
+                _fail(work.future, error)
             self.start_thread(post.number)
+
+    def _note_stuck(self, batch: BatchInProgress, stuck: bool) -> None:
+        assert self.pool is not None
+        with self.lock:
+            (self._stuck.add if stuck else self._stuck.discard)(batch)
+            self.pool.stuck = len(self._stuck)
 
     def give_up(self, batch: BatchInProgress, error: BaseException) -> None:
         """Fail a batch at once, and have nobody wait for what is left of it."""

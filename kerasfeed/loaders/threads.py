@@ -21,6 +21,8 @@ from kerasfeed.loaders.slots import Arena, SlotPool
 from kerasfeed.loaders.thread_session import LoadTask, ThreadSession
 from kerasfeed.spec import SceneSpec
 
+_ASKING = "the thread that asked for the batch"
+
 
 class ThreadLoader(Loader):
     """Loads batches on `job.workers` threads."""
@@ -55,7 +57,7 @@ class ThreadLoader(Loader):
         session = self._ready()
         assert session.pool is not None
         assert session.filler is not None
-        failed_ahead = read_ahead(session.filler, epoch, step, indices, "the thread that asked for the batch")
+        failed_ahead = read_ahead(session.filler, self.faults, epoch, step, indices, _ASKING)
         if failed_ahead is not None:
             return failed_ahead
         slot = session.pool.acquire()

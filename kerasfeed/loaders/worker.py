@@ -41,6 +41,7 @@ class WorkerProcess:
         self._count = 0
         self._sequence: Any = None
         self._version = 0
+        self._begun = False
         self._layout: Layout | None = None
         self._filler: Filler | None = None
         self._segments: dict[int, mmap.mmap] = {}
@@ -82,10 +83,12 @@ class WorkerProcess:
         begin = optional_method(self._sequence, "on_worker_begin")
         if begin is not None:
             begin(Worker(self._number, self._count, "process"))
+        self._begun = True
 
     def _end_worker(self) -> None:
         end = optional_method(self._sequence, "on_worker_end")
-        if end is not None:
+        begun, self._begun = self._begun, False
+        if end is not None and begun:
             end()
 
     def _serve(self, task: Task, link: socket.socket) -> None:
@@ -107,11 +110,12 @@ class WorkerProcess:
     def _renew(self, task: Task) -> None:
         try:
             self._end_worker()
-            self._version, self._sequence = self._bulletin.read(Topic.SEQUENCE)
+            version, self._sequence = self._bulletin.read(Topic.SEQUENCE)
             self._filler = None
             self._begin_worker()
+            self._version = version  # not before: a sequence that could not begin begins again with the next task
         except Exception as error:
-            raise FailedSceneError(None, None) from error
+            raise FailedSceneError(None, None, "on_worker_begin") from error
 
     def _load(self, task: Task) -> Any:
         if self._layout is None:
@@ -177,7 +181,8 @@ def main(
     faulthandler.enable(stacks_fd)
     faulthandler.register(STACK_SIGNAL, stacks_fd)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides what it means
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # blocked since before this interpreter started
+    # Blocked since before this interpreter started.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, STACK_SIGNAL})
     link = socket.socket(fileno=link_fd)
     threading.Thread(target=watch_parent, args=(link_fd,), name="kerasfeed-watch-parent", daemon=True).start()
     try:
