@@ -5,7 +5,6 @@ nothing is read twice but one scene of such a sequence, and nothing but the rows
 fixed place (text, rows too large for their place) are returned beside.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -30,6 +29,8 @@ from kerasfeed.spec import ArraySpec, SceneSpec, as_array, coerce, describe, fla
 
 # Values that stand beside the slot: field number -> row -> value.
 Beside = dict[int, dict[int, Any]]
+# Item 1 is the row that is being loaded: a list, or a worker's line on the bulletin. An item costs 15 ns, a call 70.
+Place = list[int] | memoryview
 MANY = -1
 _PYTHON_TYPE = {"b": bool, "i": int, "f": float, "c": complex}
 
@@ -87,7 +88,7 @@ class Filler:
         stop: int,
         serial: int,
         context: SceneContext,
-        note_row: Callable[[int], object] | None = None,
+        place: Place | None = None,
     ) -> Beside:
         """Load the scenes of rows [start, stop) of a slot.
 
@@ -97,21 +98,21 @@ class Filler:
             stop: Last row, exclusive.
             serial: Number of the batch; `view.control[0]` holds it once the batch is given up.
             context: The thread's context; its seed and epoch are set.
-            note_row: Called with each row before its scene is read; with `MANY` where they are read at once.
+            place: Where each row is noted before its scene is read; `MANY` where they are read at once.
 
         Raises:
             FailedSceneError: The cause is the sequence's exception, or a SpecError that names index and field.
             Cancelled: The batch was given up.
         """
         beside: Beside = {}
+        place = [0, 0] if place is None else place
         indices = view.indices[start:stop].tolist()
         previous, previous_meter = enter_context(context), costs.enter(self.meter)
         row, index = start, None
         try:
             if self._get_batch is not None and view.control[0] != serial:
                 context.move_to(None)
-                if note_row is not None:
-                    note_row(MANY)
+                place[1] = MANY
                 self._load_batch(view, start, stop, context, beside)
                 return beside
             control, sequence, read_into = view.control, self._sequence, self._read_into
@@ -120,8 +121,7 @@ class Filler:
                 if control[0] == serial:
                     raise Cancelled
                 context.move_to(index)
-                if note_row is not None:
-                    note_row(row)
+                place[1] = row
                 if read_into is None:
                     self._write_scene(view, row, sequence[index], places, beside)
                     continue

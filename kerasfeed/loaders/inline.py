@@ -38,10 +38,12 @@ class _Post:
     def __init__(self, batch: BatchInProgress | None) -> None:
         self.thread = threading.current_thread()
         self.batch = batch
-        self.row = 0
+        self.place = [0, 0]
 
-    def note_row(self, row: int) -> None:
-        self.row = row
+    @property
+    def row(self) -> int:
+        """The row, or the index."""
+        return self.place[1]
 
     def __str__(self) -> str:
         return scene_text(self.batch, self.row)
@@ -115,7 +117,7 @@ class InlineLoader(Loader):
         """Load rows [start, stop); returns the ranges that are to be loaded instead."""
         context = SceneContext(self._job.plan.seed, batch.epoch)
         try:
-            batch.add(start, stop, filler.fill(batch.slot.view, start, stop, batch.serial, context, post.note_row))
+            batch.add(start, stop, filler.fill(batch.slot.view, start, stop, batch.serial, context, post.place))
         except FailedSceneError as carrier:
             error = carrier.__cause__
             assert error is not None
@@ -160,7 +162,7 @@ class InlineLoader(Loader):
     def _read_probes(self, indices: list[int]) -> list[Probe | BaseException]:
         found: list[Probe | BaseException] = []
         with self._at(None) as post:
-            for post.row in indices:
+            for post.place[1] in indices:
                 found.append(self._read_probe(post.row))
                 if isinstance(found[-1], BaseException) and self._job.policy.on_error == "raise":
                     break  # the others are of no use

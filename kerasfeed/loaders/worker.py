@@ -134,7 +134,7 @@ class WorkerProcess:
         context = SceneContext(self._seed, task.epoch)
         if task.stop - task.start > 1:  # not the whole batch: other workers, with caches of their own, load the rest
             self._filler.read_ahead(view.indices[task.start : task.stop])
-        return self._filler.fill(view, task.start, task.stop, task.serial, context, self._note_row)
+        return self._filler.fill(view, task.start, task.stop, task.serial, context, self._line)
 
     def _with_waste(self, payload: Any) -> Any:
         waste = self._filler.meter.waste() if self._filler and not self._told_of_waste else None
@@ -142,9 +142,6 @@ class WorkerProcess:
             return payload
         self._told_of_waste = True
         return Wasteful(payload, waste)
-
-    def _note_row(self, row: int) -> None:
-        self._line[1] = row
 
     def _report(self, link: socket.socket, status: Status, number: int, seconds: float, payload: Any = None) -> None:
         nbytes = 0
