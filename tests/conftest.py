@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 from pathlib import Path
 
 import error_kinds
@@ -98,6 +99,23 @@ def case(request, path):
     with kf.Feed(error_kinds.Raising(kind, path), 6, workers=workers, worker_type=worker_type) as feed:
         error_kinds.bring_up(feed)
         yield feed, kind, workers, worker_type
+
+
+@pytest.fixture
+def feed_of():
+    """Make feeds of processes that the test need not close."""
+    made = []
+
+    def make(sequence, batch_size=8, **arguments):
+        arguments = {"seed": 3, "shuffle": True, "workers": 2, "worker_type": "process", **arguments}
+        made.append(kf.Feed(sequence, batch_size, **arguments))
+        return made[-1]
+
+    yield make
+    for feed in made:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", kf.FeedWarning)
+            feed.close()
 
 
 @pytest.fixture(scope="module")

@@ -106,9 +106,22 @@ def make_feed(length=24, batch_size=6, **arguments):
     return kf.Feed(Numbered(length), batch_size, **arguments)
 
 
+MARKS = [
+    pytest.mark.filterwarnings("ignore:__array__ implementation"),  # Keras's own, under NumPy 2.4
+    pytest.mark.usefixtures("quick_collector", "memory_freed"),
+]
+
+
 def assert_passed(runs, backend):
     """`runs` are those of `runs_on_other_backends`."""
     if backend not in runs:
         pytest.skip(f"{backend} is not installed")
     output, code = runs[backend]
     assert code == 0, output[-8000:]
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="TensorFlow's run starts the others")
+@pytest.mark.parametrize("backend", ["jax", "torch"])
+def test_all_of_this_holds_on(backend, runs_on_other_backends):
+    assert_passed(runs_on_other_backends, backend)

@@ -58,7 +58,7 @@ def seen(short_waits):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(harness, "EXIT_PATIENCE", 3.0)
         results = harness.run_all(cases, 2, lambda case, observation: None)
-    return {case.library.name: results[case.name] for case in cases}
+    return {case.peer.name: results[case.name] for case in cases}
 
 
 @pytest.mark.timeout(60)
@@ -137,7 +137,7 @@ def test_fit_tells_every_batch_that_it_trains_on():
 
 def test_a_library_that_is_not_installed_is_told_so():
     case = case_of("sound", SMALL)
-    absent = replace(case, library=replace(case.library, package="no_such_library"))
+    absent = replace(case, peer=replace(case.peer, package="no_such_library"))
     assert words(harness.run_case(absent), SMALL) == "not installed"
 
 

@@ -9,7 +9,17 @@ import time
 import keras
 import numpy as np
 import pytest
-from keras_fits import BACKEND, WORKERS, Trainer, assert_passed, batches_of, cut, make_feed, order_of
+from keras_fits import (
+    BACKEND,
+    MARKS,
+    WORKERS,
+    Trainer,
+    batches_of,
+    cut,
+    make_feed,
+    order_of,
+    test_all_of_this_holds_on,  # noqa: F401 - it is collected here
+)
 from scenes_frameworks import (
     Numbered,
 )
@@ -17,17 +27,7 @@ from scenes_frameworks import (
 import kerasfeed as kf
 from kerasfeed.scene import scene_rng
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:__array__ implementation"),  # Keras's own, under NumPy 2.4
-    pytest.mark.usefixtures("quick_collector", "memory_freed"),
-]
-
-
-@pytest.mark.timeout(600)
-@pytest.mark.skipif(BACKEND != "tensorflow", reason="TensorFlow's run starts the others")
-@pytest.mark.parametrize("backend", ["jax", "torch"])
-def test_all_of_this_holds_on(backend, runs_on_other_backends):
-    assert_passed(runs_on_other_backends, backend)
+pytestmark = MARKS
 
 
 @pytest.fixture

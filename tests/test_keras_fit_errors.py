@@ -10,7 +10,15 @@ import keras
 import pytest
 import scenes
 from error_kinds import whole_text
-from keras_fits import BACKEND, WORKERS, Trainer, assert_passed, make_feed, order_of
+from keras_fits import (
+    BACKEND,
+    MARKS,
+    WORKERS,
+    Trainer,
+    make_feed,
+    order_of,
+    test_all_of_this_holds_on,  # noqa: F401 - it is collected here
+)
 from scenes_frameworks import (
     Fragile,
     environment_of,
@@ -19,17 +27,7 @@ from scenes_frameworks import (
 
 import kerasfeed as kf
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:__array__ implementation"),  # Keras's own, under NumPy 2.4
-    pytest.mark.usefixtures("quick_collector", "memory_freed"),
-]
-
-
-@pytest.mark.timeout(600)
-@pytest.mark.skipif(BACKEND != "tensorflow", reason="TensorFlow's run starts the others")
-@pytest.mark.parametrize("backend", ["jax", "torch"])
-def test_all_of_this_holds_on(backend, runs_on_other_backends):
-    assert_passed(runs_on_other_backends, backend)
+pytestmark = MARKS
 
 
 @pytest.fixture

@@ -1,59 +1,27 @@
-"""Workers that die, hang or starve: their work is done by others, and the consumer sees the same batches."""
+"""Workers that die or starve: their work is done by others, and the consumer sees the same batches."""
 
 import dataclasses
 import os
 import signal
-import threading
 import time
-import warnings
 from collections import deque
 from concurrent.futures import Future
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import scenes
 import scenes_faulty as faulty
+from faulty_feeds import bits, reference
 from killer import Killer
 
 import kerasfeed as kf
-from kerasfeed.loaders import session, spawn, watch
-from kerasfeed.loaders.batch import BatchInProgress
-from kerasfeed.loaders.messages import STACK_SIGNAL
+from kerasfeed.loaders import session, spawn
 from kerasfeed.loaders.obituary import Death, Deaths, start_text
-from kerasfeed.loaders.stacks import Stacks, users_part
-from kerasfeed.loaders.thread_session import _Post
 from kerasfeed.loaders.work import ProbeWork
 from kerasfeed.notices import Notices
 
 pytestmark = pytest.mark.timeout(120)
-
-
-@pytest.fixture
-def feed_of():
-    """Make feeds of processes that the test need not close."""
-    made = []
-
-    def make(sequence, batch_size=8, **arguments):
-        arguments = {"seed": 3, "shuffle": True, "workers": 2, "worker_type": "process", **arguments}
-        made.append(kf.Feed(sequence, batch_size, **arguments))
-        return made[-1]
-
-    yield make
-    for feed in made:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", kf.FeedWarning)
-            feed.close()
-
-
-def _bits(batches):
-    return [[np.asarray(field).tobytes() for field in batch] for batch in batches]
-
-
-def _reference(sequence, epoch=0, batch_size=8, **arguments):
-    with kf.Feed(sequence, batch_size, seed=3, shuffle=True, workers=0, **arguments) as feed:
-        return _bits(feed.epoch(epoch))
 
 
 # ---- death
@@ -65,8 +33,8 @@ def test_a_worker_that_dies_is_replaced_and_every_batch_is_what_it_was(feed_of, 
     sequence = kind(faulty.DEADLY[way], (7, 20, 21), folder=tmp_path, times=2)
     feed = feed_of(sequence)
     with pytest.warns(kf.FeedWarning, match=faulty.ENDINGS[way]) as caught:
-        found = [_bits(feed.epoch(epoch)) for epoch in (0, 1)]
-    assert found == [_reference(kind(None, ()), epoch) for epoch in (0, 1)]
+        found = [bits(feed.epoch(epoch)) for epoch in (0, 1)]
+    assert found == [reference(kind(None, ()), epoch) for epoch in (0, 1)]
     assert len(caught) == 1
     assert "feed.stats().respawns counts such deaths" in str(caught[0].message)
     assert feed.stats().respawns == 6
@@ -93,7 +61,7 @@ def test_a_scene_that_ends_its_worker_again_and_again_is_an_error_that_names_all
 def test_max_failures_says_how_often_a_scene_may_end_its_worker(feed_of, tmp_path):
     feed = feed_of(faulty.Faulty(faulty.leave, folder=tmp_path, times=3), max_failures=4)
     with pytest.warns(kf.FeedWarning):
-        assert _bits(feed.epoch(0)) == _reference(scenes.Augmented())
+        assert bits(feed.epoch(0)) == reference(scenes.Augmented())
     feed = feed_of(faulty.Faulty(faulty.leave), max_failures=1)
     with pytest.raises(kf.WorkerDiedError, match=r"The scene has ended its worker\. Out of memory"):
         list(feed)
@@ -112,8 +80,8 @@ def test_a_deadly_scene_is_dealt_with_as_one_that_raises(feed_of, on_error, kind
     bad = (0, 7, 20)
     feed = feed_of(kind(faulty.segfault, bad), on_error=on_error)
     with pytest.warns(kf.FeedWarning):
-        found = [_bits(feed.epoch(epoch)) for epoch in range(3)]
-    assert found == [_reference(Raising(None, bad), epoch, on_error=on_error) for epoch in range(3)]
+        found = [bits(feed.epoch(epoch)) for epoch in range(3)]
+    assert found == [reference(Raising(None, bad), epoch, on_error=on_error) for epoch in range(3)]
     assert 9 <= feed.stats().respawns <= 12  # those that read many at a time die once more of each
     assert [row.index for row in feed.failures] == list(bad)
 
@@ -158,9 +126,9 @@ def test_a_whole_fit_completes_while_a_worker_is_killed_every_fifth_of_a_second(
 
 def test_scenes_that_somebody_s_kills_happen_to_hit_are_not_blamed(feed_of):
     feed = feed_of(scenes.Slow(60, 0.08), 4, on_error="replace")
-    expected = _reference(scenes.Clouds(60), batch_size=4)
+    expected = reference(scenes.Clouds(60), batch_size=4)
     with pytest.warns(kf.FeedWarning), Killer(feed, 0.2):
-        assert _bits(feed.epoch(0)) == expected
+        assert bits(feed.epoch(0)) == expected
     assert feed.stats().respawns > 3
     assert not feed.failures
 
@@ -189,12 +157,12 @@ def test_a_scene_that_loads_after_its_worker_was_killed_was_not_to_blame():
 def _after_a_massacre(feed):
     for pid in feed.stats().pids:
         os.kill(pid, signal.SIGKILL)
-    return _bits(feed.epoch(0))
+    return bits(feed.epoch(0))
 
 
 def test_workers_killed_between_scenes_cost_nothing(feed_of):
     feed = feed_of(scenes.Augmented())
-    first = _bits(feed.epoch(0))
+    first = bits(feed.epoch(0))
     with pytest.warns(kf.FeedWarning, match="was killed by SIGKILL (between two scenes|while it started)"):
         found = [_after_a_massacre(feed) for _ in range(3)]
     assert found == [first] * 3
@@ -203,18 +171,18 @@ def test_workers_killed_between_scenes_cost_nothing(feed_of):
 
 def _stopped_beside_a_death(feed):
     iterator = feed.epoch(0)
-    found = _bits([next(iterator)])
+    found = bits([next(iterator)])
     stopped, killed = feed.stats().pids
     os.kill(stopped, signal.SIGSTOP)
     os.kill(killed, signal.SIGKILL)
     time.sleep(0.1)
     os.kill(stopped, signal.SIGCONT)
-    return found + _bits(iterator)
+    return found + bits(iterator)
 
 
 def test_a_stopped_worker_that_wakes_after_its_tasks_were_sent_anew_does_no_harm(feed_of):
     feed = feed_of(scenes.Slow(200, 0.002))
-    expected = _bits(feed.epoch(0))
+    expected = bits(feed.epoch(0))
     with pytest.warns(kf.FeedWarning):
         found = [_stopped_beside_a_death(feed) for _ in range(5)]
     assert found == [expected] * 5
@@ -230,7 +198,7 @@ def test_memory_that_the_system_refuses_is_the_scene_s_error(feed_of):
 def test_a_scene_that_dies_while_the_spec_is_inferred_is_tried_again_or_replaced(feed_of, tmp_path):
     feed = feed_of(faulty.Faulty(faulty.sigkill, (0,), folder=tmp_path, times=2))
     with pytest.warns(kf.FeedWarning):
-        assert _bits(feed.epoch(0)) == _reference(scenes.Augmented())
+        assert bits(feed.epoch(0)) == reference(scenes.Augmented())
     feed = feed_of(faulty.Faulty(faulty.sigkill, (0,)))
     with pytest.raises(kf.WorkerDiedError, match=r"scene 0 \(to infer the spec\)"):
         _ = feed.element_spec
@@ -251,7 +219,7 @@ def test_workers_that_die_at_start_are_given_up(feed_of):
 def test_a_worker_that_closes_all_its_descriptors_is_replaced(feed_of, tmp_path):
     feed = feed_of(faulty.Faulty(lambda: os.closerange(3, 256) or time.sleep(60), folder=tmp_path, times=1))
     with pytest.warns(kf.FeedWarning):
-        assert _bits(feed.epoch(0)) == _reference(scenes.Augmented())
+        assert bits(feed.epoch(0)) == reference(scenes.Augmented())
 
 
 def test_a_worker_whose_child_holds_its_socket_is_missed_all_the_same(feed_of, tmp_path):
@@ -263,202 +231,7 @@ def test_a_worker_whose_child_holds_its_socket_is_missed_all_the_same(feed_of, t
 
     feed = feed_of(faulty.Faulty(die_and_leave_a_child, folder=tmp_path, times=1))
     with pytest.warns(kf.FeedWarning, match="was killed by SIGKILL"):
-        assert _bits(feed.epoch(0)) == _reference(scenes.Augmented())
-
-
-# ---- hanging
-
-
-@pytest.mark.parametrize("way", [faulty.hang, faulty.hang_in_c], ids=["sleep", "c"])
-def test_a_hung_worker_is_replaced_and_its_scene_tried_again(feed_of, tmp_path, way):
-    feed = feed_of(faulty.Faulty(way, folder=tmp_path, times=1), timeout=0.5)
-    with pytest.warns(kf.FeedWarning, match="was killed by SIGKILL while it loaded scene 7"):
-        assert _bits(feed.epoch(0)) == _reference(scenes.Augmented())
-    assert feed.stats().respawns == 1
-
-
-def test_a_scene_that_always_hangs_is_an_error_with_the_worker_s_stack(feed_of):
-    feed = feed_of(faulty.Faulty(faulty.hang), timeout=0.3, shuffle=False)
-    with pytest.raises(kf.SceneTimeoutError) as caught:
-        list(feed.epoch(0))
-    text = str(caught.value)
-    assert text.startswith("scene 7 (epoch 0, step 0) took longer than timeout=0.3 s 2 times in worker process")
-    assert "scenes_faulty.py" in text
-    assert "in hang" in text
-    assert isinstance(caught.value, TimeoutError)
-
-
-@pytest.mark.parametrize("kind", [faulty.Faulty, faulty.FaultyBatches], ids=["scene", "batch"])
-def test_a_scene_that_always_hangs_can_be_replaced(feed_of, kind):
-    feed = feed_of(kind(faulty.hang), timeout=0.3, on_error="replace")
-    with pytest.warns(kf.FeedWarning):
-        assert len(list(feed.epoch(0))) == 5
-    respawns = feed.stats().respawns
-    assert len(list(feed.epoch(1))) == 5
-    assert feed.stats().respawns == respawns  # known by now, it is not tried again
-    assert feed.failures[0].exception.startswith("SceneTimeoutError: scene 7")
-
-
-def test_many_short_scenes_do_not_add_up_to_a_timeout(feed_of):
-    feed = feed_of(scenes.Slow(60, 0.05), 30, timeout=0.6)
-    assert len(list(feed.epoch(0))) == 2
-    assert feed.stats().respawns == 0
-
-
-def test_a_hung_thread_is_an_error_that_shows_its_stack_and_suggests_processes():
-    over = threading.Event()
-
-    class Waits(scenes.Clouds):
-        def __getitem__(self, index):
-            if index == 7:
-                over.wait(60)
-            return super().__getitem__(index)
-
-    with kf.Feed(Waits(), 8, workers=2, worker_type="thread", timeout=0.3) as feed:
-        with pytest.raises(kf.SceneTimeoutError) as caught:
-            list(feed)
-        text = str(caught.value)
-        assert "scene 7 (epoch 0, step 0) took longer than timeout=0.3 s in worker thread" in text
-        assert "cannot be ended because it is a thread" in text
-        assert "Use worker_type='process'" in text
-        assert "over.wait(60)" in text
-        # Others took over, as many as there were.
-        assert [feed[step][1][0] for step in (1, 2, 3)] == [8, 16, 24]
-        assert feed.failures[0].index == 7
-        over.set()
-        assert feed[0][1].tolist() == list(range(8))
-
-
-def test_a_thread_that_hangs_while_the_spec_is_inferred_fails_its_own_scene_alone():
-    over = threading.Event()
-
-    class Waits(scenes.Clouds):
-        def __getitem__(self, index):
-            if index == 36:
-                over.wait(60)
-            return super().__getitem__(index)
-
-    with kf.Feed(Waits(), 8, workers=2, worker_type="thread", timeout=0.3, on_error="skip") as feed:
-        assert feed.element_spec[0].shape == (None, 4, 3)
-        assert [(row.index, row.count) for row in feed.failures] == [(36, 1)]
-        over.set()
-
-
-def test_threads_that_hang_with_all_memory_are_an_error_and_no_deadlock():
-    over = threading.Event()
-
-    class Waits(scenes.Clouds):
-        hangs = False
-
-        def __getitem__(self, index):
-            if self.hangs:
-                over.wait(60)
-            return super().__getitem__(index)
-
-    sequence = Waits()
-    with kf.Feed(sequence, 8, workers=2, worker_type="thread", timeout=0.2, max_memory=3 * 4096) as feed:
-        assert feed.element_spec
-        assert feed.stats().slot_bytes == 4096
-        sequence.hangs = True
-        for step in range(3):
-            with pytest.raises(kf.SceneTimeoutError, match="cannot be ended because it is a thread"):
-                feed[step]
-        with pytest.raises(
-            kf.SceneTimeoutError,
-            match=r"hold 3 of the 3 batches that max_memory has room for: .* worker_type='process'",
-        ):
-            feed[3]
-        sequence.hangs = False
-        over.set()
-        deadline = time.monotonic() + 30
-        while feed._loader._ready().pool.stuck and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert [feed[step][1][0] for step in range(5)] == [0, 8, 16, 24, 32]
-
-
-def test_the_next_batch_of_a_thread_is_not_taken_for_the_last_one_that_had_its_place_in_memory():
-    slot = SimpleNamespace(view=SimpleNamespace(control=[0]))
-    post = _Post(0)
-
-    def token_at():
-        post.batch = BatchInProgress(slot, 0, 0, 1)
-        return id(post.batch), post.token()
-
-    def next_at_the_same_place(place):
-        while True:
-            post.batch = None
-            again, token = token_at()
-            if again == place:
-                return token
-
-    place, token = token_at()
-    assert next_at_the_same_place(place) != token
-
-
-def test_a_hanging_on_worker_begin_is_not_passed_over_in_silence(monkeypatch):
-    monkeypatch.setattr(watch, "STALL_SECONDS", 1.0)
-    over = threading.Event()
-
-    class Begins(scenes.Clouds):
-        def on_worker_begin(self, worker):
-            over.wait(4)
-
-    told = pytest.warns(kf.FeedWarning, match=r"worker thread 0 is still loading the sequence \(on_worker_begin\)")
-    with kf.Feed(Begins(), 8, workers=1, worker_type="thread", timeout=0.5) as feed, told:
-        feed[0]
-
-
-def test_announcing_many_scenes_may_take_as_long_as_loading_them(feed_of):
-    class Announces(scenes.Clouds):
-        def read_ahead(self, indices):
-            time.sleep(0.1 * len(indices))
-
-    feed = feed_of(Announces(), timeout=0.3, workers=1)
-    assert len(list(feed)) == 5
-    assert feed.stats().respawns == 0
-
-
-@pytest.mark.parametrize(
-    ("workers", "worker_type", "name"),
-    [(0, "auto", "the calling thread"), (1, "thread", "worker thread 0"), (1, "process", "worker process 0")],
-)
-def test_no_default_hangs_in_silence(monkeypatch, workers, worker_type, name):
-    monkeypatch.setattr(watch, "STALL_SECONDS", 1.5)
-    sequence = scenes.Slow(1, 3.5)
-    with kf.Feed(sequence, 1, workers=workers, worker_type=worker_type) as feed:
-        with pytest.warns(kf.FeedWarning, match=f"no progress for . s: {name}.* is still loading scene 0") as caught:
-            feed[0]
-        assert len(caught) == 1
-        text = str(caught[0].message)
-        assert "scenes.py" in text
-        assert "__getitem__" in text
-        assert "timeout=<seconds>" in text
-
-
-def test_a_warning_that_a_filter_makes_an_error_reaches_the_user_and_loses_nothing(feed_of, tmp_path):
-    feed = feed_of(faulty.Faulty(faulty.leave, folder=tmp_path, times=1))
-    with pytest.raises(kf.FeedWarning):
-        list(feed.epoch(0))
-    assert _bits(feed.epoch(0)) == _reference(scenes.Augmented())
-
-
-def test_a_worker_that_is_asked_for_its_stack_before_it_can_answer_lives_on(feed_of):
-    feed = feed_of(scenes.Clouds())
-    for pid in feed.stats().pids:
-        os.kill(pid, STACK_SIGNAL)
-    assert len(list(feed)) == 5
-    assert feed.stats().respawns == 0
-
-
-def test_a_stalled_worker_is_disturbed_once(feed_of, monkeypatch):
-    monkeypatch.setattr(watch, "STALL_SECONDS", 1.0)
-    asked = []
-    ask = Stacks.ask
-    monkeypatch.setattr(Stacks, "ask", lambda stacks, pid: asked.append(pid) or ask(stacks, pid))
-    feed = feed_of(scenes.Slow(1, 5.0), 1, workers=1)
-    with pytest.warns(kf.FeedWarning, match="no progress"):
-        feed[0]
-    assert len(asked) == 1
+        assert bits(feed.epoch(0)) == reference(scenes.Augmented())
 
 
 @pytest.mark.parametrize("error", [OSError(24, "Too many open files"), RuntimeError("can't start new thread")])
@@ -473,7 +246,7 @@ def test_a_feed_goes_on_with_the_workers_it_has_where_no_more_can_be_started(fee
     monkeypatch.setattr(session, "cores", lambda: 1)  # the third worker is started when another is up
     monkeypatch.setattr(spawn._Keeper, "start", scarce)
     feed = feed_of(scenes.Augmented(), workers=3)
-    assert _bits(feed.epoch(0)) == _reference(scenes.Augmented())
+    assert bits(feed.epoch(0)) == reference(scenes.Augmented())
     monkeypatch.undo()
     deadline = time.monotonic() + 30
     while len(feed.stats().pids) < 3 and time.monotonic() < deadline:
@@ -528,6 +301,13 @@ def test_a_feed_that_an_epoch_hook_closes_says_that_it_is_closed(feed_of):
         feed[0]
 
 
+def test_a_warning_that_a_filter_makes_an_error_reaches_the_user_and_loses_nothing(feed_of, tmp_path):
+    feed = feed_of(faulty.Faulty(faulty.leave, folder=tmp_path, times=1))
+    with pytest.raises(kf.FeedWarning):
+        list(feed.epoch(0))
+    assert bits(feed.epoch(0)) == reference(scenes.Augmented())
+
+
 # ---- pieces
 
 
@@ -555,34 +335,6 @@ def test_two_consumers_tell_what_waits_once():
         notices.tell()
     assert len(caught) == 1
     notices.tell_last()
-
-
-def test_patience_counts_time_at_one_thing_and_hardly_time_in_which_nobody_looked():
-    patience = watch.Patience(1.0)
-    for now, expected in [(0.0, 0.0), (1.0, 1.0), (2.0, 2.0), (100.0, 4.0)]:
-        patience.begin(now)
-        assert patience.look(0, "a") == expected
-    patience.begin(101.0)
-    assert patience.look(0, "b") == 0.0
-    assert patience.look(1, None) == 0.0
-
-
-def test_the_user_s_part_of_a_report_is_what_the_main_thread_was_at():
-    report = """Fatal Python error: Segmentation fault
-
-Thread 0x1 (most recent call first):
-  File "/x/kerasfeed/loaders/worker.py", line 9 in watch_parent
-
-Current thread 0x2 (most recent call first):
-  File "/home/me/deep.py", line 2 in inner
-  File "/home/me/rooms.py", line 7 in __getitem__
-  File "/x/kerasfeed/loaders/fill.py", line 1 in fill
-  File "/x/kerasfeed/loaders/worker.py", line 3 in main
-"""
-    assert users_part(report) == (
-        '  File "/home/me/rooms.py", line 7 in __getitem__\n  File "/home/me/deep.py", line 2 in inner'
-    )
-    assert users_part("nonsense") == ""
 
 
 def test_hoarding_is_warned_of_once_and_harms_nothing():
@@ -641,7 +393,7 @@ class Greedy(scenes.Clouds):
 def test_a_worker_that_the_kernel_kills_for_memory_is_replaced(feed_of, small_group, tmp_path):
     feed = feed_of(Greedy(small_group, tmp_path, 1))
     with pytest.warns(kf.FeedWarning, match="was killed by SIGKILL while it loaded scene 7"):
-        assert _bits(feed.epoch(0)) == _reference(scenes.Clouds())
+        assert bits(feed.epoch(0)) == reference(scenes.Clouds())
     feed = feed_of(Greedy(small_group, tmp_path, None))
     with pytest.raises(kf.WorkerDiedError, match=r"scene 7 .*Out of memory shows as SIGKILL"):
         list(feed.epoch(0))

@@ -45,7 +45,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 def tell(case: Case, seen: Observation) -> None:
     """One line on the terminal for one case."""
-    text = words(seen, case.fault, case.library.replaces)
+    text = words(seen, case.fault, case.peer.replaces)
     detail = seen.message or seen.last_words
     print(f"{case.name:<50} {text}" + (f"\n    {detail[:160]}" if detail else ""), file=sys.stderr, flush=True)
 

@@ -76,14 +76,14 @@ class Library:
 class Case:
     """A library, what goes wrong, and who takes the batches ("loop" or "fit")."""
 
-    library: Library
+    peer: Library
     fault: Fault
     consumer: str
 
     @property
     def name(self) -> str:
-        """`library/fault/consumer`: the key of results."""
-        return f"{self.library.name}/{self.fault.name}/{self.consumer}"
+        """`peer/fault/consumer`: the key of results."""
+        return f"{self.peer.name}/{self.fault.name}/{self.consumer}"
 
 
 _FAULTS = (

@@ -60,13 +60,13 @@ class _Watch:
     """
 
     def __init__(self, case: Case, folder: str) -> None:
-        library, fault = case.library, case.fault
+        peer, fault = case.peer, case.fault
         self.fault = fault
         self.record = _Record()
         self.program = Program(
             Order(
-                library.module,
-                library.function,
+                peer.module,
+                peer.function,
                 fault.name,
                 case.consumer,
                 fault.consumer,
@@ -198,7 +198,7 @@ class _Watch:
 
 def run_case(case: Case) -> Observation:
     """Runs one case to its end."""
-    if importlib.util.find_spec(case.library.package) is None:
+    if importlib.util.find_spec(case.peer.package) is None:
         return Observation("missing")
     with tempfile.TemporaryDirectory(prefix="faults-") as folder, contextlib.ExitStack() as stack:
         watch = _Watch(case, folder)

@@ -239,13 +239,13 @@ class ThreadSession:
             if self.closed or post.given_up:
                 return
             post.given_up = True
-            if isinstance(work, BatchInProgress):  # its slot stays in flight until the thread is back
-                self.give_up(work, error)
-                if work.missing:  # else it is being settled just now
-                    self._note_stuck(work, True)
-            else:
-                _fail(work.future, error)
+            if batch is not None and batch.missing:  # else it is being settled just now
+                self._note_stuck(batch, True)
             self.start_thread(post.number)
+        if isinstance(work, BatchInProgress):  # its slot stays in flight until the thread is back
+            self.give_up(work, error)
+        else:
+            _fail(work.future, error)
 
     def _note_stuck(self, batch: BatchInProgress, stuck: bool) -> None:
         assert self.pool is not None
@@ -255,8 +255,8 @@ class ThreadSession:
 
     def give_up(self, batch: BatchInProgress, error: BaseException) -> None:
         """Fail a batch at once, and have nobody wait for what is left of it."""
+        batch.give_up(error)  # outside the lock: callbacks of its future are the user's
         with self.lock:
-            batch.give_up(error)
             self.pending.discard(batch)
             self.idle.notify_all()
 
@@ -294,10 +294,11 @@ class ThreadSession:
             if self.closed:
                 return
             self.closed = True
-            for batch in self.pending:
-                batch.give_up(FeedClosedError("the feed was closed before this batch was loaded"))
-            for future in self.probes:
-                _fail(future, FeedClosedError("the feed was closed while its first scenes were read"))
+            pending, probes = list(self.pending), list(self.probes)
+        for batch in pending:
+            batch.give_up(FeedClosedError("the feed was closed before this batch was loaded"))
+        for future in probes:
+            _fail(future, FeedClosedError("the feed was closed while its first scenes were read"))
         if self.pool is not None:
             self.pool.close()
         self.watch.stop()

@@ -1,0 +1,14 @@
+"""What feeds of faulty scenes deliver, as bits, and what they should."""
+
+import numpy as np
+
+import kerasfeed as kf
+
+
+def bits(batches):
+    return [[np.asarray(field).tobytes() for field in batch] for batch in batches]
+
+
+def reference(sequence, epoch=0, batch_size=8, **arguments):
+    with kf.Feed(sequence, batch_size, seed=3, shuffle=True, workers=0, **arguments) as feed:
+        return bits(feed.epoch(epoch))

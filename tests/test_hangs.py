@@ -1,0 +1,233 @@
+"""Scenes that hang: ended in processes, told of in threads, and never passed over in silence."""
+
+import os
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+import scenes
+import scenes_faulty as faulty
+from faulty_feeds import bits, reference
+
+import kerasfeed as kf
+from kerasfeed.loaders import watch
+from kerasfeed.loaders.batch import BatchInProgress
+from kerasfeed.loaders.messages import STACK_SIGNAL
+from kerasfeed.loaders.stacks import Stacks, users_part
+from kerasfeed.loaders.thread_session import _Post
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.mark.parametrize("way", [faulty.hang, faulty.hang_in_c], ids=["sleep", "c"])
+def test_a_hung_worker_is_replaced_and_its_scene_tried_again(feed_of, tmp_path, way):
+    feed = feed_of(faulty.Faulty(way, folder=tmp_path, times=1), timeout=0.5)
+    with pytest.warns(kf.FeedWarning, match="was killed by SIGKILL while it loaded scene 7"):
+        assert bits(feed.epoch(0)) == reference(scenes.Augmented())
+    assert feed.stats().respawns == 1
+
+
+def test_a_scene_that_always_hangs_is_an_error_with_the_worker_s_stack(feed_of):
+    feed = feed_of(faulty.Faulty(faulty.hang), timeout=0.3, shuffle=False)
+    with pytest.raises(kf.SceneTimeoutError) as caught:
+        list(feed.epoch(0))
+    text = str(caught.value)
+    assert text.startswith("scene 7 (epoch 0, step 0) took longer than timeout=0.3 s 2 times in worker process")
+    assert "scenes_faulty.py" in text
+    assert "in hang" in text
+    assert isinstance(caught.value, TimeoutError)
+
+
+@pytest.mark.parametrize("kind", [faulty.Faulty, faulty.FaultyBatches], ids=["scene", "batch"])
+def test_a_scene_that_always_hangs_can_be_replaced(feed_of, kind):
+    feed = feed_of(kind(faulty.hang), timeout=0.3, on_error="replace")
+    with pytest.warns(kf.FeedWarning):
+        assert len(list(feed.epoch(0))) == 5
+    respawns = feed.stats().respawns
+    assert len(list(feed.epoch(1))) == 5
+    assert feed.stats().respawns == respawns  # known by now, it is not tried again
+    assert feed.failures[0].exception.startswith("SceneTimeoutError: scene 7")
+
+
+def test_many_short_scenes_do_not_add_up_to_a_timeout(feed_of):
+    feed = feed_of(scenes.Slow(60, 0.05), 30, timeout=0.6)
+    assert len(list(feed.epoch(0))) == 2
+    assert feed.stats().respawns == 0
+
+
+def test_a_hung_thread_is_an_error_that_shows_its_stack_and_suggests_processes():
+    over = threading.Event()
+
+    class Waits(scenes.Clouds):
+        def __getitem__(self, index):
+            if index == 7:
+                over.wait(60)
+            return super().__getitem__(index)
+
+    with kf.Feed(Waits(), 8, workers=2, worker_type="thread", timeout=0.3) as feed:
+        with pytest.raises(kf.SceneTimeoutError) as caught:
+            list(feed)
+        text = str(caught.value)
+        assert "scene 7 (epoch 0, step 0) took longer than timeout=0.3 s in worker thread" in text
+        assert "cannot be ended because it is a thread" in text
+        assert "Use worker_type='process'" in text
+        assert "over.wait(60)" in text
+        # Others took over, as many as there were.
+        assert [feed[step][1][0] for step in (1, 2, 3)] == [8, 16, 24]
+        assert feed.failures[0].index == 7
+        over.set()
+        assert feed[0][1].tolist() == list(range(8))
+
+
+def test_a_thread_that_hangs_while_the_spec_is_inferred_fails_its_own_scene_alone():
+    over = threading.Event()
+
+    class Waits(scenes.Clouds):
+        def __getitem__(self, index):
+            if index == 36:
+                over.wait(60)
+            return super().__getitem__(index)
+
+    with kf.Feed(Waits(), 8, workers=2, worker_type="thread", timeout=0.3, on_error="skip") as feed:
+        assert feed.element_spec[0].shape == (None, 4, 3)
+        assert [(row.index, row.count) for row in feed.failures] == [(36, 1)]
+        over.set()
+
+
+def test_threads_that_hang_with_all_memory_are_an_error_and_no_deadlock():
+    over = threading.Event()
+
+    class Waits(scenes.Clouds):
+        hangs = False
+
+        def __getitem__(self, index):
+            if self.hangs:
+                over.wait(60)
+            return super().__getitem__(index)
+
+    sequence = Waits()
+    with kf.Feed(sequence, 8, workers=2, worker_type="thread", timeout=0.2, max_memory=3 * 4096) as feed:
+        assert feed.element_spec
+        assert feed.stats().slot_bytes == 4096
+        sequence.hangs = True
+        for step in range(3):
+            with pytest.raises(kf.SceneTimeoutError, match="cannot be ended because it is a thread"):
+                feed[step]
+        with pytest.raises(
+            kf.SceneTimeoutError,
+            match=r"hold 3 of the 3 batches that max_memory has room for: .* worker_type='process'",
+        ):
+            feed[3]
+        sequence.hangs = False
+        over.set()
+        deadline = time.monotonic() + 30
+        while feed._loader._ready().pool.stuck and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert [feed[step][1][0] for step in range(5)] == [0, 8, 16, 24, 32]
+
+
+def test_the_next_batch_of_a_thread_is_not_taken_for_the_last_one_that_had_its_place_in_memory():
+    slot = SimpleNamespace(view=SimpleNamespace(control=[0]))
+    post = _Post(0)
+
+    def token_at():
+        post.batch = BatchInProgress(slot, 0, 0, 1)
+        return id(post.batch), post.token()
+
+    def next_at_the_same_place(place):
+        while True:
+            post.batch = None
+            again, token = token_at()
+            if again == place:
+                return token
+
+    place, token = token_at()
+    assert next_at_the_same_place(place) != token
+
+
+def test_a_hanging_on_worker_begin_is_not_passed_over_in_silence(monkeypatch):
+    monkeypatch.setattr(watch, "STALL_SECONDS", 1.0)
+    over = threading.Event()
+
+    class Begins(scenes.Clouds):
+        def on_worker_begin(self, worker):
+            over.wait(4)
+
+    told = pytest.warns(kf.FeedWarning, match=r"worker thread 0 is still loading the sequence \(on_worker_begin\)")
+    with kf.Feed(Begins(), 8, workers=1, worker_type="thread", timeout=0.5) as feed, told:
+        feed[0]
+
+
+def test_announcing_many_scenes_may_take_as_long_as_loading_them(feed_of):
+    class Announces(scenes.Clouds):
+        def read_ahead(self, indices):
+            time.sleep(0.1 * len(indices))
+
+    feed = feed_of(Announces(), timeout=0.3, workers=1)
+    assert len(list(feed)) == 5
+    assert feed.stats().respawns == 0
+
+
+@pytest.mark.parametrize(
+    ("workers", "worker_type", "name"),
+    [(0, "auto", "the calling thread"), (1, "thread", "worker thread 0"), (1, "process", "worker process 0")],
+)
+def test_no_default_hangs_in_silence(monkeypatch, workers, worker_type, name):
+    monkeypatch.setattr(watch, "STALL_SECONDS", 1.5)
+    sequence = scenes.Slow(1, 3.5)
+    with kf.Feed(sequence, 1, workers=workers, worker_type=worker_type) as feed:
+        with pytest.warns(kf.FeedWarning, match=f"no progress for . s: {name}.* is still loading scene 0") as caught:
+            feed[0]
+        assert len(caught) == 1
+        text = str(caught[0].message)
+        assert "scenes.py" in text
+        assert "__getitem__" in text
+        assert "timeout=<seconds>" in text
+
+
+def test_a_worker_that_is_asked_for_its_stack_before_it_can_answer_lives_on(feed_of):
+    feed = feed_of(scenes.Clouds())
+    for pid in feed.stats().pids:
+        os.kill(pid, STACK_SIGNAL)
+    assert len(list(feed)) == 5
+    assert feed.stats().respawns == 0
+
+
+def test_a_stalled_worker_is_disturbed_once(feed_of, monkeypatch):
+    monkeypatch.setattr(watch, "STALL_SECONDS", 1.0)
+    asked = []
+    ask = Stacks.ask
+    monkeypatch.setattr(Stacks, "ask", lambda stacks, pid: asked.append(pid) or ask(stacks, pid))
+    feed = feed_of(scenes.Slow(1, 5.0), 1, workers=1)
+    with pytest.warns(kf.FeedWarning, match="no progress"):
+        feed[0]
+    assert len(asked) == 1
+
+
+def test_patience_counts_time_at_one_thing_and_hardly_time_in_which_nobody_looked():
+    patience = watch.Patience(1.0)
+    for now, expected in [(0.0, 0.0), (1.0, 1.0), (2.0, 2.0), (100.0, 4.0)]:
+        patience.begin(now)
+        assert patience.look(0, "a") == expected
+    patience.begin(101.0)
+    assert patience.look(0, "b") == 0.0
+    assert patience.look(1, None) == 0.0
+
+
+def test_the_user_s_part_of_a_report_is_what_the_main_thread_was_at():
+    report = """Fatal Python error: Segmentation fault
+
+Thread 0x1 (most recent call first):
+  File "/x/kerasfeed/loaders/worker.py", line 9 in watch_parent
+
+Current thread 0x2 (most recent call first):
+  File "/home/me/deep.py", line 2 in inner
+  File "/home/me/rooms.py", line 7 in __getitem__
+  File "/x/kerasfeed/loaders/fill.py", line 1 in fill
+  File "/x/kerasfeed/loaders/worker.py", line 3 in main
+"""
+    assert users_part(report) == (
+        '  File "/home/me/rooms.py", line 7 in __getitem__\n  File "/home/me/deep.py", line 2 in inner'
+    )
+    assert users_part("nonsense") == ""
