@@ -30,7 +30,7 @@ from kerasfeed.spec import ArraySpec, SceneSpec, as_array, coerce, describe, fla
 # Values that stand beside the slot: field number -> row -> value.
 Beside = dict[int, dict[int, Any]]
 # Item 1 is the row that is being loaded: a list, or a worker's line on the bulletin. An item costs 15 ns, a call 70.
-Place = list[int] | memoryview
+RowNote = list[int] | memoryview
 MANY = -1
 _PYTHON_TYPE = {"b": bool, "i": int, "f": float, "c": complex}
 
@@ -88,7 +88,7 @@ class Filler:
         stop: int,
         serial: int,
         context: SceneContext,
-        place: Place | None = None,
+        note: RowNote,
     ) -> Beside:
         """Load the scenes of rows [start, stop) of a slot.
 
@@ -98,21 +98,20 @@ class Filler:
             stop: Last row, exclusive.
             serial: Number of the batch; `view.control[0]` holds it once the batch is given up.
             context: The thread's context; its seed and epoch are set.
-            place: Where each row is noted before its scene is read; `MANY` where they are read at once.
+            note: Where each row is noted before its scene is read; `MANY` where they are read at once.
 
         Raises:
             FailedSceneError: The cause is the sequence's exception, or a SpecError that names index and field.
             Cancelled: The batch was given up.
         """
         beside: Beside = {}
-        place = [0, 0] if place is None else place
         indices = view.indices[start:stop].tolist()
         previous, previous_meter = enter_context(context), costs.enter(self.meter)
         row, index = start, None
         try:
             if self._get_batch is not None and view.control[0] != serial:
                 context.move_to(None)
-                place[1] = MANY
+                note[1] = MANY
                 self._load_batch(view, start, stop, context, beside)
                 return beside
             control, sequence, read_into = view.control, self._sequence, self._read_into
@@ -121,7 +120,7 @@ class Filler:
                 if control[0] == serial:
                     raise Cancelled
                 context.move_to(index)
-                place[1] = row
+                note[1] = row
                 if read_into is None:
                     self._write_scene(view, row, sequence[index], places, beside)
                     continue

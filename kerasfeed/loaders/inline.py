@@ -38,12 +38,12 @@ class _Post:
     def __init__(self, batch: BatchInProgress | None) -> None:
         self.thread = threading.current_thread()
         self.batch = batch
-        self.place = [0, 0]
+        self.note = [0, 0]
 
     @property
     def row(self) -> int:
         """The row, or the index."""
-        return self.place[1]
+        return self.note[1]
 
     def __str__(self) -> str:
         return scene_text(self.batch, self.row)
@@ -117,7 +117,7 @@ class InlineLoader(Loader):
         """Load rows [start, stop); returns the ranges that are to be loaded instead."""
         context = SceneContext(self._job.plan.seed, batch.epoch)
         try:
-            batch.add(start, stop, filler.fill(batch.slot.view, start, stop, batch.serial, context, post.place))
+            batch.add(start, stop, filler.fill(batch.slot.view, start, stop, batch.serial, context, post.note))
         except FailedSceneError as carrier:
             error = carrier.__cause__
             assert error is not None
@@ -162,7 +162,7 @@ class InlineLoader(Loader):
     def _read_probes(self, indices: list[int]) -> list[Probe | BaseException]:
         found: list[Probe | BaseException] = []
         with self._at(None) as post:
-            for post.place[1] in indices:
+            for post.note[1] in indices:
                 found.append(self._read_probe(post.row))
                 if isinstance(found[-1], BaseException) and self._job.policy.on_error == "raise":
                     break  # the others are of no use

@@ -52,14 +52,14 @@ class _Post:
     thread: threading.Thread | None = None
     batch: BatchInProgress | None = None
     probe: "_ProbeTask | None" = None
-    place: list[int] = field(default_factory=lambda: [0, 0])
+    note: list[int] = field(default_factory=lambda: [0, 0])
     busy: bool = True
     given_up: bool = False
 
     @property
     def row(self) -> int:
         """The row, or the index."""
-        return self.place[1]
+        return self.note[1]
 
     def token(self) -> Any:
         """Changes from scene to scene; None between two."""
@@ -124,10 +124,10 @@ class ThreadSession:
                 for other in others:
                     self.tasks.put(other)
             if isinstance(task, _ProbeTask):
-                post.probe, post.place[1], post.busy = task, task.index, True
+                post.probe, post.note[1], post.busy = task, task.index, True
                 self._probe(task, name, trouble)
             else:
-                post.batch, post.place[1], post.busy = task.batch, task.start, True
+                post.batch, post.note[1], post.busy = task.batch, task.start, True
                 self._load(task, post, trouble)
             post.busy, post.batch, post.probe = False, None, None
             del task  # else an idle thread keeps the last batch's slot
@@ -162,7 +162,7 @@ class ThreadSession:
             if trouble is not None:
                 raise trouble
             context = SceneContext(self.job.plan.seed, batch.epoch)
-            beside = self.filler.fill(batch.slot.view, start, stop, batch.serial, context, post.place)
+            beside = self.filler.fill(batch.slot.view, start, stop, batch.serial, context, post.note)
             self.pace.note(time.perf_counter() - started, stop - start)
             with self.lock:
                 complete = batch.add(start, stop, beside)
