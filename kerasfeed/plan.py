@@ -1,15 +1,18 @@
 """The plan: the indices of an epoch cut into steps and shards.
 
 Invariant: `Plan.indices(epoch, step)` is integer arithmetic on frozen values. All shards have the same number of
-steps, and the union of their indices over an epoch is the unsharded epoch (less the remainder, when dropped).
+steps, and the union of their indices over an epoch, filler aside, is the unsharded epoch (less what is dropped).
 """
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kerasfeed.cut import Bounds, Cut, EvenCut
 from kerasfeed.order import Order, Sequential
+from kerasfeed.spec import probe_indices
 
 
 @dataclass(frozen=True)
@@ -17,16 +20,18 @@ class Plan:
     """Order, batch size, remainder and shard of a feed.
 
     A global batch is `batch_size * shard_count` consecutive positions of the order; each shard takes its run of rows.
-    So the scenes of a step do not depend on how many shards divide it.
+    So the scenes of a step do not depend on how many shards divide it. A short global batch is divided as evenly as
+    it goes.
 
     Attributes:
         length: Number of scenes in the sequence, at least 1.
         batch_size: Scenes in a batch of one shard; None where every scene is a batch already.
         order: Order of the scenes.
         seed: Seed of the order, at least 0.
-        drop_remainder: Whether the last step is dropped when it cannot fill every shard's batch.
+        drop_remainder: Whether a step is dropped when it cannot fill every shard's batch.
         shard_index: This shard, in [0, shard_count).
         shard_count: Number of shards, at least 1.
+        pad_remainder: Whether short batches are filled up with scenes that count for nothing; see `filler`.
     """
 
     length: int
@@ -36,31 +41,32 @@ class Plan:
     drop_remainder: bool = False
     shard_index: int = 0
     shard_count: int = 1
+    pad_remainder: bool = False
 
-    @property
+    @cached_property
+    def cut(self) -> Cut:
+        """The global batches of an epoch."""
+        return self.order.cut(self.length, self.batch_size or 1, self.shard_count, self.drop_remainder)
+
+    @cached_property
+    def scenes(self) -> int:
+        """Positions in an epoch; `length`, unless the order draws more, fewer, or some again."""
+        return self.order.num_scenes(self.length)
+
+    @cached_property
     def rows(self) -> int:
         """Most rows a batch can have."""
-        return min(self.batch_size or 1, -(-self.length // self.shard_count))
+        return self.cut.full // self.shard_count if self.pad_remainder else -(-self.cut.largest // self.shard_count)
 
-    @property
-    def _global_rows(self) -> int:
-        return (self.batch_size or 1) * self.shard_count
-
-    @property
-    def remainder(self) -> int:
-        """Scenes left over after the full steps, in [0, batch_size * shard_count)."""
-        return self.length % self._global_rows
-
-    @property
+    @cached_property
     def steps(self) -> int:
         """Number of steps in an epoch, the same for every shard."""
-        full = self.length // self._global_rows
-        return full if self.drop_remainder or not self.remainder else full + 1
+        return self.cut.steps
 
-    @property
+    @cached_property
     def is_uniform(self) -> bool:
         """Whether every batch has exactly `rows` rows."""
-        return self.drop_remainder or not self.remainder
+        return self.cut.has_one_size and (self.pad_remainder or self.cut.smallest == self.cut.full)
 
     def indices(self, epoch: int, step: int) -> NDArray[np.int64]:
         """Indices of the scenes of one step of this shard.
@@ -70,18 +76,62 @@ class Plan:
             step: Step number, in [0, steps).
 
         Returns:
-            int64[B], B <= batch_size.
+            int64[B], B <= rows; the last `filler(epoch, step)` of them only fill the batch up.
 
         Raises:
             IndexError: `step` is not in [0, steps).
         """
+        bounds = self._bounds(epoch, step)
+        first, last = self._own(bounds)
+        # Filler is the batch's own scenes again: of the right shape, and cheap to read once more. A shard that has
+        # none takes the first of the global batch.
+        start, stop = (first, last) if first < last or not self.pad_remainder else (bounds.start, bounds.start + 1)
+        found = self.order.indices(start, stop, length=self.length, seed=self.seed, epoch=epoch)
+        rows = bounds.full // self.shard_count
+        return np.resize(found, rows) if self.pad_remainder and len(found) < rows else found
+
+    def sizes(self) -> tuple[int, ...]:
+        """Numbers of rows that batches of this shard have, as far as they may be told apart, rising."""
+        sizes = {self.rows}
+        if not self.is_uniform:
+            smallest = self.cut.smallest
+            sizes |= {max(1, smallest // self.shard_count), max(1, -(-smallest // self.shard_count))}
+        return tuple(sorted(sizes))
+
+    def probe_indices(self) -> list[int]:
+        """Indices of the few scenes that are read to infer the spec."""
+        return probe_indices(self.length)
+
+    def other_probes(self) -> list[int]:
+        """Indices to read in place of those that fail, where none can be drawn."""
+        return []
+
+    def filler(self, epoch: int, step: int) -> int:
+        """How many of the last rows of a batch repeat scenes only to fill it; 0 without `pad_remainder`."""
+        if not self.pad_remainder:
+            return 0
+        return self._bounds(epoch, step).full // self.shard_count - self.scenes_of(epoch, step)
+
+    def scenes_of(self, epoch: int, step: int) -> int:
+        """How many scenes one step of this shard has, filler not counted; costs no order."""
+        first, last = self._own(self._bounds(epoch, step))
+        return last - first
+
+    @cached_property
+    def scenes_an_epoch(self) -> int:
+        """How many scenes an epoch of this shard has, filler not counted."""
+        if isinstance(self.cut, EvenCut):
+            return (self.steps - 1) * (self.cut.full // self.shard_count) + self.scenes_of(0, self.steps - 1)
+        return sum(self.scenes_of(0, step) for step in range(self.steps))
+
+    def _bounds(self, epoch: int, step: int) -> Bounds:
         if not 0 <= step < self.steps:
             raise IndexError(f"step {step} is out of range: an epoch has {self.steps} steps, 0 to {self.steps - 1}")
-        start = step * self._global_rows
-        count = min(self._global_rows, self.length - start)
-        if count == self._global_rows:
-            first, last = self.shard_index * self.rows, (self.shard_index + 1) * self.rows
-        else:  # the remainder, divided as evenly as it goes
-            first = self.shard_index * count // self.shard_count
-            last = (self.shard_index + 1) * count // self.shard_count
-        return self.order.indices(start + first, start + last, length=self.length, seed=self.seed, epoch=epoch)
+        return self.cut.bounds(step, seed=self.seed, epoch=epoch)
+
+    def _own(self, bounds: Bounds) -> tuple[int, int]:
+        """First position of this shard's part of a global batch, and the one after the last."""
+        count = bounds.stop - bounds.start
+        first = self.shard_index * count // self.shard_count
+        last = (self.shard_index + 1) * count // self.shard_count
+        return bounds.start + first, bounds.start + last

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from kerasfeed.costs import ReadCost, ReadCostWarning
 from kerasfeed.loaders import LoaderStats
 from kerasfeed.notices import warn_caller
-from kerasfeed.order import BlockShuffled, Order, Sequential, Shuffled
+from kerasfeed.order import Order, Sequential, Shuffled
+from kerasfeed.order_blocks import BlockShuffled
 
 
 class CostWatch:
@@ -35,6 +36,8 @@ class CostWatch:
 def waste_text(cost: ReadCost, order: Order, stats: LoaderStats) -> str:
     """The warning: what was measured, why, and the remedies, best first."""
     storage = cost.storage
+    if storage.unit == "file":
+        return _files_text(cost, order, stats)
     what = "shuffle=True" if isinstance(order, Shuffled) else f"order={order!r}"
     where = (
         f" by one of {stats.workers} worker processes" if stats.worker_type == "process" and stats.workers > 1 else ""
@@ -48,7 +51,7 @@ def waste_text(cost: ReadCost, order: Order, stats: LoaderStats) -> str:
     if where and not isinstance(order, Shuffled):
         remedies.append("worker_type='thread', for threads share one cache and processes decode each for itself")
     if isinstance(order, BlockShuffled):
-        if order.block_size * per_scene % storage.block_size:
+        if order.block_size is None or order.block_size * per_scene % storage.block_size:
             remedies.append(f"blocks that are chunks, order=kf.BlockShuffled({block})")
         remedies.append(f"a window of fewer than {order.window} blocks" if order.window > 1 else "smaller blocks")
     elif not isinstance(order, Sequential):
@@ -67,4 +70,26 @@ def waste_text(cost: ReadCost, order: Order, stats: LoaderStats) -> str:
         f"{row}s, "
         f"and the chunk cache of {storage.cache_bytes / 1e6:,.0f} MB does not hold the {storage.nbytes / 1e6:,.0f} MB "
         f"dataset, so chunks leave it before their other scenes are wanted. Remedies: {'; or '.join(remedies)}"
+    )
+
+
+def _files_text(cost: ReadCost, order: Order, stats: LoaderStats) -> str:
+    storage = cost.storage
+    what = "shuffle=True" if isinstance(order, Shuffled) else f"order={order!r}"
+    several = stats.worker_type == "process" and stats.workers > 1
+    remedies = []
+    if not isinstance(order, BlockShuffled | Sequential):
+        remedies.append("order=kf.BlockShuffled(files, window=4), which reads each file about once an epoch")
+    if several:
+        remedies.append("worker_type='thread', for threads share what is read and each process reads for itself")
+    elif isinstance(order, BlockShuffled) and order.window > 1:
+        remedies.append(f"a window of fewer than {order.window} files")
+    remedies.append(
+        "memory: larger cache_files and cache_bytes in FileSequence(...)"
+        + (", for every worker process" if several else "")
+    )
+    return (
+        f"{what} is slow on these files: {cost}, measured{' by one of the worker processes' if several else ''} so "
+        f"far. A file holds about {storage.block_size:,} scenes, and leaves the cache before its other scenes are "
+        "wanted, or is read forward only and was wanted from its beginning. Remedies: " + "; or ".join(remedies)
     )

@@ -189,7 +189,9 @@ def test_a_dataset_of_any_dtype_is_written_into_the_slot_as_its_scenes_are(tmp_p
     data = np.random.default_rng(0).integers(0, 2, shape).astype(dtype)
     with h5py.File(tmp_path / "in.h5", "w") as file:
         file.create_dataset("x", data=data, compression=compression)
-    for kind in KINDS:
+    # In processes the slot alone is another: of each dtype, one dataset shows that.
+    in_processes = (len(shape) == 2) == (compression == "gzip") and (dtype in ">f4<c8") == (compression == "gzip")
+    for kind in KINDS[: 3 if in_processes else 2]:
         with _feed(kf.HDF5File(tmp_path / "in.h5")["x"], kind) as feed:
             found = np.concatenate(list(feed))
         assert found.dtype == data.dtype.newbyteorder("=")
@@ -323,6 +325,8 @@ STATS = LoaderStats("thread", 2, 0, 0, 0, 0)
         (kf.Sequential(), ["order=Sequential() is slow", "Remedies: memory: "]),
         (kf.BlockShuffled(7), ["blocks that are chunks, order=kf.BlockShuffled(file['x'].block_size)", "fewer than 4"]),
         (kf.BlockShuffled(20, window=1), ["Remedies: smaller blocks; or memory"]),
+        (kf.BlockShuffled(block_of=[1, 2]), ["BlockShuffled(block_of=<2 blocks>, window=4) is slow", "blocks that"]),
+        (kf.Weighted([1, 2]), ["Weighted(<2 weights>, num_scenes=2) is slow", "Remedies: order=kf.BlockShuffled("]),
     ],
 )  # fmt: skip
 def test_the_remedies_fit_the_order(order, parts):

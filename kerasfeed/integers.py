@@ -1,0 +1,33 @@
+"""Integers that users give, checked.
+
+Invariant: what passes is a Python int of at least `least`. Floats and booleans are refused: where one of them comes,
+an argument stands in the wrong place.
+"""
+
+import operator
+from typing import Any
+
+
+def check_integer(name: str, value: Any, least: int, *, what: str = "an integer", remedy: str = "") -> int:
+    """`value` as an int of at least `least`.
+
+    Args:
+        name: The argument, for the message.
+        value: What came: an int, or anything that is one, such as NumPy's.
+        least: Smallest value that is right.
+        what: What it must be, for the message.
+        remedy: What to give instead of a value that is too small, with what stands before it.
+
+    Raises:
+        TypeError: It is not an integer.
+        ValueError: It is too small.
+    """
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} must be {what}, received {value!r} of type {type(value).__name__}") from None
+    if number < least:
+        raise ValueError(f"{name} must be at least {least}, received {number}{remedy}")
+    return number

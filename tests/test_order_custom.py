@@ -1,0 +1,124 @@
+"""A user's own order: any function of (length, seed, epoch), checked before it is used."""
+
+import pickle
+
+import numpy as np
+import pytest
+import scenes
+from order_checks import epoch_of
+
+import kerasfeed as kf
+from kerasfeed.order_custom import CustomOrder
+from kerasfeed.plan import Plan
+
+
+def curriculum(length, seed, epoch):
+    """The easiest half, shuffled."""
+    return np.random.default_rng([seed, epoch]).permutation(length)[: length // 2]
+
+
+def _labels(feed, epoch=0):
+    return [label for _, labels in feed.epoch(epoch) for label in labels.tolist()]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_feed_takes_a_function_and_gives_its_indices(workers):
+    with kf.Feed(scenes.Clouds(), 8, order=curriculum, seed=3, workers=workers, worker_type="thread") as feed:
+        assert len(feed) == 3
+        for epoch in (0, 1, 5):
+            assert _labels(feed, epoch) == curriculum(37, 3, epoch).tolist()
+        assert "order of curriculum" in repr(feed)
+        assert "order of curriculum, seed 3" in feed._repr_html_()
+
+
+def test_a_feed_with_a_lambda_survives_pickling():
+    with (
+        kf.Feed(scenes.Clouds(), 8, order=lambda length, seed, epoch: [epoch, 5, 5], seed=3, workers=0) as feed,
+        pickle.loads(pickle.dumps(feed)) as copy,
+    ):
+        assert _labels(copy, 2) == _labels(feed, 2) == [2, 5, 5]
+        assert copy.plan.order == feed.plan.order
+
+
+def test_it_is_called_once_an_epoch_and_few_epochs_are_kept():
+    called = []
+
+    def order(length, seed, epoch):
+        called.append(epoch)
+        return range(length)
+
+    plan = Plan(40, 4, CustomOrder(order, 1), 1)
+    for epoch in range(5):
+        for step in range(plan.steps):
+            plan.indices(epoch, step)
+    assert called == [0, 1, 2, 3, 4]
+
+
+def test_shards_together_are_the_epoch():
+    order = CustomOrder(curriculum, 3)
+    plans = [Plan(37, 3, order, 3, False, shard, 3) for shard in range(3)]
+    found = [np.concatenate([plan.indices(1, step) for plan in plans]) for step in range(plans[0].steps)]
+    assert np.array_equal(np.concatenate(found), curriculum(37, 3, 1))
+
+
+def test_what_the_function_does_to_its_array_later_changes_nothing():
+    kept = np.arange(37)
+    order = CustomOrder(lambda *_: kept, 1)
+    before = epoch_of(order, 37).tolist()
+    kept[:] = 0
+    assert epoch_of(order, 37).tolist() == before
+
+
+@pytest.mark.parametrize(
+    ("returned", "error", "message"),
+    [
+        ([0, 37], ValueError, r"indices in \[0, 37\) for epoch 0, and returned 37 at position 1$"),
+        ([0, -1, 99], ValueError, "returned -1 at position 1, and 1 more out of range"),
+        ([0.0], TypeError, r"must return integers for epoch 0, and returned float64 \(.*0.0.* at position 0\)"),
+        ([True], TypeError, r"returned bool .*np.flatnonzero\(mask\)"),
+        ([], ValueError, r"at least one, for epoch 0, and returned an array of shape \[0\]"),
+        ([[0]], ValueError, r"an array of shape \[1, 1\]"),
+        (None, ValueError, "returned a NoneType"),
+        ([[0], [1, 2]], ValueError, "returned a list"),
+    ],
+)
+def test_what_cannot_be_indices_is_refused_when_the_feed_is_made(returned, error, message):
+    def mine(length, seed, epoch):
+        return returned
+
+    with pytest.raises(error, match=f"order=.*mine.*{message}"):
+        kf.Feed(scenes.Clouds(), 8, order=mine, workers=0)
+
+
+def test_an_epoch_of_another_number_of_scenes_is_refused_with_both_numbers():
+    with kf.Feed(scenes.Clouds(), 8, order=lambda n, seed, epoch: range(20 + epoch), workers=0) as feed:
+        assert _labels(feed) == list(range(20))
+        with pytest.raises(ValueError, match=r"gave 21 indices for epoch 1 and 20 for epoch 0: an epoch has the same"):
+            feed.submit(1, 0)
+
+
+def test_what_the_function_raises_comes_out_of_submit_with_a_note():
+    def order(length, seed, epoch):
+        if epoch == 2:
+            raise KeyError("no such epoch")
+        return range(length)
+
+    with kf.Feed(scenes.Clouds(), 8, order=order, seed=4, workers=2, worker_type="thread") as feed:
+        assert len(_labels(feed, 1)) == 37
+        with pytest.raises(KeyError, match="no such epoch") as caught:
+            feed.submit(2, 0)
+        assert any("raised it when called with (37, 4, 2)" in note for note in caught.value.__notes__)
+
+
+def test_two_functions_are_one_if_their_code_and_what_they_enclose_are():
+    def make(step, table):
+        return CustomOrder(lambda length, seed, epoch: table[::step], 0)
+
+    one = make(1, np.arange(9))
+    assert one == make(1, np.arange(9))
+    assert hash(one) == hash(make(1, np.arange(9)))
+    assert one.identity() == make(1, np.arange(9)).identity() == pickle.loads(pickle.dumps(one)).identity()
+    assert one != make(2, np.arange(9))
+    assert one != make(1, np.arange(9)[::-1])
+    assert one != CustomOrder(curriculum, 0)
+    assert "test_order_custom.curriculum" in CustomOrder(curriculum, 0).identity()

@@ -1,0 +1,112 @@
+"""`kf.show`: the right points, in a figure that disturbs nobody's."""
+
+import builtins
+import sys
+
+import numpy as np
+import pytest
+import scenes
+
+import kerasfeed as kf
+from kerasfeed.inspect.show import points_of
+from kerasfeed.order_custom import CustomOrder
+from kerasfeed.plan import Plan
+
+pytest.importorskip("matplotlib", reason="needs the extra `plot`")
+
+ORDERS = [
+    kf.Sequential(),
+    kf.Shuffled(),
+    kf.BlockShuffled(64),
+    kf.BlockShuffled(block_of=np.arange(300) % 7),
+    kf.Weighted(np.arange(300)),
+    kf.Balanced(np.arange(300) > 280),
+    kf.Bucketed(np.arange(300), [100, 200]),
+    lambda length, seed, epoch: np.arange(length)[::-1],
+]
+
+
+def _drawn(figure):
+    (axes,) = figure.axes
+    return axes, np.asarray(axes.collections[0].get_offsets()).astype(int)
+
+
+@pytest.mark.parametrize("order", ORDERS, ids=range(len(ORDERS)))
+@pytest.mark.parametrize("batch_size", [None, 16])
+def test_an_order_is_drawn_as_the_indices_at_their_positions(order, batch_size):
+    axes, points = _drawn(kf.show(order, 300, batch_size, seed=3, epoch=2))
+    assert np.array_equal(points[:, 0], np.arange(len(points)))
+    plan = Plan(300, batch_size or 300, CustomOrder(order, 3) if callable(order) else order, 3)
+    if batch_size is None:
+        expected = plan.order.indices(0, 300, length=300, seed=3, epoch=2)
+    else:
+        expected = np.concatenate([plan.indices(2, step) for step in range(plan.steps)])
+    assert points[:, 1].tolist() == expected.tolist()
+    assert str(plan.order)[1:] in axes.get_title()
+    assert "mixing " in axes.get_title()
+    assert axes.get_xlabel() == "position in epoch 2"
+
+
+def test_the_length_is_the_orders_own_or_a_thousand():
+    assert len(_drawn(kf.show(kf.Weighted(np.ones(77))))[1]) == 77
+    assert len(_drawn(kf.show(kf.Shuffled()))[1]) == 1000
+
+
+@pytest.mark.parametrize("batch_size", [None, 32, 10_000])
+def test_of_a_long_epoch_a_few_thousand_points_spread_over_it_are_drawn(batch_size):
+    points = points_of(Plan(10**9, batch_size, kf.Sequential(), 0), 0, batch_size is not None)
+    assert 3000 < len(points.positions) <= 4000
+    assert points.positions.max() > 0.99e9
+    assert np.array_equal(points.positions, points.indices)
+
+
+def test_a_feed_is_drawn_with_its_batches_and_its_shard():
+    with kf.Feed(
+        scenes.Clouds(), 4, shuffle=True, seed=5, shard_index=1, shard_count=2, pad_remainder=True, workers=0
+    ) as feed:
+        axes, points = _drawn(kf.show(feed))
+        plan = feed.plan
+        expected = [plan.indices(0, step)[: 4 - plan.filler(0, step)] for step in range(plan.steps)]
+        assert points[:, 1].tolist() == np.concatenate(expected).tolist()
+        assert axes.get_title().startswith("Shuffled, 5 batches, shard 1 of 2; mixing ")
+        with pytest.raises(TypeError, match="a feed has its length, batch_size and seed"):
+            kf.show(feed, batch_size=8)
+
+
+def test_a_notebook_gets_a_png_and_pyplot_is_left_alone():
+    import matplotlib.pyplot as plt
+
+    before = plt.get_fignums()
+    figure = kf.show(kf.Shuffled())
+    assert figure._repr_png_().startswith(b"\x89PNG")
+    assert plt.get_fignums() == before
+    own, axes = plt.subplots()
+    try:
+        assert kf.show(kf.Shuffled(), axes=axes) is own
+    finally:
+        plt.close(own)
+
+
+@pytest.mark.parametrize("order", ["shuffled", kf.Shuffled, 5])
+def test_what_is_no_order_is_refused(order):
+    with pytest.raises(TypeError, match=r"kf.show draws an order, such as kf.Shuffled\(\), or a feed; received "):
+        kf.show(order)
+
+
+def test_an_order_of_another_length_is_refused():
+    with pytest.raises(ValueError, match="weights has 2 entries and the sequence 3 scenes"):
+        kf.show(kf.Weighted([1, 1]), 3)
+
+
+def test_without_matplotlib_the_error_names_the_extra(monkeypatch):
+    real = builtins.__import__
+
+    def without(name, *rest):
+        if name.split(".")[0] == "matplotlib":
+            raise ImportError(name)
+        return real(name, *rest)
+
+    monkeypatch.delitem(sys.modules, "kerasfeed.inspect.picture", raising=False)
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(ImportError, match=r"matplotlib, which is not installed: pip install 'kerasfeed\[plot\]'"):
+        kf.show(kf.Shuffled())
