@@ -1,0 +1,161 @@
+"""Cached: what is kept, under which key, and that nothing stale, random or damaged is ever served."""
+
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import optree
+import pytest
+import scenes
+from scenes_views import Squares, jittered
+
+import kerasfeed as kf
+from kerasfeed.cache_files import SceneFiles, frozen_leaves
+from kerasfeed.scene import Worker
+
+
+def _assert_scene(scene, expected):
+    leaves, treespec = optree.tree_flatten(scene)
+    others, other_treespec = optree.tree_flatten(expected)
+    assert treespec == other_treespec
+    for leaf, other in zip(leaves, others, strict=True):
+        assert type(leaf) is type(other)
+        if isinstance(leaf, np.ndarray):
+            assert (leaf.dtype, leaf.shape, leaf.tolist()) == (other.dtype, other.shape, other.tolist())
+        else:
+            assert leaf == other
+
+
+def test_scenes_of_every_kind_of_field_are_read_once_and_stay_what_they_are(where, log):
+    cached = kf.Cached(Squares(7, log=log), **where)
+    for _ in range(3):
+        for index, scene in enumerate(cached):
+            _assert_scene(scene, Squares(7)[index])
+    assert log.lines() == [str(index) for index in range(7)]
+    assert repr(cached).startswith("Cached of Squares in ")
+    cached.clear()
+    _assert_scene(cached[-1], Squares(7)[6])
+    assert len(log.lines()) == 8
+
+
+def test_a_scene_that_is_changed_in_place_is_not_changed_in_the_cache(where):
+    cached = kf.Cached(scenes.Clouds(3), **where)
+    for _ in range(3):
+        points, _ = cached[1]
+        assert points.sum() == scenes.Clouds(3)[1][0].sum()
+        points[...] = -1
+
+
+def test_a_cache_on_disk_serves_the_next_program(tmp_path, log):
+    for _ in range(3):
+        for index, scene in enumerate(kf.Cached(Squares(7, log=log), tmp_path / "kept")):
+            _assert_scene(scene, Squares(7)[index])
+    # Each of the later ones reads one scene, to know how scenes are nested.
+    assert len(log.lines()) == 7 + 2
+
+
+def test_feeds_over_a_cache_are_the_same_on_every_kind_of_worker(tmp_path):
+    expected = None
+    for arguments in ({}, {"path": tmp_path / "kept"}):
+        for workers, worker_type in ((0, "thread"), (2, "thread"), (2, "process")):
+            view = kf.Map(kf.Cached(scenes.Clouds(20), **arguments), jittered)
+            with kf.Feed(view, 6, shuffle=True, seed=1, workers=workers, worker_type=worker_type) as feed:
+                batches = [batch[0].tobytes() for epoch in (0, 1, 0) for batch in feed.epoch(epoch)]
+            expected = expected or batches
+            assert batches == expected
+    assert len(list((tmp_path / "kept").rglob("*.scene"))) == 20
+    assert not list((tmp_path / "kept").rglob("*.tmp"))
+
+
+def test_memory_is_bounded_and_divided_among_worker_processes(log):
+    cached = kf.Cached(np.zeros((10, 1000)), max_memory=25_000)
+    assert [scene.sum() for scene in cached] == [0] * 10
+    assert cached.nbytes == 24_000
+    cached = kf.Cached(np.zeros((10, 1000)), max_memory=25_000)
+    cached.on_worker_begin(Worker(0, 3, "process"))
+    assert [scene.sum() for scene in cached] == [0] * 10
+    assert cached.nbytes == 8_000
+
+
+# ---- files
+
+
+@pytest.mark.skipif(not hasattr(np.dtypes, "StringDType"), reason="NumPy 1 has no such dtype")
+def test_strings_of_any_length_are_kept_in_files(tmp_path):
+    words = np.array([["a", "é" * 99]], np.dtypes.StringDType())
+    files = SceneFiles(tmp_path)
+    files.write(0, *frozen_leaves(words))
+    [[found], _] = files.read(0)
+    assert (found.dtype, found.tolist()) == (words.dtype, words.tolist())
+    files.write(0, *frozen_leaves(np.array([["a", np.nan]], np.dtypes.StringDType(na_object=np.nan))))
+    assert files.read(0) is None  # read again
+
+
+def test_no_damaged_file_is_served(tmp_path, log):
+    cached = kf.Cached(Squares(2, log=log), tmp_path / "kept")
+    expected = [cached[0], cached[1]]
+    path, other = (next((tmp_path / "kept").rglob(f"{index}.scene")) for index in (1, 0))
+    whole = path.read_bytes()
+    flipped = [whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :] for at in range(0, len(whole), 7)]
+    damages = [b"", whole[:10], whole[:-1], whole + b"x", other.read_bytes(), b"\0" * len(whole), *flipped]
+    for count, damage in enumerate(damages, 3):
+        path.write_bytes(damage)
+        _assert_scene(cached[1], expected[1])
+        assert len(log.lines()) == count  # it was read again
+        assert path.read_bytes() == whole  # and kept again
+
+
+def test_what_a_crash_leaves_behind_is_no_scene(tmp_path, log):
+    cached = kf.Cached(Squares(3, log=log), tmp_path / "kept")
+    assert cached[0]
+    folder = next((tmp_path / "kept").rglob("0.scene")).parent
+    (folder / "1.0123456789abcdef.tmp").write_bytes(b"half")
+    _assert_scene(cached[1], Squares(3)[1])
+
+
+def test_many_writers_at_once_leave_whole_files(tmp_path):
+    files = SceneFiles(tmp_path / "kept")
+    leaves, treespec = frozen_leaves(np.arange(20_000.0))
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda _: (files.write(5, leaves, treespec), files.read(5))[1], range(200)))
+    assert all(each is not None and np.array_equal(each[0][0], leaves[0]) for each in found)
+    assert [path.name for path in (tmp_path / "kept" / "0").iterdir()] == ["5.scene"]
+
+
+def test_a_disk_that_is_full_costs_the_cache_and_not_the_scenes(tmp_path, monkeypatch, log):
+    cached = kf.Cached(Squares(4, log=log), tmp_path / "kept")
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("pathlib.Path.write_bytes", full)
+    with pytest.warns(kf.FeedWarning, match=r"cannot write to .*kept.*No space left.*Make room, or give another path"):
+        _assert_scene(cached[1], Squares(4)[1])
+    for _ in range(2):
+        _assert_scene(cached[1], Squares(4)[1])  # told once
+    assert len(log.lines()) == 3
+    assert not list((tmp_path / "kept").rglob("*.tmp"))
+
+
+def test_a_folder_that_is_deleted_meanwhile_is_made_again(tmp_path, log):
+    cached = kf.Cached(Squares(4, log=log), tmp_path / "kept")
+    assert cached[1]
+    shutil.rmtree(tmp_path / "kept")
+    _assert_scene(cached[1], Squares(4)[1])
+    _assert_scene(cached[1], Squares(4)[1])
+    assert len(log.lines()) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"path": "x", "max_memory": 5}, ValueError, "on disk .path. or in memory .max_memory.: give one of them"),
+        ({"max_memory": 0}, ValueError, "max_memory must be at least 1 byte, received 0"),
+        ({"max_memory": "1 GB"}, TypeError, "max_memory must be a number of bytes, received '1 GB'"),
+        ({"key": 3}, TypeError, "key must be a text, received 3 of type int"),
+        ({"path": __file__}, OSError, "path='.*test_cached.py' must be a folder, or a name for a new one"),
+    ],
+)
+def test_a_cache_that_cannot_be_is_refused_in_words(arguments, error, message):
+    with pytest.raises(error, match=message):
+        kf.Cached(scenes.Clouds(), **arguments)

@@ -1,0 +1,194 @@
+"""Mixture and split: proportions, passes, sizes, classes; all of it functions of their arguments."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+import scenes
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import kerasfeed as kf
+from kerasfeed.permute import permute, permute_one, round_keys
+
+# ---- Mixture
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(1, 40), st.integers(1, 50) | st.floats(0.01, 50)), min_size=1, max_size=9),
+    st.integers(0, 1 << 40),
+)
+def test_every_prefix_of_a_mixture_has_the_proportions_and_every_pass_every_scene(sources, far):
+    lengths, weights = zip(*sources, strict=True)
+    mixture = kf.Mixture([range(length) for length in lengths], weights, num_scenes=1 << 50)
+    shares = np.array(weights, float) / sum(weights)
+    routes = [mixture._route(place) for place in range(300)]
+    taken = np.zeros(len(lengths), int)
+    passes = [[] for _ in lengths]
+    for place, (source, inner) in enumerate(routes):
+        taken[source] += 1
+        passes[source].append(inner)
+        assert tuple(taken) == mixture.counts(place + 1)
+        assert (abs(taken - shares * (place + 1)) < 2 + 1e-9).all()
+    for length, seen in zip(lengths, passes, strict=True):
+        for start in range(0, len(seen) - length + 1, length):
+            assert sorted(seen[start : start + length]) == list(range(length))
+    assert (abs(np.array(mixture.counts(far)) - shares * far) < 2 + 1e-3).all()
+    source, _ = mixture._route(far)
+    assert np.flatnonzero(np.subtract(mixture.counts(far + 1), mixture.counts(far))).tolist() == [source]
+
+
+def test_weights_that_are_decimals_are_taken_as_such():
+    mixture = kf.Mixture([range(7), range(3)], [0.7, 0.3])
+    assert len(mixture) == 10
+    assert kf.Mixture([range(7), range(3)], np.float32([0.7, 0.3])).counts(10**15) == (7 * 10**14, 3 * 10**14)
+    assert repr(mixture) == "Mixture of 0.7 of range, 0.3 of range, 10 scenes"
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.integers(1, 60), st.integers(1, 9)), min_size=1, max_size=6))
+def test_by_default_a_mixture_is_as_short_as_brings_every_scene(sources):
+    lengths, weights = zip(*sources, strict=True)
+    mixture = kf.Mixture([range(length) for length in lengths], weights)
+    seen = Counter(mixture._route(place) for place in range(len(mixture)))
+    assert len(seen) == sum(lengths)
+    assert any(taken < length for taken, length in zip(mixture.counts(len(mixture) - 1), lengths, strict=True))
+
+
+def test_a_mixture_is_a_function_of_its_seed_and_mixes_long_sources_without_a_table():
+    def scenes_of(seed, start=0):
+        mixture = kf.Mixture([range(10**12), range(70_000), range(3)], [3, 2, 1], num_scenes=10**12, seed=seed)
+        return [mixture._route(place) for place in range(start, start + 200)]
+
+    assert scenes_of(1) == scenes_of(1)
+    assert scenes_of(1) != scenes_of(2)
+    far = [inner for source, inner in scenes_of(1, 10**12 - 200) if source == 0]
+    assert len(set(far)) == len(far)
+    assert max(far) > 10**11
+    assert kf.Mixture([range(5)] * 2, [1, 1])[:4].sequence._route(0)[1] in range(5)
+
+
+def test_the_sources_of_a_mixture_are_shuffled_apart():
+    mixture = kf.Mixture([range(1000), range(1000)], [1, 1])
+    orders = [[inner for source, inner in map(mixture._route, range(2000)) if source == wanted] for wanted in (0, 1)]
+    assert sorted(orders[0]) == sorted(orders[1])
+    assert orders[0] != orders[1]
+    longer = kf.Mixture([range(1000)], [1], num_scenes=2000)
+    assert list(longer)[:1000] != list(longer)[1000:]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        (([range(3)], [1, 2]), ValueError, "1 sequences need 1 weights, received 2"),
+        (([range(3), range(2)], [1, 0]), ValueError, r"weights\[1\] is 0.0: weights must be positive"),
+        (([range(3)], ["a"]), TypeError, "weights must be numbers, one a sequence"),
+        (([range(3)], 1), TypeError, "weights must be numbers, one a sequence"),
+        (([range(3), []], [1, 1]), ValueError, r"sequences\[1\], a list, is empty"),
+        (([], []), ValueError, "kf.Mixture needs at least one sequence"),
+        ((range(3), [1]), TypeError, "needs a list of sequences and a list of weights"),
+        (([range(3)], [1], 0), ValueError, "num_scenes must be at least 1, received 0"),
+        (([range(3)], [1], 1.5), TypeError, "num_scenes must be an integer, received 1.5"),
+        (([range(3)], [1], 3, -1), ValueError, "seed must be at least 0, received -1"),
+        (([range(3), range(3)], [1, 10**30]), ValueError, "more than 4611686018427387904: give a smaller num_scenes"),
+    ],
+)
+def test_a_mixture_that_cannot_be_is_refused_in_words(arguments, error, message):
+    with pytest.raises(error, match=message):
+        kf.Mixture(*arguments)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 1 << 62), st.integers(0, 5), st.integers(0, 1 << 62))
+def test_one_position_of_a_permutation_is_what_many_are(length, seed, position):
+    keys = round_keys(seed, 7)
+    expected = permute(np.array([position % length]), length, keys)[0]
+    assert permute_one(position % length, length, tuple(keys.tolist())) == expected
+
+
+# ---- split
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(20, 300), st.lists(st.integers(1, 20), min_size=1, max_size=5), st.integers(0, 5), st.integers(0, 9))
+def test_parts_are_disjoint_and_all_and_of_the_right_sizes_and_divide_every_class_alike(length, shares, classes, seed):
+    fractions = [share / sum(shares) for share in shares]
+    labels = np.random.default_rng(seed).integers(0, classes, length) ** 2 if classes else None
+    if min(fractions) * length < 1:
+        return
+    parts = kf.split(range(length), fractions, seed, labels)
+    indices = [np.asarray(part.indices) for part in parts]
+    assert sorted(np.concatenate(indices).tolist()) == list(range(length))
+    for part, fraction in zip(indices, fractions, strict=True):
+        assert abs(len(part) - fraction * length) < 1
+        assert (np.diff(part) > 0).all()
+        for label in np.unique(labels) if classes else ():
+            members = labels == label
+            assert abs(members[part].sum() - fraction * members.sum()) <= 1 + 1e-6
+    again = kf.split(range(length), fractions, seed, labels)
+    assert all(np.array_equal(one.indices, other.indices) for one, other in zip(parts, again, strict=True))
+
+
+def test_largest_remainders_are_exact():
+    assert [len(part) for part in kf.split(range(10), (0.8, 0.1, 0.1), 0)] == [8, 1, 1]
+    assert [len(part) for part in kf.split(range(101), (1 / 3, 1 / 3, 1 / 3), 0)] == [34, 34, 33]
+    assert [len(part) for part in kf.split(range(7), (0.5, 0.5), 0)] == [4, 3]
+
+
+def test_another_seed_gives_other_parts_and_each_scene_is_as_likely_everywhere():
+    first = np.zeros(20)
+    for seed in range(400):
+        part, _ = kf.split(range(20), (0.25, 0.75), seed)
+        first[part.indices] += 1
+    # Binomial(400, 1/4): 100 in the mean, deviation 8.7; the largest of 20 exceeds 4.5 deviations once in 10,000 runs.
+    assert abs(first - 100).max() < 39
+    assert first.sum() == 2000
+
+
+def test_classes_come_from_labels_a_field_or_a_function():
+    clouds = [(np.zeros(2), {"kind": label}) for label in ["wall", "door", "door", "wall", "door", "door"] * 4]
+    by_field, by_function, by_labels = (
+        kf.split(clouds, (0.5, 0.5), 1, stratify)
+        for stratify in ("1.kind", lambda scene: scene[1]["kind"], [scene[1]["kind"] for scene in clouds])
+    )
+    for part in by_field:
+        assert Counter(scene[1]["kind"] for scene in part) == {"door": 8, "wall": 4}
+    pairs = [scene["kind"] for _, scene in clouds]
+    for one, two in zip(by_field, kf.split(list(zip(range(24), pairs, strict=True)), (0.5, 0.5), 1, 1), strict=True):
+        assert np.array_equal(one.indices, two.indices)
+    for one, two, three in zip(by_field, by_function, by_labels, strict=True):
+        assert np.array_equal(one.indices, two.indices)
+        assert np.array_equal(one.indices, three.indices)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        (((0.8, 0.1), 0), ValueError, "must sum to 1, and .* leave 0.1 over: add a part for it"),
+        (((0.8, 0.3), 0), ValueError, "must sum to 1, and .* are 0.1 too much"),
+        (((30, 7), 0), ValueError, r"fractions\[0\] is 30.0, .* a count is count / len\(sequence\)"),
+        (((1, 0), 0), ValueError, r"fractions\[1\] is 0.0, and must be in \(0, 1\]"),
+        ((0.5, 0), TypeError, r"fractions must be numbers, one a part, for example \(0.8, 0.2\), received 0.5"),
+        (((0.99, 0.01), 0), ValueError, "Clouds has 37 scenes, too few .*: part 1 would be empty"),
+        (((0.5, 0.5), None), TypeError, "seed must be an integer, received None"),
+        (((0.5, 0.5), -1), ValueError, "seed must be at least 0, received -1"),
+        (
+            ((0.5, 0.5), 0, [1, 2]),
+            ValueError,
+            r"one label a scene: Clouds has 37 scenes, received labels of shape",
+        ),
+        (((0.5, 0.5), 0, "2"), ValueError, "a scene has no field '2': it has '0', '1'"),
+        (((0.5, 0.5), 0, 0), ValueError, r"field 0 of a scene must be a single value, received shape \(4, 3\)"),
+        (((0.5, 0.5), 0, np.zeros((37, 2))), ValueError, r"labels of shape \(37, 2\). For one-hot labels"),
+    ],
+)
+def test_a_split_that_cannot_be_is_refused_in_words(arguments, error, message):
+    with pytest.raises(error, match=message):
+        kf.split(scenes.Clouds(37), *arguments)
+
+
+def test_an_error_while_labels_are_read_names_the_scene():
+    with pytest.raises(ZeroDivisionError) as caught:
+        kf.split([1, 0], (0.5, 0.5), 0, lambda scene: 1 / scene)
+    assert caught.value.__notes__ == ["while reading the label of scene 1 of list for kf.split"]
