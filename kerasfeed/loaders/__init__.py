@@ -11,6 +11,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from kerasfeed.collate import Collation, Custom, Stack
 from kerasfeed.costs import ReadCost
 from kerasfeed.loaders.policy import FaultPolicy
 from kerasfeed.plan import Plan
@@ -32,6 +33,10 @@ class Job:
         max_memory: Ceiling of the slots, bytes.
         look_ahead: Batches that the consumer means to keep in flight, at least 1.
         policy: What to do about scenes that fail.
+        collate: How scenes become a batch.
+        spec: Spec of a scene, where it is known; else scenes are read to infer it.
+        inherit: Descriptors that worker processes must inherit for the sequence's sake.
+        item_text: What messages call an item of a stream, by epoch and index; None where an index tells.
     """
 
     sequence: Any
@@ -40,6 +45,24 @@ class Job:
     max_memory: int
     look_ahead: int
     policy: FaultPolicy = field(default_factory=FaultPolicy)
+    collate: Collation = field(default_factory=Stack)
+    spec: SceneSpec | None = None
+    inherit: tuple[int, ...] = ()
+    item_text: Callable[[int, int], str] | None = None
+
+    @property
+    def maker(self) -> Custom | None:
+        """The user's function that makes whole batches; None where batches are made row by row."""
+        return self.collate if isinstance(self.collate, Custom) else None
+
+    @property
+    def weighs(self) -> bool:
+        """Whether every batch has weights, for rows that count for nothing."""
+        return self.policy.on_error == "mask" or self.plan.pad_remainder
+
+    def filler(self, epoch: int, step: int) -> int | None:
+        """How many of the last rows of a batch only fill it up; None where batches are not filled up."""
+        return self.plan.filler(epoch, step) if self.plan.pad_remainder else None
 
 
 @dataclass(frozen=True)
@@ -83,7 +106,7 @@ class Loader(ABC):
     @property
     @abstractmethod
     def spec(self) -> SceneSpec:
-        """Spec of a scene; the first use reads a few scenes spread over the sequence."""
+        """Spec of a scene (of a batch, with `job.maker`); the first use reads a few scenes spread over the sequence."""
 
     @property
     @abstractmethod
@@ -92,10 +115,10 @@ class Loader(ABC):
 
     @abstractmethod
     def submit(self, epoch: int, step: int) -> Future[Any]:
-        """Promise one batch: the scene's nesting, each field an ndarray with a leading axis.
+        """Promise one batch: the scene's nesting, each field an ndarray with a leading axis, or as `job.collate` says.
 
-        With `on_error="mask"`, scenes `(x, y)` become batches `(x, y, float32[B] weights)`. With "skip", a batch may
-        have fewer rows, and is None when none is left.
+        With `on_error="mask"`, and where the plan fills batches up, scenes `(x, y)` become batches `(x, y, float32[B]
+        weights)`. With "skip", a batch may have fewer rows, and is None when none is left.
 
         Cancelling the future skips the scenes not yet begun. Callbacks of the future run on a thread that other batches
         wait for: they must not block, and must not submit. Errors of the sequence are the future's; errors of the

@@ -8,17 +8,20 @@ lowest row is reported, whatever order the workers met them in.
 import itertools
 import math
 import os
+from collections.abc import Collection
 from concurrent.futures import Future, InvalidStateError
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from kerasfeed.collate import common_shape, stack_text
+from kerasfeed.forms import Form, common_shape, nest, stack_text
 from kerasfeed.loaders.blank import fill_blank, kept_rows, with_weights
-from kerasfeed.loaders.fill import MANY, Beside
+from kerasfeed.loaders.fill import MANY
 from kerasfeed.loaders.layout import Layout, aligned_empty
+from kerasfeed.loaders.settle import FormedField
 from kerasfeed.loaders.slots import Slot, SlotPool
+from kerasfeed.loaders.write import Beside
 from kerasfeed.spec import ArraySpec
 
 _TASK_SECONDS = 0.002
@@ -31,8 +34,10 @@ class Pace:
     A task costs about 50 us of messages: at 2 ms that is 3 %, and tiny scenes still travel as whole batches.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, whole: bool = False) -> None:
+        """Nothing has been measured; with `whole`, every batch is one task."""
         self.seconds = 0.0
+        self._whole = whole
 
     def note(self, seconds: float, scenes: int) -> None:
         """Take a measurement: `scenes` scenes took `seconds`."""
@@ -41,6 +46,8 @@ class Pace:
 
     def ranges(self, rows: int, workers: int) -> list[tuple[int, int]]:
         """Cut `rows` rows into [start, stop) ranges, one a task."""
+        if self._whole:
+            return [(0, rows)]
         # A task no longer than its share: with slow scenes all workers begin on the first batch at once.
         fitting = math.ceil(_TASK_SECONDS / self.seconds) if self.seconds else rows
         length = max(1, min(rows, fitting))
@@ -72,19 +79,24 @@ class BatchInProgress:
     """State of one submitted batch. Not thread-safe: its loader guards it."""
 
     __slots__ = (
-        "beside", "blank", "epoch", "failure", "failure_row", "future", "missing", "on_error", "replaced", "rows",
-        "serial", "slot", "step",
+        "beside", "blank", "epoch", "failure", "failure_row", "filler", "future", "missing", "on_error", "replaced",
+        "rows", "serial", "slot", "step",
     )  # fmt: skip
 
-    def __init__(self, slot: Slot, epoch: int, step: int, rows: int, on_error: str = "raise") -> None:
+    def __init__(
+        self, slot: Slot, epoch: int, step: int, rows: int, on_error: str = "raise", filler: int | None = None
+    ) -> None:
+        """`filler`: how many of the last rows only fill the batch up; None where batches need no weights for that."""
         # Unique in the process, so that a cancellation that comes late cannot touch the slot's next batch.
         self.serial = next(_serials)
         self.slot = slot
+        slot.view.control[1] = rows
         self.epoch = epoch
         self.step = step
         self.rows = rows
         self.missing = rows
         self.on_error = on_error
+        self.filler = filler
         self.blank: set[int] = set()  # rows that hold no scene
         self.replaced: dict[int, tuple[int, int]] = {}  # row -> the scene that failed, stand-ins tried
         self.beside: Beside = {}
@@ -148,13 +160,19 @@ class BatchInProgress:
         return copied
 
     def _assemble(self, layout: Layout, memory: Any, base: int, *, copy: bool) -> Any:
+        skipped: Collection[int] = ()
         if self.blank:
             if self.on_error == "skip" and len(self.blank) == self.rows:
                 return None
-            fill_blank(self.slot.view, layout, self.beside, self.rows, self.blank)
-        skipped = self.blank if self.on_error == "skip" else ()
-        leaves = []
+            if layout.batched:  # else the batch was made without them
+                fill_blank(self.slot.view, layout, self.beside, self.rows, self.blank)
+                skipped = self.blank if self.on_error == "skip" else ()
+        leaves: list[Any] = []
         for number, field in enumerate(layout.spec.fields):
+            form = layout.form(number)
+            if form is not None:
+                leaves.append(self._formed(number, form, layout, memory, base, skipped, copy=copy))
+                continue
             leaf = self._field(number, field, layout, memory, base)
             if skipped:
                 leaf = kept_rows(leaf, self.rows, skipped)
@@ -163,8 +181,18 @@ class BatchInProgress:
                 target[...] = leaf
                 leaf = target
             leaves.append(leaf)
-        batch = layout.spec.unflatten(leaves)
-        return with_weights(batch, self.rows, self.blank) if self.on_error == "mask" else batch
+        batch = nest(layout.spec, layout.forms, leaves) if layout.forms else layout.spec.unflatten(leaves)
+        if self.filler is None and self.on_error != "mask":
+            return batch
+        return with_weights(batch, self.rows, self.blank, self.filler or 0)
+
+    def _formed(
+        self, number: int, form: Form, layout: Layout, memory: Any, base: int, skipped: Collection[int], *, copy: bool
+    ) -> Any:
+        beside = self.beside.get(number, {})
+        field = FormedField(layout, number, form, self.slot.view, self.rows, beside, self.blank, memory, base)
+        kept = [row for row in range(self.rows) if row not in skipped] if skipped else None
+        return field.leaf(kept, copy=copy)
 
     def _field(self, number: int, field: ArraySpec, layout: Layout, memory: Any, base: int) -> Any:
         path, view = layout.spec.paths[number], self.slot.view
@@ -177,11 +205,11 @@ class BatchInProgress:
         if shapes is None:
             shape = tuple(size or 0 for size in field.shape)
         else:
-            shape = common_shape(path, shapes[: self.rows], view.indices)
+            shape = common_shape(path, shapes[: self.rows if layout.batched else 1], view.indices)
         if beside:
-            stacked = aligned_empty((self.rows, *shape), field.dtype)
+            stacked = aligned_empty((self.rows if layout.batched else 1, *shape), field.dtype)
             for row, value in beside.items():
                 stacked[row] = value
             return stacked if layout.batched else stacked[0]
         whole = (self.rows, *shape) if layout.batched else shape
-        return np.ndarray(whole, field.dtype, buffer=memory, offset=base + layout.field_offsets[number])
+        return np.ndarray(whole, field.dtype, buffer=memory, offset=base + layout.places[number].offset)

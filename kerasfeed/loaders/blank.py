@@ -1,42 +1,65 @@
-"""Rows of a batch that hold no scene: masked, or left out.
+"""Rows of a batch that hold no scene, or one that only fills it up: masked, or left out.
 
-Invariant: a masked batch has the shape and structure of every other batch, and weight 0 in its blank rows. Everything
-here happens in memory that the batch owns.
+Invariant: a masked batch has the shape and structure of every other batch, and weight 0 in its blank rows and in its
+filler. Everything here happens in memory that the batch owns.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kerasfeed.errors import SpecError
-from kerasfeed.loaders.fill import Beside
+from kerasfeed.forms import Form, Padded
 from kerasfeed.loaders.layout import Layout, SlotView, aligned_empty
+from kerasfeed.loaders.write import Beside
 from kerasfeed.spec import ArraySpec, SceneSpec, describe, flatten, structure_text
 
 WEIGHT = np.dtype(np.float32)
+_FAILED = ("on_error='mask'", "failed scenes", "on_error='replace'")
+_FILLER = ("pad_remainder=True", "the scenes that fill a short batch up", "drop_remainder=True")
 
 
-def check_maskable(spec: SceneSpec) -> None:
+def check_maskable(spec: SceneSpec, *, padded: bool) -> None:
     """Refuse scenes that have no place for a weight.
+
+    Args:
+        spec: The spec of a scene.
+        padded: Whether it is for filler that weights are needed, and not for failed scenes alone.
 
     Raises:
         SpecError: A scene is not `(x, y)` or `(x, y, sample_weight)`.
     """
+    argument, gives, remedy = _FILLER if padded else _FAILED
     scene = spec.unflatten(spec.fields)
     if type(scene) is not tuple or len(scene) not in (2, 3):
         raise SpecError(
-            "on_error='mask' gives failed scenes sample_weight 0, so a scene must be (x, y) or (x, y, sample_weight); "
-            f"received the structure {structure_text(spec.treespec)}. Return such a tuple, or use on_error='replace'"
+            f"{argument} gives {gives} sample_weight 0, so a scene must be (x, y) or (x, y, sample_weight); received "
+            f"the structure {structure_text(spec.treespec)}. Return such a tuple, or use {remedy}"
         )
-    for field in flatten(scene[2])[0] if len(scene) == 3 else ():
-        if field.is_text or field.dtype.kind not in "biuf":
-            raise SpecError(f"on_error='mask' needs a numeric sample_weight, received {field}")
+    for path, field in zip(spec.paths, spec.fields, strict=True):
+        if path.split(".")[0] == "2" and (field.is_text or field.dtype.kind not in "biuf"):
+            raise SpecError(f"{argument} needs a numeric sample_weight, received field {path!r}, {field}")
+
+
+def check_weight_forms(spec: SceneSpec, forms: Sequence[Form | None]) -> None:
+    """Refuse weights of which a row cannot be made to count for nothing.
+
+    Raises:
+        SpecError: A field of the scenes' own `sample_weight` is ragged, masked, or padded with another value than 0.
+    """
+    for path, form in zip(spec.paths, forms, strict=False):
+        plain = isinstance(form, Padded) and not form.masked and not form.value
+        if path.split(".")[0] == "2" and form is not None and not plain:
+            raise SpecError(
+                f"field {path!r} is part of sample_weight, and rows that count for nothing are 0 there: it can be "
+                f"stacked, or padded with 0 and without a mask. Use kf.Pad(value={{{path!r}: 0}}, mask=[...])"
+            )
 
 
 def weighted(spec: SceneSpec) -> SceneSpec:
-    """The spec of a masked feed's scenes: with a weight, float32[], where they bring none."""
+    """The spec of the scenes of a feed whose batches have weights: with one, float32[], where they bring none."""
     scene = spec.unflatten(spec.fields)
     if len(scene) == 3:
         return spec
@@ -44,13 +67,19 @@ def weighted(spec: SceneSpec) -> SceneSpec:
     return SceneSpec(treespec, (*spec.fields, ArraySpec((), WEIGHT)))
 
 
-def with_weights(batch: Any, rows: int, blank: Collection[int]) -> Any:
-    """A batch `(x, y)` with float32[rows] of weights, 0 in `blank`; with three parts, as it is."""
+def with_weights(batch: Any, rows: int, blank: Collection[int], filler: int) -> Any:
+    """A batch with weights that are 0 in `blank` and in the last `filler` rows.
+
+    A batch `(x, y)` gets float32[rows] of them; of `(x, y, sample_weight)` those rows are zeroed in place.
+    """
+    zeroed = [*blank, *range(rows - filler, rows)]
     if len(batch) == 3:
+        for leaf in flatten(batch[2])[0]:
+            leaf[zeroed] = 0
         return batch
     weights = aligned_empty((rows,), WEIGHT)
     weights[:] = 1
-    weights[list(blank)] = 0
+    weights[zeroed] = 0
     return (*batch, weights)
 
 
@@ -58,6 +87,8 @@ def fill_blank(view: SlotView, layout: Layout, beside: Beside, rows: int, blank:
     """Fill the blank rows of a slot with zeros and empty text, in the shape of the other rows."""
     whole = next((row for row in range(rows) if row not in blank), None)
     for number, field in enumerate(layout.spec.fields):
+        if layout.form(number) is not None:
+            continue  # `settle` knows what such a row is
         if field.is_text:
             values = beside.setdefault(number, {})
             like = _empty_text(field, None if whole is None else values[whole])

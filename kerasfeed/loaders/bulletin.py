@@ -15,6 +15,7 @@ import mmap
 import os
 import pickle
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import cloudpickle
@@ -35,16 +36,21 @@ class Topic(enum.IntEnum):
     START = 0
     SEQUENCE = 1
     LAYOUT = 2
+    MAKER = 3
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-    """Sends a memory-mapped array as the name of its file, not as its bytes."""
+    """Sends a memory-mapped array as the name of its file, not as its bytes; functions without TensorFlow's mark."""
 
     def reducer_override(self, obj: Any) -> Any:
         """Called by pickle for every object."""
         if type(obj) is np.memmap and (place := _file_place(obj)) is not None:
             return _open_memmap, place
-        return super().reducer_override(obj)
+        reduced = super().reducer_override(obj)
+        if isinstance(obj, FunctionType) and isinstance(reduced, tuple) and len(reduced) > 2:
+            # tf.numpy_function hangs itself onto functions that it was given: each worker would import TensorFlow.
+            reduced[2][0].pop("ag_dnc_wrapper__", None)
+        return reduced
 
 
 def _file_place(array: np.memmap[Any, Any]) -> tuple[Any, ...] | None:

@@ -4,8 +4,6 @@ Invariant: a slot filled through `read_into(index, out)` or `get_batch(indices, 
 would have given. A sequence that breaks this is found out at the first scene, which is read both ways.
 """
 
-import inspect
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,39 +11,9 @@ from numpy.typing import NDArray
 
 from kerasfeed.errors import SpecError
 from kerasfeed.loaders.layout import SlotView
-from kerasfeed.scene import SceneSequence, optional_method
 from kerasfeed.spec import SceneSpec, coerce, flatten, structure_text
 
 _SOIL = 0xA5  # new slots are zeros, and so are many scenes
-
-ReadInto = Callable[[int, Any], Any]
-ReadAhead = Callable[[NDArray[np.int64]], Any]
-
-
-def batch_reader(sequence: Any) -> Callable[..., Any] | None:
-    """The sequence's `get_batch`, where it is a SceneSequence that defines one."""
-    if isinstance(sequence, SceneSequence):
-        return getattr(sequence, "get_batch", None)
-    return None
-
-
-def scene_writer(sequence: Any) -> ReadInto | None:
-    """The sequence's `read_into(index, out)`, where it defines one with that second parameter."""
-    method = optional_method(sequence, "read_into")
-    return method if method is not None and takes_out(method) else None
-
-
-def ahead_reader(sequence: Any) -> ReadAhead | None:
-    """The sequence's `read_ahead(indices)`, where it defines one."""
-    return optional_method(sequence, "read_ahead")  # type: ignore[no-any-return]
-
-
-def takes_out(method: Callable[..., Any]) -> bool:
-    """Whether `method` has a parameter named `out`."""
-    try:
-        return "out" in inspect.signature(method).parameters
-    except (TypeError, ValueError):  # compiled, and silent about its parameters
-        return False
 
 
 def is_direct(spec: SceneSpec) -> bool:

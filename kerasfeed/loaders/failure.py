@@ -13,6 +13,7 @@ from kerasfeed.loaders.travel import Packed, arrived, full_text, pack, summary
 
 TRACEBACK_HEAD = "Traceback in the worker:"
 CAUSE_HEAD = "Traceback with its causes:"
+_REPRODUCTION = "Reproduce it here: "
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,8 @@ class Place:
         """The scenes, as a message names them."""
         if len(self.indices) == 1:
             return f"scene {self.indices[0]}"
-        shown = ", ".join(map(str, self.indices[:8])) + (", ..." if len(self.indices) > 8 else "")
+        known = [index for index in self.indices if index >= 0]  # the others were left out of the batch
+        shown = ", ".join(map(str, known[:8])) + (", ..." if len(known) > 8 else "")
         return f"scenes {shown} ({self.method})"
 
     @property
@@ -58,7 +60,7 @@ class Place:
             ways.append(f"kf.load(feed, epoch={self.epoch}, index={self.indices[0]})")
         if len(self.indices) == 1:
             ways.append(f"sequence[{self.indices[0]}]")
-        return f"Reproduce it here: {', or '.join(ways)}"
+        return f"{_REPRODUCTION}{', or '.join(ways)}"
 
 
 @dataclass(frozen=True)
@@ -112,6 +114,14 @@ def for_consumer(error: BaseException, place: Place) -> BaseException:
         error = _wrapped(error)
         error.add_note(str(place))
     return error
+
+
+def without_reproduction(error: BaseException) -> None:
+    """Drop the advice to load the scene by its index, which a stream has not."""
+    notes = getattr(error, "__notes__", None)
+    if notes:
+        with contextlib.suppress(Exception):  # a frozen exception
+            error.__notes__ = [str(note).split(f"\n{_REPRODUCTION}")[0] for note in notes]
 
 
 def note_causes(error: BaseException) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 
 from kerasfeed.errors import FeedWarning, TooManyFailuresError
 from kerasfeed.failures import FailedScene, FailureTable, exception_text
+from kerasfeed.loaders.failure import without_reproduction
 from kerasfeed.loaders.policy import FaultPolicy
 from kerasfeed.notices import Notices
 
@@ -29,17 +30,19 @@ class Faults:
         policy: What to do.
         notices: Warnings for the user.
         respawns: Worker processes that were replaced.
-        fatal: Scenes that failed by ending or hanging their workers, with the error: they are not tried again. Only
-            where `on_error` is not "raise".
     """
 
     def __init__(self, policy: FaultPolicy, length: int) -> None:
-        """Nothing has failed yet of `length` scenes."""
+        """Nothing has failed yet of `length` scenes; 0 for a stream, whose length nobody knows."""
         self.policy = policy
         self.notices = Notices()
         self.respawns = 0
-        self.fatal: dict[int, BaseException] = {}
         self._length = length
+        # Scenes that failed by ending or hanging their workers, with the error. Of a stream those of one repetition,
+        # like the failed ones below: in the next one others have their numbers.
+        self._fatal: dict[int, BaseException] = {}
+        self._repetition = 0
+        self._failed_before = 0
         self._lock = threading.Lock()
         self._rows: dict[tuple[int | None, str], FailedScene] = {}
         self._failed: set[int] = set()
@@ -49,6 +52,8 @@ class Faults:
         self, index: int | None, epoch: int | None, step: int | None, error: BaseException, *, action: str = ""
     ) -> None:
         """Record one failure, in memory and in the log. Calls the exception's `__str__`, so holds no lock there."""
+        if not self._length:
+            without_reproduction(error)
         text = exception_text(error)
         with self._lock:
             before = self._rows.get((index, text))
@@ -78,16 +83,50 @@ class Faults:
         except OSError as trouble:
             self.notices.post("log", f"error_log={path!r} cannot be written: {trouble}", FeedWarning)
 
-    def refusal(self, index: int, error: BaseException) -> TooManyFailuresError | None:
+    @property
+    def has_fatal(self) -> bool:
+        """Whether there are scenes that are not to be tried again."""
+        return bool(self._fatal)
+
+    def fatal(self, index: int, epoch: int) -> BaseException | None:
+        """Why a scene is not to be tried again; None where it may be."""
+        with self._lock:
+            return self._fatal.get(index) if self._is_present(epoch) else None
+
+    def note_fatal(self, index: int, epoch: int, error: BaseException) -> None:
+        """The scene has ended or hung its workers: it is not to be tried again, except where errors are raised."""
+        if self.policy.on_error == "raise":
+            return
+        with self._lock:
+            if self._is_present(epoch):
+                self._fatal[index] = error
+
+    def _is_present(self, epoch: int) -> bool:
+        """Whether scenes are counted with those of `epoch`: always, but in a stream, which begins anew with a later."""
+        if self._length or epoch == self._repetition:
+            return True
+        if epoch < self._repetition:  # nobody waits for it any more
+            return False
+        self._repetition = epoch
+        self._failed_before += len(self._failed)
+        self._failed.clear()
+        self._fatal.clear()
+        return True
+
+    def refusal(self, index: int, epoch: int, error: BaseException) -> TooManyFailuresError | None:
         """Count `index` as failed; the error to end with where that is one scene too many."""
         with self._lock:
+            if not self._is_present(epoch):
+                return None
             self._failed.add(index)
-            count, most = len(self._failed), self.policy.most_failed(self._length)
+            length = self._length or index + 1  # of the repetition as much as was seen
+            count, most = len(self._failed), self.policy.most_failed(length)
         if count <= most:
             return None
+        scenes = "scenes" if self._length else f"scenes of repetition {epoch}"
         given = "the default, a tenth" if self.policy.max_failures is None else repr(self.policy.max_failures)
         refusal = TooManyFailuresError(
-            f"{count:,} of {self._length:,} scenes have failed and on_error={self.policy.on_error!r} bears {most:,} "
+            f"{count:,} of {length:,} {scenes} have failed and on_error={self.policy.on_error!r} bears {most:,} "
             f"(max_failures: {given}). The last was scene {index}: {exception_text(error)}. feed.failures lists them; "
             "mend the scenes, or raise max_failures (a count, or a share such as 0.2)"
         )
@@ -114,7 +153,7 @@ class Faults:
     @property
     def failed(self) -> int:
         """Scenes that failed and were replaced, masked or skipped."""
-        return len(self._failed)
+        return self._failed_before + len(self._failed)
 
 
 def replacement(seed: int, epoch: int, index: int, attempt: int, length: int) -> int:

@@ -11,28 +11,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kerasfeed import costs
+from kerasfeed.collate import Custom
 from kerasfeed.errors import SpecError
-from kerasfeed.loaders.direct import (
-    ahead_reader,
-    batch_reader,
-    check_row,
-    is_direct,
-    row_of,
-    rows_of,
-    scene_writer,
-    soil,
-    takes_out,
-)
+from kerasfeed.loaders.direct import check_row, is_direct, row_of, rows_of, soil
 from kerasfeed.loaders.layout import Layout, SlotView
-from kerasfeed.scene import SceneContext, enter_context
-from kerasfeed.spec import ArraySpec, SceneSpec, as_array, coerce, describe, flatten, structure_text
+from kerasfeed.loaders.runs import Runs
+from kerasfeed.loaders.write import Beside, SceneWriter
+from kerasfeed.parts import ahead_reader, batch_reader, scene_writer, takes_out
+from kerasfeed.scene import SceneContext, enter_context, scene_reader
+from kerasfeed.spec import SceneSpec, describe, flatten
 
-# Values that stand beside the slot: field number -> row -> value.
-Beside = dict[int, dict[int, Any]]
 # Item 1 is the row that is being loaded: a list, or a worker's line on the bulletin. An item costs 15 ns, a call 70.
 RowNote = list[int] | memoryview
 MANY = -1
-_PYTHON_TYPE = {"b": bool, "i": int, "f": float, "c": complex}
 
 
 class FailedSceneError(Exception):
@@ -56,30 +47,21 @@ class Filler:
         meter: What reading these scenes has cost.
     """
 
-    def __init__(self, sequence: Any, layout: Layout, length: int) -> None:
-        """Load scenes of `sequence`, which has `length` of them."""
+    def __init__(self, sequence: Any, layout: Layout, length: int, collate: Custom | None = None) -> None:
+        """Load scenes of `sequence`, which has `length` of them; `collate` makes batches of them, where it is given."""
         self.meter = costs.Meter(length)
-        self._sequence = sequence
+        self._scene = scene_reader(sequence)
+        self._layout = layout
         self._spec = layout.spec
-        self._row_bytes = layout.row_bytes
-        self._get_batch = batch_reader(sequence) if layout.batched else None
-        direct = is_direct(layout.spec)
+        self._collate = collate
+        # What get_batch returns is stacked, and so of one shape.
+        self._get_batch = batch_reader(sequence) if layout.batched and not layout.forms else None
+        direct = is_direct(layout.spec) and collate is None
         self._takes_out = self._get_batch is not None and direct and takes_out(self._get_batch)
         self._read_into = scene_writer(sequence) if direct else None
         self._read_ahead = ahead_reader(sequence)
         self._checked = False  # whether a scene that the sequence wrote has been compared with __getitem__
-        # Raises a ValueError where the nesting differs; five times faster than flattening and comparing.
-        self._leaves_of = layout.spec.treespec.flatten_up_to
-        self._checks = [
-            (
-                number,
-                field,
-                field.dtype if field.is_fixed else None,  # None matches no array: text and sized rows go another way
-                field.shape,
-                _PYTHON_TYPE.get(field.dtype.kind) if field.weak else None,
-            )
-            for number, field in enumerate(layout.spec.fields)
-        ]
+        self._writer = SceneWriter(layout, whole=collate is not None)
 
     def fill(
         self,
@@ -109,27 +91,33 @@ class Filler:
         previous, previous_meter = enter_context(context), costs.enter(self.meter)
         row, index = start, None
         try:
+            if self._collate is not None:
+                self._load_whole(view, start, stop, serial, context, note, beside)
+                return beside
             if self._get_batch is not None and view.control[0] != serial:
                 context.move_to(None)
                 note[1] = MANY
                 self._load_batch(view, start, stop, context, beside)
                 return beside
-            control, sequence, read_into = view.control, self._sequence, self._read_into
-            places = [(view.fields[check[0]], *check) for check in self._checks]
+            control, scene, read_into, writer = view.control, self._scene, self._read_into, self._writer
+            places = writer.places(view)
+            runs = Runs(self._layout, view, start, stop) if self._layout.forms else None
             for row, index in enumerate(indices, start):
                 if control[0] == serial:
                     raise Cancelled
                 context.move_to(index)
                 note[1] = row
                 if read_into is None:
-                    self._write_scene(view, row, sequence[index], places, beside)
+                    writer.write(view, row, scene(index), places, beside, runs)
                     continue
                 if not self._checked:
                     soil(view, row, row + 1)
                 read_into(index, row_of(self._spec, view, row))
                 if not self._checked:
                     self._check(view, row, context, "read_into")
-        except Cancelled:
+            if runs is not None:
+                runs.finish(beside)
+        except (Cancelled, FailedSceneError):
             raise
         except BaseException as error:
             raise FailedSceneError(index, None if index is None else row) from error
@@ -149,7 +137,7 @@ class Filler:
             return
         previous = costs.enter(self.meter)
         try:
-            self._read_ahead(indices.copy())
+            self._read_ahead(indices.copy() if self._collate is None else indices[indices >= 0])
         except BaseException as error:
             raise FailedSceneError(None, None, "read_ahead") from error
         finally:
@@ -158,7 +146,7 @@ class Filler:
     def _check(self, view: SlotView, row: int, context: SceneContext, method: str) -> None:
         index = int(view.indices[row])
         context.move_to(index)  # the scene's random numbers from their beginning
-        scene = self._sequence[index]
+        scene = self._scene(index)
         check_row(self._spec, view, row, scene, method)
         self._checked = True
 
@@ -166,109 +154,51 @@ class Filler:
         assert self._get_batch is not None
         indices = view.indices[start:stop].copy()
         if not self._takes_out:
-            self._write_batch(view, start, stop, self._get_batch(indices), None, beside)
+            self._writer.write_batch(view, start, stop, self._get_batch(indices), None, beside)
             return
         out = rows_of(self._spec, view, start, stop)
         if not self._checked:
             soil(view, start, stop)
         batch = self._get_batch(indices, out=out)
         if batch is not None:
-            self._write_batch(view, start, stop, batch, flatten(out)[0], beside)
+            self._writer.write_batch(view, start, stop, batch, flatten(out)[0], beside)
         if not self._checked:
             self._check(view, start, context, "get_batch")
 
-    def _write_scene(self, view: SlotView, row: int, scene: Any, places: list[Any], beside: Beside) -> None:
-        try:
-            leaves = self._leaves_of(scene)
-        except ValueError:
-            raise self._wrong_structure(view, row, scene) from None
-        for leaf, (target, number, field, dtype, shape, python_type) in zip(leaves, places, strict=True):
-            kind = type(leaf)
-            if kind is np.ndarray or isinstance(leaf, np.generic):
-                exact = leaf.shape == shape and leaf.dtype == dtype
-            else:
-                exact = kind is python_type
-                if not exact and flatten(leaf)[1].num_nodes > 1:
-                    raise self._wrong_structure(view, row, scene)
-            if not exact:
-                self._write_other(view, row, number, field, leaf, beside)
-                continue
-            try:
-                target[row] = leaf
-            except OverflowError as error:
-                path = self._spec.paths[number]
-                raise SpecError(f"scene {view.indices[row]}: field {path!r} is {leaf}, too large: {error}") from None
-
-    def _write_other(self, view: SlotView, row: int, number: int, field: ArraySpec, leaf: Any, beside: Beside) -> None:
-        try:
-            array = coerce(leaf, field, self._spec.paths[number])
-        except SpecError as error:
-            raise SpecError(f"scene {view.indices[row]}: {error}") from None
-        if field.is_text:
-            beside.setdefault(number, {})[row] = array  # text is immutable, and arrays of it were copied by coerce
-        elif field.is_fixed:
-            view.fields[number][row] = array
-        else:
-            self._write_sized(view, row, number, array, beside)
-
-    def _write_sized(self, view: SlotView, row: int, number: int, array: NDArray[Any], beside: Beside) -> None:
-        shapes = view.shapes[number]
-        assert shapes is not None
-        shapes[row] = array.shape
-        if array.nbytes > self._row_bytes[number]:
-            beside.setdefault(number, {})[row] = array.copy()  # the sequence may reuse its array for the next scene
-            return
-        # Rows of one batch must agree in shape, so each stands at its number times its own size, with no gaps.
-        target = np.ndarray(array.shape, array.dtype, buffer=view.fields[number].data, offset=row * array.nbytes)
-        target[...] = array
-
-    def _write_batch(
-        self, view: SlotView, start: int, stop: int, batch: Any, written: list[Any] | None, beside: Beside
+    def _load_whole(
+        self,
+        view: SlotView,
+        start: int,
+        stop: int,
+        serial: int,
+        context: SceneContext,
+        note: RowNote,
+        beside: Beside,
     ) -> None:
-        """Copy what `get_batch` returned, save the leaves that are the arrays `written`, which it was given."""
-        count = stop - start
-        leaves, treespec = flatten(batch)
-        if treespec != self._spec.treespec:
-            raise SpecError(
-                f"get_batch returned the structure {structure_text(treespec)}, __getitem__ "
-                f"{structure_text(self._spec.treespec)}. Return the same nesting from both"
-            )
-        for leaf, (number, field, _, _, _) in zip(leaves, self._checks, strict=True):
-            if written is not None and leaf is written[number]:
+        assert self._collate is not None
+        scenes = []
+        for row, index in enumerate(view.indices[start:stop].tolist(), start):
+            if view.control[0] == serial:
+                raise Cancelled
+            if index < 0:  # left out
                 continue
-            path = self._spec.paths[number]
-            array = as_array(leaf, path)
-            if isinstance(array, str | bytes) or array.ndim == 0 or len(array) != count:
-                found = describe(leaf).fields[0]
-                raise SpecError(
-                    f"get_batch, field {path!r}: expected a leading axis of {count}, one row an index, received {found}"
-                )
-            if field.is_fixed and array.shape[1:] == field.shape and array.dtype == field.dtype:
-                view.fields[number][start:stop] = array
-                continue
-            for row in range(start, stop):
-                self._write_other(view, row, number, field, _weakened(array[row - start], field), beside)
-
-    def _wrong_structure(self, view: SlotView, row: int, scene: Any) -> SpecError:
-        index = view.indices[row]
+            context.move_to(index)
+            note[1] = row
+            try:
+                scenes.append(self._scene(index))
+            except BaseException as error:
+                raise FailedSceneError(index, row) from error
+        context.move_to(None)
+        note[1] = MANY
         try:
-            found = describe(scene)
-        except SpecError as error:
-            return SpecError(f"scene {index}: {error}")
-        received = ", ".join(f"{path}: {field}" for path, field in zip(found.paths, found.fields, strict=True))
-        return SpecError(
-            f"scene {index}: expected the structure {structure_text(self._spec.treespec)}, received "
-            f"{structure_text(found.treespec)} ({received}). Return the same nesting for every index"
-        )
+            batch = self._collate.function(scenes)
+            self._writer.write(view, 0, batch, self._writer.places(view), beside, None)
+        except BaseException as error:
+            raise FailedSceneError(None, None, "collate") from error
 
 
-def _weakened(value: Any, field: ArraySpec) -> Any:
-    # A column of Python numbers comes back from get_batch as an array; its scalars may be promoted like the numbers.
-    return value.item() if field.weak and isinstance(value, np.generic) else value
-
-
-def probe(sequence: Any, index: int, seed: int) -> SceneSpec:
-    """The spec of one scene, read as epoch 0 would read it.
+def probe(sequence: Any, index: int, seed: int, collate: Custom | None = None) -> SceneSpec:
+    """The spec of one scene, read as epoch 0 would read it; with `collate`, of batches of it.
 
     Raises:
         FailedSceneError: The cause is the sequence's exception, or a SpecError that names index and field.
@@ -277,8 +207,12 @@ def probe(sequence: Any, index: int, seed: int) -> SceneSpec:
     context.move_to(index)
     previous = enter_context(context)
     try:
+        scene = scene_reader(sequence)(index)
+        if collate is not None:
+            context.move_to(None)
+            return collate.describe(scene)
         try:
-            return describe(sequence[index])
+            return describe(scene)
         except SpecError as error:
             raise SpecError(f"scene {index}: {error}") from None
     except BaseException as error:

@@ -3,6 +3,7 @@
 Invariant: the process is collected once, here, and its id stays its own until then.
 """
 
+import contextlib
 import os
 import signal
 import socket
@@ -85,7 +86,8 @@ class WorkerHandle:
             time.sleep(0.001)
         if self.process.returncode is not None:
             return
-        self.process.kill()
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.process.pid, signal.SIGKILL)  # Popen's own way would collect it, and its peak be lost
         try:
             _, status, usage = os.wait4(self.process.pid, 0)
         except ChildProcessError:

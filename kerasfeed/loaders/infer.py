@@ -3,14 +3,16 @@
 Invariant: which scenes are read depends on the sequence's length alone, and, where scenes may fail, on which do.
 """
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from kerasfeed.forms import Form, row_bytes
 from kerasfeed.loaders import Job
-from kerasfeed.loaders.blank import check_maskable
+from kerasfeed.loaders.blank import check_maskable, check_weight_forms
 from kerasfeed.loaders.faults import MOST_STAND_INS, Faults, replacement
 from kerasfeed.loaders.layout import Layout
-from kerasfeed.spec import SceneSpec, merge, probe_indices
+from kerasfeed.spec import ArraySpec, SceneSpec, merge, with_open_rows
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,10 @@ class Probe:
     seconds: float
 
 
+class NothingReadError(Exception):
+    """Internal: none of the items of a stream that might be read could be; the cause is what the first raised."""
+
+
 ReadProbes = Callable[[list[int]], list[Probe | BaseException]]
 
 
@@ -40,10 +46,13 @@ def probe_scenes(job: Job, faults: Faults, read: ReadProbes) -> list[Probe]:
         read: From indices to what reading each of them gave; may stop after an error where `on_error` is "raise".
 
     Raises:
-        Exception: What the sequence raised; TooManyFailuresError.
+        Exception: What the sequence raised; TooManyFailuresError; NothingReadError.
     """
+    if job.spec is not None:
+        return [Probe(0, job.spec, 0.0)]
     found: list[Probe] = []
-    wanted = [(index, index, 0) for index in probe_indices(job.plan.length)]
+    wanted = [(index, index, 0) for index in job.plan.probe_indices()]
+    others = iter(job.plan.other_probes())
     first_error: BaseException | None = None
     while wanted:
         results = read([index for _, index, _ in wanted])
@@ -56,16 +65,18 @@ def probe_scenes(job: Job, faults: Faults, read: ReadProbes) -> list[Probe]:
             first_error = first_error or result
             if faults.policy.on_error == "raise" or not isinstance(result, Exception):
                 raise result
-            refusal = faults.refusal(index, result)
+            refusal = faults.refusal(index, 0, result)
             if refusal is not None:
                 raise refusal
-            if job.plan.length > 1 and attempt < MOST_STAND_INS:
+            if not job.plan.length:
+                again += [(original, other, attempt) for other in itertools.islice(others, 1)]
+            elif job.plan.length > 1 and attempt < MOST_STAND_INS:
                 stand_in = replacement(job.plan.seed, 0, original, attempt + 1, job.plan.length)
                 again.append((original, stand_in, attempt + 1))
         wanted = again
     if not found:
         assert first_error is not None
-        raise first_error
+        raise first_error if job.plan.length else NothingReadError from first_error
     return found
 
 
@@ -76,8 +87,22 @@ def layout_for(job: Job, probes: list[Probe]) -> Layout:
         SpecError: The scenes cannot be batched; the message names index and field.
     """
     by_index = {probe.index: probe.spec for probe in sorted(probes, key=lambda probe: probe.index)}
-    merged = merge(list(by_index.items()))
-    if job.policy.on_error == "mask":
-        check_maskable(merged)
-    sizes = zip(*([field.nbytes for field in spec.fields] for spec in by_index.values()), strict=True)
-    return Layout(merged, job.plan.rows, job.plan.batch_size is not None, tuple(max(each) for each in sizes))
+    spec, forms = job.collate.resolve(merge(list(by_index.items())))
+    if job.plan.batch_size is None and not job.plan.length and job.spec is None:
+        spec = with_open_rows(spec)  # the last batch of a stream is often smaller than the first
+    if job.weighs:
+        check_maskable(spec, padded=job.plan.pad_remainder)
+        check_weight_forms(spec, forms)
+    largest = tuple(
+        _largest(field, forms[number] if forms else None, [found.fields[number] for found in by_index.values()])
+        for number, field in enumerate(spec.fields)
+    )
+    batched = job.plan.batch_size is not None and job.maker is None
+    return Layout(spec, job.plan.rows, batched, largest, forms, min(by_index))
+
+
+def _largest(field: ArraySpec, form: Form | None, found: list[ArraySpec]) -> int:
+    if form is None:
+        return max(each.nbytes for each in found)
+    # A batch may hold the longest row of every axis.
+    return row_bytes(form, field, [tuple(size or 0 for size in each.shape) for each in found])

@@ -88,7 +88,9 @@ class InlineLoader(Loader):
             return failed_ahead
         slot = pool.acquire()
         slot.view.indices[: len(indices)] = indices
-        batch = BatchInProgress(slot, epoch, step, len(indices), self._job.policy.on_error)
+        batch = BatchInProgress(
+            slot, epoch, step, len(indices), self._job.policy.on_error, self._job.filler(epoch, step)
+        )
         ranges = deque([(0, len(indices))])
         try:
             with self._at(batch) as post:
@@ -125,7 +127,7 @@ class InlineLoader(Loader):
                 raise error from None
             indices = batch.slot.view.indices[start:stop].tolist()
             failed = tuple(indices) if carrier.index is None else (carrier.index,)
-            error = for_consumer(error, Place(failed, batch.epoch, batch.step, _WORKER))
+            error = for_consumer(error, Place(failed, batch.epoch, batch.step, _WORKER, carrier.method))
             self.faults.note(carrier.index, batch.epoch, batch.step, error)
             return self._mender.mend(batch, start, stop, carrier.row, error)
         return []
@@ -156,7 +158,7 @@ class InlineLoader(Loader):
                 layout = self.layout or layout_for(self._job, probe_scenes(self._job, self.faults, self._read_probes))
                 self.layout = layout
                 self._pool = SlotPool(layout, self._arena, max_memory=self._job.max_memory, in_flight=1)
-                self._filler = Filler(self._job.sequence, layout, self._job.plan.length)
+                self._filler = Filler(self._job.sequence, layout, self._job.plan.length, self._job.maker)
             return self._pool, self._filler
 
     def _read_probes(self, indices: list[int]) -> list[Probe | BaseException]:
@@ -171,7 +173,7 @@ class InlineLoader(Loader):
     def _read_probe(self, index: int) -> Probe | BaseException:
         started = time.perf_counter()
         try:
-            spec = probe(self._job.sequence, index, self._job.plan.seed)
+            spec = probe(self._job.sequence, index, self._job.plan.seed, self._job.maker)
         except FailedSceneError as carrier:
             error = carrier.__cause__
             assert error is not None

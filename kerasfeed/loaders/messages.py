@@ -154,9 +154,11 @@ class Start:
         count: Number of workers.
         seed: The plan's seed.
         length: Scenes of the sequence.
+        has_maker: Whether a function that makes whole batches is posted too.
     """
 
     sys_path: tuple[str, ...]
     count: int
     seed: int
     length: int
+    has_maker: bool = False

@@ -126,7 +126,7 @@ def start_text(death: Death) -> str:
     )
 
 
-def fatal_text(death: Death, index: int, count: int, timeout: float | None, batch: str) -> str:
+def fatal_text(death: Death, index: int, count: int, timeout: float | None, batch: str, item: str | None = None) -> str:
     """Why a scene that ended its worker is not tried again.
 
     Args:
@@ -135,6 +135,7 @@ def fatal_text(death: Death, index: int, count: int, timeout: float | None, batc
         count: How often it was tried.
         timeout: The feed's, s.
         batch: The call that loads the batch, for reproduction; empty while the spec is inferred.
+        item: What was given to the function of a stream, as text; None for a sequence.
     """
     times = "" if count == 1 else f" {count} times, as often as max_failures allows"
     if death.hung:
@@ -151,7 +152,23 @@ def fatal_text(death: Death, index: int, count: int, timeout: float | None, batc
         f"Reproduce it in a Python of its own, for it may end that too: sequence[{index}]{batch and f', or {batch}'}."
     )
     other = " To go on without such scenes use on_error='replace'"
+    if item is not None:
+        remedy = (
+            f"The item was {item}. To reproduce it call the function with that in a Python of its own, for it may end "
+            "that too."
+        )
+        other = " To go on without such items use on_error='skip'"
     return f"{what}{_stack(death)} {remedy}{other}"
+
+
+def function_text(death: Death, epoch: int, step: int) -> str:
+    """Why a batch is not tried again whose making, by the function given as collate, ended its worker."""
+    what = "took too long and was ended" if death.hung else death.ending
+    return (
+        f"{death.worker} {what} while the function given as collate made the batch of epoch {epoch}, step {step}"
+        f"{death.memory}, as often as max_failures allows.{_stack(death)} Reproduce it in a Python of its own, for it "
+        f"may end that too: kf.load(feed, epoch={epoch}, step={step})"
+    )
 
 
 def respawn_text(death: Death) -> str:

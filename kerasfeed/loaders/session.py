@@ -61,7 +61,7 @@ class Session:
         # Reentrant: the collector may close a dropped loader from inside any of these sections.
         self.lock = threading.RLock()
         self.idle = threading.Condition(self.lock)
-        self.pace = Pace()
+        self.pace = Pace(whole=job.maker is not None)
         self.pool: SlotPool | None = None
         self.failure: BaseException | None = None
         self.closed = False
@@ -81,7 +81,9 @@ class Session:
             undo.callback(self._arena.close)
             self.stacks = Stacks()
             undo.callback(self.stacks.close)
-            self.bulletin.post(Topic.START, Start(tuple(sys.path), job.workers, job.plan.seed, job.plan.length))
+            start = Start(tuple(sys.path), job.workers, job.plan.seed, job.plan.length, job.maker is not None)
+            self.bulletin.post(Topic.START, start)
+            self._post_maker()
             self.post_sequence()
             self.pipes = Pipes()
             undo.pop_all()
@@ -117,6 +119,7 @@ class Session:
             slots_fd=self._arena.fd,
             bulletin_fd=self.bulletin.fd,
             stacks_fd=self.stacks.fd,
+            inherit=self.job.inherit,
         )
         self.workers[number : number + 1] = [handle]
         return handle
@@ -155,7 +158,7 @@ class Session:
         batch: BatchInProgress | None = None
         try:
             slot.view.indices[:rows] = indices
-            batch = BatchInProgress(slot, epoch, step, rows, self.job.policy.on_error)
+            batch = BatchInProgress(slot, epoch, step, rows, self.job.policy.on_error, self.job.filler(epoch, step))
             with self.lock:
                 ranges = self.mender.begin(batch, self.pace.ranges(rows, self.job.workers))
                 self._send([LoadWork(batch, start, stop) for start, stop in ranges])
@@ -225,6 +228,17 @@ class Session:
         """Wait for the work in flight."""
         with self.lock:
             self.idle.wait_for(lambda: not self.work)
+
+    def _post_maker(self) -> None:
+        if self.job.maker is None:
+            return
+        try:
+            self.bulletin.post(Topic.MAKER, self.job.maker)
+        except Exception as error:
+            raise TypeError(
+                f"the function given as collate cannot be sent to worker processes: {error}. Give it no state that "
+                "does not pickle (open files, locks), or use worker_type='thread'"
+            ) from error
 
     def post_sequence(self) -> None:
         """Post the present state of the sequence; tasks sent from now on see it.

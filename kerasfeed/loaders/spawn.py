@@ -52,13 +52,14 @@ main({arguments})
 class _Keeper(threading.Thread):
     """Starts one worker process and waits for its end; see the module's invariant."""
 
-    def __init__(self, number: int, count: int, fds: tuple[int, int, int, int, int]) -> None:
+    def __init__(self, number: int, count: int, fds: tuple[int, int, int, int, int], inherit: tuple[int, ...]) -> None:
         super().__init__(name=f"kerasfeed-keeper-{number}", daemon=True)
         self.ours, self._theirs = socket.socketpair()
         self.started: Future[subprocess.Popen[bytes]] = Future()
         self._number = number
         self._count = count
         self._fds = fds
+        self._inherit = inherit
         self._abandoned = False
 
     def abandon(self) -> None:
@@ -99,13 +100,16 @@ class _Keeper(threading.Thread):
         try:
             arguments = ", ".join(map(str, (self._number, self._count, *fds)))
             command = _COMMAND.format(
-                parent=os.getpid(), descriptors=fds, root=str(Path(kerasfeed.__file__).parents[1]), arguments=arguments
+                parent=os.getpid(),
+                descriptors=(*fds, *self._inherit),
+                root=str(Path(kerasfeed.__file__).parents[1]),
+                arguments=arguments,
             )
             threads = str(max(1, cores() // self._count))
             return subprocess.Popen(
                 [sys.executable, "-P", "-c", command],  # -P: a struct.py in the working directory is not ours
                 stdin=subprocess.DEVNULL,
-                pass_fds=fds,
+                pass_fds=(*fds, *self._inherit),
                 env={**dict.fromkeys(_THREAD_VARIABLES, threads), **os.environ},
             )
         finally:
@@ -113,16 +117,24 @@ class _Keeper(threading.Thread):
 
 
 def start_worker(
-    number: int, count: int, *, task_fd: int, result_fd: int, slots_fd: int, bulletin_fd: int, stacks_fd: int
+    number: int,
+    count: int,
+    *,
+    task_fd: int,
+    result_fd: int,
+    slots_fd: int,
+    bulletin_fd: int,
+    stacks_fd: int,
+    inherit: tuple[int, ...] = (),
 ) -> WorkerHandle:
-    """Start worker `number` of `count`; descriptors are those of its ends.
+    """Start worker `number` of `count`; descriptors are those of its ends, and what else it is to `inherit`.
 
     Raises:
         OSError: The process could not be started.
     """
     if not sys.executable:
         raise OSError("sys.executable is empty, so no worker process can be started; use worker_type='thread'")
-    keeper = _Keeper(number, count, (task_fd, result_fd, slots_fd, bulletin_fd, stacks_fd))
+    keeper = _Keeper(number, count, (task_fd, result_fd, slots_fd, bulletin_fd, stacks_fd), inherit)
     try:
         keeper.start()
         process = keeper.started.result()

@@ -19,7 +19,7 @@ from kerasfeed.loaders.fill import MANY
 from kerasfeed.loaders.handle import WorkerHandle
 from kerasfeed.loaders.infer import Probe
 from kerasfeed.loaders.messages import NOWHERE, Result, Status, Wasteful
-from kerasfeed.loaders.obituary import Death, Deaths, fatal_text, respawn_text, start_text
+from kerasfeed.loaders.obituary import Death, Deaths, fatal_text, function_text, respawn_text, start_text
 from kerasfeed.loaders.work import LoadWork, ProbeWork, Work
 
 if TYPE_CHECKING:
@@ -284,6 +284,8 @@ class Supervisor:
         index = work.index_at(row)
         if index is None:
             if isinstance(work, LoadWork) and row == MANY:  # which of them it was is found out one by one
+                if self._session.job.maker is not None:
+                    return self._judge_function(work, death)
                 return [LoadWork(work.batch, each, each + 1) for each in range(work.start, work.stop)]
             if self._deaths.between(death):
                 self._session.fail(WorkerDiedError(f"worker processes die one after the other: the last, {death}"))
@@ -294,16 +296,31 @@ class Supervisor:
             return [work]
         self._deaths.judged(index)
         epoch, step = (work.batch.epoch, work.batch.step) if isinstance(work, LoadWork) else (None, None)
-        call = "" if step is None else f"kf.load(feed, epoch={epoch}, step={step})"
+        call = "" if step is None or not self._session.job.plan.length else f"kf.load(feed, epoch={epoch}, step={step})"
         kind = SceneTimeoutError if death.hung else WorkerDiedError
-        error = kind(fatal_text(death, index, count, policy.timeout, call))
-        if policy.on_error != "raise":
-            self._faults.fatal[index] = error
+        error = kind(fatal_text(death, index, count, policy.timeout, call, self._item_text(epoch or 0, index)))
+        self._faults.note_fatal(index, epoch or 0, error)
         if isinstance(work, ProbeWork):  # noted where the others are that fail while the spec is inferred
             work.give_up(error)
             return []
         self._faults.note(index, epoch, step, error)
         return self._mend(work, work.start if row == MANY else row, error)
+
+    def _item_text(self, epoch: int, index: int) -> str | None:
+        text = self._session.job.item_text
+        return None if text is None else text(epoch, index)
+
+    def _judge_function(self, work: LoadWork, death: Death) -> list[Work]:
+        """The same where a worker died of the function that makes whole batches."""
+        batch, policy = work.batch, self._session.job.policy
+        name = -1 - batch.serial  # no scene's index
+        count = self._deaths.of_scene(name, death)
+        if count < self._deaths.enough(death, policy.tries_in_time if death.hung else policy.tries):
+            return [work]
+        self._deaths.judged(name)
+        error = (SceneTimeoutError if death.hung else WorkerDiedError)(function_text(death, batch.epoch, batch.step))
+        self._faults.note(None, batch.epoch, batch.step, error)
+        return self._mend(work, None, error)
 
 
 def _name(handle: WorkerHandle) -> str:

@@ -83,7 +83,7 @@ class ThreadSession:
         self.idle = threading.Condition(self.lock)
         # A list is a batch of tasks, queued at once so that Ctrl-C cannot queue a part of it.
         self.tasks: queue.SimpleQueue[list[LoadTask] | LoadTask | _ProbeTask | None] = queue.SimpleQueue()
-        self.pace = Pace()
+        self.pace = Pace(whole=job.maker is not None)
         self.pool: SlotPool | None = None
         self.filler: Filler | None = None
         self.pending: set[BatchInProgress] = set()
@@ -143,7 +143,7 @@ class ThreadSession:
             _fail(task.future, trouble)
             return
         try:
-            spec = probe(self.job.sequence, task.index, self.job.plan.seed)
+            spec = probe(self.job.sequence, task.index, self.job.plan.seed, self.job.maker)
             task.future.set_result(Probe(task.index, spec, time.perf_counter() - started))
         except InvalidStateError:
             pass  # closed meanwhile

@@ -64,7 +64,9 @@ class ThreadLoader(Loader):
         queued, batch = False, None
         try:
             slot.view.indices[: len(indices)] = indices
-            batch = BatchInProgress(slot, epoch, step, len(indices), self._job.policy.on_error)
+            batch = BatchInProgress(
+                slot, epoch, step, len(indices), self._job.policy.on_error, self._job.filler(epoch, step)
+            )
             ranges = session.pace.ranges(len(indices), self._job.workers)
             tasks = [LoadTask(batch, start, stop) for start, stop in ranges]
             future = batch.future  # once queued, the batch belongs to the workers
@@ -94,7 +96,7 @@ class ThreadLoader(Loader):
             with self._inferring:
                 if session.pool is None:
                     self.layout = layout = session.infer()
-                    session.filler = Filler(self._job.sequence, layout, self._job.plan.length)
+                    session.filler = Filler(self._job.sequence, layout, self._job.plan.length, self._job.maker)
                     session.pool = SlotPool(
                         layout, Arena(shared=False), max_memory=self._job.max_memory, in_flight=self._job.look_ahead
                     )

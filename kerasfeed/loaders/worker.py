@@ -40,6 +40,7 @@ class WorkerProcess:
         self._seed = 0
         self._count = 0
         self._sequence: Any = None
+        self._maker: Any = None
         self._version = 0
         self._begun = False
         self._layout: Layout | None = None
@@ -75,6 +76,8 @@ class WorkerProcess:
         assert isinstance(start, Start)
         sys.path[:] = start.sys_path
         self._seed = start.seed
+        if start.has_maker:
+            _, self._maker = self._bulletin.read(Topic.MAKER)
         self._version, self._sequence = self._bulletin.read(Topic.SEQUENCE)
         self._count, self._length = start.count, start.length
         self._begin_worker()
@@ -98,7 +101,7 @@ class WorkerProcess:
                 self._renew(task)
             if task.kind == Kind.PROBE:
                 self._line[1] = task.start
-                payload: Any = probe(self._sequence, task.start, self._seed)
+                payload: Any = probe(self._sequence, task.start, self._seed, self._maker)
             else:
                 payload = self._with_waste(self._load(task) or None)
             self._report(link, Status.DONE, task.number, time.perf_counter() - started, payload)
@@ -122,7 +125,7 @@ class WorkerProcess:
             _, self._layout = self._bulletin.read(Topic.LAYOUT)
             assert isinstance(self._layout, Layout)
         if self._filler is None:
-            self._filler = Filler(self._sequence, self._layout, self._length)
+            self._filler = Filler(self._sequence, self._layout, self._length, self._maker)
         view = self._views.get((task.segment_offset, task.slot_offset))
         if view is None:
             memory = self._segments.get(task.segment_offset)

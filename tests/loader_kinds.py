@@ -1,0 +1,16 @@
+"""The loaders by name, and how tests make them."""
+
+from kerasfeed.loaders import Job
+from kerasfeed.loaders.inline import InlineLoader
+from kerasfeed.loaders.processes import ProcessLoader
+from kerasfeed.loaders.threads import ThreadLoader
+from kerasfeed.order import Shuffled
+from kerasfeed.plan import Plan
+
+LOADERS = {"inline": InlineLoader, "thread": ThreadLoader, "process": ProcessLoader}
+PARALLEL = ["thread", "process"]
+
+
+def new_loader(kind, sequence, batch_size=8, *, workers=2, max_memory=1 << 30, seed=3, look_ahead=4, **plan):
+    job = Job(sequence, Plan(len(sequence), batch_size, Shuffled(), seed, **plan), workers, max_memory, look_ahead)
+    return LOADERS[kind](job)

@@ -1,0 +1,209 @@
+"""Batches that a function of the user's makes: the same from every loader, and what becomes of failures."""
+
+import os
+import threading
+
+import numpy as np
+import pytest
+from scenes_sized import KINDS, Broken, Lengths, bits
+
+import kerasfeed as kf
+from kerasfeed.errors import KerasfeedError, SpecError
+
+LENGTHS = [(7 * index) % 13 for index in range(37)]
+
+
+def graph(scenes):
+    """All points of a batch, which scene each is of, labels, text, and a number."""
+    return {
+        "points": np.concatenate([points for points, _ in scenes]),
+        "scene": np.repeat(np.arange(len(scenes)), [len(points) for points, _ in scenes]),
+        "labels": (np.array([label for _, label in scenes]), f"é{scenes[0][1]}"),
+        "count": len(scenes),
+        "names": np.array([f"scene {label}" for _, label in scenes]),
+    }
+
+
+def labels_of(scenes):
+    return np.array([label for _, label in scenes])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_loader_gives_what_the_function_returns(feed_on, kind):
+    sequence = Lengths(LENGTHS)
+    feed = feed_on(kind, sequence, collate=graph)
+    for epoch in (0, 3):
+        expected = []
+        for step in range(len(feed)):
+            made = graph([sequence[index] for index in feed.plan.indices(epoch, step)])
+            made["names"] = made["names"].astype(object)
+            expected.append(made)
+        assert bits(feed.epoch(epoch)) == bits(expected)
+        assert bits(kf.load(feed, epoch=epoch, step=step) for step in range(len(feed))) == bits(expected)
+    assert feed[4]["count"] == 5
+
+
+def test_the_spec_tells_which_axes_depend_on_the_scenes_and_on_their_number(feed_on):
+    spec = feed_on("inline", Lengths(LENGTHS), collate=graph).element_spec
+    assert spec["points"] == kf.ArraySpec((None, 3), np.dtype("float32"))
+    assert spec["labels"][0].shape == (None,)
+    whole = feed_on("inline", Lengths(LENGTHS), collate=graph, drop_remainder=True).element_spec
+    assert whole["labels"][0].shape == (8,)
+    assert whole["points"].shape == (None, 3)
+
+
+def test_the_function_may_be_a_lambda_or_hold_state_and_return_a_ragged_array(feed_on):
+    offset = np.arange(3, dtype=np.float32)
+
+    def ragged(scenes):
+        splits = np.cumsum([0, *(len(points) for points, _ in scenes)])
+        return kf.RaggedArray(np.concatenate([points + offset for points, _ in scenes]), splits)
+
+    found = list(feed_on("process", Lengths(LENGTHS), collate=ragged, shuffle=False))
+    assert isinstance(found[0], kf.RaggedArray)
+    assert found[0].row_splits.tolist() == np.cumsum([0, *LENGTHS[:8]]).tolist()
+    labels = list(feed_on("process", Lengths(LENGTHS), collate=lambda scenes: labels_of(scenes) + 1, shuffle=False))
+    assert labels[4].tolist() == [33, 34, 35, 36, 37]
+
+
+def test_a_batch_that_is_larger_than_its_slot_is_no_less_right(feed_on):
+    lengths = [3] * 37
+    lengths[5] = 4000  # scenes 0, 9, 18, 27 and 36 are looked at first
+    for kind in KINDS:
+        feed = feed_on(kind, Lengths(lengths), collate=lambda scenes: np.concatenate([p for p, _ in scenes]))
+        sizes = [len(batch) for batch in feed.epoch(0)]
+        assert sum(sizes) == sum(lengths)
+
+
+class Named(Lengths):
+    def __getitem__(self, index):
+        return {"points": super().__getitem__(index)[0], "name": f"scene {index}"}
+
+
+def without_names(scenes):
+    for scene in scenes:
+        scene.pop("name")
+    return np.concatenate([scenes.pop(0)["points"] for _ in range(len(scenes))])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_function_may_take_from_its_scenes(feed_on, kind):
+    feed = feed_on(kind, Named(LENGTHS), collate=without_names)
+    assert feed[0].shape == (sum(LENGTHS[index] for index in feed.plan.indices(0, 0)), 3)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_failed_scene_is_replaced_and_the_batch_is_made_anew(feed_on, kind):
+    sequence = Broken(LENGTHS, (3, 7, 20))
+    feed = feed_on(kind, sequence, collate=labels_of, on_error="replace")
+    reference = feed_on("inline", Lengths(LENGTHS), collate=labels_of)
+    rows = feed_on("inline", sequence, collate="ragged", on_error="replace")
+    for found, whole, stacked in zip(feed.epoch(1), reference.epoch(1), rows.epoch(1), strict=True):
+        assert found.tolist() == stacked[1].tolist()
+        differ = whole != found
+        assert set(whole[differ].tolist()) <= {3, 7, 20}
+        assert not {3, 7, 20} & set(found.tolist())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_failed_scene_is_skipped_and_a_batch_with_none_left_too(feed_on, kind):
+    bad = (3, 4, 5, 20)
+    feed = feed_on(kind, Broken(LENGTHS, bad), 3, collate=labels_of, on_error="skip", shuffle=False, max_failures=9)
+    found = [batch.tolist() for batch in feed]
+    assert [3, 4, 5] not in found
+    assert np.concatenate(found).tolist() == [index for index in range(37) if index not in bad]
+    assert len(found) == 12
+    assert [18, 19] in found
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_the_function_raises_is_the_error_of_its_batch(feed_on, kind):
+    def picky(scenes):
+        if any(label == 7 for _, label in scenes):
+            raise ZeroDivisionError("no 7, please")
+        return labels_of(scenes)
+
+    for on_error in ("raise", "replace"):
+        feed = feed_on(kind, Lengths(LENGTHS), collate=picky, shuffle=False, on_error=on_error)
+        with pytest.raises(ZeroDivisionError, match="no 7, please") as caught:
+            feed.submit(2, 0).result(timeout=30)
+        assert "scenes 0, 1, 2, 3, 4, 5, 6, 7 (collate), epoch 2, step 0" in "\n".join(caught.value.__notes__)
+        assert feed.submit(2, 1).result(timeout=30).tolist() == list(range(8, 16))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_exception_of_a_scene_arrives_as_itself(feed_on, kind):
+    feed = feed_on(kind, Broken(LENGTHS, (7,)), collate=labels_of, shuffle=False)
+    with pytest.raises(ValueError, match="scene 7 is broken") as caught:
+        feed.submit(0, 0).result(timeout=30)
+    assert "scene 7, epoch 0, step 0" in "\n".join(caught.value.__notes__)
+
+
+def test_a_batch_unlike_the_spec_is_refused_in_words_about_the_batch(feed_on):
+    def fickle(scenes):
+        labels = labels_of(scenes)
+        return labels.astype(np.float32) if len(set(labels.tolist())) > 1 else labels
+
+    feed = feed_on("inline", Lengths(LENGTHS), collate=fickle)
+    with pytest.raises(SpecError, match=r"the batch that collate returned: field 'scene': expected int64.*float32"):
+        list(feed)
+    feed = feed_on("inline", Lengths(LENGTHS), collate=lambda scenes: None)
+    with pytest.raises(SpecError, match="holds no field"):
+        list(feed)
+
+
+def test_a_function_that_cannot_be_pickled_is_refused_for_processes(feed_on):
+    lock = threading.Lock()
+
+    def locked(scenes):
+        with lock:
+            return labels_of(scenes)
+
+    with pytest.raises(TypeError, match="the function given as collate cannot be sent to worker processes"):
+        feed_on("process", Lengths(LENGTHS), collate=locked)
+    assert len(list(feed_on("thread", Lengths(LENGTHS), collate=locked))) == 5
+
+
+def test_random_numbers_of_a_scene_are_not_for_the_function(feed_on):
+    class Drawn(Lengths):
+        def together(self, scenes):
+            return labels_of(scenes), np.array([self.rng.random() for _ in scenes])
+
+        def apart(self, scenes):
+            return labels_of(scenes), np.array([self.rng_for(label).random() for _, label in scenes])
+
+    sequence = Drawn(LENGTHS)
+    with pytest.raises(KerasfeedError, match=r"self.rng belongs to one scene.*self.rng_for\(index\)"):
+        feed_on("inline", sequence, collate=sequence.together)[0]
+    drawn = []
+    for kind, batch_size in (("inline", 8), ("thread", 5)):
+        feed = feed_on(kind, sequence, batch_size, collate=sequence.apart)
+        drawn.append({label: number for batch in feed for label, number in zip(*batch, strict=True)})
+    assert drawn[0] == drawn[1]
+
+
+class Deadly(Lengths):
+    """Lengths one of whose scenes, or batches, ends the worker."""
+
+    def collate(self, scenes):
+        if len({label for _, label in scenes} & {7, 8}) == 2:
+            os._exit(3)
+        return labels_of(scenes)
+
+    def __getitem__(self, index):
+        if index == 20:
+            os._exit(4)
+        return super().__getitem__(index)
+
+
+@pytest.mark.filterwarnings("ignore::kerasfeed.FeedWarning")
+def test_a_scene_that_ends_its_worker_is_replaced_and_a_function_that_does_fails_its_batch(feed_on):
+    sequence = Deadly(LENGTHS)
+    feed = feed_on("process", sequence, 8, collate=labels_of, on_error="replace", shuffle=False)
+    assert 20 not in np.concatenate(list(feed)).tolist()
+    assert 20 not in np.concatenate(list(feed.epoch(1))).tolist()  # now it is known beforehand
+    feed = feed_on("process", sequence, 9, collate=sequence.collate, shuffle=False)
+    message = r"exit code 3 while the function given as collate made the batch of epoch 0, step 0.*kf.load"
+    with pytest.raises(kf.WorkerDiedError, match=message):
+        feed.submit(0, 0).result(timeout=60)
+    assert feed.submit(0, 1).result(timeout=60).tolist() == list(range(9, 18))
