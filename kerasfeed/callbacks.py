@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import keras
 
+from kerasfeed.cut import EvenCut
+
 if TYPE_CHECKING:
     from kerasfeed.feed import Feed
 
@@ -77,8 +79,7 @@ class InputMonitor(keras.callbacks.Callback):  # type: ignore[misc]
     `logs` gain `scenes_per_second` and `input_wait_share`, so that the progress bar and `History` show them;
     put this callback before those that should see the two, such as `CSVLogger`. Works with `fit(feed)` on
     every backend, and with `fit(feed.to_tf_dataset())` as long as nothing after it (`batch`, `filter`,
-    `shuffle`) changes which batch is which. With `steps_per_epoch` below the feed's length, TensorFlow carries
-    batches from one epoch into the next, and waits are underestimated.
+    `shuffle`) changes which batch is which.
 
     A batch counts as waited for from the moment at which the step before it was computed and Keras asked for
     the batch, until it was loaded. With several steps an execution on a backend that computes in the background
@@ -154,7 +155,8 @@ class InputMonitor(keras.callbacks.Callback):  # type: ignore[misc]
         over = time.perf_counter() if self._over is None else self._over
         with self._lock:
             before, self._pending = self._pending, None
-            self._settle(before, over)
+            if self.feed.plan.length or (before and self.feed.request_log.finished(before[1]) is not None):
+                self._settle(before, over)  # else the stream has ended, and there was no such step
         timing = EpochTiming(epoch, self._steps, self._scenes(self._steps), over - self._began, self._wait)
         self.epochs.append(timing)
         if logs is not None:
@@ -188,7 +190,10 @@ class InputMonitor(keras.callbacks.Callback):  # type: ignore[misc]
         plan = self.feed.plan
         if plan.batch_size is None:
             return steps
+        if not plan.length:  # a stream, whose last batch may be short
+            return steps * plan.rows
+        if not isinstance(plan.cut, EvenCut):  # short batches stand anywhere, of any size
+            return round(steps * plan.cut.kept / (plan.cut.steps * plan.shard_count))
         epochs, rest = divmod(steps, plan.steps)
-        last = len(plan.indices(0, plan.steps - 1))
         # Keras shuffles steps: which ones an unfinished epoch left out is unknown, most likely full batches.
-        return epochs * ((plan.steps - 1) * plan.rows + last) + rest * plan.rows
+        return epochs * plan.scenes_an_epoch + rest * plan.rows

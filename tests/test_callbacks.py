@@ -213,3 +213,16 @@ def test_training_on_the_tf_dataset_is_timed_too():
         model.fit(feed.to_tf_dataset(), epochs=2, shuffle=False, callbacks=[monitor], verbose=0)
     assert [(timing.steps, timing.scenes) for timing in monitor.epochs] == [(11, 66), (11, 66)]
     assert all(0 <= timing.input_wait_share <= 1 for timing in monitor.epochs)
+
+
+def test_the_batches_of_a_stream_count_as_full_ones():
+    def scenes():
+        for index in range(24):
+            yield np.full(1, index, np.float32), np.full(1, index, np.float32)
+
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    with kf.StreamFeed(scenes, batch_size=6, workers=0) as feed:
+        monitor = InputMonitor(feed)
+        model.fit(feed, epochs=2, verbose=0, callbacks=[monitor])
+    assert [(epoch.epoch, epoch.steps, epoch.scenes) for epoch in monitor.epochs] == [(0, 4, 24), (1, 4, 24)]

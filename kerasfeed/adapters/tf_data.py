@@ -1,7 +1,7 @@
 """A feed as a `tf.data.Dataset`. The only file that knows TensorFlow.
 
-Invariant: the graph holds integers until the last map: key of the feed, epoch and step go in, a whole batch comes out
-of one `tf.numpy_function`, which aliases the slot's memory. That call only waits; concurrency is the loader's own.
+Invariant: the graph holds integers until the last map: key of the feed and number of a batch go in, a whole batch comes
+out of one `tf.numpy_function`, which aliases the slot's memory. That call only waits; concurrency is the loader's own.
 TensorFlow runs no more such calls at once than its pool has threads (by default the core count, whatever
 num_parallel_calls says), so the dataset brings a pool with room for all waiting calls and for the rest of the user's
 graph.
@@ -16,14 +16,17 @@ import sys
 import time
 import weakref
 from collections.abc import Hashable
+from types import FrameType
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import optree
 import tensorflow as tf
 
+from kerasfeed.adapters.consumption import Consumption
 from kerasfeed.adapters.raised import Raised, watch_trainer
 from kerasfeed.errors import FeedClosedError
+from kerasfeed.forms import RaggedArray
 from kerasfeed.loaders.failure import note_causes
 from kerasfeed.machine import cores
 from kerasfeed.spec import ArraySpec, lists_as_tuples
@@ -42,33 +45,33 @@ def to_tf_dataset(feed: "Feed", *, device: str | None, epochs: int, deterministi
     is_spec: Any = lambda leaf: isinstance(leaf, ArraySpec)  # noqa: E731
     paths = optree.tree_paths(structure, is_leaf=is_spec)
     fields, treespec = optree.tree_flatten(structure, is_leaf=is_spec)
-    dtypes = [_tf_dtype(field, path) for field, path in zip(fields, paths, strict=True)]
+    dtypes = [tf_dtype(field, path) for field, path in zip(fields, paths, strict=True)]
     key = next(_keys)
     _feeds[key] = feed
     steps = len(feed)
     ahead = feed.look_ahead  # 1 without workers: then these calls load, and one at a time was asked for
 
-    def claim() -> Any:
-        epoch = tf.numpy_function(_claim, [np.int64(key)], tf.int64)
-        epoch.set_shape(())
-        return epoch
+    def claim(count: int) -> Any:
+        first = tf.numpy_function(_claim, [np.int64(key), np.int64(count)], tf.int64)
+        first.set_shape(())
+        return first
 
-    def place(epoch: Any, position: Any) -> Any:
-        step = position % steps
-        epoch = tf.cond(tf.equal(step, 0), claim, lambda: epoch)
-        return epoch, (epoch, step)
+    def place(count: int, first: Any, position: Any) -> Any:
+        first = tf.cond(tf.equal(position, 0), lambda: claim(count), lambda: first)
+        return first, (first, position)
 
-    def batch_of(epoch: Any, step: Any) -> Any:
-        tensors = tf.numpy_function(_load, [np.int64(key), epoch, step], dtypes)
+    def batch_of(first: Any, position: Any) -> Any:
+        tensors = tf.numpy_function(_load, [np.int64(key), first, position], dtypes)
         if not isinstance(tensors, list):  # executed eagerly, in tf.data's debug mode
             tensors = [tensors]
         for tensor, field in zip(tensors, fields, strict=True):
             tensor.set_shape(field.shape)
-        return lists_as_tuples(optree.tree_unflatten(treespec, tensors))
+        return ragged(lists_as_tuples(optree.tree_unflatten(treespec, tensors)))
 
     def batches(epochs: int) -> Any:
         # A scan keeps the cardinality. (assert_cardinality would fail for ever, not once, after `ignore_errors`.)
-        places = tf.data.Dataset.range(epochs * steps).scan(np.int64(-1), place)
+        count = epochs * steps
+        places = tf.data.Dataset.range(count).scan(np.int64(-1), functools.partial(place, count))
         return places.map(batch_of, num_parallel_calls=ahead, deterministic=deterministic)
 
     if feed.has_epoch_hooks:  # the sequence changes between epochs: none may begin before the last is loaded
@@ -79,13 +82,68 @@ def to_tf_dataset(feed: "Feed", *, device: str | None, epochs: int, deterministi
     options = tf.data.Options()
     options.threading.private_threadpool_size = ahead + max(2, cores())
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
-    dataset = _prefetched(untuned(dataset.with_options(options)), device, fields)
-    _keep_alive(feed, dataset)
+    dataset = prefetched(untuned(dataset.with_options(options)), device, structure)
+    keep_alive(feed, dataset)
     if tf.executing_eagerly():
         raised = _raised[key] = Raised(ahead)
-        dataset.__class__ = _raising(cast(Hashable, type(dataset)))
-        dataset.kerasfeed_raised = raised
+        counting = Counting(feed, epochs * steps, deterministic)
+        make_raising(dataset, raised, counting)
     return dataset
+
+
+class Counting:
+    """Who counts what is consumed of a feed's dataset.
+
+    Args:
+        feed: The feed.
+        batches: How many one iteration of the dataset has. A copy to a device does not know its cardinality.
+        counted: Whether batches come in the order of the feed.
+    """
+
+    def __init__(self, feed: "Feed", batches: int, counted: bool) -> None:
+        self._feed = feed
+        self.batches = batches
+        self._counted = counted
+
+    def consumption(self, dataset: Any) -> Any:
+        """What counts for a new iterator."""
+        return Consumption(self._feed, self.batches, self._counted)
+
+    def asked(self, caller: FrameType, batches: int) -> None:
+        """Somebody asks, in the frame `caller`, for the cardinality, which is `batches`."""
+        self._feed.keras_side.asked_by(caller, batches)
+
+
+def make_raising(dataset: Any, raised: Raised, counting: Any) -> None:
+    """Have loops over `dataset`, and Keras, raise what the scenes raised, and `counting` told what is consumed."""
+    dataset.__class__ = _raising(cast(Hashable, type(dataset)))
+    dataset.kerasfeed_raised = raised
+    dataset.kerasfeed_counting = counting
+
+
+def keras_dataset(adapter: Any) -> Any:
+    """The dataset that the Keras adapter of a feed makes: of whatever batches the feed may have, and not tuned.
+
+    By itself Keras takes the shapes of the first two batches for those of all, unless they differ.
+    """
+    dataset = type(adapter).get_tf_dataset(adapter)
+    seen = getattr(adapter, "_output_signature", None)
+    leaves = tf.nest.flatten(seen)
+    known = tf.nest.flatten(lists_as_tuples(adapter.py_dataset.element_spec))
+    loose = [_loosened(leaf, field) for leaf, field in zip(leaves, known, strict=False)]
+    if any(one is not other for one, other in zip(leaves, loose, strict=False)):
+        # Beyond the fields may stand weights that Keras has made of classes.
+        adapter._output_signature = tf.nest.pack_sequence_as(seen, [*loose, *leaves[len(loose) :]])
+        dataset = type(adapter).get_tf_dataset(adapter)
+    return untuned(dataset)
+
+
+def _loosened(seen: Any, field: Any) -> Any:
+    """The `tf.TensorSpec` without the sizes that `field`, an `ArraySpec`, leaves open."""
+    if not isinstance(seen, tf.TensorSpec) or not isinstance(field, ArraySpec) or seen.shape.rank != len(field.shape):
+        return seen
+    shape = [None if wanted is None else size for size, wanted in zip(seen.shape, field.shape, strict=True)]
+    return seen if shape == seen.shape.as_list() else tf.TensorSpec(shape, seen.dtype, seen.name)
 
 
 def untuned(dataset: Any) -> Any:
@@ -114,11 +172,15 @@ def _raising(base: Any) -> Any:
             if tf.executing_eagerly() and type(iterator).__name__ == "OwnedIterator":
                 iterator.__class__ = _raising_iterator(cast(Hashable, type(iterator)))
                 iterator.kerasfeed_raised = self.kerasfeed_raised
+                iterator.kerasfeed_consumption = self.kerasfeed_counting.consumption(self)
             return iterator
 
         def cardinality(self) -> Any:
             watch_trainer(sys._getframe(1), self.kerasfeed_raised)
-            return super().cardinality()
+            known = self.kerasfeed_counting.batches
+            cardinality = super().cardinality() if known is None else tf.constant(known, tf.int64)
+            self.kerasfeed_counting.asked(sys._getframe(1), int(cardinality))
+            return cardinality
 
     FeedDataset.__name__ = FeedDataset.__qualname__ = base.__name__
     return FeedDataset
@@ -130,8 +192,12 @@ def _raising_iterator(base: Any) -> Any:
 
     class FeedIterator(base):  # type: ignore[misc]
         def __next__(self) -> Any:
+            if not self.kerasfeed_consumption.begin():
+                raise StopIteration
             try:
-                return super().__next__()
+                batch = super().__next__()
+                self.kerasfeed_consumption.end()
+                return batch
             except tf.errors.OpError as error:
                 original = self.kerasfeed_raised.original(error)
                 if original is None:
@@ -142,7 +208,8 @@ def _raising_iterator(base: Any) -> Any:
     return FeedIterator
 
 
-def _keep_alive(feed: "Feed", dataset: Any) -> None:
+def keep_alive(feed: Any, dataset: Any) -> None:
+    """Have `dataset`, or the graph that it was built in, hold `feed`."""
     # What is made of a dataset refers to it, iterators included. In a graph the dataset object is a passing thing.
     owner = dataset if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
     owner.kerasfeed_feeds = (*getattr(owner, "kerasfeed_feeds", ()), feed)
@@ -157,29 +224,31 @@ def _feed_of(key: Any) -> "Feed":
         ) from None
 
 
-def _claim(key: Any) -> Any:
-    return np.int64(_feed_of(key).begin_epoch())
+def _claim(key: Any, count: Any) -> Any:
+    return np.int64(_feed_of(key).keras_side.claim(int(count)))
 
 
-def _load(key: Any, epoch: Any, step: Any) -> list[Any]:
+def _load(key: Any, first: Any, position: Any) -> list[Any]:
     feed = _feed_of(key)
-    request = feed.request_log.begin(int(step))
+    request = feed.request_log.begin(int(position))
     try:
-        batch = feed.submit(int(epoch), int(step)).result()
+        batch = feed.submit(*feed.keras_side.clock.place(int(first) + int(position))).result()
     except BaseException as error:  # noqa: BLE001 - TensorFlow takes some (StopIteration) for the end of the data
         note_causes(error)  # Keras raises it `from None`
         # In a graph nobody can ask for it again, and its text says all.
         raise _raised.get(int(key), Raised()).carrier(error) from None
-    leaves = [_plain(leaf) for leaf in optree.tree_leaves(batch)]
+    leaves = [plain(leaf) for leaf in optree.tree_leaves(batch)]
     feed.request_log.finish(request, time.perf_counter())
     return leaves
 
 
-def _plain(leaf: Any) -> Any:
+def plain(leaf: Any) -> Any:
+    """`leaf` as TensorFlow takes it."""
     return np.asarray(leaf, dtype=object) if isinstance(leaf, str | bytes) else leaf
 
 
-def _tf_dtype(field: ArraySpec, path: tuple[Any, ...]) -> Any:
+def tf_dtype(field: ArraySpec, path: tuple[Any, ...]) -> Any:
+    """TensorFlow's dtype of the field at `path`."""
     if field.is_text:
         return tf.string
     try:
@@ -191,16 +260,31 @@ def _tf_dtype(field: ArraySpec, path: tuple[Any, ...]) -> Any:
         ) from None
 
 
-def _prefetched(dataset: Any, device: str | None, fields: list[ArraySpec]) -> Any:
+def ragged(batch: Any) -> Any:
+    """The batch with a `tf.RaggedTensor` for every `RaggedArray`."""
+    return optree.tree_map(
+        lambda leaf: tf.RaggedTensor.from_row_splits(*leaf, validate=False) if isinstance(leaf, RaggedArray) else leaf,
+        batch,
+        is_leaf=lambda leaf: isinstance(leaf, RaggedArray),
+    )
+
+
+def prefetched(dataset: Any, device: str | None, structure: Any) -> Any:
+    """`dataset` with its batches prefetched to `device`; None is the first GPU, if there is one, or the host."""
     if device is None:
         gpus = tf.config.list_logical_devices("GPU")
-        placed_elsewhere = tf.distribute.has_strategy() or any(field.is_text for field in fields)
+        placed_elsewhere = tf.distribute.has_strategy() or _has_no_place_on_a_device(structure)
         if gpus and not placed_elsewhere and tf.executing_eagerly():
             device = gpus[0].name
     if device is None or _is_host(device):
         return dataset.prefetch(2)
     # Not prefetch_to_device, which nothing may follow: users map, take and zip what they get.
     return dataset.apply(tf.data.experimental.copy_to_device(device)).prefetch(2)
+
+
+def _has_no_place_on_a_device(structure: Any) -> bool:
+    leaves = optree.tree_leaves(structure, is_leaf=lambda leaf: isinstance(leaf, RaggedArray))
+    return any(isinstance(leaf, RaggedArray) or leaf.is_text for leaf in leaves)
 
 
 def _is_host(device: str) -> bool:

@@ -1,0 +1,123 @@
+"""A stream as a `tf.data.Dataset`.
+
+Invariant: batches go to TensorFlow one by one, in their order, over memory that it aliases. The functions that
+TensorFlow keeps until the process ends hold the feed by its key and not itself; the dataset holds the feed.
+"""
+
+import itertools
+import sys
+import weakref
+from collections.abc import Iterator
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import optree
+import tensorflow as tf
+
+from kerasfeed.adapters.raised import Raised
+from kerasfeed.adapters.tf_data import keep_alive, make_raising, plain, prefetched, ragged, tf_dtype, untuned
+from kerasfeed.errors import FeedClosedError
+from kerasfeed.loaders.failure import note_causes
+from kerasfeed.spec import ArraySpec, lists_as_tuples
+from kerasfeed.streams.repetition import EndOfRepetition
+
+if TYPE_CHECKING:
+    from kerasfeed.batch_stream import BatchStream
+
+_feeds: "weakref.WeakValueDictionary[int, BatchStream]" = weakref.WeakValueDictionary()
+_raised: "weakref.WeakValueDictionary[int, Raised]" = weakref.WeakValueDictionary()
+_keys = itertools.count()
+
+
+def to_tf_dataset(feed: "BatchStream", *, device: str | None) -> Any:
+    """See `kerasfeed.StreamFeed.to_tf_dataset`."""
+    structure = feed.element_spec
+    specs, treespec = _tensor_specs(structure)
+    key = next(_keys)
+    _feeds[key] = feed
+    tensors = tf.data.Dataset.from_generator(_Batches(key), output_signature=tuple(specs))
+    dataset = tensors.map(lambda *leaves: ragged(lists_as_tuples(optree.tree_unflatten(treespec, leaves))))
+    dataset = prefetched(untuned(_not_divided(dataset)), device, structure)
+    keep_alive(feed, dataset)
+    if tf.executing_eagerly():
+        raised = _raised[key] = Raised()
+        make_raising(dataset, raised, _NotCounted())
+    return dataset
+
+
+class _NotCounted:
+    """In place of `kerasfeed.adapters.tf_data.Counting`."""
+
+    batches = None
+
+    def consumption(self, dataset: Any) -> "_NotCounted":
+        return self
+
+    def asked(self, caller: FrameType, batches: int) -> None:
+        pass
+
+    def begin(self) -> bool:
+        return True
+
+    def end(self) -> None:
+        pass
+
+
+class _Batches:
+    """The generator function of one dataset."""
+
+    def __init__(self, key: int) -> None:
+        self._key = key
+
+    def __call__(self) -> Iterator[tuple[Any, ...]]:
+        feed = _feeds.get(self._key)
+        if feed is None:
+            raise FeedClosedError(
+                "the feed of this dataset is gone: keep a reference to it, or to the dataset, while that is iterated"
+            )
+        repetition = feed.begin_loop()
+        used = False
+        try:
+            while True:
+                batch = repetition.take()
+                if batch is None:
+                    continue
+                feed.tell()
+                used = True
+                yield tuple(plain(leaf) for leaf in optree.tree_leaves(batch))
+                del batch
+        except EndOfRepetition:
+            return
+        except GeneratorExit:
+            feed.keep_repetition(repetition, chained=False, untouched=not used)
+            raise
+        except BaseException as error:  # noqa: BLE001 - of which TensorFlow keeps the text alone
+            feed.keep_repetition(repetition, chained=False, untouched=False)  # as a loop that an error has ended
+            note_causes(error)
+            raise _raised.get(self._key, Raised()).carrier(error) from None
+
+
+def keras_dataset(adapter: Any) -> Any:
+    """The dataset that the Keras adapter of a stream makes: of whatever batches the stream may have, and not tuned."""
+    specs, treespec = _tensor_specs(adapter.py_dataset.element_spec)
+    signature = lists_as_tuples(optree.tree_unflatten(treespec, specs))
+    if not isinstance(signature, tuple | dict):
+        signature = (signature,)
+    if adapter.class_weight is not None and isinstance(signature, tuple) and len(signature) == 2:
+        signature = (*signature, tf.TensorSpec([None], sys.modules["keras"].config.floatx()))
+    dataset = tf.data.Dataset.from_generator(adapter._get_iterator, output_signature=signature)
+    return untuned(_not_divided(dataset)).prefetch(1)
+
+
+def _tensor_specs(structure: Any) -> tuple[list[Any], Any]:
+    is_spec: Any = lambda leaf: isinstance(leaf, ArraySpec)  # noqa: E731
+    paths = optree.tree_paths(structure, is_leaf=is_spec)
+    fields, treespec = optree.tree_flatten(structure, is_leaf=is_spec)
+    found = [tf.TensorSpec(field.shape, tf_dtype(field, path)) for field, path in zip(fields, paths, strict=True)]
+    return found, treespec
+
+
+def _not_divided(dataset: Any) -> Any:
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    return dataset.with_options(options)

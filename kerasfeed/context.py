@@ -1,0 +1,145 @@
+"""What a scene may know of the place where it is loaded.
+
+Invariant: the context of a scene is (seed, epoch, index, worker), kept per thread and set by whoever loads the scene.
+Randomness is a function of the first three alone, so it does not matter which worker loads a scene, or when. The index
+is that of the sequence that the feed was given: a sequence inside a view draws the numbers of its place in the feed.
+"""
+
+from __future__ import annotations  # so that annotations do not load numpy.random: 15 ms of a worker's start
+
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+
+from kerasfeed.errors import KerasfeedError
+
+_RNG_STREAM = 1  # orders draw from stream 0 of the same seed
+
+
+@dataclass(frozen=True)
+class Worker:
+    """Who calls `on_worker_begin`.
+
+    Attributes:
+        index: Number of this worker, in [0, count).
+        count: Number of workers of the feed, at least 1.
+        worker_type: "inline", "thread" or "process".
+    """
+
+    index: int
+    count: int
+    worker_type: str
+
+
+class SceneContext:
+    """Place of the scene being loaded: seed, epoch and index; one object a thread, moved from scene to scene."""
+
+    __slots__ = ("_places", "_rng", "epoch", "index", "seed")
+
+    def __init__(self, seed: int, epoch: int) -> None:
+        self.seed = seed
+        self.epoch = epoch
+        self.index: int | None = None
+        self._rng: np.random.Generator | None = None
+        self._places: dict[int, int] | None = None  # index inside a view -> index of the feed, while many are read
+
+    def move_to(self, index: int | None) -> None:
+        """Enter the scene `index`; None while many scenes are read at once."""
+        self.index = index
+        self._rng = None
+
+    @property
+    def rng(self) -> np.random.Generator:
+        """The scene's generator, made when first asked for (15 us)."""
+        if self._rng is None:
+            if self.index is None:
+                raise KerasfeedError(
+                    "self.rng belongs to one scene and get_batch reads many: use self.rng_for(index) for each index"
+                )
+            self._rng = scene_rng(self.seed, self.epoch, self.index)
+        return self._rng
+
+    def rng_for(self, index: int) -> np.random.Generator:
+        """The generator of the scene that the sequence being read knows as `index`."""
+        place = index if self._places is None else self._places.get(index, index)
+        return scene_rng(self.seed, self.epoch, place)
+
+    def restart_rng(self, following: np.random.Generator | None = None) -> np.random.Generator | None:
+        """Let `rng` begin again, or go on with `following`; returns the generator in use so far, if any."""
+        previous = self._rng
+        self._rng = following
+        return previous
+
+    @contextmanager
+    def inside(self, outer: Iterable[int], inner: Iterable[int]) -> Iterator[None]:
+        """While a view reads the scenes `inner` of the sequence in it, which are its own scenes `outer`, in order."""
+        previous = self._places
+        known = previous or {}
+        self._places = {within: known.get(place, place) for within, place in zip(inner, outer, strict=True)}
+        try:
+            yield
+        finally:
+            self._places = previous
+
+
+class UnrandomContext(SceneContext):
+    """The context of a scene that must be the same in every epoch."""
+
+    __slots__ = ("_refusal",)
+
+    def __init__(self, refusal: str) -> None:
+        """`refusal` is the message for a scene that asks for random numbers."""
+        super().__init__(0, 0)
+        self._refusal = refusal
+
+    @property
+    def rng(self) -> np.random.Generator:
+        """Not to be had.
+
+        Raises:
+            KerasfeedError: Always.
+        """
+        raise KerasfeedError(self._refusal)
+
+    def rng_for(self, index: int) -> np.random.Generator:
+        """Not to be had; see `rng`."""
+        return self.rng
+
+
+class _Current(threading.local):
+    context: SceneContext | None = None
+    unseeded: np.random.Generator | None = None
+
+
+_current = _Current()
+
+
+def scene_rng(seed: int, epoch: int, index: int) -> np.random.Generator:
+    """The generator of one scene, a function of its arguments alone (NumPy's SeedSequence and PCG64)."""
+    source = np.random.SeedSequence(entropy=seed, spawn_key=(_RNG_STREAM, epoch, index))
+    return np.random.Generator(np.random.PCG64(source))
+
+
+def current_context() -> SceneContext | None:
+    """This thread's context; None outside a feed."""
+    return _current.context
+
+
+def enter_context(context: SceneContext | None) -> SceneContext | None:
+    """Make `context` this thread's; returns the one it replaces, to be put back."""
+    previous = _current.context
+    _current.context = context
+    return previous
+
+
+def current_rng() -> np.random.Generator:
+    """The generator of the scene that this thread is loading; outside a feed an unseeded one of this thread."""
+    context = _current.context
+    if context is not None:
+        return context.rng
+    if _current.unseeded is None:
+        _current.unseeded = np.random.default_rng()
+    return _current.unseeded

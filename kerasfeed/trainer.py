@@ -1,0 +1,204 @@
+"""Keras's trainers, looked at from within, and their adapters, made to serve a feed better.
+
+Invariant: nothing is changed that Keras is not running on this feed, and where the installed Keras lacks what is looked
+for here, `feed[step]` still gives the right batches.
+"""
+
+import sys
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from types import FrameType
+from typing import Any
+
+from kerasfeed.adapters.raised import Raised, watch_trainer
+from kerasfeed.loaders.failure import note_causes
+
+
+@dataclass(frozen=True)
+class TrainerPosition:
+    """Where Keras's trainer stands in the calling thread.
+
+    Attributes:
+        method: "fit", "evaluate" or "predict".
+        epoch: The epoch `fit` is in; None before its first.
+        initial_epoch: The epoch `fit` begins with.
+        epochs: The epoch `fit` ends before; 0 where it is not known.
+        steps_per_epoch: The argument of `fit`.
+        iterator: Keras's iterator of the data; None while it is being made.
+        begin_step: First step of the execution that runs, or ran last.
+        end_step: Last step of it.
+        hook: Name of the hook of callbacks that is being called; None outside callbacks.
+        callbacks: The callbacks of which one is being called, in their order; None outside.
+    """
+
+    method: str
+    epoch: int | None
+    initial_epoch: int
+    epochs: int
+    steps_per_epoch: int | None
+    iterator: Any
+    begin_step: int
+    end_step: int
+    hook: str | None
+    callbacks: Sequence[Any] | None
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the `fit` that runs plans an epoch after this one."""
+        return self.method == "fit" and self.epoch is not None and self.epoch + 1 < self.epochs
+
+    def trained(self, numbers: range) -> int:
+        """Number of the batch after the last one that `fit` has trained on, of an epoch's `numbers`."""
+        if self.epoch is None or self.hook in ("on_train_begin", "on_epoch_begin"):
+            return numbers.start
+        within = self.hook in (None, "on_train_batch_begin", "on_batch_begin")
+        return min(numbers.start + (self.begin_step if within else self.end_step + 1), numbers.stop)
+
+
+def trainer_position(method: str | None = None) -> TrainerPosition | None:
+    """Position of the innermost Keras trainer method that is running in this thread; None outside Keras.
+
+    Read from the method's own local variables, because no hook and no attribute of the model tells it to a
+    `PyDataset`: on TensorFlow the hooks come as end, begin, ..., end; on JAX as begin, end, begin, ..., end.
+
+    Args:
+        method: Only a method of this name.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    hook = callbacks = None
+    while frame is not None:
+        name, module = frame.f_code.co_name, str(frame.f_globals.get("__name__", ""))
+        if name in ("fit", "evaluate", "predict") and module.startswith("keras."):
+            variables = frame.f_locals
+            position = TrainerPosition(
+                name, variables.get("epoch"), variables.get("initial_epoch") or 0, variables.get("epochs") or 0,
+                variables.get("steps_per_epoch"), variables.get("epoch_iterator"), variables.get("begin_step") or 0,
+                variables.get("end_step") or 0, hook, callbacks,
+            )  # fmt: skip
+            known = name != "fit" or "initial_epoch" in variables
+            if isinstance(variables, dict):
+                # Before Python 3.13 the frame keeps this copy, and with it the last epoch's iterator. Dropped only
+                # at the next look, holding the GIL, a TensorFlow iterator stops training for 1 s.
+                variables.clear()
+            if known and method in (None, name):
+                return position
+            hook = hook or f"on_{name}"
+        elif name.lstrip("_").startswith("on_") and module.endswith(".callback_list"):
+            hook, callbacks = name.lstrip("_"), getattr(self_of(frame), "callbacks", None)
+        frame = frame.f_back
+    return None
+
+
+def self_of(frame: FrameType | None) -> Any:
+    """The object whose method runs in `frame`; None where there is none."""
+    if frame is None:
+        return None
+    variables = frame.f_locals
+    found = variables.get("self")
+    if isinstance(variables, dict):
+        variables.clear()  # before Python 3.13 the frame keeps this copy
+    return found
+
+
+def cut_iterator(iterator: Any, count: int, *, ends_there: bool) -> None:
+    """Have Keras's iterator of a `fit` make a new iterator of the data for the epoch that begins, of `count` batches.
+
+    Args:
+        iterator: Keras's.
+        count: Batches of the epoch.
+        ends_there: Whether the data end after `count` batches by themselves.
+    """
+    iterator.steps_per_epoch = None
+    iterator._num_batches = count
+    vars(iterator).pop("_get_iterator", None)
+    if not ends_there:
+        iterator._get_iterator = partial(_first_of, weakref.ref(iterator), count)
+
+
+def _first_of(reference: Callable[[], Any], count: int) -> Any:
+    iterator = reference()
+    assert iterator is not None  # it is the one that asks
+    found = type(iterator)._get_iterator(iterator)
+    if hasattr(found, "take"):  # a dataset
+        return found.take(count)
+    return islice(found, count) if isinstance(found, Iterator) else found
+
+
+def tame(feed: Any, side: Any, caller: FrameType, *, in_fit: bool, ordered: bool) -> None:
+    """Make the Keras adapter whose frame `caller` is serve `feed` better than it would by itself.
+
+    It refers to the feed weakly. On TensorFlow an adapter lives until the process ends (`from_generator` registers
+    a function that holds it), and every feed that was trained on, with its workers, would live as long. While Keras
+    runs, its own argument `x` holds the feed.
+
+    It asks for batches by their numbers in the feed's stream, which look ahead of Keras by themselves.
+
+    What the sequence raises comes out of the trainer as itself, on TensorFlow too, with the text of its causes in a
+    note, because Keras raises it `from None`.
+
+    Its `tf.data` pipeline does not tune itself: there is nothing to tune, and at the end of an epoch the thread
+    that tunes is waited for with the GIL held, in every other epoch for 0.2 s and now and then for seconds.
+    """
+    if caller.f_code.co_name != "num_batches":
+        return
+    adapter = self_of(caller)
+    if adapter is None or type(adapter).__name__ != "PyDatasetAdapter":
+        return
+    if adapter.py_dataset is feed and adapter.enqueuer is None:
+        raised = Raised()
+        returns = watch_trainer(caller, raised)
+        adapter.py_dataset = weakref.proxy(feed)
+        adapter.get_tf_dataset = partial(_untuned_dataset, weakref.ref(adapter))
+        # Weakly: an adapter may live as long as the process, and an exception holds all that its frames hold.
+        known = weakref.ref(raised) if returns else None
+        adapter._get_iterator = partial(_batches, weakref.ref(adapter), weakref.ref(side), known, in_fit)
+        if ordered:
+            adapter.shuffle = False
+
+
+def _untuned_dataset(reference: Callable[[], Any]) -> Any:
+    from kerasfeed.adapters.tf_data import keras_dataset  # Keras asks on TensorFlow alone
+
+    adapter = reference()
+    assert adapter is not None  # it is the one that asks
+    try:
+        return keras_dataset(adapter)
+    except Exception as error:
+        note_causes(error)  # of a scene of the first batches, which are read here
+        raise
+
+
+def _batches(
+    reference: Callable[[], Any],
+    side: Callable[[], Any],
+    raised: Callable[[], Raised | None] | None,
+    in_fit: bool,
+) -> Iterator[Any]:
+    adapter, served = reference(), side()
+    assert adapter is not None
+    assert served is not None
+    numbers = served.numbers(in_fit)
+    shuffled = adapter.shuffle
+    number = numbers.start
+    try:
+        for number in numbers:
+            batch = served.take(adapter, number, numbers, shuffled, in_fit)
+            del served  # while it waits it holds no feed: TensorFlow may keep it
+            yield adapter._standardize_batch(batch)
+            del batch
+            served = side()
+            assert served is not None
+    except GeneratorExit:  # abandoned, if not at the very end
+        served = side()
+        if served is not None and number + 1 < numbers.stop:
+            served.windows.leave(adapter, number + 1)
+        raise
+    except BaseException as error:
+        note_causes(error)
+        known = None if raised is None else raised()
+        if known is None:
+            raise
+        raise known.carrier(error) from None

@@ -1,0 +1,309 @@
+"""`FeedCheckpoint`: a training that was killed anywhere ends as if it had not been; on every backend.
+
+A kill is an exception here, after which only what is on the disk is used; `test_resume_kill.py` kills for real.
+"""
+
+import json
+import os
+import warnings
+from pathlib import Path
+
+import keras
+import pytest
+from keras_fits import (
+    BACKEND,
+    MARKS,
+)
+from resumable import chain_of, make_feed, make_model, result_of, stream, undisturbed
+
+import kerasfeed as kf
+from kerasfeed.training_records import TrainingRecords
+
+pytestmark = MARKS
+
+
+# Each backend tries other moments; all of them with a stride of 1.
+STRIDE = int(os.environ.get("KERASFEED_STRIDE", "7"))
+OFFSET = ["tensorflow", "jax", "torch"].index(BACKEND)
+
+
+class Killed(BaseException):
+    """The process is no more."""
+
+
+class Moments:
+    """The moments of a run at which its process may be killed; it is at one of them, if that is given."""
+
+    def __init__(self):
+        self.begin()
+
+    def begin(self, kill_at=None):
+        self.count = 0
+        self.kill_at = kill_at
+
+    def note(self, *_, **__):
+        self.count += 1
+        if self.count - 1 == self.kill_at:
+            raise Killed
+
+    def callback(self):
+        hooks = ("on_epoch_begin", "on_epoch_end", "on_train_batch_begin", "on_train_batch_end")
+        return keras.callbacks.LambdaCallback(**dict.fromkeys(hooks, self.note))
+
+
+@pytest.fixture
+def moments(monkeypatch):
+    """The moments of the run that is on; those around the saving of model and record among them."""
+    moments = Moments()
+
+    def around(owner, name):
+        original = getattr(owner, name)
+
+        def watched(*arguments, **named):
+            moments.note()
+            original(*arguments, **named)
+            moments.note()
+
+        monkeypatch.setattr(owner, name, watched)
+
+    around(keras.Model, "save_weights")  # the metadata are written after it
+    around(TrainingRecords, "write")
+    return moments
+
+
+def whole(folder, moments, **options):
+    """Run the script to its end, undisturbed."""
+    moments.begin()
+    return train(folder, moments, **options)
+
+
+def killed(folder, moments, kill_at, **options):
+    """Run the script until it is killed."""
+    moments.begin(kill_at)
+    with pytest.raises(Killed):
+        train(folder, moments, **options)
+
+
+def train(
+    folder, moments=None, *, save_freq=2, ours_first=False, dataset=None, model=None, feed=None, double=True, **fit
+):
+    """Run the script of a user once, from its beginning; returns what the model was trained on."""
+    keras.utils.clear_session()
+    model = make_model(**(model or {}))
+    with make_feed(**(feed or {})) as fed:
+        backup = keras.callbacks.BackupAndRestore(folder / "backup", save_freq=save_freq, double_checkpoint=double)
+        ours = kf.FeedCheckpoint(fed, folder / "feed.json")
+        callbacks = [ours, backup] if ours_first else [backup, ours]
+        if moments is not None:
+            callbacks = [moments.callback(), *callbacks, moments.callback()]
+        data = fed if dataset is None else dataset(fed)
+        fit = {"epochs": 2, "shuffle": False, **fit}
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "the model is where training began", kf.FeedWarning)
+            model.fit(data, callbacks=callbacks, verbose=0, **fit)
+    assert not (folder / "feed.json").exists()
+    assert model._initial_epoch is None or moments is None or moments.kill_at is None
+    return result_of(model)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("ours_first", {"jax": [False], "torch": [True]}.get(BACKEND, [False, True]))
+def test_killed_at_any_moment_and_once_more_a_training_sees_the_batches_of_an_undisturbed_one(
+    ours_first, tmp_path, moments
+):
+    eager = {"model": {"run_eagerly": True}, "ours_first": ours_first, "save_freq": 3}
+    assert whole(tmp_path / "whole", moments, **eager) == undisturbed(8)
+    count = moments.count
+    assert count > 40
+    for kill_at in range((OFFSET + 3 * ours_first) % STRIDE, count, STRIDE):
+        folder = tmp_path / str(kill_at)
+        killed(folder, moments, kill_at, **eager)
+        killed(folder, moments, kill_at % 11, **eager)
+        assert whole(folder, moments, **eager) == undisturbed(8), f"killed at moment {kill_at}"
+
+
+@pytest.mark.parametrize("double", [False, True])
+@pytest.mark.parametrize("part", ["weights", "metadata"])
+@pytest.mark.parametrize("kill_at", [0, 2])
+def test_killed_within_the_writing_of_a_backup_a_training_goes_on(kill_at, part, double, tmp_path, monkeypatch):
+    written = []
+    save_weights = keras.Model.save_weights
+
+    def killed_within(model, filepath, *arguments, **named):
+        save_weights(model, filepath, *arguments, **named)
+        written.append(filepath)
+        if len(written) - 1 == kill_at:
+            if part == "weights":
+                os.truncate(filepath, Path(filepath).stat().st_size // 2)
+            else:  # it is written next
+                Path(str(filepath).replace("latest.weights.h5", "training_metadata.json")).write_text('{"epo')
+            raise Killed
+
+    monkeypatch.setattr(keras.Model, "save_weights", killed_within)
+    eager = {"save_freq": 1, "double": double, "model": {"run_eagerly": True}}
+    with pytest.raises(Killed):
+        train(tmp_path, **eager)
+    monkeypatch.undo()
+    assert train(tmp_path, **eager) == undisturbed(8)
+
+
+def mapped(feed):
+    return feed.to_tf_dataset().map(lambda x, y: (x + 0, y))
+
+
+WAYS = {
+    "every epoch": {"save_freq": "epoch"},
+    "every batch": {"save_freq": 1},
+    "steps below the feed's": {"steps_per_epoch": 3, "epochs": 3, "count": 9},
+    "steps above the feed's": {"steps_per_epoch": 7, "count": 14},
+    "threads": {"feed": {"workers": 2, "worker_type": "thread"}},
+    "initial epoch": {"initial_epoch": 3, "epochs": 5, "first": 12},
+    "dataset": {"dataset": lambda feed: feed.to_tf_dataset()},
+    "dataset of two epochs": {"dataset": lambda feed: feed.to_tf_dataset(epochs=2), "count": 16},
+    "mapped dataset": {"dataset": mapped},
+    "mapped endless dataset": {"dataset": lambda feed: mapped(feed).repeat(), "steps_per_epoch": 3, "count": 6},
+    "dataset, steps below the feed's": {"dataset": lambda feed: feed.to_tf_dataset(), "steps_per_epoch": 3, "count": 6},
+    "executions": {"model": {"steps_per_execution": 2}, "feed": {"length": 40}, "count": 14, "save_freq": 4},
+    "executions of a dataset": {
+        "model": {"steps_per_execution": 3}, "feed": {"length": 40}, "count": 14, "save_freq": 3,
+        "dataset": lambda feed: feed.to_tf_dataset(),
+    },
+    "accumulated gradients": {"model": {"optimizer": "accumulating"}},
+    "loss scale": {"model": {"optimizer": "scaled"}, "save_freq": 1},
+}  # fmt: skip
+# What depends on how a backend steps, takes datasets and keeps the optimizer's variables.
+BACKENDS_WAYS = {
+    "jax": ["every epoch", "steps below the feed's", "dataset", "executions", "accumulated gradients", "loss scale"],
+    "torch": ["every epoch", "steps below the feed's"],
+}
+OPTIMIZERS = {
+    "accumulating": lambda: keras.optimizers.Adam(1e-3, gradient_accumulation_steps=3),
+    # A scale so high that the first batches overflow, and are skipped.
+    "scaled": lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(1e-3), initial_scale=2.0**126),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_training_goes_on_in_mid_epoch(way, tmp_path, moments):
+    options = {"count": 8, "first": 0, **WAYS[way]}
+    if way not in BACKENDS_WAYS.get(BACKEND, WAYS):
+        pytest.skip("another backend shows it")
+    count, first = options.pop("count"), options.pop("first")
+    name = options.get("model", {}).get("optimizer")
+
+    def fresh():
+        compiled = {"run_eagerly": "executions" not in way, **options.get("model", {})}
+        return {**options, "model": {**compiled, **({"optimizer": OPTIMIZERS[name]()} if name else {})}}
+
+    with make_feed(**options.get("feed", {})) as feed:
+        expected = chain_of(stream(feed, first + count)[first:]), count
+    assert whole(tmp_path / "whole", moments, **fresh()) == expected
+    killed(tmp_path, moments, moments.count * 5 // 8, **fresh())
+    assert whole(tmp_path, moments, **fresh()) == expected
+
+
+@pytest.mark.parametrize("between", [{"shuffle": True}, {"shuffle": False}])
+def test_batches_that_keras_shuffles_are_resumed_in_their_order(between, tmp_path, moments):
+    unordered = {"feed": {"shuffle": False}, "save_freq": 1, "shuffle": True}
+    expected = whole(tmp_path / "whole", moments, **unordered)
+    assert expected != undisturbed(8, shuffle=False)
+    killed(tmp_path / "killed", moments, 12, **unordered)
+    found = whole(tmp_path / "killed", moments, **{**unordered, **between})
+    # Even where the argument has changed, the epoch that was begun is finished as it was.
+    assert (found == expected) == between["shuffle"]
+    assert found[1] == 8
+
+
+def test_the_adapter_and_the_workers_may_change_in_mid_epoch(tmp_path, moments):
+    killed(tmp_path, moments, 12, save_freq=1)
+    changed = {"dataset": lambda feed: feed.to_tf_dataset()} if BACKEND != "torch" else {}
+    found = whole(tmp_path, moments, feed={"workers": 2, "worker_type": "thread"}, **changed)
+    assert found == undisturbed(8)
+
+
+def test_the_file_is_a_state_of_the_feed_that_a_loop_goes_on_from(tmp_path, moments):
+    killed(tmp_path, moments, 16, save_freq=1)
+    content = json.loads((tmp_path / "feed.json").read_text())
+    with make_feed() as feed:
+        feed.set_state(content["feed"])
+        place = content["feed"]["epoch"] * 4 + content["feed"]["step"]
+        assert 0 < place < 4
+        assert [labels.ravel().astype(int).tolist() for _, labels in feed] == stream(feed, 4)[place:]
+
+
+# ---- a callback of one's own
+
+
+@pytest.mark.parametrize("steps", [None, 3])
+def test_a_callback_may_ask_where_training_stands(steps):
+    asked = {}
+
+    def note(name):
+        return lambda *_, **__: asked.setdefault(name, []).append(
+            feed.get_state()["epoch"] * 4 + feed.get_state()["step"]
+        )
+
+    hooks = ("on_train_begin", "on_epoch_begin", "on_train_batch_begin", "on_train_batch_end", "on_epoch_end")
+    with make_feed(workers=2, worker_type="thread") as feed:
+        callback = keras.callbacks.LambdaCallback(**{name: note(name) for name in (*hooks, "on_train_end")})
+        make_model().fit(feed, epochs=2, steps_per_epoch=steps, callbacks=[callback], verbose=0)
+        after = feed.get_state()
+    k = steps or 4
+    assert asked == {
+        "on_train_begin": [0],
+        "on_epoch_begin": [0, k],
+        "on_train_batch_begin": list(range(2 * k)),
+        "on_train_batch_end": list(range(1, 2 * k + 1)),
+        "on_epoch_end": [k, 2 * k],
+        "on_train_end": [2 * k],
+    }
+    assert (after["epoch"], after["step"]) == divmod(2 * k, 4)
+
+
+def test_a_fit_after_a_state_is_set_begins_there(tmp_path):
+    with make_feed() as feed:
+        feed.set_state(feed.get_state(epoch=1, step=2))
+        model = make_model()
+        history = model.fit(feed, initial_epoch=1, epochs=3, verbose=0)
+        assert history.epoch == [1, 2]
+        assert result_of(model) == (chain_of(stream(feed, 12)[6:]), 6)
+        assert model.fit(feed, epochs=1, verbose=0).epoch == [0]
+        assert result_of(model)[1] == 10
+
+
+def test_a_fit_that_was_stopped_in_mid_epoch_is_gone_on_with(tmp_path):
+    class Stop(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            self.model.stop_training = batch == 1
+
+    with make_feed() as feed:
+        model = make_model()
+        ours = kf.FeedCheckpoint(feed, tmp_path / "feed.json")
+        model.fit(feed, epochs=2, callbacks=[Stop(), ours], verbose=0)
+        assert (feed.get_state()["epoch"], feed.get_state()["step"]) == (0, 2)
+        history = model.fit(feed, epochs=2, callbacks=[ours], verbose=0)  # the same model: nothing to restore
+        assert history.epoch == [0, 1]
+        assert result_of(model) == undisturbed(8)
+        assert (tmp_path / "feed.json").exists()  # nothing here says that it is not needed any more
+
+
+def test_a_fit_that_has_nothing_left_to_train_says_so(tmp_path):
+    with make_feed() as feed:
+        model = make_model()
+        ours = kf.FeedCheckpoint(feed, tmp_path / "feed.json")
+        model.fit(feed, epochs=2, callbacks=[ours], verbose=0)
+        with pytest.warns(kf.FeedWarning, match=r"trained for 2 epochs, as .*feed.json knows, and fit.epochs=2. asks"):
+            assert model.fit(feed, epochs=2, callbacks=[ours], verbose=0).epoch == []
+        assert model.fit(feed, epochs=3, callbacks=[ours], verbose=0).epoch == [2]
+        assert result_of(model) == undisturbed(12)
+
+
+def test_without_the_callback_a_stopped_fit_does_not_say_where_it_stood():
+    class Stop(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            self.model.stop_training = True
+
+    with make_feed() as feed:
+        make_model().fit(feed, epochs=2, callbacks=[Stop()], verbose=0)
+        with pytest.raises(RuntimeError, match="a fit was stopped"):
+            feed.get_state()

@@ -1,0 +1,163 @@
+"""`FeedCheckpoint`: what does not fit is refused, and what its file holds; on every backend."""
+
+import json
+
+import keras
+import pytest
+from keras_fits import (
+    MARKS,
+)
+from resumable import make_feed, make_model, result_of, undisturbed
+
+import kerasfeed as kf
+from kerasfeed.checkpoint import iterations_of, scale_of
+from kerasfeed.training_records import TrainingRecords
+
+pytestmark = MARKS
+
+
+def test_a_model_that_was_not_restored_begins_anew_with_a_warning(tmp_path):
+    with make_feed() as feed:
+        ours = kf.FeedCheckpoint(feed, tmp_path / "feed.json")
+        make_model().fit(feed, epochs=1, callbacks=[ours], verbose=0)
+        again = make_model()
+        with pytest.warns(kf.FeedWarning, match="the model is where training began, and .* knows of 4 batches"):
+            again.fit(feed, epochs=1, callbacks=[ours], verbose=0)
+        assert result_of(again) == undisturbed(4)
+
+
+def _refused(feed, path, message, *, data=None, model=None, **fit):
+    ours = kf.FeedCheckpoint(feed, path)
+    with pytest.raises(ValueError, match=message):
+        (model or make_model()).fit(feed if data is None else data, epochs=1, callbacks=[ours], verbose=0, **fit)
+
+
+def test_a_file_that_does_not_fit_is_refused_with_what_differs(tmp_path):
+    path = tmp_path / "feed.json"
+    with make_feed() as feed, make_feed(seed=8) as other, make_feed(length=40) as longer:
+        model = make_model()
+        model.fit(feed, epochs=2, callbacks=[kf.FeedCheckpoint(feed, path)], verbose=0)
+        _refused(other, path, "feed.json does not fit what is trained: .*seed was 7, is 8")
+        _refused(longer, path, "length was 22, is 40; steps was 4, is 7")
+        _refused(feed, path, "an epoch of fit had 4 steps, and has 3: pass steps_per_epoch=4", steps_per_epoch=3)
+        _refused(feed, tmp_path / "new.json", "fit was given another feed", data=other)
+        beyond = feed.to_tf_dataset().map(lambda x, y: (x, y))
+        new = tmp_path / "new.json"
+        above, unknown = (
+            "steps_per_epoch is above the 4 batches",
+            "how many batches an epoch of this dataset has is not",
+        )
+        _refused(feed, new, above, data=beyond, steps_per_epoch=5, shuffle=False)
+        endless = beyond.repeat()
+        _refused(feed, new, unknown, data=endless, shuffle=False)
+        content = json.loads(path.read_text())
+        content["records"] = content["records"][1:]
+        path.write_text(json.dumps(content))
+        _refused(feed, path, r"counted 0 iterations, and where the training began 1\. It is another model, or was rest")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "it is no JSON, or was cut short"),
+        ('{"kind": "kerasfeed.Feed', "it is no JSON, or was cut short"),
+        ("[1]", "it was not written by kerasfeed.FeedCheckpoint"),
+        ('{"epoch": 3, "batch": 0}', "it was not written by kerasfeed.FeedCheckpoint"),
+        ('{"kind": "kerasfeed.FeedCheckpoint", "version": 9}', "it has version 9, and this is 1"),
+        ('{"kind": "kerasfeed.FeedCheckpoint", "version": 1, "records": []}', "it is damaged"),
+        (b"\xff\xfe\x00", "it is no text"),
+    ],
+)
+def test_a_damaged_or_foreign_file_is_refused_and_left_as_it_is(text, message, tmp_path):
+    path = tmp_path / "feed.json"
+    content = text if isinstance(text, bytes) else text.encode()
+    path.write_bytes(content)
+    with make_feed() as feed:
+        _refused(
+            feed, path, f"feed.json tells nothing of where training stood: {message}.*Restore the file, or delete it"
+        )
+    assert path.read_bytes() == content
+
+
+def test_bad_arguments_and_places_are_refused(tmp_path):
+    with make_feed() as feed:
+        with pytest.raises(TypeError, match=r"resumes a kerasfeed.Feed, received a list"):
+            kf.FeedCheckpoint([], tmp_path / "feed.json")
+        with pytest.raises(ValueError, match="path must be that of a file, received the folder"):
+            kf.FeedCheckpoint(feed, tmp_path)
+        with pytest.raises(ValueError, match=r'save_freq must be at least 1, received 0 ."epoch" writes at the end'):
+            kf.FeedCheckpoint(feed, tmp_path / "feed.json", save_freq=0)
+        with pytest.raises(RuntimeError, match=r"works within model.fit"):
+            kf.FeedCheckpoint(feed, tmp_path / "feed.json").on_train_begin()
+
+
+def test_a_record_is_replaced_as_a_whole_and_leaves_nothing_beside_it(tmp_path, monkeypatch):
+    path = tmp_path / "new folder" / "feed.json"
+    with make_feed() as feed:
+        make_model().fit(feed, epochs=1, callbacks=[kf.FeedCheckpoint(feed, path, save_freq=1)], verbose=0)
+        records = TrainingRecords.read(path)
+        assert [(each.iterations, each.number) for each in records.records] == [(n, n) for n in range(5)]
+        before = path.read_bytes()
+        monkeypatch.setattr("os.fsync", lambda _: (_ for _ in ()).throw(OSError("no space")))
+        with pytest.raises(OSError, match="no space"):
+            records.write(path)
+    assert path.read_bytes() == before
+    assert [each.name for each in path.parent.iterdir()] == ["feed.json"]
+
+
+def test_the_records_that_are_kept_are_few_and_the_first_is_among_them(tmp_path):
+    path = tmp_path / "feed.json"
+    with make_feed(length=240) as feed:
+        make_model().fit(feed, epochs=1, callbacks=[kf.FeedCheckpoint(feed, path, save_freq=1)], verbose=0)
+    numbers = [each.number for each in TrainingRecords.read(path).records]
+    assert numbers == [0, *range(41 - len(numbers) + 1, 41)]
+    assert len(numbers) < 20
+    assert path.stat().st_size < 4096
+
+
+def test_iterations_that_do_not_grow_evenly_are_not_guessed_at(tmp_path):
+    path = tmp_path / "feed.json"
+    with make_feed() as feed:
+        make_model().fit(feed, epochs=1, callbacks=[kf.FeedCheckpoint(feed, path)], verbose=0)
+    records = TrainingRecords.read(path)
+    pairs = [(each.iterations, each.number) for each in records.records]
+    assert pairs == [(0, 0), (1, 1), (4, 4)]
+    assert [records.at(iterations).number for iterations in range(7)] == list(range(7))
+    for gan in (records.with_record(type(records.records[0])(14, 9, False), records.feed),):
+        assert gan.at(14).number == 9
+        with pytest.raises(ValueError, match=r"counted 12 iterations. They do not grow evenly .*of 0, 1, 4, 14 alone"):
+            gan.at(12)
+
+
+def test_all_optimizers_of_a_model_count():
+    class Two(keras.Model):
+        """Trains with an optimizer of its own beside the one it was compiled with."""
+
+        def __init__(self):
+            super().__init__()
+            self.dense = keras.layers.Dense(1)
+            self.other = keras.optimizers.SGD(0.1)
+
+        def call(self, x):
+            return self.dense(x)
+
+    model = Two()
+    model.compile("adam", "mse")
+    model.optimizer._iterations.assign(3)
+    model.other._iterations.assign(4)
+    assert iterations_of(model) == 7
+    plain = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    with pytest.raises(ValueError, match="needs a model with an optimizer"):
+        iterations_of(plain)
+
+
+def test_loss_scales_tell_skipped_batches_apart_and_are_known_before_the_optimizer_is_built():
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1), initial_scale=8.0), "mse")
+    assert scale_of(model) == 8.0
+    model.optimizer.build(model.trainable_variables)
+    assert scale_of(model) == 8.0
+    model.optimizer.dynamic_scale.assign(4.0)
+    assert scale_of(model) == 4.0
+    model.compile("adam", "mse")
+    assert scale_of(model) == 0.0

@@ -1,0 +1,222 @@
+"""`shard="auto"` in programs of several real processes, one for each framework that runs such."""
+
+import ast
+import importlib.util
+import json
+import socket
+import subprocess
+import sys
+import textwrap
+from contextlib import ExitStack
+
+import pytest
+from scenes_filler import Regression
+from scenes_frameworks import environment_of, run_script
+
+import kerasfeed as kf
+from kerasfeed.plan import Plan
+
+pytestmark = pytest.mark.timeout(200)
+
+
+def _free_ports(count):
+    with ExitStack() as sockets:
+        found = [sockets.enter_context(socket.socket()) for _ in range(count)]
+        for each in found:
+            each.bind(("localhost", 0))
+        return [each.getsockname()[1] for each in found]
+
+
+def _run_two(folder, text, environments, *arguments):
+    """Run a script as two processes that find each other; what each printed last, as Python values."""
+    script = folder / "script.py"
+    script.write_text(textwrap.dedent(text))
+    programs = [
+        subprocess.Popen(
+            [sys.executable, str(script), str(number), *map(str, arguments)], env=environment_of(**environment),
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )
+        for number, environment in enumerate(environments)
+    ]  # fmt: skip
+    try:
+        outputs = [program.communicate(timeout=180) for program in programs]
+    finally:
+        for program in programs:
+            program.kill()
+            program.wait()
+    for program, (stdout, stderr) in zip(programs, outputs, strict=True):
+        assert program.returncode == 0, stdout[-2000:] + stderr[-6000:]
+    return [ast.literal_eval(stdout.splitlines()[-1]) for stdout, _ in outputs]
+
+
+def _plans(length, batch_size, *, pad):
+    return [Plan(length, batch_size, kf.Shuffled(), 3, False, shard, 2, pad) for shard in range(2)]
+
+
+def _steps(plan):
+    return [plan.indices(0, step).tolist() for step in range(plan.steps)]
+
+
+def test_two_processes_of_jax_are_two_shards_and_evaluate_as_one(tmp_path):
+    pytest.importorskip("jax", reason="JAX is not installed")
+    found = _run_two(
+        tmp_path,
+        """
+        import sys
+        sys.modules["tensorflow"] = None  # as on a host without it, for Keras would import it
+        import keras
+        import kerasfeed as kf
+        from scenes_filler import Regression
+        from scenes_frameworks import Numbered
+
+        number, port = int(sys.argv[1]), sys.argv[2]
+        keras.distribution.initialize(f"localhost:{port}", 2, number)
+
+        def feed():
+            return kf.Feed(Numbered(11), 2, shuffle=True, seed=3, workers=0, shard="auto", pad_remainder=True)
+
+        with feed() as first:
+            steps = [batch[1][:, 0].astype(int).tolist() for batch in first.epoch(0)]
+            sources = [str(first.shard)]
+        distribution = keras.distribution.DataParallel(auto_shard_dataset=False)
+        keras.distribution.set_distribution(distribution)
+        with feed() as second:
+            sources.append(str(second.shard))
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1, kernel_initializer="ones")])
+        model.compile("sgd", "mse", weighted_metrics=["mae"])
+        with kf.Feed(Regression(11), 2, seed=3, shuffle=True, workers=0, shard="auto", pad_remainder=True) as part:
+            exact = model.evaluate(part, verbose=0, return_dict=True)["mae"]
+            model.fit(part, verbose=0)
+        print((steps, sources, exact))
+        """,
+        [{"KERAS_BACKEND": "jax"}] * 2,
+        *_free_ports(1),
+    )
+    plans = _plans(11, 2, pad=True)
+    assert [steps for steps, _, _ in found] == [_steps(plan) for plan in plans]
+    assert [sources for _, sources, _ in found] == [
+        [f"{shard} of 2 (auto: jax)", f"{shard} of 2 (auto: keras.distribution)"] for shard in range(2)
+    ]
+    rooms = Regression(11)
+    expected = float(abs(rooms.x.sum(axis=1) - rooms.y[:, 0]).mean())
+    assert [exact for _, _, exact in found] == pytest.approx([expected] * 2, rel=2e-5)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="PyTorch is not installed")
+def test_two_processes_of_torch_are_two_shards(tmp_path):
+    found = _run_two(
+        tmp_path,
+        """
+        import sys
+        sys.modules["tensorflow"] = None
+        sys.modules["jax"] = None
+        import torch
+        import kerasfeed as kf
+        from scenes_frameworks import Numbered
+
+        number, port = int(sys.argv[1]), sys.argv[2]
+        torch.distributed.init_process_group(
+            "gloo", init_method=f"tcp://localhost:{port}", world_size=2, rank=number
+        )
+        with kf.Feed(Numbered(20), 3, shuffle=True, seed=3, workers=2, worker_type="thread", shard="auto") as feed:
+            steps = [batch[1][:, 0].astype(int).tolist() for batch in feed.epoch(0)]
+            print((steps, str(feed.shard)))
+        torch.distributed.destroy_process_group()
+        """,
+        [{"KERAS_BACKEND": "torch"}] * 2,
+        *_free_ports(1),
+    )
+    assert [steps for steps, _ in found] == [_steps(plan) for plan in _plans(20, 3, pad=False)]
+    assert [shard for _, shard in found] == ["0 of 2 (auto: torch.distributed)", "1 of 2 (auto: torch.distributed)"]
+
+
+def test_two_workers_of_tensorflow_are_two_shards_and_none_is_sharded_twice(tmp_path):
+    cluster = {"worker": [f"localhost:{port}" for port in _free_ports(2)]}
+    found = _run_two(
+        tmp_path,
+        """
+        import tensorflow as tf
+        strategy = tf.distribute.MultiWorkerMirroredStrategy()
+        import kerasfeed as kf
+        from scenes_frameworks import Numbered
+
+        def feed(shard):
+            return kf.Feed(
+                Numbered(22), 4, shuffle=True, seed=3, workers=2, worker_type="thread", shard=shard, pad_remainder=True
+            )
+
+        def steps(batches):
+            parts = [strategy.experimental_local_results(batch[1]) for batch in batches]
+            return [[int(value) for part in each for value in part.numpy().ravel()] for each in parts]
+
+        with strategy.scope(), feed("auto") as auto:
+            told = str(auto.shard)
+        contexts = []
+        def dataset(context):
+            contexts.append((context.input_pipeline_id, context.num_input_pipelines))
+            return feed(context).to_tf_dataset()
+        whole = steps(strategy.distribute_datasets_from_function(dataset))
+        with feed(contexts[0]) as part:
+            cut = steps(strategy.experimental_distribute_dataset(part.to_tf_dataset()))
+        print((told, contexts, whole, cut))
+        """,
+        [
+            {
+                "KERAS_BACKEND": "tensorflow",
+                "TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": "worker", "index": number}}),
+            }
+            for number in range(2)
+        ],
+    )
+    for number, (told, contexts, whole, cut) in enumerate(found):
+        expected = _steps(_plans(22, 4, pad=True)[number])
+        assert told == f"{number} of 2 (auto: tf.distribute)"
+        assert contexts == [(number, 2)]
+        assert whole == expected
+        # As the README says: a batch is cut for both workers, and nothing of it is lost.
+        assert [first + second for first, second in zip(cut[::2], cut[1::2], strict=True)] == expected
+
+
+def test_a_mirrored_strategy_takes_each_batch_of_a_feed_whole(tmp_path):
+    printed = run_script(
+        tmp_path,
+        """
+        import tensorflow as tf
+        cpu = tf.config.list_physical_devices("CPU")[0]
+        tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+        import kerasfeed as kf
+        from scenes_frameworks import Numbered
+
+        strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+        contexts = []
+
+        def feed(shard):
+            return kf.Feed(
+                Numbered(22), 3, shuffle=True, seed=3, workers=2, worker_type="thread", shard=shard, pad_remainder=True
+            )
+
+        def dataset(context):
+            contexts.append((context.input_pipeline_id, context.num_input_pipelines))
+            return feed(context).to_tf_dataset()
+
+        found = []
+        for batch in strategy.distribute_datasets_from_function(dataset):
+            parts = strategy.experimental_local_results(batch[1])
+            found.append([part.numpy().ravel().astype(int).tolist() for part in parts])
+        with strategy.scope(), feed("auto") as auto:
+            told = str(auto.shard)
+        context = tf.distribute.InputContext(num_input_pipelines=3, input_pipeline_id=1)
+        with feed(context) as third:
+            batches = [batch[1].numpy().ravel().astype(int).tolist() for batch in third.to_tf_dataset()]
+            assert batches == [third.plan.indices(0, step).tolist() for step in range(len(third))]
+            print((contexts, found, told, str(third.shard)))
+        """,
+        KERAS_BACKEND="tensorflow",
+    )
+    contexts, found, told, third = ast.literal_eval(printed.splitlines()[-1])
+    assert contexts == [(0, 1)]
+    assert told == "0 of 1 (auto: one process)"
+    assert third == "1 of 3 (tf.distribute.InputContext)"
+    expected = _steps(Plan(22, 3, kf.Shuffled(), 3, pad_remainder=True))
+    # Each replica takes the next batch of the one pipeline; of the tail one has nothing left.
+    assert [batch for step in found for batch in step if batch] == expected
