@@ -1,0 +1,1 @@
+"""Scenes written to files, and read back from TFRecords."""

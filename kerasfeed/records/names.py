@@ -1,0 +1,152 @@
+"""Names of shards: the pattern that names them, and the files that paths, globs and patterns mean.
+
+Invariant: files of one pattern come in the order of their numbers, and none of them is missing.
+"""
+
+import glob
+import os
+import re
+import string
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from kerasfeed.errors import RecordError
+
+SIDECAR_SUFFIX = ".spec.json"
+_FIELDS = ("shard", "count")
+_SHARD_PART = re.compile(r"[-_.]?\{shard[^{}]*\}(?:[-_.]?(?:of[-_.]?)?\{count[^{}]*\})?")
+_SHOWN = 5
+
+
+def shard_paths(pattern: str, count: int) -> list[Path]:
+    """The files that `pattern` names.
+
+    Args:
+        pattern: A path with `{shard}`, and perhaps `{count}`, in its last part; format specs as in `str.format`.
+        count: Number of shards.
+
+    Raises:
+        ValueError: The pattern does not give every shard a name of its own.
+        FileNotFoundError: There is no such folder.
+    """
+    folder, name = Path(pattern).absolute().parent, Path(pattern).name
+    used = _used(pattern)
+    if "shard" not in used and count > 1:
+        raise ValueError(
+            f"the pattern {pattern!r} gives {count} shards one name: put {{shard}} into it, for example "
+            f"'{_with_shard(name)}'"
+        )
+    if _used(str(folder)):
+        raise ValueError(f"{{shard}} and {{count}} belong in the file's name, not in its folder ({str(folder)!r})")
+    names = [name.format(shard=shard, count=count) for shard in range(count)]
+    if len(set(names)) < count or any("/" in each for each in names):
+        raise ValueError(f"the pattern {pattern!r} gives two shards the name {names[0]!r}")
+    if not folder.is_dir():
+        raise FileNotFoundError(f"there is no folder {str(folder)!r} to write {names[0]!r} to; make it first")
+    return [folder / each for each in names]
+
+
+def _used(pattern: str) -> set[str]:
+    try:
+        used = {field for _, field, _, _ in string.Formatter().parse(pattern) if field is not None}
+        pattern.format(shard=0, count=1)
+    except (ValueError, KeyError, IndexError, AttributeError):
+        raise ValueError(
+            f"the pattern {pattern!r} may hold {{shard}} and {{count}}, with format specs such as {{shard:05d}}, and "
+            "no other braces"
+        ) from None
+    return used
+
+
+def _with_shard(name: str) -> str:
+    stem, dot, suffix = name.partition(".")
+    return f"{stem}-{{shard:05d}}-of-{{count:05d}}{dot}{suffix}"
+
+
+def sidecar_path(pattern: str) -> Path:
+    """The file that describes the shards of `pattern`: its name without the shard's part, and `.spec.json`."""
+    path = Path(pattern).absolute()
+    name = _SHARD_PART.sub("", path.name, count=1)
+    name = re.sub(r"[-_.]?\{[^{}]*\}", "", name).lstrip(".-_") or "records"
+    return path.with_name(name + SIDECAR_SUFFIX)
+
+
+def expand(paths: Any) -> list[Path]:
+    """The files that `paths` mean, in order.
+
+    Args:
+        paths: A path, a glob, a pattern with `{shard}`, or several of them. What a glob finds comes in natural order
+            (2 before 10); paths of a list come as they are listed.
+
+    Raises:
+        TypeError: They are no paths.
+        FileNotFoundError: There is no such file; RecordError: a shard of a pattern is missing.
+    """
+    if isinstance(paths, str | os.PathLike):
+        return _expand_one(os.fspath(paths))
+    if not isinstance(paths, Iterable):
+        raise TypeError(f"paths must be a path, a glob, a pattern or a list of these, received {paths!r}")
+    found = []
+    for path in paths:
+        if not isinstance(path, str | os.PathLike):
+            raise TypeError(f"paths must be paths, received {path!r} of type {type(path).__name__} among them")
+        found += _expand_one(os.fspath(path))
+    if not found:
+        raise FileNotFoundError("the list of paths is empty: name at least one file")
+    return found
+
+
+def _expand_one(path: str) -> list[Path]:
+    if "://" in path:
+        raise ValueError(f"{path!r} is a URL: records are read from files of this machine, copy them here first")
+    literal = Path(path).absolute()
+    if literal.is_file():
+        return [literal]
+    if literal.is_dir():
+        raise IsADirectoryError(
+            f"{path!r} is a folder: name its files, for example {path.rstrip('/') + '/*.tfrecord'!r}"
+        )
+    if "{shard" in path:
+        return _matching(path, literal)
+    found = [Path(each).absolute() for each in glob.glob(path) if Path(each).is_file()]  # noqa: PTH207
+    if not found:
+        what = "no file matches" if glob.has_magic(path) else "there is no file"
+        raise FileNotFoundError(f"{what} {str(literal)!r}")
+    return sorted(found, key=lambda each: _natural(each.name))
+
+
+def _natural(name: str) -> list[Any]:
+    return [(int(part), part) if part.isdecimal() else (0, part) for part in re.split(r"(\d+)", name)]
+
+
+def _matching(pattern: str, path: Path) -> list[Path]:
+    """The shards of a pattern: all of them, or an error."""
+    _used(pattern)
+    expression, seen = "", set()
+    for text, field, _, _ in string.Formatter().parse(path.name):
+        expression += re.escape(text)
+        if field is not None:
+            expression += f"(?P={field})" if field in seen else rf"(?P<{field}>\d+)"
+            seen.add(field)
+    found: dict[int, Path] = {}
+    counts = set()
+    for each in path.parent.iterdir() if path.parent.is_dir() else []:
+        match = re.fullmatch(expression, each.name)
+        if match is None:
+            continue
+        counts.add(int(match["count"]) if "count" in seen else None)
+        shard = int(match["shard"])
+        found[shard] = each
+    if not found:
+        raise FileNotFoundError(f"no file matches the pattern {str(path)!r}")
+    if len(counts) > 1:
+        listed = " and ".join(sorted(map(str, counts)))
+        raise RecordError(f"the pattern {str(path)!r} matches sets of {listed} shards: write the count out")
+    (told,) = counts
+    count = max(found) + 1 if told is None else told
+    missing = [shard for shard in range(count) if shard not in found]
+    if missing:
+        listed = ", ".join(map(str, missing[:_SHOWN])) + (", ..." if len(missing) > _SHOWN else "")
+        raise RecordError(f"{len(missing)} of {count} shards of {str(path)!r} are missing: {listed}")
+    return [found[shard] for shard in range(count)]

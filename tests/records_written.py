@@ -1,0 +1,24 @@
+"""Files of records, as TensorFlow writes them. Imports TensorFlow."""
+
+import numpy as np
+import tensorflow as tf
+
+from kerasfeed.records.example import BYTES, INT64, Values, encode_example
+
+COMPRESSIONS = ["", "GZIP", "ZLIB"]
+
+
+def records_of(count, size=50):
+    """Records of growing, incompressible size."""
+    rng = np.random.default_rng(0)
+    return [
+        encode_example({"i": Values(INT64, np.array([index])), "b": Values(BYTES, [rng.bytes(index * size // count)])})
+        for index in range(count)
+    ]
+
+
+def by_tensorflow(path, records, compression=""):
+    with tf.io.TFRecordWriter(str(path), compression) as writer:
+        for record in records:
+            writer.write(record)
+    return path

@@ -1,0 +1,201 @@
+"""How many scenes each file holds: found in parallel, kept between runs, checked, and what becomes of bad files."""
+
+import json
+import os
+import pty
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from files_written import COUNTS, Noting, expected, write_files
+
+import kerasfeed as kf
+from kerasfeed.files import counts
+
+
+@pytest.fixture
+def paths(tmp_path):
+    return write_files(tmp_path)
+
+
+@pytest.fixture
+def read(tmp_path):
+    return Noting(tmp_path / "reads.log")
+
+
+@pytest.mark.parametrize("count", [None, list(COUNTS), np.array(COUNTS), lambda path: len(np.load(path)["y"])])
+def test_counts_are_given_or_found(paths, count):
+    files = kf.FileSequence(paths, np.load, count)
+    assert files.counts.tolist() == list(COUNTS)
+    assert files.counts.dtype == np.int64
+    with pytest.raises(ValueError, match="read-only"):
+        files.counts[0] = 3
+
+
+def test_one_integer_stands_for_every_file(tmp_path):
+    files = kf.FileSequence(write_files(tmp_path, [4, 4]), np.load, 4)
+    assert [int(scene["y"]) for scene in files] == expected([4, 4])
+
+
+def test_files_are_counted_several_at_a_time_and_never_many():
+    running, most, lock = [0], [0], threading.Lock()
+
+    def read_file(path):
+        with lock:
+            running[0] += 1
+            most[0] = max(most[0], running[0])
+        time.sleep(0.02)
+        with lock:
+            running[0] -= 1
+        return np.arange(path)
+
+    files = kf.FileSequence(range(1, 21), read_file)
+    assert files.counts.tolist() == list(range(1, 21))
+    assert 2 <= most[0] <= 8
+
+
+def test_what_was_counted_is_kept_for_the_next_run(paths, read, tmp_path):
+    cache = tmp_path / "counts.json"
+    assert kf.FileSequence(paths, read, counts_cache=cache).counts.tolist() == list(COUNTS)
+    assert len(read.reads()) == 6
+    read.forget()
+    assert kf.FileSequence(paths, read, counts_cache=str(cache)).counts.tolist() == list(COUNTS)
+    assert read.reads() == []
+    assert not list(tmp_path.glob(".*"))  # no temporary file is left
+
+
+def test_a_file_that_has_changed_is_counted_anew_and_no_other(paths, read, tmp_path):
+    cache = tmp_path / "counts.json"
+    kf.FileSequence(paths, read, counts_cache=cache)
+    read.forget()
+    np.savez(paths[3], x=np.zeros((2, 3), np.float32), y=np.arange(2))
+    status = Path(paths[4]).stat()
+    os.utime(paths[4], ns=(status.st_atime_ns, status.st_mtime_ns + 1))
+    files = kf.FileSequence(paths, read, counts_cache=cache)
+    assert sorted(path for _, path in read.reads()) == [paths[3], paths[4]]
+    assert files.counts.tolist() == [7, 0, 12, 2, 5, 9]
+
+
+def test_several_sequences_may_share_a_cache_of_counts(paths, read, tmp_path):
+    cache = tmp_path / "counts.json"
+    kf.FileSequence(paths[:3], read, counts_cache=cache)
+    kf.FileSequence(paths[3:], read, counts_cache=cache)
+    read.forget()
+    assert kf.FileSequence(paths, read, counts_cache=cache).counts.tolist() == list(COUNTS)
+    assert read.reads() == []
+
+
+def test_a_file_that_changes_while_it_is_counted_is_not_believed_later(paths, tmp_path):
+    cache = tmp_path / "counts.json"
+
+    def changed(path):
+        found = len(np.load(path)["y"])
+        np.savez(path, x=np.zeros((50, 3), np.float32), y=np.arange(50))
+        return found
+
+    kf.FileSequence(paths, np.load, changed, counts_cache=cache)
+    assert kf.FileSequence(paths, np.load, counts_cache=cache).counts.tolist() == [50] * 6
+
+
+def test_parts_of_a_file_are_kept_apart_and_what_is_no_file_is_counted_each_time(paths, tmp_path):
+    cache, asked = tmp_path / "counts.json", []
+
+    def read_part(key):
+        asked.append(key)
+        return np.arange(key[1] if isinstance(key, tuple) else 2)
+
+    keys = [(paths[0], 3), (Path(paths[0]), 4), 17, (17, 5)]
+    for _ in range(2):
+        assert kf.FileSequence(keys, read_part, counts_cache=cache).counts.tolist() == [3, 4, 2, 5]
+    assert sorted(map(str, asked)) == sorted(map(str, [*keys, 17, (17, 5)]))
+
+
+@pytest.mark.parametrize("content", ["[1, 2]", "no json", json.dumps({"format": "another"})])
+def test_what_is_no_cache_of_counts_is_never_overwritten(paths, tmp_path, content):
+    precious = tmp_path / "annotations.json"
+    precious.write_text(content)
+    with pytest.raises(ValueError, match=r"annotations.json' exists and is no cache of counts.*Name another"):
+        kf.FileSequence(paths, np.load, counts_cache=precious)
+    assert precious.read_text() == content
+
+
+def test_a_cache_that_cannot_be_written_is_a_warning(paths, tmp_path):
+    with pytest.warns(kf.FeedWarning, match="cannot be written: FileNotFoundError"):
+        files = kf.FileSequence(paths, np.load, counts_cache=tmp_path / "none" / "counts.json")
+    assert len(files) == 34
+
+
+# ---- bad files
+
+
+def test_a_file_that_cannot_be_counted_is_an_error_that_names_it(paths):
+    Path(paths[4]).write_bytes(b"damaged")
+    with pytest.raises(Exception, match="pickle") as caught:
+        kf.FileSequence(paths, np.load)
+    assert f"while the scenes of {paths[4]!r} were counted; on_error='skip' leaves" in caught.value.__notes__[-1]
+
+
+def test_files_that_cannot_be_counted_are_left_out_where_that_was_asked_for(paths):
+    Path(paths[4]).write_bytes(b"damaged")
+    Path(paths[0]).unlink()
+    with pytest.warns(kf.FeedWarning, match=r"2 of 6 files cannot be read and are left out: '.*part-000.npz': FileNot"):
+        files = kf.FileSequence(paths, np.load, on_error="skip")
+    assert files.paths == tuple(paths[file] for file in (1, 2, 3, 5))
+    assert [path for path, _ in files.skipped] == [paths[0], paths[4]]
+    assert "pickle" in files.skipped[1][1]
+    assert [int(scene["y"]) for scene in files] == [y for y in expected() if y // 100 in (2, 3, 5)]
+
+
+def test_nothing_but_bad_files_is_an_error(paths):
+    with pytest.raises(ValueError, match=r"none of the 1 files could be read\. The first: 'no-such-file'"):
+        kf.FileSequence(["no-such-file"], np.load, on_error="skip")
+
+
+def test_what_was_counted_before_an_error_is_kept(paths, read, tmp_path):
+    Path(paths[5]).write_bytes(b"damaged")
+    cache = tmp_path / "counts.json"
+    with pytest.raises(Exception, match="pickle"):
+        kf.FileSequence(paths, read, counts_cache=cache)
+    kept = json.loads(cache.read_text())["counts"]
+    assert paths[5] not in kept
+    assert set(kept) <= set(paths)
+    assert len(kept) >= 1
+
+
+# ---- progress
+
+
+def _counted_in_a_terminal(monkeypatch, quiet):
+    monkeypatch.setattr(counts, "_QUIET_SECONDS", quiet)
+    monkeypatch.setenv("TERM", "xterm")
+    main, terminal = pty.openpty()
+    with os.fdopen(terminal, "w") as stderr:
+        monkeypatch.setattr("sys.stderr", stderr)
+        kf.FileSequence(range(6), lambda path: time.sleep(0.05) or np.arange(2))
+        stderr.flush()
+        os.set_blocking(main, False)
+        try:
+            return os.read(main, 100_000).decode()
+        except BlockingIOError:
+            return ""
+        finally:
+            monkeypatch.undo()
+            os.close(main)
+
+
+def test_counting_that_takes_long_shows_a_bar_in_a_terminal(monkeypatch):
+    shown = _counted_in_a_terminal(monkeypatch, 0.0)
+    assert "counting scenes" in shown
+    assert "6/6" in shown
+
+
+def test_counting_that_is_quick_shows_nothing(monkeypatch):
+    assert _counted_in_a_terminal(monkeypatch, 60.0) == ""
+
+
+def test_counting_shows_nothing_where_nobody_watches(paths, capfd, monkeypatch):
+    monkeypatch.setattr(counts, "_QUIET_SECONDS", 0.0)
+    kf.FileSequence(paths, np.load)
+    assert capfd.readouterr() == ("", "")

@@ -1,0 +1,136 @@
+"""Files that each hold many scenes, and what goes wrong: damaged, uneven or changed files, and bad arguments."""
+
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from files_written import Noting, write_files
+
+import kerasfeed as kf
+
+FORMS = ["columns", "list", "stream"]
+WORKERS = [(0, "thread"), (3, "thread"), (2, "process")]
+
+
+@pytest.fixture
+def paths(tmp_path):
+    return write_files(tmp_path)
+
+
+def test_the_error_of_a_file_names_file_and_row_and_keeps_its_type(paths, tmp_path):
+    files = kf.FileSequence(paths, np.load)
+    files.close()
+    Path(paths[2]).write_bytes(b"no archive")
+    with pytest.raises(Exception, match="pickle") as caught:
+        files[8]
+    assert f"kerasfeed: row 1 of file {paths[2]!r} (number 2 of 6)" in caught.value.__notes__
+    for workers, worker_type in WORKERS:
+        with (
+            kf.Feed(files, 4, workers=workers, worker_type=worker_type) as feed,
+            pytest.raises(type(caught.value), match="pickle") as there,
+        ):
+            list(feed)
+        assert any("of file " + repr(paths[2]) in note for note in there.value.__notes__)
+
+
+@pytest.mark.parametrize(("workers", "worker_type"), WORKERS)
+def test_scenes_of_a_damaged_file_are_dealt_with_by_the_feeds_own_on_error(paths, workers, worker_type):
+    files = kf.FileSequence(paths, np.load)
+    Path(paths[4]).write_bytes(b"")
+    with kf.Feed(
+        files, 4, workers=workers, worker_type=worker_type, on_error="replace", max_failures=10, seed=3
+    ) as feed:
+        found = [int(y) for batch in feed for y in batch["y"]]
+        assert len(found) == 34
+        assert not [y for y in found if y // 100 == 4]
+        assert {row.index for row in feed.failures} == {20, 21, 22, 23, 24}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(("change", "says"), [(-1, "has 8 scenes, and 9 were counted"), (1, "scenes, and 9 were")])
+def test_a_file_whose_count_has_changed_is_an_error_that_names_it(paths, tmp_path, form, change, says):
+    files = kf.FileSequence(paths, Noting(tmp_path / "log", form))
+    np.savez(paths[5], x=np.zeros((9 + change, 3), np.float32), y=np.arange(9 + change))
+    with pytest.raises(ValueError, match=f"part-005.npz.*{says}.*Make a new FileSequence"):
+        files[33]
+
+
+def test_arrays_of_unequal_lengths_name_the_file_and_both_lengths(paths):
+    def uneven(path):
+        return {"a": np.zeros(4), "b": (np.zeros((4, 2)), np.zeros(3))}
+
+    with pytest.raises(ValueError, match=r"part-000\.npz': .* field 'a' has 4 rows and field 'b.1' has 3"):
+        kf.FileSequence(paths, uneven)
+    with pytest.raises(ValueError, match=r"part-001.npz': .* 'a' has 4 rows") as caught:
+        kf.FileSequence(paths, uneven, count=4)[5]
+    assert f"row 1 of file {paths[1]!r}" in caught.value.__notes__[0]
+
+
+class Frame:
+    iloc = None
+
+
+RETURNED = {
+    "a NoneType.*is a `return` missing": None,
+    "a str": "text",
+    "a Frame. Return its columns as arrays": Frame(),
+    "field '1' is of type int": (np.zeros(3), 5),
+    "field 'x' is an array without axes": {"x": np.zeros(())},
+    "holds no array": (),
+}
+
+
+@pytest.mark.parametrize("says", RETURNED)
+def test_what_holds_no_scenes_is_refused_with_the_forms_that_do(says):
+    with pytest.raises((TypeError, ValueError), match=says):
+        kf.FileSequence(["a"], lambda path: RETURNED[says])
+
+
+def iterator():
+    yield 1
+
+
+ARGUMENTS = [
+    ("a.npz", np.load, {}, TypeError, r"received the single path 'a.npz': write \['a.npz'\]"),
+    ({"a", "b"}, np.load, {}, TypeError, r"in every run, received a set: write sorted"),
+    (5, np.load, {}, TypeError, "needs a list of paths"),
+    ([], np.load, {}, ValueError, "Check the pattern that found none"),
+    (["a"], "load", {}, TypeError, "read_file must be a function of a path that returns"),
+    (["a"], iterator(), {}, TypeError, "received a generator, .*pass the function itself"),
+    (["a"], np.load, {"count": [1, 2]}, ValueError, "one number for each of the 1 files, received 2"),
+    (["a"], np.load, {"count": [1.5]}, TypeError, r"count\[0\] must be a number of scenes"),
+    (["a"], np.load, {"count": "x"}, TypeError, "count must be a number of scenes"),
+    (["a"], np.load, {"count": -1}, ValueError, "count must be at least 0, received -1"),
+    (["a"], np.load, {"count": lambda path: None}, TypeError, r"what count\('a'\) returned must be a number"),
+    (["a"], np.load, {"count": 0}, ValueError, "there is no scene in any of the 1 files; the first is 'a'"),
+    (["a"], np.load, {"interleave": 0}, ValueError, "interleave must be at least 1"),
+    (["a"], np.load, {"interleave": True}, TypeError, "interleave must be an integer"),
+    (["a"], np.load, {"cache_files": 0}, ValueError, "cache_files must be at least 1"),
+    (["a"], np.load, {"interleave": 65}, ValueError, "cache_files=64 keeps fewer.*use cache_files=65 or more, or a"),
+    (["a"], np.load, {"cache_bytes": "all"}, ValueError, "cache_bytes must be 'auto' or a number of bytes"),
+    (["a"], np.load, {"lookback": 0}, ValueError, "lookback must be at least 1"),
+    (["a"], np.load, {"on_error": "mask"}, ValueError, "on_error must be 'raise' or 'skip' for counting"),
+    (["a"], np.load, {"counts_cache": 5}, TypeError, "counts_cache must be a path"),
+]
+
+
+@pytest.mark.parametrize(("paths", "read_file", "options", "kind", "says"), ARGUMENTS, ids=range(len(ARGUMENTS)))
+def test_bad_arguments_are_refused_before_anything_is_read(paths, read_file, options, kind, says):
+    with pytest.raises(kind, match=says):
+        kf.FileSequence(paths, read_file, **options)
+
+
+def test_of_several_files_that_cannot_be_counted_the_first_is_told_of(paths):
+    begun = threading.Event()
+
+    def bad(path):
+        if str(path) == str(paths[0]):
+            begun.wait(5)  # for the second to fail
+        else:
+            begun.set()
+        raise OSError("unreadable")
+
+    with pytest.raises(OSError, match="unreadable") as caught:
+        kf.FileSequence(paths, bad)
+    assert str(paths[0]) in caught.value.__notes__[-1]

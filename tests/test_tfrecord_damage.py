@@ -1,0 +1,198 @@
+"""The index of record files, and what is done about damage: other data are never given."""
+
+import os
+import pickle
+import threading
+import time
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from records_written import COMPRESSIONS, by_tensorflow, records_of
+from scenes_records import Small, assert_same, listing
+
+import kerasfeed as kf
+from kerasfeed.records.framing import frame
+
+pytestmark = pytest.mark.usefixtures("quick_collector")
+
+
+def test_the_index_is_kept_beside_the_files_and_never_used_of_another_state(tmp_path, monkeypatch):
+    from kerasfeed.records import index as room
+
+    scanned = []
+    scan = room.scan
+    monkeypatch.setattr(room, "scan", lambda path: scanned.append(path.name) or scan(path))
+    path = by_tensorflow(tmp_path / "x", records_of(30))
+    assert len(kf.TFRecordSequence(path)) == 30
+    assert listing(tmp_path) == [".x.index.npz", "x"]
+    assert len(kf.TFRecordSequence(path)) == 30
+    assert scanned == ["x"]
+    by_tensorflow(path, records_of(31))
+    assert len(kf.TFRecordSequence(path)) == 31
+    (tmp_path / ".x.index.npz").write_bytes(b"half of an ind")
+    assert len(kf.TFRecordSequence(path)) == 31
+    assert scanned == ["x"] * 3
+    (tmp_path / ".x.index.npz").unlink()
+    assert len(kf.TFRecordSequence(path, index_cache=False)) == 31
+    assert listing(tmp_path) == ["x"]
+    for _ in range(2):
+        assert len(kf.TFRecordSequence(path, index_cache=tmp_path / "kept")) == 31
+    assert scanned == ["x"] * 5
+    assert listing(tmp_path) == ["kept", "x"]
+    (tmp_path / "file").touch()
+    assert len(kf.TFRecordSequence(path, index_cache=tmp_path / "file" / "y")) == 31  # which no folder can be
+
+
+def test_a_writer_keeps_the_index_so_that_nothing_is_scanned(shards, monkeypatch):
+    from kerasfeed.records import index as room
+
+    monkeypatch.setattr(room, "scan", None)
+    assert len(kf.TFRecordSequence(shards)) == 40
+
+
+@pytest.mark.parametrize("workers", [1, 3, "auto"])
+def test_many_files_are_indexed_by_threads_that_end(shards, workers):
+    assert len(kf.TFRecordSequence(shards, workers=workers, index_cache=False)) == 40
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("kerasfeed-index")]
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+@pytest.mark.parametrize("kept", [0.99, 0.5, 0.02])
+def test_a_file_that_is_cut_off_gives_its_whole_records_and_an_error_for_the_rest(tmp_path, compression, kept):
+    records = records_of(100, 3000)
+    path = by_tensorflow(tmp_path / "x", records, compression)
+    os.truncate(path, int(path.stat().st_size * kept))
+    if compression and kept < 0.1:
+        return  # hardly a member's head
+    with pytest.warns(
+        kf.FeedWarning, match="Reading it raises kf.RecordError; a feed with on_error= goes on without it"
+    ):
+        sequence = kf.TFRecordSequence(path)
+    whole = len(sequence) - 1
+    assert 0 < whole < 100
+    assert whole > 100 * kept**0.5 - (3 if not compression else 45)
+    assert [sequence.record(index) for index in range(whole)] == records[:whole]
+    with pytest.raises(
+        kf.RecordError, match=rf"record {whole} of '.*x' \(at byte .*cut off.*record {whole} stands for all"
+    ):
+        sequence[whole]
+    assert listing(tmp_path) == ["x"]
+
+
+def test_a_flipped_bit_is_an_error_with_file_offset_and_record(tmp_path):
+    records = records_of(30, 3000)
+    path = by_tensorflow(tmp_path / "x", records)
+    data = bytearray(path.read_bytes())
+    start = sum(len(record) + 16 for record in records[:12])
+    data[start + 30] ^= 1
+    path.write_bytes(data)
+    sequence = kf.TFRecordSequence(path)
+    with pytest.raises(
+        kf.RecordError, match=rf"record 12 of '.*x' \(at byte {start:,}\) is damaged: its checksum does not"
+    ):
+        sequence[12]
+    assert kf.TFRecordSequence(path, verify=False).record(12) != records[12]
+    data[start + 30] ^= 1
+    data[start + 2] ^= 1
+    path.write_bytes(data)
+    with pytest.warns(kf.FeedWarning, match=f"the checksum of the length at byte {start:,} does not hold"):
+        sequence = kf.TFRecordSequence(path)
+    assert len(sequence) == 13
+
+
+def test_any_flipped_bit_of_a_compressed_file_is_noticed(tmp_path):
+    scenes = [(np.arange(index * 50, dtype=np.float32) % 7, index) for index in range(40)]
+    (path,) = kf.write_tfrecords(scenes, tmp_path / "x", num_shards=1, workers=0, compression="GZIP")
+    kept = kf.TFRecordSequence(path)
+    data = Path(path).read_bytes()
+    status = Path(path).stat()
+    for place in np.random.default_rng(0).integers(20, len(data) - 10, 40).tolist():
+        broken = bytearray(data)
+        broken[place] ^= 1 << place % 8
+        Path(path).write_bytes(broken)
+        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+        sequence = pickle.loads(pickle.dumps(kept))
+        wrong = 0
+        for index in range(40):
+            try:
+                found = sequence[index]
+            except kf.RecordError as error:
+                wrong += f"record {index} of {path!r}" in str(error)
+            else:
+                assert_same(found, scenes[index])
+        assert wrong
+
+
+def test_a_damaged_record_is_dealt_with_by_on_error(tmp_path):
+    records = records_of(40, 300)
+    path = by_tensorflow(tmp_path / "x", records)
+    data = bytearray(path.read_bytes())
+    data[sum(len(record) + 16 for record in records[:21]) + 20] ^= 1
+    path.write_bytes(data)
+    sequence = kf.TFRecordSequence(path)
+    with kf.Feed(sequence, 8, workers=0, on_error="skip") as feed:
+        indices = [int(index) for batch in feed for index in batch["i"]]
+        assert indices == [index for index in range(40) if index != 21]
+        assert [row.index for row in feed.failures] == [21]
+
+
+def test_a_shard_with_too_few_records_is_not_taken_for_whole(shards):
+    path = Path(shards[1])
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) // 10 * 9])
+    with pytest.raises(kf.RecordError, match="holds 9 records, and 10 were written to it: it is cut off"):
+        kf.TFRecordSequence(shards)
+
+
+@pytest.mark.parametrize("change", ["cut", "rewritten", "replaced", "gone"])
+def test_a_file_that_changes_under_a_reader_is_an_error_and_not_other_data(shards, change):
+    sequence = kf.TFRecordSequence(shards)
+    path = Path(shards[0])
+    if change != "gone":
+        sequence[0]
+    time.sleep(0.25)
+    if change == "cut":
+        os.truncate(path, 50)
+    elif change == "rewritten":
+        path.write_bytes(path.read_bytes()[::-1])
+    elif change == "replaced":
+        path.with_name("new").write_bytes(Path(shards[1]).read_bytes())
+        path.with_name("new").replace(path)
+        assert sequence[0][1] == 0  # an open file is what it was
+        sequence.close()
+    else:
+        path.unlink()
+        with pytest.raises(FileNotFoundError, match=r"there is no file '.*' any more"):
+            sequence[0]
+        return
+    with pytest.raises(OSError, match="changed since it was first opened"):
+        sequence[0]
+
+
+def test_sidecars_that_disagree_or_come_from_the_future_are_errors(tmp_path):
+    for name, scenes in (("a", Small(4)), ("b", [{"x": 1}] * 4)):
+        kf.write_tfrecords(scenes, tmp_path / f"{name}-{{shard}}", num_shards=2, workers=0)
+    with pytest.raises(kf.SpecError, match="hold scenes of two kinds: read them as two sequences, or give spec="):
+        kf.TFRecordSequence(str(tmp_path / "[ab]-*"))
+    sidecar = tmp_path / "a.spec.json"
+    sidecar.write_text(sidecar.read_text().replace('"version": 1', '"version": 2'))
+    with pytest.raises(kf.RecordError, match=r"written by a later kerasfeed \(version 2 of the format, here 1\)"):
+        kf.TFRecordSequence(str(tmp_path / "a-*"))
+    sidecar.write_text(sidecar.read_text().replace('"version": 2', '"version": 1').replace('"array"', '"carpet"'))
+    with pytest.raises(kf.RecordError, match="is damaged: ValueError: it describes no spec"):
+        kf.TFRecordSequence(str(tmp_path / "a-*"))
+    sidecar.write_text("{}")
+    assert kf.TFRecordSequence(str(tmp_path / "a-*"))[1]["1"] == 2
+
+
+def test_zlib_streams_that_look_like_records_are_told_apart(tmp_path):
+    record = bytes(0x8B1F)  # its length begins like gzip's magic
+    path = by_tensorflow(tmp_path / "x", [record])
+    assert path.read_bytes()[:2] == b"\x1f\x8b"
+    from kerasfeed.records.index import scan
+
+    assert len(scan(path)) == 1
+    path.write_bytes(zlib.compress(frame(b"a") + frame(b"b")))
+    assert len(scan(path)) == 2

@@ -1,0 +1,256 @@
+"""`TFRecordSequence`: any record at any time, as it was written or not at all."""
+
+import gzip
+import os
+import pickle
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from records_written import COMPRESSIONS, by_tensorflow, records_of
+from scenes_records import Everything, Small, assert_same, listing
+
+import kerasfeed as kf
+from kerasfeed.records.example import BYTES, FLOAT, INT64, Values, encode_example
+from kerasfeed.records.framing import frame
+
+pytestmark = pytest.mark.usefixtures("quick_collector")
+# ---- TensorFlow's files and ours
+
+
+@pytest.mark.parametrize("compression", [None, "GZIP"])
+def test_tensorflow_reads_what_was_written_with_the_sidecar_alone(tmp_path, compression):
+    sequence = Everything(20)
+    paths = kf.write_tfrecords(
+        sequence, tmp_path / "x-{shard}.tfrecord", num_shards=2, workers=0, compression=compression
+    )
+    sidecar = tmp_path / "x.tfrecord.spec.json"
+    description = kf.feature_description(sidecar)
+    assert description == kf.feature_description(kf.TFRecordSequence(paths)) == kf.feature_description(paths)
+    dataset = tf.data.TFRecordDataset(paths, compression_type=compression or "")
+    for place, record in enumerate(dataset):
+        parsed = tf.io.parse_single_example(record, description)
+        scene = sequence[place % 10 * 2 + place // 10]
+        assert parsed["0.float32"].numpy().tobytes() == scene[0]["float32"].tobytes()
+        assert parsed["1.0"] == scene[1].number
+        assert parsed["0.float32_rows"].shape == scene[0]["float32_rows"].shape
+    spec = kf.TFRecordSequence(paths).spec
+    for found, record in zip(dataset.map(lambda record: kf.parse_record(record, spec)), dataset, strict=True):
+        assert found[1].number == tf.io.parse_single_example(record, description)["1.0"]
+    assert place == 19
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+@pytest.mark.parametrize("size", [50, 60_000])
+def test_records_that_tensorflow_wrote_are_read_in_any_order(tmp_path, compression, size):
+    records = records_of(200, size)
+    sequence = kf.TFRecordSequence(by_tensorflow(tmp_path / "x", records, compression))
+    assert len(sequence) == 200
+    for index in [0, 199, 100, *np.random.default_rng(0).permutation(200).tolist()]:
+        assert sequence.record(index) == records[index]
+    assert sequence[-1]["i"] == 199
+    assert sequence.spec == {"b": kf.ArraySpec((), np.dtype("S")), "i": kf.ArraySpec((), np.dtype(np.int64))}
+
+
+def test_what_was_decompressed_is_let_go_of_and_found_again(tmp_path, monkeypatch):
+    from kerasfeed.records import stream
+
+    monkeypatch.setattr(stream, "_SPAN", 10_000)
+    records = records_of(300, 3000)
+    path = by_tensorflow(tmp_path / "x", records, "GZIP")
+    sequence = kf.TFRecordSequence(path, index_cache=False)
+    sequence._cache = stream.WindowCache(20_000)
+    errors = []
+
+    def read(seed):
+        for index in np.random.default_rng(seed).permutation(300).tolist():
+            if sequence.record(index) != records[index]:
+                errors.append(index)
+
+    threads = [threading.Thread(target=read, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+
+
+def test_members_of_any_size_and_empty_ones_are_read(tmp_path):
+    records = records_of(60, 3000)
+    packed = b"".join(
+        gzip.compress(b"".join(map(frame, records[start : start + 7]))) + gzip.compress(b"")
+        for start in range(0, 60, 7)
+    )
+    (tmp_path / "x").write_bytes(packed)
+    sequence = kf.TFRecordSequence(tmp_path / "x")
+    assert [sequence.record(index) for index in range(60)] == records
+    again = kf.TFRecordSequence(tmp_path / "x")
+    assert [again.record(index) for index in reversed(range(60))] == records[::-1]
+
+
+def test_lists_of_all_kinds_and_empty_ones_become_a_dict_of_arrays(tmp_path):
+    def example(floats, ints, texts):
+        return tf.train.Example(
+            features=tf.train.Features(
+                feature={
+                    "f": tf.train.Feature(float_list=tf.train.FloatList(value=floats)),
+                    "i": tf.train.Feature(int64_list=tf.train.Int64List(value=ints)),
+                    "b": tf.train.Feature(bytes_list=tf.train.BytesList(value=texts)),
+                }
+            )
+        ).SerializeToString()
+
+    path = by_tensorflow(tmp_path / "x", [example([1.5, 2], [-7], [b"a", b"b"]), example([], [9], [b"", b"\0"])])
+    sequence = kf.TFRecordSequence(path)
+    assert_same(sequence[0], {"f": np.float32([1.5, 2]), "i": np.int64(-7), "b": np.array([b"a", b"b"], object)})
+    assert_same(sequence[1], {"f": np.float32([]), "i": np.int64(9), "b": np.array([b"", b"\0"], object)})
+    assert [str(field) for field in sequence.spec.values()] == ["bytes[2]", "float32[?]", "int64[]"]
+
+
+def test_a_spec_says_what_the_features_are(tmp_path):
+    image = np.arange(12, dtype=np.uint8).reshape(3, 4)
+    record = encode_example({"image": Values(BYTES, [image.tobytes()]), "label": Values(INT64, np.array([3]))})
+    path = by_tensorflow(tmp_path / "x", [record] * 3)
+    spec = {"image": kf.ArraySpec((3, 4), np.uint8), "label": kf.ArraySpec((), np.int32)}
+    assert_same(kf.TFRecordSequence(path, spec=spec)[2], {"image": image, "label": np.int32(3)})
+
+
+def test_a_missing_feature_names_record_and_feature(tmp_path):
+    records = [encode_example({"x": Values(FLOAT, np.float32([index]))}) for index in range(20)]
+    records[7] = encode_example({"y": Values(FLOAT, np.float32([7]))})
+    path = by_tensorflow(tmp_path / "x", records)
+    sequence = kf.TFRecordSequence(path)
+    message = (
+        r"record 7 of '.*x' \(at byte \d+\): feature 'x' is missing; it has y\. The spec was inferred .* give spec="
+    )
+    with pytest.raises(kf.SpecError, match=message):
+        sequence[7]
+    records[0] = records[7]
+    with pytest.raises(kf.SpecError, match=r"feature 'x' is in some records and not in others \(record 0 of"):
+        kf.TFRecordSequence(by_tensorflow(path, records))
+    records[0] = encode_example({"x": Values(INT64, np.array([1]))})
+    with pytest.raises(kf.SpecError, match=r"feature 'x' is a int64_list in record 0 .* and a float_list in record"):
+        kf.TFRecordSequence(by_tensorflow(path, records))
+
+
+def test_what_holds_no_examples_is_an_error_that_names_the_record(tmp_path):
+    with pytest.raises(kf.RecordError, match=r"record 0 of .*: it is no serialized tf\.train\.Example"):
+        kf.TFRecordSequence(by_tensorflow(tmp_path / "x", [b"junk\xff"]))
+    for compression in COMPRESSIONS:
+        with pytest.raises(kf.RecordError, match="holds no record"):
+            kf.TFRecordSequence(by_tensorflow(tmp_path / "x", [], compression))
+
+
+# ---- paths
+
+
+def test_paths_globs_and_patterns_find_files_in_natural_order(tmp_path, monkeypatch):
+    for number in range(12):
+        by_tensorflow(tmp_path / f"x-{number}-of-12", records_of(number + 1))
+    monkeypatch.chdir(tmp_path)
+    wanted = tuple(range(1, 13))
+    for paths in (
+        "x-*",
+        str(tmp_path / "x-*-of-12"),
+        "x-{shard}-of-{count}",
+        Path("x-{shard:d}-of-12"),
+        ["x-?-*", "x-1?-*"],
+    ):
+        assert kf.TFRecordSequence(paths).counts == wanted
+    assert kf.TFRecordSequence(["x-3-of-12", Path("x-1-of-12")]).counts == (4, 2)
+    (tmp_path / "x-4-of-12").unlink()
+    with pytest.raises(kf.RecordError, match=r"1 of 12 shards of .* are missing: 4"):
+        kf.TFRecordSequence("x-{shard}-of-{count}")
+    by_tensorflow(tmp_path / "x-0-of-1", records_of(1))
+    with pytest.raises(kf.RecordError, match="matches sets of 1 and 12 shards: write the count out"):
+        kf.TFRecordSequence("x-{shard}-of-{count}")
+
+
+@pytest.mark.parametrize(
+    ("paths", "kind", "message"),
+    [
+        ("none", FileNotFoundError, "there is no file '.*none'"),
+        ("none*", FileNotFoundError, r"no file matches '.*none\*'"),
+        ("none-{shard}", FileNotFoundError, "no file matches the pattern"),
+        ([], FileNotFoundError, "the list of paths is empty"),
+        (3, TypeError, "paths must be a path, a glob, a pattern or a list of these, received 3"),
+        ([3], TypeError, "paths must be paths, received 3 of type int among them"),
+        (".", IsADirectoryError, "is a folder: name its files"),
+        ("gs://x/y", ValueError, "is a URL: records are read from files of this machine"),
+    ],
+)
+def test_paths_that_are_none_are_refused(tmp_path, monkeypatch, paths, kind, message):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(kind, match=message):
+        kf.TFRecordSequence(paths)
+
+
+# ---- feeds
+
+
+@pytest.mark.parametrize("worker_type", ["thread", "process"])
+@pytest.mark.parametrize("compression", [None, "GZIP"])
+def test_a_feed_shuffles_records_and_every_one_comes_once(tmp_path, worker_type, compression):
+    paths = kf.write_tfrecords(
+        Small(50), tmp_path / "x-{shard}", num_shards=3, workers=0, assignment="contiguous", compression=compression
+    )
+    sequence = kf.TFRecordSequence(paths)
+    for order in (kf.Shuffled(), kf.BlockShuffled(sequence), kf.BlockShuffled(7)):
+        with kf.Feed(sequence, 8, order=order, seed=1, workers=2, worker_type=worker_type) as feed:
+            drawn = [int(index) for _, indices in feed for index in indices]
+        assert sorted(drawn) == list(range(50))
+        assert drawn != list(range(50))
+
+
+def test_records_are_written_straight_into_the_batch(shards, monkeypatch):
+    sequence = kf.TFRecordSequence(shards)
+    with kf.Feed(sequence, 40, workers=0) as feed:
+        list(feed)
+        monkeypatch.setattr(kf.TFRecordSequence, "__getitem__", None)
+        points, indices = next(iter(feed))
+    assert indices.tolist() == list(range(40))
+    assert points.shape == (40, 8, 3)
+
+
+def test_a_sequence_pickles_with_its_index_and_forgets_its_handles(shards):
+    sequence = kf.TFRecordSequence(shards)
+    scene = sequence[17]
+    again = pickle.loads(pickle.dumps(sequence))
+    for name in listing(Path(shards[0]).parent):
+        if name.startswith("."):
+            (Path(shards[0]).parent / name).unlink()
+    assert_same(again[17], scene)
+    assert (again.paths, again.counts) == (tuple(shards), (10,) * 4)
+    again.close()
+    again.close()
+    assert_same(again[17], scene)
+    assert repr(again) == "TFRecordSequence(40 records of 4 files: 0: float32[8, 3], 1: int64[])"
+
+
+def test_what_is_returned_belongs_to_the_caller(shards):
+    sequence = kf.TFRecordSequence(shards)
+    sequence[3][0][:] = 0
+    assert sequence[3][0].any()
+
+
+def test_a_fork_reads_for_itself(shards):
+    sequence = kf.TFRecordSequence(shards)
+    wanted = sequence[5][0].tobytes()
+    sequence._lock.acquire()  # as another thread might hold it
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if sequence[5][0].tobytes() == wanted else 1)
+    sequence._lock.release()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_many_files_are_read_with_few_open(tmp_path, monkeypatch):
+    from kerasfeed.records import sequence as room
+
+    monkeypatch.setattr(room, "_OPEN_FILES", 3)
+    paths = kf.write_tfrecords(Small(20), tmp_path / "x-{shard}", num_shards=20, workers=0)
+    sequence = kf.TFRecordSequence(paths)
+    assert [int(scene[1]) for scene in sequence] == list(range(20))
+    assert len(sequence._open) == 3

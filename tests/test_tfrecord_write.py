@@ -1,0 +1,378 @@
+"""`write_tfrecords`: shards that are complete or not there, whoever is killed."""
+
+import collections
+import contextlib
+import io
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from programs import ROOT, TESTS, assert_gone
+from scenes_records import Everything, FailsAt, Slow, Small, assert_same, listing
+
+import kerasfeed as kf
+from kerasfeed.records import board
+from kerasfeed.records.sidecar import read_sidecar
+from kerasfeed.records.tfrecords import assigned
+
+PATTERN = "train-{shard:05d}-of-{count:05d}.tfrecord"
+SIDECAR = "train.tfrecord.spec.json"
+
+
+def write(sequence, folder, num_shards=3, **arguments):
+    arguments = {"workers": 2, "worker_type": "thread", "progress": False, **arguments}
+    return kf.write_tfrecords(sequence, folder / PATTERN, num_shards=num_shards, **arguments)
+
+
+def indices_in(paths):
+    """Which scenes a set of shards holds, in order."""
+    sequence = kf.TFRecordSequence(paths)
+    return [int(sequence[place][1]) for place in range(len(sequence))]
+
+
+def shown(folder):
+    return [name for name in listing(folder) if not name.startswith(".")]
+
+
+@pytest.mark.parametrize("compression", [None, "GZIP"])
+@pytest.mark.parametrize(("workers", "worker_type"), [(0, "thread"), (2, "thread"), (2, "process")])
+def test_every_scene_is_there_once_whoever_writes(tmp_path, workers, worker_type, compression):
+    sequence = Small(41)
+    paths = write(sequence, tmp_path, workers=workers, worker_type=worker_type, compression=compression, seed=3)
+    assert [Path(path).name for path in paths] == [PATTERN.format(shard=shard, count=3) for shard in range(3)]
+    assert indices_in(paths) == [*range(0, 41, 3), *range(1, 41, 3), *range(2, 41, 3)]
+    with kf.Feed(sequence, 41, seed=3, workers=0) as feed:
+        drawn, _ = next(feed.epoch(0))
+    found = kf.TFRecordSequence(paths)
+    for place in range(41):
+        points, index = found[place]
+        assert points.tobytes() == drawn[index].tobytes()
+    assert shown(tmp_path) == [*(Path(path).name for path in paths), SIDECAR]
+
+
+def test_the_same_bytes_come_from_threads_and_from_processes(tmp_path):
+    contents = []
+    for number, (workers, worker_type) in enumerate([(0, "thread"), (3, "thread"), (2, "process")]):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        paths = write(Everything(30), folder, workers=workers, worker_type=worker_type, compression="GZIP")
+        contents.append([Path(path).read_bytes() for path in paths] + [(folder / SIDECAR).read_bytes()])
+    assert contents[0] == contents[1] == contents[2]
+
+
+def test_contiguous_shards_take_runs_and_round_robin_deals():
+    for length, count in [(10, 3), (7, 7), (100, 1), (41, 4)]:
+        for assignment in ("round_robin", "contiguous"):
+            shards = [assigned(length, count, shard, assignment) for shard in range(count)]
+            assert sorted(index for shard in shards for index in shard) == list(range(length))
+            assert max(map(len, shards)) - min(map(len, shards)) <= 1
+    assert [list(assigned(7, 2, shard, "contiguous")) for shard in range(2)] == [[0, 1, 2], [3, 4, 5, 6]]
+
+
+def test_contiguous_shards_are_read_back_in_order(tmp_path):
+    assert indices_in(write(Small(41), tmp_path, assignment="contiguous")) == list(range(41))
+
+
+def test_the_sidecar_tells_how_the_set_was_written(tmp_path):
+    paths = write(Small(10), tmp_path, assignment="contiguous", compression="GZIP", seed=5)
+    sidecar = read_sidecar(tmp_path / SIDECAR)
+    assert [file.scenes for file in sidecar.files] == [3, 3, 4]
+    assert [file.bytes for file in sidecar.files] == [Path(path).stat().st_size for path in paths]
+    assert (sidecar.assignment, sidecar.compression, sidecar.seed) == ("contiguous", "GZIP", 5)
+    assert str(sidecar.spec.fields[0]) == "float32[8, 3]"
+
+
+def test_lists_and_arrays_in_memory_are_written_too(tmp_path):
+    scenes = [{"x": np.full(3, index, np.float32)} for index in range(5)]
+    for place, found in enumerate(kf.TFRecordSequence(write(scenes, tmp_path, 5, worker_type="auto"))):
+        assert_same(found, scenes[place])
+
+
+def test_files_that_exist_are_refused_and_replaced_if_asked(tmp_path):
+    write(Small(10), tmp_path)
+    before = {name: (tmp_path / name).read_bytes() for name in listing(tmp_path)}
+    with pytest.raises(FileExistsError, match=r"4 of the files to be written exist already: .*overwrite=True"):
+        write(Small(20), tmp_path)
+    assert {name: (tmp_path / name).read_bytes() for name in listing(tmp_path)} == before
+    with pytest.raises(FileExistsError, match=r"1 of the files to be written exist already: .*spec\.json"):
+        write(Small(20), tmp_path, 4)
+    assert sorted(indices_in(write(Small(20), tmp_path, 2, overwrite=True))) == list(range(20))
+    assert shown(tmp_path) == ["train-00000-of-00002.tfrecord", "train-00001-of-00002.tfrecord", SIDECAR]
+
+
+def test_a_sequence_that_fails_at_once_replaces_nothing(tmp_path):
+    paths = write(Small(10), tmp_path)
+    (tmp_path / "flag").touch()
+    with pytest.raises(ValueError, match="no such scene"):
+        write(FailsAt(10, 0, tmp_path / "flag"), tmp_path, overwrite=True)
+    assert sorted(indices_in(paths)) == list(range(10))
+
+
+@pytest.mark.parametrize("worker_type", ["thread", "process"])
+def test_a_failing_scene_names_itself_and_its_shard_and_complete_shards_stay(tmp_path, worker_type):
+    flag = tmp_path / "flag"
+    flag.touch()
+    sequence = FailsAt(40, 37, flag)
+    with pytest.raises(ValueError, match="no such scene") as caught:
+        write(sequence, tmp_path, 4, assignment="contiguous", worker_type=worker_type)
+    assert str(caught.value) == "no such scene"
+    notes = "\n".join(caught.value.__notes__)
+    assert "kerasfeed: scene 37 of shard 3 ('train-00003-of-00004.tfrecord')" in notes
+    assert "Reproduce it here: sequence[37]" in notes
+    assert "epoch" not in notes.split("Traceback")[0]
+    assert SIDECAR not in listing(tmp_path)
+    assert not [name for name in listing(tmp_path) if name.endswith((".part", ".progress"))]
+    complete = {name: (tmp_path / name).stat().st_mtime_ns for name in shown(tmp_path) if name != "flag"}
+    assert "train-00003-of-00004.tfrecord" not in complete
+    flag.unlink()
+    paths = write(sequence, tmp_path, 4, assignment="contiguous", worker_type=worker_type)
+    assert indices_in(paths) == list(range(40))
+    assert {name: (tmp_path / name).stat().st_mtime_ns for name in complete} == complete
+    assert not [name for name in listing(tmp_path) if "unfinished" in name]
+
+
+def test_an_unfinished_set_is_not_gone_on_with_in_another_way(tmp_path):
+    (tmp_path / "flag").touch()
+    sequence = FailsAt(40, 37, tmp_path / "flag")
+    with pytest.raises(ValueError, match="no such scene"):
+        write(sequence, tmp_path, 4)
+    with pytest.raises(FileExistsError, match=r"begun with another seed: 0, now 1\. Call it as before to go on"):
+        write(sequence, tmp_path, 4, seed=1)
+    (tmp_path / "flag").unlink()
+    assert sorted(indices_in(write(sequence, tmp_path, 2, seed=1, overwrite=True))) == list(range(40))
+    assert shown(tmp_path) == ["train-00000-of-00002.tfrecord", "train-00001-of-00002.tfrecord", SIDECAR]
+
+
+def test_two_programs_do_not_write_one_set_at_the_same_time(tmp_path):
+    class Nested(Small):
+        def __getitem__(self, index):
+            with contextlib.suppress(kf.KerasfeedError):
+                write(Small(8), tmp_path, workers=0)
+                raise AssertionError("two wrote at the same time")
+            return super().__getitem__(index)
+
+    assert sorted(indices_in(write(Nested(8), tmp_path, workers=0))) == list(range(8))
+
+
+def test_a_shard_that_was_cut_off_meanwhile_is_written_again(tmp_path):
+    flag = tmp_path / "flag"
+    flag.touch()
+    with pytest.raises(ValueError, match="no such scene"):
+        write(FailsAt(40, 38, flag), tmp_path, 4, workers=0)
+    os.truncate(tmp_path / "train-00000-of-00004.tfrecord", 100)
+    flag.unlink()
+    assert sorted(indices_in(write(FailsAt(40, 38, flag), tmp_path, 4, workers=0))) == list(range(40))
+
+
+def test_a_worker_that_is_killed_has_its_shard_begun_anew(tmp_path):
+    flag = tmp_path / "flag"
+    flag.touch()
+    with pytest.warns(kf.FeedWarning, match="1 worker process died .* no scene is lost, none is there twice"):
+        paths = write(FailsAt(40, 17, flag, kills="once"), tmp_path, worker_type="process")
+    assert sorted(indices_in(paths)) == list(range(40))
+    assert not [name for name in listing(tmp_path) if name.endswith(".part")]
+
+
+def test_a_scene_that_always_kills_its_worker_is_an_error_that_names_it(tmp_path):
+    flag = tmp_path / "flag"
+    flag.touch()
+    with pytest.raises(kf.WorkerDiedError, match=r"wrote shard 2 .*at scene 17 or next to it.*sequence\[17\]"):
+        write(FailsAt(40, 17, flag, kills="always"), tmp_path, worker_type="process")
+    flag.unlink()
+    assert sorted(indices_in(write(FailsAt(40, 17, flag), tmp_path, worker_type="process"))) == list(range(40))
+
+
+PROGRAM = """
+import sys
+from scenes_records import Slow
+import kerasfeed as kf
+kf.write_tfrecords(
+    Slow(120, {log!r}), {pattern!r}, num_shards=6, workers=2, worker_type={worker_type!r}, compression="GZIP"
+)
+print("done")
+"""
+
+
+@pytest.mark.parametrize("worker_type", ["thread", "process"])
+def test_a_program_that_is_killed_again_and_again_loses_and_doubles_nothing(tmp_path, worker_type):
+    folder, log = tmp_path / "out", tmp_path / "log"
+    folder.mkdir()
+    code = PROGRAM.format(log=str(log), pattern=str(folder / PATTERN), worker_type=worker_type)
+    (tmp_path / "program.py").write_text(code)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([ROOT, TESTS])}
+    rng = np.random.default_rng(5)
+    kills, ended = 0, False
+    while not ended:
+        before = log.stat().st_size if log.exists() else 0
+        program = subprocess.Popen(
+            [sys.executable, str(tmp_path / "program.py")], env=environment, stdout=subprocess.PIPE
+        )
+        if kills < 3:
+            while program.poll() is None and (not log.exists() or log.stat().st_size == before):
+                time.sleep(0.005)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                program.wait(rng.uniform(0.05, 0.3))
+        ended = kills >= 3 or program.poll() is not None
+        if not ended:
+            program.kill()
+            kills += 1
+        output, _ = program.communicate(timeout=60)
+        assert not ended or output == b"done\n"
+    sequence = kf.TFRecordSequence(str(folder / PATTERN))
+    assert collections.Counter(int(scene[1]) for scene in sequence) == collections.Counter(range(120))
+    assert not [name for name in listing(folder) if name.endswith((".part", ".progress", ".unfinished"))]
+    assert kills >= 2
+    assert len(log.read_text().split()) < 120 * (kills + 1) + 5 * (kills + 1)
+
+
+def test_a_program_that_is_interrupted_leaves_no_process_and_no_half_file(tmp_path):
+    code = PROGRAM.format(log=str(tmp_path / "log"), pattern=str(tmp_path / PATTERN), worker_type="process")
+    (tmp_path / "program.py").write_text(code)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([ROOT, TESTS])}
+    program = subprocess.Popen([sys.executable, str(tmp_path / "program.py")], env=environment, stderr=subprocess.PIPE)
+    while program.poll() is None and (
+        not (tmp_path / "log").exists() or len((tmp_path / "log").read_text().split()) < 12
+    ):
+        time.sleep(0.01)
+    import psutil
+
+    workers = [child.pid for child in psutil.Process(program.pid).children(recursive=True)]
+    program.send_signal(signal.SIGINT)
+    _, errors = program.communicate(timeout=30)
+    assert b"KeyboardInterrupt" in errors
+    assert_gone(workers)
+    assert not [name for name in listing(tmp_path) if name.endswith((".part", ".progress"))]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_full_disk_is_an_error_and_leaves_no_half_file(tmp_path, workers):
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))
+    try:
+        with pytest.raises(OSError, match=r"writing .*train-0000.* failed and left nothing of it") as caught:
+            write(Small(1000), tmp_path, workers=workers)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert caught.value.errno is not None
+    assert not [name for name in shown(tmp_path) if not name.startswith(".")]
+    assert listing(tmp_path) == [f".{SIDECAR}.unfinished"]
+    assert sorted(indices_in(write(Small(1000), tmp_path))) == list(range(1000))
+
+
+def test_scenes_whose_axes_vary_more_than_five_tell_need_a_spec(tmp_path):
+    scenes = [(np.zeros((4 if index == 7 else 3, 2), np.float32), index) for index in range(20)]
+    with pytest.raises(kf.SpecError, match=r"scene 7: field '0': expected float32\[3, 2\], received float32\[4, 2\]"):
+        write(scenes, tmp_path)
+    spec = (kf.ArraySpec((None, 2), np.float32), kf.ArraySpec((), np.int64))
+    paths = write(scenes, tmp_path, spec=spec, overwrite=True)
+    for found in kf.TFRecordSequence(paths):
+        assert_same(found, scenes[found[1]])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "message"),
+    [
+        (
+            {"num_shards": 11},
+            ValueError,
+            "num_shards is 11 and the sequence has 10 scenes: use at most one shard a scene",
+        ),
+        ({"num_shards": 0}, ValueError, "num_shards must be at least 1"),
+        ({"num_shards": 2.0}, TypeError, "num_shards must be an integer"),
+        (
+            {"assignment": "random"},
+            ValueError,
+            "assignment must be one of 'round_robin', 'contiguous', received 'random'",
+        ),
+        ({"compression": "ZLIB"}, ValueError, "compression must be None or 'GZIP', received 'ZLIB'"),
+        ({"worker_type": "greenlet"}, ValueError, "worker_type must be one of auto, process, thread"),
+        ({"workers": -1}, ValueError, "workers must be at least 0"),
+        ({"seed": -1}, ValueError, "seed must be at least 0"),
+        ({"spec": 3}, TypeError, "a spec is a nesting of"),
+    ],
+)
+def test_a_wrong_argument_is_refused_and_nothing_is_left(tmp_path, arguments, kind, message):
+    with pytest.raises(kind, match=message):
+        write(Small(10), tmp_path, **arguments)
+    assert listing(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("pattern", "kind", "message"),
+    [
+        (
+            "x.tfrecord",
+            ValueError,
+            r"gives 3 shards one name: put \{shard\} into it, .*'x-\{shard:05d\}-of-\{count:05d\}",
+        ),
+        ("{shard}-{what}.tfrecord", ValueError, "may hold {shard} and {count}"),
+        ("{shard:q}.tfrecord", ValueError, "may hold {shard} and {count}"),
+        ("{shard}/x.tfrecord", ValueError, "belong in the file's name, not in its folder"),
+        ("nowhere/{shard}.tfrecord", FileNotFoundError, "there is no folder '.*nowhere' to write '0.tfrecord' to"),
+    ],
+)
+def test_a_pattern_that_names_no_shards_is_refused(tmp_path, pattern, kind, message):
+    with pytest.raises(kind, match=message):
+        kf.write_tfrecords(Small(10), tmp_path / pattern, num_shards=3)
+
+
+@pytest.mark.parametrize(
+    ("sequence", "message"),
+    [
+        (iter([1]), "writing needs a sequence that can be indexed"),
+        (Small, "writing needs an instance"),
+        ({"a": 1}, "writing needs a sequence of scenes"),
+    ],
+)
+def test_what_is_no_sequence_is_refused(tmp_path, sequence, message):
+    with pytest.raises(TypeError, match=message):
+        write(sequence, tmp_path)
+
+
+def test_a_feed_and_an_empty_sequence_are_refused(tmp_path):
+    with kf.Feed(Small(4), 2, workers=0) as feed, pytest.raises(TypeError, match="a Feed, whose items are batches"):
+        write(feed, tmp_path)
+    with pytest.raises(ValueError, match="the sequence is empty"):
+        write([], tmp_path)
+
+
+def test_one_shard_needs_no_number_in_its_name(tmp_path):
+    assert kf.write_tfrecords(Small(4), tmp_path / "all.tfrecord", num_shards=1, workers=0) == [
+        str(tmp_path / "all.tfrecord")
+    ]
+    assert shown(tmp_path) == ["all.tfrecord", "all.tfrecord.spec.json"]
+
+
+class _Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize("stream", [io.StringIO, _Terminal])
+def test_progress_is_shown_on_a_terminal_only(tmp_path, monkeypatch, stream):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys, "stderr", stream())
+    write(Slow(40, tmp_path / "log"), tmp_path, progress=True)
+    text = sys.stderr.getvalue()
+    assert ("40/40" in text and "scenes/s" in text) == (stream is _Terminal)
+    assert bool(text) == (stream is _Terminal)
+
+
+def test_scenes_that_do_not_end_are_told_of_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(board, "_STALL_SECONDS", 0.3)
+
+    class Hangs(Small):
+        def __getitem__(self, index):
+            if index == 17:
+                time.sleep(1.2)
+            return super().__getitem__(index)
+
+    with pytest.warns(kf.FeedWarning, match=r"no progress for 0 s, at scenes 17; this is said once") as caught:
+        write(Hangs(40), tmp_path, 1, workers=1)
+    assert len(caught) == 1
