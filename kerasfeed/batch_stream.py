@@ -1,0 +1,335 @@
+"""`BatchStream`: what feeds without random access have in common.
+
+Invariant: batches come in the order of their items, through one loader. Nothing is started before the first batch, or
+the spec, is asked for.
+"""
+
+import dataclasses
+import sys
+import threading
+import weakref
+from abc import abstractmethod
+from collections.abc import Iterator
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import keras
+
+from kerasfeed.arguments import refuse_skip
+from kerasfeed.epochs import RequestLog
+from kerasfeed.errors import FeedClosedError
+from kerasfeed.failures import FailureTable
+from kerasfeed.feed_text import stream_html, workers_text
+from kerasfeed.forms import batch_structure
+from kerasfeed.loaders import LoaderStats
+from kerasfeed.loaders.blank import weighted
+from kerasfeed.spec import SceneSpec, lists_as_tuples
+from kerasfeed.stream_side import EMPTY, StreamSide
+from kerasfeed.streams.core import Function, StreamCore
+from kerasfeed.streams.options import StreamOptions
+from kerasfeed.streams.repetition import EndOfRepetition, Repetition
+from kerasfeed.streams.source import Source
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+
+class BatchStream(keras.utils.PyDataset):  # type: ignore[misc]
+    """Batches of a `Source`, for `model.fit` on any Keras backend, `tf.data` and plain loops; see `StreamFeed`."""
+
+    def __init__(self, options: StreamOptions) -> None:
+        self._options = options
+        super().__init__(workers=1, use_multiprocessing=False, max_queue_size=options.ahead)
+        self._begin_life(())
+
+    def _begin_life(self, functions: tuple[Function, ...]) -> None:
+        self._functions = functions
+        self.plan = self._options.plan.afresh()
+        self._lock = threading.RLock()
+        self._parts: StreamCore | None = None
+        self._kept: Repetition | None = None
+        self._kept_is_chain = False
+        self._next = 0
+        self._closed = False
+        self._side = StreamSide()
+        self.request_log = RequestLog()
+
+    @property
+    def seed(self) -> int:
+        """Seed of all random numbers, at least 0."""
+        return self.plan.seed
+
+    # ---- what subclasses say
+
+    @abstractmethod
+    def _make_source(self) -> Source:
+        """The source, made when the first batch is asked for."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Nothing more is wanted of the feed, or nothing more comes; idempotent."""
+
+    # ---- the parts
+
+    def map(self, function: Function) -> Self:
+        """A feed of `function(item)` for every item of this one, computed by the workers, in the items' order.
+
+        For a light generator with heavy work behind it: it yields names or parameters, of any type that pickles, and
+        the function does the work and returns a scene. The generators then run in one thread of this process, and
+        `workers` is the number of concurrent calls of the function. Several `map`s apply one function after the other.
+
+        Args:
+            function: From an item to a scene. Worker processes need one that pickles (with `cloudpickle`). Its random
+                numbers are `kerasfeed.current_rng()`'s: a function of seed, repetition and number of the item.
+
+        Raises:
+            TypeError: It cannot be called.
+            RuntimeError: Batches have been asked for already.
+        """
+        if not callable(function):
+            raise TypeError(f"map needs a function from an item to a scene, received a {type(function).__name__}")
+        if self._parts is not None or self._closed:
+            raise RuntimeError("map() comes before the first batch: this feed has begun, or is closed. Make a new one")
+        mapped = object.__new__(type(self))
+        mapped.__dict__.update(self.__dict__)
+        mapped._begin_life((*self._functions, function))
+        return mapped
+
+    def _core(self) -> StreamCore:
+        with self._lock:
+            if self._closed:
+                raise FeedClosedError("the feed is closed; make a new one")
+            if self._parts is None:
+                self._parts = self._options.make_core(self.plan, self._make_source, self._functions, self._given_spec())
+                weakref.finalize(self, self._parts.close)
+            return self._parts
+
+    def _given_spec(self) -> SceneSpec | None:
+        return self._options.spec
+
+    # ---- repetitions
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether a loop after one that was left goes on with its repetition, as a queue's does."""
+        return self._parts is not None and not self._parts.source.afresh
+
+    def begin_repetition(self, *, chained: bool = False) -> Repetition:
+        """The next repetition, or what is kept of one: of any, if `chained`, else of one of which nothing was used."""
+        core = self._core()
+        with self._lock:
+            kept, self._kept = self._kept, None
+            wanted = kept is not None and (chained or not self._kept_is_chain)
+        try:
+            if kept is not None and wanted and (core.source.afresh or not kept.is_used_up()):
+                return kept
+        except BaseException:  # Ctrl-C while it waited for the source
+            self._kept = kept
+            raise
+        with self._lock:
+            number, self._next = self._next, self._next + 1
+        return core.begin(number)
+
+    def begin_loop(self) -> Repetition:
+        """The repetition of a loop; a fit that was stopped gives back before what Keras still holds."""
+        self._side.end_fit()
+        return self.begin_repetition()
+
+    def keep_repetition(self, repetition: Repetition, *, chained: bool, untouched: bool) -> None:
+        """Whoever has begun a repetition leaves it: `untouched`, or in the middle, to go on with later if `chained`."""
+        with self._lock:
+            again = not self._closed and (chained or untouched or self.goes_on)
+            if again:
+                self._kept, self._kept_is_chain = repetition, not untouched and not self.goes_on
+        if not again:
+            repetition.close()
+
+    def __iter__(self) -> Iterator[Any]:
+        """The batches of one repetition, loaded ahead; every loop begins the next one."""
+        repetition = self.begin_loop()
+        end, ended = EndOfRepetition, False  # a loop that was left may be collected as the interpreter ends
+        try:
+            while True:
+                batch = repetition.take()
+                try:
+                    self.tell()
+                except BaseException:  # Ctrl-C, or a warning that is an error: nobody has had the batch
+                    repetition.put_back([batch])
+                    raise
+                if batch is not None:  # on_error="skip" has left a scene of it
+                    yield batch
+                del batch
+        except end:
+            ended = True
+        finally:
+            if ended:
+                repetition.close()
+            else:
+                self.keep_repetition(repetition, chained=False, untouched=False)
+        self.tell()
+
+    def __len__(self) -> int:
+        raise TypeError(
+            f"a {type(self).__name__} has no length: nobody knows how many scenes will come. It is a "
+            "feed by itself: loop over it, or pass it to fit. What can be indexed is better fed by a kerasfeed.Feed"
+        )
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __getitem__(self, step: int) -> Any:
+        """Not to be had.
+
+        Raises:
+            TypeError: Always.
+        """
+        raise TypeError(
+            f"a {type(self).__name__} has no random access: loop over it, or pass it to fit. What can be indexed is "
+            "better fed by a kerasfeed.Feed"
+        )
+
+    def tell(self) -> None:
+        """Issue the warnings that wait, here where the user stands."""
+        core = self._parts
+        if core is not None:
+            core.loader.faults.notices.tell()
+            core.source.tell()
+
+    # ---- the spec
+
+    @property
+    def scene_spec(self) -> SceneSpec:
+        """Spec of a scene; the first use waits for the first batch, which is kept for the next loop.
+
+        Raises:
+            ValueError: The stream is empty, and no `spec` was given.
+        """
+        core = self._core()
+        if not core.inferred:
+            repetition = self.begin_repetition(chained=True)
+            chain = self._kept_is_chain
+            try:
+                repetition.peek()
+            finally:
+                self.keep_repetition(repetition, chained=True, untouched=not chain)
+            if not core.inferred:
+                raise ValueError(EMPTY)
+        return core.loader.spec
+
+    @property
+    def element_spec(self) -> Any:
+        """Nesting of a batch with an `ArraySpec` for each of its arrays, batch axis first; None for what varies.
+
+        A ragged field is a `kerasfeed.RaggedArray` of two. The first use waits for the first batch.
+        """
+        spec = self.scene_spec
+        loader, plan = self._core().loader, self.plan
+        full = weighted(spec) if self._weighs else spec
+        layout = loader.layout
+        if layout is None or not layout.batched:
+            return full.unflatten(full.fields)
+        return batch_structure(full, layout.forms, plan.rows if plan.is_uniform else None)
+
+    @property
+    def _weighs(self) -> bool:
+        return self._options.policy.on_error == "mask" or self.plan.pad_remainder
+
+    # ---- frameworks
+
+    def to_tf_dataset(self, *, device: str | None = None) -> "tf.data.Dataset":
+        """This feed as a `tf.data.Dataset` of unknown cardinality; each iteration of it is the next repetition.
+
+        Args:
+            device: Where batches are prefetched to, for example "/gpu:0". None is the first GPU if there is one and no
+                distribution strategy places the batches itself, else the host.
+
+        Returns:
+            A dataset of batches nested as the scenes are (lists become tuples), with static shapes as far as they are
+            known, and dtypes.
+
+        Raises:
+            TypeError: A field has a dtype that TensorFlow lacks.
+        """
+        from kerasfeed.adapters.tf_streams import to_tf_dataset
+
+        refuse_skip(self._options.policy, "to_tf_dataset()", replaceable=False)
+        return to_tf_dataset(self, device=device)
+
+    @property
+    def num_batches(self) -> int | None:
+        """None, for not known; Keras asks for it as `fit` begins."""
+        caller = sys._getframe(1)
+        if caller.f_code.co_name == "get_data_adapter":
+            return 1  # it asks whether there is a number, to warn everybody that shuffle=True, its default, is ignored
+        method = self._side.prepare(self, caller)
+        if method is not None:
+            refuse_skip(self._options.policy, f"{method}()", replaceable=False)
+        return None
+
+    def as_keras_takes(self, batch: Any) -> Any:
+        """A batch that Keras has asked for: tuples in place of lists. Tells what there is to be told."""
+        self.tell()
+        return lists_as_tuples(batch) if self._core().loader.spec.has_lists else batch
+
+    def on_epoch_begin(self) -> None:
+        """Called by Keras."""
+        self.request_log.clear()
+        self._side.begins()
+
+    def on_epoch_end(self) -> None:
+        """Called by Keras."""
+        self._side.ends()
+
+    # ---- life
+
+    @property
+    def failures(self) -> FailureTable:
+        """The scenes that have failed so far: a table of index, epoch, step, exception and count."""
+        core = self._parts
+        if core is None:
+            return FailureTable([])
+        table = core.loader.faults.table()
+        return FailureTable([*table, *core.source.failures()], table.forgotten)
+
+    def stats(self) -> LoaderStats:
+        """A snapshot of the counters: batches and slots of the feed, workers of its generators or of `map`."""
+        core = self._parts
+        if core is None:
+            return LoaderStats("inline", 0, 0, 0, 0, 0)
+        stats, workers = core.loader.stats(), core.source.stats()
+        if workers is None:
+            return stats
+        return dataclasses.replace(
+            stats, worker_type=workers.worker_type, workers=workers.workers, pids=workers.pids,
+            respawns=workers.respawns, failed=stats.failed + workers.failed,
+        )  # fmt: skip
+
+    def _facts(self) -> list[tuple[str, str]]:
+        """What the feed says of itself, name and value."""
+        functions = [("functions", str(len(self._functions)))] if self._functions else []
+        return [("batch size", str(self.plan.batch_size)), *functions, ("workers", workers_text(self.stats()))]
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}: {value}' for name, value in self._facts())})"
+
+    def _repr_html_(self) -> str:
+        core = self._parts
+        known = core is not None and core.inferred and not self._closed
+        return stream_html(type(self).__name__, self._facts(), self.element_spec if known else None)
+
+    def _stop(self) -> None:
+        """Stop the workers and free what they hold; idempotent."""
+        with self._lock:
+            self._closed = True
+            core, self._kept = self._parts, None
+        if core is not None:
+            core.close()
+            core.loader.faults.notices.tell_last()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._stop()

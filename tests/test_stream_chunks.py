@@ -1,0 +1,66 @@
+"""Scenes packed into bytes and taken out again."""
+
+import numpy as np
+import pytest
+
+from kerasfeed.errors import SpecError
+from kerasfeed.streams.chunks import ChunkReader, ChunkWriter
+
+
+def taken_out(writer):
+    head, groups = ChunkReader().read(writer.finish("head").copy())
+    assert head == "head"
+    return [scene for _, scenes in groups for scene in scenes]
+
+
+def assert_same(found, wanted):
+    assert len(found) == len(wanted)
+    for scene, other in zip(found, wanted, strict=True):
+        assert type(scene) is type(other)
+        np.testing.assert_array_equal(scene, other)
+
+
+def test_scenes_of_different_kinds_keep_their_order_in_one_chunk():
+    scenes = [
+        np.zeros(3), np.ones(3), np.ones(4), np.zeros(0), np.float32(3), 4, 5.0, "a", b"b", True, np.arange(6)[::2],
+        np.array(["x", "y"], object), np.arange(4, dtype=">i2"), np.zeros((2, 2)), np.zeros((1, 2)), np.ones(3), 2j,
+    ]  # fmt: skip
+    writer = ChunkWriter(4096)
+    for _ in range(2):
+        writer.begin()
+        assert all(writer.add(scene) for scene in scenes)
+        assert_same(taken_out(writer), scenes)
+
+
+@pytest.mark.parametrize("even", [True, False])
+def test_a_chunk_is_full_when_its_bytes_are_and_holds_any_one_scene(even):
+    writer = ChunkWriter(1024)
+    for nbytes, wanted in ((100, (8, 11)), (1024, (1, 1)), (5000, (1, 1)), (600, (7, 9))):
+        writer.begin()
+        scenes = []
+        while writer.add(np.full(nbytes - (0 if even else len(scenes)), 7, np.uint8)):
+            scenes.append(np.full(nbytes - (0 if even else len(scenes)), 7, np.uint8))
+        assert wanted[0] <= len(scenes) <= wanted[1]
+        assert_same(taken_out(writer), scenes)
+
+
+def test_text_fills_a_chunk_too():
+    writer = ChunkWriter(1000)
+    writer.begin()
+    count = 0
+    while writer.add("x" * 100):
+        count += 1
+    assert count == 11
+    assert taken_out(writer) == ["x" * 100] * 11
+
+
+@pytest.mark.parametrize(
+    ("scene", "told"),
+    [({}, r"the scene holds no field: the generator yielded \{\}"), ((1, {2}), "field '1' is of type set")],
+    ids=["empty", "set"],
+)
+def test_what_no_batch_can_hold_is_refused(scene, told):
+    writer = ChunkWriter(1024)
+    writer.begin()
+    with pytest.raises(SpecError, match=told):
+        writer.add(scene)

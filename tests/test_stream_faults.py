@@ -1,0 +1,139 @@
+"""What a stream does about items whose function fails: from the first, again and again, and with their workers."""
+
+import json
+import os
+import signal
+import traceback
+
+import numpy as np
+import pytest
+from streams import WAYS
+
+import kerasfeed as kf
+from kerasfeed.streams.tape import FileTape
+
+
+def numbers():
+    yield from range(60)
+
+
+def scene(number):
+    return np.full(1, number, np.float32), number
+
+
+@pytest.fixture
+def mapped():
+    made = []
+
+    def make(function, batch_size=4, generator=numbers, **arguments):
+        arguments = {"workers": 2, "worker_type": "thread", "on_error": "skip", **arguments}
+        made.append(kf.StreamFeed(generator, batch_size, **arguments).map(function))
+        return made[-1]
+
+    yield make
+    for feed in made:
+        feed.close()
+
+
+def labels(feed):
+    return [label for batch in feed for label in batch[1].tolist()]
+
+
+def failing(numbers):
+    def made(number):
+        if number in numbers:
+            raise RuntimeError(f"{number} is broken")
+        return scene(number)
+
+    return made
+
+
+def test_what_fails_in_every_repetition_is_counted_in_each_by_itself(mapped):
+    feed = mapped(failing({7, 27, 47}))
+    for _ in range(4):
+        assert len(labels(feed)) == 57
+    assert feed.stats().failed == 12
+
+
+@pytest.mark.parametrize(("workers", "worker_type"), WAYS)
+@pytest.mark.parametrize("batch_size", [1, 2, 8])
+def test_items_that_fail_before_the_first_scene_are_left_out_too(mapped, batch_size, workers, worker_type):
+    feed = mapped(failing({0, 1, 2, 4, 5}), batch_size, workers=workers, worker_type=worker_type, max_failures=8)
+    assert labels(feed) == [3, *range(6, 60)]
+    assert {failed.index for failed in feed.failures} == {0, 1, 2, 4, 5}
+
+
+def test_a_first_batch_that_fails_as_a_whole_is_masked_once_the_next_has_told_what_a_scene_is(mapped):
+    batches = list(mapped(failing({0, 1}), 2, on_error="mask"))
+    assert batches[0][1].tolist() == batches[0][2].tolist() == [0, 0]
+    assert batches[1][2].tolist() == [1, 1]
+    assert len(batches) == 30
+
+
+def test_a_stream_of_which_no_item_can_be_read_raises_what_the_first_did(mapped):
+    def few():
+        yield from (8, 9)
+
+    feed = mapped(failing({8, 9}), 1, few, max_failures=5)
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="8 is broken"):
+            list(feed)
+
+
+def test_nobody_is_told_to_load_an_item_by_its_index(mapped, tmp_path):
+    log = tmp_path / "errors.json"
+    feed = mapped(failing({9}), on_error="skip", max_failures=0.001, error_log=log)
+    with pytest.raises(kf.TooManyFailuresError, match="1 of 10 scenes of repetition 0 have failed") as caught:
+        list(feed)
+    told = "".join(traceback.format_exception(caught.value)) + json.loads(log.read_text())["traceback"]
+    assert "the item was 9" in told
+    assert "kf.load" not in told
+    assert "sequence[" not in told
+
+
+def test_a_trainer_that_cannot_leave_scenes_out_is_not_told_to_replace_them(mapped):
+    with pytest.raises(ValueError, match=r"on_error='skip' .*: use on_error='mask'"):
+        mapped(scene).to_tf_dataset()
+
+
+def test_an_item_that_ends_its_worker_is_named_and_said_how_to_leave_out(mapped):
+    def deadly(number):
+        if number == 9:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return scene(number)
+
+    feed = mapped(deadly, worker_type="process", on_error="raise", max_failures=1)
+    with pytest.raises(kf.WorkerDiedError, match=r"The item was 9\..*on_error='skip'") as caught:
+        list(feed)
+    with pytest.warns(kf.FeedWarning, match="A new process has taken its place"):
+        feed.tell()
+    assert "sequence[" not in str(caught.value)
+
+
+def test_an_item_that_has_ended_its_workers_does_not_keep_others_of_its_number_from_being_read(mapped):
+    rounds = iter(range(9))
+
+    def shifting():
+        first = 9 * next(rounds)
+        yield from range(first, first + 12)
+
+    def deadly(number):
+        if number == 9:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return scene(number)
+
+    feed = mapped(deadly, 4, shifting, worker_type="process", max_failures=1, workers=1)
+    with pytest.warns(kf.FeedWarning):
+        assert labels(feed) == [*range(9), 10, 11]
+    assert labels(feed) == [*range(10, 21)]
+    assert labels(feed) == [*range(18, 30)]
+
+
+def test_the_tape_holds_as_many_batches_as_may_be_in_flight():
+    tape = FileTape(2, 1400)
+    try:
+        for step in range(1400):
+            tape.put(3, step, [f"{step}a", f"{step}b"])
+        assert [tape.item(3, index) for index in (0, 1, 2798, 2799)] == ["0a", "0b", "1399a", "1399b"]
+    finally:
+        tape.close()

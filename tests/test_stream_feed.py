@@ -1,0 +1,331 @@
+"""A stream in plain loops: its order, its repetitions, `map`, errors, arguments and life."""
+
+import gc
+import os
+import pickle
+import threading
+import time
+import weakref
+
+import cloudpickle
+import h5py
+import numpy as np
+import pytest
+from streams import WAYS, Rooms, endless, labels_in, names, numbered, scene_of
+
+import kerasfeed as kf
+
+LABELS = [list(range(start, min(start + 4, 22))) for start in range(0, 22, 4)]
+
+
+@pytest.mark.parametrize(("workers", "worker_type"), WAYS)
+def test_every_loop_is_one_repetition_of_all_generators_joined_round_robin(stream, workers, worker_type):
+    feed = stream(workers=workers, worker_type=worker_type)
+    assert [labels_in(feed) for _ in range(2)] == [LABELS] * 2
+    assert {array.dtype for batch in feed for array in batch} == {np.dtype(np.float32)}
+
+
+@pytest.mark.parametrize(("workers", "worker_type"), WAYS)
+def test_map_makes_scenes_of_items_in_their_order_and_passes_text_through(stream, workers, worker_type):
+    feed = stream(names, function=scene_of, workers=workers, worker_type=worker_type)
+    batches = list(feed)
+    assert labels_in(batches) == LABELS
+    assert [name for batch in batches for name in batch[2]] == [f"scene-{number}" for number in range(22)]
+
+
+def test_several_maps_apply_one_after_the_other(stream):
+    feed = stream(names).map(scene_of).map(lambda scene: (scene[0] + 1, scene[1] * 2))
+    with feed:
+        assert labels_in(feed)[0] == [0, 2, 4, 6]
+
+
+def test_a_stream_and_what_map_made_of_it_are_two_feeds(stream):
+    plain = stream(numbered)
+    doubled = plain.map(lambda scene: (scene[0], 2 * scene[1]))
+    with doubled:
+        both = list(zip(plain, doubled, strict=True))
+    assert labels_in(one for one, _ in both) == LABELS
+    assert labels_in(other for _, other in both) == [[2 * label for label in batch] for batch in LABELS]
+
+
+def test_functions_run_at_once_on_as_many_workers(stream):
+    barrier = threading.Barrier(3, timeout=60)
+
+    def waiting(name):
+        if name != "scene-0" or not met:
+            barrier.wait()
+            met.append(name)
+        return scene_of(name)
+
+    met = []
+    feed = stream(lambda n, count: (f"scene-{number}" for number in range(n, 9, count)), 3, waiting, workers=3,
+                  spec=(kf.ArraySpec((1,), np.dtype("float32")), kf.ArraySpec((), np.dtype("float32")),
+                        kf.ArraySpec((), np.dtype("U"))))  # fmt: skip
+    assert len(list(feed)) == 3
+
+
+def test_an_unchanged_class_that_loops_for_ever_feeds_batches(stream, tmp_path):
+    for number in range(2):
+        with h5py.File(tmp_path / f"{number}.h5", "w") as file:
+            file["points"] = np.full((5, 7, 3), number, np.float32)
+            file["labels"] = np.arange(5) + 5 * number
+    rooms = Rooms([tmp_path / "0.h5", tmp_path / "1.h5"])
+    batches = iter(stream(rooms.generate_data, count=1, worker_type="process"))
+    assert [next(batches)[1].tolist() for _ in range(4)] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 0, 1], [2, 3, 4, 5]]
+    batches.close()
+
+
+def test_items_that_are_batches_already_arrive_as_they_are(stream):
+    def batches():
+        for size in (3, 2):
+            yield np.zeros((size, 2), np.float32), np.arange(size)
+
+    assert [batch[0].shape for batch in stream(batches, None, count=1)] == [(3, 2), (2, 2)]
+
+
+def test_the_last_batch_is_dropped_or_filled_up_with_weight_0_where_asked(stream):
+    assert labels_in(stream(drop_remainder=True)) == LABELS[:-1]
+    last = list(stream(pad_remainder=True))[-1]
+    assert last[1].tolist() == [20, 21, 20, 21]
+    assert last[2].tolist() == [1, 1, 0, 0]
+
+
+def test_scenes_of_unequal_shape_are_padded_or_ragged(stream):
+    def clouds():
+        for size in (2, 5, 1, 4):
+            yield np.ones((size, 3), np.float32), size
+
+    assert [batch[0].shape for batch in stream(clouds, 2, count=1, collate="pad")] == [(2, 5, 3), (2, 4, 3)]
+    ragged = list(stream(clouds, 2, count=1, collate="ragged"))
+    assert [batch[0].row_splits.tolist() for batch in ragged] == [[0, 2, 7], [0, 1, 5]]
+
+
+def test_random_numbers_of_a_function_depend_on_seed_repetition_and_item_alone(stream):
+    def drawn(name):
+        return kf.current_rng().random(2), scene_of(name)[1]
+
+    found = []
+    for workers, worker_type in WAYS:
+        feed = stream(names, function=drawn, workers=workers, worker_type=worker_type)
+        found.append([[batch[0].tolist() for batch in feed] for _ in range(2)])
+    assert found[0] == found[1] == found[2]
+    assert found[0][0] != found[0][1]
+
+
+def test_a_loop_that_is_left_begins_afresh(stream):
+    feed = stream(endless)
+    for _ in range(3):
+        for batch in feed:
+            assert batch[1].tolist() == [0, 1, 2, 3]
+            break
+
+
+def test_a_second_loop_ends_the_first_with_an_error_that_says_so(stream):
+    feed = stream(endless)
+    first = iter(feed)
+    next(first)
+    assert next(iter(feed))[1].tolist() == [0, 1, 2, 3]
+    with pytest.raises(kf.FeedClosedError, match="another loop has begun the next one"):
+        list(first)
+
+
+def test_no_more_than_so_many_batches_are_made_ahead(stream):
+    taken = []
+
+    def noted():
+        for number in range(1000):
+            taken.append(number)
+            yield np.float32(number)
+
+    batches = iter(stream(noted, 1, count=1, max_queue_size=3, function=lambda item: item))
+    next(batches)
+    time.sleep(0.2)
+    assert len(taken) <= 6
+    batches.close()
+
+
+def test_asking_for_the_spec_loses_no_scene(stream):
+    feed = stream()
+    assert feed.element_spec[0] == kf.ArraySpec((None, 1), np.dtype("float32"))
+    assert stream(drop_remainder=True).element_spec[0].shape == (4, 1)
+    assert labels_in(feed) == LABELS
+    batches = iter(feed)
+    next(batches)
+    assert feed.scene_spec.fields[1].shape == ()
+    assert next(batches)[1].tolist() == LABELS[1]
+
+
+def test_a_given_spec_is_used_without_reading_a_scene(stream):
+    read = []
+
+    def noted():
+        read.append(True)
+        yield np.zeros(1, np.float32)
+
+    feed = stream(noted, count=1, spec=kf.ArraySpec((None,), np.dtype("float32")))
+    assert feed.element_spec == kf.ArraySpec((None, None), np.dtype("float32"))
+    assert not read
+
+
+# ---- errors
+
+
+@pytest.mark.parametrize(("workers", "worker_type"), WAYS)
+def test_an_error_of_a_function_comes_in_its_place_and_names_the_item(stream, workers, worker_type):
+    def breaking(name):
+        if name == "scene-9":
+            raise RuntimeError("no such scan")
+        return scene_of(name)
+
+    feed = stream(names, function=breaking, workers=workers, worker_type=worker_type)
+    found = []
+    with pytest.raises(RuntimeError, match="no such scan") as caught:
+        found.extend(feed)
+    assert labels_in(found) == LABELS[:2]
+    notes = "\n".join(caught.value.__notes__)
+    assert "the item was 'scene-9'" in notes
+    assert "scene 9, epoch 0, step 2" in notes
+    assert "sequence[" not in notes
+
+
+@pytest.mark.parametrize(("workers", "worker_type"), WAYS)
+def test_scenes_before_the_error_of_a_generator_are_delivered_first(stream, workers, worker_type):
+    def breaking(n, count):
+        yield from numbered(n, count, 6)
+        raise KeyError("the end of the disk")
+
+    feed = stream(breaking, workers=workers, worker_type=worker_type)
+    for _ in range(2):
+        found = []
+        with pytest.raises(KeyError, match="the end of the disk"):
+            found.extend(feed)
+        assert labels_in(found) == [[0, 1, 2, 3], [4, 5]]
+
+
+def test_items_whose_function_fails_are_left_out_or_masked_and_listed(stream):
+    def breaking(name):
+        if name in ("scene-1", "scene-9"):
+            raise RuntimeError(f"{name} is broken")
+        return scene_of(name)[:2]
+
+    skipping = stream(names, function=breaking, on_error="skip")
+    assert labels_in(skipping)[:3] == [[0, 2, 3], [4, 5, 6, 7], [8, 10, 11]]
+    assert [failed.index for failed in skipping.failures] == [1, 9]
+    masking = list(stream(names, function=breaking, on_error="mask"))
+    assert masking[2][2].tolist() == [1, 0, 1, 1]
+
+
+def test_too_many_failures_end_the_stream(stream):
+    def breaking(name):
+        raise RuntimeError(name)
+
+    feed = stream(names, function=breaking, on_error="skip", max_failures=2)
+    with pytest.raises(kf.TooManyFailuresError, match="max_failures: 2"):
+        list(feed)
+
+
+def test_an_item_that_cannot_be_sent_to_processes_is_named(stream):
+    def locks():
+        yield threading.Lock()
+
+    feed = stream(locks, count=1, worker_type="process", function=str)
+    with pytest.raises(TypeError, match=r"item 0 of the stream, of type lock, cannot be sent .* worker_type='thread'"):
+        list(feed)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"make_generator": numbered(0, 1)}, TypeError, "pass the function that makes it, without calling it"),
+        ({"make_generator": [1, 2]}, TypeError, "use kf.Feed"),
+        ({"count": 0}, ValueError, "count must be at least 1"),
+        ({"batch_size": 0}, ValueError, "batch_size must be at least 1"),
+        ({"on_error": "replace"}, ValueError, "draws another scene by its index.*'skip'"),
+        ({"num_workers": 3}, TypeError, r"StreamFeed\(\) has no argument 'num_workers'. Use workers"),
+        ({"shuffle": True}, TypeError, r"StreamFeed\(\) has no argument 'shuffle'"),
+        ({"pad_remainder": True, "drop_remainder": True}, ValueError, "goes neither with drop_remainder"),
+        ({"workers": -1}, ValueError, "workers must be at least 0"),
+        ({"worker_type": "fork"}, ValueError, "worker_type must be one of"),
+    ],
+)
+def test_bad_arguments_are_refused_at_once_with_a_remedy(arguments, error, message):
+    with pytest.raises(error, match=message):
+        kf.StreamFeed(**{"make_generator": numbered, "batch_size": 4, "count": 2, **arguments})
+
+
+def test_map_needs_a_function_and_comes_before_the_first_batch(stream):
+    feed = stream()
+    with pytest.raises(TypeError, match="map needs a function"):
+        feed.map("scene_of")
+    next(iter(feed))
+    with pytest.raises(RuntimeError, match=r"map\(\) comes before the first batch"):
+        feed.map(scene_of)
+
+
+def test_a_stream_has_no_length_and_no_random_access_and_says_so(stream):
+    feed = stream()
+    assert feed
+    with pytest.raises(TypeError, match="StreamFeed has no length"):
+        len(feed)
+    with pytest.raises(TypeError, match=r"has no random access.*kerasfeed\.Feed"):
+        feed[0]
+    with pytest.raises(TypeError, match="StreamFeed"):
+        kf.Feed(feed, 2)
+
+
+# ---- life
+
+
+@pytest.mark.parametrize(("workers", "worker_type"), WAYS)
+def test_a_closed_stream_refuses_and_its_batches_stay(stream, workers, worker_type):
+    feed = stream(endless, workers=workers, worker_type=worker_type)
+    batches = iter(feed)
+    batch = next(batches)
+    feed.close()
+    feed.close()
+    assert batch[1].tolist() == [0, 1, 2, 3]
+    with pytest.raises(kf.FeedClosedError):
+        next(batches)
+    with pytest.raises(kf.FeedClosedError, match="make a new one"):
+        next(iter(feed))
+
+
+def test_a_stream_that_is_dropped_in_mid_loop_ends_its_threads_and_generators():
+    ended = threading.Event()
+
+    def noted():
+        try:
+            yield from endless()
+        finally:
+            ended.set()
+
+    feed = kf.StreamFeed(noted, 4, workers=1, worker_type="thread")
+    batches = iter(feed)
+    next(batches)
+    gone = weakref.ref(feed)
+    del feed, batches
+    gc.collect()
+    assert gone() is None
+    assert ended.wait(10)
+
+
+def test_three_thousand_batches_take_no_more_slots_threads_and_items_than_a_hundred(stream):
+    feed = stream(endless, count=1, worker_type="process", function=lambda scene: scene)
+    batches = iter(feed)
+    held = []
+    for number, _ in enumerate(batches):
+        if number in (100, 3000):
+            tape = os.fstat(feed._parts._tape.fds[0]).st_size
+            held.append((feed.stats().slots, threading.active_count(), tape < 1 << 20))
+        if number == 3000:
+            break
+    batches.close()
+    assert held[0][2]
+    assert held[0] == held[1]
+
+
+def test_a_stream_pickles_with_its_functions(stream):
+    feed = stream(names, function=scene_of)
+    with pickle.loads(cloudpickle.dumps(feed)) as other:
+        assert labels_in(other) == LABELS
+        assert other.seed == feed.seed

@@ -1,0 +1,192 @@
+"""A stream in `fit`, `evaluate` and `predict`: on TensorFlow here, and the same again on JAX and PyTorch."""
+
+import warnings
+
+import numpy as np
+import pytest
+from keras_fits import BACKEND, MARKS, ScalarTrainer
+from streams import endless, numbered
+
+import kerasfeed as kf
+
+pytestmark = MARKS
+WAYS = [(0, "auto"), (2, "thread")]
+
+
+def stream(make=numbered, batch_size=4, **arguments):
+    arguments = {"count": 2, "workers": 2, "worker_type": "thread", **arguments}
+    return kf.StreamFeed(make, batch_size, **arguments)
+
+
+@pytest.mark.parametrize(("workers", "worker_type"), WAYS)
+def test_an_epoch_without_steps_is_one_repetition_and_nothing_warns(workers, worker_type):
+    with stream(workers=workers, worker_type=worker_type) as feed:
+        trainer = ScalarTrainer()
+        trainer.fit(feed, epochs=3)
+    assert trainer.trained == [list(range(22))] * 3
+
+
+def test_repetitions_may_differ_in_length():
+    lengths = iter([5, 13, 9])
+
+    def shrinking():
+        for number in range(next(lengths)):
+            yield np.full(1, number, np.float32), np.float32(number)
+
+    with stream(shrinking, count=1) as feed:
+        trainer = ScalarTrainer()
+        trainer.fit(feed, epochs=3)
+    assert trainer.trained == [list(range(5)), list(range(13)), list(range(9))]
+
+
+@pytest.mark.parametrize(("workers", "worker_type"), [*WAYS, (2, "process")])
+def test_epochs_of_an_infinite_stream_follow_each_other_without_a_break_in_one_fit_and_the_next(workers, worker_type):
+    with stream(endless, workers=workers, worker_type=worker_type) as feed:
+        trainer = ScalarTrainer()
+        trainer.fit(feed, epochs=2, steps_per_epoch=3)
+        trainer.fit(feed, epochs=1, steps_per_epoch=3)
+    assert trainer.trained == [list(range(start, start + 12)) for start in (0, 12, 24)]
+
+
+def test_epochs_of_so_many_steps_go_on_in_the_next_repetition_where_one_ends():
+    with stream(length_of(10), count=1) as feed:
+        trainer = ScalarTrainer()
+        trainer.fit(feed, epochs=2, steps_per_epoch=4)
+    assert trainer.trained == [[*range(10), *range(4)], [*range(4, 10), *range(8)]]
+
+
+def length_of(length):
+    def make():
+        yield from numbered(0, 1, length)
+
+    return make
+
+
+@pytest.mark.parametrize("last", [3, 15])
+def test_a_fit_stopped_within_an_epoch_is_gone_on_with_after_the_last_batch_it_has_trained_on(last):
+    with stream(endless, count=1) as feed:
+        trainer = ScalarTrainer(after_batch=lambda step: setattr(trainer.model, "stop_training", step == last))
+        trainer.fit(feed, epochs=2, steps_per_epoch=20)
+        trainer.record.after_batch = None
+        trainer.fit(feed, epochs=1, steps_per_epoch=2)
+    trained = 4 * (last + 1)
+    assert trainer.trained == [list(range(trained)), list(range(trained, trained + 8))]
+
+
+def test_a_fit_that_another_interrupts_says_so():
+    with stream(endless) as feed:
+        other = ScalarTrainer()
+        trainer = ScalarTrainer(after_batch=lambda step: other.fit(feed, epochs=1, steps_per_epoch=1))
+        with pytest.raises(kf.FeedClosedError, match="another fit, or loop, of the stream has begun"):
+            trainer.fit(feed, epochs=1, steps_per_epoch=9)
+
+
+def test_ctrl_c_in_a_fit_on_a_queue_loses_no_scene_that_was_not_trained_on():
+    def interrupting(step):
+        if step == 2:
+            raise KeyboardInterrupt
+
+    with kf.QueueFeed(batch_size=2, maxsize=40) as feed:
+        for scene in numbered(0, 1, 24):
+            feed.put(scene)
+        feed.close()
+        with pytest.raises(KeyboardInterrupt):
+            ScalarTrainer(after_batch=interrupting).fit(feed)
+        assert [batch[1].tolist() for batch in feed] == [[first, first + 1] for first in range(6, 24, 2)]
+
+
+@pytest.mark.skipif(BACKEND == "torch", reason="Keras on PyTorch executes one step at a time")
+def test_several_steps_an_execution_train_on_every_scene_of_an_infinite_stream():
+    with stream(endless) as feed:
+        trainer = ScalarTrainer(steps_per_execution=2)
+        trainer.fit(feed, epochs=2, steps_per_epoch=4)
+    assert trainer.trained == [list(range(16)), list(range(16, 32))]
+
+
+def test_validation_on_a_stream_sees_one_repetition_every_time():
+    with stream() as feed, stream(length_of(6), count=1) as valid:
+        trainer = ScalarTrainer()
+        trainer.fit(feed, epochs=2, validation_data=valid)
+    assert trainer.trained == [list(range(22))] * 2
+    assert trainer.record.tested == [list(range(6))] * 2
+
+
+def test_validation_of_so_many_steps_begins_at_the_beginning_every_time():
+    with stream() as feed, stream(endless) as valid:
+        trainer = ScalarTrainer()
+        trainer.fit(feed, epochs=2, validation_data=valid, validation_steps=2)
+    assert trainer.record.tested == [list(range(8))] * 2
+
+
+def test_evaluate_and_predict_take_one_repetition():
+    with stream() as feed:
+        trainer = ScalarTrainer()
+        trainer.model.evaluate(feed, verbose=0, callbacks=[trainer.record])
+        assert trainer.record.tested == [list(range(22))]
+        predicted = trainer.model.predict(feed, verbose=0)
+    assert np.asarray(predicted)[:, 0].tolist() == list(range(22))
+
+
+def test_evaluate_of_the_distribution_takes_one_repetition_for_each_repeat():
+    with stream() as feed:
+        trainer = ScalarTrainer(loss="mae")
+        found = kf.evaluate(trainer.model, feed, repeats=2)
+    assert found["loss"].count == 12
+
+
+@pytest.mark.parametrize("steps", [None, 4])
+def test_the_input_monitor_measures_the_epochs_of_a_stream(steps):
+    with stream(length_of(16), count=1) as feed:
+        monitor = kf.InputMonitor(feed)
+        trainer = ScalarTrainer()
+        trainer.fit(feed, epochs=2, steps_per_epoch=steps, callbacks=[monitor])
+    assert [epoch.scenes for epoch in monitor.epochs] == [16, 16]
+    assert all(epoch.scenes_per_second > 0 for epoch in monitor.epochs)
+
+
+def test_class_weights_apply():
+    def halves():
+        for number in range(8):
+            yield np.full(1, number, np.float32), np.float32(number % 2)
+
+    with stream(halves, count=1) as feed:
+        found = ScalarTrainer(loss="mae").model.fit(feed, class_weight={0: 0.0, 1: 1.0}, verbose=0)
+    np.testing.assert_allclose(found.history["loss"][0], np.mean([0, 0, 0, 2, 0, 4, 0, 6]), rtol=1e-5)
+
+
+def test_an_error_of_a_generator_reaches_whoever_called_fit_with_its_place():
+    def breaking(n, count):
+        yield from numbered(n, count, 6)
+        raise KeyError(f"no scene in {n}")
+
+    with stream(breaking) as feed, pytest.raises(KeyError, match="no scene in 0") as caught:
+        ScalarTrainer().fit(feed)
+    assert any("generator 0 of 2" in note for note in caught.value.__notes__)
+
+
+def test_a_stream_that_leaves_scenes_out_is_refused_by_trainers():
+    with stream(on_error="skip") as feed, pytest.raises(ValueError, match=r"skip.* plain loops and not for fit"):
+        ScalarTrainer().fit(feed)
+
+
+def test_an_empty_stream_says_so():
+    with stream(length_of(0), count=1) as feed, pytest.raises(ValueError, match="the stream is empty"):
+        ScalarTrainer().fit(feed)
+
+
+def test_a_stream_trained_on_is_let_go_of_with_its_workers():
+    import weakref
+
+    feed = stream(endless)
+    ScalarTrainer().fit(feed, epochs=1, steps_per_epoch=2)
+    gone = weakref.ref(feed)
+    del feed
+    with warnings.catch_warnings():
+        assert gone() is None or _collected(gone)
+
+
+def _collected(gone):
+    import gc
+
+    gc.collect()
+    return gone() is None

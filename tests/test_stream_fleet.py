@@ -1,0 +1,335 @@
+"""Generators in workers: joined as they are ready, compared, replaced, left and ended."""
+
+import gc
+import itertools
+import threading
+import time
+
+import numpy as np
+import pytest
+from programs import finish, launch
+from scenes_streams import (
+    all_of,
+    counting,
+    endless,
+    hanging,
+    killed_once,
+    killed_once_starting,
+    killing,
+    large,
+    new_source,
+    old_fashioned,
+    unlike,
+    until_error,
+)
+
+from kerasfeed.errors import FeedClosedError, FeedWarning, SceneTimeoutError, SpecError, WorkerDiedError
+from kerasfeed.loaders.policy import FaultPolicy
+
+
+@pytest.fixture
+def fleet_of():
+    """Make fleets that the test need not close."""
+    made = []
+
+    def make(kind, *given, **arguments):
+        made.append(new_source(kind, *given, **arguments))
+        return made[-1]
+
+    yield make
+    for source in made:
+        source.close()
+
+
+@pytest.mark.parametrize("kind", ["thread", "process"])
+def test_scenes_taken_as_they_are_ready_are_the_same_and_each_generator_keeps_its_order(fleet_of, kind):
+    fleet = fleet_of(kind, counting, 4, deterministic=False)
+    for repetition in range(2):
+        items = all_of(fleet, repetition, limit=100)
+        assert sorted(items) == sorted(itertools.chain(*(counting(n, 4) for n in range(4))))
+        for n in range(4):
+            assert [k for m, k in items if m == n] == [k for _, k in counting(n, 4)]
+
+
+def test_a_slow_generator_holds_up_nobody_where_scenes_are_taken_as_they_are_ready(fleet_of):
+    go_on = threading.Event()
+
+    def make_generator(n, count):
+        if n == 0:
+            go_on.wait(60)
+        yield from ((n, k) for k in range(700))
+
+    fleet = fleet_of("thread", make_generator, 3, deterministic=False)
+    fleet.begin(0)
+    items = []
+    while len(items) < 1400:
+        items += fleet.take(100)
+    assert {n for n, _ in items} == {1, 2}
+    go_on.set()
+    while taken := fleet.take(100):
+        items += taken
+    assert len(items) == 2100
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_where_all_generators_are_ahead_of_the_consumer_each_gives_about_as_much(fleet_of, workers):
+    fleet = fleet_of("thread", endless, 3, workers=workers, deterministic=False)
+    fleet.begin(0)
+    given = [0] * 3
+    while sum(given) < 9000:
+        for n, _ in fleet.take(32):
+            given[n] += 1
+        if min(given) < 1000:
+            time.sleep(1e-3)  # the generators are quicker than that
+    assert min(given) > 1000
+
+
+def test_scenes_that_follow_a_slow_one_at_once_do_not_wait_for_the_next_slow_one(fleet_of):
+    go_on = [threading.Event() for _ in range(2)]
+
+    def make_generator(n, count):
+        for k in range(9):
+            if k in (5, 7):
+                go_on[k > 5].wait(60)
+                time.sleep(0.01)
+            yield k
+
+    fleet = fleet_of("thread", make_generator)
+    fleet.begin(0)
+    go_on[0].set()
+    items = []
+    while len(items) < 7:
+        items += fleet.take(100)
+    assert items == list(range(7))
+    go_on[1].set()
+
+
+def test_of_scenes_that_are_there_none_waits_for_one_that_is_not(fleet_of):
+    go_on = threading.Event()
+
+    def make_generator(n, count):
+        yield n
+        go_on.wait(60)
+        yield n
+
+    fleet = fleet_of("thread", make_generator, 2)
+    fleet.begin(0)
+    first = fleet.take(100)
+    while len(first) < 2:
+        first += fleet.take(100)
+    assert first == [0, 1]
+    go_on.set()
+    rest = fleet.take(100)
+    while taken := fleet.take(100):
+        rest += taken
+    assert rest == [0, 1]
+
+
+@pytest.mark.parametrize(("burst", "late"), [(2, 0), (20, 0), (30, 0), (200, 200 // 16)])
+def test_of_a_burst_of_scenes_next_to_nothing_waits_for_the_scene_after_it(fleet_of, burst, late):
+    go_on = threading.Event()
+
+    def make_generator():
+        yield from range(burst)
+        go_on.wait(60)
+        yield burst
+
+    fleet = fleet_of("thread", make_generator, 1)
+    fleet.begin(0)
+    found = []
+    while len(found) < burst - late:
+        found += fleet.take(burst - late - len(found))
+    assert found == list(range(burst - late))
+    go_on.set()
+    assert fleet.take(1)
+
+
+@pytest.mark.parametrize(
+    ("scene", "told"),
+    [
+        ({"x": np.zeros(2), "y": 3.5j}, None),
+        (
+            {"x": np.zeros(2, np.float32), "y": 3},
+            r"field 'x' is float64\[2\] in generator 0 and float32\[2\]",
+        ),
+        ({"x": np.zeros((2, 1)), "y": 3}, r"field 'x' is float64\[2\] .* float64\[2, 1\] .*one number of axes always$"),
+        ({"x": np.zeros(2), "y": "3"}, r"field 'y' is int64\[\] in generator 0 and str\[\] in scene 1 of generator 2"),
+        ((np.zeros(2), 3), r"scenes are \{'x': \*, 'y': \*\} in generator 0 and \(\*, \*\) in scene 1 of generator 2"),
+    ],
+    ids=["promoted", "dtype", "axes", "text", "nesting"],
+)
+def test_generators_that_disagree_are_told_with_the_field(fleet_of, scene, told):
+    fleet = fleet_of("thread", unlike(scene), 3)
+    if told is None:
+        assert len(all_of(fleet)) == 4
+        return
+    items, error = until_error(fleet)
+    assert len(items) == 3
+    assert isinstance(error, SpecError)
+    with pytest.raises(SpecError, match=told) as caught:
+        raise error
+    assert str(caught.value).startswith("generators 0 and 2 disagree")
+
+
+def test_a_generator_that_disagrees_with_itself_is_told(fleet_of):
+    _, error = until_error(fleet_of("inline", lambda: [1, "a"]))
+    assert "generator 0 disagrees with itself: field 'scene' is int64[] at first and str[] at its scene 1" in str(error)
+
+
+def test_a_field_that_no_batch_can_hold_is_told_where_its_generator_runs(fleet_of):
+    items, error = until_error(fleet_of("thread", lambda n, count: [(1, n), (1, {2})], 2))
+    assert items == [(1, 0), (1, 1)]
+    assert isinstance(error, SpecError)
+    assert str(error).startswith("field '1' is of type set")
+    assert "generator 0 of 2, at its scene 1, repetition 0, in worker thread 0" in error.__notes__[0]
+
+
+def test_generators_that_cannot_be_sent_are_refused_or_run_in_threads():
+    lock = threading.Lock()
+
+    def make_generator(n, count):
+        with lock:
+            yield n
+
+    with pytest.raises(TypeError, match=r"\(make_generator\) cannot be sent to worker processes: .*lock"):
+        new_source("process", make_generator, 2)
+    with pytest.warns(UserWarning, match="falls back to threads: make_generator"):
+        fleet = new_source("process", make_generator, 2, worker_type="auto")
+    assert all_of(fleet) == [0, 1]
+    assert fleet.stats().worker_type == "thread"
+    fleet.close()
+
+
+def test_processes_seed_the_global_random_numbers_for_each_generator(fleet_of):
+    found = []
+    for workers in (1, 2):
+        fleet = fleet_of("process", old_fashioned, 3, workers=workers)
+        found.append([all_of(fleet, repetition, limit=100) for repetition in (0, 1, 0)])
+    first, second, again = found[0]
+    assert found[1] == found[0]
+    assert again == first
+    for which in (1, 2):
+        assert len({scene[which] for scene in (*first, *second)}) == 2 * 3 * 600
+
+
+def test_scenes_that_have_no_room_in_a_chunk_travel_too(fleet_of):
+    for kind in ("thread", "process"):
+        items = all_of(fleet_of(kind, large, 2, max_memory=200_000))
+        for place, (array, other) in enumerate(items):
+            k, n = divmod(place, 2)
+            assert (array == k).all()
+            assert array.shape == (50_000,)
+            assert (other == n).all()
+            assert other.shape == (k + 1, 40_000)
+
+
+@pytest.mark.parametrize("in_turn", [True, False])
+def test_whoever_waits_is_woken_by_leave_and_by_close(fleet_of, in_turn):
+    go_on = threading.Event()
+
+    def make_generator(n, count):
+        go_on.wait(60)
+        yield n
+
+    fleet = fleet_of("thread", make_generator, 2, deterministic=in_turn)
+    fleet.begin(0)
+    threading.Timer(0.1, fleet.leave).start()
+    assert fleet.take(5) == []
+    fleet.begin(1)
+    closing = threading.Thread(target=lambda: (time.sleep(0.1), fleet.close()))
+    closing.start()
+    with pytest.raises(FeedClosedError):
+        fleet.take(5)
+    go_on.set()
+    closing.join()
+
+
+@pytest.mark.parametrize("make", [killed_once, killed_once_starting], ids=["replayed", "started"])
+def test_a_worker_that_dies_loses_no_scene_and_repeats_none(fleet_of, make, tmp_path):
+    fleet = fleet_of("process", make(tmp_path / "died"), 3)
+    items = all_of(fleet, limit=50)
+    assert [item[:2] for item in items] == [(n, k) for k in range(400) for n in range(3)]
+    assert fleet.stats().respawns == 1
+    if make is killed_once_starting:
+        starts = {start for n, _, start in items if n == 1}
+        assert len(starts) == 2
+        assert max(starts) > 0
+    with pytest.warns(FeedWarning, match=r"a scene of generator 1 \(repetition 0\)"):
+        fleet.faults.notices.tell()
+
+
+def test_a_scene_that_ends_its_worker_again_and_again_is_told_after_those_before_it(fleet_of):
+    fleet = fleet_of("process", killing, 2, policy=FaultPolicy(max_failures=1))
+    items, error = until_error(fleet)
+    fleet.faults.notices.mute("respawn")
+    assert items == [(n, k) for k in range(10) for n in range(2)] + [(0, 10)]
+    assert isinstance(error, WorkerDiedError)
+    assert "ended with exit code 3 while it loaded scene 10 of generator 1 (repetition 0)" in str(error)
+    assert "use on_error='skip'" in str(error)
+    assert "kf.load" not in str(error)
+
+
+def test_a_generator_that_ends_its_worker_is_borne_like_one_that_raises(fleet_of):
+    fleet = fleet_of("process", killing, 3, workers=1, policy=FaultPolicy("skip", max_failures=1))
+    items = all_of(fleet)
+    assert [k for n, k in items if n == 1] == list(range(10))
+    assert [k for n, k in items if n == 2] == list(range(30))
+    (row,) = fleet.faults.table()
+    assert row.index == 10 * 3 + 1
+
+
+@pytest.mark.parametrize("kind", ["process"])
+def test_a_generator_that_hangs_is_told_and_others_go_on(fleet_of, kind):
+    fleet = fleet_of(kind, hanging, 3, policy=FaultPolicy("skip", timeout=0.3))
+    items = all_of(fleet)
+    assert sorted(items) == [(0, 0), (0, 1), (0, 2), (1, 0), (2, 0), (2, 1), (2, 2)]
+    (row,) = fleet.faults.table()
+    assert row.exception.startswith("SceneTimeoutError: scene 1 of generator 1 (repetition 0) took longer than")
+
+
+def test_a_generator_that_hangs_in_a_thread_is_told(fleet_of):
+    go_on = threading.Event()
+
+    def make_generator(n, count):
+        yield n
+        go_on.wait(60)
+        yield n
+
+    fleet = fleet_of("thread", make_generator, 2, policy=FaultPolicy(timeout=0.2))
+    items, error = until_error(fleet)
+    go_on.set()
+    assert items[:1] == [0]
+    assert isinstance(error, SceneTimeoutError)
+    assert "of generator" in str(error)
+
+
+def test_a_fleet_that_is_dropped_ends_its_workers():
+    fleet = new_source("process", endless, 2)
+    fleet.begin(0)
+    fleet.take(3)
+    del fleet
+    gc.collect()
+
+
+def test_generators_of_a_script_without_a_guard_run_in_processes(tmp_path):
+    program = launch(
+        tmp_path,
+        """
+        import collections
+        from scenes_streams import all_of, new_source
+        Scan = collections.namedtuple("Scan", "points label")
+
+        class Scans:
+            def generate_data(self):
+                for k in range(3):
+                    yield Scan(k, "a")
+
+        scans = Scans()
+        source = new_source("process", lambda n, count: scans.generate_data(), 2)
+        items = all_of(source)
+        assert all(type(item) is Scan for item in items)
+        print(len(items))
+        source.close()
+        """,
+    )
+    assert finish(program) == "6\n"

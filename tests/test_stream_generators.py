@@ -1,0 +1,173 @@
+"""Generators of one function: how it is called, what is refused, and the same run in the calling thread."""
+
+import functools
+import threading
+
+import numpy as np
+import pytest
+from scenes_streams import all_of, counting, drawing, in_turn, new_source, until_error
+
+from kerasfeed.errors import FeedClosedError, SceneError
+from kerasfeed.streams.generators import Generators, LocalGenerators
+
+
+class Scans:
+    """A class as people have them."""
+
+    def __init__(self, number=3):
+        self.number = number
+
+    def generate_data(self, shuffle=True, scale=1):
+        for k in range(self.number):
+            yield k * scale, shuffle
+
+
+def with_others(path, n, count):
+    return iter([(path, n, count)])
+
+
+def three(a, b, c):
+    return iter([a])
+
+
+def scenes_of(*arguments):
+    return all_of(LocalGenerators(Generators(*arguments)))
+
+
+def test_one_generator_may_be_a_method_without_arguments_as_it_is():
+    assert scenes_of(Scans().generate_data) == [(0, True), (1, True), (2, True)]
+
+
+def test_generators_are_made_with_their_number_and_their_count():
+    assert scenes_of(lambda n, count: [(n, count)], 3) == [(0, 3), (1, 3), (2, 3)]
+    assert scenes_of(lambda n, count: [(n, count)], 1) == [(0, 1)]
+    assert scenes_of(functools.partial(with_others, "a.h5"), 2) == [("a.h5", 0, 2), ("a.h5", 1, 2)]
+    assert scenes_of(lambda *arguments: [arguments], 2) == [(0, 2), (1, 2)]
+
+
+def test_whatever_can_be_iterated_will_do():
+    assert scenes_of(lambda: np.arange(3)) == [0, 1, 2]
+    assert scenes_of(lambda n, count: range(n + 1), 2) == [0, 0, 1]
+
+
+def test_a_parameter_named_rng_is_given_random_numbers_of_its_own():
+    source = new_source("local", drawing, 2)
+    first, second = all_of(source, 0), all_of(source, 1)
+    assert len({*first, *second}) == 20
+    assert all_of(source, 0) == first
+    assert all_of(new_source("local", drawing, 2, seed=8)) != first
+
+
+def test_a_parameter_named_start_is_given_the_scene_to_begin_with():
+    def starting(n, count, start=0):
+        return iter(range(start, 5))
+
+    assert list(Generators(starting, 2).make(0, 0, 3)) == [3, 4]
+    assert list(Generators(counting, 1).make(0, 0, 5)) == [(0, 5), (0, 6)]
+    assert list(Generators(counting, 1).make(0, 0, 50)) == []
+
+
+@pytest.mark.parametrize(
+    ("made", "count", "told"),
+    [
+        (counting(0, 1), 1, r"is a generator \(counting\).*only once.*counting and not counting\(\.\.\.\)"),
+        (iter([1]), 1, "is a list_iterator.*pass the function that makes it"),
+        (None, 1, "must be a function .* received a NoneType"),
+        ([1, 2], 1, r"received a list\. For a sequence that can be indexed use kf\.Feed"),
+        (three, 2, r"three\(n, count\).*count=2.*it takes three\(a, b, c\).*Wrap it"),
+        (Scans().generate_data, 2, r"takes Scans\.generate_data\(shuffle=True, scale=1\).*files\[n::count\]"),
+        (three, 1, "With count=1 it may also be a function that can be called without arguments"),
+        (list, 3, "it takes list"),
+    ],
+    ids=["generator", "iterator", "none", "list", "three", "method", "three alone", "list class"],
+)
+def test_what_is_no_function_of_n_and_count_is_refused_with_the_remedy(made, count, told):
+    with pytest.raises(TypeError, match=told):
+        Generators(made, count)
+
+
+def test_fewer_than_one_generator_are_refused():
+    with pytest.raises(ValueError, match=r"count must be at least 1, received 0 .the number of generators"):
+        Generators(counting, 0)
+
+
+def test_lists_and_dicts_that_a_generator_uses_again_do_not_change():
+    def reusing():
+        parameters = {"paths": []}
+        for k in range(3):
+            parameters["paths"].append(k)
+            yield parameters
+
+    assert [len(each["paths"]) for each in scenes_of(reusing)] == [1, 2, 3]
+
+
+async def asynchronous():
+    yield 1
+
+
+@pytest.mark.parametrize(
+    ("made", "told"),
+    [
+        (lambda: None, "returned a NoneType: is a `yield`, or a `return`, missing"),
+        (lambda: 5, "returned a int: return a generator"),
+        (lambda: counting, "returned a function: call that function"),
+        (lambda: {"x": 1}, "returned a dict"),
+        (lambda: "abc", "returned a str"),
+        (asynchronous, "asynchronous must return .* write `def`, not `async def`"),
+    ],
+    ids=["none", "number", "function", "dict", "text", "async"],
+)
+def test_a_function_that_returns_no_iterable_is_refused_with_the_remedy(made, told):
+    _, error = until_error(LocalGenerators(Generators(made)))
+    assert isinstance(error, TypeError)
+    with pytest.raises(TypeError, match=told):
+        raise error
+
+
+def test_a_function_that_raises_stop_iteration_does_not_end_in_silence():
+    _, error = until_error(LocalGenerators(Generators(lambda: next(iter([])))))
+    assert isinstance(error, SceneError)
+    assert "StopIteration" in str(error)
+
+
+def test_an_exit_of_a_generator_is_no_exit_of_the_program():
+    def leaving():
+        yield 1
+        raise SystemExit(3)
+
+    items, error = until_error(LocalGenerators(Generators(leaving)))
+    assert items == [1]
+    assert isinstance(error, SceneError)
+    assert "generator 0 raised SystemExit: 3" in str(error)
+
+
+def test_a_generator_is_ended_by_whoever_leaves_it_even_while_it_runs():
+    inside, go_on, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def waiting():
+        try:
+            inside.set()
+            go_on.wait(30)
+            yield 1
+        finally:
+            ended.set()
+
+    source = LocalGenerators(Generators(waiting))
+    source.begin(0)
+    found = []
+    taker = threading.Thread(target=lambda: found.extend(source.take(5)))
+    taker.start()
+    assert inside.wait(30)
+    source.leave()
+    go_on.set()
+    taker.join(30)
+    assert found == [1]
+    assert ended.is_set()
+    assert source.take(5) == []
+    source.close()
+    with pytest.raises(FeedClosedError):
+        source.begin(1)
+
+
+def test_the_model_of_turns_is_what_it_should_be():
+    assert in_turn("ab", "", "cde") == ["a", "c", "b", "d", "e"]

@@ -1,0 +1,169 @@
+"""What every way to run generators has in common: in the calling thread, in threads, in processes."""
+
+import numpy as np
+import optree
+import pytest
+from scenes_streams import (
+    KINDS,
+    Drawing,
+    all_failing,
+    all_of,
+    counting,
+    drawing,
+    empty,
+    endless,
+    failing,
+    in_turn,
+    leaving,
+    new_source,
+    reusing,
+    until_error,
+    varied,
+)
+
+from kerasfeed.errors import FeedClosedError, TooManyFailuresError
+from kerasfeed.loaders.policy import FaultPolicy
+
+
+@pytest.fixture(params=sorted(KINDS))
+def source_of(request):
+    """Make sources of one kind that the test need not close."""
+    made = []
+
+    def make(*given, **arguments):
+        made.append(new_source(request.param, *given, **arguments))
+        return made[-1]
+
+    make.kind = request.param
+    yield make
+    for source in made:
+        source.close()
+
+
+def test_scenes_come_in_turn_and_those_that_end_are_passed_over(source_of):
+    wanted = in_turn(*(counting(n, 4) for n in range(4)))
+    source = source_of(counting, 4)
+    assert all_of(source) == wanted
+    assert all_of(source, 1, limit=1000) == wanted
+    assert source.take(5) == []
+
+
+def test_every_repetition_starts_afresh_with_random_numbers_of_its_own(source_of):
+    source = source_of(drawing, 3)
+    reference = new_source("local", drawing, 3)
+    for repetition in (0, 1, 0):
+        items = all_of(source, repetition)
+        assert len(set(items)) == 15
+        assert items == all_of(reference, repetition)
+
+
+def test_the_rng_of_a_sequence_is_that_of_the_scene_whoever_runs_its_generator(source_of):
+    items = all_of(source_of(Drawing().scenes, 2), 3)
+    assert len(set(items)) == 8
+    assert items == all_of(new_source("local", Drawing().scenes, 2), 3)
+
+
+def test_endless_generators_can_be_left_and_begun_again(source_of):
+    source = source_of(endless, 3)
+    for repetition in range(2):
+        source.begin(repetition)
+        items = []
+        while len(items) < 1000:
+            items += source.take(1000 - len(items))
+        assert items == [(n, k) for k in range(334) for n in range(3)][:1000]
+    source.leave()
+    source.leave()
+    assert source.take(3) == []
+    source.begin(2)
+    assert source.take(1) == [(0, 0)]
+
+
+@pytest.mark.parametrize("source_of", ["local", "thread"], indirect=True)
+def test_generators_without_a_scene_make_an_empty_repetition(source_of):
+    source = source_of(empty, 3)
+    assert all_of(source) == []
+    assert all_of(source, 1) == []
+
+
+def test_an_error_comes_after_the_scenes_before_it_and_names_its_place(source_of):
+    source = source_of(failing, 3)
+    items, error = until_error(source, 2)
+    assert items == in_turn(*([(n, k) for k in range(4 if n == 1 else 6)] for n in range(3)))[: 3 * 4 + 1]
+    assert type(error) is LookupError
+    assert error.__notes__[0].startswith("kerasfeed: generator 1 of 3, at its scene 4, repetition 2")
+    assert source.take(5) == []
+    if source_of.kind == "process":
+        assert ", in worker process " in error.__notes__[0]
+        assert "in failing" in error.__notes__[1]
+    items, _ = until_error(source, 3)
+    assert len(items) == 13
+
+
+def test_a_generator_that_failed_leaves_the_turn_where_errors_are_borne(source_of):
+    source = source_of(failing, 3, policy=FaultPolicy("skip"))
+    for repetition in range(2):
+        items = all_of(source, repetition)
+        assert items == in_turn(*([(n, k) for k in range(4 if n == 1 else 6)] for n in range(3)))
+    (row,) = source.faults.table()
+    assert (row.index, row.epoch, row.count, row.exception) == (4 * 3 + 1, 1, 2, "LookupError: no scene 4")
+
+
+@pytest.mark.parametrize("source_of", ["local", "thread"], indirect=True)
+def test_where_all_generators_have_failed_none_is_borne(source_of):
+    items, error = until_error(source_of(all_failing, 2, policy=FaultPolicy("skip")))
+    assert items == [0, 1]
+    assert isinstance(error, TooManyFailuresError)
+    assert "all of 2 generators have failed in repetition 0. The last was generator 1, at its scene 1" in str(error)
+    assert isinstance(error.__cause__, LookupError)
+
+
+@pytest.mark.parametrize("source_of", ["local", "thread"], indirect=True)
+def test_no_more_generators_may_fail_than_max_failures(source_of):
+    source = source_of(failing, 3, policy=FaultPolicy("skip", max_failures=0.3))
+    _, error = until_error(source)
+    assert isinstance(error, TooManyFailuresError)
+    assert "1 of 3 generators have failed and on_error='skip' bears 0" in str(error)
+
+
+def test_arrays_that_a_generator_uses_again_do_not_change(source_of):
+    for k, (array, name) in enumerate(all_of(source_of(reusing))):
+        assert array.tolist() == [k, k, k]
+        assert name.tolist() == [f"name {k}"]
+
+
+def test_scenes_of_any_shape_and_kind_arrive_as_they_were(source_of):
+    found = all_of(source_of(varied), limit=1000)
+    assert len(found) == 300
+    for scene, wanted in zip(found, varied(), strict=True):
+        leaves, treespec = optree.tree_flatten(scene)
+        wanted_leaves, wanted_treespec = optree.tree_flatten(wanted)
+        assert treespec == wanted_treespec
+        for leaf, other in zip(leaves, wanted_leaves, strict=True):
+            np.testing.assert_array_equal(leaf, other)
+            assert np.asarray(leaf).dtype == np.asarray(other).dtype
+            assert isinstance(leaf, type(other))
+
+
+def test_generators_leave_their_with_statements_in_the_next_repetition_and_at_the_end(source_of, tmp_path):
+    source = source_of(leaving(tmp_path), 2)
+    source.begin(0)
+    assert source.take(1) == [0]
+    assert source.take(1) == [0]
+    source.begin(1)
+    assert source.take(1) == [0]
+    assert source.take(1) == [0]
+    assert len(list(tmp_path.iterdir())) == 2
+    source.close()
+    assert sorted(path.name[0] for path in tmp_path.iterdir()) == ["0", "0", "1", "1"]
+
+
+def test_a_closed_source_says_so(source_of):
+    source = source_of(endless, 2)
+    source.begin(0)
+    source.take(1)
+    source.close()
+    source.close()
+    with pytest.raises(FeedClosedError, match="the feed is closed"):
+        source.take(1)
+    with pytest.raises(FeedClosedError, match="the feed is closed"):
+        source.begin(1)
