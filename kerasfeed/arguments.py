@@ -12,8 +12,13 @@ from typing import Any
 
 import numpy as np
 
+from kerasfeed.collate import Collation, Custom, Pad, Ragged, Stack
+from kerasfeed.cut import EvenCut
+from kerasfeed.integers import check_integer
 from kerasfeed.loaders.policy import ON_ERROR, FaultPolicy
+from kerasfeed.machine import cores
 from kerasfeed.order import Order, Sequential, Shuffled
+from kerasfeed.order_custom import CustomOrder
 from kerasfeed.plan import Plan
 
 _WORD_HERE = {
@@ -25,9 +30,9 @@ _WORD_HERE = {
     "prefetch_factor": "max_queue_size",
     "buffer_size": "max_queue_size (the shuffle itself needs no buffer)",
     "prefetch": "max_queue_size",
-    "collate_fn": "nothing: scenes are stacked; shape them in the sequence's __getitem__",
-    "sampler": "order (kf.Sequential(), kf.Shuffled(), kf.BlockShuffled(...))",
-    "batch_sampler": "batch_size and order",
+    "collate_fn": "collate: 'stack', 'pad', 'ragged', kf.Pad(...), or a function from a list of scenes to a batch",
+    "sampler": "order (kf.Shuffled(), kf.BlockShuffled(...), kf.Weighted(weights), kf.Balanced(labels), or a function)",
+    "batch_sampler": "batch_size and order (kf.Bucketed(lengths, boundaries) for batches of similar length)",
     "generator": "seed",
     "worker_init_fn": "an on_worker_begin(worker) method of the sequence",
     "persistent_workers": "nothing: workers stay until feed.close()",
@@ -36,12 +41,19 @@ _WORD_HERE = {
     "index": "shard_index",
     "rank": "shard_index",
     "world_size": "shard_count",
+    "num_processes": 'shard_count, or shard="auto"',
+    "process_index": 'shard_index, or shard="auto"',
+    "process_count": 'shard_count, or shard="auto"',
+    "input_context": "shard",
+    "shard_options": 'shard (a pair, or "auto")',
     "dataset": "sequence, the first argument",
 }
+_COLLATIONS: dict[str, Any] = {"stack": Stack, "pad": Pad, "ragged": Ragged}
+_MORE = " (or kf.Pad(...), kf.Ragged(...), or a function from a list of scenes to a batch)"
 WORKER_TYPES = ("auto", "process", "thread")
 
 
-def refuse_unknown(unknown: Mapping[str, Any], known: list[str]) -> None:
+def refuse_unknown(unknown: Mapping[str, Any], known: list[str], kind: str = "Feed") -> None:
     """Raise a TypeError for keyword arguments that do not exist, naming the right word.
 
     Raises:
@@ -49,8 +61,8 @@ def refuse_unknown(unknown: Mapping[str, Any], known: list[str]) -> None:
     """
     for name in unknown:
         if name in _WORD_HERE:
-            raise TypeError(f"Feed() has no argument {name!r}. Use {_WORD_HERE[name]}")
-        raise TypeError(f"Feed() has no argument {name!r}. It takes {', '.join(known)}")
+            raise TypeError(f"{kind}() has no argument {name!r}. Use {_WORD_HERE[name]}")
+        raise TypeError(f"{kind}() has no argument {name!r}. It takes {', '.join(known)}")
 
 
 def check_sequence(sequence: Any) -> int:
@@ -100,22 +112,36 @@ def _num_batches(sequence: Any) -> int | None:
     return None if batches is None else operator.index(batches)
 
 
-def check_integer(name: str, value: Any, least: int, *, remedy: str = "") -> int:
-    """`value` as an int of at least `least`.
+def check_workers(workers: Any, worker_type: Any) -> int:
+    """The number of workers of a feed.
 
     Raises:
-        TypeError: It is not an integer.
-        ValueError: It is too small.
+        TypeError: `workers` is neither an integer nor "auto".
+        ValueError: It is below 0; `worker_type` is unknown.
     """
-    if isinstance(value, bool):
-        raise TypeError(f"{name} must be an integer, received {value!r}")
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise TypeError(f"{name} must be an integer, received {value!r} of type {type(value).__name__}") from None
-    if number < least:
-        raise ValueError(f"{name} must be at least {least}, received {number}{remedy}")
-    return number
+    if worker_type not in WORKER_TYPES:
+        raise ValueError(f"worker_type must be one of {', '.join(WORKER_TYPES)}, received {worker_type!r}")
+    remedy = ' (0 loads in the calling thread, "auto" uses every core)'
+    return cores() if workers == "auto" else check_integer("workers", workers, 0, remedy=remedy)
+
+
+def refuse_skip(policy: FaultPolicy, where: str, *, replaceable: bool = True) -> None:
+    """Refuse to leave scenes out where batches must have one shape.
+
+    Args:
+        policy: The feed's.
+        where: What needs batches of one shape.
+        replaceable: Whether other scenes can be loaded instead.
+
+    Raises:
+        ValueError: `on_error` is "skip".
+    """
+    if policy.on_error == "skip":
+        other = "'replace', or " if replaceable else ""
+        raise ValueError(
+            f"on_error='skip' changes the shape and the number of batches, so it is for plain loops and not for "
+            f"{where}: use on_error={other}'mask', which gives failed scenes sample_weight 0"
+        )
 
 
 def check_policy(
@@ -176,41 +202,126 @@ def check_order(order: Any, shuffle: bool) -> Order:
     """The order that `order` and `shuffle` of a feed ask for.
 
     Raises:
-        TypeError: `order` is not an `Order`.
+        TypeError: `order` is neither an `Order` nor a function.
         ValueError: Both are given.
     """
     if order is None:
         return Shuffled() if shuffle else Sequential()
     if isinstance(order, type) and issubclass(order, Order):
         raise TypeError(f"order needs an instance, received the class {order.__name__}: write {order.__name__}(...)")
-    if not isinstance(order, Order):
+    if not isinstance(order, Order) and not callable(order):
         raise TypeError(
-            f"order must be kf.Sequential(), kf.Shuffled() or kf.BlockShuffled(block_size), received {order!r} of type "
-            f"{type(order).__name__}"
+            "order must be kf.Sequential(), kf.Shuffled(), kf.BlockShuffled(block_size), kf.Weighted(weights), "
+            "kf.Balanced(labels), kf.Bucketed(lengths, boundaries), or a function (length, seed, epoch) -> indices, "
+            f"received {order!r} of type {type(order).__name__}"
         )
     if shuffle:
         raise ValueError(
             f"order={order!r} and shuffle=True are two answers to one question; leave shuffle out (shuffle=True means "
             "order=kf.Shuffled())"
         )
-    return order
+    return order if isinstance(order, Order) else CustomOrder(order)
 
 
-def check_plan(plan: Plan) -> None:
-    """Refuse plans in which a shard, or every shard, would have nothing to do.
+def check_seed(seed: Any, order: Order, shard_count: int) -> int:
+    """The seed of a feed, drawn where none is given.
+
+    Raises:
+        TypeError: It is not an integer.
+        ValueError: It is negative; it is missing, and every shard would draw an order of its own.
+    """
+    if seed is not None:
+        return check_integer("seed", seed, 0)
+    if shard_count > 1 and order.needs_seed:
+        raise ValueError(
+            f"{shard_count} shards of a shuffled epoch need a seed, the same for all: each would draw an order of its "
+            "own, and some scenes would come twice and others not at all. Pass seed=0, for example"
+        )
+    return int(np.random.SeedSequence().generate_state(1)[0])
+
+
+def check_collate(collate: Any, plan: Plan, on_error: str) -> Collation:
+    """How scenes become a batch, as `collate` of a feed asks for.
+
+    Raises:
+        TypeError: `collate` is none of what it may be.
+        ValueError: It does not go together with another argument.
+    """
+    if isinstance(collate, type) and issubclass(collate, Pad | Ragged):
+        raise TypeError(
+            f"collate needs an instance, received the class {collate.__name__}: write kf.{collate.__name__}()"
+        )
+    made = _COLLATIONS[collate]() if isinstance(collate, str) and collate in _COLLATIONS else collate
+    if isinstance(made, str):
+        raise ValueError(f"collate must be one of {', '.join(map(repr, _COLLATIONS))}, received {made!r}{_MORE}")
+    if plan.batch_size is None and not isinstance(made, Stack):
+        raise ValueError(
+            f"batch_size=None says that items are batches already, and collate={collate!r} makes batches of scenes: "
+            "give a batch_size, or leave collate out"
+        )
+    if isinstance(made, Stack | Pad | Ragged):
+        return made
+    if not callable(made):
+        raise TypeError(f"collate must be a str, received {made!r} of type {type(made).__name__}{_MORE}")
+    if on_error == "mask" or plan.pad_remainder:
+        which = "on_error='mask'" if on_error == "mask" else "pad_remainder=True"
+        raise ValueError(
+            f"{which} gives single rows sample_weight 0, and what the rows of a batch are only the function given as "
+            "collate knows: use collate='pad' or 'ragged', or "
+            + ("on_error='replace'" if on_error == "mask" else "drop_remainder=True")
+        )
+    return Custom(made, _batch_sizes(plan, on_error))
+
+
+def _batch_sizes(plan: Plan, on_error: str) -> tuple[int, ...]:
+    """Numbers of scenes that batches of this shard have, as far as the shape of a batch may depend on them."""
+    sizes = set(plan.sizes())
+    if on_error == "skip":
+        sizes.add(max(1, plan.rows - 1))
+    return tuple(sorted(sizes))
+
+
+def check_plan(plan: Plan, on_error: Any) -> None:
+    """Refuse plans in which a shard, or every shard, would have nothing to do, and filler where it cannot be.
 
     Raises:
         ValueError: The message says which.
     """
+    if plan.pad_remainder:
+        _check_padding(plan, on_error)
+    if plan.batch_size is None and plan.cut.full > plan.shard_count:
+        raise ValueError(
+            f"order={plan.order!r} makes batches of up to {plan.cut.full // plan.shard_count} items, and with "
+            "batch_size=None every item of the sequence is a batch already: give a batch_size, or leave batch_sizes out"
+        )
     if plan.steps == 0:
         raise ValueError(
-            f"drop_remainder=True drops everything: the sequence has {plan.length} scenes and a step takes "
-            f"{plan.rows * plan.shard_count} (batch_size {plan.rows} x shard_count {plan.shard_count}). Use a smaller "
-            "batch_size or drop_remainder=False"
+            f"drop_remainder=True drops everything: an epoch has {plan.scenes} scenes and a step takes "
+            f"{plan.cut.full} (batch_size {plan.cut.full // plan.shard_count} x shard_count {plan.shard_count}). Use a "
+            "smaller batch_size or drop_remainder=False"
         )
-    if not plan.drop_remainder and 0 < plan.remainder < plan.shard_count:
+    if not plan.pad_remainder and plan.cut.smallest < plan.shard_count:
+        which = "the last step" if isinstance(plan.cut, EvenCut) else "the short step of a bucket"
         raise ValueError(
-            f"the last step has {plan.remainder} scenes for {plan.shard_count} shards, so some shard would have none "
-            f"and the shards would disagree on the number of steps. Use drop_remainder=True, or a batch_size that "
-            f"leaves at least {plan.shard_count} of {plan.length} scenes for the last step"
+            f"{which} has {plan.cut.smallest} scenes for {plan.shard_count} shards: one would have none, and "
+            "the shards would disagree on the number of steps. Use drop_remainder=True, pad_remainder=True (which "
+            "fills up), or a batch_size that leaves at least "
+            f"{plan.shard_count} of {plan.scenes} scenes for {which}"
+        )
+
+
+def _check_padding(plan: Plan, on_error: Any) -> None:
+    if plan.drop_remainder:
+        raise ValueError(
+            "drop_remainder=True and pad_remainder=True are two answers to one question: short batches are dropped, or "
+            "filled up with scenes of sample_weight 0. Give either"
+        )
+    if plan.batch_size is None:
+        raise ValueError(
+            "pad_remainder=True needs a batch_size: where items are batches already, only the sequence can fill them up"
+        )
+    if on_error == "skip":
+        raise ValueError(
+            "pad_remainder=True gives every batch the same number of rows, and on_error='skip' leaves rows out: use "
+            "on_error='mask', which gives failed scenes sample_weight 0 too, or 'replace'"
         )

@@ -34,6 +34,7 @@ class Storage:
         row_bytes: Decoded bytes of one row of axis 0 (one index), at least 1.
         nbytes: Decoded bytes of the whole dataset.
         cache_bytes: Most bytes that the cache of decoded chunks holds.
+        unit: What is read at once: "chunk", or "file" where a whole file is; then bytes stand for scenes.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Storage:
     row_bytes: int
     nbytes: int
     cache_bytes: int
+    unit: str = "chunk"
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,11 @@ class ReadCost:
         return self.again >= _LEAST_AGAIN and self.scenes >= _LEAST_SCENES and self.amplification >= _AMPLIFIED
 
     def __str__(self) -> str:
+        if self.storage.unit == "file":
+            return (
+                f"{self.storage.name} were read {self.decoded:,} times for {self.scenes:,} scenes, {self.again:,} "
+                f"times again ({self.seconds_again:.2g} s wasted)"
+            )
         per_scene = self.nbytes / max(1, self.scenes) / 1e6
         others = "" if self.files < 2 else f" and {self.files - 1:,} other file{'s' if self.files > 2 else ''}"
         return (

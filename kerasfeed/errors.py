@@ -4,6 +4,8 @@ Invariant: an exception raised by the user's own `__getitem__` keeps its type on
 classes here are for what kerasfeed itself finds wrong. Each derives from the built-in a caller would expect.
 """
 
+import queue
+
 
 class KerasfeedError(Exception):
     """Base of every exception defined by kerasfeed."""
@@ -19,6 +21,10 @@ class SceneError(KerasfeedError, RuntimeError):
 
 class SpecError(KerasfeedError, ValueError):
     """A scene's structure, shape or dtype is not what the feed's spec says, or cannot be part of a batch."""
+
+
+class RecordError(KerasfeedError, ValueError):
+    """A file of records is damaged, cut off or incomplete."""
 
 
 class WorkerDiedError(KerasfeedError, RuntimeError):
@@ -39,6 +45,18 @@ class TooManyFailuresError(KerasfeedError, RuntimeError):
 
 class FeedClosedError(KerasfeedError, RuntimeError):
     """The feed was used after `close()`."""
+
+
+class ConsumerGoneError(FeedClosedError):
+    """Nobody takes what is put any more."""
+
+
+class QueueFullError(KerasfeedError, queue.Full):
+    """A queue was full for longer than a `put` would wait."""
+
+
+class ProducerDiedError(KerasfeedError, RuntimeError):
+    """A process that put scenes into a queue ended in the middle of it."""
 
 
 class FeedWarning(UserWarning):

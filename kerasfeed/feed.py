@@ -9,47 +9,53 @@ import operator
 import os
 import sys
 import time
-import warnings
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 import keras
-import numpy as np
 
 from kerasfeed.arguments import (
-    WORKER_TYPES,
-    check_integer,
+    check_collate,
     check_order,
     check_plan,
     check_policy,
+    check_seed,
     check_sequence,
+    check_workers,
+    refuse_skip,
     refuse_unknown,
 )
-from kerasfeed.epochs import EpochClock, RequestLog, SequenceHooks, tame_adapter, trainer_position
+from kerasfeed.collate import Custom
+from kerasfeed.epochs import RequestLog, SequenceHooks
 from kerasfeed.errors import SceneError
 from kerasfeed.failures import FailureTable
 from kerasfeed.feed_text import feed_html, feed_text
-from kerasfeed.loaders import Job, Loader, LoaderStats
+from kerasfeed.forms import batch_structure
+from kerasfeed.integers import check_integer
+from kerasfeed.keras_side import KerasSide, window_of
+from kerasfeed.loaders import Job, LoaderStats
 from kerasfeed.loaders.blank import weighted
-from kerasfeed.loaders.inline import InlineLoader
+from kerasfeed.loaders.choose import make_loader
 from kerasfeed.loaders.layout import Layout
-from kerasfeed.loaders.processes import ProcessLoader, processes_supported
-from kerasfeed.loaders.threads import ThreadLoader
-from kerasfeed.lookahead import KerasWindows, Window
-from kerasfeed.machine import cores, memory
+from kerasfeed.machine import memory
 from kerasfeed.order import Order, Sequential
 from kerasfeed.plan import Plan
+from kerasfeed.shards import find_shard, refuse_second_sharding
 from kerasfeed.shuffle_cost import CostWatch
-from kerasfeed.spec import ArraySpec, SceneSpec, lists_as_tuples
+from kerasfeed.spec import SceneSpec, lists_as_tuples
+from kerasfeed.state import FeedState, number_of, state_of, warn_of_hooks
+from kerasfeed.stream import EpochClock
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
 _ARGUMENTS = [
     "sequence", "batch_size", "shuffle", "order", "seed", "drop_remainder", "workers", "worker_type",
-    "max_queue_size", "max_memory", "shard_index", "shard_count", "on_error", "max_failures", "timeout", "error_log",
+    "max_queue_size", "max_memory", "collate", "shard_index", "shard_count", "shard", "pad_remainder", "on_error",
+    "max_failures", "timeout", "error_log",
 ]  # fmt: skip
 
 
@@ -61,9 +67,12 @@ class Feed(keras.utils.PyDataset):  # type: ignore[misc]
             an ndarray, a map-style dataset. The same structure, dtypes and number of axes for every index.
         batch_size: Scenes in a batch. None where each item is a batch already, as in a `keras.utils.PyDataset`.
         shuffle: Whether each epoch visits the scenes in a new random order; each exactly once.
-        order: The order of the scenes, instead of `shuffle`: `kerasfeed.Sequential()`, `kerasfeed.Shuffled()`, or
-            `kerasfeed.BlockShuffled(block_size)` for scenes that are cheap to read in blocks, such as HDF5 chunks.
-        seed: Integer >= 0 behind the order and every scene's `rng`. None draws one, kept in `feed.seed`.
+        order: The order of the scenes, instead of `shuffle`: `kerasfeed.Sequential()`, `kerasfeed.Shuffled()`,
+            `kerasfeed.BlockShuffled(block_size)` for scenes that are cheap to read in blocks, such as HDF5 chunks,
+            `kerasfeed.Weighted(weights)`, `kerasfeed.Balanced(labels)`, `kerasfeed.Bucketed(lengths, boundaries)`, or a
+            function (length, seed, epoch) that returns the indices of an epoch, int64[scenes], as many in each epoch.
+        seed: Integer >= 0 behind the order and every scene's `rng`. None draws one, kept in `feed.seed`; shards that
+            shuffle need one that they share.
         drop_remainder: Whether to drop the last batch of an epoch when it is not full.
         workers: Concurrent `__getitem__` calls, whatever the batch size. 0 loads in the calling thread. "auto" is the
             number of cores.
@@ -73,8 +82,17 @@ class Feed(keras.utils.PyDataset):  # type: ignore[misc]
         max_queue_size: Batches kept in flight ahead of the consumer; more where `workers` needs it.
         max_memory: Ceiling of the batch memory, bytes; beyond, batches are copied to ordinary memory, with a warning.
             None is a quarter of the memory of the machine, or of the container.
+        collate: How scenes become a batch: "stack" (one shape for all), "pad" or `kerasfeed.Pad(...)`, "ragged" or
+            `kerasfeed.Ragged(...)`, or a function from a list of scenes to a batch. The function runs in the worker,
+            once a batch, which is then one task; it must pickle (with `cloudpickle`) for worker processes.
         shard_index: Which shard of every global batch (`batch_size * shard_count` scenes) this feed is.
-        shard_count: Number of shards.
+        shard_count: Number of shards. All have the same number of steps, and together they are the unsharded epoch.
+        shard: Instead of these two a pair of them, a `tf.distribute.InputContext`, or "auto": what tf.distribute,
+            keras.distribution, jax or torch.distributed, where they run, know of this process; `feed.shard` says who
+            did. A pickled feed asks again where it is unpickled.
+        pad_remainder: Whether short batches are filled up, with scenes of `sample_weight` 0, so that all have one size
+            and weighted metrics are exact; every batch is then `(x, y, sample_weight)`, and scenes must be `(x, y)` or
+            `(x, y, sample_weight)`.
         on_error: What becomes of a scene that fails: that raises, outlasts `timeout`, or ends its worker process
             `max_failures` times. "raise": whoever asks for the batch gets the error. "replace": another scene, a
             function of (seed, epoch, index), stands in its row. "mask": its row is zeros with `sample_weight` 0; every
@@ -98,15 +116,18 @@ class Feed(keras.utils.PyDataset):  # type: ignore[misc]
         batch_size: int | None,
         *,
         shuffle: bool = False,
-        order: Order | None = None,
+        order: Order | Callable[[int, int, int], Any] | None = None,
         seed: int | None = None,
         drop_remainder: bool = False,
         workers: int | Literal["auto"] = "auto",
         worker_type: Literal["auto", "process", "thread"] = "auto",
         max_queue_size: int = 10,
         max_memory: int | None = None,
+        collate: Any = "stack",
         shard_index: int = 0,
         shard_count: int = 1,
+        shard: Any = None,
+        pad_remainder: bool = False,
         on_error: Literal["raise", "replace", "mask", "skip"] = "raise",
         max_failures: int | float | None = None,
         timeout: float | None = None,
@@ -118,43 +139,40 @@ class Feed(keras.utils.PyDataset):  # type: ignore[misc]
         if batch_size is not None:
             batch_size = check_integer("batch_size", batch_size, 1)
             _refuse_batches(sequence)
-        if seed is None:
-            seed = int(np.random.SeedSequence().generate_state(1)[0])
-        self.seed = check_integer("seed", seed, 0)
-        if worker_type not in WORKER_TYPES:
-            raise ValueError(f"worker_type must be one of {', '.join(WORKER_TYPES)}, received {worker_type!r}")
-        count = cores() if workers == "auto" else check_integer("workers", workers, 0, remedy=_NO_WORKERS)
-        shard_count = check_integer("shard_count", shard_count, 1)
-        shard_index = check_integer("shard_index", shard_index, 0)
-        if shard_index >= shard_count:
-            raise ValueError(f"shard_index must be below shard_count ({shard_count}), received {shard_index}")
+        count = check_workers(workers, worker_type)
+        self.shard = find_shard(shard, shard_index, shard_count)
         chosen = check_order(order, shuffle)
-        self.plan = Plan(length, batch_size, chosen, self.seed, bool(drop_remainder), shard_index, shard_count)
-        check_plan(self.plan)
+        self.seed = check_seed(seed, chosen, self.shard.count)
+        chosen = chosen.seeded(self.seed)
+        order = None if order is None else chosen  # which pickles where the function may not
+        self.plan = Plan(
+            length, batch_size, chosen, self.seed, bool(drop_remainder), self.shard.index, self.shard.count,
+            bool(pad_remainder),
+        )  # fmt: skip
+        check_plan(self.plan, on_error)
         ceiling = memory() // 4 if max_memory is None else check_integer("max_memory", max_memory, 1)
         ahead = check_integer("max_queue_size", max_queue_size, 1)
+        self.collation = check_collate(collate, self.plan, on_error)
         if count:  # enough scenes in flight to keep every worker at one while it has another waiting
-            ahead = max(ahead, math.ceil(2 * count / self.plan.rows))
+            ahead = max(ahead, math.ceil(2 * count / (1 if isinstance(self.collation, Custom) else self.plan.rows)))
         self.sequence = sequence
         batched = batch_size is not None
         policy = check_policy(on_error, max_failures, timeout, error_log, batched=batched, workers=count)
-        self._job = Job(sequence, self.plan, count, ceiling, ahead, policy)
-        self._loader = _make_loader(self._job, worker_type)
+        self.job = Job(sequence, self.plan, count, ceiling, ahead, policy, self.collation)
+        self._loader = make_loader(self.job, worker_type)
         self._costs = CostWatch(chosen, self._loader.waste, self._loader.stats)
-        self._clock = EpochClock()
+        self._clock = EpochClock(self.plan.steps, self.seed)
         self._hooks = SequenceHooks(sequence, self._loader.refresh)
-        self._hooked_epoch_runs = False
-        self._fit_goes_on = False
         self.request_log = RequestLog()
-        self._windows = KerasWindows()
-        # A Keras in which the look-ahead above finds nothing gets threads to look ahead with. They only wait.
-        threads = 1 if not count or self._windows.supported() else max(2, 2 * math.ceil(count / self.plan.rows) + 2)
+        self.keras_side = KerasSide(weakref.proxy(self), self._clock, self._hooks, self.request_log)
+        # A Keras that cannot be made to look ahead by the above gets threads to look ahead with. They only wait.
+        threads = 1 if not count or KerasSide.supported() else max(2, 2 * math.ceil(count / self.plan.rows) + 2)
         super().__init__(workers=threads, use_multiprocessing=False, max_queue_size=ahead)
         self._arguments = {
             "shuffle": shuffle, "order": order, "seed": self.seed, "drop_remainder": drop_remainder, "workers": workers,
-            "worker_type": worker_type, "max_queue_size": max_queue_size, "max_memory": max_memory,
-            "shard_index": shard_index, "shard_count": shard_count, "on_error": on_error, "max_failures": max_failures,
-            "timeout": timeout, "error_log": error_log,
+            "worker_type": worker_type, "max_queue_size": max_queue_size, "max_memory": max_memory, "collate": collate,
+            "shard": shard if isinstance(shard, str) else self.shard, "pad_remainder": pad_remainder,
+            "on_error": on_error, "max_failures": max_failures, "timeout": timeout, "error_log": error_log,
         }  # fmt: skip
 
     # ---- batches
@@ -176,33 +194,38 @@ class Feed(keras.utils.PyDataset):  # type: ignore[misc]
             step += len(self)
         request = self.request_log.begin()
         epoch = self._clock.current
-        following = epoch + 1 if self._fit_goes_on else None
-        window = self._windows.find(sys._getframe(1), step, self.submit, epoch, self.look_ahead, following)
-        batch = self.submit(epoch, step).result() if window is None else window.take(step)
+        batch = self.submit(epoch, step).result()
         self.request_log.finish(request, time.perf_counter())
-        self._loader.faults.notices.tell()
         if batch is None:
             raise SceneError(f"every scene of step {step} of epoch {epoch} failed and was skipped; see feed.failures")
+        return self.as_keras_takes(batch)
+
+    def as_keras_takes(self, batch: Any) -> Any:
+        """A batch that Keras has asked for: tuples in place of lists. Tells what there is to be told."""
+        self._loader.faults.notices.tell()
         return lists_as_tuples(batch) if self._loader.spec.has_lists else batch
 
     def __iter__(self) -> Iterator[Any]:
-        """One epoch of batches, loaded ahead; every iteration is the next epoch."""
-        return self._iterate(None)
+        """One epoch of batches, loaded ahead; every iteration is the next epoch, or what `set_state` left of one."""
+        numbers = self._clock.claim_epoch()
+        for number, batch in self._iterate(numbers):
+            self._clock.consumed = number + 1
+            yield batch
+        self._clock.consumed = numbers.stop  # on_error="skip" may have left out the last one
 
     def epoch(self, number: int) -> Iterator[Any]:
         """The batches of epoch `number`, loaded ahead; the feed's own count of epochs is left alone."""
-        return self._iterate(check_integer("epoch", number, 0))
+        first = check_integer("epoch", number, 0) * len(self)
+        return (batch for _, batch in self._iterate(range(first, first + len(self))))
 
-    def _iterate(self, number: int | None) -> Iterator[Any]:
-        epoch = self._clock.claim() if number is None else number
-        self._hooks.enter(epoch)
-        steps = range(len(self))
-        window = Window(self.submit, epoch, steps, self.look_ahead)
+    def _iterate(self, numbers: range) -> Iterator[tuple[int, Any]]:
+        self._hooks.enter(numbers.start // len(self))
+        window = window_of(self, self._clock, numbers)
         try:
-            for step in steps:
-                batch = window.take(step)
+            for number in numbers:
+                batch = window.take()
                 if batch is not None:  # on_error="skip" has left a scene of it
-                    yield batch
+                    yield number, batch
         finally:
             window.close()
         self._hooks.leave()
@@ -231,17 +254,24 @@ class Feed(keras.utils.PyDataset):  # type: ignore[misc]
 
     @property
     def element_spec(self) -> Any:
-        """Nesting of a scene with an `ArraySpec` for each field of a batch, batch axis first (None if it varies)."""
-        spec = self._spec
-        if self.plan.batch_size is None:
+        """Nesting of a batch with an `ArraySpec` for each of its arrays, batch axis first; None for what varies.
+
+        A ragged field is a `kerasfeed.RaggedArray` of two.
+        """
+        spec, layout = self._spec, self._loader.layout
+        if layout is None or not layout.batched:
             return spec.unflatten(spec.fields)
-        rows = self.plan.rows if self.plan.is_uniform else None
-        return spec.unflatten([ArraySpec((rows, *field.shape), field.dtype) for field in spec.fields])
+        return batch_structure(spec, layout.forms, self.plan.rows if self.plan.is_uniform else None)
 
     @property
     def _spec(self) -> SceneSpec:
         spec = self._loader.spec
-        return weighted(spec) if self._job.policy.on_error == "mask" else spec
+        return weighted(spec) if self.job.weighs else spec
+
+    @property
+    def scene_spec(self) -> SceneSpec:
+        """Spec of a scene as the sequence gives it; the first use reads a few scenes."""
+        return self._loader.spec
 
     @property
     def layout(self) -> Layout | None:
@@ -275,62 +305,62 @@ class Feed(keras.utils.PyDataset):  # type: ignore[misc]
         """
         from kerasfeed.adapters.tf_data import to_tf_dataset
 
-        self._refuse_skip("to_tf_dataset()")
+        refuse_skip(self.job.policy, "to_tf_dataset()")
+        refuse_second_sharding(self.shard.count)
         return to_tf_dataset(
             self, device=device, epochs=check_integer("epochs", epochs, 1), deterministic=deterministic
         )
 
-    def begin_epoch(self) -> int:
-        """Claim the next epoch for a consumer that submits its own steps; returns its number."""
-        epoch = self._clock.claim()
-        self._hooks.enter(epoch)
-        self.request_log.clear()
-        return epoch
-
     @property
     def num_batches(self) -> int:
         """Number of steps in an epoch; Keras asks for it as `fit` begins."""
-        position = trainer_position()
-        if position is not None and position.method == "fit" and position.epoch is None:
-            self._clock.prepare(position.initial_epoch)
-            self._windows.close()
-        if position is not None:
-            self._refuse_skip(f"{position.method}()")
-            ordered = self.plan.shard_count > 1 or not isinstance(self.plan.order, Sequential)
-            tame_adapter(self, sys._getframe(1), ordered=ordered)
+        ordered = self.plan.shard_count > 1 or not isinstance(self.plan.order, Sequential)
+        method = self.keras_side.prepare(self, sys._getframe(1), ordered=ordered)
+        if method is not None:
+            refuse_skip(self.job.policy, f"{method}()")
         return len(self)
 
-    def _refuse_skip(self, where: str) -> None:
-        if self._job.policy.on_error == "skip":
-            raise ValueError(
-                f"on_error='skip' changes the shape and the number of batches, so it is for plain loops and not for "
-                f"{where}: use on_error='replace', or 'mask', which gives failed scenes sample_weight 0"
-            )
-
     def on_epoch_begin(self) -> None:
-        """Called by Keras; see `kerasfeed.epochs` for what it means."""
-        position = trainer_position()
-        self._fit_goes_on = position is not None and position.goes_on and not self.has_epoch_hooks
-        if position is None:
-            self._clock.begin(0)
-        elif position.method == "fit" and position.epoch is not None:
-            self._clock.begin(position.epoch)
-        else:
-            return
-        self._hooked_epoch_runs = True
+        """Called by Keras; see `kerasfeed.trainer` for what it means."""
+        self.keras_side.begin()
 
     def on_epoch_end(self) -> None:
-        """Called by Keras; see `kerasfeed.epochs` for what it means."""
-        self.request_log.clear()
-        position = trainer_position()
-        if position is not None and position.method != "fit":
-            return
-        began, self._hooked_epoch_runs = self._hooked_epoch_runs, False
-        if position is not None and position.epoch is None:
-            self._clock.prepare(position.initial_epoch)
-        elif began or position is None:
-            self._hooks.leave()
-            self._clock.end()
+        """Called by Keras; see `kerasfeed.trainer` for what it means."""
+        self.keras_side.end()
+
+    # ---- state
+
+    def get_state(self, *, epoch: int | None = None, step: int | None = None) -> dict[str, Any]:
+        """Where the consumer stands, and of what feed, as a small dict for JSON; for `set_state`.
+
+        That is after the last batch that was consumed, not after the last one loaded ahead: in a loop after the one in
+        hand, in a callback of `fit` after the last one trained on. What is made of `to_tf_dataset()` (`map`, ...) hides
+        from the feed what of it is consumed, and so does a `fit` that was stopped: say where you stand with `epoch`
+        and `step` (in [0, len(feed)]) of the next batch, or use `kerasfeed.FeedCheckpoint`.
+
+        Returns:
+            `version`, `seed`, `epoch` and `step` of the next batch, `shuffled_steps`, and a `fingerprint` of the
+            sequence, its order and the global batch.
+
+        Raises:
+            RuntimeError: Where the consumer stands is not known.
+        """
+        number = number_of(epoch, step, len(self))
+        return state_of(self, self.keras_side.consumed() if number is None else number).as_dict()
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Continue at the batch that `state` (of `get_state`) says is next, without loading those before it.
+
+        The next loop, `fit` or iteration of a dataset begins there, and its first epoch is what is left of that one.
+        Workers, their type, and the number of shards of the same global batch may have changed.
+
+        Raises:
+            TypeError, ValueError: `state` is none, or one of other batches; the message says what differs.
+        """
+        found = FeedState.of(state)
+        found.check(state_of(self, 0), len(self))
+        warn_of_hooks(self.sequence, self.has_epoch_hooks, found)
+        self.keras_side.resume(found.epoch * len(self) + found.step, shuffled=found.shuffled_steps)
 
     # ---- life
 
@@ -340,7 +370,7 @@ class Feed(keras.utils.PyDataset):  # type: ignore[misc]
 
     def close(self) -> None:
         """Stop the workers and free what they hold; idempotent. Batches already delivered stay valid."""
-        self._windows.close()
+        self.keras_side.windows.close()
         self._loader.close()
         self._loader.faults.notices.tell_last()
 
@@ -356,13 +386,10 @@ class Feed(keras.utils.PyDataset):  # type: ignore[misc]
         return _restore, (self.sequence, self.plan.batch_size, self._arguments)
 
     def __repr__(self) -> str:
-        return feed_text(self.sequence, self.plan, self.stats())
+        return feed_text(self.sequence, self.plan, self.shard, self.stats())
 
     def _repr_html_(self) -> str:
-        return feed_html(self.sequence, self.plan, self.stats(), lambda: self._spec)
-
-
-_NO_WORKERS = ' (0 loads in the calling thread, "auto" uses every core)'
+        return feed_html(self.sequence, self.plan, self.shard, self.stats(), lambda: self.element_spec)
 
 
 def _restore(sequence: Any, batch_size: int | None, arguments: dict[str, Any]) -> Feed:
@@ -376,23 +403,3 @@ def _refuse_batches(sequence: Any) -> None:
         raise ValueError(
             f"each item of {type(sequence).__name__}, a keras.utils.PyDataset, is a batch already: use batch_size=None"
         )
-
-
-def _make_loader(job: Job, worker_type: str) -> Loader:
-    if job.workers == 0:
-        return InlineLoader(job)
-    if worker_type == "thread":
-        return ThreadLoader(job)
-    in_memory = isinstance(job.sequence, list | tuple | np.ndarray)
-    if worker_type == "auto" and (in_memory or not processes_supported()):
-        return ThreadLoader(job)
-    loader = ProcessLoader(job)
-    try:
-        loader.start()  # workers come up while the caller builds a model
-    except (TypeError, OSError) as error:
-        loader.close()
-        if worker_type == "process":
-            raise
-        warnings.warn(f"worker_type='auto' falls back to threads: {error}", UserWarning, stacklevel=4)
-        return ThreadLoader(job)
-    return loader

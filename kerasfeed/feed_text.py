@@ -6,31 +6,40 @@ Invariant: never raises, whatever the sequence does.
 from collections.abc import Callable
 from typing import Any
 
+import optree
+
+from kerasfeed.forms import RaggedArray
 from kerasfeed.html import FieldRow, field_table
 from kerasfeed.loaders import LoaderStats
 from kerasfeed.order import Sequential
 from kerasfeed.plan import Plan
-from kerasfeed.spec import SceneSpec
+from kerasfeed.shards import Shard
+from kerasfeed.spec import field_paths
 
 
-def feed_text(sequence: Any, plan: Plan, stats: LoaderStats) -> str:
+def feed_text(sequence: Any, plan: Plan, shard: Shard, stats: LoaderStats) -> str:
     """One line."""
-    shard = f", shard {plan.shard_index} of {plan.shard_count}" if plan.shard_count > 1 else ""
+    part = f", shard {shard}" if _is_told(shard) else ""
+    order = "" if isinstance(plan.order, Sequential) else f", {plan.order}"
     return (
         f"Feed({type(sequence).__name__}: {plan.length:,} scenes, batch_size={plan.batch_size}, "
-        f"{plan.steps:,} steps{shard}, {_workers_text(stats)})"
+        f"{plan.steps:,} steps{order}{part}, {workers_text(stats)})"
     )
 
 
-def feed_html(sequence: Any, plan: Plan, stats: LoaderStats, spec_of: Callable[[], SceneSpec]) -> str:
-    """A table of the fields of a batch; `spec_of` gives the spec of a scene, or raises."""
+def feed_html(sequence: Any, plan: Plan, shard: Shard, stats: LoaderStats, spec_of: Callable[[], Any]) -> str:
+    """A table of the fields of a batch; `spec_of` gives its nesting of `ArraySpec`s, or raises."""
     facts = [
         ("scenes", f"{plan.length:,}"),
         ("batch size", str(plan.batch_size)),
         ("steps in an epoch", f"{plan.steps:,}"),
-        ("order", f"{plan.order}" + ("" if isinstance(plan.order, Sequential) else f", seed {plan.seed}")),
-        ("workers", _workers_text(stats)),
+        ("order", f"{plan.order}" + (f", seed {plan.seed}" if plan.order.needs_seed else "")),
+        ("workers", workers_text(stats)),
     ]
+    if _is_told(shard):
+        facts.append(("shard", str(shard)))
+    if plan.pad_remainder:
+        facts.append(("short batches", "filled up, with weight 0"))
     if stats.respawns:
         facts.append(("workers replaced", f"{stats.respawns:,}"))
     if stats.failed:
@@ -39,16 +48,31 @@ def feed_html(sequence: Any, plan: Plan, stats: LoaderStats, spec_of: Callable[[
         spec = spec_of()
     except Exception as error:  # noqa: BLE001 - a notebook must show the feed even when a scene cannot be read
         return field_table("Feed", [*facts, ("error", f"{type(error).__name__}: {error}")], [])
-    rows = plan.rows if plan.is_uniform else None
-    lead = () if plan.batch_size is None else (rows,)
-    fields = [
-        FieldRow(path, _shape_text((*lead, *field.shape)), str(field).split("[")[0], "")
-        for path, field in zip(spec.paths, spec.fields, strict=True)
-    ]
-    return field_table(f"Feed of {type(sequence).__name__}", facts, fields)
+    return field_table(f"Feed of {type(sequence).__name__}", facts, _rows_of(spec))
 
 
-def _workers_text(stats: LoaderStats) -> str:
+def stream_html(kind: str, facts: list[tuple[str, str]], spec: Any | None) -> str:
+    """A table of the fields of a batch of a stream; `spec`, its nesting of `ArraySpec`s, is None as long as unknown."""
+    return field_table(kind, facts, [] if spec is None else _rows_of(spec))
+
+
+def _rows_of(spec: Any) -> list[FieldRow]:
+    leaves, treespec = optree.tree_flatten(spec, is_leaf=lambda node: isinstance(node, RaggedArray))
+    return [row for path, leaf in zip(field_paths(treespec), leaves, strict=True) for row in _field_rows(path, leaf)]
+
+
+def _is_told(shard: Shard) -> bool:
+    return shard.count > 1 or bool(shard.source)
+
+
+def _field_rows(path: str, field: Any) -> list[FieldRow]:
+    if isinstance(field, RaggedArray):
+        return [row for name in field._fields for row in _field_rows(f"{path}.{name}", getattr(field, name))]
+    return [FieldRow(path, _shape_text(field.shape), str(field).split("[")[0], "")]
+
+
+def workers_text(stats: LoaderStats) -> str:
+    """Number and kind of the workers, in words."""
     if stats.worker_type == "inline":
         return "no workers"
     return f"{stats.workers} {stats.worker_type} worker{'s' if stats.workers > 1 else ''}"

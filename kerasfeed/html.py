@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kerasfeed.spec import as_array, describe, flatten
+
 _HEIGHT = 64  # CSS pixels of every picture: about three lines of text
 _MAX_POINTS = 300
 _MAX_VERTICES = 200
@@ -267,3 +269,20 @@ def _png(rgba: NDArray[np.uint8]) -> bytes:
         + chunk(b"IDAT", zlib.compress(lines.tobytes(), 9))
         + chunk(b"IEND", b"")
     )
+
+
+def sequence_table(sequence: Any) -> str:
+    """A sequence as a table of the fields of its first scene; where that cannot be read, the error."""
+    name = type(sequence).__name__
+    try:
+        facts = [("scenes", f"{len(sequence):,}")]
+        scene = sequence[0]
+        spec = describe(scene)
+        leaves, _ = flatten(scene)
+        rows = [
+            FieldRow(path, str(list(field.shape)), str(field).split("[")[0], preview(np.asarray(as_array(leaf, path))))
+            for path, field, leaf in zip(spec.paths, spec.fields, leaves, strict=True)
+        ]
+    except Exception as error:  # noqa: BLE001 - a notebook must show the sequence even when a scene cannot be read
+        return field_table(name, [("error", f"{type(error).__name__}: {error}")], [])
+    return field_table(f"{name}, scene 0", facts, rows)

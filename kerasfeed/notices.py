@@ -8,6 +8,7 @@ import sys
 import threading
 import warnings
 from collections import deque
+from collections.abc import Callable
 
 _PACKAGE = __name__.split(".")[0]
 
@@ -15,7 +16,9 @@ _PACKAGE = __name__.split(".")[0]
 class Notices:
     """Warnings that wait for the user. Thread-safe."""
 
-    def __init__(self) -> None:
+    def __init__(self, reword: Callable[[str], str] | None = None) -> None:
+        """`reword`: what is done to every text; it must not fail."""
+        self._reword = reword or str
         self._waiting: deque[tuple[str, type[Warning]]] = deque()
         self._told: set[str] = set()
         self._lock = threading.Lock()
@@ -23,7 +26,12 @@ class Notices:
     def post(self, kind: str, text: str, category: type[Warning]) -> None:
         """Have `text` told at the next `tell`, unless something of this kind was posted before."""
         if self._is_first(kind):
-            self._waiting.append((text, category))
+            self._waiting.append((self._reword(text), category))
+
+    def mute(self, *kinds: str) -> None:
+        """Have nothing of these kinds told any more."""
+        for kind in kinds:
+            self._is_first(kind)
 
     def told(self, kind: str) -> bool:
         """Whether something of this kind was posted or told."""
@@ -54,7 +62,7 @@ class Notices:
     def tell_now(self, kind: str, text: str, category: type[Warning]) -> None:
         """Warn from this thread, of ours, for the user's may be waiting; where warnings are errors, on stderr."""
         if self._is_first(kind):
-            _say(text, category)
+            _say(self._reword(text), category)
 
 
 def _say(text: str, category: type[Warning]) -> None:

@@ -5,18 +5,19 @@ sequence raises is raised here, whatever the feed does about errors. The feed, i
 alone.
 """
 
-import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from kerasfeed.arguments import check_integer
+from kerasfeed.forward import apart
+from kerasfeed.integers import check_integer
 from kerasfeed.loaders import Job
+from kerasfeed.loaders.blank import with_weights
 from kerasfeed.loaders.failure import Place, for_consumer
 from kerasfeed.loaders.infer import Probe, layout_for
 from kerasfeed.loaders.inline import InlineLoader
 from kerasfeed.scene import SceneContext, Worker, enter_context, optional_method
-from kerasfeed.spec import describe
+from kerasfeed.spec import SceneSpec, describe
 
 if TYPE_CHECKING:
     from kerasfeed.feed import Feed
@@ -66,24 +67,31 @@ def load(feed: "Feed", *, epoch: int, step: int | None = None, index: int | None
             return _scene(sequence, feed.plan.seed, epoch, index, None)
     step = check_integer("step", step, 0)
     indices = feed.plan.indices(epoch, step).tolist()  # refuses a step that is out of range
-    job = Job(sequence, feed.plan, 1, _MEMORY, 1)
+    job = Job(sequence, feed.plan, 1, _MEMORY, 1, collate=feed.collation)
     layout = feed.layout
     if layout is None:  # no feed has come so far: the scenes of this batch tell, for another may be the one that fails
         with _at_work(sequence):
-            scenes = [(index, _scene(sequence, feed.plan.seed, epoch, index, step)) for index in indices]
-        layout = layout_for(job, [Probe(index, describe(scene), 0.0) for index, scene in scenes])
+            each = dict.fromkeys(indices)  # some may fill a short batch up, or be drawn twice
+            scenes = [(index, _scene(sequence, feed.plan.seed, epoch, index, step)) for index in each]
+        layout = layout_for(job, [Probe(index, _described(job, scene), 0.0) for index, scene in scenes])
     loader = InlineLoader(job, layout)
     try:
-        return loader.submit(epoch, step).result()
+        batch = loader.submit(epoch, step).result()
     finally:
         loader.close()
+    # This job raises what fails, so it weighs nothing for that.
+    return with_weights(batch, len(indices), (), 0) if feed.job.weighs and not job.weighs else batch
+
+
+def _described(job: Job, scene: Any) -> SceneSpec:
+    return describe(scene) if job.maker is None else job.maker.describe(scene)
 
 
 def _for_itself(sequence: Any) -> Any:
     """A sequence that `on_worker_begin` may change: what it opens must not replace, nor close, what the feed's has."""
     if optional_method(sequence, "on_worker_begin") is None and optional_method(sequence, "on_worker_end") is None:
         return sequence
-    return copy.copy(sequence)
+    return apart(sequence)
 
 
 @contextmanager

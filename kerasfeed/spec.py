@@ -216,6 +216,14 @@ def merge(scenes: Sequence[tuple[int, SceneSpec]]) -> SceneSpec:
     return SceneSpec(first.treespec, tuple(fields))
 
 
+def with_open_rows(spec: SceneSpec) -> SceneSpec:
+    """`spec`, of batches, with any number of rows."""
+    fields = [
+        dataclasses.replace(field, shape=(None, *field.shape[1:])) if field.shape else field for field in spec.fields
+    ]
+    return SceneSpec(spec.treespec, tuple(fields))
+
+
 def _merge_fields(path: str, one: ArraySpec, other: ArraySpec, first_index: int, index: int) -> ArraySpec:
     if len(one.shape) != len(other.shape):
         raise SpecError(

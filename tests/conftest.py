@@ -1,9 +1,9 @@
 """Fixtures of all tests: leaks are failures, and the files of real data where they exist."""
 
+import contextlib
 import gc
-import importlib.util
 import os
-import subprocess
+import signal
 import sys
 import threading
 import time
@@ -15,7 +15,12 @@ import h5py
 import numpy as np
 import psutil
 import pytest
-from scenes_frameworks import environment_of, frameworks_left_alone, let_tensorflow_free_memory
+from loader_kinds import new_loader
+from scenes_frameworks import frameworks_left_alone, let_tensorflow_free_memory
+from scenes_records import Small
+from scenes_sized import KINDS
+from scenes_views import Log
+from streams import numbered
 
 import kerasfeed as kf
 
@@ -24,14 +29,45 @@ os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 
 _SETTLE_SECONDS = 5.0
 
+# Files that take longest, so that the last ones to run are short ones. Left to itself, pytest-xdist begins with those
+# of most tests, and ends with those that run whole programs.
+_LONGEST = [
+    "on_jax", "worker_faults", "resume_fit", "processes", "on_torch", "shuffle_cost", "demo", "shards_processes",
+    "notebooks", "life", "resume_kill", "loaders", "tfrecord_write", "hdf5_matrix", "on_error", "tf_data_graphs",
+    "abandoned", "collate_loaders", "collate_function", "loader_errors", "messages_fuzz", "keras_fit_models",
+    "error_tf_data", "keras_fit", "error_fit", "fault_table", "chaos", "write_hdf5", "files", "zero_copy", "feed",
+    "adversary", "read_into",
+]  # fmt: skip
+_RANK = {f"test_{name}": rank for rank, name in enumerate(_LONGEST)}
+
+
+def pytest_configure(config):
+    if hasattr(config.option, "loadscopereorder"):
+        config.option.loadscopereorder = False
+
+
+def pytest_collection_modifyitems(items):
+    items.sort(key=lambda item: _RANK.get(item.path.stem, len(_RANK)))
+
 
 def _our_threads() -> set[str]:
     return {thread.name for thread in threading.enumerate() if thread.name.startswith("kerasfeed")}
 
 
+def _descendants() -> list[psutil.Process]:
+    """Processes that this one started, or that those did."""
+    try:  # 20 times as fast as to look at every process of the machine, which psutil does
+        listed = [path.read_text() for path in Path("/proc/self/task").glob("*/children")]
+    except OSError:  # a thread that ended meanwhile
+        listed = []
+    if listed and not any(listed):
+        return []
+    return psutil.Process().children(recursive=True)
+
+
 def _our_children() -> set[int]:
     found = set()
-    for child in psutil.Process().children(recursive=True):
+    for child in _descendants():
         try:
             if any("kerasfeed.loaders.worker" in part for part in child.cmdline()):
                 found.add(child.pid)
@@ -90,15 +126,30 @@ def path(tmp_path_factory):
     return path
 
 
-@pytest.fixture(
-    scope="module", params=[(kind, *workers) for kind in error_kinds.KINDS for workers in error_kinds.WORKERS], ids=str
-)
-def case(request, path):
+@pytest.fixture(scope="module")
+def raising(path, tmp_path_factory):
+    """A feed for each of `error_kinds.WORKERS`, and the file that says what a scene of theirs raises."""
+    kind = tmp_path_factory.mktemp("kind") / "kind"
+    kind.write_text("ordinary")
+    with contextlib.ExitStack() as stack:
+        feeds = {
+            (workers, worker_type): stack.enter_context(
+                kf.Feed(error_kinds.Raising(kind, path), 6, workers=workers, worker_type=worker_type)
+            )
+            for workers, worker_type in error_kinds.WORKERS
+        }
+        for feed in feeds.values():
+            error_kinds.bring_up(feed)
+        yield feeds, kind
+
+
+@pytest.fixture(params=error_kinds.CASES, ids=str)
+def case(request, raising):
     """A feed, the kind of exception that one of its scenes raises, number and type of the workers."""
-    kind, workers, worker_type = request.param
-    with kf.Feed(error_kinds.Raising(kind, path), 6, workers=workers, worker_type=worker_type) as feed:
-        error_kinds.bring_up(feed)
-        yield feed, kind, workers, worker_type
+    kind, *workers = request.param
+    feeds, file = raising
+    file.write_text(kind)
+    return feeds[tuple(workers)], kind, *workers
 
 
 @pytest.fixture
@@ -132,22 +183,89 @@ def memory_freed():
     let_tensorflow_free_memory()
 
 
-@pytest.fixture(scope="session")
-def runs_on_other_backends(request):
-    """Exit code and output, on Keras's other backends, of all modules of this run that want it, side by side."""
-    modules = {str(item.path) for item in request.session.items if item.originalname == "test_all_of_this_holds_on"}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=short", *sorted(modules)]
-    running = {
-        backend: subprocess.Popen(
-            command, env=environment_of(KERAS_BACKEND=backend), cwd=Path(__file__).parents[1],
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+@pytest.fixture
+def feed_on():
+    """Make feeds on a kind of loader that the test need not close."""
+    made = []
+
+    def make(kind, sequence, batch_size=8, **arguments):
+        workers, worker_type = KINDS[kind]
+        arguments = {"seed": 3, "shuffle": True, "workers": workers, "worker_type": worker_type, **arguments}
+        made.append(kf.Feed(sequence, batch_size, **arguments))
+        return made[-1]
+
+    yield make
+    for feed in made:
+        feed.close()
+
+
+@pytest.fixture
+def make():
+    """Make loaders that the test need not close; see `loader_kinds.new_loader`."""
+    made = []
+
+    def _make(*given, **arguments):
+        made.append(new_loader(*given, **arguments))
+        return made[-1]
+
+    yield _make
+    for loader in made:
+        loader.close()
+
+
+@pytest.fixture
+def points(tmp_path):
+    """A file with `points` float32[50, 8, 3] in chunks (7, 4, 1), and labels."""
+    path = tmp_path / "in.h5"
+    with h5py.File(path, "w") as file:
+        data = np.random.default_rng(0).normal(size=(50, 8, 3)).astype(np.float32)
+        file.create_dataset(
+            "points", data=data, chunks=(7, 4, 1), maxshape=(None, 8, 3), compression="gzip", fillvalue=-1
         )
-        for backend in ("jax", "torch")
-        if importlib.util.find_spec(backend) is not None
-    }  # fmt: skip
-    try:
-        return {name: (process.communicate(timeout=540)[0], process.returncode) for name, process in running.items()}
-    finally:
-        for process in running.values():
-            process.kill()
-            process.wait()
+        file["points"].attrs["unit"] = "metres"
+        file["labels"] = np.arange(50)
+        file.attrs["title"] = "é"
+    return path
+
+
+@pytest.fixture
+def no_signal_left():
+    """Fail a test after which Ctrl-C does not do what it did."""
+    yield
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.fixture
+def shards(tmp_path):
+    """Four files of ten records each."""
+    return kf.write_tfrecords(
+        Small(40), tmp_path / "s-{shard}-of-{count}.tfrecord", num_shards=4, workers=0, assignment="contiguous"
+    )
+
+
+@pytest.fixture
+def log(tmp_path):
+    """Which scenes were read."""
+    return Log(tmp_path / "log")
+
+
+@pytest.fixture(params=["memory", "disk"])
+def where(request, tmp_path):
+    """Arguments of Cached."""
+    return {} if request.param == "memory" else {"path": tmp_path / "kept"}
+
+
+@pytest.fixture
+def stream():
+    """Make streams that the test need not close."""
+    made = []
+
+    def make(make_generator=numbered, batch_size=4, function=None, **arguments):
+        arguments = {"count": 3, "workers": 2, "worker_type": "thread", "seed": 5, **arguments}
+        feed = kf.StreamFeed(make_generator, batch_size, **arguments)
+        made.append(feed if function is None else feed.map(function))
+        return made[-1]
+
+    yield make
+    for feed in made:
+        feed.close()

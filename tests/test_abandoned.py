@@ -180,14 +180,14 @@ def _open_read_close(kind, number):
 @needs_proc
 @pytest.mark.timeout(110)
 def test_five_hundred_feeds_leave_everything_as_it_was():
-    # A worker process takes 0.3 s to start, a thread nothing: so 440 of the feeds are of threads.
+    # A worker process takes 0.3 s to start, a thread nothing: so 480 of the feeds are of threads.
     for number in range(20):
         _open_read_close("thread", number)
     for number in range(3):
         _open_read_close("process", number)
     before, resident = _held(), psutil.Process().memory_info().rss
     for number in range(500):
-        _open_read_close("process" if number % 25 < 3 else "thread", number)
+        _open_read_close("process" if number % 25 == 3 else "thread", number)
     deadline = time.monotonic() + 5
     while (after := _held()) != before and time.monotonic() < deadline:
         time.sleep(0.05)

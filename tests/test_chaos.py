@@ -1,4 +1,7 @@
-"""Everything at once: kills, slow and raising and deadly scenes, greedy consumers, early ends, for a minute."""
+"""Everything at once: kills, slow and raising and deadly scenes, greedy consumers, early ends.
+
+A few rounds of other seeds each time; for as long as `KERASFEED_CHAOS_SECONDS` says, where that is set.
+"""
 
 import os
 import random
@@ -15,7 +18,7 @@ from killer import Killer
 import kerasfeed as kf
 from kerasfeed.errors import FeedClosedError
 
-SECONDS = float(os.environ.get("KERASFEED_CHAOS_SECONDS", "60"))
+SECONDS = float(os.environ.get("KERASFEED_CHAOS_SECONDS", "8"))
 
 
 class Chaotic(faulty.Faulty):
@@ -121,7 +124,7 @@ class Round:
 
 
 @pytest.mark.timeout(60 + 4 * SECONDS)
-def test_a_minute_of_chaos_loses_and_changes_nothing():
+def test_chaos_loses_and_changes_nothing():
     seed = int(os.environ.get("KERASFEED_CHAOS_SEED", time.time_ns() % 1_000_000))
     rng = random.Random(seed)
     deadline = time.monotonic() + SECONDS

@@ -6,11 +6,11 @@ import weakref
 import keras
 import numpy as np
 import pytest
-from error_kinds import Raising, assert_arrived, assert_told
+from error_kinds import CASES, PAIRS, Raising, assert_arrived, assert_told
 from keras_fits import (
     BACKEND,
+    JIT,
     identity,
-    test_all_of_this_holds_on,  # noqa: F401 - it is collected here
 )
 
 import kerasfeed as kf
@@ -23,16 +23,22 @@ pytestmark = [
 on_tensorflow = pytest.mark.skipif(BACKEND != "tensorflow", reason="TensorFlow alone turns exceptions into text")
 
 
-@pytest.fixture
+# On JAX, Keras cannot use a model again whose `fit` was interrupted.
+@pytest.fixture(scope="function" if BACKEND == "jax" else "module")
 def model():
-    """A new one for each: on JAX, Keras cannot use a model again whose `fit` was interrupted."""
     model = keras.Sequential([keras.Input((1,)), identity()])
-    model.compile("sgd", "mse", jit_compile=False)
+    model.compile("sgd", "mse", jit_compile=JIT)
     return model
 
 
-# The three share one adapter; once is enough to prove it.
-@pytest.mark.parametrize("method", ["fit", "evaluate", "predict"] if BACKEND == "tensorflow" else ["fit"])
+# The three share one adapter, and on JAX and PyTorch no exception becomes text.
+ELSEWHERE = [("fit", pair) for pair in PAIRS]
+ON_TENSORFLOW = [("fit", case) for case in CASES] + [(way, pair) for way in ("evaluate", "predict") for pair in PAIRS]
+
+
+@pytest.mark.parametrize(
+    ("method", "case"), ON_TENSORFLOW if BACKEND == "tensorflow" else ELSEWHERE, indirect=["case"], ids=str
+)
 def test_an_exception_arrives_as_itself_from(method, case, model):
     feed, *kind = case
     with pytest.raises(BaseException) as caught:
@@ -96,7 +102,7 @@ def test_an_exception_of_the_validation_arrives_as_itself(feed, model):
 def test_a_keras_without_the_names_looked_for_raises_tensorflows_error_that_tells_all(feed, model, monkeypatch):
     import tensorflow as tf
 
-    monkeypatch.setattr("kerasfeed.epochs.watch_trainer", lambda *_: False)
+    monkeypatch.setattr("kerasfeed.trainer.watch_trainer", lambda *_: False)
     with pytest.raises(tf.errors.OpError) as caught:
         model.fit(feed, verbose=0)
     assert_told(str(caught.value), "ordinary", 2, "thread")

@@ -12,6 +12,7 @@ import optree
 import pytest
 import scenes
 import scenes_faulty as faulty
+from scenes_frameworks import environment_of
 
 import kerasfeed as kf
 from kerasfeed.scene import scene_rng
@@ -39,6 +40,17 @@ def test_a_loaded_batch_is_that_of_the_feed_bit_for_bit(sequence, workers, worke
                 _assert_same(again, batch)
         assert next(iter(feed)) is not None
         assert feed._clock.current == 0
+
+
+@pytest.mark.parametrize("sequence", [faulty.Raising((7,)), faulty.Weighted((7,))], ids=lambda s: type(s).__name__)
+def test_a_loaded_batch_has_the_weights_that_all_batches_of_a_feed_have(sequence):
+    with kf.Feed(sequence, 4, workers=0, on_error="mask", max_failures=9) as feed:
+        loaded, batch = kf.load(feed, epoch=0, step=3), feed.submit(0, 3).result()
+        assert len(loaded) == 3
+        for one, other in zip(optree.tree_leaves(loaded), optree.tree_leaves(batch), strict=True):
+            np.testing.assert_array_equal(one, other, strict=True)
+        with pytest.raises(ValueError, match="7"):
+            kf.load(feed, epoch=0, step=1)
 
 
 def test_a_loaded_scene_has_the_random_numbers_of_its_epoch():
@@ -167,7 +179,7 @@ def test_what_is_no_feed_is_refused(feed):
 @pytest.mark.parametrize("first", ["kf.load", "kf.Feed", "kerasfeed.loaders.inline", "kerasfeed.reproduce"])
 def test_the_name_is_the_function_and_the_package_whatever_is_imported_first(first):
     code = (
-        "import importlib, kerasfeed as kf\n"
+        "import light_keras, importlib, kerasfeed as kf\n"
         f"name = {first!r}\n"
         "getattr(kf, name[3:]) if name.startswith('kf.') else importlib.import_module(name)\n"
         "import kerasfeed.loaders.fill as fill, kerasfeed.loaders\n"
@@ -175,7 +187,8 @@ def test_the_name_is_the_function_and_the_package_whatever_is_imported_first(fir
         "feed = kf.Feed([1, 2, 3], 2, workers=0)\n"
         "print(kf.load(feed, epoch=0, step=0).tolist(), kerasfeed.loaders.fill is fill)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=environment_of(), capture_output=True, text=True, timeout=60)
     assert done.stdout.strip() == "[1, 2] True", done.stderr[-2000:]
 
 

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from error_kinds import Raising, assert_arrived, assert_told
+from error_kinds import PAIRS, Raising, assert_arrived, assert_told
 from keras_fits import identity
 
 import kerasfeed as kf
@@ -34,6 +34,11 @@ def test_an_exception_arrives_as_itself_in_a_loop(case):
     assert_arrived(_raised_in_a_loop(feed.to_tf_dataset()), *kind)
 
 
+# A loop above shows all cases; `fit`, `evaluate` and `predict` only iterate, and messages are made of the same text.
+each_pair = pytest.mark.parametrize("case", PAIRS, indirect=True, ids=str)
+
+
+@each_pair
 @pytest.mark.parametrize("method", ["fit", "evaluate", "predict"])
 def test_an_exception_arrives_as_itself_from(method, case, model):
     feed, *kind = case
@@ -43,6 +48,7 @@ def test_an_exception_arrives_as_itself_from(method, case, model):
     assert_arrived(caught.value, *kind)
 
 
+@each_pair
 def test_the_error_of_a_mapped_dataset_tells_all(case):
     feed, *kind = case
     error = _raised_in_a_loop(feed.to_tf_dataset().map(lambda x, y: x))
@@ -50,6 +56,7 @@ def test_the_error_of_a_mapped_dataset_tells_all(case):
     assert_told(str(error), *kind)
 
 
+@each_pair
 def test_the_error_of_a_graph_tells_all(case):
     feed, *kind = case
     dataset = feed.to_tf_dataset()

@@ -9,7 +9,7 @@ import pytest
 import scenes
 
 import kerasfeed as kf
-from kerasfeed.lookahead import KerasWindows
+from kerasfeed.keras_side import KerasSide
 
 # ---- arguments
 
@@ -33,7 +33,7 @@ from kerasfeed.lookahead import KerasWindows
         ({"num_workers": 4}, TypeError, "no argument 'num_workers'. Use workers"),
         ({"drop_last": True}, TypeError, "no argument 'drop_last'. Use drop_remainder"),
         ({"use_multiprocessing": True}, TypeError, 'no argument .use_multiprocessing.. Use worker_type="process"'),
-        ({"collate_fn": len}, TypeError, "no argument 'collate_fn'. Use nothing: scenes are stacked"),
+        ({"collate_fn": len}, TypeError, "no argument 'collate_fn'. Use collate: 'stack', 'pad', 'ragged'"),
         ({"colour": 1}, TypeError, "no argument 'colour'. It takes sequence, batch_size, shuffle"),
         ({"batch_size": 40, "drop_remainder": True}, ValueError, "drop_remainder=True drops everything: .* 37 scenes"),
         ({"batch_size": 4, "shard_count": 3}, ValueError, "the last step has 1 scenes for 3 shards.*drop_remainder"),
@@ -125,8 +125,8 @@ def test_a_feed_is_a_keras_dataset_that_needs_none_of_keras_s_own_workers(feed):
     assert len(feed) == feed.num_batches == 5
 
 
-def test_in_a_keras_that_hides_its_order_of_steps_keras_s_threads_look_ahead(monkeypatch):
-    monkeypatch.setattr(KerasWindows, "supported", staticmethod(lambda: False))
+def test_in_a_keras_that_cannot_be_made_to_look_ahead_its_own_threads_do(monkeypatch):
+    monkeypatch.setattr(KerasSide, "supported", staticmethod(lambda: False))
     with kf.Feed(scenes.Clouds(), 8, workers=2, worker_type="thread") as feed:
         assert feed.workers >= 2
         assert feed.use_multiprocessing is False

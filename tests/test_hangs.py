@@ -128,7 +128,7 @@ def test_threads_that_hang_with_all_memory_are_an_error_and_no_deadlock():
 
 
 def test_the_next_batch_of_a_thread_is_not_taken_for_the_last_one_that_had_its_place_in_memory():
-    slot = SimpleNamespace(view=SimpleNamespace(control=[0]))
+    slot = SimpleNamespace(view=SimpleNamespace(control=[0] * 8))
     post = _Post(0)
 
     def token_at():

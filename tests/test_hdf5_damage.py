@@ -18,7 +18,7 @@ from hdf5_fuzz import _with, verdict
 
 import kerasfeed as kf
 
-NUMBER = int(os.environ.get("KERASFEED_FUZZ", "30"))  # damages of each file
+NUMBER = int(os.environ.get("KERASFEED_FUZZ", "18"))  # damages of each file
 ALLOWED = {"same", "harmless", "both refuse", "we refuse", "we answer rightly", "h5py guesses"}
 
 FILES = {

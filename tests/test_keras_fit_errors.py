@@ -13,11 +13,9 @@ from error_kinds import whole_text
 from keras_fits import (
     BACKEND,
     MARKS,
-    WORKERS,
     Trainer,
     make_feed,
     order_of,
-    test_all_of_this_holds_on,  # noqa: F401 - it is collected here
 )
 from scenes_frameworks import (
     Fragile,
@@ -46,8 +44,10 @@ def _raised_by_fit(feed, error, text):
     return whole_text(caught.value)
 
 
-@pytest.mark.parametrize(("workers", "worker_type"), WORKERS)
-@pytest.mark.parametrize("error", [ValueError("bad scan"), IndexError("bad scan"), OSError("bad scan")])
+@pytest.mark.parametrize(
+    ("workers", "worker_type", "error"),
+    [(0, "thread", ValueError("bad scan")), (2, "thread", IndexError("bad scan")), (2, "process", OSError("bad scan"))],
+)
 def test_an_exception_reaches_the_caller_of_fit(workers, worker_type, error):
     with kf.Feed(Fragile(None, error), 6, workers=workers, worker_type=worker_type) as feed:
         text = _raised_by_fit(feed, type(error), "bad scan")

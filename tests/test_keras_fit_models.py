@@ -9,13 +9,13 @@ import pytest
 import scenes
 from keras_fits import (
     BACKEND,
+    JIT,
     MARKS,
     WORKERS,
     Trainer,
     identity,
     make_feed,
     order_of,
-    test_all_of_this_holds_on,  # noqa: F401 - it is collected here
 )
 from scenes_frameworks import (
     Numbered,
@@ -146,7 +146,7 @@ def test_every_structure_that_keras_takes_is_trained_on(name):
     if isinstance(scene[1], dict):
         outputs, loss = {"one": outputs, "two": identity()(a)}, {"one": "mse", "two": "mse"}
     model = Summed() if isinstance(scene[0], Pair) else keras.Model(inputs, outputs)
-    model.compile(keras.optimizers.SGD(0.0), loss, jit_compile=False)
+    model.compile(keras.optimizers.SGD(0.0), loss, jit_compile=JIT)
     with kf.Feed(Structured(name), 4, workers=2, worker_type="thread") as feed:
         history = model.fit(feed, epochs=2, verbose=0)
         expected = {"weights": 2.0, "named triple": 2.0, "dict of targets": 8.0}
@@ -164,7 +164,7 @@ def test_class_weights_weigh_the_classes():
             return np.zeros(1, np.float32), np.int64(index % 2)
 
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(2, activation="softmax")])
-    model.compile(keras.optimizers.SGD(0.0), "sparse_categorical_crossentropy", jit_compile=False)
+    model.compile(keras.optimizers.SGD(0.0), "sparse_categorical_crossentropy", jit_compile=JIT)
     with kf.Feed(Classes(8), 4, workers=2, worker_type="thread") as feed:
         plain = model.fit(feed, epochs=1, verbose=0).history["loss"][0]
         weighted = model.fit(feed, epochs=1, verbose=0, class_weight={0: 1.0, 1: 3.0}).history["loss"][0]

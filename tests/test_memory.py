@@ -23,8 +23,8 @@ pytestmark = [
     pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="needs Linux's smaps"),
 ]
 LOADERS = {"thread": ThreadLoader, "process": ProcessLoader}
-# Both kinds together read as many small batches.
-BATCHES = int(os.environ.get("KERASFEED_TEST_BATCHES", "100000"))
+# Both kinds together read as many small batches. In threads a leak of 50 bytes a batch shows.
+BATCHES = int(os.environ.get("KERASFEED_TEST_BATCHES", "60000"))
 SHARE = {"thread": 0.7, "process": 0.3}
 
 
@@ -70,7 +70,7 @@ def _read(loader, first, count, ahead=4):
 
 
 @pytest.mark.parametrize("kind", LOADERS)
-def test_memory_stays_flat_over_a_hundred_thousand_batches(kind):
+def test_memory_stays_flat_over_many_batches(kind):
     loader = LOADERS[kind](Job(Tiny(), Plan(1_000_000, 2), 2, 1 << 30, 4))
     count = int(BATCHES * SHARE[kind])
     _read(loader, 0, count // 10)

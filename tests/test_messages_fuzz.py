@@ -83,7 +83,7 @@ PAYLOADS = {
 
 
 def _loader():
-    return ProcessLoader(Job(scenes.Slow(37, 0.05), Plan(37, 8), 2, 1 << 30, 4))
+    return ProcessLoader(Job(scenes.Slow(37, 0.03), Plan(37, 8), 1, 1 << 30, 4))
 
 
 def _await_error_then_go_on(loader, futures):
@@ -137,7 +137,7 @@ def test_a_broken_payload_is_an_error_and_the_loader_goes_on(name):
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_random_records_neither_hang_nor_crash_the_parent():
     chance = random.Random(6)
-    for _ in range(5):
+    for _ in range(3):
         loader = _loader()
         session, _ = loader._ready()
         futures = [loader.submit(0, step) for step in range(5)]

@@ -7,27 +7,20 @@ import numpy as np
 import pytest
 import scenes
 import scenes_faulty as faulty
+from scenes_sized import KINDS
 
 import kerasfeed as kf
 from kerasfeed.failures import FailedScene, FailureTable
 
-KINDS = {"inline": (0, "auto"), "thread": (3, "thread"), "process": (2, "process")}
-
 
 @pytest.fixture
-def feed_of():
-    """Make feeds that the test need not close."""
-    made = []
+def feed_on(feed_on):
+    """One process shows what becomes of a scene as well as two do, which start one after the other."""
 
-    def make(kind, sequence, batch_size=8, **arguments):
-        workers, worker_type = KINDS[kind]
-        arguments = {"seed": 3, "shuffle": True, "workers": workers, "worker_type": worker_type, **arguments}
-        made.append(kf.Feed(sequence, batch_size, **arguments))
-        return made[-1]
+    def make(kind, *given, **arguments):
+        return feed_on(kind, *given, **({"workers": 1} if kind == "process" else {}) | arguments)
 
-    yield make
-    for feed in made:
-        feed.close()
+    return make
 
 
 def _labels(feed, epoch=0):
@@ -40,9 +33,9 @@ def _bits(batches):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("sequence", [faulty.Raising((7, 20)), faulty.RaisingBatches((7, 20))], ids=["scene", "batch"])
-def test_replace_puts_another_scene_in_the_row_and_touches_no_other(feed_of, kind, sequence):
-    whole = np.concatenate(_labels(feed_of("inline", scenes.Clouds())))
-    found = np.concatenate(_labels(feed_of(kind, sequence, on_error="replace")))
+def test_replace_puts_another_scene_in_the_row_and_touches_no_other(feed_on, kind, sequence):
+    whole = np.concatenate(_labels(feed_on("inline", scenes.Clouds())))
+    found = np.concatenate(_labels(feed_on(kind, sequence, on_error="replace")))
     differ = np.flatnonzero(whole != found)
     assert sorted(whole[differ].tolist()) == [7, 20]
     assert not {7, 20} & set(found.tolist())
@@ -53,33 +46,33 @@ def test_replace_puts_another_scene_in_the_row_and_touches_no_other(feed_of, kin
 @pytest.mark.parametrize(
     "sequence", [faulty.Raising((0, 7, 8, 36)), faulty.RaisingBatches((0, 7, 8, 36))], ids=["scene", "batch"]
 )
-def test_all_loaders_deal_alike_with_failed_scenes(feed_of, kind, on_error, sequence):
-    reference = feed_of("inline", faulty.Raising(sequence.bad), on_error=on_error, max_failures=10)
-    other = feed_of(kind, sequence, on_error=on_error, max_failures=10)
+def test_all_loaders_deal_alike_with_failed_scenes(feed_on, kind, on_error, sequence):
+    reference = feed_on("inline", faulty.Raising(sequence.bad), on_error=on_error, max_failures=10)
+    other = feed_on(kind, sequence, on_error=on_error, max_failures=10, workers=2)
     for epoch in (0, 3):
         assert _bits(other.epoch(epoch)) == _bits(reference.epoch(epoch))
 
 
-def test_a_replacement_has_the_random_numbers_of_its_own_scene(feed_of):
+def test_a_replacement_has_the_random_numbers_of_its_own_scene(feed_on):
     class Augmented(scenes.Augmented):
         def __getitem__(self, index):
             if index == 7:
                 raise ValueError
             return super().__getitem__(index)
 
-    whole = {tuple(p.ravel()) for batch in feed_of("inline", scenes.Augmented()).epoch(0) for p in batch[0]}
+    whole = {tuple(p.ravel()) for batch in feed_on("inline", scenes.Augmented()).epoch(0) for p in batch[0]}
     found = [
-        tuple(p.ravel()) for batch in feed_of("process", Augmented(), on_error="replace").epoch(0) for p in batch[0]
+        tuple(p.ravel()) for batch in feed_on("process", Augmented(), on_error="replace").epoch(0) for p in batch[0]
     ]
     assert set(found) < whole
     assert len(found) == len(whole)
 
 
-def test_replacements_differ_from_epoch_to_epoch_and_agree_between_shards(feed_of):
+def test_replacements_differ_from_epoch_to_epoch_and_agree_between_shards(feed_on):
     sequence = faulty.Raising((7,), length=40)
-    whole = feed_of("inline", sequence, 8, on_error="replace")
+    whole = feed_on("inline", sequence, 8, on_error="replace")
     shards = [
-        feed_of("thread", sequence, 4, on_error="replace", shard_index=index, shard_count=2) for index in range(2)
+        feed_on("thread", sequence, 4, on_error="replace", shard_index=index, shard_count=2) for index in range(2)
     ]
     epochs = []
     for epoch in range(6):
@@ -90,8 +83,8 @@ def test_replacements_differ_from_epoch_to_epoch_and_agree_between_shards(feed_o
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_mask_zeroes_the_row_and_its_weight_and_keeps_every_shape(feed_of, kind):
-    feed = feed_of(kind, faulty.Raising((7, 20)), on_error="mask")
+def test_mask_zeroes_the_row_and_its_weight_and_keeps_every_shape(feed_on, kind):
+    feed = feed_on(kind, faulty.Raising((7, 20)), on_error="mask")
     weights = []
     for step, (points, labels, weight) in enumerate(feed.epoch(0)):
         rows = len(feed.plan.indices(0, step))
@@ -108,16 +101,16 @@ def test_mask_zeroes_the_row_and_its_weight_and_keeps_every_shape(feed_of, kind)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_mask_sets_a_weight_that_scenes_bring_themselves(feed_of, kind):
-    batches = list(feed_of(kind, faulty.Weighted((7,)), on_error="mask").epoch(0))
+def test_mask_sets_a_weight_that_scenes_bring_themselves(feed_on, kind):
+    batches = list(feed_on(kind, faulty.Weighted((7,)), on_error="mask").epoch(0))
     weights = np.concatenate([weight for _, _, weight in batches])
     assert sorted(weights.tolist()) == [0.0] + [0.5] * 36
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("on_error", ["mask", "skip", "replace"])
-def test_every_kind_of_field_can_be_masked_skipped_and_replaced(feed_of, kind, on_error):
-    feed = feed_of(kind, faulty.RaisingNested(), 4, on_error=on_error, shuffle=False)
+def test_every_kind_of_field_can_be_masked_skipped_and_replaced(feed_on, kind, on_error):
+    feed = feed_on(kind, faulty.RaisingNested(), 4, on_error=on_error, shuffle=False)
     batches = list(feed.epoch(0))
     second = batches[1][0]  # scenes 4 to 7, or 5 to 7
     assert second["name"].dtype == object
@@ -136,8 +129,8 @@ def test_every_kind_of_field_can_be_masked_skipped_and_replaced(feed_of, kind, o
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("bad", [(4,), (3, 4), (9, 11), (3, 4, 5)])
-def test_a_masked_row_takes_the_shape_of_its_batch(feed_of, kind, bad):
-    feed = feed_of(kind, faulty.RaisingSized(bad), 3, on_error="mask", shuffle=False, max_failures=5)
+def test_a_masked_row_takes_the_shape_of_its_batch(feed_on, kind, bad):
+    feed = feed_on(kind, faulty.RaisingSized(bad), 3, on_error="mask", shuffle=False, max_failures=5)
     for step, (values, labels, weights) in enumerate(feed.epoch(0)):
         good = [index for index in range(3 * step, 3 * step + 3) if index not in bad]
         assert labels[weights == 1].tolist() == good
@@ -149,8 +142,8 @@ def test_a_masked_row_takes_the_shape_of_its_batch(feed_of, kind, bad):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_skip_leaves_rows_out_and_whole_batches_where_nothing_is_left(feed_of, kind):
-    feed = feed_of(
+def test_skip_leaves_rows_out_and_whole_batches_where_nothing_is_left(feed_on, kind):
+    feed = feed_on(
         kind, faulty.Raising((0, 8, 9, 10, 11, 12, 13, 14, 15)), on_error="skip", shuffle=False, max_failures=9
     )
     labels = _labels(feed)
@@ -160,10 +153,10 @@ def test_skip_leaves_rows_out_and_whole_batches_where_nothing_is_left(feed_of, k
         feed[1]
 
 
-def test_skip_says_that_it_is_not_for_fit_nor_for_tf_data(feed_of):
+def test_skip_says_that_it_is_not_for_fit_nor_for_tf_data(feed_on):
     import keras
 
-    feed = feed_of("thread", faulty.Raising(), on_error="skip")
+    feed = feed_on("thread", faulty.Raising(), on_error="skip")
     model = keras.Sequential([keras.layers.Flatten(), keras.layers.Dense(1)])
     model.compile("sgd", "mse")
     with pytest.raises(ValueError, match=r"plain loops and not for fit\(\): use on_error='replace', or 'mask'"):
@@ -173,10 +166,10 @@ def test_skip_says_that_it_is_not_for_fit_nor_for_tf_data(feed_of):
 
 
 @pytest.mark.parametrize("on_error", ["replace", "mask"])
-def test_fit_and_tf_data_train_on_a_feed_with_bad_scenes(feed_of, on_error):
+def test_fit_and_tf_data_train_on_a_feed_with_bad_scenes(feed_on, on_error):
     import keras
 
-    feed = feed_of("process", faulty.Raising((7, 20)), on_error=on_error)
+    feed = feed_on("process", faulty.Raising((7, 20)), on_error=on_error)
     model = keras.Sequential([keras.layers.Flatten(), keras.layers.Dense(1)])
     model.compile("sgd", "mse", weighted_metrics=["mae"])
     model.fit(feed, epochs=2, verbose=0)
@@ -188,12 +181,12 @@ def test_fit_and_tf_data_train_on_a_feed_with_bad_scenes(feed_of, on_error):
         assert sum(float(batch[2].numpy().sum()) for batch in batches) == 35
 
 
-def test_the_loss_of_a_masked_batch_is_that_of_its_other_scenes(feed_of):
+def test_the_loss_of_a_masked_batch_is_that_of_its_other_scenes(feed_on):
     import keras
 
     model = keras.Sequential([keras.layers.Flatten(), keras.layers.Dense(1, kernel_initializer="ones")])
     model.compile("sgd", "mse", weighted_metrics=["mae"])
-    masked = feed_of("thread", faulty.Raising((7, 20)), on_error="mask", shuffle=False)
+    masked = feed_on("thread", faulty.Raising((7, 20)), on_error="mask", shuffle=False)
     found = model.evaluate(masked, verbose=0, return_dict=True)["mae"]
     good = [scenes.Clouds()[index] for index in range(37) if index not in (7, 20)]
     expected = np.mean([abs(points.sum() - label) for points, label in good])
@@ -202,21 +195,21 @@ def test_the_loss_of_a_masked_batch_is_that_of_its_other_scenes(feed_of):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("on_error", ["replace", "mask", "skip"])
-def test_the_scenes_that_the_spec_is_inferred_from_may_fail_too(feed_of, kind, on_error):
-    feed = feed_of(kind, faulty.Raising((0, 9, 18, 36)), on_error=on_error, max_failures=4, shuffle=False)
+def test_the_scenes_that_the_spec_is_inferred_from_may_fail_too(feed_on, kind, on_error):
+    feed = feed_on(kind, faulty.Raising((0, 9, 18, 36)), on_error=on_error, max_failures=4, shuffle=False)
     assert sum(len(labels) for labels in _labels(feed)) == (33 if on_error == "skip" else 37)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_where_every_scene_fails_the_first_error_is_raised(feed_of, kind):
-    feed = feed_of(kind, faulty.Raising(range(37)), on_error="replace", max_failures=1.0)
+def test_where_every_scene_fails_the_first_error_is_raised(feed_on, kind):
+    feed = feed_on(kind, faulty.Raising(range(37)), on_error="replace", max_failures=1.0)
     with pytest.raises(ValueError, match="scene 0 is broken"):
         next(iter(feed))
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_more_failures_than_max_failures_end_the_feed_and_the_last_is_the_cause(feed_of, kind):
-    feed = feed_of(kind, faulty.Raising((5, 6, 7)), on_error="replace", max_failures=2, shuffle=False)
+def test_more_failures_than_max_failures_end_the_feed_and_the_last_is_the_cause(feed_on, kind):
+    feed = feed_on(kind, faulty.Raising((5, 6, 7)), on_error="replace", max_failures=2, shuffle=False)
     with pytest.raises(
         kf.TooManyFailuresError, match=r"3 of 37 scenes have failed and on_error='replace' bears 2 \(max_failures: 2\)"
     ) as caught:
@@ -226,16 +219,16 @@ def test_more_failures_than_max_failures_end_the_feed_and_the_last_is_the_cause(
 
 
 @pytest.mark.parametrize(("given", "borne"), [(None, 10), (0.05, 5), (0.29, 29), (1, 1)])
-def test_max_failures_is_a_count_or_a_share_and_a_tenth_by_default(feed_of, given, borne):
-    feed = feed_of("inline", faulty.Raising(range(50, 50 + borne), length=100), on_error="skip", max_failures=given)
+def test_max_failures_is_a_count_or_a_share_and_a_tenth_by_default(feed_on, given, borne):
+    feed = feed_on("inline", faulty.Raising(range(50, 50 + borne), length=100), on_error="skip", max_failures=given)
     assert sum(map(len, _labels(feed))) == 100 - borne
-    feed = feed_of("inline", faulty.Raising(range(50, 51 + borne), length=100), on_error="skip", max_failures=given)
+    feed = feed_on("inline", faulty.Raising(range(50, 51 + borne), length=100), on_error="skip", max_failures=given)
     with pytest.raises(kf.TooManyFailuresError):
         list(feed)
 
 
-def test_a_scene_that_fails_in_every_epoch_counts_once_against_max_failures(feed_of):
-    feed = feed_of("thread", faulty.Raising((7,)), on_error="replace", max_failures=1)
+def test_a_scene_that_fails_in_every_epoch_counts_once_against_max_failures(feed_on):
+    feed = feed_on("thread", faulty.Raising((7,)), on_error="replace", max_failures=1)
     for epoch in range(5):
         list(feed.epoch(epoch))
     assert [(row.index, row.epoch, row.count) for row in feed.failures] == [(7, 4, 5)]
@@ -243,8 +236,8 @@ def test_a_scene_that_fails_in_every_epoch_counts_once_against_max_failures(feed
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_failures_are_a_table_with_index_epoch_exception_and_count(feed_of, kind):
-    feed = feed_of(kind, faulty.Raising((20, 7)), on_error="replace", shuffle=False)
+def test_failures_are_a_table_with_index_epoch_exception_and_count(feed_on, kind):
+    feed = feed_on(kind, faulty.Raising((20, 7)), on_error="replace", shuffle=False)
     assert repr(feed.failures) == "no scene has failed"
     list(feed.epoch(2))
     assert list(feed.failures) == [
@@ -267,19 +260,19 @@ class Announced(faulty.Raising):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_scenes_that_cannot_be_announced_are_read_without(feed_of, kind):
-    feed = feed_of(kind, Announced(), on_error="replace")
-    assert _labels(feed) == _labels(feed_of("inline", faulty.Raising(), on_error="replace"))
+def test_scenes_that_cannot_be_announced_are_read_without(feed_on, kind):
+    feed = feed_on(kind, Announced(), on_error="replace")
+    assert _labels(feed) == _labels(feed_on("inline", faulty.Raising(), on_error="replace"))
     assert {row.index for row in feed.failures} == {None, 7}
     assert feed.stats().failed == 1
-    feed = feed_of(kind, Announced())
+    feed = feed_on(kind, Announced())
     with pytest.raises(OSError, match="the network is gone"):
         _labels(feed)
     assert feed.failures[0].exception == "OSError: the network is gone"
 
 
-def test_failures_are_noted_also_where_they_are_raised(feed_of):
-    feed = feed_of("process", faulty.Raising((7,)), shuffle=False)
+def test_failures_are_noted_also_where_they_are_raised(feed_on):
+    feed = feed_on("process", faulty.Raising((7,)), shuffle=False)
     with pytest.raises(ValueError, match="scene 7 is broken"):
         list(feed.epoch(0))
     assert [row.index for row in feed.failures] == [7]
@@ -294,10 +287,10 @@ def test_a_table_escapes_what_exceptions_say_and_shows_a_hundred_rows():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_error_log_gets_a_line_of_json_for_every_failure(feed_of, kind, tmp_path):
+def test_the_error_log_gets_a_line_of_json_for_every_failure(feed_on, kind, tmp_path):
     path = tmp_path / "failures.jsonl"
     path.write_text('{"earlier": true}\n')
-    feed = feed_of(kind, faulty.Raising((7, 20)), on_error="replace", shuffle=False, error_log=path)
+    feed = feed_on(kind, faulty.Raising((7, 20)), on_error="replace", shuffle=False, error_log=path)
     list(feed.epoch(1))
     earlier, *lines = map(json.loads, path.read_text().splitlines())
     assert earlier == {"earlier": True}
@@ -308,10 +301,10 @@ def test_the_error_log_gets_a_line_of_json_for_every_failure(feed_of, kind, tmp_
     assert "scene 7, epoch 1, step 0" in lines[0]["traceback"]
 
 
-def test_a_log_that_cannot_be_written_is_said_once_and_costs_no_batch(feed_of, tmp_path):
+def test_a_log_that_cannot_be_written_is_said_once_and_costs_no_batch(feed_on, tmp_path):
     folder = tmp_path / "there"
     folder.mkdir()
-    feed = feed_of("thread", faulty.Raising((7, 20)), on_error="replace", error_log=folder / "log")
+    feed = feed_on("thread", faulty.Raising((7, 20)), on_error="replace", error_log=folder / "log")
     folder.rmdir()
     with pytest.warns(kf.FeedWarning, match="error_log=.* cannot be written"):
         assert len(list(feed)) == 5
@@ -344,8 +337,8 @@ def test_an_argument_that_makes_no_sense_is_refused(arguments, error, message):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_mask_refuses_scenes_without_a_place_for_a_weight(feed_of, kind):
-    feed = feed_of(kind, scenes.Nested(), on_error="mask")
+def test_mask_refuses_scenes_without_a_place_for_a_weight(feed_on, kind):
+    feed = feed_on(kind, scenes.Nested(), on_error="mask")
     with pytest.raises(
         kf.SpecError, match=r"a scene must be \(x, y\) or \(x, y, sample_weight\); received the structure {"
     ):
@@ -353,7 +346,7 @@ def test_mask_refuses_scenes_without_a_place_for_a_weight(feed_of, kind):
 
 
 @pytest.mark.parametrize("on_error", ["replace", "skip"])
-def test_items_that_are_batches_already_can_be_replaced_or_skipped(feed_of, on_error):
+def test_items_that_are_batches_already_can_be_replaced_or_skipped(feed_on, on_error):
     class Batches(scenes.Reshuffled):
         def __getitem__(self, index):
             if index == 1:
@@ -362,20 +355,20 @@ def test_items_that_are_batches_already_can_be_replaced_or_skipped(feed_of, on_e
 
         on_epoch_begin = on_epoch_end = None
 
-    found = [labels[0] for _, labels in feed_of("thread", Batches(), None, on_error=on_error, shuffle=False)]
+    found = [labels[0] for _, labels in feed_on("thread", Batches(), None, on_error=on_error, shuffle=False)]
     assert found == [0, 2] if on_error == "skip" else len(found) == 3 and 1 not in found
 
 
-def test_a_replacement_that_fails_too_is_replaced_in_turn(feed_of):
+def test_a_replacement_that_fails_too_is_replaced_in_turn(feed_on):
     good = set(range(0, 37, 3))
-    feed = feed_of("process", faulty.Raising(set(range(37)) - good), on_error="replace", max_failures=1.0)
+    feed = feed_on("process", faulty.Raising(set(range(37)) - good), on_error="replace", max_failures=1.0)
     labels = np.concatenate(_labels(feed))
     assert set(labels.tolist()) <= good
     assert len(labels) == 37
     assert max(row.count for row in feed.failures) > 1
 
 
-def test_a_single_scene_that_fails_has_no_replacement(feed_of):
+def test_a_single_scene_that_fails_has_no_replacement(feed_on):
     class Once(scenes.Clouds):
         reads = 0
 
@@ -386,4 +379,4 @@ def test_a_single_scene_that_fails_has_no_replacement(feed_of):
             return super().__getitem__(index)
 
     with pytest.raises(kf.SceneError, match="scene 0 failed, and no other scene could be loaded in its place"):
-        list(feed_of("inline", Once(1), on_error="replace"))
+        list(feed_on("inline", Once(1), on_error="replace"))

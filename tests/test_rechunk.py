@@ -1,49 +1,20 @@
 """`rechunk`: other chunks, the same file, and never half of one."""
 
-import hashlib
-import os
-import signal
-import subprocess
-import sys
-import time
-import tracemalloc
-
 import h5py
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rechunked import listing, rechunk
 
 import kerasfeed as kf
 from kerasfeed.readers import rechunk as room
-from kerasfeed.readers.h5sink import Sink
 
-
-def _rechunk(*arguments, **options):
-    return kf.rechunk(*arguments, progress=False, **options)
-
-
-def _listing(folder):
-    return sorted(path.name for path in folder.iterdir())
-
-
-@pytest.fixture
-def points(tmp_path):
-    """A file with `points` float32[50, 8, 3] in chunks (7, 4, 1), and labels."""
-    path = tmp_path / "in.h5"
-    with h5py.File(path, "w") as file:
-        data = np.random.default_rng(0).normal(size=(50, 8, 3)).astype(np.float32)
-        file.create_dataset(
-            "points", data=data, chunks=(7, 4, 1), maxshape=(None, 8, 3), compression="gzip", fillvalue=-1
-        )
-        file["points"].attrs["unit"] = "metres"
-        file["labels"] = np.arange(50)
-        file.attrs["title"] = "é"
-    return path
+pytestmark = pytest.mark.usefixtures("no_signal_left")
 
 
 def test_a_scene_is_a_chunk_afterwards_and_everything_else_is_what_it_was(points, tmp_path):
-    report = _rechunk(points, tmp_path / "out.h5", "points", 1)
+    report = rechunk(points, tmp_path / "out.h5", "points", 1)
     with h5py.File(points) as old, h5py.File(tmp_path / "out.h5") as new:
         assert new["points"].chunks == (1, 8, 3)
         assert new["points"].dtype == old["points"].dtype
@@ -64,7 +35,7 @@ def test_a_scene_is_a_chunk_afterwards_and_everything_else_is_what_it_was(points
     assert report.bytes_after == (tmp_path / "out.h5").stat().st_size
     assert report.seconds > 0
     assert "chunks (7, 4, 1) -> chunks (1, 8, 3) (50 of them)" in str(report)
-    assert _listing(tmp_path) == ["in.h5", "out.h5"]
+    assert listing(tmp_path) == ["in.h5", "out.h5"]
 
 
 def _fill_with_everything(file):
@@ -176,7 +147,7 @@ def test_a_file_with_everything_in_it_keeps_everything(tmp_path, libver, name):
         _fill_with_everything(file)
     with (tmp_path / "in.h5").open("r+b") as raw:
         raw.write(b"in front of it all")
-    report = _rechunk(tmp_path / "in.h5", tmp_path / "out.h5", name, 3)
+    report = rechunk(tmp_path / "in.h5", tmp_path / "out.h5", name, 3)
     with h5py.File(tmp_path / "in.h5") as old, h5py.File(tmp_path / "out.h5") as new:
         expected, found = _described(old), _described(new)
         assert found[1] == expected[1]
@@ -198,7 +169,7 @@ def test_the_order_in_which_things_were_made_is_kept(tmp_path):
         for name in "zebra", "ant", "mole":
             file.create_group(name, track_order=True).attrs["k"] = name
             file[name]["y"], file[name]["b"] = np.arange(3), np.arange(3)
-    _rechunk(tmp_path / "in.h5", tmp_path / "out.h5", "zebra/y", 1)
+    rechunk(tmp_path / "in.h5", tmp_path / "out.h5", "zebra/y", 1)
     with h5py.File(tmp_path / "out.h5") as new:
         assert list(new) == ["zebra", "ant", "mole"]
         assert list(new["zebra"]) == ["y", "b"]
@@ -221,7 +192,7 @@ def test_values_are_kept_whatever_the_shapes_and_the_memory(tmp_path_factory, sh
     before = room._MEMORY
     room._MEMORY = memory
     try:
-        _rechunk(folder / "in.h5", folder / "out.h5", "x", scenes, None)
+        rechunk(folder / "in.h5", folder / "out.h5", "x", scenes, None)
     finally:
         room._MEMORY = before
     with h5py.File(folder / "out.h5") as new:
@@ -233,7 +204,7 @@ def test_values_are_kept_whatever_the_shapes_and_the_memory(tmp_path_factory, sh
     ("compression", "shown"), [(None, None), (0, "gzip"), (9, "gzip"), ("gzip", "gzip"), ("lzf", "lzf")]
 )
 def test_each_compression_is_what_the_file_then_has(points, tmp_path, compression, shown):
-    _rechunk(points, tmp_path / "out.h5", "points", 5, compression)
+    rechunk(points, tmp_path / "out.h5", "points", 5, compression)
     with h5py.File(points) as old, h5py.File(tmp_path / "out.h5") as new:
         assert new["points"].compression == shown
         assert new["points"].compression_opts == {9: 9, 0: 0, "gzip": 4}.get(compression)
@@ -243,60 +214,19 @@ def test_each_compression_is_what_the_file_then_has(points, tmp_path, compressio
 @pytest.mark.parametrize("compression", ["blosc", "zstd", "lz4"])
 def test_filters_of_plugins_are_offered_where_they_are(points, tmp_path, compression):
     pytest.importorskip("hdf5plugin", reason="hdf5plugin is not installed")
-    _rechunk(points, tmp_path / "out.h5", "points", 5, compression)
+    rechunk(points, tmp_path / "out.h5", "points", 5, compression)
     with h5py.File(points) as old, h5py.File(tmp_path / "out.h5") as new:
         assert new["points"].id.get_create_plist().get_nfilters() == 1
         assert np.array_equal(new["points"][...], old["points"][...])
-
-
-@pytest.mark.parametrize(
-    ("name", "scenes", "compression", "error", "message"),
-    [
-        ("point", 1, "gzip", KeyError, "'point' is not in the file; .*in.h5' holds the datasets empty, labels, points"),
-        ("group", 1, "gzip", KeyError, "'group' is a group; "),
-        ("scalar", 1, "gzip", ValueError, "'scalar' of .* is a single value: it has no axis of scenes"),
-        ("empty", 1, "gzip", ValueError, r"'empty' of .* is empty for ever \(shape \(0, 2\)\)"),
-        ("refs", 1, "gzip", ValueError, "'refs' of .* holds references to objects, which no reader wants in chunks"),
-        ([], 1, "gzip", ValueError, "name is an empty list"),
-        ("points", 0, "gzip", ValueError, "scenes_per_chunk must be at least 1, received 0"),
-        ("points", 1.5, "gzip", TypeError, "scenes_per_chunk must be an integer, received 1.5"),
-        ("points", 1, "zip", ValueError, r"compression must be one of None, 'gzip', 0 to 9 .*'lzf'.*received 'zip'"),
-        ("points", 1, 10, ValueError, "compression must be one of .* received 10"),
-        ("points", 1 << 30, "gzip", ValueError, r"a chunk of 1,073,741,824 scenes of '/points' would take "
-         r"103,079,215,104 bytes, and HDF5 allows 4,294,967,295. Use scenes_per_chunk=44739242 or less"),
-    ],
-)  # fmt: skip
-def test_what_cannot_be_done_is_refused_and_leaves_nothing(points, tmp_path, name, scenes, compression, error, message):
-    with h5py.File(points, "a") as file:
-        file.create_group("group")
-        file["scalar"] = 1
-        file["refs"] = np.array([file["group"].ref], h5py.ref_dtype)
-        file.create_dataset("empty", (0, 2))
-    with pytest.raises(error, match=message):
-        _rechunk(points, tmp_path / "out.h5", name, scenes, compression)
-    assert _listing(tmp_path) == ["in.h5"]
-
-
-def test_files_and_folders_that_are_not_there_are_named(points, tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"there is no file .*missing.h5' to rechunk"):
-        _rechunk(tmp_path / "missing.h5", tmp_path / "out.h5", None, 1)
-    with pytest.raises(FileNotFoundError, match=r"there is no folder .*nowhere' to write 'out.h5' to"):
-        _rechunk(points, tmp_path / "nowhere" / "out.h5", None, 1)
-    with pytest.raises(IsADirectoryError, match="is a folder; name a file"):
-        _rechunk(points, tmp_path, None, 1, overwrite=True)
-    (tmp_path / "text.h5").write_text("no HDF5")
-    with pytest.raises(OSError, match=r"rechunking .*text.h5' into .*out.h5' failed and left nothing behind"):
-        _rechunk(tmp_path / "text.h5", tmp_path / "out.h5", None, 1)
-    assert _listing(tmp_path) == ["in.h5", "text.h5"]
 
 
 def test_an_existing_file_is_replaced_only_when_asked(points, tmp_path):
     out = tmp_path / "out.h5"
     out.write_text("precious")
     with pytest.raises(FileExistsError, match=r"out.h5' exists already; .*overwrite=True"):
-        _rechunk(points, out, "points", 1)
+        rechunk(points, out, "points", 1)
     assert out.read_text() == "precious"
-    _rechunk(points, out, "points", 1, overwrite=True)
+    rechunk(points, out, "points", 1, overwrite=True)
     with h5py.File(out) as new:
         assert new["points"].chunks == (1, 8, 3)
 
@@ -307,150 +237,13 @@ def test_a_file_may_be_replaced_by_its_own_copy_through_a_link_too(points, tmp_p
     link = tmp_path / "link.h5"
     link.symlink_to(points)
     with pytest.raises(FileExistsError):
-        _rechunk(points, link, "points", 2)
-    _rechunk(points, link, "points", 2, overwrite=True)
+        rechunk(points, link, "points", 2)
+    rechunk(points, link, "points", 2, overwrite=True)
     assert link.is_symlink()
     with h5py.File(points) as new:
         assert new["points"].chunks == (2, 8, 3)
         assert np.array_equal(new["points"][...], data)
-    assert _listing(tmp_path) == ["in.h5", "link.h5"]
-
-
-def test_a_name_taken_meanwhile_is_left_to_whoever_took_it(points, tmp_path, monkeypatch):
-    compare = room._compare
-
-    def slow_compare(*arguments):
-        (tmp_path / "out.h5").write_text("somebody else's")
-        return compare(*arguments)
-
-    monkeypatch.setattr(room, "_compare", slow_compare)
-    with pytest.raises(FileExistsError, match="was made by somebody else meanwhile"):
-        _rechunk(points, tmp_path / "out.h5", "points", 1)
-    assert (tmp_path / "out.h5").read_text() == "somebody else's"
-    assert _listing(tmp_path) == ["in.h5", "out.h5"]
-
-
-def test_what_differs_when_compared_is_never_delivered(points, tmp_path, monkeypatch):
-    digests = iter(range(10**6))
-    monkeypatch.setattr(room, "_digest", lambda rows: hashlib.md5(b"%d" % next(digests)).digest())
-    with pytest.raises(OSError, match=r"comparison failed: rows 0 to \d+ of '/points' are not what was written"):
-        _rechunk(points, tmp_path / "out.h5", "points", 1)
-    assert _listing(tmp_path) == ["in.h5"]
-
-
-def test_a_damaged_source_is_an_error_and_leaves_nothing(points, tmp_path):
-    with h5py.File(points) as file:
-        place = file["points"].id.get_chunk_info(3).byte_offset
-    with points.open("r+b") as raw:
-        raw.seek(place)
-        raw.write(b"\xff" * 40)
-    with pytest.raises(OSError, match=r"rechunking .* failed and left nothing behind"):
-        _rechunk(points, tmp_path / "out.h5", "points", 1)
-    assert _listing(tmp_path) == ["in.h5"]
-
-
-_LARGE = """
-import sys, h5py, numpy as np
-with h5py.File(sys.argv[1], "w") as file:
-    file.create_dataset("x", data=np.random.default_rng(0).random((400, 100, 100)), chunks=(40, 10, 10))
-"""
-
-
-@pytest.fixture
-def large(tmp_path):
-    """A file of 32 MB of noise, made in another process."""
-    path = tmp_path / "in.h5"
-    subprocess.run([sys.executable, "-c", _LARGE, str(path)], check=True, timeout=60)
-    return path
-
-
-_FULL = """
-import resource, signal, sys
-import kerasfeed as kf
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[3]), int(sys.argv[3])))
-try:
-    kf.rechunk(sys.argv[1], sys.argv[2], None, 1, progress=False)
-except OSError as error:
-    print(type(error).__name__, error.errno, error)
-"""
-
-
-@pytest.mark.parametrize("limit", [0, 1000, 100_000, 20_000_000])
-def test_a_disk_that_is_full_is_an_error_leaves_nothing_and_does_not_crash(large, tmp_path, limit):
-    ended = subprocess.run(
-        [sys.executable, "-c", _FULL, str(large), str(tmp_path / "out.h5"), str(limit)],
-        capture_output=True, text=True, timeout=100,
-    )  # fmt: skip
-    assert ended.returncode == 0, ended.stderr
-    assert "failed and left nothing behind" in ended.stdout
-    assert "File too large" in ended.stdout
-    assert _listing(tmp_path) == ["in.h5"]
-
-
-_INTERRUPTED = """
-import sys, threading, os, signal, time
-import kerasfeed as kf
-def interrupt():
-    while not [name for name in os.listdir(os.path.dirname(sys.argv[2])) if name.endswith(".part")]:
-        time.sleep(0.01)
-    time.sleep(0.3)
-    os.kill(os.getpid(), signal.SIGINT)
-threading.Thread(target=interrupt, daemon=True).start()
-try:
-    kf.rechunk(sys.argv[1], sys.argv[2], "x", 1, 9, progress=False)
-except KeyboardInterrupt:
-    print("interrupted")
-"""
-
-
-def test_ctrl_c_leaves_nothing(large, tmp_path):
-    begin = time.monotonic()
-    ended = subprocess.run(
-        [sys.executable, "-c", _INTERRUPTED, str(large), str(tmp_path / "out.h5")],
-        capture_output=True, text=True, timeout=100,
-    )  # fmt: skip
-    assert ended.stdout == "interrupted\n", ended.stderr
-    assert ended.returncode == 0
-    assert time.monotonic() - begin < 60
-    assert _listing(tmp_path) == ["in.h5"]
-
-
-def test_memory_is_bounded_however_large_the_dataset(large, tmp_path, monkeypatch):
-    monkeypatch.setattr(room, "_MEMORY", 4 << 20)
-    tracemalloc.start()
-    try:
-        _rechunk(large, tmp_path / "out.h5", "x", 2, None)
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert peak < 12 << 20  # of 32 MB: rows read, and their bytes on the way to HDF5
-
-
-def test_a_sink_reads_back_what_the_disk_would_not_take(tmp_path):
-    read, write = os.pipe()  # neither end can be written to at an offset
-    os.close(write)
-    fd = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
-    try:
-        sink = Sink(fd)
-        sink.write(b"0123456789")
-        os.close(fd)
-        os.dup2(os.open(tmp_path / "file", os.O_RDONLY), fd)  # from now on, writing fails
-        sink.seek(4)
-        assert sink.write(b"abcd") == 4
-        sink.seek(8)
-        assert sink.write(b"efgh") == 4
-        with pytest.raises(OSError, match="Bad file descriptor"):
-            sink.check()
-        found = bytearray(14)
-        sink.seek(0)
-        assert sink.readinto(found) == 14
-        assert bytes(found) == b"0123abcdefgh\0\0"
-        sink.seek(0, os.SEEK_END)
-        assert sink.tell() == 12
-    finally:
-        os.close(fd)
-        os.close(read)
+    assert listing(tmp_path) == ["in.h5", "link.h5"]
 
 
 def test_the_progress_bar_is_drawn_on_stderr(points, tmp_path, capsys):
@@ -462,7 +255,7 @@ def test_the_progress_bar_is_drawn_on_stderr(points, tmp_path, capsys):
 
 def test_real_data_are_rewritten_so_that_a_scene_is_a_chunk(real_data, tmp_path):
     source = real_data / "bimnet10_train.h5"
-    report = _rechunk(source, tmp_path / "out.h5", "data", 1)
+    report = rechunk(source, tmp_path / "out.h5", "data", 1)
     assert report.datasets[0].chunks_before == (21, 256, 1)
     with h5py.File(source) as old, h5py.File(tmp_path / "out.h5") as new:
         assert new["data"].chunks == (1, 2048, 3)
@@ -491,41 +284,20 @@ def test_the_command_rewrites_a_file_and_says_what_it_did(points, tmp_path, caps
         assert new["labels"].compression_opts == 3
 
 
-@pytest.fixture(autouse=True)
-def _no_signal_left():
-    yield
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-
-
-@pytest.mark.parametrize("where", ["attribute", "dataset"])
-def test_references_that_cannot_be_kept_are_refused_by_name(points, tmp_path, where):
-    with h5py.File(points, "a") as file:
-        region = file["labels"].regionref[2:5]
-        if where == "attribute":
-            file["labels"].attrs["part"] = region
-            message = "the attribute 'part' of '/labels' holds references to regions"
-        else:
-            file["parts"] = np.array([region], h5py.regionref_dtype)
-            message = "the dataset '/parts' holds references to regions"
-    with pytest.raises(ValueError, match=message):
-        _rechunk(points, tmp_path / "out.h5", "points", 1)
-    assert _listing(tmp_path) == ["in.h5"]
-
-
 def test_a_dataset_of_another_file_is_refused_by_the_name_of_that_file(points, tmp_path):
     with h5py.File(tmp_path / "outer.h5", "w") as file:
         file["there"] = h5py.ExternalLink("in.h5", "/points")
         file["here"] = np.arange(3)
     with pytest.raises(ValueError, match=r"'there' of .*outer.h5' is a link to '.*in.h5': rechunk that file"):
-        _rechunk(tmp_path / "outer.h5", tmp_path / "out.h5", "there", 1)
-    _rechunk(tmp_path / "outer.h5", tmp_path / "out.h5", None, 1)
+        rechunk(tmp_path / "outer.h5", tmp_path / "out.h5", "there", 1)
+    rechunk(tmp_path / "outer.h5", tmp_path / "out.h5", None, 1)
     with h5py.File(tmp_path / "out.h5") as new:
         assert isinstance(new.get("there", getlink=True), h5py.ExternalLink)
         assert new["here"].chunks == (1,)
 
 
 def test_the_new_file_has_the_permissions_that_any_new_file_has(points, tmp_path):
-    _rechunk(points, tmp_path / "out.h5", "points", 1)
+    rechunk(points, tmp_path / "out.h5", "points", 1)
     (tmp_path / "other").touch()
     assert (tmp_path / "out.h5").stat().st_mode == (tmp_path / "other").stat().st_mode
 
@@ -535,7 +307,7 @@ def test_a_virtual_dataset_becomes_an_ordinary_one(points, tmp_path):
     layout[:] = h5py.VirtualSource(str(points), "points", (50, 8, 3))
     with h5py.File(tmp_path / "virtual.h5", "w") as file:
         file.create_virtual_dataset("v", layout)
-    _rechunk(tmp_path / "virtual.h5", tmp_path / "out.h5", "v", 1)
+    rechunk(tmp_path / "virtual.h5", tmp_path / "out.h5", "v", 1)
     with h5py.File(points) as old, h5py.File(tmp_path / "out.h5") as new:
         assert not new["v"].is_virtual
         assert np.array_equal(new["v"][...], old["points"][...])

@@ -157,8 +157,8 @@ class Consumer:
             self.checked += 1
 
 
-def _loader(kind, max_memory=1 << 30):
-    return LOADERS[kind](Job(Filled(LENGTH), PLAN, 3, max_memory, 4))
+def _loader(kind, max_memory=1 << 30, workers=2):
+    return LOADERS[kind](Job(Filled(LENGTH), PLAN, workers, max_memory, 4))
 
 
 @pytest.mark.parametrize("max_memory", [1 << 30, 12 * 4096], ids=["plenty", "twelve slots"])
@@ -182,7 +182,7 @@ def test_what_a_consumer_holds_never_changes(kind, max_memory, soiled):
 @pytest.mark.parametrize("kind", ["thread", "process"])
 @pytest.mark.parametrize("alias", [_tf, _jax, _torch], ids=["tensorflow", "jax", "torch"])
 def test_what_a_framework_holds_never_changes(kind, alias):
-    loader = _loader(kind)
+    loader = _loader(kind, workers=1)
     consumer = Consumer(loader, 1, {"alias": alias, **ALIASES})
     consumer.run(40)
     assert consumer.wrong == []
@@ -194,7 +194,7 @@ def test_what_a_framework_holds_never_changes(kind, alias):
 @pytest.mark.parametrize("kind", ["thread", "process"])
 def test_what_a_consumer_holds_outlives_a_loader_closed_at_any_moment(kind):
     chance = random.Random(4)
-    for turn in range(5):
+    for turn in range(5 if kind == "thread" else 3):
         loader = _loader(kind)
         flying = [(step, loader.submit(0, step)) for step in range(20)]
         held = []

@@ -140,11 +140,45 @@ def test_a_script_of_tensorflow_1_trains_on_the_dataset(tmp_path):
 
 def test_a_device_may_be_named(feed):
     for device in ("/cpu:0", "cpu:0"):
-        epoch = feed._clock._next
+        epoch = feed._clock.cursor // len(feed)
         dataset = feed.to_tf_dataset(device=device)
         assert dataset.element_spec == (tf.TensorSpec((8, 4, 3), tf.float32), tf.TensorSpec((8,), tf.int64))
         assert len(dataset) == 5
         assert indices_of(dataset.map(lambda points, labels: labels[None]).take(9)) == order_of(feed, epoch)
+
+
+def test_on_another_device_a_dataset_still_knows_its_length_and_fit_finds_its_batches_there(tmp_path):
+    printed = run_script(
+        tmp_path,
+        """
+        import tensorflow as tf
+        cpu = tf.config.list_physical_devices("CPU")[0]
+        tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+        import keras
+        import kerasfeed as kf
+        from scenes_frameworks import Numbered
+
+        class Recording(keras.Model):
+            def train_step(self, data):
+                seen.append((data[1].numpy().ravel().astype(int).tolist(), data[1].device[-5:]))
+                return {"loss": 0.0}
+
+        with kf.Feed(Numbered(22), 6, shuffle=True, seed=1, workers=2, worker_type="thread") as feed:
+            order = [feed.plan.indices(epoch, step).tolist() for epoch in range(4) for step in range(4)]
+            dataset = feed.to_tf_dataset(device="/cpu:1")
+            assert len(dataset) == 4
+            seen = [labels.numpy().ravel().astype(int).tolist() for _, labels in dataset]
+            assert seen == order[:4], seen
+            seen = []
+            model = Recording()
+            model.compile(run_eagerly=True)
+            model.fit(dataset, epochs=3, shuffle=False, verbose=0)
+            assert seen == [(labels, "CPU:1") for labels in order[4:]], seen
+            del dataset
+        print("placed")
+        """,
+    )
+    assert "placed" in printed
 
 
 # ---- Keras on a dataset
@@ -225,8 +259,8 @@ def test_a_mirrored_strategy_sees_every_scene_once_an_epoch(tmp_path):
                 tf.numpy_function(lambda y: seen.extend(y.ravel().astype(int).tolist()), [data[1]], [])
                 return {"loss": 0.0}
 
-        # To build the model, Keras reads one batch of a dataset, which is an epoch of its own; of a feed it is not.
-        for make, first in ((lambda feed: feed.to_tf_dataset(), 1), (lambda feed: feed, 0)):
+        # To build the model, Keras reads one batch, which is no epoch.
+        for make in (lambda feed: feed.to_tf_dataset(), lambda feed: feed):
             with kf.Feed(Numbered(24), 6, shuffle=True, seed=1, workers=2, worker_type="thread") as feed:
                 with strategy.scope():
                     model = Recording()
@@ -238,7 +272,7 @@ def test_a_mirrored_strategy_sees_every_scene_once_an_epoch(tmp_path):
                 for epoch in range(3):  # the two replicas of a step note their halves in either order
                     part = seen[24 * epoch : 24 * epoch + 24]
                     found = [sorted(part[k : k + 6]) for k in range(0, 24, 6)]
-                    order = [sorted(feed.plan.indices(first + epoch, step).tolist()) for step in range(4)]
+                    order = [sorted(feed.plan.indices(epoch, step).tolist()) for step in range(4)]
                     assert found == order, (epoch, found, order)
         print("distributed")
         """,

@@ -3,12 +3,14 @@
 import dataclasses
 import os
 import signal
+import socket
+import subprocess
+import sys
+import threading
 import time
 from collections import deque
 from concurrent.futures import Future
-from pathlib import Path
 
-import numpy as np
 import pytest
 import scenes
 import scenes_faulty as faulty
@@ -17,6 +19,7 @@ from killer import Killer
 
 import kerasfeed as kf
 from kerasfeed.loaders import session, spawn
+from kerasfeed.loaders.handle import WorkerHandle
 from kerasfeed.loaders.obituary import Death, Deaths, start_text
 from kerasfeed.loaders.work import ProbeWork
 from kerasfeed.notices import Notices
@@ -27,8 +30,15 @@ pytestmark = pytest.mark.timeout(120)
 # ---- death
 
 
-@pytest.mark.parametrize("way", faulty.DEADLY)
-@pytest.mark.parametrize("kind", [faulty.Faulty, faulty.FaultyBatches], ids=["scene", "batch"])
+SCENE, BATCH = faulty.Faulty, faulty.FaultyBatches
+
+
+# Whether scenes are read one by one or many at a time is decided where nothing is known of how a worker ended.
+@pytest.mark.parametrize(
+    ("kind", "way"),
+    [*((SCENE, way) for way in faulty.DEADLY), (BATCH, "segfault")],
+    ids=[*(f"scene-{way}" for way in faulty.DEADLY), "batch-segfault"],
+)
 def test_a_worker_that_dies_is_replaced_and_every_batch_is_what_it_was(feed_of, tmp_path, way, kind):
     sequence = kind(faulty.DEADLY[way], (7, 20, 21), folder=tmp_path, times=2)
     feed = feed_of(sequence)
@@ -41,8 +51,20 @@ def test_a_worker_that_dies_is_replaced_and_every_batch_is_what_it_was(feed_of, 
     assert not feed.failures
 
 
+def test_the_peak_of_a_worker_that_nobody_saw_alive_is_known():
+    ours, theirs = socket.socketpair()
+    command = [sys.executable, "-S", "-c", "bytearray(100 << 20)"]
+    handle = WorkerHandle(0, subprocess.Popen(command), ours, bytearray(), threading.Thread(), floor=0)
+    theirs.close()
+    handle.end(30)
+    ours.close()
+    assert handle.process.returncode == 0
+    assert handle.peak > 100 << 20  # more, where this process holds more: see `own_peak`
+
+
 @pytest.mark.parametrize("way", faulty.DEADLY)
-def test_a_scene_that_ends_its_worker_again_and_again_is_an_error_that_names_all(feed_of, way):
+def test_a_scene_that_ends_its_worker_again_and_again_is_an_error_that_names_all(feed_of, way, monkeypatch):
+    monkeypatch.setattr(spawn, "own_peak", lambda: 0)  # whatever this process held, the peak of a worker is known
     feed = feed_of(faulty.Faulty(faulty.DEADLY[way]), shuffle=False)
     with pytest.raises(kf.WorkerDiedError) as caught:
         list(feed.epoch(2))
@@ -68,8 +90,11 @@ def test_max_failures_says_how_often_a_scene_may_end_its_worker(feed_of, tmp_pat
     assert feed.stats().respawns == 1
 
 
-@pytest.mark.parametrize("on_error", ["replace", "mask", "skip"])
-@pytest.mark.parametrize("kind", [faulty.Faulty, faulty.FaultyBatches], ids=["scene", "batch"])
+@pytest.mark.parametrize(
+    ("kind", "on_error"),
+    [(SCENE, "replace"), (SCENE, "mask"), (SCENE, "skip"), (BATCH, "replace"), (BATCH, "skip")],
+    ids=["scene-replace", "scene-mask", "scene-skip", "batch-replace", "batch-skip"],
+)
 def test_a_deadly_scene_is_dealt_with_as_one_that_raises(feed_of, on_error, kind):
     class Raising(faulty.Faulty):
         def __getitem__(self, index):
@@ -77,12 +102,12 @@ def test_a_deadly_scene_is_dealt_with_as_one_that_raises(feed_of, on_error, kind
                 raise ValueError(index)
             return super().__getitem__(index)
 
-    bad = (0, 7, 20)
+    bad = (0, 20)  # the spec is inferred from the first
     feed = feed_of(kind(faulty.segfault, bad), on_error=on_error)
     with pytest.warns(kf.FeedWarning):
         found = [bits(feed.epoch(epoch)) for epoch in range(3)]
     assert found == [reference(Raising(None, bad), epoch, on_error=on_error) for epoch in range(3)]
-    assert 9 <= feed.stats().respawns <= 12  # those that read many at a time die once more of each
+    assert 6 <= feed.stats().respawns <= 8  # those that read many at a time die once more of each
     assert [row.index for row in feed.failures] == list(bad)
 
 
@@ -95,7 +120,7 @@ def test_a_feed_goes_on_after_an_error(feed_of):
     assert found[0].shape == (8, 4, 3)
 
 
-def test_a_whole_fit_completes_while_a_worker_is_killed_every_fifth_of_a_second(feed_of):
+def test_a_whole_fit_completes_while_a_worker_is_killed_three_times_a_second(feed_of):
     import keras
 
     class Seen(keras.callbacks.Callback):
@@ -116,8 +141,8 @@ def test_a_whole_fit_completes_while_a_worker_is_killed_every_fifth_of_a_second(
 
     sequence = scenes.Slow(400, 0.004)
     undisturbed = train(feed_of(sequence, 10))
-    feed = feed_of(sequence, 10, max_failures=10, workers=4)
-    with pytest.warns(kf.FeedWarning, match="was killed by SIGKILL"), Killer(feed) as killer:
+    feed = feed_of(sequence, 10, max_failures=10, workers=3)
+    with pytest.warns(kf.FeedWarning, match="was killed by SIGKILL"), Killer(feed, 0.3) as killer:
         assert train(feed) == undisturbed
     assert len(undisturbed) == 120
     assert killer.kills >= 3
@@ -125,9 +150,9 @@ def test_a_whole_fit_completes_while_a_worker_is_killed_every_fifth_of_a_second(
 
 
 def test_scenes_that_somebody_s_kills_happen_to_hit_are_not_blamed(feed_of):
-    feed = feed_of(scenes.Slow(60, 0.08), 4, on_error="replace")
-    expected = reference(scenes.Clouds(60), batch_size=4)
-    with pytest.warns(kf.FeedWarning), Killer(feed, 0.2):
+    feed = feed_of(scenes.Slow(44, 0.08), 4, on_error="replace")
+    expected = reference(scenes.Clouds(44), batch_size=4)
+    with pytest.warns(kf.FeedWarning), Killer(feed, 0.3):
         assert bits(feed.epoch(0)) == expected
     assert feed.stats().respawns > 3
     assert not feed.failures
@@ -347,53 +372,3 @@ def test_hoarding_is_warned_of_once_and_harms_nothing():
         assert [labels.tolist() for _, labels in kept] == [list(range(4 * k, 4 * k + 4)) for k in range(100)]
         assert feed.stats().copied > 50
         assert feed.stats().slots * feed.stats().slot_bytes <= 1 << 15
-
-
-# ---- the kernel's out-of-memory killer
-
-
-@pytest.fixture
-def small_group():
-    """A new control group of 64 MB of memory."""
-    roots = (Path("/sys/fs/cgroup"), "memory.max"), (Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes")
-    for root, limit in roots:
-        group = root / f"kerasfeed-test-{os.getpid()}"
-        if not (root / "cgroup.procs").exists():
-            continue
-        try:
-            group.mkdir()
-        except OSError:
-            continue
-        try:
-            (group / limit).write_text(str(64 << 20))
-            yield group
-            return
-        except OSError:
-            continue
-        finally:
-            group.rmdir()
-    pytest.skip("no control group can be made here")
-
-
-class Greedy(scenes.Clouds):
-    """Clouds of which one takes more memory than its control group has: always, or once."""
-
-    def __init__(self, group, folder, times):
-        super().__init__()
-        self.group, self.folder, self.times = group, folder, times
-
-    def __getitem__(self, index):
-        if index == 7 and (self.times is None or not (self.folder / "greedy").exists()):
-            (self.folder / "greedy").touch()
-            (self.group / "cgroup.procs").write_text(str(os.getpid()))
-            np.ones(1 << 26)
-        return super().__getitem__(index)
-
-
-def test_a_worker_that_the_kernel_kills_for_memory_is_replaced(feed_of, small_group, tmp_path):
-    feed = feed_of(Greedy(small_group, tmp_path, 1))
-    with pytest.warns(kf.FeedWarning, match="was killed by SIGKILL while it loaded scene 7"):
-        assert bits(feed.epoch(0)) == reference(scenes.Clouds())
-    feed = feed_of(Greedy(small_group, tmp_path, None))
-    with pytest.raises(kf.WorkerDiedError, match=r"scene 7 .*Out of memory shows as SIGKILL"):
-        list(feed.epoch(0))

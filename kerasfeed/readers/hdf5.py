@@ -172,6 +172,10 @@ class HDF5File:
             "seen": None if seen is None else (seen.device, seen.inode, seen.size, seen.mtime_ns),
         }
 
+    def _cache_state(self) -> Any:
+        """What the data depends on, for `kerasfeed.cache_key`, which looks at the file as well."""
+        return self.path, self._how.swmr, self._how.driver, self._how.options
+
     def __setstate__(self, state: dict[str, Any]) -> None:
         how = How(*state["how"])
         self.__init__(  # type: ignore[misc]

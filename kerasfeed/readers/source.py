@@ -51,7 +51,7 @@ def changed(path: str, difference: str) -> OSError:
     """The error for a file that is not what it was."""
     return OSError(
         f"{path!r} changed since it was first opened: {difference}. Write files to the end before they are read, then "
-        "close() the HDF5File or make a new one (and the feed that uses it)"
+        "close() what reads them or make it anew (and the feed that uses it)"
     )
 
 

@@ -1,0 +1,187 @@
+"""`write_hdf5`: a complete file of all scenes, or what was there before."""
+
+import os
+import pickle
+import resource
+import subprocess
+import sys
+import time
+
+import h5py
+import ml_dtypes
+import numpy as np
+import pytest
+from programs import ROOT, TESTS
+from scenes_records import DTYPES, Everything, FailsAt, Small, assert_same, listing
+
+import kerasfeed as kf
+
+STORED = tuple(name for name in DTYPES if name != "bfloat16")
+
+
+def write(sequence, path, **arguments):
+    return kf.write_hdf5(sequence, path, **{"workers": 2, "worker_type": "thread", "progress": False, **arguments})
+
+
+@pytest.mark.parametrize(
+    ("scenes_per_chunk", "compression"),
+    [(None, None), (1, None), (7, "gzip"), (None, "gzip"), (3, "lzf"), (1000, 1)],
+)
+def test_every_dtype_and_nesting_comes_back_bit_for_bit(tmp_path, scenes_per_chunk, compression):
+    sequence = Everything(100, varying=False, names=STORED)
+    path = write(sequence, tmp_path / "x.h5", scenes_per_chunk=scenes_per_chunk, compression=compression)
+    scenes = kf.HDF5Scenes(path)
+    assert len(scenes) == 100
+    for index in range(100):
+        assert_same(scenes[index], sequence[index])
+    assert_same(scenes[-1], sequence[99])
+    assert listing(tmp_path) == ["x.h5"]
+
+
+def test_chunks_hold_whole_scenes_and_small_fields_a_multiple(tmp_path):
+    scenes = [(np.full((40, 50), index, np.float32), index) for index in range(100)]
+    path = write(scenes, tmp_path / "x.h5", scenes_per_chunk=3, compression="gzip")
+    with h5py.File(path) as file:
+        assert file["0"].chunks == (3, 40, 50)
+        assert file["1"].chunks == (6,)
+        assert file["0"].compression == "gzip"
+        assert file["0"].shuffle
+        assert (file["0"].shape, file["1"].shape) == ((100, 40, 50), (100,))
+    assert kf.HDF5Scenes(path).block_size == 3
+    with h5py.File(write(scenes, tmp_path / "y.h5")) as file:
+        assert file["0"].chunks is None
+    assert str(kf.HDF5File(path)["0"].reader).startswith("direct")
+
+
+def test_threads_processes_and_the_calling_thread_write_the_same(tmp_path):
+    found = []
+    for number, (workers, worker_type) in enumerate([(0, "thread"), (2, "thread"), (2, "process")]):
+        path = write(Small(60), tmp_path / f"{number}.h5", workers=workers, worker_type=worker_type, seed=4)
+        with h5py.File(path) as file:
+            found.append((file["0"][...].tobytes(), file["1"][...].tolist()))
+    assert found[0] == found[1] == found[2]
+    assert found[0][1] == list(range(60))
+    with kf.Feed(Small(60), 60, workers=0, seed=4) as feed:
+        assert next(feed.epoch(0))[0].tobytes() == found[0][0]
+
+
+def test_a_feed_reads_what_was_written(tmp_path):
+    path = write(Small(30), tmp_path / "x.h5", scenes_per_chunk=4)
+    scenes = pickle.loads(pickle.dumps(kf.HDF5Scenes(path)))
+    with kf.Feed(scenes, 8, order=kf.BlockShuffled(scenes), seed=0, workers=2, worker_type="thread") as feed:
+        assert sorted(int(index) for _, indices in feed for index in indices) == list(range(30))
+    assert [str(field) for field in scenes.spec] == ["float32[8, 3]", "int64[]"]
+
+
+@pytest.mark.parametrize(
+    ("scenes", "message"),
+    [
+        (
+            [np.zeros(index + 1) for index in range(5)],
+            r"field 'scene' is float64\[\?\], .*Pad, crop .*kf.write_tfrecords",
+        ),
+        ([np.zeros(2, ml_dtypes.bfloat16)] * 3, "is bfloat16.*, a dtype that HDF5 lacks: return it as another"),
+        ([{"a/b": 1, "a": 2}] * 3, "datasets 'a' and 'a/b' are in each other's way"),
+        ([{"a/b": 1, "a": {"b": 2}}] * 3, "datasets 'a/b' and 'a/b' are in each other's way"),
+        (["a\0b"] * 3, "scene 0: field 'scene' holds text with a NUL character, where HDF5 ends it: return bytes"),
+    ],
+)
+def test_what_hdf5_cannot_hold_is_refused(tmp_path, scenes, message):
+    with pytest.raises(kf.SpecError, match=message):
+        write(scenes, tmp_path / "x.h5", workers=0)
+    assert "x.h5" not in listing(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "message"),
+    [
+        ({"scenes_per_chunk": 0}, ValueError, "scenes_per_chunk must be at least 1"),
+        ({"scenes_per_chunk": 1.5}, TypeError, "scenes_per_chunk must be an integer"),
+        ({"compression": "zip"}, ValueError, "compression must be one of None, 'gzip'"),
+        ({"worker_type": "fork"}, ValueError, "worker_type must be one of"),
+    ],
+)
+def test_a_wrong_argument_is_refused_and_nothing_is_left(tmp_path, arguments, kind, message):
+    with pytest.raises(kind, match=message):
+        write(Small(10), tmp_path / "x.h5", **arguments)
+    assert listing(tmp_path) == []
+
+
+def test_paths_that_cannot_be_written_are_refused(tmp_path):
+    with pytest.raises(IsADirectoryError, match="is a folder; name a file"):
+        write(Small(10), tmp_path)
+    with pytest.raises(FileNotFoundError, match="there is no folder"):
+        write(Small(10), tmp_path / "nowhere" / "x.h5")
+    (tmp_path / "x.h5").write_bytes(b"mine")
+    with pytest.raises(FileExistsError, match=r"exist already: .*x\.h5"):
+        write(Small(10), tmp_path / "x.h5")
+    assert (tmp_path / "x.h5").read_bytes() == b"mine"
+    assert listing(tmp_path) == ["x.h5"]
+    assert len(kf.HDF5Scenes(write(Small(10), tmp_path / "x.h5", overwrite=True))) == 10
+
+
+def test_a_file_that_others_wrote_is_no_hdf5scenes(tmp_path):
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file["x"] = 1
+    with pytest.raises(kf.RecordError, match=r"was not written by kf\.write_hdf5: read its datasets with kf\.HDF5File"):
+        kf.HDF5Scenes(tmp_path / "x.h5")
+
+
+def test_a_failing_scene_leaves_no_file_and_the_same_call_goes_on(tmp_path):
+    flag, out = tmp_path / "flag", tmp_path / "out"
+    flag.touch()
+    out.mkdir()
+    sequence = FailsAt(160, 77, flag)
+    with pytest.raises(ValueError, match="no such scene") as caught:
+        write(sequence, out / "x.h5", workers=1)
+    assert "kerasfeed: scene 77 of shard" in caught.value.__notes__[0]
+    assert listing(out) == [".x.h5.segments", ".x.h5.unfinished"]
+    complete = {path: path.stat().st_mtime_ns for path in (out / ".x.h5.segments").iterdir()}
+    assert len(complete) == 7
+    with pytest.raises(FileExistsError, match=r"begun with another compression: null, now \"gzip\""):
+        write(sequence, out / "x.h5", compression="gzip")
+    flag.unlink()
+    os.truncate(min(complete), 100)
+    scenes = kf.HDF5Scenes(write(sequence, out / "x.h5", workers=1))
+    assert [int(scene[1]) for scene in scenes] == list(range(160))
+    assert listing(out) == ["x.h5"]
+
+
+PROGRAM = """
+from scenes_records import Slow
+import kerasfeed as kf
+kf.write_hdf5(Slow(160, {log!r}), {path!r}, workers=2, worker_type="process", compression="gzip")
+"""
+
+
+def test_a_program_that_is_killed_again_and_again_loses_and_doubles_nothing(tmp_path):
+    log, path = tmp_path / "log", tmp_path / "x.h5"
+    (tmp_path / "program.py").write_text(PROGRAM.format(log=str(log), path=str(path)))
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([ROOT, TESTS])}
+    for kill_after in (0.1, 0.25, None):
+        before = log.stat().st_size if log.exists() else 0
+        program = subprocess.Popen([sys.executable, str(tmp_path / "program.py")], env=environment)
+        while kill_after and program.poll() is None and (not log.exists() or log.stat().st_size == before):
+            time.sleep(0.005)
+        if kill_after:
+            time.sleep(kill_after)
+            assert not path.exists()
+            program.kill()
+        program.wait(60)
+    assert program.returncode == 0
+    assert [int(scene[1]) for scene in kf.HDF5Scenes(path)] == list(range(160))
+    assert listing(tmp_path) == ["log", "program.py", "x.h5"]
+
+
+@pytest.mark.parametrize(("limit", "where"), [(5_000, "000000.h5"), (60_000, "x.h5")])
+def test_a_full_disk_is_an_error_and_leaves_no_half_file(tmp_path, limit, where):
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limits[1]))
+    try:
+        with pytest.raises(OSError, match=f"writing .*{where}' failed and left nothing of it"):
+            write(Small(1000), tmp_path / "x.h5", workers=0)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert listing(tmp_path) == [".x.h5.segments", ".x.h5.unfinished"]
+    assert not [name for name in listing(tmp_path / ".x.h5.segments") if not name.endswith(".h5")]
+    assert len(kf.HDF5Scenes(write(Small(1000), tmp_path / "x.h5"))) == 1000
