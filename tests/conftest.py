@@ -44,6 +44,16 @@ _RANK = {f"test_{name}": rank for rank, name in enumerate(_LONGEST)}
 def pytest_configure(config):
     if hasattr(config.option, "loadscopereorder"):
         config.option.loadscopereorder = False
+        # A test that ends its process ends the run: pytest-xdist, after such a death, waits for ever at the end, for
+        # it hands the dead worker's finished files out again, and nothing reports back from those.
+        config.option.maxworkerrestart = config.option.maxworkerrestart or "0"
+
+
+def pytest_runtest_logreport(report):
+    """Tell a failure when it happens: a run that is cut off has no summary."""
+    if report.failed and "PYTEST_XDIST_WORKER" not in os.environ:
+        captured = "\n".join(f"{name}:\n{text[-4000:]}" for name, text in report.sections)
+        print(f"\n{report.nodeid} ({report.when}):\n{report.longreprtext}\n{captured}", flush=True)
 
 
 def pytest_collection_modifyitems(items):
