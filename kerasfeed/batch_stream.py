@@ -114,26 +114,30 @@ class BatchStream(keras.utils.PyDataset):  # type: ignore[misc]
         """Whether a loop after one that was left goes on with its repetition, as a queue's does."""
         return self._parts is not None and not self._parts.source.afresh
 
-    def begin_repetition(self, *, chained: bool = False) -> Repetition:
-        """The next repetition, or what is kept of one: of any, if `chained`, else of one of which nothing was used."""
+    def begin_repetition(self, *, chained: bool = False, patience: float | None = None) -> Repetition:
+        """The next repetition, or what is kept of one: of any, if `chained`, else of one of which nothing was used.
+
+        Raises:
+            NotYet: What is kept of one has told nothing for `patience` s.
+        """
         core = self._core()
         with self._lock:
             kept, self._kept = self._kept, None
             wanted = kept is not None and (chained or not self._kept_is_chain)
         try:
-            if kept is not None and wanted and (core.source.afresh or not kept.is_used_up()):
+            if kept is not None and wanted and (core.source.afresh or not kept.is_used_up(patience)):
                 return kept
-        except BaseException:  # Ctrl-C while it waited for the source
+        except BaseException:  # NotYet, or Ctrl-C while it waited for the source
             self._kept = kept
             raise
         with self._lock:
             number, self._next = self._next, self._next + 1
         return core.begin(number)
 
-    def begin_loop(self) -> Repetition:
+    def begin_loop(self, patience: float | None = None) -> Repetition:
         """The repetition of a loop; a fit that was stopped gives back before what Keras still holds."""
         self._side.end_fit()
-        return self.begin_repetition()
+        return self.begin_repetition(patience=patience)
 
     def keep_repetition(self, repetition: Repetition, *, chained: bool, untouched: bool) -> None:
         """Whoever has begun a repetition leaves it: `untouched`, or in the middle, to go on with later if `chained`."""

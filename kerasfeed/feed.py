@@ -231,11 +231,11 @@ class Feed(keras.utils.PyDataset):  # type: ignore[misc]
         self._hooks.leave()
         self._tell()
 
-    def submit(self, epoch: int, step: int) -> "Future[Any]":
+    def submit(self, epoch: int, step: int, *, patience: float | None = None) -> "Future[Any]":
         """Promise the batch (epoch, step) without waiting; see `kerasfeed.loaders.Loader.submit`."""
         self._hooks.enter(epoch)
         self._tell()
-        return self._loader.submit(epoch, step)
+        return self._loader.submit(epoch, step, patience=patience)
 
     def _tell(self) -> None:
         """Issue the warnings that wait, here where the user stands."""

@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Callable
 from functools import partial
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 from kerasfeed.epochs import RequestLog, SequenceHooks
 from kerasfeed.lookahead import KerasWindows, Window
@@ -23,11 +23,25 @@ from kerasfeed.trainer import cut_iterator, self_of, tame, trainer_position
 def window_of(feed: Any, clock: EpochClock, numbers: range, shuffled: bool = False) -> Window:
     """Look-ahead along the batches `numbers` of a feed, given as a weak proxy where the window may outlive it."""
 
-    def submit(number: int) -> Any:
-        return feed.submit(*clock.place(number, shuffled=shuffled))
+    def submit(number: int, patience: float | None) -> Any:
+        return feed.submit(*clock.place(number, shuffled=shuffled), patience=patience)
 
     border = len(feed) if feed.has_epoch_hooks else None
     return Window(submit, numbers.start, numbers.stop, feed.look_ahead, border)
+
+
+class Asking(NamedTuple):
+    """What a Keras adapter asks for.
+
+    Attributes:
+        numbers: The batch, and those to look ahead for.
+        shuffled: Whether the adapter shuffles batches.
+        request: What the request log needs when it is there.
+    """
+
+    numbers: range
+    shuffled: bool
+    request: tuple[Any, int]
 
 
 class KerasSide:
@@ -86,14 +100,18 @@ class KerasSide:
         first = self.clock.current * steps
         return self.clock.fit_numbers if in_fit else range(first, first + steps)
 
-    def take(self, adapter: Any, number: int, numbers: range, shuffled: bool, in_fit: bool) -> Any:
-        """Batch `number`, one of `numbers`, for a Keras adapter; waits for it."""
-        request = self._log.begin(number - numbers.start)
+    def ask(self, adapter: Any, number: int, numbers: range, in_fit: bool) -> "Asking":
+        """Ask for batch `number`, one of `numbers`, for a Keras adapter."""
         stop = max(numbers.stop, self._stop) if in_fit else numbers.stop
+        return Asking(range(number, stop), adapter.shuffle, self._log.begin(number - numbers.start))
+
+    def take(self, adapter: Any, asking: "Asking", patience: float | None) -> Any:
+        """The batch that was asked for; waits for it, see `Window.take`."""
+        numbers, shuffled = asking.numbers, asking.shuffled
         batch = self.windows.take(
-            adapter, number, lambda: window_of(self._feed, self.clock, range(number, stop), shuffled)
+            adapter, numbers.start, lambda: window_of(self._feed, self.clock, numbers, shuffled), patience
         )
-        self._log.finish(request, time.perf_counter())
+        self._log.finish(asking.request, time.perf_counter())
         return self._feed.as_keras_takes(batch)
 
     # ---- hooks

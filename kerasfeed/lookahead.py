@@ -10,7 +10,9 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-Submit = Callable[[int], "Future[Any]"]
+from kerasfeed.patience import NotYet, result_of
+
+Submit = Callable[[int, float | None], "Future[Any]"]
 
 
 class Window:
@@ -24,7 +26,7 @@ class Window:
         """Look ahead from the first `take` on.
 
         Args:
-            submit: From a batch's number to a promise of it.
+            submit: From a batch's number, and how long to wait for memory, s, to a promise of it.
             first: Number of the first batch.
             stop: Number after that of the last batch worth loading ahead.
             ahead: Most batches in flight, at least 1.
@@ -37,27 +39,48 @@ class Window:
         self._border = border
         self._pending: deque[Future[Any]] = deque()
 
-    def take(self) -> Any:
+    def take(self, patience: float | None = None) -> Any:
         """The next batch; waits for it.
 
+        Args:
+            patience: How long, s; None is for ever.
+
         Raises:
+            NotYet: It was not there for so long.
             Exception: What the sequence raised.
         """
-        self._fill()
-        number = self.next
-        self.next += 1
+        self._fill(patience)
         try:
-            future = self._pending.popleft()
+            future = self._pending[0]
         except IndexError:  # beyond the window's end, or closed by another thread, just now
-            future = self._submit(number)
-        return future.result()
+            future = self._submit(self.next, patience)
+            self._pending.append(future)
+        try:
+            batch = result_of(future, patience)
+        except NotYet:
+            raise
+        except BaseException:
+            self._passed(future)
+            raise
+        self._passed(future)
+        return batch
 
-    def _fill(self) -> None:
+    def _passed(self, future: "Future[Any]") -> None:
+        self.next += 1
+        if self._pending and self._pending[0] is future:  # else another thread has closed the window
+            self._pending.popleft()
+
+    def _fill(self, patience: float | None) -> None:
         while len(self._pending) < self._ahead:
             number = self.next + len(self._pending)
             if number >= self._stop or (self._border and self._pending and number % self._border == 0):
                 return
-            self._pending.append(self._submit(number))
+            try:
+                self._pending.append(self._submit(number, patience))
+            except NotYet:
+                if not self._pending:
+                    raise
+                return
 
     def close(self) -> None:
         """Give up what is in flight; idempotent."""
@@ -74,14 +97,14 @@ class KerasWindows:
     def __init__(self) -> None:
         self._windows: weakref.WeakKeyDictionary[Any, Window] = weakref.WeakKeyDictionary()
 
-    def take(self, adapter: Any, number: int, make: Callable[[], Window]) -> Any:
-        """Batch `number` for `adapter`; waits for it. `make` makes a window that begins with it."""
+    def take(self, adapter: Any, number: int, make: Callable[[], Window], patience: float | None) -> Any:
+        """Batch `number` for `adapter`; waits for it, see `Window.take`. `make` makes a window that begins with it."""
         window = self._windows.get(adapter)
         if window is None or window.next != number:
             if window is not None:
                 window.close()
             window = self._windows[adapter] = make()
-        return window.take()
+        return window.take(patience)
 
     def leave(self, adapter: Any, number: int) -> None:
         """A generator that would have taken `number` next is abandoned."""

@@ -10,11 +10,13 @@ import sys
 import time
 import weakref
 from collections.abc import Callable, Hashable, Iterator
+from contextlib import suppress
 from types import FrameType
 from typing import Any, cast
 
 from kerasfeed.adapters.raised import Raised, watch_trainer
 from kerasfeed.loaders.failure import note_causes
+from kerasfeed.patience import NOT_YET, NotYet
 from kerasfeed.stream_taking import Taking
 from kerasfeed.streams.repetition import EndOfRepetition
 from kerasfeed.trainer import self_of, trainer_position
@@ -204,21 +206,28 @@ def _no_warning() -> None:
 
 
 def _batches(
-    reference: Callable[[], Any], side: AdapterSide, raised: Callable[[], Raised | None] | None
+    reference: Callable[[], Any],
+    side: AdapterSide,
+    raised: Callable[[], Raised | None] | None,
+    patience: float | None = None,
 ) -> Iterator[Any]:
     adapter, taking = reference(), side.begin()
     if adapter is None or taking is None:
         return
+    request = None
     try:
         while True:
             feed = side.feed
             if feed is None:
                 return
-            request = feed.request_log.begin(max(0, taking.taken - side.used))
-            batch = feed.as_keras_takes(taking.take() if taking.taken else _first(taking))
-            feed.request_log.finish(request, time.perf_counter())
-            del feed, request  # while it waits it holds no feed: TensorFlow may keep it
-            yield adapter._standardize_batch(batch)
+            request = request or feed.request_log.begin(max(0, taking.taken - side.used))
+            batch = NOT_YET
+            with suppress(NotYet):
+                batch = feed.as_keras_takes(taking.take(patience) if taking.taken else _first(taking, patience))
+                feed.request_log.finish(request, time.perf_counter())
+                request = None
+            del feed  # while it waits it holds no feed: TensorFlow may keep it
+            yield batch if batch is NOT_YET else adapter._standardize_batch(batch)
             del batch
     except EndOfRepetition:
         return
@@ -234,9 +243,9 @@ def _batches(
         raise known.carrier(error) from None
 
 
-def _first(taking: Taking) -> Any:
+def _first(taking: Taking, patience: float | None) -> Any:
     try:
-        return taking.take()
+        return taking.take(patience)
     except EndOfRepetition:
         if taking.left:
             raise

@@ -43,10 +43,14 @@ class Taking:
         self.left = self.superseded = False
         self._lock = threading.Lock()
 
-    def take(self) -> Any:
+    def take(self, patience: float | None = None) -> Any:
         """The next batch; waits for it.
 
+        Args:
+            patience: How long, s; None is for ever.
+
         Raises:
+            NotYet: It was not there for so long.
             EndOfRepetition: There is none, or Keras has another iterator now.
             FeedClosedError: Another fit, or a loop, has begun.
             Exception: What the stream raised.
@@ -55,9 +59,9 @@ class Taking:
             empty = False
             while not self._over:
                 if self._repetition is None:
-                    self._repetition, self._given = self._feed.begin_repetition(chained=self._chained), 0
+                    self._repetition, self._given = self._begin(patience), 0
                 try:
-                    batch = self._repetition.take()
+                    batch = self._repetition.take(patience)
                 except EndOfRepetition:
                     self._over = not self._endless or empty
                     empty, self._repetition = True, None
@@ -73,6 +77,9 @@ class Taking:
                     "each"
                 )
             raise EndOfRepetition
+
+    def _begin(self, patience: float | None) -> Any:
+        return self._feed.begin_repetition(chained=self._chained, patience=patience)
 
     def leave(self, used: int) -> None:
         """Keras has used the first `used` batches, and takes no more: those after them come again. Idempotent."""

@@ -7,6 +7,7 @@ for here, `feed[step]` still gives the right batches.
 import sys
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -15,6 +16,7 @@ from typing import Any
 
 from kerasfeed.adapters.raised import Raised, watch_trainer
 from kerasfeed.loaders.failure import note_causes
+from kerasfeed.patience import NOT_YET, NotYet
 
 
 @dataclass(frozen=True)
@@ -176,25 +178,27 @@ def _batches(
     side: Callable[[], Any],
     raised: Callable[[], Raised | None] | None,
     in_fit: bool,
+    patience: float | None = None,
 ) -> Iterator[Any]:
     adapter, served = reference(), side()
     assert adapter is not None
     assert served is not None
     numbers = served.numbers(in_fit)
-    shuffled = adapter.shuffle
-    number = numbers.start
+    number, batch = numbers.start, NOT_YET
     try:
         for number in numbers:
-            batch = served.take(adapter, number, numbers, shuffled, in_fit)
-            del served  # while it waits it holds no feed: TensorFlow may keep it
-            yield adapter._standardize_batch(batch)
-            del batch
-            served = side()
-            assert served is not None
+            batch, asking = NOT_YET, served.ask(adapter, number, numbers, in_fit)
+            while batch is NOT_YET:
+                with suppress(NotYet):
+                    batch = served.take(adapter, asking, patience)
+                del served  # while it waits it holds no feed: TensorFlow may keep it
+                yield batch if batch is NOT_YET else adapter._standardize_batch(batch)
+                served = side()
+                assert served is not None
     except GeneratorExit:  # abandoned, if not at the very end
-        served = side()
-        if served is not None and number + 1 < numbers.stop:
-            served.windows.leave(adapter, number + 1)
+        served, following = side(), number if batch is NOT_YET else number + 1
+        if served is not None and following < numbers.stop:
+            served.windows.leave(adapter, following)
         raise
     except BaseException as error:
         note_causes(error)

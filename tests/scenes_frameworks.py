@@ -79,6 +79,21 @@ class Mixed(kf.SceneSequence):
         }
 
 
+class Lingering(kf.SceneSequence):
+    """Scenes that take a while each, of arrays and text."""
+
+    def __init__(self, length=40, seconds=0.3):
+        self.length, self.seconds, self.read = length, seconds, []
+
+    def __len__(self):
+        return self.length
+
+    def __getitem__(self, index):
+        self.read.append(index)
+        time.sleep(self.seconds)
+        return {"x": np.full((index % 3 + 1, 2), index, np.float32), "name": f"scene {index}"}
+
+
 class Deadly(Numbered):
     """Scenes of which one kills its worker as long as a file exists."""
 

@@ -13,7 +13,7 @@ PACKAGE = Path(kerasfeed.__file__).parent
 # Rooms by layer, lowest first; a room may import rooms of its own layer or below.
 LAYERS = [
     {"_version", "atomic", "costs", "errors", "evaluation", "failures", "html", "identity", "integers"}
-    | {"machine", "notices", "spec"},
+    | {"machine", "notices", "patience", "spec"},
     {"context", "cut", "field_of", "gather", "parts", "permute", "picks", "scene"}
     | {"order", "order_blocks", "order_bucketed", "order_custom", "order_drawn", "order_named", "order_tables"}
     | {"forward", "views", "mixture", "splitting", "cached", "cache_files", "cache_key", "cache_state"},
@@ -28,7 +28,13 @@ LAYERS = [
 FRAMEWORKS = {"tensorflow", "jax", "torch", "keras", "h5py", "matplotlib"}
 # Where each framework may be imported at all.
 ALLOWED = {
-    "tensorflow": {"adapters/events.py", "adapters/tf_data.py", "adapters/tf_records.py", "adapters/tf_streams.py"},
+    "tensorflow": {
+        "adapters/events.py",
+        "adapters/patient.py",
+        "adapters/tf_data.py",
+        "adapters/tf_records.py",
+        "adapters/tf_streams.py",
+    },
     "jax": {"adapters/jax.py"},
     "torch": {"adapters/torch.py"},
     "keras": {

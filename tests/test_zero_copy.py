@@ -115,8 +115,8 @@ def test_a_batch_is_not_copied_on_its_way_through_the_dataset():
     with kf.Feed(Mixed(), 8, workers=2, worker_type="thread") as feed:
         leases, original = {}, feed.submit
 
-        def noting(epoch, step):
-            future = original(epoch, step)
+        def noting(epoch, step, **options):
+            future = original(epoch, step, **options)
             leases[step] = [_address(leaf) for leaf in optree.tree_leaves(future.result())]
             return future
 

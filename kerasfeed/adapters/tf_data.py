@@ -1,10 +1,10 @@
 """A feed as a `tf.data.Dataset`. The only file that knows TensorFlow.
 
 Invariant: the graph holds integers until the last map: key of the feed and number of a batch go in, a whole batch comes
-out of one `tf.numpy_function`, which aliases the slot's memory. That call only waits; concurrency is the loader's own.
-TensorFlow runs no more such calls at once than its pool has threads (by default the core count, whatever
-num_parallel_calls says), so the dataset brings a pool with room for all waiting calls and for the rest of the user's
-graph.
+out of a `tf.numpy_function`, which aliases the slot's memory. That call only waits, for a moment, and is made again
+until the batch is there; concurrency is the loader's own. TensorFlow runs no more such calls at once than its pool has
+threads (by default the core count, whatever num_parallel_calls says), so the dataset brings a pool with room for all
+waiting calls and for the rest of the user's graph.
 
 The feed lives as long as the dataset, or the graph that the dataset was built in, and no longer. TensorFlow keeps every
 function that a `numpy_function` calls until the process ends, so these functions hold the feed's key and not the feed.
@@ -24,11 +24,13 @@ import optree
 import tensorflow as tf
 
 from kerasfeed.adapters.consumption import Consumption
+from kerasfeed.adapters.patient import Asked, AskedBatches, asked_until_there, blanks, patient_generator
 from kerasfeed.adapters.raised import Raised, watch_trainer
 from kerasfeed.errors import FeedClosedError
 from kerasfeed.forms import RaggedArray
 from kerasfeed.loaders.failure import note_causes
 from kerasfeed.machine import cores
+from kerasfeed.patience import PATIENCE, NotYet, result_of
 from kerasfeed.spec import ArraySpec, lists_as_tuples
 
 if TYPE_CHECKING:
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 
 _feeds: "weakref.WeakValueDictionary[int, Feed]" = weakref.WeakValueDictionary()
 _raised: "weakref.WeakValueDictionary[int, Raised]" = weakref.WeakValueDictionary()
+_asked = AskedBatches()
 _keys = itertools.count()
 
 
@@ -60,10 +63,15 @@ def to_tf_dataset(feed: "Feed", *, device: str | None, epochs: int, deterministi
         first = tf.cond(tf.equal(position, 0), lambda: claim(count), lambda: first)
         return first, (first, position)
 
+    load = functools.partial(_load, blanks(dtypes))
+
     def batch_of(first: Any, position: Any) -> Any:
-        tensors = tf.numpy_function(_load, [np.int64(key), first, position], dtypes)
-        if not isinstance(tensors, list):  # executed eagerly, in tf.data's debug mode
-            tensors = [tensors]
+        def look() -> tuple[Any, list[Any]]:
+            ready, *tensors = tf.numpy_function(load, [np.int64(key), first, position], [tf.bool, *dtypes])
+            ready.set_shape(())
+            return ready, tensors
+
+        tensors = asked_until_there(look)
         for tensor, field in zip(tensors, fields, strict=True):
             tensor.set_shape(field.shape)
         return ragged(lists_as_tuples(optree.tree_unflatten(treespec, tensors)))
@@ -126,7 +134,7 @@ def keras_dataset(adapter: Any) -> Any:
 
     By itself Keras takes the shapes of the first two batches for those of all, unless they differ.
     """
-    dataset = type(adapter).get_tf_dataset(adapter)
+    type(adapter).get_tf_dataset(adapter)  # finds the signature
     seen = getattr(adapter, "_output_signature", None)
     leaves = tf.nest.flatten(seen)
     known = tf.nest.flatten(lists_as_tuples(adapter.py_dataset.element_spec))
@@ -134,8 +142,8 @@ def keras_dataset(adapter: Any) -> Any:
     if any(one is not other for one, other in zip(leaves, loose, strict=False)):
         # Beyond the fields may stand weights that Keras has made of classes.
         adapter._output_signature = tf.nest.pack_sequence_as(seen, [*loose, *leaves[len(loose) :]])
-        dataset = type(adapter).get_tf_dataset(adapter)
-    return untuned(dataset)
+    patient = functools.partial(adapter._get_iterator, patience=PATIENCE)
+    return untuned(patient_generator(patient, adapter._output_signature).prefetch(tf.data.AUTOTUNE))
 
 
 def _loosened(seen: Any, field: Any) -> Any:
@@ -228,18 +236,23 @@ def _claim(key: Any, count: Any) -> Any:
     return np.int64(_feed_of(key).keras_side.claim(int(count)))
 
 
-def _load(key: Any, first: Any, position: Any) -> list[Any]:
-    feed = _feed_of(key)
-    request = feed.request_log.begin(int(position))
+def _load(blank: list[Any], key: Any, first: Any, position: Any) -> list[Any]:
+    feed, place = _feed_of(key), (int(key), int(first), int(position))
+    asked = _asked.take(place) or Asked(feed.request_log.begin(place[2]))
     try:
-        batch = feed.submit(*feed.keras_side.clock.place(int(first) + int(position))).result()
+        if asked.future is None:
+            asked.future = feed.submit(*feed.keras_side.clock.place(place[1] + place[2]), patience=PATIENCE)
+        batch = result_of(asked.future, PATIENCE)
+    except NotYet:
+        _asked.keep(place, asked)
+        return [np.False_, *blank]
     except BaseException as error:  # noqa: BLE001 - TensorFlow takes some (StopIteration) for the end of the data
         note_causes(error)  # Keras raises it `from None`
         # In a graph nobody can ask for it again, and its text says all.
         raise _raised.get(int(key), Raised()).carrier(error) from None
     leaves = [plain(leaf) for leaf in optree.tree_leaves(batch)]
-    feed.request_log.finish(request, time.perf_counter())
-    return leaves
+    feed.request_log.finish(asked.request, time.perf_counter())
+    return [np.True_, *leaves]
 
 
 def plain(leaf: Any) -> Any:

@@ -4,20 +4,24 @@ Invariant: batches go to TensorFlow one by one, in their order, over memory that
 TensorFlow keeps until the process ends hold the feed by its key and not itself; the dataset holds the feed.
 """
 
+import functools
 import itertools
 import sys
 import weakref
 from collections.abc import Iterator
+from contextlib import suppress
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import optree
 import tensorflow as tf
 
+from kerasfeed.adapters.patient import patient_generator
 from kerasfeed.adapters.raised import Raised
 from kerasfeed.adapters.tf_data import keep_alive, make_raising, plain, prefetched, ragged, tf_dtype, untuned
 from kerasfeed.errors import FeedClosedError
 from kerasfeed.loaders.failure import note_causes
+from kerasfeed.patience import NOT_YET, PATIENCE, NotYet
 from kerasfeed.spec import ArraySpec, lists_as_tuples
 from kerasfeed.streams.repetition import EndOfRepetition
 
@@ -35,7 +39,7 @@ def to_tf_dataset(feed: "BatchStream", *, device: str | None) -> Any:
     specs, treespec = _tensor_specs(structure)
     key = next(_keys)
     _feeds[key] = feed
-    tensors = tf.data.Dataset.from_generator(_Batches(key), output_signature=tuple(specs))
+    tensors = patient_generator(_Batches(key), tuple(specs))
     dataset = tensors.map(lambda *leaves: ragged(lists_as_tuples(optree.tree_unflatten(treespec, leaves))))
     dataset = prefetched(untuned(_not_divided(dataset)), device, structure)
     keep_alive(feed, dataset)
@@ -69,17 +73,27 @@ class _Batches:
     def __init__(self, key: int) -> None:
         self._key = key
 
-    def __call__(self) -> Iterator[tuple[Any, ...]]:
+    def __call__(self) -> Iterator[Any]:
         feed = _feeds.get(self._key)
         if feed is None:
             raise FeedClosedError(
                 "the feed of this dataset is gone: keep a reference to it, or to the dataset, while that is iterated"
             )
-        repetition = feed.begin_loop()
+        repetition = None
+        while repetition is None:
+            with suppress(NotYet):
+                repetition = feed.begin_loop(PATIENCE)
+            if repetition is None:
+                yield NOT_YET
         used = False
         try:
             while True:
-                batch = repetition.take()
+                batch: Any = NOT_YET
+                with suppress(NotYet):
+                    batch = repetition.take(PATIENCE)
+                if batch is NOT_YET:
+                    yield NOT_YET
+                    continue
                 if batch is None:
                     continue
                 feed.tell()
@@ -105,7 +119,7 @@ def keras_dataset(adapter: Any) -> Any:
         signature = (signature,)
     if adapter.class_weight is not None and isinstance(signature, tuple) and len(signature) == 2:
         signature = (*signature, tf.TensorSpec([None], sys.modules["keras"].config.floatx()))
-    dataset = tf.data.Dataset.from_generator(adapter._get_iterator, output_signature=signature)
+    dataset = patient_generator(functools.partial(adapter._get_iterator, patience=PATIENCE), signature)
     return untuned(_not_divided(dataset)).prefetch(1)
 
 

@@ -79,8 +79,8 @@ class InlineLoader(Loader):
         """See `Loader.look_ahead`."""
         return 1
 
-    def submit(self, epoch: int, step: int) -> Future[Any]:
-        """Load the batch now; see `Loader.submit`."""
+    def submit(self, epoch: int, step: int, *, patience: float | None = None) -> Future[Any]:
+        """Load the batch now, however long that takes; see `Loader.submit`."""
         indices = self._job.plan.indices(epoch, step)
         pool, filler = self._ready()
         failed_ahead = read_ahead(filler, self.faults, epoch, step, indices, _WORKER)

@@ -83,11 +83,11 @@ class ProcessLoader(Loader):
         """See `Loader.look_ahead`."""
         return max(1, min(self._job.look_ahead, self._ready()[1].limit - 1))
 
-    def submit(self, epoch: int, step: int) -> Future[Any]:
+    def submit(self, epoch: int, step: int, *, patience: float | None = None) -> Future[Any]:
         """See `Loader.submit`."""
         session, _ = self._ready()
         try:
-            return session.submit(epoch, step)
+            return session.submit(epoch, step, patience)
         except WorkerDiedError as error:  # just now: this batch shares the fate of those in flight
             promise: Future[Any] = Future()
             promise.set_exception(error)

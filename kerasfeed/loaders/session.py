@@ -146,13 +146,13 @@ class Session:
             self._send([ProbeWork(index, future) for index, future in zip(indices, futures, strict=True)])
         return [future.exception() or future.result() for future in futures]
 
-    def submit(self, epoch: int, step: int) -> Future[Any]:
+    def submit(self, epoch: int, step: int, patience: float | None = None) -> Future[Any]:
         """Cut a batch into tasks and hand them to the kernel; see `Loader.submit`."""
         assert self.pool is not None
         indices = self.job.plan.indices(epoch, step)
         rows = len(indices)
         try:
-            slot = self.pool.acquire()
+            slot = self.pool.acquire(patience)
         except FeedClosedError:  # the pool closes with the session: say why that ended
             raise self.failure or FeedClosedError("the feed was closed before this batch was loaded") from None
         batch: BatchInProgress | None = None

@@ -17,6 +17,7 @@ import queue
 import sys
 import tempfile
 import threading
+import time
 import weakref
 from collections import deque
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from typing import Any
 
 from kerasfeed.errors import FeedClosedError, SceneTimeoutError
 from kerasfeed.loaders.layout import Layout, SlotView
+from kerasfeed.patience import NotYet
 
 _TRIM_EVERY = 64
 _POP = operator.methodcaller("pop")
@@ -141,13 +143,18 @@ class SlotPool:
         """Most bytes of all slots together."""
         return self.limit * self.layout.nbytes
 
-    def acquire(self) -> Slot:
+    def acquire(self, patience: float | None = None) -> Slot:
         """A slot to fill. Waits only at the ceiling, for a batch in flight; never for the consumer.
 
+        Args:
+            patience: How long to wait, s; None is for ever.
+
         Raises:
+            NotYet: There was none for so long.
             FeedClosedError: The pool was closed while waiting.
             SceneTimeoutError: Nothing but threads that hang could give a slot back.
         """
+        deadline = None if patience is None else time.monotonic() + patience
         while not self._closed:
             taken: list[Slot] = []
             counted = False
@@ -172,6 +179,8 @@ class SlotPool:
                 self._returned.get(timeout=0.05)  # a bound, in case the slot came back just before we starved
             except queue.Empty:
                 pass
+            if deadline is not None and time.monotonic() >= deadline:
+                raise NotYet
         raise FeedClosedError("the feed was closed while a batch waited for memory")
 
     def _refuse_if_stuck(self) -> None:

@@ -51,7 +51,7 @@ class ThreadLoader(Loader):
         assert pool is not None
         return max(1, min(self._job.look_ahead, pool.limit - 1))
 
-    def submit(self, epoch: int, step: int) -> Future[Any]:
+    def submit(self, epoch: int, step: int, *, patience: float | None = None) -> Future[Any]:
         """See `Loader.submit`."""
         indices = self._job.plan.indices(epoch, step)
         session = self._ready()
@@ -60,7 +60,7 @@ class ThreadLoader(Loader):
         failed_ahead = read_ahead(session.filler, self.faults, epoch, step, indices, _ASKING)
         if failed_ahead is not None:
             return failed_ahead
-        slot = session.pool.acquire()
+        slot = session.pool.acquire(patience)
         queued, batch = False, None
         try:
             slot.view.indices[: len(indices)] = indices

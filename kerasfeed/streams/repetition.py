@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from kerasfeed.errors import FeedClosedError
 from kerasfeed.loaders.failure import without_reproduction
 from kerasfeed.loaders.infer import NothingReadError
+from kerasfeed.patience import NotYet, result_of
 
 if TYPE_CHECKING:
     from kerasfeed.streams.core import StreamCore
@@ -123,23 +124,29 @@ class Repetition:
 
     # ---- the consumer
 
-    def take(self) -> Any:
+    def take(self, patience: float | None = None) -> Any:
         """The next batch; waits for it. None where every scene of it was skipped.
 
+        Args:
+            patience: How long to wait, s; None is for ever. Where no thread reads ahead, it is read now all the same.
+
         Raises:
+            NotYet: It was not there for so long.
             EndOfRepetition: There is none.
             Exception: What the source raised, or whatever made a scene of an item.
         """
         with suppress(IndexError):
             return self._returned.popleft()
-        entry = self._next_entry()
+        entry = self._next_entry(patience)
         if entry is None:
             raise EndOfRepetition
         if not isinstance(entry, Future):
             without_reproduction(entry)
             raise entry
         try:
-            batch = entry.result()
+            batch = result_of(entry, patience)
+        except NotYet:
+            raise
         except CancelledError:
             raise _ended(self.number) from None
         except Exception as error:
@@ -149,12 +156,13 @@ class Repetition:
         self._remove(entry)
         return batch
 
-    def _next_entry(self) -> "Future[Any] | BaseException | None":
+    def _next_entry(self, patience: float | None) -> "Future[Any] | BaseException | None":
         """What is next. It stays where it is, so that Ctrl-C in whoever waits for it loses nothing."""
         if not self._core.ahead and not self._entries and not self._stopped:
             self._entries.append(self._read())
         with self._condition:
-            self._condition.wait_for(lambda: self._entries or self._stopped)
+            if not self._condition.wait_for(lambda: self._entries or self._stopped, patience):
+                raise NotYet
             if self._stopped or not self._entries:
                 raise _ended(self.number)
             entry = self._entries[0]
@@ -183,12 +191,17 @@ class Repetition:
         if isinstance(entry, BaseException):
             raise entry
 
-    def is_used_up(self) -> bool:
-        """Whether of a repetition that had something only the end is left; waits until that is known."""
+    def is_used_up(self, patience: float | None) -> bool:
+        """Whether of a repetition that had something only the end is left; waits until that is known.
+
+        Raises:
+            NotYet: It was not known for `patience` s.
+        """
         if not self._core.ahead and not self._entries and not self._returned and not self._stopped:
             self._entries.append(self._read())
         with self._condition:
-            self._condition.wait_for(lambda: self._entries or self._returned or self._stopped)
+            if not self._condition.wait_for(lambda: self._entries or self._returned or self._stopped, patience):
+                raise NotYet
             return not self._returned and self._step > 0 and bool(self._entries) and self._entries[0] is None
 
     def put_back(self, batches: list[Any]) -> None:

@@ -1,0 +1,36 @@
+"""Waiting for a while only, for callers that must not wait for long.
+
+Invariant: whoever is told `NotYet` may ask again, and loses nothing by it.
+
+TensorFlow is such a caller. Whoever lets go of an iterator waits until no call into Python of its dataset runs any
+more, and that may be any thread: the collector finds the iterator of a loop that an exception has ended wherever it
+happens to run. Were it one of the threads that load the batches for which such a call waits, all would wait for ever.
+So these calls return soon, with or without a batch, and TensorFlow, which looks in between whether the iterator is
+still wanted, asks again.
+"""
+
+from concurrent.futures import Future
+from typing import Any
+
+PATIENCE = 0.2  # s; asking again costs TensorFlow 0.1 ms
+NOT_YET = object()  # what generators yield in place of a batch that is not there yet
+
+
+class NotYet(Exception):
+    """Internal: what was asked for is not there yet."""
+
+
+def result_of(future: "Future[Any]", patience: float | None) -> Any:
+    """The result of `future`; waits `patience` s for it, for ever where that is None.
+
+    Raises:
+        NotYet: It is not there yet.
+        Exception: What the future raises.
+    """
+    if patience is not None:
+        try:
+            return future.result(patience)
+        except TimeoutError:
+            if not future.done():
+                raise NotYet from None
+    return future.result()

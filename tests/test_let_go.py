@@ -1,0 +1,201 @@
+"""Iterators of TensorFlow that are let go of in the middle, by whichever thread: never a hang, and nothing goes on."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+from scenes_frameworks import Lingering, run_script
+
+import kerasfeed as kf
+from kerasfeed import patience
+from kerasfeed.adapters import tf_data, tf_streams
+
+pytestmark = pytest.mark.usefixtures("quick_collector")
+
+
+def seconds_to_drop(iterators):
+    begin = time.monotonic()
+    iterators.clear()
+    return time.monotonic() - begin
+
+
+@pytest.mark.parametrize("change", [lambda dataset: dataset, lambda dataset: dataset.map(lambda batch: batch["x"])])
+def test_whoever_leaves_a_loop_waits_for_none_of_the_batches_ahead_and_they_are_given_up(change):
+    sequence = Lingering(120)
+    with kf.Feed(sequence, 2, workers=1, worker_type="thread", collate="pad", max_queue_size=40) as feed:
+        iterators = [iter(change(feed.to_tf_dataset()))]
+        next(iterators[0])
+        assert seconds_to_drop(iterators) < 2.0  # 80 scenes, which take 24 s, are asked for
+        time.sleep(2.0)
+        begun = len(sequence.read)
+        time.sleep(1.0)
+        assert len(sequence.read) == begun < 50
+
+
+def test_whoever_leaves_a_loop_over_a_queue_that_nobody_fills_does_not_wait_and_the_next_loop_goes_on():
+    feed = kf.QueueFeed(spec=kf.ArraySpec((), np.int64), batch_size=2, maxsize=8)
+    with feed:
+        for number in range(4):
+            feed.put(number)
+        dataset = feed.to_tf_dataset()
+        iterators = [iter(dataset)]
+        assert next(iterators[0]).numpy().tolist() == [0, 1]
+        time.sleep(0.5)
+        assert seconds_to_drop(iterators) < 2.0
+        iterators = [iter(dataset)]
+        threading.Timer(0.7, lambda: (feed.put(4), feed.put(5), feed.close())).start()
+        found = [batch.numpy().tolist() for batch in iterators[0]]
+        assert found[-1] == [4, 5]
+
+
+@pytest.fixture
+def no_patience(monkeypatch):
+    """TensorFlow is told of nearly every batch that it is not there yet."""
+    for module in (patience, tf_data, tf_streams):
+        monkeypatch.setattr(module, "PATIENCE", 0.0005)
+
+
+@pytest.mark.parametrize("kind", [(1, "thread"), (2, "thread"), (2, "process")], ids=str)
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_a_batch_that_is_asked_for_many_times_comes_once(no_patience, kind, deterministic):
+    workers, worker_type = kind
+    sequence = Lingering(24, 0.02)
+    with kf.Feed(sequence, 3, shuffle=True, workers=workers, worker_type=worker_type, collate="ragged") as feed:
+        names = [name for batch in feed.to_tf_dataset(deterministic=deterministic) for name in batch["name"].numpy()]
+        expected = [f"scene {i}".encode() for step in range(8) for i in feed.plan.indices(0, step)]
+        assert (names if deterministic else sorted(names)) == (expected if deterministic else sorted(expected))
+        assert not tf_data._asked._asked
+
+
+def test_a_batch_of_a_stream_that_is_asked_for_many_times_comes_once(no_patience):
+    def slow(n, count):
+        for number in range(12):
+            time.sleep(0.01)
+            yield {"x": np.full(number % 3 + 1, number, np.float32), "name": f"scene {number}"}
+
+    with kf.StreamFeed(slow, 3, workers=1, worker_type="thread", collate="ragged") as feed:
+        for _ in range(2):
+            names = [name for batch in feed.to_tf_dataset() for name in batch["name"].numpy()]
+            assert names == [f"scene {number}".encode() for number in range(12)]
+
+
+def test_as_little_memory_as_two_batches_is_waited_for_again_and_again(no_patience):
+    sequence = [np.full(1 << 16, number, np.float32) for number in range(24)]
+    told = pytest.warns(kf.FeedWarning, match="the consumer keeps so many batches")
+    feed = kf.Feed(sequence, 2, workers=2, worker_type="process", max_memory=2 * (2 << 18) + 8192)
+    with told, feed:
+        found = [batch.numpy()[:, 0].tolist() for batch in feed.to_tf_dataset()]
+    assert found == [[number, number + 1.0] for number in range(0, 24, 2)]
+
+
+def test_an_error_of_a_batch_that_is_asked_for_many_times_arrives_as_itself(no_patience):
+    def failing(n, count):
+        yield np.zeros(3)
+        time.sleep(0.1)
+        raise ZeroDivisionError("in the generator")
+
+    class Failing(Lingering):
+        def __getitem__(self, index):
+            if index == 7:
+                time.sleep(0.1)
+                raise TimeoutError("the scanner sleeps")
+            return super().__getitem__(index)["x"][:1, 0]
+
+    with kf.Feed(Failing(12, 0.01), 2, workers=2, worker_type="thread") as feed:
+        with pytest.raises(TimeoutError, match="the scanner sleeps") as caught:
+            list(feed.to_tf_dataset())
+        assert "scene 7" in caught.value.__notes__[0]
+    with kf.StreamFeed(failing, 1, workers=1, worker_type="thread") as feed, pytest.raises(ZeroDivisionError):
+        list(feed.to_tf_dataset())
+
+
+COLLECTED = """
+    import gc, threading, time, weakref
+    import numpy as np, tensorflow as tf
+    import keras
+    import kerasfeed as kf
+
+    hooks = []
+
+    class Scenes(kf.SceneSequence):
+        def __len__(self): return 40
+        def __getitem__(self, index):
+            time.sleep(0.02)
+            for hook in hooks:  # in this process alone
+                hook()
+            return np.full(3, index, np.float32), np.float32(index)
+
+    class Cycle:
+        pass
+
+    class Stopped(Exception):
+        pass
+
+    def stop(batch, logs=None):
+        raise Stopped
+
+    def an_iterator(feed):
+        iterator = iter(feed.to_tf_dataset())
+        next(iterator)
+        return iterator
+
+    def a_derived_iterator(feed):
+        iterator = iter(feed.to_tf_dataset().map(lambda x, y: x).prefetch(1))
+        next(iterator)
+        return iterator
+
+    def a_stopped_fit(feed):
+        model = keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        try:
+            model.fit(feed, verbose=0, callbacks=[keras.callbacks.LambdaCallback(on_train_batch_end=stop)])
+        except Stopped as error:
+            return error
+
+    def collected_where_batches_are_made(kind, begin):
+        gc.collect()
+        gc.disable()
+        with kf.Feed(Scenes(), 2, workers=1, worker_type=kind) as feed:
+            gone, collectors, submit = [], [], feed.submit
+
+            def collect(future=None):
+                if gone and not collectors:
+                    collectors.append(threading.current_thread().name)
+                    gc.collect()
+                    collectors.append(gone[0]() is None)
+
+            def noting(epoch, step, **options):
+                future = submit(epoch, step, **options)
+                future.add_done_callback(collect)  # by the supervisor of the processes
+                return future
+
+            if kind == "process":
+                feed.submit = noting
+            cycle = Cycle()
+            cycle.itself, cycle.held = cycle, begin(feed)
+            gone.append(weakref.ref(cycle))
+            del cycle
+            if kind == "thread":
+                hooks.append(collect)
+            deadline = time.monotonic() + 15
+            while len(collectors) < 2:
+                assert time.monotonic() < deadline, collectors
+                time.sleep(0.01)
+            hooks.clear()
+            vars(feed).pop("submit", None)
+            print(kind, begin.__name__, collectors)
+            assert collectors[0].startswith("kerasfeed") and collectors[1]
+            found = [float(y) for _, labels in feed.epoch(0) for y in labels]
+            assert found == list(range(40)), found
+        gc.enable()
+
+    for kind in ("thread", "process"):
+        for begin in (an_iterator, a_derived_iterator, a_stopped_fit):
+            collected_where_batches_are_made(kind, begin)
+    print("whole")
+"""
+
+
+def test_the_thread_that_a_batch_waits_for_may_collect_the_iterator_that_waits_for_the_batch(tmp_path):
+    assert run_script(tmp_path, COLLECTED, timeout=100).endswith("whole\n")
