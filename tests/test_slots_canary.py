@@ -58,8 +58,8 @@ def soiled(monkeypatch):
             out.discard(slot)
         returned(self, slot)
 
-    def acquire(self):
-        slot = acquired(self)
+    def acquire(self, *patience):
+        slot = acquired(self, *patience)
         with guard:
             counts["twice"] += slot in out
             out.add(slot)
