@@ -134,10 +134,9 @@ class BatchStream(keras.utils.PyDataset):  # type: ignore[misc]
             number, self._next = self._next, self._next + 1
         return core.begin(number)
 
-    def begin_loop(self, patience: float | None = None) -> Repetition:
-        """The repetition of a loop; a fit that was stopped gives back before what Keras still holds."""
+    def end_fit(self) -> None:
+        """A loop begins: a fit that was stopped gives back before what Keras still holds."""
         self._side.end_fit()
-        return self.begin_repetition(patience=patience)
 
     def keep_repetition(self, repetition: Repetition, *, chained: bool, untouched: bool) -> None:
         """Whoever has begun a repetition leaves it: `untouched`, or in the middle, to go on with later if `chained`."""
@@ -150,7 +149,8 @@ class BatchStream(keras.utils.PyDataset):  # type: ignore[misc]
 
     def __iter__(self) -> Iterator[Any]:
         """The batches of one repetition, loaded ahead; every loop begins the next one."""
-        repetition = self.begin_loop()
+        self.end_fit()
+        repetition = self.begin_repetition()
         end, ended = EndOfRepetition, False  # a loop that was left may be collected as the interpreter ends
         try:
             while True:

@@ -232,7 +232,7 @@ class Feed(keras.utils.PyDataset):  # type: ignore[misc]
         self._tell()
 
     def submit(self, epoch: int, step: int, *, patience: float | None = None) -> "Future[Any]":
-        """Promise the batch (epoch, step) without waiting; see `kerasfeed.loaders.Loader.submit`."""
+        """Promise the batch (epoch, step); waits at most for memory, see `kerasfeed.loaders.Loader.submit`."""
         self._hooks.enter(epoch)
         self._tell()
         return self._loader.submit(epoch, step, patience=patience)

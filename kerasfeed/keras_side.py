@@ -10,6 +10,7 @@ import sys
 import time
 import weakref
 from collections.abc import Callable
+from concurrent.futures import CancelledError
 from functools import partial
 from types import FrameType
 from typing import Any, NamedTuple
@@ -36,11 +37,13 @@ class Asking(NamedTuple):
     Attributes:
         numbers: The batch, and those to look ahead for.
         shuffled: Whether the adapter shuffles batches.
+        closings: How often the windows had been closed.
         request: What the request log needs when it is there.
     """
 
     numbers: range
     shuffled: bool
+    closings: int
     request: tuple[Any, int]
 
 
@@ -103,11 +106,14 @@ class KerasSide:
     def ask(self, adapter: Any, number: int, numbers: range, in_fit: bool) -> "Asking":
         """Ask for batch `number`, one of `numbers`, for a Keras adapter."""
         stop = max(numbers.stop, self._stop) if in_fit else numbers.stop
-        return Asking(range(number, stop), adapter.shuffle, self._log.begin(number - numbers.start))
+        request = self._log.begin(number - numbers.start)
+        return Asking(range(number, stop), adapter.shuffle, self.windows.closings, request)
 
     def take(self, adapter: Any, asking: "Asking", patience: float | None) -> Any:
         """The batch that was asked for; waits for it, see `Window.take`."""
         numbers, shuffled = asking.numbers, asking.shuffled
+        if asking.closings != self.windows.closings:  # another fit has begun: this one gets what a wait would end with
+            raise CancelledError
         batch = self.windows.take(
             adapter, numbers.start, lambda: window_of(self._feed, self.clock, numbers, shuffled), patience
         )

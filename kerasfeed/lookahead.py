@@ -92,9 +92,13 @@ class KerasWindows:
     """The windows of Keras's adapters: one each, which is used by one generator at a time.
 
     The next epoch's generator finds what was loaded ahead of the end of the one before.
+
+    Attributes:
+        closings: How often they were closed.
     """
 
     def __init__(self) -> None:
+        self.closings = 0
         self._windows: weakref.WeakKeyDictionary[Any, Window] = weakref.WeakKeyDictionary()
 
     def take(self, adapter: Any, number: int, make: Callable[[], Window], patience: float | None) -> Any:
@@ -114,6 +118,7 @@ class KerasWindows:
 
     def close(self) -> None:
         """Give up what is in flight: TensorFlow keeps adapters for ever, and so what an interrupted `fit` left."""
+        self.closings += 1
         for window in list(self._windows.values()):
             window.close()
         self._windows.clear()

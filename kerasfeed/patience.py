@@ -3,10 +3,8 @@
 Invariant: whoever is told `NotYet` may ask again, and loses nothing by it.
 
 TensorFlow is such a caller. Whoever lets go of an iterator waits until no call into Python of its dataset runs any
-more, and that may be any thread: the collector finds the iterator of a loop that an exception has ended wherever it
-happens to run. Were it one of the threads that load the batches for which such a call waits, all would wait for ever.
-So these calls return soon, with or without a batch, and TensorFlow, which looks in between whether the iterator is
-still wanted, asks again.
+more. So these calls return soon, with or without a batch, and TensorFlow, which looks in between whether the iterator
+is still wanted, asks again.
 """
 
 from concurrent.futures import Future

@@ -61,7 +61,8 @@ def pytest_collection_modifyitems(items):
 
 
 def _our_threads() -> set[str]:
-    return {thread.name for thread in threading.enumerate() if thread.name.startswith("kerasfeed")}
+    names = {thread.name for thread in threading.enumerate() if thread.name.startswith("kerasfeed")}
+    return names - {"kerasfeed-janitor"}  # one a process, as long as that lives
 
 
 def _descendants() -> list[psutil.Process]:

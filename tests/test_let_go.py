@@ -3,6 +3,7 @@
 import threading
 import time
 
+import ml_dtypes
 import numpy as np
 import pytest
 from scenes_frameworks import Lingering, run_script
@@ -89,6 +90,22 @@ def test_as_little_memory_as_two_batches_is_waited_for_again_and_again(no_patien
     assert found == [[number, number + 1.0] for number in range(0, 24, 2)]
 
 
+@pytest.mark.parametrize("dtype", ["int4", "uint4", "float8_e4m3fn", "bfloat16"])
+def test_dtypes_that_loops_of_a_graph_cannot_carry_arrive(no_patience, dtype):
+    numbers = np.arange(6).astype(getattr(ml_dtypes, dtype))
+
+    class Rare(Lingering):
+        def __getitem__(self, index):
+            time.sleep(0.02)
+            return numbers[index : index + 1]
+
+    with kf.Feed(Rare(6), 2, workers=1, worker_type="thread") as feed:
+        batches = list(feed.to_tf_dataset())
+    assert [batch.dtype.name for batch in batches] == [dtype] * 3
+    assert [batch.numpy().astype(float)[:, 0].tolist() for batch in batches] == [[0, 1], [2, 3], [4, 5]]
+    assert not tf_data._asked._asked
+
+
 def test_an_error_of_a_batch_that_is_asked_for_many_times_arrives_as_itself(no_patience):
     def failing(n, count):
         yield np.zeros(3)
@@ -118,13 +135,19 @@ COLLECTED = """
 
     hooks = []
 
+    def scene(index):
+        time.sleep(0.02)
+        for hook in hooks:  # in this process alone
+            hook()
+        return np.full(3, index, np.float32), np.float32(index)
+
     class Scenes(kf.SceneSequence):
         def __len__(self): return 40
-        def __getitem__(self, index):
-            time.sleep(0.02)
-            for hook in hooks:  # in this process alone
-                hook()
-            return np.full(3, index, np.float32), np.float32(index)
+        def __getitem__(self, index): return scene(index)
+
+    def scenes(n, count):
+        for index in range(40):
+            yield scene(index)
 
     class Cycle:
         pass
@@ -153,11 +176,11 @@ COLLECTED = """
         except Stopped as error:
             return error
 
-    def collected_where_batches_are_made(kind, begin):
+    def collected_where_batches_are_made(make, options, begin):
         gc.collect()
         gc.disable()
-        with kf.Feed(Scenes(), 2, workers=1, worker_type=kind) as feed:
-            gone, collectors, submit = [], [], feed.submit
+        with make(batch_size=2, **options) as feed:
+            gone, collectors, submit = [], [], getattr(feed, "submit", None)
 
             def collect(future=None):
                 if gone and not collectors:
@@ -170,32 +193,47 @@ COLLECTED = """
                 future.add_done_callback(collect)  # by the supervisor of the processes
                 return future
 
-            if kind == "process":
+            if options.get("worker_type") == "process":
                 feed.submit = noting
+            else:
+                hooks.append(collect)
             cycle = Cycle()
             cycle.itself, cycle.held = cycle, begin(feed)
             gone.append(weakref.ref(cycle))
             del cycle
-            if kind == "thread":
-                hooks.append(collect)
             deadline = time.monotonic() + 15
             while len(collectors) < 2:
                 assert time.monotonic() < deadline, collectors
                 time.sleep(0.01)
             hooks.clear()
             vars(feed).pop("submit", None)
-            print(kind, begin.__name__, collectors)
-            assert collectors[0].startswith("kerasfeed") and collectors[1]
-            found = [float(y) for _, labels in feed.epoch(0) for y in labels]
+            print(make.__name__, options, begin.__name__, collectors)
+            assert collectors[0] != "MainThread" and collectors[1]
+            found = [float(y) for _, labels in feed for y in labels]
             assert found == list(range(40)), found
         gc.enable()
 
-    for kind in ("thread", "process"):
-        for begin in (an_iterator, a_derived_iterator, a_stopped_fit):
-            collected_where_batches_are_made(kind, begin)
+    def indexed(**options):
+        return kf.Feed(Scenes(), **options)
+
+    def stream(**options):
+        return kf.StreamFeed(scenes, **options)
+
+    def mapped(**options):
+        return kf.StreamFeed(lambda n, count: range(40), **options).map(scene)
+
+    thread = {"workers": 1, "worker_type": "thread"}
+    for begin in (an_iterator, a_derived_iterator, a_stopped_fit):
+        collected_where_batches_are_made(indexed, thread, begin)
+        collected_where_batches_are_made(indexed, {"workers": 1, "worker_type": "process"}, begin)
+        collected_where_batches_are_made(indexed, {"workers": 0}, begin)  # in the very call of TensorFlow
+    for begin in (a_derived_iterator, a_stopped_fit):
+        collected_where_batches_are_made(stream, thread, begin)
+        collected_where_batches_are_made(stream, {"workers": 0}, begin)
+        collected_where_batches_are_made(mapped, thread, begin)
     print("whole")
 """
 
 
 def test_the_thread_that_a_batch_waits_for_may_collect_the_iterator_that_waits_for_the_batch(tmp_path):
-    assert run_script(tmp_path, COLLECTED, timeout=100).endswith("whole\n")
+    assert run_script(tmp_path, COLLECTED, timeout=110).endswith("whole\n")

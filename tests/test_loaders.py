@@ -184,6 +184,23 @@ def test_workers_read_many_scenes_at_once_whatever_the_batch_size(make, kind):
     assert time.perf_counter() - started < 16 * 0.05 / 2  # alone it takes 0.8 s, with 8 workers 0.1 s
 
 
+@pytest.mark.parametrize("workers", [1, 3])
+def test_threads_read_the_scenes_of_a_batch_before_those_of_batches_asked_for_after_it(make, workers):
+    class Noted(scenes.Slow):
+        def __getitem__(self, index):
+            read.append(index)
+            return super().__getitem__(index)
+
+    read = []
+    loader = make("thread", Noted(80, 0.005), 8, workers=workers)
+    _ = loader.spec
+    read.clear()
+    for future in [loader.submit(0, step) for step in range(10)]:
+        future.result(timeout=30)
+    indices = [index for step in range(10) for index in loader._job.plan.indices(0, step).tolist()]
+    assert max(abs(indices.index(index) - at) for at, index in enumerate(read)) <= (0 if workers == 1 else 16)
+
+
 @pytest.mark.parametrize("kind", PARALLEL)
 def test_a_cancelled_batch_skips_its_scenes(make, kind):
     loader = make(kind, scenes.Slow(400, 0.02), 100, workers=2)

@@ -1,4 +1,4 @@
-"""A feed as a `tf.data.Dataset`. The only file that knows TensorFlow.
+"""A feed as a `tf.data.Dataset`.
 
 Invariant: the graph holds integers until the last map: key of the feed and number of a batch go in, a whole batch comes
 out of a `tf.numpy_function`, which aliases the slot's memory. That call only waits, for a moment, and is made again
@@ -23,6 +23,7 @@ import numpy as np
 import optree
 import tensorflow as tf
 
+from kerasfeed.adapters import janitor
 from kerasfeed.adapters.consumption import Consumption
 from kerasfeed.adapters.patient import Asked, AskedBatches, asked_until_there, blanks, patient_generator
 from kerasfeed.adapters.raised import Raised, watch_trainer
@@ -49,6 +50,7 @@ def to_tf_dataset(feed: "Feed", *, device: str | None, epochs: int, deterministi
     paths = optree.tree_paths(structure, is_leaf=is_spec)
     fields, treespec = optree.tree_flatten(structure, is_leaf=is_spec)
     dtypes = [tf_dtype(field, path) for field, path in zip(fields, paths, strict=True)]
+    janitor.start()
     key = next(_keys)
     _feeds[key] = feed
     steps = len(feed)
@@ -66,12 +68,7 @@ def to_tf_dataset(feed: "Feed", *, device: str | None, epochs: int, deterministi
     load = functools.partial(_load, blanks(dtypes))
 
     def batch_of(first: Any, position: Any) -> Any:
-        def look() -> tuple[Any, list[Any]]:
-            ready, *tensors = tf.numpy_function(load, [np.int64(key), first, position], [tf.bool, *dtypes])
-            ready.set_shape(())
-            return ready, tensors
-
-        tensors = asked_until_there(look)
+        tensors = asked_until_there(load, [np.int64(key), first, position], dtypes)
         for tensor, field in zip(tensors, fields, strict=True):
             tensor.set_shape(field.shape)
         return ragged(lists_as_tuples(optree.tree_unflatten(treespec, tensors)))
@@ -236,20 +233,23 @@ def _claim(key: Any, count: Any) -> Any:
     return np.int64(_feed_of(key).keras_side.claim(int(count)))
 
 
-def _load(blank: list[Any], key: Any, first: Any, position: Any) -> list[Any]:
+def _load(blank: list[Any], key: Any, first: Any, position: Any, *, keep: bool, patience: float | None) -> list[Any]:
     feed, place = _feed_of(key), (int(key), int(first), int(position))
     asked = _asked.take(place) or Asked(feed.request_log.begin(place[2]))
     try:
         if asked.future is None:
-            asked.future = feed.submit(*feed.keras_side.clock.place(place[1] + place[2]), patience=PATIENCE)
-        batch = result_of(asked.future, PATIENCE)
+            asked.future = feed.submit(*feed.keras_side.clock.place(place[1] + place[2]), patience=patience)
+        batch = result_of(asked.future, patience)
     except NotYet:
         _asked.keep(place, asked)
-        return [np.False_, *blank]
+        return [np.False_] if keep else [np.False_, *blank]
     except BaseException as error:  # noqa: BLE001 - TensorFlow takes some (StopIteration) for the end of the data
         note_causes(error)  # Keras raises it `from None`
         # In a graph nobody can ask for it again, and its text says all.
         raise _raised.get(int(key), Raised()).carrier(error) from None
+    if keep:
+        _asked.keep(place, asked)
+        return [np.True_]
     leaves = [plain(leaf) for leaf in optree.tree_leaves(batch)]
     feed.request_log.finish(asked.request, time.perf_counter())
     return [np.True_, *leaves]

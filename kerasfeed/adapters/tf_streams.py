@@ -79,10 +79,11 @@ class _Batches:
             raise FeedClosedError(
                 "the feed of this dataset is gone: keep a reference to it, or to the dataset, while that is iterated"
             )
+        feed.end_fit()
         repetition = None
         while repetition is None:
             with suppress(NotYet):
-                repetition = feed.begin_loop(PATIENCE)
+                repetition = feed.begin_repetition(patience=PATIENCE)
             if repetition is None:
                 yield NOT_YET
         used = False

@@ -9,6 +9,7 @@ import os
 import queue
 import threading
 import time
+from collections import deque
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field
 from typing import Any
@@ -82,7 +83,8 @@ class ThreadSession:
         self.lock = threading.RLock()
         self.idle = threading.Condition(self.lock)
         # A list is a batch of tasks, queued at once so that Ctrl-C cannot queue a part of it.
-        self.tasks: queue.SimpleQueue[list[LoadTask] | LoadTask | _ProbeTask | None] = queue.SimpleQueue()
+        self.tasks: queue.SimpleQueue[list[LoadTask] | _ProbeTask | None] = queue.SimpleQueue()
+        self._opened: deque[LoadTask] = deque()  # tasks of lists that were taken from the queue
         self.pace = Pace(whole=job.maker is not None)
         self.pool: SlotPool | None = None
         self.filler: Filler | None = None
@@ -118,11 +120,7 @@ class ThreadSession:
             trouble = WorkerStartError(f"on_worker_begin failed in {name}: {type(error).__name__}: {error}")
             trouble.__cause__ = error
         post.busy = False
-        while not post.given_up and (task := self.tasks.get()) is not None:
-            if isinstance(task, list):
-                task, *others = task
-                for other in others:
-                    self.tasks.put(other)
+        while not post.given_up and (task := self._next_task()) is not None:
             if isinstance(task, _ProbeTask):
                 post.probe, post.note[1], post.busy = task, task.index, True
                 self._probe(task, name, trouble)
@@ -134,6 +132,16 @@ class ThreadSession:
         end = optional_method(sequence, "on_worker_end")
         if end is not None and trouble is None:
             end()
+
+    def _next_task(self) -> LoadTask | _ProbeTask | None:
+        """What is to be done next, in the order in which it was asked for; waits. None: this thread is to end."""
+        found = self.tasks.get()
+        if found is None or isinstance(found, _ProbeTask):
+            return found
+        self._opened.extend(found)
+        for _ in found[1:]:  # each list, empty or not, lets one thread take one task
+            self.tasks.put([])
+        return self._opened.popleft()
 
     def _probe(self, task: _ProbeTask, name: str, trouble: BaseException | None) -> None:
         started = time.perf_counter()
@@ -175,7 +183,7 @@ class ThreadSession:
             with self.lock:
                 complete = batch.fail(start, stop, start, error)
         for first, last in again:
-            self.tasks.put(LoadTask(batch, first, last))
+            self.tasks.put([LoadTask(batch, first, last)])
         if complete:
             self.settle(batch)
 
