@@ -20,10 +20,13 @@ _dropped: queue.SimpleQueue[list[Any]] = queue.SimpleQueue()
 
 
 def start() -> None:
-    """Look after all iterators from now on; idempotent."""
+    """Look after all eager iterators from now on; idempotent. A session of TensorFlow 1 keeps those of its graph."""
     if _collecting in gc.callbacks:
         return
-    _classes.add(type(iter(tf.data.Dataset.range(0))))
+    with tf.init_scope():
+        if not tf.executing_eagerly():
+            return
+        _classes.add(type(iter(tf.data.Dataset.range(0))))
     gc.callbacks.append(_collecting)
     threading.Thread(target=_drop, name="kerasfeed-janitor", daemon=True).start()
 
