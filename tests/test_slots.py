@@ -67,7 +67,7 @@ def test_a_memoryview_and_a_pickle_buffer_keep_the_lease_too(pool):
 def test_ctrl_c_at_any_moment_leaves_no_slot_that_is_counted_twice_or_not_at_all():
     layout = _layout((np.zeros((5, 3), np.float32), 1))
     previous = signal.signal(signal.SIGALRM, signal.default_int_handler)
-    gc.disable()  # JAX, where a test has imported it, has Python code run then, and an interrupt in it is lost
+    gc.disable()  # JAX, where a test has imported it, has Python code run then: one source of lost interrupts less
     interrupted = 0
     try:
         for turn in range(300):
@@ -75,7 +75,7 @@ def test_ctrl_c_at_any_moment_leaves_no_slot_that_is_counted_twice_or_not_at_all
             taken = []
             try:
                 signal.setitimer(signal.ITIMER_REAL, 2e-5 + turn * 2e-6)
-                while True:
+                for _ in range(1_000_000):  # 1 s; the interrupt comes after 0.7 ms at most, if it is not lost
                     taken.append(pool.acquire())
                     if len(taken) == 60:
                         pool.release(taken.pop())
@@ -89,7 +89,7 @@ def test_ctrl_c_at_any_moment_leaves_no_slot_that_is_counted_twice_or_not_at_all
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, previous)
         gc.enable()
-    assert interrupted == 300
+    assert interrupted >= 290  # an interrupt in a weak reference's callback, say, is lost to Python itself
 
 
 def test_slots_in_turn_reuse_the_same_memory(pool):
