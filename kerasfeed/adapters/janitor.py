@@ -1,6 +1,7 @@
 """Iterators of TensorFlow that the garbage collector finds are let go of by a thread that nobody waits for.
 
-Invariant: no thread but the main one, and this one, ends an iterator because the collector happens to run in it.
+Invariant: no other thread ends an iterator because the collector happens to run in it. Whoever collects in the main
+thread finds the iterators ended, as a rule: it waits for that, for a while.
 
 Whoever ends an iterator waits until none of its calls into Python runs any more, and until its generators are closed.
 The collector runs in whichever thread makes objects: in one that loads the batch which such a call waits for, in one
@@ -16,7 +17,8 @@ import tensorflow as tf
 
 _classes: set[type] = set()  # of iterators
 _found: dict[int, list[Any]] = {}  # by thread: the iterators of the generations that are being collected
-_dropped: queue.SimpleQueue[list[Any]] = queue.SimpleQueue()
+_dropped: queue.SimpleQueue[tuple[list[Any], threading.Event]] = queue.SimpleQueue()
+_WAIT = 0.5  # s, of the main thread
 
 
 def start() -> None:
@@ -33,11 +35,7 @@ def start() -> None:
 
 def _collecting(phase: str, info: dict[str, int]) -> None:
     ident = threading.get_ident()
-    if phase == "stop":
-        found = _found.pop(ident, None)
-        if found:
-            _dropped.put(found)  # by what this list alone still refers to, the thread that takes it is held up
-    elif ident != threading.main_thread().ident:
+    if phase == "start":
         classes: set[type] = _classes.union(*(known.__subclasses__() for known in _classes))
         _found[ident] = [
             each
@@ -45,8 +43,15 @@ def _collecting(phase: str, info: dict[str, int]) -> None:
             for each in gc.get_objects(generation)
             if type(each) in classes
         ]
+    elif _found.get(ident):
+        ended = threading.Event()
+        _dropped.put((_found.pop(ident), ended))
+        if ident == threading.main_thread().ident:
+            ended.wait(_WAIT)
 
 
 def _drop() -> None:
     while True:
-        _dropped.get()
+        found, ended = _dropped.get()
+        del found
+        ended.set()
