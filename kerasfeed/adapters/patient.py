@@ -102,7 +102,7 @@ class AskedBatches:
         self._watch()
 
     def _watch(self) -> None:
-        if self._thread is None:  # two that come at once may both start one, which does no harm
+        if self._thread is None or not self._thread.is_alive():  # two at once may both start one, which does no harm
             thread = threading.Thread(target=self._forget_what_is_old, name="kerasfeed-asked", daemon=True)
             thread.start()
             self._thread = thread
