@@ -13,6 +13,7 @@ from scenes_records import FailsAt, Small, assert_same, listing
 import kerasfeed as kf
 from kerasfeed.records import tfrecord_shards
 
+_OPENING = threading.Lock()
 PATTERN = "train-{shard:05d}-of-{count:05d}.tfrecord"
 
 
@@ -32,7 +33,8 @@ class Logged(Small):
         self._note("begin", os.getpid(), worker.worker_type)
 
     def __getitem__(self, index):
-        self.file = self.file or Path(self.log).open()  # noqa: SIM115 - as people do, and it does not pickle
+        with _OPENING:
+            self.file = self.file or Path(self.log).open()  # noqa: SIM115 - as people do, and it does not pickle
         self._note("read", os.getpid(), index)
         return super().__getitem__(index)
 
