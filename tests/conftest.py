@@ -61,8 +61,7 @@ def pytest_collection_modifyitems(items):
 
 
 def _our_threads() -> set[str]:
-    names = {thread.name for thread in threading.enumerate() if thread.name.startswith("kerasfeed")}
-    return names - {"kerasfeed-janitor"}  # one a process, as long as that lives
+    return {thread.name for thread in threading.enumerate() if thread.name.startswith("kerasfeed")}
 
 
 def _descendants() -> list[psutil.Process]:

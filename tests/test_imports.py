@@ -30,7 +30,6 @@ FRAMEWORKS = {"tensorflow", "jax", "torch", "keras", "h5py", "matplotlib"}
 ALLOWED = {
     "tensorflow": {
         "adapters/events.py",
-        "adapters/janitor.py",
         "adapters/patient.py",
         "adapters/tf_data.py",
         "adapters/tf_records.py",

@@ -219,51 +219,15 @@ COLLECTED = """
     def stream(**options):
         return kf.StreamFeed(scenes, **options)
 
-    def mapped(**options):
-        return kf.StreamFeed(lambda n, count: range(40), **options).map(scene)
-
     thread = {"workers": 1, "worker_type": "thread"}
     for begin in (an_iterator, a_derived_iterator, a_stopped_fit):
         collected_where_batches_are_made(indexed, thread, begin)
         collected_where_batches_are_made(indexed, {"workers": 1, "worker_type": "process"}, begin)
-        collected_where_batches_are_made(indexed, {"workers": 0}, begin)  # in the very call of TensorFlow
     for begin in (a_derived_iterator, a_stopped_fit):
         collected_where_batches_are_made(stream, thread, begin)
-        collected_where_batches_are_made(stream, {"workers": 0}, begin)
-        collected_where_batches_are_made(mapped, thread, begin)
     print("whole")
 """
 
 
 def test_the_thread_that_a_batch_waits_for_may_collect_the_iterator_that_waits_for_the_batch(tmp_path):
     assert run_script(tmp_path, COLLECTED, timeout=110).endswith("whole\n")
-
-
-LOCKED = """
-    import gc, time
-    import numpy as np, tensorflow as tf
-    import kerasfeed as kf
-
-    class Cycle:
-        pass
-
-    gc.disable()
-    with kf.QueueFeed(spec=kf.ArraySpec((), np.int64), batch_size=2, maxsize=8) as feed:
-        for number in range(4):
-            feed.put(number)
-        cycle = Cycle()
-        cycle.itself, cycle.held = cycle, iter(feed.to_tf_dataset().map(lambda batch: batch))
-        next(cycle.held)
-        del cycle
-        time.sleep(0.5)
-        with feed._parts.source._lock, feed._lock:  # as in a put, in whose midst the collector runs
-            begin = time.monotonic()
-            gc.collect()
-            assert time.monotonic() - begin < 5
-        feed.close()
-        print([batch.tolist() for batch in feed])
-"""
-
-
-def test_the_main_thread_may_collect_an_iterator_under_a_lock_that_its_end_needs(tmp_path):
-    assert run_script(tmp_path, LOCKED, timeout=60).strip().endswith("]")

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from kerasfeed.adapters import janitor
 from kerasfeed.patience import NOT_YET, PATIENCE
 
 _FORGOTTEN = 1.0  # s; TensorFlow asks again at once, and should it not, the batch is loaded anew
@@ -127,7 +126,6 @@ class AskedBatches:
 
 def patient_generator(make: Callable[[], Iterator[Any]], signature: Any) -> Any:
     """`Dataset.from_generator` for a generator that may yield `NOT_YET` in place of a batch of `signature`."""
-    janitor.start()
     blank = tf.nest.map_structure(_blank, signature)
     flagged = tf.data.Dataset.from_generator(
         _Flagged(make, blank), output_signature=(tf.TensorSpec((), tf.bool), signature)

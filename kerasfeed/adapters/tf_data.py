@@ -23,7 +23,6 @@ import numpy as np
 import optree
 import tensorflow as tf
 
-from kerasfeed.adapters import janitor
 from kerasfeed.adapters.consumption import Consumption
 from kerasfeed.adapters.patient import Asked, AskedBatches, asked_until_there, blanks, patient_generator
 from kerasfeed.adapters.raised import Raised, watch_trainer
@@ -50,7 +49,6 @@ def to_tf_dataset(feed: "Feed", *, device: str | None, epochs: int, deterministi
     paths = optree.tree_paths(structure, is_leaf=is_spec)
     fields, treespec = optree.tree_flatten(structure, is_leaf=is_spec)
     dtypes = [tf_dtype(field, path) for field, path in zip(fields, paths, strict=True)]
-    janitor.start()
     key = next(_keys)
     _feeds[key] = feed
     steps = len(feed)
