@@ -4,9 +4,10 @@ Invariant: every refusal says what was needed, what came and what to write inste
 PyTorch are answered with the word used here.
 """
 
+import inspect
 import math
 import operator
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -53,8 +54,8 @@ _MORE = " (or kf.Pad(...), kf.Ragged(...), or a function from a list of scenes t
 WORKER_TYPES = ("auto", "process", "thread")
 
 
-def refuse_unknown(unknown: Mapping[str, Any], known: list[str], kind: str = "Feed") -> None:
-    """Raise a TypeError for keyword arguments that do not exist, naming the right word.
+def refuse_unknown(unknown: Mapping[str, Any], method: Callable[..., Any], kind: str = "Feed") -> None:
+    """Raise a TypeError for keyword arguments that `method` does not have, naming the right word.
 
     Raises:
         TypeError: `unknown` is not empty.
@@ -62,6 +63,7 @@ def refuse_unknown(unknown: Mapping[str, Any], known: list[str], kind: str = "Fe
     for name in unknown:
         if name in _WORD_HERE:
             raise TypeError(f"{kind}() has no argument {name!r}. Use {_WORD_HERE[name]}")
+        known = list(inspect.signature(method).parameters)[1:-1]  # without self and **unknown
         raise TypeError(f"{kind}() has no argument {name!r}. It takes {', '.join(known)}")
 
 

@@ -52,12 +52,6 @@ from kerasfeed.stream import EpochClock
 if TYPE_CHECKING:
     import tensorflow as tf
 
-_ARGUMENTS = [
-    "sequence", "batch_size", "shuffle", "order", "seed", "drop_remainder", "workers", "worker_type",
-    "max_queue_size", "max_memory", "collate", "shard_index", "shard_count", "shard", "pad_remainder", "on_error",
-    "max_failures", "timeout", "error_log",
-]  # fmt: skip
-
 
 class Feed(keras.utils.PyDataset):  # type: ignore[misc]
     """Batches of a sequence, for `model.fit` on any Keras backend, `tf.data` and plain loops.
@@ -134,7 +128,7 @@ class Feed(keras.utils.PyDataset):  # type: ignore[misc]
         error_log: str | os.PathLike[str] | None = None,
         **unknown: Any,
     ) -> None:
-        refuse_unknown(unknown, _ARGUMENTS)
+        refuse_unknown(unknown, Feed.__init__)
         length = check_sequence(sequence)
         if batch_size is not None:
             batch_size = check_integer("batch_size", batch_size, 1)

@@ -21,11 +21,6 @@ from kerasfeed.streams.queue import QueueSource
 from kerasfeed.streams.remote import Producer
 from kerasfeed.streams.source import Source
 
-_ARGUMENTS = [
-    "batch_size", "spec", "maxsize", "copy", "seed", "drop_remainder", "pad_remainder", "workers", "worker_type",
-    "max_queue_size", "max_memory", "collate", "on_error", "max_failures", "timeout", "error_log",
-]  # fmt: skip
-
 
 class QueueFeed(BatchStream):
     """Batches of scenes that other code puts: threads, callbacks of a library, other processes through `producer()`.
@@ -85,7 +80,7 @@ class QueueFeed(BatchStream):
         error_log: str | os.PathLike[str] | None = None,
         **unknown: Any,
     ) -> None:
-        refuse_unknown(unknown, _ARGUMENTS, type(self).__name__)
+        refuse_unknown(unknown, QueueFeed.__init__, type(self).__name__)
         options = StreamOptions.checked(
             batch_size, spec=spec, seed=seed, drop_remainder=drop_remainder, pad_remainder=pad_remainder,
             workers=workers, worker_type=worker_type, max_queue_size=max_queue_size, max_memory=max_memory,

@@ -15,12 +15,6 @@ from kerasfeed.streams.generators import Generators, LocalGenerators
 from kerasfeed.streams.options import StreamOptions
 from kerasfeed.streams.source import Source
 
-_ARGUMENTS = [
-    "make_generator", "batch_size", "count", "spec", "seed", "deterministic", "drop_remainder", "pad_remainder",
-    "workers", "worker_type", "max_queue_size", "max_memory", "collate", "on_error", "max_failures", "timeout",
-    "error_log",
-]  # fmt: skip
-
 
 class StreamFeed(BatchStream):
     """Batches of what generators yield, for `model.fit` on any Keras backend, `tf.data` and plain loops.
@@ -92,7 +86,7 @@ class StreamFeed(BatchStream):
         error_log: str | os.PathLike[str] | None = None,
         **unknown: Any,
     ) -> None:
-        refuse_unknown(unknown, _ARGUMENTS, type(self).__name__)
+        refuse_unknown(unknown, StreamFeed.__init__, type(self).__name__)
         self.deterministic = bool(deterministic)
         options = StreamOptions.checked(
             batch_size, spec=spec, seed=seed, drop_remainder=drop_remainder, pad_remainder=pad_remainder,
