@@ -1,6 +1,7 @@
 """Fixtures of all tests: leaks are failures, and the files of real data where they exist."""
 
 import contextlib
+import faulthandler
 import gc
 import os
 import signal
@@ -21,13 +22,12 @@ from scenes_records import Small
 from scenes_sized import KINDS
 from scenes_views import Log
 from streams import numbered
+from waits import SECONDS
 
 import kerasfeed as kf
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
-
-_SETTLE_SECONDS = 5.0
 
 # Files that take longest, so that the last ones to run are short ones. Left to itself, pytest-xdist begins with those
 # of most tests, and ends with those that run whole programs.
@@ -38,15 +38,35 @@ _LONGEST = [
     "error_tf_data", "keras_fit", "error_fit", "fault_table", "chaos", "write_hdf5", "files", "zero_copy", "feed",
     "adversary", "read_into",
 ]  # fmt: skip
+_STDERR = pytest.StashKey()
 _RANK = {f"test_{name}": rank for rank, name in enumerate(_LONGEST)}
 
 
 def pytest_configure(config):
+    config.stash[_STDERR] = os.dup(sys.__stderr__.fileno())  # before a test's output is captured
     if hasattr(config.option, "loadscopereorder"):
         config.option.loadscopereorder = False
         # A test that ends its process ends the run: pytest-xdist, after such a death, waits for ever at the end, for
         # it hands the dead worker's finished files out again, and nothing reports back from those.
         config.option.maxworkerrestart = config.option.maxworkerrestart or "0"
+
+
+def pytest_unconfigure(config):
+    os.close(config.stash[_STDERR])
+
+
+def pytest_timeout_set_timer(item, settings):
+    """End a process whose test is stuck, with the stack of each thread.
+
+    pytest-timeout's own way needs the GIL, and prints nothing where pytest-xdist runs the test.
+    """
+    faulthandler.dump_traceback_later(settings.timeout, exit=True, file=item.config.stash[_STDERR])
+    return True
+
+
+def pytest_timeout_cancel_timer(item):
+    faulthandler.cancel_dump_traceback_later()
+    return True
 
 
 def pytest_runtest_logreport(report):
@@ -106,15 +126,18 @@ def nothing_leaks():
     """Fail a test that leaves a thread, a worker process or a descriptor of kerasfeed behind."""
     before = (_our_threads(), _our_children(), _our_descriptors())
     yield
-    deadline = time.monotonic() + _SETTLE_SECONDS
+    begin, collected_at = time.monotonic(), None
     while True:
         after = (_our_threads() - before[0], _our_children() - before[1], _our_descriptors())
         if not after[0] and not after[1] and len(after[2]) <= len(before[2]):
             return
-        gc.collect()  # only now: it takes 0.5 s once TensorFlow is loaded
-        if time.monotonic() > deadline:
+        waited = time.monotonic() - begin
+        if collected_at is None or waited > 2 * collected_at:  # seldom: it takes 0.5 s once TensorFlow is loaded
+            gc.collect()
+            collected_at = time.monotonic() - begin
+        elif waited > SECONDS:
             pytest.fail(f"left behind: threads {after[0]}, processes {after[1]}, descriptors {after[2]}")
-        time.sleep(0.05)
+        time.sleep(0.02)
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,6 @@ from programs import assert_gone
 
 import kerasfeed as kf
 
-pytestmark = pytest.mark.timeout(60)
 KINDS = {
     "inline": {"workers": 0},
     "thread": {"workers": 2, "worker_type": "thread"},
@@ -178,7 +177,6 @@ def _open_read_close(kind, number):
 
 
 @needs_proc
-@pytest.mark.timeout(110)
 def test_five_hundred_feeds_leave_everything_as_it_was():
     # A worker process takes 0.3 s to start, a thread nothing: so 480 of the feeds are of threads.
     for number in range(20):

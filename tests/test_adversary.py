@@ -72,7 +72,6 @@ def _assert_same_end(one, other):
         assert_same(one, other)
 
 
-@pytest.mark.timeout(110)
 @pytest.mark.parametrize("kind", LOADERS)
 def test_every_loader_equals_the_inline_loader_whatever_is_drawn(kind):
     make, examples = LOADERS[kind]

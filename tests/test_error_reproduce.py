@@ -89,7 +89,6 @@ class _HangingElsewhere(scenes.Clouds):
         return super().__getitem__(index)
 
 
-@pytest.mark.timeout(60)
 def test_a_feed_whose_workers_hang_and_one_that_is_closed_are_loaded_from():
     with kf.Feed(_HangingElsewhere(), 8, workers=1, worker_type="process") as feed:
         started = time.monotonic()

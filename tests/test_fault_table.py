@@ -61,7 +61,6 @@ def seen(short_waits):
     return {case.peer.name: results[case.name] for case in cases}
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize(
     ("function", "expected"),
     [
@@ -90,14 +89,12 @@ def test_a_scene_replaced_is_no_loss_for_a_library_that_was_asked_to_replace(see
     assert words(seen["losing"], SMALL, replaces=True) == "**loses 8 scenes**"
 
 
-@pytest.mark.timeout(30)
 def test_an_exception_of_a_scene_is_told_with_its_message_and_whether_it_names_the_scene():
     result = observe("sound", LATE)
     assert words(result, LATE) == "raises `ValueError`"
     assert (result.message, len(result.labels)) == ("the points are not finite", 136)
 
 
-@pytest.mark.timeout(30)
 def test_a_worker_is_killed_for_real_and_only_a_worker():
     fault = replace(SMALL, strikes="worker", seconds=0.01, length=64, names_scene=False)
     result = observe("forking", fault)
@@ -105,7 +102,6 @@ def test_a_worker_is_killed_for_real_and_only_a_worker():
     assert words(result, fault) == "raises `RuntimeError`"
 
 
-@pytest.mark.timeout(30)
 def test_the_killer_strikes_as_long_as_batches_come_and_its_strikes_are_counted():
     fault = replace(SMALL, strikes="often", seconds=0.01, length=160)
     result = observe("respawning", fault)
@@ -113,7 +109,6 @@ def test_the_killer_strikes_as_long_as_batches_come_and_its_strikes_are_counted(
     assert words(result, fault) == f"all scenes once ({result.kills} kills)"
 
 
-@pytest.mark.timeout(30)
 def test_a_program_is_killed_for_real_and_what_outlives_it_is_counted_and_ended():
     fault = replace(SMALL, strikes="program", seconds=0.01, length=64)
     result = observe("forking", fault)
@@ -121,14 +116,12 @@ def test_a_program_is_killed_for_real_and_what_outlives_it_is_counted_and_ended(
     assert not [child for child in psutil.process_iter(["cmdline"]) if "fault_fakes" in str(child.info["cmdline"])]
 
 
-@pytest.mark.timeout(30)
 def test_a_consumer_that_breaks_off_takes_no_more_batches():
     fault = replace(SMALL, consumer="breaks", length=80)
     result = observe("sound", fault)
     assert (len(result.labels), words(result, fault)) == (40, "ends well")
 
 
-@pytest.mark.timeout(120)
 def test_fit_tells_every_batch_that_it_trains_on():
     fault = replace(SMALL, length=80)
     case = replace(case_of("sound", fault), consumer="fit")

@@ -17,8 +17,6 @@ from kerasfeed.loaders.messages import STACK_SIGNAL
 from kerasfeed.loaders.stacks import Stacks, users_part
 from kerasfeed.loaders.thread_session import _Post
 
-pytestmark = pytest.mark.timeout(120)
-
 
 @pytest.mark.parametrize("way", [faulty.hang, faulty.hang_in_c], ids=["sleep", "c"])
 def test_a_hung_worker_is_replaced_and_its_scene_tried_again(feed_of, tmp_path, way):

@@ -108,7 +108,6 @@ def test_every_fill_writes_the_scenes_asked_for(name):
         assert np.array_equal(out, file["points"][:][indices])
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize("opener", [hdf5_readers.kerasfeed, hdf5_readers.kerasfeed_busy, hdf5_readers.h5py])
 def test_reader_threads_end_with_their_loop(opener):
     before = set(threading.enumerate())
@@ -119,7 +118,6 @@ def test_reader_threads_end_with_their_loop(opener):
     assert not {each for each in threading.enumerate() if "kerasfeed-decode" not in each.name} - before
 
 
-@pytest.mark.timeout(60)
 def test_an_error_in_a_reader_thread_is_raised_in_the_loop():
     def broken(_):
         def fill(indices, out):
@@ -142,7 +140,6 @@ def test_a_reader_without_the_optional_codecs_reads_the_same_scenes_with_isal(fo
     assert found.stdout.splitlines() == [f"direct {expected}", "[True, True] True"], found.stderr
 
 
-@pytest.mark.timeout(60)
 def test_whole_epochs_in_block_order_count_a_decode_for_each_chunk():
     scenes = DirectScenes(SMALL, STORED, chunk_cache=4 * 8 * 20 * 3 * 4)
     found = epoch_figures(hdf5_feeds.sequential_threads, job_of(scenes), 0.0)
@@ -162,7 +159,6 @@ def test_opening_is_timed_and_its_index_is_weighed():
     assert 0 < ours["index_mb"] < 0.01
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("peer", ["kerasfeed_take", "h5py_2"])
 def test_a_case_over_a_file_runs_in_its_own_process(peer):
     (result,) = run_all([Case("hdf5-rows", "loop", peer)], Settings(seconds=0.1, repeats=1), lambda _: None)

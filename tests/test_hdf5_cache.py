@@ -15,8 +15,6 @@ from kerasfeed.readers.cache import ChunkCache, limit_of
 from kerasfeed.readers.registry import registry
 from kerasfeed.readers.teams import share
 
-pytestmark = pytest.mark.timeout(60)
-
 
 def _array(value, nbytes=100):
     return np.full(nbytes, value, np.uint8)
@@ -376,7 +374,6 @@ def test_rows_that_are_whole_chunks_are_not_decoded_twice_for_being_decoded_ahea
         assert data.stats().decoded == 40
 
 
-@pytest.mark.timeout(120)
 def test_the_real_files_decode_each_chunk_once_in_random_order(real_data):
     path = real_data / "bimnet10_train.h5"
     with h5py.File(path) as reference, kf.HDF5File(path) as file:

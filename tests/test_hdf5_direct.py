@@ -16,7 +16,6 @@ import kerasfeed as kf
 from kerasfeed.readers import pool
 from kerasfeed.readers.codecs import Pipeline
 
-pytestmark = pytest.mark.timeout(60)
 VALUES = np.random.default_rng(0).normal(size=(64, 40, 9)).astype("f4").round(2)
 
 

@@ -252,7 +252,6 @@ def test_a_file_cut_while_open_is_an_error_and_never_a_crash(path, share):
     assert all(one.startswith("OSError") for one in told[:4]), told
 
 
-@pytest.mark.timeout(60)
 def test_a_file_cut_again_and_again_during_reads_never_ends_the_process(tmp_path):
     """Between a look at the size and the read, the file may be cut: mapped memory would end the process (SIGBUS)."""
     path = tmp_path / "kerasfeed.h5"

@@ -104,7 +104,6 @@ def _written(folder, shape, dtype, keywords):
     return path, whole
 
 
-@pytest.mark.timeout(300)
 @drawn
 @given(st.data())
 def test_any_selection_equals_numpy_over_the_whole(folder, data):
@@ -125,7 +124,6 @@ def test_any_selection_equals_numpy_over_the_whole(folder, data):
     path.unlink()
 
 
-@pytest.mark.timeout(300)
 @drawn
 @given(st.data())
 def test_take_of_any_rows_equals_numpy(folder, data):
@@ -144,7 +142,6 @@ def test_take_of_any_rows_equals_numpy(folder, data):
     path.unlink()
 
 
-@pytest.mark.timeout(300)
 @drawn
 @given(st.data())
 def test_a_mask_over_several_axes_equals_numpy(folder, data):

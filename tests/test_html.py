@@ -166,7 +166,7 @@ def test_no_values_break_a_picture(dtype):
             assert "inf" not in picture
 
 
-@pytest.mark.timeout(20)
+@pytest.mark.timeout(120)  # it takes milliseconds, and to read every value many minutes
 @pytest.mark.parametrize("shape", [(10**12,), (10**11, 3), (10**6, 10**6), (10**6, 10**6, 3)])
 def test_an_array_larger_than_memory_costs_no_more_than_a_small_one(shape):
     assert preview(np.broadcast_to(np.float32(0.5), shape))

@@ -8,10 +8,7 @@ from pathlib import Path
 import pytest
 from programs import assert_gone, finish, holders, launch, memory_files
 
-pytestmark = [
-    pytest.mark.timeout(100),
-    pytest.mark.skipif(sys.platform != "linux", reason="needs Linux's /proc"),
-]
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux's /proc")
 
 # ---- the parent is killed
 

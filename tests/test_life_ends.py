@@ -9,10 +9,7 @@ from pathlib import Path
 import pytest
 from programs import alive, assert_gone, finish, launch, memory_files
 
-pytestmark = [
-    pytest.mark.timeout(100),
-    pytest.mark.skipif(sys.platform != "linux", reason="needs Linux's /proc"),
-]
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux's /proc")
 
 
 LIGHT = "    import light_keras\n"

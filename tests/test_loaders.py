@@ -257,7 +257,6 @@ def test_closing_in_the_middle_wakes_whoever_waits(make, kind):
     time.sleep(0.1)
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize("kind", PARALLEL)
 def test_closing_while_the_first_scenes_are_read_wakes_whoever_waits(make, kind):
     loader = make(kind, scenes.Slow(40, 3.0), 8, workers=1)

@@ -18,10 +18,7 @@ from kerasfeed.loaders.threads import ThreadLoader
 from kerasfeed.order import Shuffled
 from kerasfeed.plan import Plan
 
-pytestmark = [
-    pytest.mark.timeout(100),
-    pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="needs Linux's smaps"),
-]
+pytestmark = pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="needs Linux's smaps")
 LOADERS = {"thread": ThreadLoader, "process": ProcessLoader}
 # Both kinds together read as many small batches. In threads a leak of 50 bytes a batch shows.
 BATCHES = int(os.environ.get("KERASFEED_TEST_BATCHES", "60000"))

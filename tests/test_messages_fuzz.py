@@ -36,7 +36,6 @@ from kerasfeed.loaders.stacks import Stacks
 from kerasfeed.plan import Plan
 from kerasfeed.spec import describe, merge
 
-pytestmark = pytest.mark.timeout(60)
 EXAMPLES = int(100 * float(os.environ.get("KERASFEED_TEST_EXAMPLES", "1")))
 integers = st.integers(-(1 << 63), (1 << 63) - 1)
 

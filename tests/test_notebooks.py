@@ -39,7 +39,6 @@ def run(tmp_path, monkeypatch):
     return run
 
 
-@pytest.mark.timeout(150)
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Jupyter's own packages
 def test_the_quickstart_runs_and_learns(run):
     cells = run("01_quickstart.ipynb")
@@ -51,7 +50,6 @@ def test_the_quickstart_runs_and_learns(run):
     assert max(accuracies) > 0.4
 
 
-@pytest.mark.timeout(150)
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Jupyter's own packages
 def test_the_hdf5_notebook_draws_what_chunks_cost_and_counts_fewer_decodes_in_block_order(run):
     pytest.importorskip("matplotlib", reason="needs matplotlib (pip install kerasfeed[test])")

@@ -10,8 +10,6 @@ from faulty_feeds import bits, reference
 
 import kerasfeed as kf
 
-pytestmark = pytest.mark.timeout(120)
-
 
 @pytest.fixture
 def small_group():

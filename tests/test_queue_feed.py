@@ -13,7 +13,6 @@ import pytest
 
 import kerasfeed as kf
 
-pytestmark = pytest.mark.timeout(110)
 SPEC = (kf.ArraySpec((3,), np.float32), kf.ArraySpec((), np.float32))
 EPOCHS = [[[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]], [[100, 101, 102, 103], [104, 105, 106, 107], [108, 109]]]
 

@@ -22,7 +22,6 @@ from kerasfeed.streams.given_spec import scene_spec_of
 from kerasfeed.streams.queue import QueueSource
 from kerasfeed.streams.wire import Line, connect
 
-pytestmark = pytest.mark.timeout(60)
 SCRIPT = Path(__file__).with_name("queue_producers.py")
 
 

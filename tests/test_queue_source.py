@@ -16,7 +16,6 @@ import kerasfeed as kf
 from kerasfeed.streams.given_spec import scene_spec_of
 from kerasfeed.streams.queue import QueueSource
 
-pytestmark = pytest.mark.timeout(60)
 PAIR = {"x": kf.ArraySpec((2, None), np.float32), "y": kf.ArraySpec((), np.int32)}
 
 

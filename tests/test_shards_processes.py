@@ -16,8 +16,6 @@ from scenes_frameworks import environment_of, run_script
 import kerasfeed as kf
 from kerasfeed.plan import Plan
 
-pytestmark = pytest.mark.timeout(200)
-
 
 def _free_ports(count):
     with ExitStack() as sockets:

@@ -25,7 +25,6 @@ from kerasfeed.loaders.threads import ThreadLoader
 from kerasfeed.order import Shuffled
 from kerasfeed.plan import Plan
 
-pytestmark = pytest.mark.timeout(90)
 LOADERS = {"inline": InlineLoader, "thread": ThreadLoader, "process": ProcessLoader}
 CANARY = 0xA5
 LENGTH = 240

@@ -24,9 +24,6 @@ from kerasfeed.loaders.obituary import Death, Deaths, start_text
 from kerasfeed.loaders.work import ProbeWork
 from kerasfeed.notices import Notices
 
-pytestmark = pytest.mark.timeout(120)
-
-
 # ---- death
 
 

@@ -1,0 +1,14 @@
+"""Waits with deadlines that only a defect can miss, on however busy a machine: where all is well, they end early."""
+
+import time
+
+SECONDS = 60.0  # for what takes milliseconds
+PROGRAM_SECONDS = 240.0  # for a program, of which one that imports Keras takes 3 s; below the timeout in setup.cfg
+
+
+def wait_until(holds, seconds=SECONDS):
+    """Look again and again until `holds()`; fail once so many seconds have passed."""
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, f"not so after {seconds:g} s"
+        time.sleep(0.005)
