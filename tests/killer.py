@@ -7,7 +7,7 @@ import threading
 
 
 class Killer:
-    """Kills a random worker of a feed every `seconds`."""
+    """Kills a random worker of a feed every `seconds`, but never while all are being started."""
 
     def __init__(self, feed, seconds=0.2, seed=0):
         self._over = threading.Event()
@@ -17,7 +17,7 @@ class Killer:
     def _run(self, feed, seconds, rng):
         while not self._over.wait(seconds):
             pids = feed.stats().pids
-            if pids:
+            if pids and any(handle.started for session in feed._loader._sessions for handle in session.workers):
                 try:
                     os.kill(rng.choice(pids), signal.SIGKILL)
                     self.kills += 1

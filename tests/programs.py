@@ -5,10 +5,10 @@ import os
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 
 import psutil
+from waits import PROGRAM_SECONDS, wait_until
 
 import kerasfeed
 
@@ -30,13 +30,13 @@ def launch(folder, code, **options):
     )  # fmt: skip
 
 
-def finish(program, timeout=60):
+def finish(program):
     """Wait for a program: what it printed to stdout. It must end by itself, well, and say nothing on stderr."""
     try:
-        stdout, stderr = program.communicate(timeout=timeout)
+        stdout, stderr = program.communicate(timeout=PROGRAM_SECONDS)
     except subprocess.TimeoutExpired:
         program.kill()
-        raise AssertionError(f"hung after {timeout} s, or left a process that holds its stdout") from None
+        raise AssertionError(f"hung after {PROGRAM_SECONDS:g} s, or left a process that holds its stdout") from None
     assert program.returncode == 0, stderr
     assert "Traceback" not in stderr, stderr
     return stdout
@@ -50,12 +50,9 @@ def alive(pid):
         return False
 
 
-def assert_gone(pids, seconds=2.0):
-    """Fail unless the processes end within so many seconds."""
-    deadline = time.monotonic() + seconds
-    while left := [pid for pid in pids if alive(pid)]:
-        assert time.monotonic() < deadline, f"processes {left} are left"
-        time.sleep(0.01)
+def assert_gone(pids):
+    """Fail unless the processes end."""
+    wait_until(lambda: not any(map(alive, pids)))
 
 
 def memory_files(pid):

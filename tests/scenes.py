@@ -1,8 +1,10 @@
 """Sequences that tests share; importable in worker processes without any framework."""
 
 import time
+from pathlib import Path
 
 import numpy as np
+from waits import wait_until
 
 import kerasfeed as kf
 
@@ -74,6 +76,38 @@ class Slow(Clouds):
     def __getitem__(self, index):
         time.sleep(self.seconds)
         return super().__getitem__(index)
+
+
+class Meeting(Clouds):
+    """Clouds that wait, where a file "begin" is in a folder, until so many of them are being read at once."""
+
+    def __init__(self, folder, count: int, length: int = 64) -> None:
+        super().__init__(length)
+        self.folder, self.count = Path(folder), count
+
+    def __getitem__(self, index):
+        if (self.folder / "begin").exists():
+            (self.folder / f"{index}.read").touch()
+            wait_until(lambda: len(list(self.folder.glob("*.read"))) >= self.count)
+        return super().__getitem__(index)
+
+
+class Held(Clouds):
+    """Clouds that wait, but for those of `free`, as long as a file "hold" is in a folder; each leaves a file."""
+
+    def __init__(self, folder, length: int = 37, free=()) -> None:
+        super().__init__(length)
+        self.folder, self.free = Path(folder), free
+
+    def __getitem__(self, index):
+        (self.folder / f"{index}.read").touch()
+        while index not in self.free and (self.folder / "hold").exists():
+            time.sleep(0.005)
+        return super().__getitem__(index)
+
+    def read(self):
+        """Which scenes were begun."""
+        return {int(path.stem) for path in self.folder.glob("*.read")}
 
 
 class Reshuffled:

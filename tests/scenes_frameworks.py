@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+from waits import PROGRAM_SECONDS
 
 import kerasfeed as kf
 
@@ -143,7 +144,7 @@ class Stateful:
         self.ended += 1
 
 
-def run_script(folder: Path, text: str, *, timeout: float = 110, **environment: str) -> str:
+def run_script(folder: Path, text: str, **environment: str) -> str:
     """Run `text` as a script in a new interpreter, where it can import these modules; returns what it printed."""
     script = folder / "script.py"
     script.write_text(textwrap.dedent(text))
@@ -152,7 +153,7 @@ def run_script(folder: Path, text: str, *, timeout: float = 110, **environment: 
         env=environment_of(**environment),
         capture_output=True,
         text=True,
-        timeout=timeout,
+        timeout=PROGRAM_SECONDS,
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-6000:]
     return done.stdout

@@ -10,6 +10,7 @@ import psutil
 import pytest
 import scenes
 from programs import assert_gone
+from waits import wait_until
 
 import kerasfeed as kf
 
@@ -40,9 +41,7 @@ def test_a_feed_closed_in_the_middle_of_an_epoch_ends_its_iterator_with_an_error
     iterator = iter(feed)
     kept = [next(iterator) for _ in range(3)]
     pids = feed.stats().pids
-    started = time.monotonic()
     feed.close()
-    assert time.monotonic() - started < 3
     assert_gone(pids)
     with pytest.raises(kf.FeedClosedError):
         list(iterator)
@@ -76,14 +75,20 @@ def test_iterators_left_half_way_disturb_no_later_epoch(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_iterator_left_half_way_gives_its_scenes_up(kind):
+def test_an_iterator_left_half_way_gives_its_scenes_up(kind, tmp_path):
     if kind == "inline":
         pytest.skip("loads nothing ahead")
-    with _feed(kind, seconds=0.05, length=400) as feed:
-        next(iter(feed))  # 10 batches ahead, 40 scenes: 1 s of work for two workers
-        started = time.monotonic()
-        assert len(feed[0][1]) == 4
-        assert time.monotonic() - started < 0.8
+    sequence = scenes.Held(tmp_path, 400, free=_expected(0, 400)[0])
+    with kf.Feed(sequence, 4, shuffle=True, seed=5, **KINDS[kind]) as feed:
+        assert feed.element_spec
+        (tmp_path / "hold").touch()
+        iterator = iter(feed)
+        next(iterator)  # 10 batches ahead, 40 scenes, of which each worker comes to the first
+        before = len(sequence.read())
+        del iterator
+        (tmp_path / "hold").unlink()
+        assert len(feed[99][1]) == 4
+        assert len(sequence.read()) <= before + 2 * 4 + 4  # the rest of what both workers had begun, and the batch
 
 
 def _train(feed):
@@ -149,7 +154,7 @@ def test_a_feed_may_be_closed_while_threads_read_it(kind):
     time.sleep(0.5)
     feed.close()
     for thread in threads:
-        thread.join(timeout=10)
+        thread.join(timeout=60)
         assert not thread.is_alive()
     assert set(ends) <= {"FeedClosedError", "CancelledError"}
     assert len(ends) == 4
@@ -186,8 +191,5 @@ def test_five_hundred_feeds_leave_everything_as_it_was():
     before, resident = _held(), psutil.Process().memory_info().rss
     for number in range(500):
         _open_read_close("process" if number % 25 == 3 else "thread", number)
-    deadline = time.monotonic() + 5
-    while (after := _held()) != before and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert after == before
+    wait_until(lambda: _held() == before)
     assert psutil.Process().memory_info().rss - resident < 8 << 20

@@ -1,6 +1,5 @@
 """Blocks shuffled, scenes mixed within a window: exact, local, computed anywhere."""
 
-import time
 import tracemalloc
 from itertools import pairwise
 
@@ -106,9 +105,9 @@ def test_a_window_of_all_blocks_mixes_like_a_full_shuffle():
 
 
 def test_a_huge_sequence_costs_neither_memory_nor_time():
+    # A table would take hours, and be ended by the timeout.
     order, length = BlockShuffled(64), 10**12 + 7
     tracemalloc.start()
-    begin = time.perf_counter()
     try:
         for epoch, position in enumerate(np.linspace(0, length - 5000, 20).astype(int).tolist()):
             found = order.indices(position, position + 5000, length=length, seed=1, epoch=epoch)
@@ -118,7 +117,6 @@ def test_a_huge_sequence_costs_neither_memory_nor_time():
         assert tracemalloc.get_traced_memory()[1] < 20e6
     finally:
         tracemalloc.stop()
-    assert time.perf_counter() - begin < 30  # each call 5 ms, where a table would take hours
 
 
 def test_the_short_block_of_a_huge_sequence_is_met_exactly_once():

@@ -71,7 +71,7 @@ class Round:
             worker_type="process" if process else "thread",
             max_queue_size=rng.randint(1, 12),
             max_memory=rng.choice([1 << 16, 1 << 24]),
-            timeout=1.0 if process else None,
+            timeout=2.0 if process else None,
         )
         self.kills = process and rng.random() < 0.7
 
@@ -82,7 +82,7 @@ class Round:
     def run(self):
         way = self.rng.choice([self.whole, self.whole, self.hoard, self.abandon, self.close_early, self.random_access])
         if self.kills:
-            with Killer(self.feed, 0.5, self.rng.random()):  # slower than workers start, on a busy machine too
+            with Killer(self.feed, 0.5, self.rng.random()):
                 way()
         else:
             way()
@@ -123,7 +123,7 @@ class Round:
         return None
 
 
-@pytest.mark.timeout(60 + 4 * SECONDS)
+@pytest.mark.timeout(600 + 4 * SECONDS)
 def test_chaos_loses_and_changes_nothing():
     seed = int(os.environ.get("KERASFEED_CHAOS_SEED", time.time_ns() % 1_000_000))
     rng = random.Random(seed)

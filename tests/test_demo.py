@@ -9,6 +9,7 @@ import tempfile
 import h5py
 import numpy as np
 import pytest
+from waits import PROGRAM_SECONDS
 
 import kerasfeed as kf
 from kerasfeed.cli import main
@@ -97,7 +98,9 @@ def test_validation_uses_the_file_beside_with_test_for_train_in_its_name(tmp_pat
 
 def test_the_sequence_is_importable_without_any_framework():
     code = "import sys, kerasfeed.demo.data; print(sorted({'keras', 'tensorflow', 'jax', 'torch'} & set(sys.modules)))"
-    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    output = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=PROGRAM_SECONDS
+    )
     assert output.stdout == "[]\n"
 
 
@@ -136,7 +139,9 @@ def test_the_command_answers_a_bad_file_with_one_line_before_it_imports_keras(tm
         f"status = main(['demo', '--data', {str(tmp_path / 'none.h5')!r}]); "
         "print(status, 'keras' in sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=PROGRAM_SECONDS
+    )
     assert done.stdout == "2 False\n"
     assert done.stderr == f"kerasfeed demo: there is no file {str(tmp_path / 'none.h5')!r}\n"
 

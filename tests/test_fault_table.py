@@ -19,7 +19,7 @@ from benchmarks.faults.catalog import FAULTS, Case, Fault, Library, select_cases
 from benchmarks.faults.observation import Observation, words  # noqa: E402
 from benchmarks.faults.scenes import FAULTS as SCENE_FAULTS  # noqa: E402
 
-SMALL = Fault("sound", "nothing goes wrong", patience=2.0, length=32, seconds=0.0, values=16)
+SMALL = Fault("sound", "nothing goes wrong", patience=5.0, length=32, seconds=0.0, values=16)
 LATE = replace(SMALL, name="raise", length=144)
 TRIALS = {
     "sound": SMALL,
@@ -56,7 +56,7 @@ def short_waits():
 def seen(short_waits):
     cases = [case_of(function, fault) for function, fault in TRIALS.items()]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(harness, "EXIT_PATIENCE", 3.0)
+        patch.setattr(harness, "EXIT_PATIENCE", 8.0)
         results = harness.run_all(cases, 2, lambda case, observation: None)
     return {case.peer.name: results[case.name] for case in cases}
 

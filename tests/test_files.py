@@ -185,7 +185,7 @@ def test_threads_that_want_one_file_wait_for_the_one_that_reads_it(tmp_path):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
     assert sorted(found) == [(0, 0), (1, 1), (2, 2), (3, 3), (60, 10), (61, 11), (62, 12), (63, 13)]
     assert sorted(reads) == [1, 2]
 
@@ -213,7 +213,7 @@ def test_whoever_fails_to_read_lets_the_others_try(tmp_path):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
     assert found.count(-1) == 2
     assert len(tries) == 3
 

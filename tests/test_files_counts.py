@@ -40,12 +40,15 @@ def test_one_integer_stands_for_every_file(tmp_path):
 
 
 def test_files_are_counted_several_at_a_time_and_never_many():
-    running, most, lock = [0], [0], threading.Lock()
+    running, most, lock, several = [0], [0], threading.Lock(), threading.Event()
 
     def read_file(path):
         with lock:
             running[0] += 1
             most[0] = max(most[0], running[0])
+            if running[0] > 1:
+                several.set()
+        assert several.wait(60)
         time.sleep(0.02)
         with lock:
             running[0] -= 1

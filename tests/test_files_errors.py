@@ -126,7 +126,7 @@ def test_of_several_files_that_cannot_be_counted_the_first_is_told_of(paths):
 
     def bad(path):
         if str(path) == str(paths[0]):
-            begun.wait(5)  # for the second to fail
+            begun.wait(60)  # for the second to fail
         else:
             begun.set()
         raise OSError("unreadable")

@@ -105,7 +105,7 @@ def test_retiring_does_not_wait_for_a_thread_that_reads():
     def slow(_=None):
         try:
             inside.set()
-            go_on.wait(20)
+            go_on.wait(60)
             yield 1
             yield 2
         finally:
@@ -115,11 +115,11 @@ def test_retiring_does_not_wait_for_a_thread_that_reads():
     found = []
     reader = threading.Thread(target=lambda: found.append(stream.row(0)))
     reader.start()
-    inside.wait(20)
+    inside.wait(60)
     stream.retire()
     assert not closed
     go_on.set()
-    reader.join(20)
+    reader.join(60)
     assert (found, closed) == ([1], [True])
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+from waits import PROGRAM_SECONDS
 
 pytest.importorskip("psutil", reason="needs the extra `bench`")
 pytest.importorskip("matplotlib", reason="needs the extra `bench`")
@@ -134,7 +135,11 @@ def test_an_error_in_a_reader_thread_is_raised_in_the_loop():
 def test_a_reader_without_the_optional_codecs_reads_the_same_scenes_with_isal(folder):
     pytest.importorskip("isal")
     found = subprocess.run(
-        [sys.executable, "-c", WITHOUT_OPTIONAL_CODECS], cwd=ROOT, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", WITHOUT_OPTIONAL_CODECS],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=PROGRAM_SECONDS,
     )
     expected = StoredScenes(SMALL, STORED)[3][0].sum()
     assert found.stdout.splitlines() == [f"direct {expected}", "[True, True] True"], found.stderr

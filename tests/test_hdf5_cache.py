@@ -1,11 +1,13 @@
 """The cache of chunks: bounded, decoded once by one thread, and stuck for nobody."""
 
+import sys
 import threading
 import time
 
 import h5py
 import numpy as np
 import pytest
+from waits import wait_until
 
 import kerasfeed as kf
 from kerasfeed.readers import cache as cache_room
@@ -53,8 +55,15 @@ def test_one_thread_decodes_and_the_others_wait_for_it(limit):
 
     def load():
         calls.append(threading.get_ident())
-        time.sleep(0.2)
+        wait_until(lambda: sum(map(asking, threads)) == 6)
+        time.sleep(0.2)  # for the last one to get from asking to waiting
         return _array(7)
+
+    def asking(thread):
+        frame = sys._current_frames().get(thread.ident)
+        while frame is not None and frame.f_code is not ChunkCache.get_or_load.__code__:
+            frame = frame.f_back
+        return frame is not None
 
     def ask():
         begun.wait()
@@ -306,9 +315,7 @@ def test_rows_decoded_ahead_are_there_when_they_are_read(path):
     with kf.HDF5File(path, chunk_cache=16_000) as file:
         data = file["x"]
         data.read_ahead(np.arange(20))
-        deadline = time.monotonic() + 30
-        while data.stats().decoded < 5 and time.monotonic() < deadline:
-            time.sleep(0.005)
+        wait_until(lambda: data.stats().decoded >= 5)
         assert data.stats().decoded == 5
         _read(data, np.arange(20))
         assert data.stats().decoded == 5
@@ -322,7 +329,8 @@ def test_no_more_is_decoded_ahead_than_half_of_the_cache_holds(path):
     with kf.HDF5File(path, chunk_cache=6_400) as file, kf.HDF5File(path, chunk_cache=3_000) as small:
         for each in (file, small):
             each["x"].read_ahead(np.arange(40))
-        time.sleep(0.3)
+        wait_until(lambda: file["x"].stats().decoded == 2)
+        time.sleep(0.3)  # nothing follows
         assert file["x"].stats().decoded == 2
         assert small["x"].stats().decoded == 0
 
@@ -353,10 +361,8 @@ def test_decoding_ahead_goes_on_after_what_was_asked_for_is_never_read(path, mon
             if expected == 4:
                 monkeypatch.setattr(direct_room, "_AHEAD_SECONDS", 0.0)
             data.read_ahead(rows)
-            deadline = time.monotonic() + 30
-            while data.stats().decoded < expected and time.monotonic() < deadline:
-                time.sleep(0.005)
-            time.sleep(0.05)
+            wait_until(lambda expected=expected: data.stats().decoded >= expected)
+            time.sleep(0.05)  # nothing follows
             assert data.stats().decoded == expected
 
 

@@ -10,6 +10,7 @@ import h5py
 import hdf5_sample
 import numpy as np
 import pytest
+from waits import PROGRAM_SECONDS
 
 import kerasfeed as kf
 
@@ -112,7 +113,7 @@ def test_a_forked_child_reads_with_a_handle_of_its_own(path):
         assert points[3].tolist() == first
         sys.exit(os.waitstatus_to_exitcode(status))
         """)
-    subprocess.run([sys.executable, "-W", "ignore", "-c", script], check=True, timeout=60)
+    subprocess.run([sys.executable, "-W", "ignore", "-c", script], check=True, timeout=PROGRAM_SECONDS)
 
 
 def test_importing_the_reader_loads_no_framework():
@@ -120,7 +121,9 @@ def test_importing_the_reader_loads_no_framework():
         "import sys, kerasfeed as kf; kf.HDF5File; "
         "print([name for name in ('keras', 'tensorflow', 'jax', 'torch') if name in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", script], check=True, capture_output=True, text=True, timeout=PROGRAM_SECONDS
+    )
     assert done.stdout.strip() == "[]"
 
 

@@ -14,6 +14,7 @@ import h5py
 import hdf5_sample
 import numpy as np
 import pytest
+from waits import PROGRAM_SECONDS
 
 import kerasfeed as kf
 from kerasfeed.readers import hdf5
@@ -324,7 +325,7 @@ def test_a_file_that_another_process_writes_keeps_the_type_of_the_error(path):
         assert writer.stdout.readline().strip() == b"open"
         with pytest.raises(BlockingIOError, match=r"cannot open '.*kerasfeed.h5': .*lock"):
             kf.HDF5File(path)["points"]
-        writer.communicate(timeout=30)
+        writer.communicate(timeout=PROGRAM_SECONDS)
     with kf.HDF5File(path) as file:
         assert file["labels"][1] == 1
 

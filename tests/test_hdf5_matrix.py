@@ -16,6 +16,7 @@ import pytest
 from hdf5_answers import Refusal, answers, difference, numpy_selections, selections
 from hdf5_files import INDEXES, Case, lacking, library, values
 from hdf5_storages import cases
+from waits import PROGRAM_SECONDS
 
 import kerasfeed as kf
 
@@ -161,7 +162,7 @@ def test_another_process_reads_every_file_the_same(made):
         "import test_hdf5_matrix as matrix; matrix.compare(sys.stdin.buffer)"
     )
     told = json.dumps(names).encode() + b"\n" + b"".join(sent)
-    done = subprocess.run([sys.executable, "-c", script], input=told, capture_output=True, timeout=100)
+    done = subprocess.run([sys.executable, "-c", script], input=told, capture_output=True, timeout=PROGRAM_SECONDS)
     assert done.returncode == 0, done.stderr.decode()
     assert json.loads(done.stdout) == {"compared": len(sent), "wrong": {}}
 
@@ -264,7 +265,7 @@ assert (data[(slice(None, None, rows // 4), *few)].reshape(4, -1)[:, 0] == [7, 7
 assert (data[([rows - 1, 0, rows // 2], *few)].reshape(3, -1)[:, 0] == [7, 7, {9 if chunks else 7}]).all()
 print("read")
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=50)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=PROGRAM_SECONDS)
     assert done.stdout.strip() == "read", done.stderr
 
 

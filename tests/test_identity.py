@@ -6,6 +6,7 @@ import sys
 
 import numpy as np
 from programs import ROOT, TESTS
+from waits import PROGRAM_SECONDS
 
 from kerasfeed.identity import digest, name_of
 
@@ -30,7 +31,7 @@ print(t.digest(t.Caller(2), t.Caller(3).method, {"a", "b", "c"}, lambda x: x in 
 def test_a_digest_is_the_same_in_another_process():
     found = {
         subprocess.run(
-            [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True, timeout=60,
+            [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True, timeout=PROGRAM_SECONDS,
             env={"PYTHONPATH": f"{ROOT}:{TESTS}", "PYTHONHASHSEED": seed},
         ).stdout
         for seed in ("1", "2")

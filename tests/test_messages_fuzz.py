@@ -193,7 +193,7 @@ def worker():
 
 def _exit_code(worker):
     try:
-        return worker.handle.process.wait(timeout=10)
+        return worker.handle.process.wait(timeout=60)
     except subprocess.TimeoutExpired:
         return "it goes on"
 
@@ -238,7 +238,7 @@ def test_a_worker_heeds_nothing_that_comes_over_its_link_and_ends_with_it(worker
     os.write(worker.pipes.task_in, worker.task())
     assert worker.pipes.results()[0].status == Status.DONE
     worker.handle.link.shutdown(2)
-    assert worker.handle.process.wait(timeout=5) == 0
+    assert worker.handle.process.wait(timeout=60) == 0
 
 
 def test_the_link_of_a_worker_is_one_of_an_anonymous_pair(worker):

@@ -32,7 +32,7 @@ def run(tmp_path, monkeypatch):
     def run(name):
         notebook = nbformat.read(ROOT / "notebooks" / name, as_version=4)
         nbclient.NotebookClient(
-            notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
+            notebook, timeout=240, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
         ).execute()
         return {cell.id: cell for cell in notebook.cells}
 

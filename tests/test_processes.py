@@ -12,6 +12,7 @@ import numpy as np
 import psutil
 import pytest
 import scenes
+from waits import PROGRAM_SECONDS
 
 import kerasfeed as kf
 from kerasfeed.errors import WorkerDiedError, WorkerStartError
@@ -37,7 +38,7 @@ def run_script(tmp_path):
         environment = {**os.environ, "PYTHONPATH": SEARCH, "KERAS_BACKEND": "jax"}
         done = subprocess.run(
             [sys.executable, "-W", "error::ResourceWarning", str(path)],
-            capture_output=True, text=True, timeout=90, env=environment, cwd=tmp_path, **options,
+            capture_output=True, text=True, timeout=PROGRAM_SECONDS, env=environment, cwd=tmp_path, **options,
         )  # fmt: skip
         assert not check or done.returncode == 0, done.stderr
         return done
@@ -102,11 +103,9 @@ def test_a_feed_left_open_ends_cleanly_with_the_script(run_script):
         iterator = iter(feed)
         print(next(iterator).shape)
     """
-    started = time.perf_counter()
     done = run_script(script)
     assert done.stdout == "(4, 3)\n"
     assert "Traceback" not in done.stderr
-    assert time.perf_counter() - started < 60
 
 
 def test_a_module_beside_the_script_is_found_by_workers(run_script, tmp_path):
@@ -137,7 +136,7 @@ class Deadly(scenes.Clouds):
 def test_a_worker_that_dies_is_an_error_of_its_batch_and_names_scene_and_ending():
     loader = _loader(Deadly())
     futures = [loader.submit(2, step) for step in range(5)]
-    errors = [future.exception(timeout=20) for future in futures]
+    errors = [future.exception(timeout=60) for future in futures]
     found = [error for error in errors if error is not None]
     assert found
     assert all(isinstance(error, WorkerDiedError) for error in found)
@@ -162,10 +161,10 @@ def test_a_feed_survives_its_workers():
     loader.submit(0, 0).result()
     for pid in loader.stats().pids:
         os.kill(pid, signal.SIGKILL)
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         try:
-            points, _ = loader.submit(0, 1).result(timeout=20)
+            points, _ = loader.submit(0, 1).result(timeout=60)
             break
         except WorkerDiedError:
             continue  # the one that tells of the kills

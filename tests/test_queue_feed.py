@@ -142,7 +142,7 @@ def test_a_consumer_that_leaves_leaves_no_producer_blocked(begun, mapped):
                 pass
         del feed
         gc.collect()
-        thread.join(10)
+        thread.join(60)
         assert not thread.is_alive(), leave
         assert len(ends) == 1
 
@@ -175,9 +175,12 @@ def test_bad_arguments_are_refused():
         pickle.dumps(kf.QueueFeed(batch_size=2))
 
 
-def _slowly(item):
-    time.sleep(0.3)
+def _held(item):
+    _go_on.wait(60)
     return item
+
+
+_go_on = threading.Event()
 
 
 def _interrupt_soon():
@@ -190,7 +193,8 @@ def _interrupt_soon():
 @pytest.mark.parametrize("workers", [0, 1])
 def test_ctrl_c_in_a_loop_loses_nothing(mapped, workers):
     feed = kf.QueueFeed(batch_size=2, workers=workers, worker_type="thread")
-    with feed.map(_slowly) if mapped else feed as feed:
+    _go_on.clear()
+    with feed.map(_held) if mapped else feed as feed:
         for number in range(4 if mapped else 1):
             feed.put(number)
         for _ in range(2):
@@ -198,6 +202,7 @@ def test_ctrl_c_in_a_loop_loses_nothing(mapped, workers):
             with pytest.raises(KeyboardInterrupt):
                 next(iter(feed))
             timer.join()
+        _go_on.set()
         for number in range(4 if mapped else 1, 6):
             feed.put(number)
         feed.close()

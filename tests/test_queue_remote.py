@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from programs import ROOT, finish, launch
+from waits import PROGRAM_SECONDS, wait_until
 
 import kerasfeed as kf
 from kerasfeed.streams.given_spec import scene_spec_of
@@ -75,13 +76,13 @@ def test_a_process_puts_scenes_in_order_and_loads_no_framework(source, process):
         assert (array == number).all()
         assert name == f"scene-{number}"
         array += 1  # it is the consumer's own
-    assert producer.communicate(timeout=30) == ("[]\n", "")
+    assert producer.communicate(timeout=PROGRAM_SECONDS) == ("[]\n", "")
 
 
 def test_a_killed_process_fails_the_stream_after_what_it_had_put(source, process):
     filled = source()
     producer = process("killed", filled.producer())
-    producer.wait(30)
+    producer.wait(PROGRAM_SECONDS)
     assert _numbers(filled, 3) == [0, 1, 2]
     told = f"producer process {producer.pid} ended without a farewell after it had put 3 scenes.*on_death='warn'"
     with pytest.raises(kf.ProducerDiedError, match=told):
@@ -99,7 +100,7 @@ def test_a_killed_process_may_be_told_as_a_warning(source, process):
     filled = source()
     producer = process("killed", filled.producer(on_death="warn"))
     assert _numbers(filled, 3) == [0, 1, 2]
-    producer.wait(30)
+    producer.wait(PROGRAM_SECONDS)
     while not filled.notices.told(f"death of {producer.pid}"):
         time.sleep(0.01)
     with pytest.warns(kf.FeedWarning, match=f"producer process {producer.pid} ended without a farewell"):
@@ -119,7 +120,7 @@ def test_an_exception_that_ends_a_process_reaches_the_consumer(source, process):
     place, traceback = raised.value.__notes__[:2]
     assert place == f"kerasfeed: in producer process {producer.pid}"
     assert 'raise ZeroDivisionError("in the producer")' in traceback
-    assert producer.wait(30) == 1
+    assert producer.wait(PROGRAM_SECONDS) == 1
 
 
 @pytest.mark.parametrize(
@@ -143,7 +144,7 @@ def test_a_process_that_waits_in_put_ends_when_the_consumer_has_gone(source, pro
     producer = process("endless", filled.producer())
     assert len(_numbers(filled, 3)) == 3
     filled.close()
-    assert producer.communicate(timeout=30) == ("ended\n", "")
+    assert producer.communicate(timeout=PROGRAM_SECONDS) == ("ended\n", "")
     assert producer.returncode == 0
 
 
@@ -235,7 +236,7 @@ def test_threads_that_share_a_producer_do_not_wait_for_one_another(source):
     with pytest.raises(queue.Full):
         producer.put(2, timeout=0)
     producer.fail(OSError("the camera is off"))
-    thread.join(10)
+    thread.join(60)
     assert "the camera is off" in ends[0]
     assert filled.take(9) == [0]
     with pytest.raises(OSError, match="the camera is off"):
@@ -250,10 +251,7 @@ def test_a_handle_used_again_and_again_leaves_nothing_behind(source):
         with producer:
             producer.put(number)
     assert len(util._finalizer_registry) == before
-    deadline = time.monotonic() + 10
-    while len(filled._server._lines) > 0:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: not filled._server._lines)
     assert filled.take(100) == list(range(50))
 
 

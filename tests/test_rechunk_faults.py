@@ -4,13 +4,13 @@ import hashlib
 import os
 import subprocess
 import sys
-import time
 import tracemalloc
 
 import h5py
 import numpy as np
 import pytest
 from rechunked import listing, rechunk
+from waits import PROGRAM_SECONDS
 
 from kerasfeed.readers import rechunk as room
 from kerasfeed.readers.h5sink import Sink
@@ -62,12 +62,13 @@ with h5py.File(sys.argv[1], "w") as file:
 def large(tmp_path):
     """A file of 32 MB of noise, made in another process."""
     path = tmp_path / "in.h5"
-    subprocess.run([sys.executable, "-c", _LARGE, str(path)], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", _LARGE, str(path)], check=True, timeout=PROGRAM_SECONDS)
     return path
 
 
 _FULL = """
 import resource, signal, sys
+from waits import PROGRAM_SECONDS
 import kerasfeed as kf
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[3]), int(sys.argv[3])))
@@ -82,7 +83,7 @@ except OSError as error:
 def test_a_disk_that_is_full_is_an_error_leaves_nothing_and_does_not_crash(large, tmp_path, limit):
     ended = subprocess.run(
         [sys.executable, "-c", _FULL, str(large), str(tmp_path / "out.h5"), str(limit)],
-        capture_output=True, text=True, timeout=100,
+        capture_output=True, text=True, timeout=PROGRAM_SECONDS,
     )  # fmt: skip
     assert ended.returncode == 0, ended.stderr
     assert "failed and left nothing behind" in ended.stdout
@@ -96,7 +97,7 @@ import kerasfeed as kf
 def interrupt():
     while not [name for name in os.listdir(os.path.dirname(sys.argv[2])) if name.endswith(".part")]:
         time.sleep(0.01)
-    time.sleep(0.3)
+    time.sleep(0.1)
     os.kill(os.getpid(), signal.SIGINT)
 threading.Thread(target=interrupt, daemon=True).start()
 try:
@@ -107,14 +108,12 @@ except KeyboardInterrupt:
 
 
 def test_ctrl_c_leaves_nothing(large, tmp_path):
-    begin = time.monotonic()
     ended = subprocess.run(
         [sys.executable, "-c", _INTERRUPTED, str(large), str(tmp_path / "out.h5")],
-        capture_output=True, text=True, timeout=100,
+        capture_output=True, text=True, timeout=PROGRAM_SECONDS,
     )  # fmt: skip
     assert ended.stdout == "interrupted\n", ended.stderr
     assert ended.returncode == 0
-    assert time.monotonic() - begin < 60
     assert listing(tmp_path) == ["in.h5"]
 
 

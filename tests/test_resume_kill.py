@@ -10,6 +10,7 @@ from pathlib import Path
 
 from resumable import chain_of, make_feed, stream
 from scenes_frameworks import environment_of
+from waits import PROGRAM_SECONDS
 
 SCRIPT = Path(__file__).parent / "resumable_script.py"
 STEPS, EPOCHS = 10, 3  # of a feed of 60 scenes
@@ -19,11 +20,11 @@ def test_a_training_process_that_was_killed_twice_saw_the_batches_of_an_undistur
     environment = environment_of(KERAS_BACKEND="tensorflow")
     for kill_at in (13, 6):
         command = [sys.executable, str(SCRIPT), str(tmp_path), str(kill_at)]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100)
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PROGRAM_SECONDS)
         assert done.returncode == -signal.SIGKILL, done.stderr[-4000:]
     assert {path.name for path in tmp_path.iterdir()} == {"backup", "feed.json"}
     command = [sys.executable, str(SCRIPT), str(tmp_path), "-1"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PROGRAM_SECONDS)
     assert done.returncode == 0, done.stderr[-4000:]
     with make_feed(length=60) as feed:
         expected = chain_of(stream(feed, STEPS * EPOCHS))

@@ -12,6 +12,7 @@ from contextlib import ExitStack
 import pytest
 from scenes_filler import Regression
 from scenes_frameworks import environment_of, run_script
+from waits import PROGRAM_SECONDS
 
 import kerasfeed as kf
 from kerasfeed.plan import Plan
@@ -37,7 +38,7 @@ def _run_two(folder, text, environments, *arguments):
         for number, environment in enumerate(environments)
     ]  # fmt: skip
     try:
-        outputs = [program.communicate(timeout=180) for program in programs]
+        outputs = [program.communicate(timeout=PROGRAM_SECONDS) for program in programs]
     finally:
         for program in programs:
             program.kill()

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import scenes
 from scenes_frameworks import environment_of
+from waits import PROGRAM_SECONDS
 
 import kerasfeed as kf
 
@@ -140,7 +141,11 @@ def test_a_state_tells_text_fields_and_needs_no_framework():
         print(feed.get_state()["fingerprint"]["spec"])
     """
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)], env=environment_of(), capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", textwrap.dedent(code)],
+        env=environment_of(),
+        capture_output=True,
+        text=True,
+        timeout=PROGRAM_SECONDS,
     )
     assert done.returncode == 0, done.stderr
     assert "'name': 'str[]'" in done.stdout

@@ -306,7 +306,7 @@ def test_a_stream_that_is_dropped_in_mid_loop_ends_its_threads_and_generators():
     del feed, batches
     gc.collect()
     assert gone() is None
-    assert ended.wait(10)
+    assert ended.wait(60)
 
 
 def test_three_thousand_batches_take_no_more_slots_threads_and_items_than_a_hundred(stream):

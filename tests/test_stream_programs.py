@@ -42,7 +42,7 @@ SCRIPT = """
 
 
 def test_a_script_without_a_guard_uses_streams_and_ends_though_none_was_closed(tmp_path):
-    printed = finish(launch(tmp_path, SCRIPT), timeout=100).splitlines()
+    printed = finish(launch(tmp_path, SCRIPT)).splitlines()
     assert printed == [
         "True",
         "[[0, 1, 2, 3, 4], [5, 6, 7, 8, 9], [10, 11, 12, 13, 14], [15, 16, 17, 18, 19]]",
@@ -69,7 +69,7 @@ def test_generators_and_functions_of_a_notebook_s_cells_run_in_worker_processes(
     ]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
     resources = {"metadata": {"path": str(tmp_path)}}
-    nbclient.NotebookClient(notebook, timeout=100, kernel_name="python3", resources=resources).execute()
+    nbclient.NotebookClient(notebook, timeout=240, kernel_name="python3", resources=resources).execute()
     printed, shown = notebook.cells[-1].outputs
     assert printed.text == "True [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]\n"
     assert "StreamFeed" in shown.data["text/html"]

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from keras_fits import BACKEND, QUICK_MARKS
 from programs import launch
+from waits import PROGRAM_SECONDS
 
 import kerasfeed as kf
 
@@ -146,7 +147,7 @@ def test_two_processes_write_at_once_and_both_are_complete_even_if_one_is_killed
                 time.sleep(0.01)
             (tmp_path / "go").touch()
             write_epochs(writer, 0)
-        assert "started: False" in other.communicate(timeout=60)[0]
+        assert "started: False" in other.communicate(timeout=PROGRAM_SECONDS)[0]
     finally:
         other.kill()
         other.communicate()

@@ -11,7 +11,6 @@ import scenes
 import tensorflow as tf
 from scenes_frameworks import (
     Numbered,
-    Waiting,
     let_tensorflow_free_memory,
 )
 from tf_batches import indices_of, order_of
@@ -30,7 +29,7 @@ def test_scenes_are_read_by_no_more_than_the_workers_at_once(workers, most):
         def __getitem__(self, index):
             with lock:
                 at_once.append(at_once[-1] + 1)
-            time.sleep(0.001)
+            time.sleep(0.003)
             with lock:
                 at_once.append(at_once[-1] - 1)
             return super().__getitem__(index)
@@ -41,24 +40,20 @@ def test_scenes_are_read_by_no_more_than_the_workers_at_once(workers, most):
     assert max(at_once) == most
 
 
-def test_waiting_workers_are_not_limited_by_the_cores():
-    def seconds(workers, length):
-        with kf.Feed(Waiting(length, 0.01), 2, workers=workers, worker_type="thread") as feed:
-            dataset = feed.to_tf_dataset()
-            started = time.perf_counter()
-            assert sum(batch.shape[0] for batch in dataset) == length
-            return time.perf_counter() - started
-
-    assert seconds(16, 320) < 320 * 0.01 / 4  # one worker would take 3.2 s, 16 ideally 0.2 s
-
-
-def test_waiting_feeds_leave_room_for_the_rest_of_the_graph():
-    with kf.Feed(Waiting(64, 0.02), 1, workers=8, worker_type="thread") as feed:
+def test_waiting_workers_are_not_limited_by_the_cores(tmp_path):
+    with kf.Feed(scenes.Meeting(tmp_path, 16), 2, workers=16, worker_type="thread") as feed:
         dataset = feed.to_tf_dataset()
-        dataset = dataset.map(lambda index: tf.numpy_function(lambda i: i * 2, [index], tf.int64), num_parallel_calls=8)
-        started = time.perf_counter()
+        (tmp_path / "begin").touch()
+        assert sum(labels.shape[0] for _, labels in dataset) == 64
+
+
+def test_waiting_feeds_leave_room_for_the_rest_of_the_graph(tmp_path):
+    with kf.Feed(scenes.Meeting(tmp_path, 8), 1, workers=8, worker_type="thread") as feed:
+        dataset = feed.to_tf_dataset().map(
+            lambda _, index: tf.numpy_function(lambda i: i * 2, [index], tf.int64), num_parallel_calls=8
+        )
+        (tmp_path / "begin").touch()
         assert [int(value[0]) for value in dataset] == list(range(0, 128, 2))
-        assert time.perf_counter() - started < 64 * 0.02 / 2
 
 
 @pytest.mark.parametrize("worker_type", ["thread", "process"])
@@ -77,7 +72,7 @@ def test_an_iterator_abandoned_half_way_leaks_nothing_and_the_next_epoch_is_whol
 
 def _assert_let_go(alive):
     """TensorFlow's threads let go of an iterator, and so of the feed, a moment after Python does."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while alive() is not None and time.monotonic() < deadline:
         let_tensorflow_free_memory()
         time.sleep(0.05)

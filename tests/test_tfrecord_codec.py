@@ -12,6 +12,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scenes_records import DTYPES, Everything, Pair, assert_same
+from waits import PROGRAM_SECONDS
 
 import kerasfeed as kf
 from kerasfeed.records import example, varints
@@ -305,4 +306,4 @@ def test_reading_and_writing_import_no_framework():
         "assert not {'tensorflow', 'keras', 'jax', 'torch', 'h5py'} & set(sys.modules)"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60, env=environment)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=PROGRAM_SECONDS, env=environment)

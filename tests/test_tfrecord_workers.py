@@ -11,7 +11,7 @@ import pytest
 from scenes_records import FailsAt, Small, assert_same, listing
 
 import kerasfeed as kf
-from kerasfeed.records import tfrecord_shards
+from kerasfeed.records import tfrecord_shards, writing
 
 _OPENING = threading.Lock()
 PATTERN = "train-{shard:05d}-of-{count:05d}.tfrecord"
@@ -90,7 +90,8 @@ def test_workers_that_were_asked_for_are_started_once_and_read_the_spec_too(tmp_
     assert sorted(indices_in(paths)) == list(range(30))
 
 
-def test_what_is_soon_written_is_written_in_the_calling_thread_from_a_copy(tmp_path):
+def test_what_is_soon_written_is_written_in_the_calling_thread_from_a_copy(tmp_path, monkeypatch):
+    monkeypatch.setattr(writing, "SHORT_SECONDS", 1e6)  # on a busy machine, too
     sequence = Logged(30, tmp_path / "log")
     paths = kf.write_tfrecords(sequence, tmp_path / PATTERN, num_shards=2)
     assert [line for line in lines_of(tmp_path / "log") if line[0] == "begin"] == [

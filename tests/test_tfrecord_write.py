@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from programs import ROOT, TESTS, assert_gone
 from scenes_records import Everything, FailsAt, Slow, Small, assert_same, listing
+from waits import PROGRAM_SECONDS
 
 import kerasfeed as kf
 from kerasfeed.records import board
@@ -222,7 +223,7 @@ def test_a_program_that_is_killed_again_and_again_loses_and_doubles_nothing(tmp_
         if not ended:
             program.kill()
             kills += 1
-        output, _ = program.communicate(timeout=60)
+        output, _ = program.communicate(timeout=PROGRAM_SECONDS)
         assert not ended or output == b"done\n"
     sequence = kf.TFRecordSequence(str(folder / PATTERN))
     assert collections.Counter(int(scene[1]) for scene in sequence) == collections.Counter(range(120))
@@ -244,7 +245,7 @@ def test_a_program_that_is_interrupted_leaves_no_process_and_no_half_file(tmp_pa
 
     workers = [child.pid for child in psutil.Process(program.pid).children(recursive=True)]
     program.send_signal(signal.SIGINT)
-    _, errors = program.communicate(timeout=30)
+    _, errors = program.communicate(timeout=PROGRAM_SECONDS)
     assert b"KeyboardInterrupt" in errors
     assert_gone(workers)
     assert not [name for name in listing(tmp_path) if name.endswith((".part", ".progress"))]

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from programs import ROOT, TESTS
 from scenes_records import DTYPES, Everything, FailsAt, Small, assert_same, listing
+from waits import PROGRAM_SECONDS
 
 import kerasfeed as kf
 
@@ -167,7 +168,7 @@ def test_a_program_that_is_killed_again_and_again_loses_and_doubles_nothing(tmp_
             time.sleep(kill_after)
             assert not path.exists()
             program.kill()
-        program.wait(60)
+        program.wait(PROGRAM_SECONDS)
     assert program.returncode == 0
     assert [int(scene[1]) for scene in kf.HDF5Scenes(path)] == list(range(160))
     assert listing(tmp_path) == ["log", "program.py", "x.h5"]
