@@ -3,6 +3,7 @@
 import contextlib
 import faulthandler
 import gc
+import inspect
 import os
 import signal
 import sys
@@ -76,7 +77,13 @@ def pytest_runtest_logreport(report):
         print(f"\n{report.nodeid} ({report.when}):\n{report.longreprtext}\n{captured}", flush=True)
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest leaves out what is heavy
 def pytest_collection_modifyitems(items):
+    for item in items:
+        for mark in item.iter_markers("light"):
+            is_light = mark.kwargs["where"]
+            if not is_light(**{name: item.callspec.params[name] for name in inspect.signature(is_light).parameters}):
+                item.add_marker(pytest.mark.heavy)
     items.sort(key=lambda item: _RANK.get(item.path.stem, len(_RANK)))
 
 

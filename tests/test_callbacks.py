@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import keras
 import numpy as np
 import pytest
+from waits import wait_until
 
 import kerasfeed as kf
 from kerasfeed import callbacks
@@ -164,43 +165,52 @@ class Slow(kf.SceneSequence):
     def __len__(self):
         return 66
 
+    def __init__(self, seconds=0.005):
+        self.seconds, self.read = seconds, []
+
     def __getitem__(self, index):
-        time.sleep(0.005)
+        time.sleep(self.seconds)
+        self.read.append(index)
         return np.ones(4, np.float32), 1.0
 
 
 class Computing(keras.callbacks.Callback):
-    """Makes every step last some seconds more."""
+    """Makes every step last some seconds more, and until the scenes of the next one are there."""
 
-    def __init__(self, seconds):
+    def __init__(self, sequence, seconds):
         super().__init__()
-        self.seconds = seconds
+        self.sequence, self.seconds = sequence, seconds
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.epoch = epoch
 
     def on_train_batch_end(self, batch, logs=None):
         time.sleep(self.seconds)
+        wait_until(lambda: len(self.sequence.read) >= 66 * self.epoch + min(66, 6 * (batch + 2)))
 
 
-def _fit(feed, computing, **options):
+def _fit(feed, callbacks=(), **options):
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse", steps_per_execution=options.pop("steps_per_execution", 1))
     monitor = InputMonitor(feed)
-    history = model.fit(feed, epochs=3, callbacks=[monitor, Computing(computing)], verbose=0, **options)
+    history = model.fit(feed, epochs=3, callbacks=[monitor, *callbacks], verbose=0, **options)
     return monitor, history.history
 
 
 @pytest.mark.parametrize("steps_per_execution", [1, 3])
 def test_training_that_computes_nothing_waits_for_its_input(steps_per_execution):
-    with kf.Feed(Slow(), 6, workers=1, worker_type="thread") as feed:
-        monitor, history = _fit(feed, 0.0, steps_per_execution=steps_per_execution)
+    with kf.Feed(Slow(0.01), 6, workers=1, worker_type="thread") as feed:
+        monitor, history = _fit(feed, steps_per_execution=steps_per_execution)
     assert [(timing.epoch, timing.steps, timing.scenes) for timing in monitor.epochs] == [(k, 11, 66) for k in range(3)]
-    assert max(timing.wait_seconds for timing in monitor.epochs) > 0.6 * 66 * 0.005
+    assert max(timing.wait_seconds for timing in monitor.epochs) > 0.5 * 66 * 0.01
     assert history["input_wait_share"] == [timing.input_wait_share for timing in monitor.epochs]
     assert history["scenes_per_second"] == [timing.scenes_per_second for timing in monitor.epochs]
 
 
 def test_training_that_computes_longer_than_loading_hardly_waits():
-    with kf.Feed(Slow(), 6, workers=4, worker_type="thread") as feed:
-        monitor, _ = _fit(feed, 0.04)
+    sequence = Slow()
+    with kf.Feed(sequence, 6, workers=4, worker_type="thread") as feed:
+        monitor, _ = _fit(feed, [Computing(sequence, 0.04)])
     assert min(timing.input_wait_share for timing in monitor.epochs) < 0.2
     assert min(timing.seconds for timing in monitor.epochs) > 11 * 0.04
 

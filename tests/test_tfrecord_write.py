@@ -8,6 +8,7 @@ import resource
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -15,7 +16,7 @@ import numpy as np
 import pytest
 from programs import ROOT, TESTS, assert_gone
 from scenes_records import Everything, FailsAt, Slow, Small, assert_same, listing
-from waits import PROGRAM_SECONDS
+from waits import PROGRAM_SECONDS, once_told
 
 import kerasfeed as kf
 from kerasfeed.records import board
@@ -367,13 +368,15 @@ def test_progress_is_shown_on_a_terminal_only(tmp_path, monkeypatch, stream):
 
 def test_scenes_that_do_not_end_are_told_of_once(tmp_path, monkeypatch):
     monkeypatch.setattr(board, "_STALL_SECONDS", 0.3)
+    told = threading.Event()
 
     class Hangs(Small):
         def __getitem__(self, index):
             if index == 17:
-                time.sleep(1.2)
+                assert told.wait(60)
             return super().__getitem__(index)
 
-    with pytest.warns(kf.FeedWarning, match=r"no progress for 0 s, at scenes 17; this is said once") as caught:
+    warned = pytest.warns(kf.FeedWarning, match=r"no progress for \d+ s, at scenes 17; this is said once")
+    with warned as caught, once_told(caught, told.set, after=0.5):
         write(Hangs(40), tmp_path, 1, workers=1)
     assert len(caught) == 1

@@ -1,5 +1,7 @@
 """Waits with deadlines that only a defect can miss, on however busy a machine: where all is well, they end early."""
 
+import contextlib
+import threading
 import time
 
 SECONDS = 60.0  # for what takes milliseconds
@@ -12,3 +14,20 @@ def wait_until(holds, seconds=SECONDS):
     while not holds():
         assert time.monotonic() < deadline, f"not so after {seconds:g} s"
         time.sleep(0.005)
+
+
+@contextlib.contextmanager
+def once_told(caught, act, after=0.0):
+    """Call `act` in another thread, some seconds after `pytest.warns` has caught a warning."""
+
+    def run():
+        try:
+            wait_until(lambda: len(caught))
+            time.sleep(after)
+        finally:
+            act()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    yield
+    thread.join()
