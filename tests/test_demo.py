@@ -194,6 +194,7 @@ def test_the_demo_learns_the_shapes_it_wrote_and_removes_them(tmp_path, monkeypa
     assert not [path for path in tmp_path.iterdir() if "demo" in path.name]
 
 
+@pytest.mark.heavy
 def test_without_a_validation_file_the_demo_holds_scenes_out(shapes, capsys):
     command = ["demo", "--data", str(shapes), "--epochs", "1", "--points", "16", "--worker-type", "thread"]
     assert main(command) == 0
@@ -202,6 +203,7 @@ def test_without_a_validation_file_the_demo_holds_scenes_out(shapes, capsys):
     assert "Feed(Part: 32 scenes, batch_size=16, 2 steps" in output
 
 
+@pytest.mark.heavy
 def test_the_demo_clearly_beats_the_majority_rate_on_real_data(real_data, capsys):
     assert main(["demo", "--data", str(real_data / "bimnet10_train.h5"), "--epochs", "8", "--points", "256"]) == 0
     output = capsys.readouterr().out

@@ -22,7 +22,14 @@ import kerasfeed as kf
 
 CASES = cases()
 TESTS = Path(__file__).parent
-every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+FAMILIES = {case.name.split("-")[0]: case for case in reversed(CASES)}  # the first case of each
+LIGHT = {*(case.name for case in CASES[::8]), *(case.name for case in FAMILIES.values())}
+
+
+def every_case(function):
+    """Run a test with every file; with each eighth, and one of each family, by default."""
+    light = pytest.mark.light(where=lambda case: case.name in LIGHT)
+    return light(pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)(function))
 
 
 @pytest.fixture(scope="session")
@@ -148,6 +155,7 @@ def test_four_threads_that_open_the_file_at_once_and_a_pickled_copy_read_the_sam
     assert wrong == [{}] * 5
 
 
+@pytest.mark.heavy
 def test_another_process_reads_every_file_the_same(made):
     """Datasets travel pickled, unopened, as they do to workers; the child compares with h5py itself."""
     sent, names = [], []

@@ -244,6 +244,7 @@ def test_ctrl_c_again_and_again_leaves_a_feed_that_gives_the_right_batches(tmp_p
     assert finish(program) == "6 True\n"
 
 
+@pytest.mark.heavy
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Jupyter's own packages
 def test_an_interrupted_notebook_cell_leaves_a_feed_that_gives_the_right_batches(tmp_path, kernel):
     kernel("""

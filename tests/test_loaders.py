@@ -54,8 +54,10 @@ SEQUENCES = {
     "strings": (["a", "bc", "", "d" * 500] * 3, 5),
     "slow": (scenes.Slow(11, 0.004), 5),
 }
+LIGHT = ["one scene", "nested", "augmented", "vectorised", "sized batches"]
 
 
+@pytest.mark.light(where=lambda kind, name: kind == "thread" or name in LIGHT)
 @pytest.mark.parametrize("kind", PARALLEL)
 @pytest.mark.parametrize("name", SEQUENCES)
 def test_every_loader_equals_the_reference_bit_for_bit(make, kind, name):

@@ -51,6 +51,7 @@ def test_the_quickstart_runs_and_learns(run):
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Jupyter's own packages
+@pytest.mark.heavy
 def test_the_hdf5_notebook_draws_what_chunks_cost_and_counts_fewer_decodes_in_block_order(run):
     pytest.importorskip("matplotlib", reason="needs matplotlib (pip install kerasfeed[test])")
     cells = run("02_hdf5.ipynb")

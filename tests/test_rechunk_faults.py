@@ -68,7 +68,6 @@ def large(tmp_path):
 
 _FULL = """
 import resource, signal, sys
-from waits import PROGRAM_SECONDS
 import kerasfeed as kf
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[3]), int(sys.argv[3])))

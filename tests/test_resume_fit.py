@@ -106,6 +106,7 @@ def train(
     return result_of(model)
 
 
+@pytest.mark.light(where=lambda ours_first: ours_first or BACKEND != "tensorflow")
 @pytest.mark.parametrize("ours_first", {"jax": [False], "torch": [True]}.get(BACKEND, [False, True]))
 def test_killed_at_any_moment_and_once_more_a_training_sees_the_batches_of_an_undisturbed_one(
     ours_first, tmp_path, moments
@@ -121,6 +122,7 @@ def test_killed_at_any_moment_and_once_more_a_training_sees_the_batches_of_an_un
         assert whole(folder, moments, **eager) == undisturbed(8), f"killed at moment {kill_at}"
 
 
+@pytest.mark.light(where=lambda kill_at, part, double: kill_at == 2 and double == (part == "weights"))
 @pytest.mark.parametrize("double", [False, True])
 @pytest.mark.parametrize("part", ["weights", "metadata"])
 @pytest.mark.parametrize("kill_at", [0, 2])
@@ -175,6 +177,7 @@ BACKENDS_WAYS = {
     "jax": ["every epoch", "steps below the feed's", "dataset", "executions", "accumulated gradients", "loss scale"],
     "torch": ["every epoch", "steps below the feed's"],
 }
+LIGHT_WAYS = ["every epoch", "steps below the feed's", "threads", "mapped dataset", "executions", "loss scale"]
 OPTIMIZERS = {
     "accumulating": lambda: keras.optimizers.Adam(1e-3, gradient_accumulation_steps=3),
     # A scale so high that the first batches overflow, and are skipped.
@@ -182,6 +185,7 @@ OPTIMIZERS = {
 }
 
 
+@pytest.mark.light(where=lambda way: way in LIGHT_WAYS)
 @pytest.mark.parametrize("way", WAYS)
 def test_a_training_goes_on_in_mid_epoch(way, tmp_path, moments):
     options = {"count": 8, "first": 0, **WAYS[way]}
@@ -201,6 +205,7 @@ def test_a_training_goes_on_in_mid_epoch(way, tmp_path, moments):
     assert whole(tmp_path, moments, **fresh()) == expected
 
 
+@pytest.mark.light(where=lambda between: between["shuffle"])
 @pytest.mark.parametrize("between", [{"shuffle": True}, {"shuffle": False}])
 def test_batches_that_keras_shuffles_are_resumed_in_their_order(between, tmp_path, moments):
     unordered = {"feed": {"shuffle": False}, "save_freq": 1, "shuffle": True}

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from resumable import chain_of, make_feed, stream
 from scenes_frameworks import environment_of
 from waits import PROGRAM_SECONDS
@@ -16,6 +17,7 @@ SCRIPT = Path(__file__).parent / "resumable_script.py"
 STEPS, EPOCHS = 10, 3  # of a feed of 60 scenes
 
 
+@pytest.mark.heavy
 def test_a_training_process_that_was_killed_twice_saw_the_batches_of_an_undisturbed_one(tmp_path):
     environment = environment_of(KERAS_BACKEND="tensorflow")
     for kill_at in (13, 6):

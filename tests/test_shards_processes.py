@@ -102,6 +102,7 @@ def test_two_processes_of_jax_are_two_shards_and_evaluate_as_one(tmp_path):
 
 
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="PyTorch is not installed")
+@pytest.mark.heavy
 def test_two_processes_of_torch_are_two_shards(tmp_path):
     found = _run_two(
         tmp_path,
@@ -129,6 +130,7 @@ def test_two_processes_of_torch_are_two_shards(tmp_path):
     assert [shard for _, shard in found] == ["0 of 2 (auto: torch.distributed)", "1 of 2 (auto: torch.distributed)"]
 
 
+@pytest.mark.heavy
 def test_two_workers_of_tensorflow_are_two_shards_and_none_is_sharded_twice(tmp_path):
     cluster = {"worker": [f"localhost:{port}" for port in _free_ports(2)]}
     found = _run_two(

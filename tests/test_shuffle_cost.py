@@ -21,6 +21,9 @@ SCENES = 640
 
 
 CASES = [(kind, make) for kind in ("inline", "thread") for make in (Clouds, Direct, Taken)] + [("process", Direct)]
+light_cases = pytest.mark.light(
+    where=lambda kind, make: (kind, make) in [("inline", Clouds), ("thread", Taken), ("process", Direct)]
+)
 
 
 @pytest.fixture
@@ -42,6 +45,7 @@ def _epochs(feed, count):
     return [np.concatenate(list(feed)) for _ in range(count)]
 
 
+@light_cases
 @pytest.mark.parametrize(("kind", "make"), CASES)
 def test_a_full_shuffle_of_large_chunks_warns_once_with_what_was_measured(path, kind, make):
     sequence = make(path, 2 * CHUNK)
@@ -93,6 +97,7 @@ def test_the_warning_is_given_in_the_thread_of_the_consumer(path, kind, monkeypa
     assert threads == [threading.main_thread()]
 
 
+@light_cases
 @pytest.mark.parametrize(("kind", "make"), CASES)
 def test_a_cache_that_holds_the_dataset_decodes_each_chunk_once_and_says_nothing(path, kind, make):
     sequence = make(path, 20 * CHUNK)
@@ -104,6 +109,7 @@ def test_a_cache_that_holds_the_dataset_decodes_each_chunk_once_and_says_nothing
         assert stats.again == 0
 
 
+@light_cases
 @pytest.mark.parametrize(("kind", "make"), CASES)
 def test_blocks_in_random_order_decode_each_chunk_once_an_epoch_from_a_small_cache(path, kind, make):
     sequence = make(path, 6 * CHUNK)  # windows of 2: this one and the next, and some to spare
@@ -182,6 +188,7 @@ def test_a_bare_dataset_is_a_sequence_that_is_decoded_ahead_and_into_the_slot(pa
         assert np.array_equal(found, file["points"][...][order])
 
 
+@pytest.mark.light(where=lambda dtype, shape, compression: dtype == "?" and bool(compression) == (len(shape) > 1))
 @pytest.mark.parametrize("dtype", [">f4", "<i2", "?", "<c8"])
 @pytest.mark.parametrize("shape", [(40,), (40, 5)])
 @pytest.mark.parametrize("compression", [None, "gzip"])

@@ -201,6 +201,7 @@ print("done")
 """
 
 
+@pytest.mark.light(where=lambda worker_type: worker_type == "process")
 @pytest.mark.parametrize("worker_type", ["thread", "process"])
 def test_a_program_that_is_killed_again_and_again_loses_and_doubles_nothing(tmp_path, worker_type):
     folder, log = tmp_path / "out", tmp_path / "log"

@@ -32,6 +32,7 @@ SCENE, BATCH = faulty.Faulty, faulty.FaultyBatches
 
 
 # Whether scenes are read one by one or many at a time is decided where nothing is known of how a worker ended.
+@pytest.mark.light(where=lambda kind, way: (kind, way) in [(SCENE, "sigkill"), (BATCH, "segfault")])
 @pytest.mark.parametrize(
     ("kind", "way"),
     [*((SCENE, way) for way in faulty.DEADLY), (BATCH, "segfault")],
@@ -60,6 +61,7 @@ def test_the_peak_of_a_worker_that_nobody_saw_alive_is_known():
     assert handle.peak > 100 << 20  # more, where this process holds more: see `own_peak`
 
 
+@pytest.mark.light(where=lambda way: way == "segfault")
 @pytest.mark.parametrize("way", faulty.DEADLY)
 def test_a_scene_that_ends_its_worker_again_and_again_is_an_error_that_names_all(feed_of, way, monkeypatch):
     monkeypatch.setattr(spawn, "own_peak", lambda: 0)  # whatever this process held, the peak of a worker is known
@@ -88,6 +90,7 @@ def test_max_failures_says_how_often_a_scene_may_end_its_worker(feed_of, tmp_pat
     assert feed.stats().respawns == 1
 
 
+@pytest.mark.light(where=lambda kind, on_error: (kind, on_error) in [(SCENE, "mask"), (BATCH, "skip")])
 @pytest.mark.parametrize(
     ("kind", "on_error"),
     [(SCENE, "replace"), (SCENE, "mask"), (SCENE, "skip"), (BATCH, "replace"), (BATCH, "skip")],
@@ -147,6 +150,7 @@ def test_a_whole_fit_completes_while_a_worker_is_killed_three_times_a_second(fee
     assert feed.stats().respawns >= 3
 
 
+@pytest.mark.heavy
 def test_scenes_that_somebody_s_kills_happen_to_hit_are_not_blamed(feed_of):
     feed = feed_of(scenes.Slow(44, 0.08), 4, on_error="replace")
     expected = reference(scenes.Clouds(44), batch_size=4)
