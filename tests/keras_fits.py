@@ -16,11 +16,13 @@ import kerasfeed as kf
 
 BACKEND = keras.backend.backend()
 HERE = Path(__file__).parent
-# Modules of tests that run on JAX and on PyTorch, too.
-ON_ALL_BACKENDS = [
-    "collate_frameworks", "epochs_fit", "error_fit", "evaluate", "keras_fit", "keras_fit_errors", "keras_fit_models",
-    "resume_fit", "resume_refusals", "shards_evaluate", "stream_fit", "summary",
+# Modules of tests that run on JAX and on PyTorch, too; the first ones by default.
+LIGHT_ON_ALL_BACKENDS = ["collate_frameworks", "keras_fit", "stream_fit"]
+HEAVY_ON_ALL_BACKENDS = [
+    "epochs_fit", "error_fit", "evaluate", "keras_fit_errors", "keras_fit_models", "resume_fit", "resume_refusals",
+    "shards_evaluate", "summary",
 ]  # fmt: skip
+BACKEND_SECONDS = 1500  # for tests that take 100 s
 # Behind the loader nothing knows the backend: processes, which cost most, are tried on TensorFlow, and by a few tests.
 WORKERS = [(0, "thread"), (2, "thread"), (2, "process")][: 3 if BACKEND == "tensorflow" else 2]
 # A step compiled on JAX costs least over all, and is Keras's default there; on TensorFlow XLA costs most.
@@ -154,14 +156,14 @@ QUICK_MARKS = [  # of modules whose feeds have no worker processes, and so no me
 MARKS = [*QUICK_MARKS, pytest.mark.usefixtures("memory_freed")]
 
 
-def assert_all_holds_on(backend):
-    """Run the tests of Keras once more, on another of its backends."""
+def assert_holds_on(backend, modules, marked):
+    """Run tests of Keras once more, on another of its backends: those of some modules that `marked` selects."""
     if importlib.util.find_spec(backend) is None:
         pytest.skip(f"{backend} is not installed")
-    modules = [str(HERE / f"test_{name}.py") for name in ON_ALL_BACKENDS]
+    paths = [str(HERE / f"test_{name}.py") for name in modules]
     run = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=short", *modules],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=short", "-m", marked, *paths],
         env=environment_of(KERAS_BACKEND=backend), cwd=HERE.parent, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        text=True, timeout=880,
+        text=True, timeout=BACKEND_SECONDS,
     )  # fmt: skip
     assert run.returncode == 0, run.stdout[-8000:]

@@ -20,8 +20,10 @@ COLLATIONS = {
     "length": kf.Pad(length=16, mask=True),
     "ragged": kf.Ragged(),
 }
+LIGHT_IN_PROCESSES = ["values and masks", "ragged"]
 
 
+@pytest.mark.light(where=lambda kind, name: kind != "process" or name in LIGHT_IN_PROCESSES)
 @pytest.mark.parametrize("name", COLLATIONS)
 @pytest.mark.parametrize("kind", ["thread", "process"])
 def test_every_loader_gives_the_same_bits_as_the_reference_and_load(feed_on, kind, name):
@@ -120,6 +122,7 @@ class Paced(Lengths):
         return super().__getitem__(index)
 
 
+@pytest.mark.light(where=lambda kind, name: kind != "process" or name in LIGHT_IN_PROCESSES)
 @pytest.mark.parametrize("name", COLLATIONS)
 @pytest.mark.parametrize("kind", ["thread", "process"])
 def test_rows_that_come_in_pieces_and_out_of_order_make_the_same_batch(feed_on, kind, name):
@@ -172,6 +175,7 @@ def test_batches_are_copied_out_at_the_ceiling_and_keep_their_bits(feed_on, name
     assert bits(kept) == expected
 
 
+@pytest.mark.light(where=lambda kind, collate: kind != "process" or type(collate) is kf.Ragged)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("collate", [kf.Pad(mask=True), kf.Ragged()], ids=["pad", "ragged"])
 def test_a_row_that_has_no_room_is_no_less_right(feed_on, kind, collate):
@@ -216,6 +220,7 @@ def test_stacking_unequal_shapes_suggests_pad_and_ragged(feed_on):
         list(feed_on("inline", Lengths(LENGTHS)))
 
 
+@pytest.mark.light(where=lambda kind, collate: kind != "process" or collate == "pad")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("collate", ["stack", "pad"])
 def test_a_field_that_rarely_differs_is_told_with_both_scenes_and_how_to_name_it(feed_on, kind, collate):
@@ -249,6 +254,7 @@ def test_text_arrays_of_unequal_shape_are_told_what_helps(feed_on):
         list(feed_on("inline", words, collate="pad"))
 
 
+@pytest.mark.light(where=lambda kind, collate: kind != "process" or type(collate) is kf.Pad)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("collate", ["pad", "ragged", kf.Pad(length=16, mask=True)], ids=["pad", "ragged", "length"])
 def test_failed_scenes_are_replaced_masked_or_skipped(feed_on, kind, collate):

@@ -6,7 +6,7 @@ import weakref
 import keras
 import numpy as np
 import pytest
-from error_kinds import CASES, PAIRS, Raising, assert_arrived, assert_told
+from error_kinds import CASES, LIGHT, PAIRS, Raising, assert_arrived, assert_told
 from keras_fits import (
     BACKEND,
     JIT,
@@ -36,6 +36,7 @@ ELSEWHERE = [("fit", pair) for pair in PAIRS]
 ON_TENSORFLOW = [("fit", case) for case in CASES] + [(way, pair) for way in ("evaluate", "predict") for pair in PAIRS]
 
 
+@pytest.mark.light(where=lambda method, case: case in (LIGHT if method == "fit" else LIGHT[:1]))
 @pytest.mark.parametrize(
     ("method", "case"), ON_TENSORFLOW if BACKEND == "tensorflow" else ELSEWHERE, indirect=["case"], ids=str
 )

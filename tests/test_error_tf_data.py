@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from error_kinds import PAIRS, Raising, assert_arrived, assert_told
+from error_kinds import LIGHT, PAIRS, Raising, assert_arrived, assert_told
 from keras_fits import identity
 
 import kerasfeed as kf
@@ -29,6 +29,7 @@ def _raised_in_a_loop(dataset):
     return caught.value
 
 
+@pytest.mark.light(where=lambda case: case in PAIRS)
 def test_an_exception_arrives_as_itself_in_a_loop(case):
     feed, *kind = case
     assert_arrived(_raised_in_a_loop(feed.to_tf_dataset()), *kind)
@@ -38,6 +39,7 @@ def test_an_exception_arrives_as_itself_in_a_loop(case):
 each_pair = pytest.mark.parametrize("case", PAIRS, indirect=True, ids=str)
 
 
+@pytest.mark.light(where=lambda method, case: case in (LIGHT if method == "fit" else LIGHT[:1]))
 @each_pair
 @pytest.mark.parametrize("method", ["fit", "evaluate", "predict"])
 def test_an_exception_arrives_as_itself_from(method, case, model):
@@ -48,6 +50,7 @@ def test_an_exception_arrives_as_itself_from(method, case, model):
     assert_arrived(caught.value, *kind)
 
 
+@pytest.mark.light(where=lambda case: case in LIGHT)
 @each_pair
 def test_the_error_of_a_mapped_dataset_tells_all(case):
     feed, *kind = case
@@ -56,6 +59,7 @@ def test_the_error_of_a_mapped_dataset_tells_all(case):
     assert_told(str(error), *kind)
 
 
+@pytest.mark.light(where=lambda case: case in LIGHT)
 @each_pair
 def test_the_error_of_a_graph_tells_all(case):
     feed, *kind = case

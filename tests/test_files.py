@@ -98,6 +98,7 @@ def test_what_is_kept_cannot_be_changed_through_a_scene(paths, tmp_path, form):
     assert nested[0]["x"].tolist() == [0.0, 0.25, 0.5]
 
 
+@pytest.mark.light(where=lambda form: form != "list")
 @pytest.mark.parametrize(
     ("form", "interleave", "shuffle"), [("columns", 1, True), ("list", 3, False), ("stream", 3, True)]
 )

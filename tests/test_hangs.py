@@ -28,11 +28,11 @@ def test_a_hung_worker_is_replaced_and_its_scene_tried_again(feed_of, tmp_path, 
 
 
 def test_a_scene_that_always_hangs_is_an_error_with_the_worker_s_stack(feed_of):
-    feed = feed_of(faulty.Faulty(faulty.hang), timeout=1.5, shuffle=False)
+    feed = feed_of(faulty.Faulty(faulty.hang), timeout=1.0, shuffle=False)
     with pytest.raises(kf.SceneTimeoutError) as caught:
         list(feed.epoch(0))
     text = str(caught.value)
-    assert text.startswith("scene 7 (epoch 0, step 0) took longer than timeout=1.5 s 2 times in worker process")
+    assert text.startswith("scene 7 (epoch 0, step 0) took longer than timeout=1.0 s 2 times in worker process")
     assert "scenes_faulty.py" in text
     assert "in hang" in text
     assert isinstance(caught.value, TimeoutError)
@@ -40,7 +40,7 @@ def test_a_scene_that_always_hangs_is_an_error_with_the_worker_s_stack(feed_of):
 
 @pytest.mark.parametrize("kind", [faulty.Faulty, faulty.FaultyBatches], ids=["scene", "batch"])
 def test_a_scene_that_always_hangs_can_be_replaced(feed_of, kind):
-    feed = feed_of(kind(faulty.hang), timeout=1.5, on_error="replace")
+    feed = feed_of(kind(faulty.hang), timeout=1.0, on_error="replace")
     with pytest.warns(kf.FeedWarning):
         assert len(list(feed.epoch(0))) == 5
     respawns = feed.stats().respawns

@@ -67,6 +67,7 @@ FORK = """
 """
 
 
+@pytest.mark.light(where=lambda end: "sys" in end)
 @pytest.mark.parametrize("end", ["os._exit(3)", "sys.exit(3)"])
 def test_forks_of_the_parent_end_well_and_leave_its_feeds_alone(tmp_path, end):
     program = launch(tmp_path, LIGHT + FEEDS + FORK.format(end=end))

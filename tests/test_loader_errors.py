@@ -46,6 +46,7 @@ def make(make):
     return lambda *given, **arguments: make(*given, **{"workers": 1, **arguments})
 
 
+@pytest.mark.light(where=lambda kind, error: kind != "process" or type(error) is ValueError)
 @pytest.mark.parametrize("kind", LOADERS)
 @pytest.mark.parametrize("error", [ValueError("bad scan"), KeyError("points"), OSError(5, "io"), IndexError("beyond")])
 def test_an_exception_arrives_with_its_type_and_its_place(make, kind, error):
@@ -84,6 +85,7 @@ def test_of_two_failed_scenes_the_one_in_the_lowest_row_is_reported(make, kind):
         make(kind, Wrapped(), 37, workers=3).submit(0, 0).result(timeout=30)
 
 
+@pytest.mark.light(where=lambda kind, error: kind != "process" or type(error) is SystemExit)
 @pytest.mark.parametrize("kind", PARALLEL)
 @pytest.mark.parametrize("error", [StopIteration("done"), SystemExit(3), KeyboardInterrupt(), GeneratorExit()])
 def test_an_exception_that_would_steer_the_consumer_arrives_as_a_scene_error(make, kind, error):
@@ -127,6 +129,7 @@ class Deviant(scenes.Clouds):
         return self.scene if index == 7 else super().__getitem__(index)
 
 
+@pytest.mark.light(where=lambda kind, message: kind != "process" or "float64" in message)
 @pytest.mark.parametrize("kind", LOADERS)
 @pytest.mark.parametrize(
     ("scene", "message"),
@@ -241,6 +244,7 @@ class Wide(Reused):
         return self.array[: 10 + index if self.reads <= 5 else 5000]
 
 
+@pytest.mark.light(where=lambda kind, message: kind != "process" or "masked" in message)
 @pytest.mark.parametrize("kind", LOADERS)
 @pytest.mark.parametrize(
     ("scene", "message"),

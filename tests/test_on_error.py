@@ -31,6 +31,7 @@ def _bits(batches):
     return [[np.asarray(field).tobytes() for field in batch] for batch in batches]
 
 
+@pytest.mark.light(where=lambda kind, sequence: kind != "process" or type(sequence) is faulty.Raising)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("sequence", [faulty.Raising((7, 20)), faulty.RaisingBatches((7, 20))], ids=["scene", "batch"])
 def test_replace_puts_another_scene_in_the_row_and_touches_no_other(feed_on, kind, sequence):
@@ -41,6 +42,12 @@ def test_replace_puts_another_scene_in_the_row_and_touches_no_other(feed_on, kin
     assert not {7, 20} & set(found.tolist())
 
 
+@pytest.mark.light(
+    where=lambda kind, on_error, sequence: (
+        kind != "process"
+        or (type(sequence), on_error) in [(faulty.Raising, "replace"), (faulty.RaisingBatches, "mask")]
+    )
+)
 @pytest.mark.parametrize("kind", ["thread", "process"])
 @pytest.mark.parametrize("on_error", ["replace", "mask", "skip"])
 @pytest.mark.parametrize(
@@ -107,6 +114,7 @@ def test_mask_sets_a_weight_that_scenes_bring_themselves(feed_on, kind):
     assert sorted(weights.tolist()) == [0.0] + [0.5] * 36
 
 
+@pytest.mark.light(where=lambda kind, on_error: kind != "process" or on_error == "mask")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("on_error", ["mask", "skip", "replace"])
 def test_every_kind_of_field_can_be_masked_skipped_and_replaced(feed_on, kind, on_error):
@@ -127,6 +135,7 @@ def test_every_kind_of_field_can_be_masked_skipped_and_replaced(feed_on, kind, o
         assert "scene é 4" not in second["name"].tolist()
 
 
+@pytest.mark.light(where=lambda kind, bad: kind != "process" or bad == (3, 4, 5))
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("bad", [(4,), (3, 4), (9, 11), (3, 4, 5)])
 def test_a_masked_row_takes_the_shape_of_its_batch(feed_on, kind, bad):
@@ -193,6 +202,7 @@ def test_the_loss_of_a_masked_batch_is_that_of_its_other_scenes(feed_on):
     assert found == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.light(where=lambda kind, on_error: kind != "process" or on_error == "replace")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("on_error", ["replace", "mask", "skip"])
 def test_the_scenes_that_the_spec_is_inferred_from_may_fail_too(feed_on, kind, on_error):

@@ -9,7 +9,6 @@ import time
 from pathlib import Path
 
 import numpy as np
-import psutil
 import pytest
 import scenes
 from waits import PROGRAM_SECONDS
@@ -288,28 +287,6 @@ def test_a_worker_may_write_to_its_arrays_without_touching_anyone_elses():
     loader.submit(0, 0).result()
     assert sequence.values[3, 0] == 3
     loader.close()
-
-
-def test_memory_stays_flat_over_two_thousand_batches():
-    loader = _loader(scenes.Clouds(64), batch_size=4)
-    processes = [psutil.Process(), *map(psutil.Process, _warm(loader))]
-
-    def resident():
-        return sum(process.memory_info().rss for process in processes)
-
-    before = resident()
-    for epoch in range(125):
-        for step in range(16):
-            loader.submit(epoch, step).result()
-    assert resident() - before < 20 << 20
-    loader.close()
-
-
-def _warm(loader):
-    for epoch in range(30):
-        for step in range(16):
-            loader.submit(epoch, step).result()
-    return loader.stats().pids
 
 
 class Threads(kf.SceneSequence):

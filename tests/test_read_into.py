@@ -116,6 +116,11 @@ class PartlyTogether(Together):
         return out[0], labels
 
 
+@pytest.mark.light(
+    where=lambda kind, direct, batch_size: (
+        kind != "process" or (type(direct) in (Written, PartlyTogether) and batch_size)
+    )
+)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     ("direct", "plain", "batch_size"),
@@ -230,6 +235,7 @@ class DifferingTogether(Together):
         out[1][...] = indices
 
 
+@pytest.mark.light(where=lambda kind, sequence: kind != "process" or type(sequence) is Differing)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     ("sequence", "message"),
@@ -265,6 +271,7 @@ class ZerosTogether(Zeros):
         self.read_into(indices[0], [out[0].T, out[1]])
 
 
+@pytest.mark.light(where=lambda kind, sequence: kind != "process" or type(sequence) is Zeros)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("sequence", [Zeros(), ZerosTogether()])
 def test_what_is_left_unwritten_is_found_though_the_scene_is_all_zeros(make, kind, sequence):

@@ -98,6 +98,7 @@ def test_a_session_of_tensorflow_1_initialises_the_iterator_for_every_epoch(feed
                     session.run(labels)
 
 
+@pytest.mark.heavy
 def test_a_script_of_tensorflow_1_trains_on_the_dataset(tmp_path):
     printed = run_script(
         tmp_path,
@@ -147,6 +148,7 @@ def test_a_device_may_be_named(feed):
         assert indices_of(dataset.map(lambda points, labels: labels[None]).take(9)) == order_of(feed, epoch)
 
 
+@pytest.mark.heavy
 def test_on_another_device_a_dataset_still_knows_its_length_and_fit_finds_its_batches_there(tmp_path):
     printed = run_script(
         tmp_path,
@@ -304,6 +306,7 @@ ERRORS = [
 ]  # fmt: skip
 
 
+@pytest.mark.light(where=lambda error: type(error) in (StopIteration, IndexError, OSError))
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
 def test_no_error_of_a_scene_ends_the_dataset_in_silence(error):
     with kf.Feed(scenes.Failing(13, error), 8, workers=2, worker_type="thread") as feed:

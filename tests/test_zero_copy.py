@@ -100,6 +100,7 @@ def test_batches_beyond_the_memory_are_aligned_too():
         assert [int(batch["b"][0, 0]) for batch in kept] == list(range(0, 40, 2))
 
 
+@pytest.mark.light(where=lambda name, worker_type: worker_type != "process" or name == "tensorflow")
 @pytest.mark.parametrize("name", FRAMEWORKS)
 @pytest.mark.parametrize(("workers", "worker_type"), WORKERS)
 def test_a_batch_is_not_copied_on_its_way_into(name, workers, worker_type):
@@ -155,6 +156,7 @@ def _views(name, tensors):
     return points[1:].transpose(0, 1)[1:].numpy()[::2]
 
 
+@pytest.mark.light(where=lambda name, worker_type: (worker_type == "process") == (name in ("numpy", "tensorflow")))
 @pytest.mark.parametrize("name", ["numpy", *FRAMEWORKS])
 @pytest.mark.parametrize("worker_type", ["thread", "process"])
 def test_memory_is_not_reused_while_a_view_of_a_view_refers_to_it(name, worker_type):
@@ -219,6 +221,7 @@ def test_what_jax_computes_from_a_batch_does_not_write_into_it():
 CONSUMERS = ["numpy", *FRAMEWORKS]
 
 
+@pytest.mark.light(where=lambda name, worker_type: (worker_type == "process") == (name in ("numpy", "tensorflow")))
 @pytest.mark.parametrize("name", CONSUMERS)
 @pytest.mark.parametrize("worker_type", ["thread", "process"])
 def test_memory_is_reused_over_many_batches(name, worker_type):
