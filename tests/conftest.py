@@ -1,7 +1,6 @@
 """Fixtures of all tests: leaks are failures, and the files of real data where they exist."""
 
 import contextlib
-import faulthandler
 import gc
 import inspect
 import os
@@ -17,18 +16,22 @@ import h5py
 import numpy as np
 import psutil
 import pytest
+from hypothesis import HealthCheck, settings
 from loader_kinds import new_loader
 from scenes_frameworks import frameworks_left_alone, let_tensorflow_free_memory
 from scenes_records import Small
 from scenes_sized import KINDS
 from scenes_views import Log
 from streams import numbered
+from stuck import Stuck
 from waits import SECONDS
 
 import kerasfeed as kf
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+settings.register_profile("busy machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy machine")
 
 # Files that take longest, so that the last ones to run are short ones. Left to itself, pytest-xdist begins with those
 # of most tests, and ends with those that run whole programs.
@@ -39,35 +42,16 @@ _LONGEST = [
     "error_tf_data", "keras_fit", "error_fit", "fault_table", "chaos", "write_hdf5", "files", "zero_copy", "feed",
     "adversary", "read_into",
 ]  # fmt: skip
-_STDERR = pytest.StashKey()
 _RANK = {f"test_{name}": rank for rank, name in enumerate(_LONGEST)}
 
 
 def pytest_configure(config):
-    config.stash[_STDERR] = os.dup(sys.__stderr__.fileno())  # before a test's output is captured
+    config.pluginmanager.register(Stuck())
     if hasattr(config.option, "loadscopereorder"):
         config.option.loadscopereorder = False
         # A test that ends its process ends the run: pytest-xdist, after such a death, waits for ever at the end, for
         # it hands the dead worker's finished files out again, and nothing reports back from those.
         config.option.maxworkerrestart = config.option.maxworkerrestart or "0"
-
-
-def pytest_unconfigure(config):
-    os.close(config.stash[_STDERR])
-
-
-def pytest_timeout_set_timer(item, settings):
-    """End a process whose test is stuck, with the stack of each thread.
-
-    pytest-timeout's own way needs the GIL, and prints nothing where pytest-xdist runs the test.
-    """
-    faulthandler.dump_traceback_later(settings.timeout, exit=True, file=item.config.stash[_STDERR])
-    return True
-
-
-def pytest_timeout_cancel_timer(item):
-    faulthandler.cancel_dump_traceback_later()
-    return True
 
 
 def pytest_runtest_logreport(report):

@@ -71,7 +71,7 @@ def test_ragged_batches_hold_the_scenes_one_behind_the_other(feed_on, kind):
 SHAPES = st.integers(0, 40)
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=60, suppress_health_check=list(HealthCheck))
 @given(
     data=st.data(), inner=st.sampled_from([(), (3,), (2, 2), (0,)]), dtype=st.sampled_from(["u1", "f2", "f8", "c16"])
 )
@@ -99,7 +99,7 @@ def test_any_shapes_are_padded_as_numpy_would(feed_on, kind, data, inner, dtype)
             assert labels.tolist() == feed.plan.indices(0, step).tolist()
 
 
-@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=40, suppress_health_check=list(HealthCheck))
 @given(lengths=st.lists(SHAPES | st.just(3000), min_size=2, max_size=20), batch_size=st.integers(1, 6))
 @pytest.mark.parametrize("kind", ["inline", "thread"])
 def test_any_lengths_are_joined_as_numpy_would(feed_on, kind, lengths, batch_size):

@@ -119,7 +119,7 @@ def test_random_numbers_depend_on_seed_epoch_and_index_alone(make, kind):
     assert all(not np.array_equal(found[i], p) for i, p in [*other_epoch.items(), *other_seed.items()])
 
 
-@settings(deadline=None, max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=12, suppress_health_check=list(HealthCheck))
 @given(
     length=st.integers(1, 60),
     batch_size=st.integers(1, 20),
