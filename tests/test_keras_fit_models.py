@@ -133,6 +133,7 @@ class Summed(keras.Model):
         return self.dense(inputs.x + inputs.y)
 
 
+@pytest.mark.light(where=lambda name: name in ("list", "named triple", "dict of inputs", "dict of targets"))
 @pytest.mark.parametrize("name", STRUCTURES)
 def test_every_structure_that_keras_takes_is_trained_on(name):
     a, b = keras.Input((1,), name="a"), keras.Input((1,), name="b")
@@ -175,6 +176,7 @@ def test_class_weights_weigh_the_classes():
 # ---- Keras-style classes
 
 
+@pytest.mark.light(where=lambda worker_type, built: built == (worker_type == "thread"))
 @pytest.mark.parametrize(("workers", "worker_type"), WORKERS)
 @pytest.mark.parametrize("built", [True, False])
 def test_hooks_are_called_once_an_epoch_and_workers_see_their_state(workers, worker_type, built):

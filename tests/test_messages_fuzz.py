@@ -104,6 +104,7 @@ def _await_error_then_go_on(loader, futures):
     loader.close()
 
 
+@pytest.mark.light(where=lambda name: name in ("truncated", "an unknown worker", "a payload that never came"))
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("name", BROKEN_RESULTS)
 def test_a_broken_result_is_an_error_and_the_loader_goes_on(name):
@@ -121,6 +122,7 @@ def test_a_broken_result_is_an_error_and_the_loader_goes_on(name):
         loader.close()
 
 
+@pytest.mark.light(where=lambda name: name == "a payload cut short")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("name", PAYLOADS)
 def test_a_broken_payload_is_an_error_and_the_loader_goes_on(name):
@@ -212,6 +214,7 @@ BROKEN_TASKS = {
 }
 
 
+@pytest.mark.light(where=lambda name: name in ("truncated", "an unknown kind", "a slot beyond its segment"))
 @pytest.mark.parametrize("name", BROKEN_TASKS)
 def test_a_broken_task_ends_the_worker_with_an_exception(worker, name):
     os.write(worker.pipes.task_in, BROKEN_TASKS[name](worker))
@@ -226,6 +229,7 @@ WRONG_TASKS = {
 }
 
 
+@pytest.mark.light(where=lambda name: name == "rows beyond the slot")
 @pytest.mark.parametrize("name", WRONG_TASKS)
 def test_a_wrong_task_is_answered_or_ends_the_worker_without_a_fault(worker, name):
     os.write(worker.pipes.task_in, worker.task(**WRONG_TASKS[name]))

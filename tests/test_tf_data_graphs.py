@@ -217,6 +217,7 @@ def test_every_epoch_of_fit_is_a_new_epoch_of_the_feed():
     assert seen == expected
 
 
+@pytest.mark.heavy
 def test_a_mirrored_strategy_sees_every_scene_once_an_epoch(tmp_path):
     printed = run_script(
         tmp_path,
