@@ -17,10 +17,10 @@ import kerasfeed as kf
 BACKEND = keras.backend.backend()
 HERE = Path(__file__).parent
 # Modules of tests that run on JAX and on PyTorch, too; the first ones by default.
-LIGHT_ON_ALL_BACKENDS = ["collate_frameworks", "keras_fit", "stream_fit"]
+LIGHT_ON_ALL_BACKENDS = ["collate_frameworks", "keras_fit"]
 HEAVY_ON_ALL_BACKENDS = [
     "epochs_fit", "error_fit", "evaluate", "keras_fit_errors", "keras_fit_models", "resume_fit", "resume_refusals",
-    "shards_evaluate", "summary",
+    "shards_evaluate", "stream_fit", "summary",
 ]  # fmt: skip
 BACKEND_SECONDS = 1500  # for tests that take 100 s
 # Behind the loader nothing knows the backend: processes, which cost most, are tried on TensorFlow, and by a few tests.

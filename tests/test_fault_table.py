@@ -61,6 +61,7 @@ def seen(short_waits):
     return {case.peer.name: results[case.name] for case in cases}
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("function", "expected"),
     [
@@ -80,10 +81,12 @@ def test_each_way_of_failing_is_told_from_the_others(seen, function, expected):
     assert words(seen[function], TRIALS[function]) == expected
 
 
+@pytest.mark.heavy
 def test_a_batch_that_changes_after_it_came_is_seen(seen):
     assert words(seen["overwriting"], TRIALS["overwriting"]).endswith("MB, **24 scenes overwritten**")
 
 
+@pytest.mark.heavy
 def test_a_scene_replaced_is_no_loss_for_a_library_that_was_asked_to_replace(seen):
     assert words(seen["replacing"], SMALL, replaces=True) == "1 scene replaced"
     assert words(seen["losing"], SMALL, replaces=True) == "**loses 8 scenes**"

@@ -200,6 +200,7 @@ def test_as_many_steps_an_epoch_as_the_feed_has_change_nothing(feed):
     assert trainer.trained == [order_of(feed, epoch) for epoch in range(3)]
 
 
+@pytest.mark.light(where=lambda executions: executions == 3)
 @pytest.mark.skipif(BACKEND == "torch", reason="Keras on PyTorch takes one step an execution")
 @pytest.mark.parametrize("executions", [2, 3, 4])
 def test_several_steps_an_execution_change_nothing(executions):

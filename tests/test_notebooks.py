@@ -39,6 +39,7 @@ def run(tmp_path, monkeypatch):
     return run
 
 
+@pytest.mark.heavy
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Jupyter's own packages
 def test_the_quickstart_runs_and_learns(run):
     cells = run("01_quickstart.ipynb")

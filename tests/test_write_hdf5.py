@@ -24,6 +24,7 @@ def write(sequence, path, **arguments):
     return kf.write_hdf5(sequence, path, **{"workers": 2, "worker_type": "thread", "progress": False, **arguments})
 
 
+@pytest.mark.light(where=lambda scenes_per_chunk: scenes_per_chunk in (None, 7))
 @pytest.mark.parametrize(
     ("scenes_per_chunk", "compression"),
     [(None, None), (1, None), (7, "gzip"), (None, "gzip"), (3, "lzf"), (1000, 1)],
