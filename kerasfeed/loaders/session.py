@@ -9,7 +9,6 @@ A session that has failed stays failed; the loader starts another.
 """
 
 import os
-import sys
 import threading
 from concurrent.futures import Future
 from contextlib import ExitStack
@@ -30,6 +29,7 @@ from kerasfeed.loaders.slots import Arena, Slot, SlotPool
 from kerasfeed.loaders.spawn import start_worker
 from kerasfeed.loaders.stacks import Stacks
 from kerasfeed.loaders.supervisor import Supervisor
+from kerasfeed.loaders.surroundings import search_path
 from kerasfeed.loaders.work import LoadWork, ProbeWork, Work
 from kerasfeed.machine import cores
 
@@ -81,7 +81,7 @@ class Session:
             undo.callback(self._arena.close)
             self.stacks = Stacks()
             undo.callback(self.stacks.close)
-            start = Start(tuple(sys.path), job.workers, job.plan.seed, job.plan.length, job.maker is not None)
+            start = Start(search_path(), job.workers, job.plan.seed, job.plan.length, job.maker is not None)
             self.bulletin.post(Topic.START, start)
             self._post_maker()
             self.post_sequence()
@@ -120,6 +120,8 @@ class Session:
             bulletin_fd=self.bulletin.fd,
             stacks_fd=self.stacks.fd,
             inherit=self.job.inherit,
+            surroundings=self.job.surroundings,
+            seed=self.job.plan.seed,
         )
         self.workers[number : number + 1] = [handle]
         return handle

@@ -17,6 +17,7 @@ from kerasfeed.failures import FailedScene
 from kerasfeed.loaders import LoaderStats
 from kerasfeed.loaders.faults import Faults
 from kerasfeed.loaders.policy import FaultPolicy
+from kerasfeed.loaders.surroundings import Surroundings
 from kerasfeed.notices import Notices
 from kerasfeed.streams.agreement import Agreement
 from kerasfeed.streams.chunks import ChunkReader
@@ -42,6 +43,7 @@ class Fleet(Source):
         deterministic: bool = True,
         max_memory: int = 1 << 30,
         policy: FaultPolicy | None = None,
+        surroundings: Surroundings | None = None,
     ) -> None:
         """Start the workers, without waiting for them.
 
@@ -52,6 +54,7 @@ class Fleet(Source):
             deterministic: Whether turns go round; else items come as they are ready, each generator's in their order.
             max_memory: Ceiling of the memory of chunks, bytes.
             policy: What to do about generators that fail. Without one, what they raise ends the repetition.
+            surroundings: Directory and environment of worker processes; None is those of this moment.
 
         Raises:
             TypeError: The generators cannot be sent to worker processes.
@@ -63,7 +66,7 @@ class Fleet(Source):
         self._failed.faults.notices = Notices(rewording(generators.count))
         self._crew = Crew(
             generators, workers=workers, worker_type=worker_type, max_memory=max_memory, policy=policy,
-            notices=self._failed.faults.notices,
+            notices=self._failed.faults.notices, surroundings=surroundings or Surroundings.now(),
         )  # fmt: skip
         self._in_turn = deterministic or not workers
         self._ready: SimpleQueue[None] = SimpleQueue()  # something was done, or the consumer has gone
