@@ -184,7 +184,6 @@ class Worker:
         self.bulletin.close()
         self.arena.close()
         self.stacks.close()
-        del self.bulletin, self.arena, self.handle  # pytest keeps this object until the leaks are counted
 
 
 @pytest.fixture

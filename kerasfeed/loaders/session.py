@@ -8,6 +8,7 @@ state. Whoever holds `lock` never calls user code.
 A session that has failed stays failed; the loader starts another.
 """
 
+import copy
 import os
 import threading
 from concurrent.futures import Future
@@ -294,5 +295,10 @@ class Session:
         end_workers(self.workers, grace=0.2 if dead else _GRACE)
         self.pipes.close()
         self.bulletin.close()
+        if self.pool is not None:
+            self.pool.free()
         self._arena.close()
         self.stacks.close()
+        # Whoever was told of the failure has a traceback of it that refers to this session.
+        self.failure = copy.copy(self.failure)
+        del self._supervisor  # which refers to this session: the sequence would stay until the collector runs

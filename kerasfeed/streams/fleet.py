@@ -214,7 +214,7 @@ class Fleet(Source):
         if lane.error is not None:
             if items:
                 return False
-            self._fail(lane, lane.error)
+            self._fail(lane)
         elif lane.ended:
             self._rotation.drop(lane.n)
         elif items and not lane.is_done:
@@ -241,8 +241,10 @@ class Fleet(Source):
             told, is_exact = retold(error, self.generators.count)
             position = lane.received if is_exact else f"{lane.received} or later"
             lane.error = named(told, lane.n, self.generators.count, position, self._repetition, where)
+            del told
             return
         finally:
+            del future  # it holds what it raises, whose traceback holds this frame
             with self._lock:
                 lane.pending.popleft()
         head, groups = self._reader.read(chunk)
@@ -295,11 +297,15 @@ class Fleet(Source):
         for future in pending:
             future.cancel()
 
-    def _fail(self, lane: Lane, error: BaseException) -> None:
+    def _fail(self, lane: Lane) -> None:
         self._drop_pending(lane)
         self._rotation.drop(lane.n)
+        error, lane.error = lane.error, None
+        assert error is not None
         try:
             self._failed.bear(lane.n, lane.received, self._repetition, error)
         except BaseException:
             self.leave()
             raise
+        finally:
+            del error  # whose traceback holds this frame: only the collector would free it
