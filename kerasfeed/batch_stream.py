@@ -154,15 +154,14 @@ class BatchStream(keras.utils.PyDataset):  # type: ignore[misc]
         end, ended = EndOfRepetition, False  # a loop that was left may be collected as the interpreter ends
         try:
             while True:
-                batch = repetition.take()
+                taken = [repetition.take()]  # a list, so that a loop which was left in the middle holds no batch
                 try:
                     self.tell()
                 except BaseException:  # Ctrl-C, or a warning that is an error: nobody has had the batch
-                    repetition.put_back([batch])
+                    repetition.put_back(taken)
                     raise
-                if batch is not None:  # on_error="skip" has left a scene of it
-                    yield batch
-                del batch
+                if taken[0] is not None:  # on_error="skip" has left a scene of it
+                    yield taken.pop()
         except end:
             ended = True
         finally:

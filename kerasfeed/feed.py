@@ -202,24 +202,25 @@ class Feed(keras.utils.PyDataset):  # type: ignore[misc]
     def __iter__(self) -> Iterator[Any]:
         """One epoch of batches, loaded ahead; every iteration is the next epoch, or what `set_state` left of one."""
         numbers = self._clock.claim_epoch()
-        for number, batch in self._iterate(numbers):
-            self._clock.consumed = number + 1
-            yield batch
+        for found in self._iterate(numbers):
+            self._clock.consumed = found[0] + 1
+            yield found.pop()
         self._clock.consumed = numbers.stop  # on_error="skip" may have left out the last one
 
     def epoch(self, number: int) -> Iterator[Any]:
         """The batches of epoch `number`, loaded ahead; the feed's own count of epochs is left alone."""
         first = check_integer("epoch", number, 0) * len(self)
-        return (batch for _, batch in self._iterate(range(first, first + len(self))))
+        return (found.pop() for found in self._iterate(range(first, first + len(self))))
 
-    def _iterate(self, numbers: range) -> Iterator[tuple[int, Any]]:
+    def _iterate(self, numbers: range) -> Iterator[list[Any]]:
+        """Number and batch, to be popped: what has been left in the middle then holds no batch."""
         self._hooks.enter(numbers.start // len(self))
-        window = window_of(self, self._clock, numbers)
+        window = self.keras_side.windows.of_loop(window_of(self, self._clock, numbers))
         try:
             for number in numbers:
-                batch = window.take()
-                if batch is not None:  # on_error="skip" has left a scene of it
-                    yield number, batch
+                found = [number, window.take()]
+                if found[1] is not None:  # on_error="skip" has left a scene of it
+                    yield found
         finally:
             window.close()
         self._hooks.leave()
@@ -364,7 +365,7 @@ class Feed(keras.utils.PyDataset):  # type: ignore[misc]
 
     def close(self) -> None:
         """Stop the workers and free what they hold; idempotent. Batches already delivered stay valid."""
-        self.keras_side.windows.close()
+        self.keras_side.windows.end()
         self._loader.close()
         self._loader.faults.notices.tell_last()
 

@@ -16,7 +16,7 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 from kerasfeed.epochs import RequestLog, SequenceHooks
-from kerasfeed.lookahead import KerasWindows, Window
+from kerasfeed.lookahead import Window, Windows
 from kerasfeed.stream import EpochClock
 from kerasfeed.trainer import cut_iterator, self_of, tame, trainer_position
 
@@ -62,7 +62,7 @@ class KerasSide:
         self.clock = clock
         self._hooks = hooks
         self._log = log
-        self.windows = KerasWindows()
+        self.windows = Windows()
         self._stop = 0
         self._hooked_epoch_runs = False
 

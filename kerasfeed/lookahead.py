@@ -61,6 +61,7 @@ class Window:
             raise
         except BaseException:
             self._passed(future)
+            del future  # it holds what is raised, whose traceback holds this frame: only the collector would free them
             raise
         self._passed(future)
         return batch
@@ -88,8 +89,8 @@ class Window:
             self._pending.popleft().cancel()
 
 
-class KerasWindows:
-    """The windows of Keras's adapters: one each, which is used by one generator at a time.
+class Windows:
+    """The windows of a feed: those of loops, and one for each of Keras's adapters, used by one generator at a time.
 
     The next epoch's generator finds what was loaded ahead of the end of the one before.
 
@@ -100,6 +101,12 @@ class KerasWindows:
     def __init__(self) -> None:
         self.closings = 0
         self._windows: weakref.WeakKeyDictionary[Any, Window] = weakref.WeakKeyDictionary()
+        self._of_loops: weakref.WeakSet[Window] = weakref.WeakSet()
+
+    def of_loop(self, window: Window) -> Window:
+        """Remember a loop's window, which the loop closes; `end` does where it was left in the middle, and lives on."""
+        self._of_loops.add(window)
+        return window
 
     def take(self, adapter: Any, number: int, make: Callable[[], Window], patience: float | None) -> Any:
         """Batch `number` for `adapter`; waits for it, see `Window.take`. `make` makes a window that begins with it."""
@@ -117,8 +124,14 @@ class KerasWindows:
             window.close()
 
     def close(self) -> None:
-        """Give up what is in flight: TensorFlow keeps adapters for ever, and so what an interrupted `fit` left."""
+        """Give up what Keras has in flight: TensorFlow keeps adapters for ever, and what an interrupted `fit` left."""
         self.closings += 1
         for window in list(self._windows.values()):
             window.close()
         self._windows.clear()
+
+    def end(self) -> None:
+        """Give up everything in flight; idempotent."""
+        self.close()
+        for window in list(self._of_loops):
+            window.close()

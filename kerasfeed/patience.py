@@ -25,10 +25,13 @@ def result_of(future: "Future[Any]", patience: float | None) -> Any:
         NotYet: It is not there yet.
         Exception: What the future raises.
     """
-    if patience is not None:
-        try:
-            return future.result(patience)
-        except TimeoutError:
-            if not future.done():
-                raise NotYet from None
-    return future.result()
+    try:
+        if patience is not None:
+            try:
+                return future.result(patience)
+            except TimeoutError:
+                if not future.done():
+                    raise NotYet from None
+        return future.result()
+    finally:
+        del future  # it holds what it raises, whose traceback holds this frame: only the collector would free them

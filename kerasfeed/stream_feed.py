@@ -110,6 +110,7 @@ class StreamFeed(BatchStream):
         return Fleet(
             self.generators, workers=min(wanted, self.generators.count), worker_type=self._options.worker_type,
             deterministic=self.deterministic, max_memory=self._options.max_memory, policy=policy,
+            surroundings=self._options.surroundings,
         )  # fmt: skip
 
     def close(self) -> None:

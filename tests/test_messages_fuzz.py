@@ -33,6 +33,7 @@ from kerasfeed.loaders.processes import ProcessLoader
 from kerasfeed.loaders.slots import Arena
 from kerasfeed.loaders.spawn import start_worker
 from kerasfeed.loaders.stacks import Stacks
+from kerasfeed.loaders.surroundings import Surroundings
 from kerasfeed.plan import Plan
 from kerasfeed.spec import describe, merge
 
@@ -169,6 +170,7 @@ class Worker:
         self.handle = start_worker(
             0, 1, task_fd=self.pipes.task_out, result_fd=self.pipes.result_in,
             slots_fd=self.arena.fd, bulletin_fd=self.bulletin.fd, stacks_fd=self.stacks.fd,
+            surroundings=Surroundings.now(), seed=0,
         )  # fmt: skip
         assert self.pipes.results()[0].status == Status.STARTED
 
@@ -183,7 +185,6 @@ class Worker:
         self.bulletin.close()
         self.arena.close()
         self.stacks.close()
-        del self.bulletin, self.arena, self.handle  # pytest keeps this object until the leaks are counted
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from kerasfeed.collate import Collation, Custom, Stack
 from kerasfeed.costs import ReadCost
 from kerasfeed.loaders.policy import FaultPolicy
+from kerasfeed.loaders.surroundings import Surroundings
 from kerasfeed.plan import Plan
 from kerasfeed.spec import SceneSpec
 
@@ -37,6 +38,7 @@ class Job:
         spec: Spec of a scene, where it is known; else scenes are read to infer it.
         inherit: Descriptors that worker processes must inherit for the sequence's sake.
         item_text: What messages call an item of a stream, by epoch and index; None where an index tells.
+        surroundings: Directory and environment of worker processes: those of the moment when the feed was made.
     """
 
     sequence: Any
@@ -49,6 +51,7 @@ class Job:
     spec: SceneSpec | None = None
     inherit: tuple[int, ...] = ()
     item_text: Callable[[int, int], str] | None = None
+    surroundings: Surroundings = field(default_factory=Surroundings.now)
 
     @property
     def maker(self) -> Custom | None:

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from kerasfeed.errors import SpecError
 from kerasfeed.forms import Form, common_shape, nest, stack_text
 from kerasfeed.loaders.blank import fill_blank, kept_rows, with_weights
 from kerasfeed.loaders.fill import MANY
@@ -155,6 +156,8 @@ class BatchInProgress:
         except InvalidStateError:
             pass  # cancelled meanwhile
         except Exception as error:  # noqa: BLE001 - whatever went wrong belongs to whoever waits for the batch
+            if isinstance(error, SpecError):  # it says all; its traceback would keep the slot until the collector runs
+                error.__traceback__ = None
             if not self.future.done():
                 self.future.set_exception(error)
         return copied

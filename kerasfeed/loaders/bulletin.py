@@ -14,6 +14,7 @@ import io
 import mmap
 import os
 import pickle
+from contextlib import suppress
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -190,7 +191,10 @@ class Bulletin:
         return self._lines[start : start + _LINE // 8]
 
     def close(self) -> None:
-        """Close the descriptor; idempotent."""
+        """Give back the descriptor and the map, which has a descriptor of its own; idempotent."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
+            self._lines.release()
+            with suppress(BufferError):  # somebody looks at a line just now, and gives the map back when done
+                self._head.close()

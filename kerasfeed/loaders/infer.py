@@ -50,34 +50,51 @@ def probe_scenes(job: Job, faults: Faults, read: ReadProbes) -> list[Probe]:
     """
     if job.spec is not None:
         return [Probe(0, job.spec, 0.0)]
+    found = _probes(job, faults, read)
+    try:
+        if isinstance(found, BaseException):
+            raise found
+        return found
+    finally:
+        del found  # the traceback of what was raised holds this frame: only the collector would free them
+
+
+def _probes(job: Job, faults: Faults, read: ReadProbes) -> list[Probe] | BaseException:
+    """What `probe_scenes` returns or raises."""
     found: list[Probe] = []
     wanted = [(index, index, 0) for index in job.plan.probe_indices()]
     others = iter(job.plan.other_probes())
+    result: Probe | BaseException | None = None
     first_error: BaseException | None = None
-    while wanted:
-        results = read([index for _, index, _ in wanted])
-        again = []
-        for (original, index, attempt), result in zip(wanted, results, strict=False):
-            if isinstance(result, Probe):
-                found.append(result)
-                continue
-            faults.note(index, None, None, result)
-            first_error = first_error or result
-            if faults.policy.on_error == "raise" or not isinstance(result, Exception):
-                raise result
-            refusal = faults.refusal(index, 0, result)
-            if refusal is not None:
-                raise refusal
-            if not job.plan.length:
-                again += [(original, other, attempt) for other in itertools.islice(others, 1)]
-            elif job.plan.length > 1 and attempt < MOST_STAND_INS:
-                stand_in = replacement(job.plan.seed, 0, original, attempt + 1, job.plan.length)
-                again.append((original, stand_in, attempt + 1))
-        wanted = again
-    if not found:
-        assert first_error is not None
-        raise first_error if job.plan.length else NothingReadError from first_error
-    return found
+    refusal: BaseException | None = None
+    nothing: BaseException | None = None
+    try:
+        while wanted:
+            again = []
+            for (original, index, attempt), result in zip(wanted, read([place[1] for place in wanted]), strict=False):
+                if isinstance(result, Probe):
+                    found.append(result)
+                    continue
+                faults.note(index, None, None, result)
+                first_error = first_error or result
+                if faults.policy.on_error == "raise" or not isinstance(result, Exception):
+                    return result
+                refusal = faults.refusal(index, 0, result)
+                if refusal is not None:
+                    return refusal
+                if not job.plan.length:
+                    again += [(original, other, attempt) for other in itertools.islice(others, 1)]
+                elif job.plan.length > 1 and attempt < MOST_STAND_INS:
+                    stand_in = replacement(job.plan.seed, 0, original, attempt + 1, job.plan.length)
+                    again.append((original, stand_in, attempt + 1))
+            wanted = again
+        if found or first_error is None or job.plan.length:
+            return found or first_error or []
+        nothing = NothingReadError()
+        nothing.__cause__ = first_error
+        return nothing
+    finally:
+        result = first_error = refusal = nothing = None  # a scene read in this thread has a traceback that ends here
 
 
 def layout_for(job: Job, probes: list[Probe]) -> Layout:

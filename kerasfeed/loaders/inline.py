@@ -105,7 +105,10 @@ class InlineLoader(Loader):
         with self._lock:
             self._batches += 1
             self._copied += copied
-        return batch.future
+        try:
+            return batch.future
+        finally:
+            del batch, post  # the traceback of what a scene raised ends in this frame, and the future holds it
 
     @contextmanager
     def _at(self, batch: BatchInProgress | None) -> Iterator[_Post]:
@@ -129,7 +132,9 @@ class InlineLoader(Loader):
             failed = tuple(indices) if carrier.index is None else (carrier.index,)
             error = for_consumer(error, Place(failed, batch.epoch, batch.step, _WORKER, carrier.method))
             self.faults.note(carrier.index, batch.epoch, batch.step, error)
-            return self._mender.mend(batch, start, stop, carrier.row, error)
+            again = self._mender.mend(batch, start, stop, carrier.row, error)
+            del error, batch, post  # the traceback ends in this frame: only the collector would free them
+            return again
         return []
 
     def look(self) -> None:
@@ -168,7 +173,10 @@ class InlineLoader(Loader):
                 found.append(self._read_probe(post.row))
                 if isinstance(found[-1], BaseException) and self._job.policy.on_error == "raise":
                     break  # the others are of no use
-        return found
+        try:
+            return found
+        finally:
+            del found  # the traceback of what a scene raised ends in this frame: only the collector would free them
 
     def _read_probe(self, index: int) -> Probe | BaseException:
         started = time.perf_counter()
@@ -177,7 +185,11 @@ class InlineLoader(Loader):
         except FailedSceneError as carrier:
             error = carrier.__cause__
             assert error is not None
-            return for_consumer(error, Place((index,), None, None, _WORKER)) if isinstance(error, Exception) else error
+            try:
+                place = Place((index,), None, None, _WORKER)
+                return for_consumer(error, place) if isinstance(error, Exception) else error
+            finally:
+                del error
         return Probe(index, spec, time.perf_counter() - started)
 
     def refresh(self, change: Callable[[], None]) -> None:
@@ -193,7 +205,7 @@ class InlineLoader(Loader):
             if self._watch is not None:
                 self._watch.stop()
             if self._pool is not None:
-                self._pool.close()
+                self._pool.free()
                 end = optional_method(self._job.sequence, "on_worker_end")
                 if end is not None:
                     end()

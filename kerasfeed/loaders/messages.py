@@ -150,7 +150,7 @@ class Start:
     """What a worker knows first.
 
     Attributes:
-        sys_path: The parent's module search path.
+        sys_path: The parent's module search path; the empty entry means the worker's directory.
         count: Number of workers.
         seed: The plan's seed.
         length: Scenes of the sequence.

@@ -8,8 +8,8 @@ state. Whoever holds `lock` never calls user code.
 A session that has failed stays failed; the loader starts another.
 """
 
+import copy
 import os
-import sys
 import threading
 from concurrent.futures import Future
 from contextlib import ExitStack
@@ -30,6 +30,7 @@ from kerasfeed.loaders.slots import Arena, Slot, SlotPool
 from kerasfeed.loaders.spawn import start_worker
 from kerasfeed.loaders.stacks import Stacks
 from kerasfeed.loaders.supervisor import Supervisor
+from kerasfeed.loaders.surroundings import search_path
 from kerasfeed.loaders.work import LoadWork, ProbeWork, Work
 from kerasfeed.machine import cores
 
@@ -81,7 +82,7 @@ class Session:
             undo.callback(self._arena.close)
             self.stacks = Stacks()
             undo.callback(self.stacks.close)
-            start = Start(tuple(sys.path), job.workers, job.plan.seed, job.plan.length, job.maker is not None)
+            start = Start(search_path(), job.workers, job.plan.seed, job.plan.length, job.maker is not None)
             self.bulletin.post(Topic.START, start)
             self._post_maker()
             self.post_sequence()
@@ -120,6 +121,8 @@ class Session:
             bulletin_fd=self.bulletin.fd,
             stacks_fd=self.stacks.fd,
             inherit=self.job.inherit,
+            surroundings=self.job.surroundings,
+            seed=self.job.plan.seed,
         )
         self.workers[number : number + 1] = [handle]
         return handle
@@ -292,5 +295,10 @@ class Session:
         end_workers(self.workers, grace=0.2 if dead else _GRACE)
         self.pipes.close()
         self.bulletin.close()
+        if self.pool is not None:
+            self.pool.free()
         self._arena.close()
         self.stacks.close()
+        # Whoever was told of the failure has a traceback of it that refers to this session.
+        self.failure = copy.copy(self.failure)
+        del self._supervisor  # which refers to this session: the sequence would stay until the collector runs

@@ -20,6 +20,7 @@ import threading
 import time
 import weakref
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,9 +59,10 @@ class Arena:
         return mmap.mmap(self.fd, nbytes, offset=offset), offset
 
     def discard(self, memory: mmap.mmap, offset: int, nbytes: int) -> None:
-        """Give pages back to the system; they read as zeros afterwards."""
+        """Give pages back to the system, where it takes them; they read as zeros afterwards."""
         if self._discard is not None:
-            memory.madvise(self._discard, offset, nbytes)
+            with suppress(OSError):
+                memory.madvise(self._discard, offset, nbytes)
 
     def close(self) -> None:
         """Close the descriptor; memory still referred to stays valid."""
@@ -129,6 +131,8 @@ class SlotPool:
         self._free: deque[Slot] = deque()
         self._returned: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._cold: list[Slot] = []
+        self._slots: list[Slot] = []
+        self._leased: set[Slot] = set()
         self._lock = threading.Lock()
         self._in_flight = 0
         self._acquired = 0
@@ -216,6 +220,7 @@ class SlotPool:
             for offset in range(0, count * nbytes, nbytes)
         ]
         self.total += count  # with the next line, or Ctrl-C in between would leave slots that nobody counts
+        self._slots.extend(made)
         self._cold.extend(made)
 
     def _trim(self) -> None:
@@ -235,8 +240,13 @@ class SlotPool:
             self._in_flight -= 1
         self._return(slot)
 
+    def _end_lease(self, slot: Slot) -> None:
+        self._leased.discard(slot)
+        self._return(slot)
+
     def _return(self, slot: Slot) -> None:
-        if self._closed:
+        if self._closed:  # other batches may keep the file of all slots alive for long
+            self._arena.discard(slot.memory, slot.offset, self.layout.nbytes)
             return
         self._free.append(slot)
         if self._starving:
@@ -257,12 +267,21 @@ class SlotPool:
                 return None
             self._in_flight -= 1
         exporter = self._exporter_type.from_buffer(slot.memory, slot.offset)
-        weakref.finalize(exporter, self._return, slot).atexit = False
+        self._leased.add(slot)
+        weakref.finalize(exporter, self._end_lease, slot).atexit = False
         return exporter
 
     def close(self) -> None:
-        """Refuse further `acquire` and free the memory; leases stay valid until their last reference goes."""
+        """Refuse further `acquire`."""
         self._closed = True
         self._free.clear()
         self._cold.clear()
         self._returned.put(None)
+
+    def free(self) -> None:
+        """Close, and free the memory, once nobody writes to it any more; leases stay valid until they end."""
+        self.close()
+        slots, self._slots = self._slots, []
+        for slot in slots:
+            if slot not in self._leased:
+                self._arena.discard(slot.memory, slot.offset, self.layout.nbytes)

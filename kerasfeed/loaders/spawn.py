@@ -1,7 +1,8 @@
 """Start a worker process.
 
 Invariant: a worker is a new interpreter (`sys.executable`), never a fork of this process and never a second run of the
-user's main module. It inherits exactly the descriptors named here, and hands none of them on.
+user's main module. It inherits exactly the descriptors named here, and hands none of them on. It starts in the
+directory, and with the environment, that the feed was made in, whatever has become of this process's since.
 
 On Linux the kernel kills a worker whose parent is gone, whatever the worker is at, even a scene that holds the GIL in
 compiled code. The kernel means the thread that started it, not the process, so each worker is started by a thread of
@@ -21,17 +22,9 @@ from pathlib import Path
 import kerasfeed
 from kerasfeed.loaders.handle import WorkerHandle, own_peak
 from kerasfeed.loaders.messages import STACK_SIGNAL
+from kerasfeed.loaders.surroundings import Surroundings
 from kerasfeed.machine import cores
 
-# Libraries that would each start one thread a core in every worker.
-_THREAD_VARIABLES = (
-    "OMP_NUM_THREADS",
-    "OPENBLAS_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "NUMEXPR_NUM_THREADS",
-    "BLIS_NUM_THREADS",
-    "VECLIB_MAXIMUM_THREADS",
-)
 _COMMAND = """
 import os, sys
 if sys.platform == "linux":
@@ -52,7 +45,15 @@ main({arguments})
 class _Keeper(threading.Thread):
     """Starts one worker process and waits for its end; see the module's invariant."""
 
-    def __init__(self, number: int, count: int, fds: tuple[int, int, int, int, int], inherit: tuple[int, ...]) -> None:
+    def __init__(
+        self,
+        number: int,
+        count: int,
+        fds: tuple[int, int, int, int, int],
+        inherit: tuple[int, ...],
+        surroundings: Surroundings,
+        seed: int,
+    ) -> None:
         super().__init__(name=f"kerasfeed-keeper-{number}", daemon=True)
         self.ours, self._theirs = socket.socketpair()
         self.started: Future[subprocess.Popen[bytes]] = Future()
@@ -60,6 +61,8 @@ class _Keeper(threading.Thread):
         self._count = count
         self._fds = fds
         self._inherit = inherit
+        self._surroundings = surroundings
+        self._seed = seed
         self._abandoned = False
 
     def abandon(self) -> None:
@@ -97,6 +100,7 @@ class _Keeper(threading.Thread):
         # Inherited: neither Ctrl-C nor the question where it is must kill a worker that does not yet handle them.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, STACK_SIGNAL})
         fds = (*self._fds[:2], self._theirs.fileno(), *self._fds[2:])
+        directory = self._surroundings.directory
         try:
             arguments = ", ".join(map(str, (self._number, self._count, *fds)))
             command = _COMMAND.format(
@@ -105,13 +109,22 @@ class _Keeper(threading.Thread):
                 root=str(Path(kerasfeed.__file__).parents[1]),
                 arguments=arguments,
             )
-            threads = str(max(1, cores() // self._count))
             return subprocess.Popen(
                 [sys.executable, "-P", "-c", command],  # -P: a struct.py in the working directory is not ours
                 stdin=subprocess.DEVNULL,
                 pass_fds=(*fds, *self._inherit),
-                env={**dict.fromkeys(_THREAD_VARIABLES, threads), **os.environ},
+                cwd=directory,
+                env=self._surroundings.variables(self._seed, max(1, cores() // self._count)),
             )
+        except OSError as error:
+            if directory is None or error.filename != directory:
+                raise
+            raise type(error)(
+                error.errno,
+                f"worker processes start in the directory in which the feed was made, and it cannot be entered any "
+                f"more ({error.strerror}). Keep it for as long as the feed is used, or make the feed in another one",
+                directory,
+            ) from None
         finally:
             self._theirs.close()
 
@@ -126,15 +139,19 @@ def start_worker(
     bulletin_fd: int,
     stacks_fd: int,
     inherit: tuple[int, ...] = (),
+    surroundings: Surroundings,
+    seed: int,
 ) -> WorkerHandle:
-    """Start worker `number` of `count`; descriptors are those of its ends, and what else it is to `inherit`.
+    """Start worker `number` of `count`, in `surroundings`, with hashes of text of the feed's `seed`.
+
+    Descriptors are those of its ends, and what else it is to `inherit`.
 
     Raises:
         OSError: The process could not be started.
     """
     if not sys.executable:
         raise OSError("sys.executable is empty, so no worker process can be started; use worker_type='thread'")
-    keeper = _Keeper(number, count, (task_fd, result_fd, slots_fd, bulletin_fd, stacks_fd), inherit)
+    keeper = _Keeper(number, count, (task_fd, result_fd, slots_fd, bulletin_fd, stacks_fd), inherit, surroundings, seed)
     try:
         keeper.start()
         process = keeper.started.result()

@@ -272,7 +272,7 @@ class Supervisor:
             try:
                 self._watch_worker(session.start_worker(number))
             except OSError as error:  # no memory, or no room for a process: others may make some
-                if not self._links:
+                if not self._links or isinstance(error, FileNotFoundError | NotADirectoryError):  # which stays missing
                     session.fail(
                         WorkerStartError(f"no worker process could be started in place of a dead one: {error}")
                     )

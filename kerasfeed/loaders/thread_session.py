@@ -132,6 +132,7 @@ class ThreadSession:
         end = optional_method(sequence, "on_worker_end")
         if end is not None and trouble is None:
             end()
+        del trouble  # its cause has a traceback that holds this frame
 
     def _next_task(self) -> LoadTask | _ProbeTask | None:
         """What is to be done next, in the order in which it was asked for; waits. None: this thread is to end."""
@@ -160,6 +161,7 @@ class ThreadSession:
             _fail(task.future, for_consumer(carrier.__cause__, Place((task.index,), None, None, name)))
         except BaseException as error:  # noqa: BLE001 - whatever it is, somebody waits
             _fail(task.future, error)
+        del task  # see `_load`
 
     def _load(self, task: LoadTask, post: _Post, trouble: BaseException | None) -> None:
         batch, start, stop = task.batch, task.start, task.stop
@@ -186,6 +188,8 @@ class ThreadSession:
             self.tasks.put([LoadTask(batch, first, last)])
         if complete:
             self.settle(batch)
+        # What a scene raised has a traceback that ends in this frame: only the collector would free them.
+        del task, batch
 
     def _mend(self, task: LoadTask, carrier: FailedSceneError, name: str) -> tuple[bool, list[Range]]:
         """Deal with a failed scene; returns whether its batch is complete, and the ranges to load again."""
@@ -316,6 +320,8 @@ class ThreadSession:
         for post in self.posts:
             if post.thread is not None and post.thread is not threading.current_thread():
                 post.thread.join(max(0.0, deadline - time.monotonic()))
+        if self.pool is not None:
+            self.pool.free()
 
 
 def _scenes_at(batch: BatchInProgress | None, row: int) -> int:

@@ -120,7 +120,10 @@ class StreamCore:
             self._drop(epoch, step)
             raise
         future.add_done_callback(partial(self._done, epoch, step))
-        return future
+        try:
+            return future
+        finally:
+            del future  # of a scene read in this thread it holds an error whose traceback holds this frame
 
     def infer(self, step: int, items: list[Any]) -> None:
         """Have the loader read a few items of a batch, as those of the first repetition, if the spec is not known yet.

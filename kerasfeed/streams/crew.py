@@ -17,6 +17,7 @@ from kerasfeed.loaders import Job, Loader, LoaderStats
 from kerasfeed.loaders.choose import make_loader
 from kerasfeed.loaders.policy import FaultPolicy
 from kerasfeed.loaders.processes import processes_supported
+from kerasfeed.loaders.surroundings import Surroundings
 from kerasfeed.notices import Notices, warn_caller
 from kerasfeed.streams.generators import Generators
 from kerasfeed.streams.plan import StreamPlan
@@ -44,6 +45,7 @@ class Crew:
         max_memory: int,
         policy: FaultPolicy,
         notices: Notices,
+        surroundings: Surroundings,
     ) -> None:
         """Start them, without waiting; see `Fleet` for the arguments.
 
@@ -66,7 +68,9 @@ class Crew:
             for _ in range(size):
                 sequence = RunningGenerators(generators, capacity, timed=policy.timeout is not None)
                 plan = StreamPlan(batch_size=None, seed=generators.seed, readable=list(SIZES))
-                job = Job(sequence, plan, min(workers, 1), share, flying, _workers_policy(policy))
+                job = Job(
+                    sequence, plan, min(workers, 1), share, flying, _workers_policy(policy), surroundings=surroundings
+                )  # fmt: skip
                 loader, worker_type = self._make(job, worker_type)
                 loader.faults.notices = notices
                 notices.mute("copied")  # the consumer here is another loader, which tells of its own

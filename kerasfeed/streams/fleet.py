@@ -17,6 +17,7 @@ from kerasfeed.failures import FailedScene
 from kerasfeed.loaders import LoaderStats
 from kerasfeed.loaders.faults import Faults
 from kerasfeed.loaders.policy import FaultPolicy
+from kerasfeed.loaders.surroundings import Surroundings
 from kerasfeed.notices import Notices
 from kerasfeed.streams.agreement import Agreement
 from kerasfeed.streams.chunks import ChunkReader
@@ -42,6 +43,7 @@ class Fleet(Source):
         deterministic: bool = True,
         max_memory: int = 1 << 30,
         policy: FaultPolicy | None = None,
+        surroundings: Surroundings | None = None,
     ) -> None:
         """Start the workers, without waiting for them.
 
@@ -52,6 +54,7 @@ class Fleet(Source):
             deterministic: Whether turns go round; else items come as they are ready, each generator's in their order.
             max_memory: Ceiling of the memory of chunks, bytes.
             policy: What to do about generators that fail. Without one, what they raise ends the repetition.
+            surroundings: Directory and environment of worker processes; None is those of this moment.
 
         Raises:
             TypeError: The generators cannot be sent to worker processes.
@@ -63,7 +66,7 @@ class Fleet(Source):
         self._failed.faults.notices = Notices(rewording(generators.count))
         self._crew = Crew(
             generators, workers=workers, worker_type=worker_type, max_memory=max_memory, policy=policy,
-            notices=self._failed.faults.notices,
+            notices=self._failed.faults.notices, surroundings=surroundings or Surroundings.now(),
         )  # fmt: skip
         self._in_turn = deterministic or not workers
         self._ready: SimpleQueue[None] = SimpleQueue()  # something was done, or the consumer has gone
@@ -211,7 +214,7 @@ class Fleet(Source):
         if lane.error is not None:
             if items:
                 return False
-            self._fail(lane, lane.error)
+            self._fail(lane)
         elif lane.ended:
             self._rotation.drop(lane.n)
         elif items and not lane.is_done:
@@ -238,8 +241,10 @@ class Fleet(Source):
             told, is_exact = retold(error, self.generators.count)
             position = lane.received if is_exact else f"{lane.received} or later"
             lane.error = named(told, lane.n, self.generators.count, position, self._repetition, where)
+            del told
             return
         finally:
+            del future  # it holds what it raises, whose traceback holds this frame
             with self._lock:
                 lane.pending.popleft()
         head, groups = self._reader.read(chunk)
@@ -292,11 +297,15 @@ class Fleet(Source):
         for future in pending:
             future.cancel()
 
-    def _fail(self, lane: Lane, error: BaseException) -> None:
+    def _fail(self, lane: Lane) -> None:
         self._drop_pending(lane)
         self._rotation.drop(lane.n)
+        error, lane.error = lane.error, None
+        assert error is not None
         try:
             self._failed.bear(lane.n, lane.received, self._repetition, error)
         except BaseException:
             self.leave()
             raise
+        finally:
+            del error  # whose traceback holds this frame: only the collector would free it

@@ -273,6 +273,8 @@ class LocalGenerators(Source):
         except BaseException:
             self._left = True
             raise
+        finally:
+            del error  # whose traceback holds this frame: only the collector would free it
 
     def leave(self) -> None:
         """See `Source.leave`; the generators are ended, by the thread that runs them if one does."""

@@ -17,6 +17,7 @@ from kerasfeed.loaders.choose import make_loader
 from kerasfeed.loaders.inline import InlineLoader
 from kerasfeed.loaders.policy import FaultPolicy
 from kerasfeed.loaders.processes import processes_supported
+from kerasfeed.loaders.surroundings import Surroundings
 from kerasfeed.machine import cores, memory
 from kerasfeed.order import Sequential
 from kerasfeed.spec import SceneSpec
@@ -40,6 +41,7 @@ class StreamOptions:
         ahead: Batches made ahead of the consumer, at least 1.
         collation: How scenes become a batch.
         spec: Spec of a scene, where it was given.
+        surroundings: Directory and environment of worker processes, which start later.
     """
 
     plan: StreamPlan
@@ -50,6 +52,7 @@ class StreamOptions:
     ahead: int
     collation: Collation
     spec: SceneSpec | None
+    surroundings: Surroundings
 
     @classmethod
     def checked(
@@ -97,6 +100,7 @@ class StreamOptions:
             ahead=check_integer("max_queue_size", max_queue_size, 1),
             collation=check_collate(collate, plan, on_error),
             spec=None if spec is None else scene_spec_of(spec),
+            surroundings=Surroundings.now(),
         )  # fmt: skip
 
     def make_core(
@@ -126,6 +130,7 @@ class StreamOptions:
         job = Job(
             TapedScenes(tape, Chained(functions) if functions else None), plan, count, self.max_memory, self.ahead,
             self.policy, self.collation, spec=spec, inherit=tape.fds, item_text=item_text,
+            surroundings=self.surroundings,
         )  # fmt: skip
         try:
             loader: Loader = make_loader(job, self.worker_type) if count else InlineLoader(job)

@@ -65,10 +65,11 @@ class Repetition:
                 self._entries.append(entry)
                 self._first.set()
                 self._condition.notify_all()
-                if not isinstance(entry, Future):
+                is_last = not isinstance(entry, Future)
+                del entry  # what was raised has a traceback that holds this frame
+                if is_last:
                     return
                 self._condition.wait_for(self._wants_more)
-            del entry
 
     def _wants_more(self) -> bool:
         return self._stopped or len(self._entries) - (self._awaited is not None) < self._core.ahead
@@ -90,9 +91,12 @@ class Repetition:
             if not items or (plan.drop_remainder and len(items) < plan.rows):
                 self._held.clear()
                 error, self._error = self._error or (None if self._core.inferred else self._unreadable), None
-                if error is not None:
-                    raise error
-                return None
+                try:
+                    if error is not None:
+                        raise error
+                    return None
+                finally:
+                    del error  # whose traceback holds this frame
             self._held.append((self._step, items))
             self._step += 1
             try:
@@ -101,7 +105,10 @@ class Repetition:
                 self._unreadable = self._unreadable or error.__cause__
         future = self._core.submit(self.number, *self._held[0])
         self._held.popleft()
-        return future
+        try:
+            return future
+        finally:
+            del future  # see `StreamCore.submit`
 
     def _collect(self) -> list[Any]:
         source, rows = self._core.source, self._core.plan.rows
@@ -140,21 +147,24 @@ class Repetition:
         entry = self._next_entry(patience)
         if entry is None:
             raise EndOfRepetition
-        if not isinstance(entry, Future):
-            without_reproduction(entry)
-            raise entry
         try:
-            batch = result_of(entry, patience)
-        except NotYet:
-            raise
-        except CancelledError:
-            raise _ended(self.number) from None
-        except Exception as error:
+            if not isinstance(entry, Future):
+                without_reproduction(entry)
+                raise entry
+            try:
+                batch = result_of(entry, patience)
+            except NotYet:
+                raise
+            except CancelledError:
+                raise _ended(self.number) from None
+            except Exception as error:
+                self._remove(entry)
+                without_reproduction(error)
+                raise
             self._remove(entry)
-            without_reproduction(error)
-            raise
-        self._remove(entry)
-        return batch
+            return batch
+        finally:
+            del entry  # it holds what is raised, whose traceback holds this frame: only the collector would free them
 
     def _next_entry(self, patience: float | None) -> "Future[Any] | BaseException | None":
         """What is next. It stays where it is, so that Ctrl-C in whoever waits for it loses nothing."""
@@ -168,7 +178,10 @@ class Repetition:
             entry = self._entries[0]
             self._awaited = entry if isinstance(entry, Future) else None
             self._condition.notify_all()
-            return entry
+            try:
+                return entry
+            finally:
+                del entry  # the traceback of what the source raised ends in this frame
 
     def _remove(self, entry: "Future[Any]") -> None:
         with self._condition:

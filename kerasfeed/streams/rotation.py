@@ -72,15 +72,26 @@ class FailedGenerators:
         Raises:
             Exception: `error` itself, or TooManyFailuresError.
         """
-        policy = self.faults.policy
         self.faults.note(position * self._count + n, repetition, None, error)
+        ending = self._ending(n, position, repetition, error)
+        try:
+            if ending is error:
+                raise error
+            if ending is not None:
+                raise ending from error
+        finally:
+            del ending, error  # whose traceback holds this frame: only the collector would free them
+
+    def _ending(self, n: int, position: int, repetition: int, error: BaseException) -> BaseException | None:
+        """What ends the repetition now that generator `n` has failed with `error`; None where it goes on."""
+        policy = self.faults.policy
         if policy.on_error == "raise":
-            raise error
+            return error
         self._ever.add(n)
         self._now.add(n)
         most = policy.most_failed(self._count)
         if len(self._ever) <= most and len(self._now) < self._count:
-            return
+            return None
         why = (
             f"{len(self._ever)} of {self._count} generators have failed and on_error={policy.on_error!r} bears {most}"
             if len(self._ever) > most
@@ -92,7 +103,7 @@ class FailedGenerators:
         )
         for note in getattr(error, "__notes__", ()):
             refusal.add_note(note)
-        raise refusal from error
+        return refusal
 
 
 def named(

@@ -172,6 +172,7 @@ class _Run:
     def end(self) -> None:
         """Have the generator leave its `with` statements."""
         end(self._iterator)
+        self._raised = None  # its traceback refers to this object
 
 
 class RunningGenerators:

@@ -1,0 +1,76 @@
+"""What worker processes take over from this one: current directory, environment variables, seed of text hashes.
+
+Invariant: all workers of a feed are given the same, those that replace dead ones too: what held when the feed was made.
+"""
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+_HASH_STREAM = 11  # of the seed; orders, scenes and generators draw from 0 to 10
+_HASH_SEEDS = 2**32 - 1  # Python takes 1 to so many; 0 would mean no seed at all
+# Libraries that would each start one thread a core in every worker.
+_THREAD_VARIABLES = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+    "BLIS_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+)
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """Directory and environment of one moment.
+
+    Attributes:
+        directory: The current directory, absolute; None where it had been removed.
+        environment: The environment variables.
+    """
+
+    directory: str | None
+    environment: Mapping[str, str] = field(repr=False)  # it may hold passwords
+
+    @classmethod
+    def now(cls) -> "Surroundings":
+        """Those of this moment; 30 us."""
+        try:
+            directory = str(Path.cwd())
+        except OSError:
+            directory = None
+        return cls(directory, dict(os.environ))
+
+    def variables(self, seed: int, threads: int) -> dict[str, str]:
+        """The environment of a worker.
+
+        Args:
+            seed: Seed of the feed: with it all workers hash text alike, and iterate over sets of text in one order.
+            threads: How many threads libraries are to start, where the environment does not say.
+        """
+        found = {**dict.fromkeys(_THREAD_VARIABLES, str(threads)), **self.environment}
+        if found.get("PYTHONHASHSEED", "") in ("", "random"):
+            found["PYTHONHASHSEED"] = str(hash_seed(seed))
+        return found
+
+
+def hash_seed(seed: int) -> int:
+    """PYTHONHASHSEED for the workers of a feed, in [1, 2**32 - 1]: a function of the feed's seed alone."""
+    drawn = np.random.SeedSequence(entropy=seed, spawn_key=(_HASH_STREAM,)).generate_state(1)[0]
+    return 1 + int(drawn) % _HASH_SEEDS
+
+
+def search_path() -> tuple[str, ...]:
+    """This process's module search path, relative entries as this process understands them."""
+    return tuple(map(_absolute, sys.path))
+
+
+def _absolute(entry: str) -> str:
+    # Python goes on searching a relative entry where it pointed when it was first searched. The empty one always means
+    # the current directory, which is the feed's in a worker.
+    known = getattr(sys.path_importer_cache.get(entry), "path", None)
+    return known if isinstance(known, str) and Path(known).is_absolute() else entry

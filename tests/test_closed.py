@@ -1,0 +1,290 @@
+"""`close()` frees memory and descriptors itself: the collector does not run in these tests."""
+
+import gc
+import os
+import sys
+import weakref
+from pathlib import Path
+
+import numpy as np
+import pytest
+from loader_kinds import new_loader
+from programs import finish, launch, memory_files
+
+import kerasfeed as kf
+from kerasfeed.errors import WorkerStartError
+
+pytestmark = [
+    pytest.mark.timeout(100),
+    pytest.mark.skipif(sys.platform != "linux", reason="needs Linux's /proc"),
+]
+_WORKERS = {"process": (2, "process"), "thread": (2, "thread"), "inline": (0, "thread")}
+_LENGTH = 40
+_BATCH = 4
+
+
+@pytest.fixture(autouse=True)
+def no_collector():
+    """Nothing is collected while a test runs, and all of kerasfeed's memory files are its own."""
+    assert kf.Feed and kf.StreamFeed and kf.QueueFeed  # what their imports leave behind refers to whoever imports
+    gc.collect()
+    gc.disable()
+    before = _held()
+    yield
+    gc.enable()
+    assert before == ([], set())
+
+
+def _held():
+    """Descriptors and memory files of kerasfeed that this process holds."""
+    found = []
+    for link in Path("/proc/self/fd").iterdir():
+        try:
+            target = str(link.readlink())
+        except OSError:
+            continue
+        if "memfd:kerasfeed" in target or target.startswith(("pipe:", "socket:")):
+            found.append(target)
+    return [each for each in found if "memfd" in each], memory_files(os.getpid())
+
+
+def _bytes_held():
+    """Memory of kerasfeed's memory files, by their descriptors."""
+    sizes = {}
+    for link in Path("/proc/self/fd").iterdir():
+        try:
+            if "memfd:kerasfeed" in str(link.readlink()):
+                status = link.stat()
+                sizes[status.st_ino] = 512 * status.st_blocks
+        except OSError:
+            continue
+    return sum(sizes.values())
+
+
+def _pipes_and_sockets():
+    count = 0
+    for link in Path("/proc/self/fd").iterdir():
+        try:
+            count += str(link.readlink()).startswith(("pipe:", "socket:"))
+        except OSError:
+            continue
+    return count
+
+
+class Large(kf.SceneSequence):
+    """Scenes of 80 kB from 8 MB that travel to workers; one may fail."""
+
+    def __init__(self, bad=-1, error=ValueError):
+        self.data = np.ones((_LENGTH, 10_000))
+        self.bad = bad
+        self.error = error
+
+    def __len__(self):
+        return _LENGTH
+
+    def __getitem__(self, index):
+        if index == self.bad:
+            if self.error is None:
+                os._exit(3)
+            raise self.error("one of the scenes")
+        return self.data[index]
+
+
+class OfTwoShapes(Large):
+    """Scenes that cannot be batched, as batches show."""
+
+    def __getitem__(self, index):
+        return np.zeros(index % 7)
+
+
+class BadStart(Large):
+    """It cannot be begun."""
+
+    def on_worker_begin(self, worker):
+        raise ValueError("it does not begin")
+
+
+def _generator(n, count):
+    for number in range(_LENGTH // count):
+        yield np.full(100, float(number))
+
+
+def _failing(n, count):
+    yield from [np.zeros(100)] * 10
+    raise ValueError("a generator fails")
+
+
+def _double(scene):
+    if scene[0] < 0:
+        raise ValueError("a negative scene")
+    return 2 * scene
+
+
+def _queue(arguments, last=1.0):
+    queue = kf.QueueFeed(batch_size=_BATCH, maxsize=2 * _LENGTH, **arguments)
+    mapped = queue.map(_double)
+    for value in [1.0] * (_LENGTH - 1) + [last]:
+        queue.put(np.full(100, value))
+    queue.close()
+    return mapped
+
+
+_MAKE = {
+    "feed": lambda arguments: kf.Feed(Large(), _BATCH, **arguments),
+    "generators": lambda arguments: kf.StreamFeed(_generator, _BATCH, count=2, **arguments),
+    "map": lambda arguments: kf.StreamFeed(_generator, _BATCH, count=2, **arguments).map(_double),
+    "queue": _queue,
+}
+_MAKE_FAILING = {
+    "feed": lambda arguments: kf.Feed(Large(30), _BATCH, **arguments),
+    "first scene": lambda arguments: kf.Feed(Large(0), _BATCH, **arguments),
+    "shapes": lambda arguments: kf.Feed(OfTwoShapes(), _BATCH, **arguments),
+    "start": lambda arguments: kf.Feed(BadStart(), _BATCH, **arguments),
+    "too many": lambda arguments: kf.Feed(Large(30), _BATCH, on_error="replace", max_failures=0.001, **arguments),
+    "generators": lambda arguments: kf.StreamFeed(_failing, _BATCH, count=2, **arguments),
+    "all generators": lambda arguments: kf.StreamFeed(_failing, _BATCH, count=2, on_error="skip", **arguments),
+    "map": lambda arguments: kf.StreamFeed(_failing, _BATCH, **arguments).map(_double),
+    "function": lambda arguments: _queue(arguments, -1.0),
+}
+
+
+def _arguments(kind):
+    workers, worker_type = _WORKERS[kind]
+    return {"workers": workers, "worker_type": worker_type, "max_queue_size": 4, "seed": 3}
+
+
+def _loop(feed):
+    for _ in feed:
+        pass
+
+
+def _leave(feed):
+    for _ in feed:
+        break
+
+
+def _keep_iterator(feed):
+    iterator = iter(feed)
+    next(iterator)
+    return iterator
+
+
+def _take_nothing(feed):
+    return None
+
+
+_USES = {"looped": _loop, "left": _leave, "kept": _keep_iterator, "not begun": _take_nothing}
+
+
+def _fail(feed):
+    with pytest.raises((ValueError, RuntimeError)):
+        for _ in feed:
+            pass
+
+
+def _check(make, kind, use):
+    """Nothing is held once the feed is closed; the feed and its sequence go when nobody refers to them."""
+    pipes = _pipes_and_sockets()
+    feed = make(_arguments(kind))
+    parts = [weakref.ref(feed), weakref.ref(getattr(feed, "sequence", feed))]
+    kept = use(feed)
+    feed.__exit__(None, None, None)
+    assert _held() == ([], set())
+    assert _pipes_and_sockets() == pipes
+    del kept, feed
+    assert [part() for part in parts] == [None, None]
+
+
+@pytest.mark.parametrize("made", _MAKE)
+@pytest.mark.parametrize(
+    ("kind", "use"),
+    [*(("process", use) for use in _USES), ("thread", "looped"), ("thread", "kept"), ("inline", "kept")],
+)
+def test_a_closed_feed_holds_nothing(made, kind, use):
+    _check(_MAKE[made], kind, _USES[use])
+
+
+@pytest.mark.parametrize("kind", _WORKERS)
+@pytest.mark.parametrize("made", _MAKE_FAILING)
+def test_a_feed_that_was_closed_after_an_error_holds_nothing(made, kind):
+    _check(_MAKE_FAILING[made], kind, _fail)
+
+
+@pytest.mark.filterwarnings("ignore:worker process:kerasfeed.FeedWarning")
+def test_a_feed_whose_workers_have_died_holds_nothing():
+    _check(lambda arguments: kf.Feed(Large(9, None), _BATCH, max_failures=1, **arguments), "process", _fail)
+
+
+def test_a_sequence_that_cannot_be_sent_leaves_nothing():
+    import threading
+
+    sequence = Large()
+    sequence.lock = threading.Lock()
+    pipes = _pipes_and_sockets()
+    with pytest.raises(TypeError, match="cannot be sent to worker processes"):
+        kf.Feed(sequence, _BATCH, **_arguments("process"))
+    assert _held() == ([], set())
+    assert _pipes_and_sockets() == pipes
+
+
+def test_a_session_that_failed_and_was_replaced_leaves_nothing():
+    loader = new_loader("process", BadStart())
+    for _ in range(2):
+        with pytest.raises(WorkerStartError):
+            loader.submit(0, 0).result()
+    loader.close()
+    assert _held() == ([], set())
+
+
+def test_a_batch_outlives_its_feed_and_holds_its_own_memory_alone():
+    arguments = {**_arguments("process"), "max_queue_size": 8}
+    with kf.Feed(Large(), _BATCH, **arguments) as feed:
+        iterator = iter(feed)
+        batches = [next(iterator), next(iterator)]
+    nbytes = batches[0].nbytes
+    assert nbytes <= _bytes_held() - nbytes < 1.1 * nbytes
+    assert all((batch == 1).all() for batch in batches)
+    first = batches.pop(0)[0, :5]  # a view of it keeps all of it
+    batches.clear()
+    assert nbytes <= _bytes_held() < 1.1 * nbytes
+    assert (first == 1).all()
+    del first
+    assert _held() == ([], set())
+
+
+@pytest.mark.parametrize("kind", ["process", "thread"])
+def test_a_loop_that_goes_on_after_the_feed_was_closed_is_told_so(kind):
+    feed = kf.Feed(Large(), _BATCH, **_arguments(kind))
+    iterator = iter(feed)
+    next(iterator)
+    feed.close()
+    with pytest.raises(kf.FeedClosedError):
+        next(iterator)
+
+
+def test_feeds_of_a_program_leave_nothing_after_close(tmp_path):
+    program = """
+        import gc
+        gc.disable()
+        import os
+        import numpy as np
+        import kerasfeed as kf
+        from programs import memory_files
+
+        class Rooms(kf.SceneSequence):
+            def __init__(self):
+                self.data = np.ones((40, 100_000))
+            def __len__(self):
+                return 40
+            def __getitem__(self, index):
+                return self.data[index]
+
+        for _ in range(2):
+            feed = kf.Feed(Rooms(), 4, workers=2, worker_type="process")
+            for batch in feed:
+                break
+            del batch
+            feed.close()
+            print(len(memory_files(os.getpid())))
+    """
+    assert finish(launch(tmp_path, program)).split() == ["0", "0"]

@@ -1,0 +1,222 @@
+"""Workers of a feed, those that replace dead ones too, are alike: hashes, current directory, environment."""
+
+import os
+import pickle
+import signal
+import sys
+import time
+from contextlib import closing
+
+import numpy as np
+import pytest
+
+import kerasfeed as kf
+from kerasfeed.errors import WorkerStartError
+from kerasfeed.loaders.surroundings import Surroundings, hash_seed
+
+pytestmark = [
+    pytest.mark.timeout(100),
+    pytest.mark.skipif(sys.platform != "linux", reason="needs Linux's /proc"),
+    pytest.mark.filterwarnings("ignore:worker process:kerasfeed.FeedWarning"),
+]
+NAMES = {"chair", "table", "sofa", "bookcase", "board", "door", "window", "beam", "column", "floor", "wall", "ceiling"}
+_PROCESSES = {"workers": 2, "worker_type": "process", "seed": 5}
+
+
+def surroundings_of_worker(n=0):
+    """What a worker finds, and which one it is."""
+    time.sleep(0.01)  # so that all workers come to load some
+    place = open("place.txt").read() if os.path.exists("place.txt") else "nowhere"  # noqa: SIM115, PTH123, PTH110
+    return {
+        "order": np.array([len(name) for name in NAMES]),  # a set of another process hashes as that does
+        "hash": hash("chair"),
+        "place": place,
+        "variable": os.environ.get("KERASFEED_TEST_PLACE", "none"),
+        "pid": os.getpid(),
+    }
+
+
+def _generator(n, count):
+    while True:
+        yield surroundings_of_worker()
+
+
+def _numbers(n, count):
+    yield from range(10**9)
+
+
+class Found(kf.SceneSequence):
+    """Scenes that say what their worker finds."""
+
+    def __len__(self):
+        return 4000
+
+    def __getitem__(self, index):
+        return surroundings_of_worker()
+
+
+def _put_for_ever(queue):
+    with queue.producing():
+        for number in range(10**9):
+            queue.put(number)
+
+
+def _queue_feed():
+    queue = kf.QueueFeed(batch_size=4, maxsize=8, max_queue_size=2, **_PROCESSES)
+    mapped = queue.map(surroundings_of_worker)
+    queue.produce(_put_for_ever, queue)
+    return mapped
+
+
+FEEDS = {
+    "feed": lambda: kf.Feed(Found(), 4, max_queue_size=2, **_PROCESSES),
+    "generators": lambda: kf.StreamFeed(_generator, 4, count=2, max_queue_size=2, **_PROCESSES),
+    "map": lambda: kf.StreamFeed(_numbers, 4, max_queue_size=2, **_PROCESSES).map(surroundings_of_worker),
+    "queue": _queue_feed,
+}
+
+
+@pytest.fixture
+def folders(tmp_path, monkeypatch):
+    """Two folders, each of which says in a file which it is."""
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "place.txt").write_text(name)
+    monkeypatch.chdir(tmp_path / "first")
+    monkeypatch.setenv("KERASFEED_TEST_PLACE", "first")
+    monkeypatch.delenv("PYTHONHASHSEED", raising=False)
+    return tmp_path
+
+
+def _batches_of_replaced_workers(feed, before=lambda: None):
+    """Batches of the first workers and of those that replaced them; `before` is called before the first of them."""
+    found, dead = [], set()
+    before()
+    deadline = time.monotonic() + 60
+    with feed:
+        for batch in feed:
+            found.append(batch)
+            pids = {int(pid) for each in found for pid in each["pid"]}
+            if not dead and len(pids) == 2:
+                dead = pids
+                for pid in dead:
+                    os.kill(pid, signal.SIGKILL)
+            if len(pids - dead) == 2 and dead:
+                return found
+            assert time.monotonic() < deadline, "no worker was replaced"
+    pytest.fail("the feed ended")
+
+
+def _all(batches, name):
+    return {str(value) for batch in batches for value in batch[name]}
+
+
+@pytest.mark.parametrize("kind", FEEDS)
+def test_workers_keep_hashes_directory_and_environment_of_the_moment_when_the_feed_was_made(kind, folders, monkeypatch):
+    feed = FEEDS[kind]()
+
+    def move():
+        monkeypatch.chdir(folders / "second")
+        monkeypatch.setenv("KERASFEED_TEST_PLACE", "second")
+        monkeypatch.setenv("PYTHONHASHSEED", "7")
+
+    batches = _batches_of_replaced_workers(feed, move)
+    assert len(_all(batches, "hash")) == 1
+    assert len({tuple(row) for batch in batches for row in batch["order"]}) == 1
+    assert _all(batches, "place") == {"first"}
+    assert _all(batches, "variable") == {"first"}
+
+
+def _hashes(**arguments):
+    with kf.Feed(Found(), 1, **{**_PROCESSES, "workers": 1, **arguments}) as feed:
+        return _all([next(iter(feed))], "hash")
+
+
+def test_hashes_of_workers_are_a_function_of_the_seed(folders):
+    of_five = _hashes()
+    assert _hashes() == of_five
+    assert _hashes(seed=6) != of_five
+
+
+@pytest.mark.parametrize("given", ["0", "7", "4294967295"])
+def test_a_hash_seed_of_the_environment_comes_first(folders, monkeypatch, given):
+    monkeypatch.setenv("PYTHONHASHSEED", given)
+    assert Surroundings.now().variables(5, 1)["PYTHONHASHSEED"] == given
+
+
+@pytest.mark.parametrize("given", ["", "random"])
+def test_an_environment_that_asks_for_random_hashes_sets_no_hash_seed(folders, monkeypatch, given):
+    monkeypatch.setenv("PYTHONHASHSEED", given)
+    assert Surroundings.now().variables(5, 1)["PYTHONHASHSEED"] == str(hash_seed(5))
+
+
+def test_hash_seeds_are_those_that_python_takes():
+    found = [hash_seed(seed) for seed in (*range(300), 2**32 - 1, 2**32, 2**200)]
+    assert len(set(found)) == len(found)
+    assert 1 <= min(found) <= max(found) < 2**32
+
+
+def test_a_pickled_feed_is_made_where_it_is_unpickled(folders, monkeypatch):
+    with kf.Feed(Found(), 1, **{**_PROCESSES, "workers": 1}) as feed:
+        pickled = pickle.dumps(feed)
+    monkeypatch.chdir(folders / "second")
+    with pickle.loads(pickled) as copy:
+        assert _all([next(iter(copy))], "place") == {"second"}
+
+
+class Deadly(Found):
+    """Its scene 5 ends the worker."""
+
+    def __getitem__(self, index):
+        if index == 5:
+            os._exit(3)
+        return super().__getitem__(index)
+
+
+def test_a_directory_that_is_gone_when_a_worker_is_replaced_is_a_clear_error(folders, monkeypatch):
+    with kf.Feed(Deadly(), 4, **_PROCESSES) as feed:
+        feed.scene_spec  # noqa: B018 - the workers have started
+        monkeypatch.chdir(folders)
+        (folders / "first" / "place.txt").unlink()
+        (folders / "first").rmdir()
+        message = r"worker processes start in the directory in which the feed was made.*'.*first'"
+        with pytest.raises(WorkerStartError, match=message):
+            list(feed)
+
+
+@pytest.mark.parametrize("kind", ["generators", "map"])
+def test_a_directory_that_is_gone_when_workers_start_is_a_clear_error(kind, folders, monkeypatch):
+    feed = FEEDS[kind]()
+    monkeypatch.chdir(folders)
+    (folders / "first" / "place.txt").unlink()
+    (folders / "first").rmdir()
+    with closing(feed), pytest.raises(FileNotFoundError, match="Keep it for as long as the feed is used"):
+        next(iter(feed))
+
+
+def test_a_directory_that_was_gone_already_is_no_error(folders):
+    (folders / "first" / "place.txt").unlink()
+    (folders / "first").rmdir()
+    with kf.Feed(Found(), 1, **{**_PROCESSES, "workers": 1}) as feed:
+        assert _all([next(iter(feed))], "place") == {"nowhere"}
+
+
+def test_workers_search_a_relative_path_where_this_process_does(folders, monkeypatch):
+    (folders / "first" / "code").mkdir()
+    (folders / "first" / "code" / "rooms_of_relative_path.py").write_text(
+        "class Rooms:\n    def __len__(self): return 3\n    def __getitem__(self, index): return index\n"
+    )
+    monkeypatch.setattr(sys, "path", ["code", *sys.path])
+    import rooms_of_relative_path
+
+    monkeypatch.chdir(folders / "second")
+    try:
+        with kf.Feed(rooms_of_relative_path.Rooms(), 3, **{**_PROCESSES, "workers": 1}) as feed:
+            assert feed[0].tolist() == [0, 1, 2]
+    finally:
+        del sys.modules["rooms_of_relative_path"]
+
+
+def test_what_surroundings_are_shown_as_holds_no_variables(monkeypatch):
+    monkeypatch.setenv("KERASFEED_TEST_PLACE", "password")
+    assert "password" not in repr(Surroundings.now())
