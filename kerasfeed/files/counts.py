@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kerasfeed.error_text import add_note, exception_text
 from kerasfeed.errors import FeedWarning
-from kerasfeed.failures import exception_text
 from kerasfeed.files.counts_cache import CountsCache
 from kerasfeed.integers import check_integer
 from kerasfeed.machine import cores
@@ -158,9 +158,10 @@ def _settle(
         found[number] = future.result()
     except Exception as error:
         if failures is None:
-            error.add_note(
+            add_note(
+                error,
                 f"kerasfeed: while the scenes of {path!r} were counted; on_error='skip' leaves files out that cannot "
-                "be read"
+                "be read",
             )
             raise
         failures[number] = error

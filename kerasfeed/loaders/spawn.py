@@ -19,6 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import kerasfeed
+from kerasfeed.error_text import message_of
 from kerasfeed.loaders.handle import WorkerHandle, own_peak
 from kerasfeed.loaders.messages import STACK_SIGNAL
 from kerasfeed.machine import cores
@@ -141,7 +142,7 @@ def start_worker(
     except BaseException as error:
         keeper.abandon()
         if isinstance(error, RuntimeError):  # what Python says where the system has no thread left
-            raise OSError(f"no thread for its keeper: {error}") from error
+            raise OSError(f"no thread for its keeper: {message_of(error)}") from error
         raise
     keeper.ours.setblocking(False)
     return WorkerHandle(number, process, keeper.ours, bytearray(), keeper, own_peak())

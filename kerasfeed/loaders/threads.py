@@ -140,4 +140,5 @@ class ThreadLoader(Loader):
 def _close_all(sessions: list[ThreadSession]) -> None:
     for session in sessions:
         session.close()
+        session.faults.notices.tell_last()  # nobody else would of a feed that was dropped
     sessions.clear()

@@ -4,7 +4,6 @@ Invariant: a shard's name stands for a complete shard, through to the disk, or f
 crash or because two were told to, gives the same file, so nothing is doubled and nothing lost.
 """
 
-import contextlib
 import math
 import tempfile
 import time
@@ -16,6 +15,7 @@ from typing import Any
 import cloudpickle
 
 from kerasfeed.context import current_context
+from kerasfeed.error_text import add_note, message_of, reworded
 from kerasfeed.errors import KerasfeedError, SpecError
 from kerasfeed.loaders.fill import FailedSceneError, probe
 from kerasfeed.loaders.infer import Probe
@@ -195,7 +195,7 @@ def _checked(shard_format: ShardFormat, scene: Any, index: int) -> Any:
     try:
         return shard_format.encode(scene)
     except SpecError as error:
-        raise SpecError(f"scene {index}: {error}") from None
+        raise SpecError(f"scene {index}: {message_of(error)}") from None
 
 
 def _write(shard_format: ShardFormat, encoded: Iterator[Any], shard: Shard, path: Path) -> None:
@@ -209,8 +209,7 @@ def _write(shard_format: ShardFormat, encoded: Iterator[Any], shard: Shard, path
 
 def failed_write(error: OSError, path: str) -> OSError:
     """The same error, of a file that was to be written whole."""
-    message = f"writing {path!r} failed and left nothing of it: {error}"
-    return type(error)(error.errno, message) if error.errno is not None else OSError(message)
+    return reworded(error, f"writing {path!r} failed and left nothing of it: {message_of(error)}")
 
 
 def told(error: BaseException, index: int, shard: Shard | None = None) -> BaseException:
@@ -219,6 +218,5 @@ def told(error: BaseException, index: int, shard: Shard | None = None) -> BaseEx
     No comma follows the number: loaders take such a note of the same number for their own, of an earlier time.
     """
     where = "(read to learn the spec)" if shard is None else f"of shard {shard.number} ({Path(shard.path).name!r})"
-    with contextlib.suppress(Exception):  # a frozen exception takes no note
-        error.add_note(f"kerasfeed: scene {index} {where}\nReproduce it here: sequence[{index}]")
+    add_note(error, f"kerasfeed: scene {index} {where}\nReproduce it here: sequence[{index}]")
     return error

@@ -15,8 +15,9 @@ from multiprocessing import current_process, util
 from types import TracebackType
 from typing import Any
 
+from kerasfeed.error_text import add_note, full_text, shown, summary
 from kerasfeed.errors import ConsumerGoneError
-from kerasfeed.loaders.travel import Packed, arrived, full_text, pack, summary
+from kerasfeed.loaders.travel import Packed, arrived, pack
 from kerasfeed.streams.wire import Address, Line, connect, packed, uninterrupted
 
 
@@ -103,7 +104,7 @@ class Producer:
             TypeError: `error` is no exception.
         """
         if not isinstance(error, BaseException):
-            raise TypeError(f"fail() takes an exception, for example fail(OSError('...')); received {error!r}")
+            raise TypeError(f"fail() takes an exception, for example fail(OSError('...')); received {shown(error)}")
         self._ask(Request("fail", (pack(error), summary(error), full_text(error))))
 
     def __enter__(self) -> "Producer":
@@ -223,7 +224,7 @@ class _Call:
         try:
             parts = packed(request)
         except Exception as error:
-            error.add_note("kerasfeed: what a producer puts goes to another process, and must pickle")
+            add_note(error, "kerasfeed: what a producer puts goes to another process, and must pickle")
             raise
         try:
             if self.is_unanswered:  # Ctrl-C has ended the call before this one

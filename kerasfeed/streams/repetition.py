@@ -10,6 +10,7 @@ from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from kerasfeed.error_text import cause_of
 from kerasfeed.errors import FeedClosedError
 from kerasfeed.loaders.failure import without_reproduction
 from kerasfeed.loaders.infer import NothingReadError
@@ -98,7 +99,7 @@ class Repetition:
             try:
                 self._core.infer(*self._held[-1])
             except NothingReadError as error:  # one of the next batches will tell
-                self._unreadable = self._unreadable or error.__cause__
+                self._unreadable = self._unreadable or cause_of(error)
         future = self._core.submit(self.number, *self._held[0])
         self._held.popleft()
         return future

@@ -22,6 +22,7 @@ import cloudpickle
 import numpy as np
 from numpy.typing import NDArray
 
+from kerasfeed.error_text import message_of
 from kerasfeed.loaders.fill import Cancelled
 from kerasfeed.loaders.slots import anonymous_file
 
@@ -234,7 +235,7 @@ def _pickled(items: Sequence[Any], first: int) -> bytes:
         except Exception as error:
             raise TypeError(
                 f"item {number} of the stream, of type {type(item).__name__}, cannot be sent to worker processes: "
-                f"{error}. Yield what pickles (names, numbers, arrays), or use worker_type='thread'"
+                f"{message_of(error)}. Yield what pickles (names, numbers, arrays), or use worker_type='thread'"
             ) from error
         pickler.clear_memo()
         bounds.append(file.tell())
