@@ -126,6 +126,12 @@ def cause_of(error: BaseException) -> BaseException | None:
     return guarded(lambda: error.__cause__, lambda _: None)
 
 
+def cause_message(error: BaseException) -> str:
+    """The message of what an exception was raised from; its own where that is nothing."""
+    cause = cause_of(error)
+    return message_of(error if cause is None else cause)
+
+
 def has_causes(error: BaseException) -> bool:
     """Whether others are told of with an exception: what it was raised from, or while."""
     return guarded(

@@ -116,13 +116,18 @@ def for_consumer(error: BaseException, place: Place) -> BaseException:
 
     Others arrive as the cause of a `SceneError`; see `can_travel`.
     """
-    if not can_travel(error):
-        error = wrapped(error, "the sequence raised ")
-    _forget(error, place)
-    if not add_note(error, str(place)):  # a frozen exception takes none
-        error = wrapped(error, "the sequence raised ")
-        add_note(error, str(place))
-    return error
+    if can_travel(error):
+        _forget(error, place)
+    return noted(error, "the sequence raised ", str(place))
+
+
+def noted(error: BaseException, what: str, note: str) -> BaseException:
+    """`error` with a note, where it can travel and takes one; else what stands for it: see `wrapped`."""
+    if can_travel(error) and add_note(error, note):  # a frozen exception takes none
+        return error
+    found: SceneError = wrapped(error, what)
+    add_note(found, note)
+    return found
 
 
 def can_travel(error: BaseException) -> bool:

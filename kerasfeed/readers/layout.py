@@ -45,7 +45,7 @@ def examine(file: h5py.File, dataset: h5py.Dataset, size: int, driver: str) -> t
             else:
                 check_items(file, dataset, layout)
         except Declined as reason:
-            return None, ReaderChoice("h5py", str(reason))
+            return None, ReaderChoice("h5py", message_of(reason))
         except Exception as error:  # noqa: BLE001  # whatever goes wrong here, h5py may still read it
             return None, ReaderChoice("h5py", summary(error).splitlines()[0])
     return layout, ReaderChoice("direct")

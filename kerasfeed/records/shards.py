@@ -15,7 +15,7 @@ from typing import Any
 import cloudpickle
 
 from kerasfeed.context import current_context
-from kerasfeed.error_text import add_note, message_of, reworded
+from kerasfeed.error_text import add_note, cause_of, message_of, reworded
 from kerasfeed.errors import KerasfeedError, SpecError
 from kerasfeed.loaders.fill import FailedSceneError, probe
 from kerasfeed.loaders.infer import Probe
@@ -114,8 +114,9 @@ class ShardSequence:
         try:
             spec = probe(self.sequence, index, self._seed)
         except FailedSceneError as carrier:
-            assert carrier.__cause__ is not None
-            raise told(carrier.__cause__, index) from None
+            error = cause_of(carrier)
+            assert error is not None
+            raise told(error, index) from None
         pickled: bytes = cloudpickle.dumps(Probe(index, spec, time.perf_counter() - begin))
         return pickled
 
@@ -130,7 +131,7 @@ class ShardSequence:
                 _write(shard_format, self._encoded(shard, shard_format, board), shard, path)
             except _SceneFailedError as carrier:
                 board.stop()  # nobody begins another
-                error = carrier.__cause__
+                error = cause_of(carrier)
                 assert error is not None
                 raise told(error, carrier.index, shard) from None
         board.note(shard.number, len(shard.indices), shard.indices[-1])
@@ -170,7 +171,9 @@ class ShardSequence:
             try:
                 shard_format.write(file.fileno(), some(), len(shard.indices))
             except _SceneFailedError as carrier:
-                raise told(carrier.__cause__ or carrier, carrier.index) from None
+                error = cause_of(carrier)
+                assert error is not None
+                raise told(error, carrier.index) from None
             return (time.perf_counter() - begin) / done
 
     def _encoded(self, shard: Shard, shard_format: ShardFormat, board: Board | None) -> Iterator[Any]:

@@ -196,7 +196,7 @@ class _Writer(contextlib.AbstractContextManager["_Writer"]):
         if error is None:
             found = future.result()
             return pickle.loads(found) if found else None
-        if isinstance(error, WorkerDiedError | SceneTimeoutError) and not isinstance(error, WorkerStartError):
+        if issubclass(type(error), WorkerDiedError | SceneTimeoutError) and not isinstance(error, WorkerStartError):
             what = "read" if shard is None else f"wrote shard {shard.number} ({Path(shard.path).name!r}), the last at"
             near = "" if shard is None else " or next to it"
             raise WorkerDiedError(

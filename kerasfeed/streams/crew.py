@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from kerasfeed.error_text import cause_of, message_of, notes_of
+from kerasfeed.error_text import cause_message, cause_of, message_of, notes_of
 from kerasfeed.errors import SceneTimeoutError, WorkerDiedError
 from kerasfeed.loaders import Job, Loader, LoaderStats
 from kerasfeed.loaders.choose import make_loader
@@ -93,7 +93,7 @@ class Crew:
     def _unsent(self, error: TypeError) -> TypeError:
         return TypeError(
             f"make_generator ({self._generators.name}) cannot be sent to worker processes: "
-            f"{message_of(cause_of(error) or error)}. "
+            f"{cause_message(error)}. "
             "It is pickled with all that it refers to: open files and start generators (which do not pickle) inside "
             "it, leave locks out of the state of its object, or use worker_type='thread'"
         )
@@ -167,7 +167,7 @@ def retold(error: BaseException, count: int) -> tuple[BaseException, bool]:
 
     Those of the user's own are as they were, and of the scene that was next.
     """
-    if not isinstance(error, WorkerDiedError | SceneTimeoutError):
+    if not issubclass(type(error), WorkerDiedError | SceneTimeoutError):
         return error, True
     told, cut, _ = _reworded(count, message_of(error)).partition(" Reproduce it in a Python of its own")
     if cut:

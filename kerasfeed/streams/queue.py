@@ -135,7 +135,7 @@ class QueueSource(Source):
             TypeError: `error` is no exception.
         """
         self._refuse_other_process()
-        if not isinstance(error, BaseException):
+        if not issubclass(type(error), BaseException):
             raise TypeError(f"fail() takes an exception, for example fail(OSError('...')); received {shown(error)}")
         if not can_travel(error):
             error = wrapped(error, "a producer of the queue ended with ")

@@ -103,7 +103,7 @@ class Producer:
         Raises:
             TypeError: `error` is no exception.
         """
-        if not isinstance(error, BaseException):
+        if not issubclass(type(error), BaseException):
             raise TypeError(f"fail() takes an exception, for example fail(OSError('...')); received {shown(error)}")
         self._ask(Request("fail", (pack(error), summary(error), full_text(error))))
 
@@ -113,7 +113,7 @@ class Producer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool:
-        gone = isinstance(error, ConsumerGoneError)
+        gone = issubclass(type(error), ConsumerGoneError)
         try:
             if error is not None and not gone:
                 with contextlib.suppress(ConsumerGoneError):
@@ -260,7 +260,7 @@ class _Call:
 
 def _say_farewell(calls: _Calls) -> None:
     error = _ending() if util.is_exiting() else None
-    if error is not None and not (isinstance(error, SystemExit) and not error.code):
+    if error is not None and not (issubclass(type(error), SystemExit) and not getattr(error, "code", None)):
         with contextlib.suppress(Exception):  # the feed may be gone
             calls.ask(Request("fail", (pack(error), summary(error), full_text(error))))
     calls.end()

@@ -10,9 +10,9 @@ from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from kerasfeed.error_text import cause_of
+from kerasfeed.error_text import cause_of, is_the_programs
 from kerasfeed.errors import FeedClosedError
-from kerasfeed.loaders.failure import without_reproduction
+from kerasfeed.loaders.failure import can_travel, without_reproduction, wrapped
 from kerasfeed.loaders.infer import NothingReadError
 from kerasfeed.patience import NotYet, result_of
 
@@ -79,10 +79,10 @@ class Repetition:
         try:
             return self._submit_next()
         except BaseException as error:
-            if self._thread is None and not isinstance(error, Exception):  # Ctrl-C of the consumer: nothing has ended
+            if self._thread is None and is_the_programs(error):  # Ctrl-C of the consumer: nothing has ended
                 raise
             self._over = True
-            return error
+            return error if can_travel(error) else wrapped(error, "the stream raised ")
 
     def _submit_next(self) -> Future[Any] | None:
         plan = self._core.plan
