@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kerasfeed.costs import ReadCost
-from kerasfeed.error_text import cause_of, is_the_programs
+from kerasfeed.error_text import cause_of, class_name, is_the_programs
 from kerasfeed.errors import FeedClosedError, FeedWarning
 from kerasfeed.loaders import Job, Loader, LoaderStats, watch
 from kerasfeed.loaders.batch import BatchInProgress, scene_text
@@ -61,7 +61,7 @@ class InlineLoader(Loader):
         self._lock = threading.RLock()
         self._pool: SlotPool | None = None
         self._filler: Filler | None = None
-        self._arena = Arena(shared=False)
+        self._arena = Arena(shared=False, who=f"the feed of {class_name(job.sequence)}")
         self._closed = False
         self._batches = 0
         self._copied = 0

@@ -27,6 +27,7 @@ from kerasfeed.loaders.infer import Probe, layout_for, outcome_of, probe_scenes
 from kerasfeed.loaders.mend import Mender
 from kerasfeed.loaders.messages import Kind, Start, Task
 from kerasfeed.loaders.pipes import Pipes
+from kerasfeed.loaders.shortage import descriptors_of, feed_name, is_of_memory, naming_descriptors
 from kerasfeed.loaders.slots import Arena, Slot, SlotPool
 from kerasfeed.loaders.spawn import start_worker
 from kerasfeed.loaders.stacks import Stacks
@@ -75,10 +76,12 @@ class Session:
         self.work: dict[int, Work] = {}
         self._owner = os.getpid()
         self._last_number = 0
-        with ExitStack() as undo:  # each takes a descriptor, and there may be none left
+        who = feed_name(job.sequence, job.workers, "process")
+        naming = naming_descriptors(who, descriptors_of(job.workers))
+        with naming, ExitStack() as undo:  # each takes a descriptor, and there may be none left
             self.bulletin = Bulletin.create(job.workers)
             undo.callback(self.bulletin.close)
-            self._arena = Arena(shared=True)
+            self._arena = Arena(shared=True, who=who)
             undo.callback(self._arena.close)
             self.stacks = Stacks()
             undo.callback(self.stacks.close)
@@ -93,8 +96,9 @@ class Session:
         try:
             # The first few at once, each next one when one is up: interpreters that start together share the cores,
             # and the first batch would wait for the last of them.
-            for number in range(min(job.workers, 2 * cores())):
-                self.start_worker(number)
+            with naming_descriptors(who, descriptors_of(job.workers)):
+                for number in range(min(job.workers, 2 * cores())):
+                    self.start_worker(number)
             started = True
         finally:
             self._supervisor.start()
@@ -251,6 +255,8 @@ class Session:
         try:
             self.version = self.bulletin.post(Topic.SEQUENCE, sequence)
         except Exception as error:
+            if is_of_memory(error):
+                raise
             raise TypeError(
                 f"the sequence ({class_name(sequence)}) cannot be sent to worker processes: {message_of(error)}. Open "
                 "files and connections in __getitem__ or on_worker_begin (for HDF5, keep a kerasfeed.HDF5File, which "

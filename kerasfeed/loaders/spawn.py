@@ -95,8 +95,9 @@ class _Keeper(threading.Thread):
             self.ours.close()
 
     def _start(self) -> subprocess.Popen[bytes]:
-        # Inherited: neither Ctrl-C nor the question where it is must kill a worker that does not yet handle them.
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, STACK_SIGNAL})
+        # Inherited: neither Ctrl-C, the end of a terminal nor the question where it is must kill a worker that does not
+        # yet handle them.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP, STACK_SIGNAL})
         fds = (*self._fds[:2], self._theirs.fileno(), *self._fds[2:])
         try:
             arguments = ", ".join(map(str, (self._number, self._count, *fds)))

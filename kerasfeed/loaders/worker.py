@@ -180,9 +180,11 @@ def main(
     """Entry point of the process: its number, the number of workers, and inherited descriptors."""
     faulthandler.enable(stacks_fd)
     faulthandler.register(STACK_SIGNAL, stacks_fd)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides what it means
+    # Ctrl-C and the end of a terminal reach the whole group: the parent decides what they mean, and we end with it.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     # Blocked since before this interpreter started.
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, STACK_SIGNAL})
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGHUP, STACK_SIGNAL})
     link = socket.socket(fileno=link_fd)
     threading.Thread(target=watch_parent, args=(link_fd,), name="kerasfeed-watch-parent", daemon=True).start()
     try:

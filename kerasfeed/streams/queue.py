@@ -16,6 +16,7 @@ from kerasfeed.error_text import add_note, message_of, shown, traceback_of
 from kerasfeed.errors import ConsumerGoneError, FeedClosedError, SpecError
 from kerasfeed.loaders.failure import can_travel, wrapped
 from kerasfeed.notices import Notices
+from kerasfeed.patience import wait_for_exit
 from kerasfeed.spec import SceneSpec
 from kerasfeed.streams import refusals
 from kerasfeed.streams.epoch_queue import EpochQueue
@@ -282,6 +283,7 @@ class QueueSource(Source):
 
     def _wait_for_room(self, gate: threading.Lock, deadline: float | None) -> None:
         if self._producers.sleep_for_consumer(gate, deadline):
+            wait_for_exit()
             raise refusals.program_over(self.count)
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from kerasfeed.error_text import add_note, summary
 from kerasfeed.errors import FeedWarning, ProducerDiedError
 from kerasfeed.loaders.failure import TRACEBACK_HEAD
+from kerasfeed.loaders.shortage import naming_descriptors
 from kerasfeed.loaders.travel import arrived, pack
 from kerasfeed.streams.remote import Answer, Farewell, Greeting, Producer, Request
 from kerasfeed.streams.wire import Line, connect, listen, packed
@@ -36,7 +37,8 @@ class ProducerServer:
         self._counts: Counter[bytes] = Counter()  # scenes put, by the producer's name
         self._lines: dict[Line, threading.Thread] = {}
         self._closed = threading.Event()
-        self._socket, self._address = listen()
+        with naming_descriptors("a queue feed with producers in other processes", 2):
+            self._socket, self._address = listen()
         self._socket.settimeout(_LOOK_SECONDS)
         _SERVERS.add(self)
         self._thread = threading.Thread(target=self._accept, name="kerasfeed-producers", daemon=True)
