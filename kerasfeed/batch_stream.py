@@ -23,6 +23,7 @@ from kerasfeed.feed_text import stream_html, workers_text
 from kerasfeed.forms import batch_structure
 from kerasfeed.loaders import LoaderStats
 from kerasfeed.loaders.blank import weighted
+from kerasfeed.patience import wait_for_exit
 from kerasfeed.spec import SceneSpec, lists_as_tuples
 from kerasfeed.stream_side import EMPTY, StreamSide
 from kerasfeed.streams.core import Function, StreamCore
@@ -151,10 +152,14 @@ class BatchStream(keras.utils.PyDataset):  # type: ignore[misc]
         """The batches of one repetition, loaded ahead; every loop begins the next one."""
         self.end_fit()
         repetition = self.begin_repetition()
-        end, ended = EndOfRepetition, False  # a loop that was left may be collected as the interpreter ends
+        end, closed, ended = EndOfRepetition, FeedClosedError, False  # may be collected as the interpreter ends
         try:
             while True:
-                taken = [repetition.take()]  # a list, so that a loop which was left in the middle holds no batch
+                try:
+                    taken = [repetition.take()]  # a list, so that a loop which was left in the middle holds no batch
+                except closed:
+                    wait_for_exit()
+                    raise
                 try:
                     self.tell()
                 except BaseException:  # Ctrl-C, or a warning that is an error: nobody has had the batch

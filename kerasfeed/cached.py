@@ -21,6 +21,7 @@ import numpy as np
 from kerasfeed.cache_files import SceneFiles, frozen_leaves, nbytes_of
 from kerasfeed.cache_key import Key, key_of
 from kerasfeed.context import UnrandomContext, Worker, enter_context
+from kerasfeed.error_text import message_of
 from kerasfeed.errors import FeedWarning, KerasfeedError
 from kerasfeed.forward import View, identity_of
 from kerasfeed.machine import memory
@@ -88,7 +89,9 @@ class Cached(View, SceneSequence):
             try:
                 self.path.mkdir(parents=True, exist_ok=True)
             except OSError as error:
-                raise type(error)(f"path={str(path)!r} must be a folder, or a name for a new one: {error}") from error
+                raise type(error)(
+                    f"path={str(path)!r} must be a folder, or a name for a new one: {message_of(error)}"
+                ) from error
         self._begin_empty()
         self._check_key()
 
@@ -198,8 +201,8 @@ class Cached(View, SceneSequence):
         except OSError as error:
             self._writes = False
             warnings.warn(
-                f"kf.Cached cannot write to {str(self.path)!r} ({error}); from here on this process keeps no more "
-                "scenes and reads them each time. Make room, or give another path",
+                f"kf.Cached cannot write to {str(self.path)!r} ({message_of(error)}); from here on this process keeps "
+                "no more scenes and reads them each time. Make room, or give another path",
                 FeedWarning,
                 stacklevel=2,
             )

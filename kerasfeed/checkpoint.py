@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import keras
 
+from kerasfeed.error_text import message_of
 from kerasfeed.errors import FeedWarning
 from kerasfeed.integers import check_integer
 from kerasfeed.state import state_of
@@ -151,7 +152,7 @@ class FeedCheckpoint(keras.callbacks.Callback):  # type: ignore[misc]
             clock.check_steps(records.cut.steps)
             here = records.at(iterations, scale)
         except ValueError as error:
-            raise ValueError(f"{self.path} does not fit what is trained: {error}") from None
+            raise ValueError(f"{self.path} does not fit what is trained: {message_of(error)}") from None
         if here == records.records[0] and len(records.records) > 1:
             warnings.warn(
                 f"the model is where training began, and {self.path} knows of {records.records[-1].number:,} batches: "

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from kerasfeed._version import __version__
+from kerasfeed.error_text import message_of
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -57,7 +58,7 @@ def _demo(arguments: argparse.Namespace) -> int:
         )
         run(arguments.data, arguments.validation, settings, Console())
     except DataError as error:
-        print(f"kerasfeed demo: {error}", file=sys.stderr)
+        print(f"kerasfeed demo: {message_of(error)}", file=sys.stderr)
         return 2
     return 0
 
@@ -75,7 +76,9 @@ def _rechunk(arguments: argparse.Namespace) -> int:
             overwrite=arguments.overwrite,
         )
     except (OSError, ValueError, KeyError) as error:
-        message = error.args[0] if isinstance(error, KeyError) else error  # str() of a KeyError quotes it
+        message = message_of(error)
+        if isinstance(error, KeyError):  # str() quotes it
+            message = message[1:-1]
         print(f"kerasfeed rechunk: {message}", file=sys.stderr)
         return 2
     print(report)

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any, overload
 
 _ROWS_SHOWN = 100
-_MAX_TEXT = 200
 
 
 @dataclass(frozen=True)
@@ -80,16 +79,6 @@ class FailureTable(Sequence[FailedScene]):
         if self.forgotten:
             parts.append(f"{self.forgotten:,} further failures were not kept")
         return "; ".join(parts)
-
-
-def exception_text(error: BaseException) -> str:
-    """Type and message in one line of at most 200 characters, whatever the exception's `__str__` does."""
-    try:
-        message = str(error)
-    except Exception as broken:  # noqa: BLE001 - an exception's own __str__ may fail
-        message = f"(its __str__ raised {type(broken).__name__})"
-    text = " ".join(f"{type(error).__name__}: {message[: 2 * _MAX_TEXT]}".split())
-    return text if len(text) <= _MAX_TEXT else text[: _MAX_TEXT - 1] + "…"
 
 
 def _cells(row: FailedScene) -> list[str]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import optree
 
+from kerasfeed.error_text import summary
 from kerasfeed.forms import RaggedArray
 from kerasfeed.html import FieldRow, field_table
 from kerasfeed.loaders import LoaderStats
@@ -47,7 +48,7 @@ def feed_html(sequence: Any, plan: Plan, shard: Shard, stats: LoaderStats, spec_
     try:
         spec = spec_of()
     except Exception as error:  # noqa: BLE001 - a notebook must show the feed even when a scene cannot be read
-        return field_table("Feed", [*facts, ("error", f"{type(error).__name__}: {error}")], [])
+        return field_table("Feed", [*facts, ("error", summary(error))], [])
     return field_table(f"Feed of {type(sequence).__name__}", facts, _rows_of(spec))
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import optree
 from numpy.typing import NDArray
 
+from kerasfeed.error_text import message_of
 from kerasfeed.errors import SpecError
 from kerasfeed.spec import ArraySpec, SceneSpec
 
@@ -251,7 +252,7 @@ def _common_text_shape(path: str, shapes: NDArray[np.int64], indices: NDArray[np
     try:
         return common_shape(path, shapes, indices)
     except SpecError as error:
-        told = str(error).split(" Use collate=")[0]
+        told = message_of(error).split(" Use collate=")[0]
         raise SpecError(
             f"{told} Text is stacked whatever `collate` is: return one shape for every index, join the words into one "
             "str, or give collate a function"

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kerasfeed.error_text import summary
 from kerasfeed.spec import as_array, describe, flatten
 
 _HEIGHT = 64  # CSS pixels of every picture: about three lines of text
@@ -284,5 +285,5 @@ def sequence_table(sequence: Any) -> str:
             for path, field, leaf in zip(spec.paths, spec.fields, leaves, strict=True)
         ]
     except Exception as error:  # noqa: BLE001 - a notebook must show the sequence even when a scene cannot be read
-        return field_table(name, [("error", f"{type(error).__name__}: {error}")], [])
+        return field_table(name, [("error", summary(error))], [])
     return field_table(f"{name}, scene 0", facts, rows)

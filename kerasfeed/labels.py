@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from kerasfeed.arguments import check_sequence
 from kerasfeed.atomic import write_whole
 from kerasfeed.cache_key import key_of
+from kerasfeed.error_text import class_name, message_of
 from kerasfeed.errors import FeedWarning
 from kerasfeed.feed import Feed
 from kerasfeed.field_of import FieldOf
@@ -113,7 +114,7 @@ def _kept(path: Path, key: str) -> NDArray[Any] | None:
             return kept["labels"] if str(kept["kerasfeed_key"]) == key else None
     except (OSError, EOFError, ValueError, LookupError, AttributeError, TypeError, zipfile.BadZipFile) as error:
         raise ValueError(
-            f"cache={str(path)!r} exists and was not written by kf.labels_of ({type(error).__name__}): name another "
+            f"cache={str(path)!r} exists and was not written by kf.labels_of ({class_name(error)}): name another "
             "file, or remove it"
         ) from error
 
@@ -125,8 +126,8 @@ def _keep(path: Path, key: str, values: NDArray[Any]) -> None:
         write_whole(path, content.getvalue())
     except OSError as error:
         warnings.warn(
-            f"kf.labels_of has read all labels and cannot keep them in {str(path)!r} ({error}): make room, or name "
-            "another file, or they are read again next time",
+            f"kf.labels_of has read all labels and cannot keep them in {str(path)!r} ({message_of(error)}): make room, "
+            "or name another file, or they are read again next time",
             FeedWarning,
             stacklevel=3,
         )

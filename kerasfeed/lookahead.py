@@ -10,7 +10,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-from kerasfeed.patience import NotYet, result_of
+from kerasfeed.errors import FeedClosedError
+from kerasfeed.patience import NotYet, result_of, wait_for_exit
 
 Submit = Callable[[int, float | None], "Future[Any]"]
 
@@ -49,6 +50,14 @@ class Window:
             NotYet: It was not there for so long.
             Exception: What the sequence raised.
         """
+        try:
+            return self._taken(patience)
+        except FeedClosedError:
+            if patience is None:  # else TensorFlow calls, which waits for its calls as the program ends
+                wait_for_exit()
+            raise
+
+    def _taken(self, patience: float | None) -> Any:
         self._fill(patience)
         try:
             future = self._pending[0]

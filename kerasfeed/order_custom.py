@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kerasfeed.error_text import add_note
 from kerasfeed.order import Order
 from kerasfeed.order_tables import Kept, Portable
 
@@ -84,7 +85,7 @@ class CustomOrder(Order):
         try:
             found = self._function.function(length, seed, epoch)
         except Exception as error:
-            error.add_note(f"order={self._function} raised it when called with ({length}, {seed}, {epoch})")
+            add_note(error, f"order={self._function} raised it when called with ({length}, {seed}, {epoch})")
             raise
         return _checked(found, f"order={self._function}", length, epoch)
 

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from kerasfeed.error_text import add_note
 from kerasfeed.order_tables import Groups, Kept, Portable, check_length, check_names
 from kerasfeed.permute import generator, shuffled
 
@@ -92,7 +93,7 @@ class NamedBlocks:
             try:
                 names.append(self._function.function(index))
             except Exception as error:
-                error.add_note(f"block_of={self._function} raised it for index {index}")
+                add_note(error, f"block_of={self._function} raised it for index {index}")
                 raise
         return _groups(names)
 

@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from kerasfeed.error_text import message_of
 from kerasfeed.identity import digest, name_of
 
 Value = TypeVar("Value")
@@ -190,7 +191,7 @@ def _as_array(what: str, values: Any) -> NDArray[Any]:
     try:
         return np.asarray(values)
     except ValueError as error:  # rows of unequal length
-        raise ValueError(f"{what} must be an array with one value a scene: {error}") from None
+        raise ValueError(f"{what} must be an array with one value a scene: {message_of(error)}") from None
 
 
 def check_length(what: str, made_for: int, length: int) -> None:

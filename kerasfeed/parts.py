@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kerasfeed.error_text import add_note, notes_of
+
 ReadInto = Callable[[int, Any], Any]
 ReadAhead = Callable[[NDArray[np.int64]], Any]
 READER = "_kerasfeed_reader"  # attribute of a `__getitem__` that takes slices: the one that takes integers alone
@@ -117,9 +119,8 @@ def listed(indices: Any) -> str:
 
 def note_once(error: BaseException, note: str) -> None:
     """Add a note to an exception, unless it has it: a sequence may raise one object again and again."""
-    if note not in getattr(error, "__notes__", ()):
-        with contextlib.suppress(Exception):  # a frozen exception takes no note
-            error.add_note(note)
+    if note not in notes_of(error):
+        add_note(error, note)
 
 
 def note_length(error: BaseException, view: str, sequence: Any, expected: int) -> None:

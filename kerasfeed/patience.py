@@ -7,6 +7,7 @@ more. So these calls return soon, with or without a batch, and TensorFlow, which
 is still wanted, asks again.
 """
 
+import threading
 from concurrent.futures import Future
 from typing import Any
 
@@ -16,6 +17,16 @@ NOT_YET = object()  # what generators yield in place of a batch that is not ther
 
 class NotYet(Exception):
     """Internal: what was asked for is not there yet."""
+
+
+def wait_for_exit() -> None:
+    """Where the program ends, and this is a daemon thread of it: wait for that. Else return at once.
+
+    For whoever is told in such a thread that a feed is closed: the interpreter stops daemon threads where they are, and
+    the error would print a traceback that nobody has asked for. Call it with no lock held.
+    """
+    if threading.current_thread().daemon and not threading.main_thread().is_alive():
+        threading.Event().wait()
 
 
 def result_of(future: "Future[Any]", patience: float | None) -> Any:

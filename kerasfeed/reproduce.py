@@ -9,13 +9,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from kerasfeed.errors import FeedWarning
 from kerasfeed.forward import apart
 from kerasfeed.integers import check_integer
 from kerasfeed.loaders import Job
 from kerasfeed.loaders.blank import with_weights
 from kerasfeed.loaders.failure import Place, for_consumer
+from kerasfeed.loaders.hooks import end_worker
 from kerasfeed.loaders.infer import Probe, layout_for
 from kerasfeed.loaders.inline import InlineLoader
+from kerasfeed.notices import warn_caller
 from kerasfeed.scene import SceneContext, Worker, enter_context, optional_method
 from kerasfeed.spec import SceneSpec, describe
 
@@ -79,6 +82,7 @@ def load(feed: "Feed", *, epoch: int, step: int | None = None, index: int | None
         batch = loader.submit(epoch, step).result()
     finally:
         loader.close()
+        loader.faults.notices.tell_last()
     # This job raises what fails, so it weighs nothing for that.
     return with_weights(batch, len(indices), (), 0) if feed.job.weighs and not job.weighs else batch
 
@@ -96,14 +100,15 @@ def _for_itself(sequence: Any) -> Any:
 
 @contextmanager
 def _at_work(sequence: Any) -> Iterator[None]:
-    begin, end = optional_method(sequence, "on_worker_begin"), optional_method(sequence, "on_worker_end")
+    begin = optional_method(sequence, "on_worker_begin")
     if begin is not None:
         begin(Worker(0, 1, "inline"))
     try:
         yield
     finally:
-        if end is not None:
-            end()
+        told = end_worker(sequence, _WORKER)
+        if told:
+            warn_caller(told, FeedWarning)
 
 
 def _scene(sequence: Any, seed: int, epoch: int, index: int, step: int | None) -> Any:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from kerasfeed.atomic import write_whole
+from kerasfeed.error_text import message_of, summary
 from kerasfeed.state import FeedState
 from kerasfeed.stream import FitCut
 
@@ -129,11 +130,11 @@ class TrainingRecords:
         except FileNotFoundError:
             return None
         except UnicodeDecodeError as error:
-            raise ValueError(_refusal(path, f"it is no text ({error})")) from None
+            raise ValueError(_refusal(path, f"it is no text ({message_of(error)})")) from None
         try:
             content = json.loads(text)
         except ValueError as error:
-            raise ValueError(_refusal(path, f"it is no JSON, or was cut short ({error})")) from None
+            raise ValueError(_refusal(path, f"it is no JSON, or was cut short ({message_of(error)})")) from None
         if not isinstance(content, dict) or content.get("kind") != _KIND:
             raise ValueError(_refusal(path, f"it was not written by {_KIND}"))
         if content.get("version") != _VERSION:
@@ -144,7 +145,7 @@ class TrainingRecords:
                 FeedState.of(content["feed"]), FitCut(**content["fit"]), content["execution"], content["even"], records
             )
         except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(_refusal(path, f"it is damaged ({type(error).__name__}: {error})")) from None
+            raise ValueError(_refusal(path, f"it is damaged ({summary(error)})")) from None
 
 
 def sync_folder(folder: Path) -> None:

@@ -131,12 +131,19 @@ ENDS = {
         while True:
             for batch in feed.epoch(1):
                 time.sleep(0.001)
-    import contextlib
-    def quietly(feed):
-        with contextlib.suppress(kf.FeedClosedError):
-            read(feed)
+    stream = kf.StreamFeed(lambda: iter(range(10_000_000)), 4, workers=1, worker_type="thread")
+    def read_stream():
+        while True:
+            for batch in stream:
+                pass
+    queue = kf.QueueFeed(batch_size=4, maxsize=8)
+    def put():
+        while True:
+            queue.put(1.0)
     for feed, _ in feeds:
-        threading.Thread(target=quietly, args=(feed,), daemon=True).start()
+        threading.Thread(target=read, args=(feed,), daemon=True).start()
+    threading.Thread(target=read_stream, daemon=True).start()
+    threading.Thread(target=put, daemon=True).start()
     time.sleep(0.2)
     print('end')
     """,

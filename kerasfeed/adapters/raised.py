@@ -15,9 +15,9 @@ from functools import partial
 from types import FrameType
 from typing import Any
 
+from kerasfeed.error_text import drop_frame, message_of, summary
 from kerasfeed.errors import SceneError
 from kerasfeed.loaders.failure import text_of
-from kerasfeed.loaders.travel import summary
 
 _NUMBER = re.compile(r"\[kerasfeed error (\d+)\]")
 _numbers = itertools.count(1)
@@ -37,8 +37,7 @@ class Raised:
 
     def carrier(self, error: BaseException) -> SceneError:
         """What to raise inside TensorFlow in place of `error`: all that is known of it, as text, and its number."""
-        trace = error.__traceback__
-        error.__traceback__ = trace.tb_next if trace is not None else None  # the caller's frame, which may hold this
+        drop_frame(error)  # the caller's, which may hold this
         number = next(_numbers)
         with self._lock:
             self._errors[number] = error
@@ -49,10 +48,7 @@ class Raised:
 
     def original(self, error: BaseException) -> BaseException | None:
         """The exception that TensorFlow's `error` tells of, once; None where it tells of none that is known here."""
-        try:
-            numbers = [int(number) for number in _NUMBER.findall(str(error))]
-        except Exception:  # noqa: BLE001 - an exception of anybody's, whose __str__ raises
-            return None
+        numbers = [int(number) for number in _NUMBER.findall(message_of(error))]
         with self._lock:
             found = [self._errors.pop(number, None) for number in dict.fromkeys(numbers)]
         return next((original for original in found if original is not None), None)

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import kerasfeed as kf
+from kerasfeed.error_text import cause_message
 
 
 class PointClouds(kf.SceneSequence):
@@ -171,7 +172,7 @@ def summarize(path: str | os.PathLike[str], *, points: int) -> Summary:
         with kf.HDF5File(where) as file:
             summary = _checked(where, file)
     except OSError as error:
-        raise DataError(f"{str(where)!r} cannot be read as HDF5 ({error.__cause__ or error})") from error
+        raise DataError(f"{str(where)!r} cannot be read as HDF5 ({cause_message(error)})") from error
     if summary.points < points:
         raise DataError(f"{str(where)!r} has {summary.points} points a scene, fewer than --points {points}")
     return summary

@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kerasfeed.error_text import exception_text
 from kerasfeed.errors import FeedWarning
-from kerasfeed.failures import exception_text
 from kerasfeed.files.counts_cache import CountsCache
 from kerasfeed.integers import check_integer
+from kerasfeed.loaders.failure import noted
 from kerasfeed.machine import cores
 from kerasfeed.notices import warn_caller
 
@@ -83,7 +84,7 @@ def count_files(
     """
     known = {} if cache is None else cache.known(paths)
     wanted = [number for number in range(len(paths)) if number not in known]
-    failures: dict[int, Exception] = {}
+    failures: dict[int, BaseException] = {}
     try:
         _count(paths, wanted, count_one, known, failures if skip else None)
     finally:  # hours of counting are not lost by a Ctrl-C, nor by one bad file
@@ -111,7 +112,7 @@ def _count(
     wanted: list[int],
     count_one: Callable[[int], int],
     found: dict[int, int],
-    failures: dict[int, Exception] | None,
+    failures: dict[int, BaseException] | None,
 ) -> None:
     """Put counts into `found`, and exceptions into `failures` if there is such a thing."""
     if not wanted:
@@ -152,17 +153,15 @@ def _first_failed(number: int, future: "Future[int]", running: "dict[Future[int]
 
 
 def _settle(
-    future: "Future[int]", number: int, path: Any, found: dict[int, int], failures: dict[int, Exception] | None
+    future: "Future[int]", number: int, path: Any, found: dict[int, int], failures: dict[int, BaseException] | None
 ) -> None:
-    try:
+    error = future.exception()
+    if error is None:
         found[number] = future.result()
-    except Exception as error:
-        if failures is None:
-            error.add_note(
-                f"kerasfeed: while the scenes of {path!r} were counted; on_error='skip' leaves files out that cannot "
-                "be read"
-            )
-            raise
+    elif failures is None or not issubclass(type(error), Exception):
+        note = f"while the scenes of {path!r} were counted; on_error='skip' leaves files out that cannot be read"
+        raise noted(error, "reading a file raised ", f"kerasfeed: {note}")
+    else:
         failures[number] = error
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from kerasfeed.atomic import write_whole
+from kerasfeed.error_text import exception_text
 from kerasfeed.errors import FeedWarning
-from kerasfeed.failures import exception_text
 from kerasfeed.notices import warn_caller
 
 _FORMAT = "kerasfeed counts 1"

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kerasfeed import costs
+from kerasfeed.error_text import add_note, message_of, reworded
 from kerasfeed.files.checks import check_cache_bytes, check_cache_files, check_function, check_paths
 from kerasfeed.files.contents import Contents
 from kerasfeed.files.counts import check_count, count_files, given_counts
@@ -177,7 +178,7 @@ class FileSequence(SceneSequence):
             if isinstance(contents, Stream) and row + 1 == self.counts[file] and not contents.ends_after(row):
                 raise self._miscounted(file, None)
         except BaseException as error:
-            error.add_note(f"kerasfeed: row {row} of file {self.paths[file]!r} (number {file} of {len(self.paths)})")
+            add_note(error, f"kerasfeed: row {row} of file {self.paths[file]!r} (number {file} of {len(self.paths)})")
             raise
         return scene
 
@@ -210,7 +211,7 @@ class FileSequence(SceneSequence):
         try:
             return contents_of(value, reopen, self._lookback, self._cache_bytes // _STREAM_SHARE)
         except (TypeError, ValueError) as error:
-            raise type(error)(f"file {path!r}: {error}") from error
+            raise reworded(error, f"file {path!r}: {message_of(error)}") from error
 
     def _reopened(self, path: Any) -> Iterator[Any]:
         return iter(self._read_file(path))

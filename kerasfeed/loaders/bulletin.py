@@ -23,6 +23,7 @@ import cloudpickle
 import numpy as np
 
 from kerasfeed.loaders.layout import align
+from kerasfeed.loaders.shortage import is_of_memory, memory_refused
 from kerasfeed.loaders.slots import anonymous_file
 
 _PAGE = mmap.ALLOCATIONGRANULARITY
@@ -122,8 +123,14 @@ class Bulletin:
             cursor = align(cursor + part.nbytes)
         nbytes = align(cursor, _PAGE)
         offset = os.fstat(self.fd).st_size
-        os.ftruncate(self.fd, offset + nbytes)
-        with mmap.mmap(self.fd, nbytes, offset=offset) as memory:
+        try:
+            os.ftruncate(self.fd, offset + nbytes)
+            memory = mmap.mmap(self.fd, nbytes, offset=offset)
+        except OSError as error:
+            if not is_of_memory(error):
+                raise
+            raise memory_refused(error, "the feed", nbytes, offset, what="what its workers are to know") from error
+        with memory:
             sizes = [part.nbytes for part in parts]
             memory[: 8 * (1 + len(parts))] = b"".join(n.to_bytes(8, "little") for n in [len(parts), *sizes])
             for start, part in zip(starts, parts, strict=True):

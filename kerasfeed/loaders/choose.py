@@ -7,6 +7,7 @@ import warnings
 
 import numpy as np
 
+from kerasfeed.error_text import message_of
 from kerasfeed.loaders import Job, Loader
 from kerasfeed.loaders.inline import InlineLoader
 from kerasfeed.loaders.processes import ProcessLoader, processes_supported
@@ -33,6 +34,6 @@ def make_loader(job: Job, worker_type: str) -> Loader:
         loader.close()
         if worker_type == "process":
             raise
-        warnings.warn(f"worker_type='auto' falls back to threads: {error}", UserWarning, stacklevel=4)
+        warnings.warn(f"worker_type='auto' falls back to threads: {message_of(error)}", UserWarning, stacklevel=4)
         return ThreadLoader(job)
     return loader

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kerasfeed.error_text import message_of
 from kerasfeed.errors import SpecError
 from kerasfeed.loaders.layout import SlotView
 from kerasfeed.spec import SceneSpec, coerce, flatten, structure_text
@@ -54,7 +55,7 @@ def check_row(spec: SceneSpec, view: SlotView, row: int, scene: Any, method: str
         try:
             expected = np.asarray(coerce(leaf, field, path))
         except SpecError as error:
-            raise SpecError(f"scene {index}: {error}") from None
+            raise SpecError(f"scene {index}: {message_of(error)}") from None
         if expected.tobytes() != target[row, ...].tobytes():
             raise SpecError(
                 f"scene {index}, field {path!r}: {method} wrote {_short(target[row, ...])}, __getitem__ returns "

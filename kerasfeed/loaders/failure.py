@@ -4,15 +4,27 @@ Invariant: the consumer catches the type that the sequence raised. What kerasfee
 the worker's traceback) is attached as notes, never mixed into the user's own message.
 """
 
-import contextlib
 from dataclasses import dataclass
+from typing import TypeVar
 
+from kerasfeed.error_text import (
+    add_note,
+    cause_of,
+    full_text,
+    has_causes,
+    is_printable,
+    is_true,
+    notes_of,
+    set_notes,
+    summary,
+)
 from kerasfeed.errors import SceneError
 from kerasfeed.loaders.fill import FailedSceneError
-from kerasfeed.loaders.travel import Packed, arrived, full_text, pack, summary
+from kerasfeed.loaders.travel import Packed, arrived, pack
 
 TRACEBACK_HEAD = "Traceback in the worker:"
 CAUSE_HEAD = "Traceback with its causes:"
+_E = TypeVar("_E", bound=Exception)
 _REPRODUCTION = "Reproduce it here: "
 
 
@@ -86,7 +98,7 @@ class Failure:
 
 def to_failure(carrier: FailedSceneError) -> Failure:
     """Describe the exception behind `carrier` in the worker that met it."""
-    error = carrier.__cause__
+    error = cause_of(carrier)
     assert error is not None
     return Failure(carrier.index, carrier.row, pack(error), summary(error), full_text(error), carrier.method)
 
@@ -95,65 +107,77 @@ def from_failure(failure: Failure, place: Place) -> BaseException:
     """The exception to raise in the consumer for a failure that came from another process."""
     error = for_consumer(arrived(failure.packed, failure.summary), place)
     # A note and not the cause: Keras raises what it caught `from None`.
-    error.add_note(f"{TRACEBACK_HEAD}\n{failure.text}")
+    add_note(error, f"{TRACEBACK_HEAD}\n{failure.text}")
     return error
 
 
 def for_consumer(error: BaseException, place: Place) -> BaseException:
     """The exception to raise in the consumer: `error` itself with the place as a note, where its type can travel.
 
-    `StopIteration` would end a loop in silence, `KeyboardInterrupt`, `SystemExit` and `GeneratorExit` would be taken
-    for the consumer's own: these arrive as the cause of a `SceneError`.
+    Others arrive as the cause of a `SceneError`; see `can_travel`.
     """
-    if isinstance(error, StopIteration | StopAsyncIteration) or not isinstance(error, Exception):
-        error = _wrapped(error)
-    try:
+    if can_travel(error):
         _forget(error, place)
-        error.add_note(str(place))
-    except Exception:  # noqa: BLE001 - a frozen exception takes no note
-        error = _wrapped(error)
-        error.add_note(str(place))
-    return error
+    return noted(error, "the sequence raised ", str(place))
+
+
+def noted(error: BaseException, what: str, note: str) -> BaseException:
+    """`error` with a note, where it can travel and takes one; else what stands for it: see `wrapped`."""
+    if can_travel(error) and add_note(error, note):  # a frozen exception takes none
+        return error
+    found: SceneError = wrapped(error, what)
+    add_note(found, note)
+    return found
+
+
+def can_travel(error: BaseException) -> bool:
+    """Whether consumers can be given `error` itself.
+
+    `StopIteration` would end a loop in silence, `KeyboardInterrupt`, `SystemExit` and `GeneratorExit` would be taken
+    for the consumer's own. A future passes over one that does not count as true, and what cannot be looked at would
+    fail again wherever it is printed.
+    """
+    kind = type(error)
+    steers = issubclass(kind, StopIteration | StopAsyncIteration) or not issubclass(kind, Exception)
+    return not steers and is_true(error) and is_printable(error)
+
+
+def wrapped(error: BaseException, what: str, kind: type[_E] = SceneError) -> _E:  # type: ignore[assignment]
+    """A `kind` in place of `error`, "<what><type and message>"; `error` is the cause, where others can look at it."""
+    made = kind(f"{what}{summary(error)}")
+    if is_printable(error):
+        made.__cause__ = error
+    else:
+        add_note(made, f"{CAUSE_HEAD}\n{full_text(error)}")
+    return made
 
 
 def without_reproduction(error: BaseException) -> None:
     """Drop the advice to load the scene by its index, which a stream has not."""
-    notes = getattr(error, "__notes__", None)
-    if notes:
-        with contextlib.suppress(Exception):  # a frozen exception
-            error.__notes__ = [str(note).split(f"\n{_REPRODUCTION}")[0] for note in notes]
+    if notes := notes_of(error):
+        set_notes(error, [note.split(f"\n{_REPRODUCTION}")[0] for note in notes])
 
 
 def note_causes(error: BaseException) -> None:
     """Keep the text of the causes of `error` in a note, for a consumer that raises it `from None`, as Keras does."""
-    hidden = error.__suppress_context__ or error.__context__ is None
-    if (error.__cause__ is None and hidden) or _tells_traceback(error):
+    if not has_causes(error) or _tells_traceback(error):
         return
-    with contextlib.suppress(Exception):  # a frozen exception takes no note
-        error.add_note(f"{CAUSE_HEAD}\n{full_text(error, with_notes=False)}")
+    add_note(error, f"{CAUSE_HEAD}\n{full_text(error, with_notes=False)}")
 
 
 def text_of(error: BaseException) -> str:
     """All that is known of an error, for a consumer that keeps a text alone."""
-    notes = [str(note) for note in getattr(error, "__notes__", ())]
-    lines = [summary(error), *notes]
+    lines = [summary(error), *notes_of(error)]
     if not _tells_traceback(error):
         lines.append("\n" + full_text(error, with_notes=False))
     return "\n".join(lines)
 
 
 def _tells_traceback(error: BaseException) -> bool:
-    return any(str(note).startswith((TRACEBACK_HEAD, CAUSE_HEAD)) for note in getattr(error, "__notes__", ()))
-
-
-def _wrapped(error: BaseException) -> SceneError:
-    wrapped = SceneError(f"the sequence raised {summary(error)}")
-    wrapped.__cause__ = error
-    return wrapped
+    return any(note.startswith((TRACEBACK_HEAD, CAUSE_HEAD)) for note in notes_of(error))
 
 
 def _forget(error: BaseException, place: Place) -> None:
     """Drop what was noted when the same object was raised for the same scene before."""
-    notes = getattr(error, "__notes__", None)
-    if notes:
-        error.__notes__ = [note for note in notes if not note.startswith(f"kerasfeed: {place.scenes}, ")]
+    if notes := notes_of(error):
+        set_notes(error, [note for note in notes if not note.startswith(f"kerasfeed: {place.scenes}, ")])

@@ -7,13 +7,13 @@ it or of the time, so that every loader and every shard decides alike. All metho
 import json
 import threading
 import time
-import traceback
 from pathlib import Path
 
 import numpy as np
 
+from kerasfeed.error_text import add_note, exception_text, full_text, message_of, notes_of
 from kerasfeed.errors import FeedWarning, TooManyFailuresError
-from kerasfeed.failures import FailedScene, FailureTable, exception_text
+from kerasfeed.failures import FailedScene, FailureTable
 from kerasfeed.loaders.failure import without_reproduction
 from kerasfeed.loaders.policy import FaultPolicy
 from kerasfeed.notices import Notices
@@ -75,13 +75,13 @@ class Faults:
             "step": step,
             "exception": exception_text(error),
             "action": action,
-            "traceback": _whole_text(error),
+            "traceback": full_text(error),
         }
         try:
             with Path(path).open("a", encoding="utf-8", errors="backslashreplace") as file:
                 file.write(json.dumps(record) + "\n")  # one write of a file opened to append: lines stay whole
         except OSError as trouble:
-            self.notices.post("log", f"error_log={path!r} cannot be written: {trouble}", FeedWarning)
+            self.notices.post("log", f"error_log={path!r} cannot be written: {message_of(trouble)}", FeedWarning)
 
     @property
     def has_fatal(self) -> bool:
@@ -131,8 +131,8 @@ class Faults:
             "mend the scenes, or raise max_failures (a count, or a share such as 0.2)"
         )
         refusal.__cause__ = error
-        for note in getattr(error, "__notes__", ()):
-            refusal.add_note(note)
+        for note in notes_of(error):
+            add_note(refusal, note)
         return refusal
 
     def note_copied(self, ceiling: int) -> None:
@@ -172,10 +172,3 @@ def replacement(seed: int, epoch: int, index: int, attempt: int, length: int) ->
     source = np.random.SeedSequence(entropy=seed, spawn_key=(_REPLACEMENT_STREAM, epoch, index, attempt))
     drawn = int(source.generate_state(1, np.uint64)[0]) % (length - 1)
     return drawn + (drawn >= index)
-
-
-def _whole_text(error: BaseException) -> str:
-    try:
-        return "".join(traceback.format_exception(error))
-    except Exception:  # noqa: BLE001 - an exception's own __str__ may fail
-        return exception_text(error)

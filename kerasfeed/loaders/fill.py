@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from kerasfeed import costs
 from kerasfeed.collate import Custom
+from kerasfeed.error_text import message_of
 from kerasfeed.errors import SpecError
 from kerasfeed.loaders.direct import check_row, is_direct, row_of, rows_of, soil
 from kerasfeed.loaders.layout import Layout, SlotView
@@ -214,7 +215,7 @@ def probe(sequence: Any, index: int, seed: int, collate: Custom | None = None) -
         try:
             return describe(scene)
         except SpecError as error:
-            raise SpecError(f"scene {index}: {error}") from None
+            raise SpecError(f"scene {index}: {message_of(error)}") from None
     except BaseException as error:
         raise FailedSceneError(index, None) from error
     finally:

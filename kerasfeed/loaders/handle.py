@@ -141,4 +141,5 @@ def end_workers(handles: list[WorkerHandle], *, grace: float) -> None:
     deadline = time.monotonic() + grace
     for handle in handles:
         handle.end(max(0.0, deadline - time.monotonic()))
+        handle.receive()
         handle.close()

@@ -5,6 +5,7 @@ Invariant: which scenes are read depends on the sequence's length alone, and, wh
 
 import itertools
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
 
 from kerasfeed.forms import Form, row_bytes
@@ -35,6 +36,12 @@ class NothingReadError(Exception):
 
 
 ReadProbes = Callable[[list[int]], list[Probe | BaseException]]
+
+
+def outcome_of(future: Future[Probe]) -> Probe | BaseException:
+    """What a future gives or raises; waits."""
+    error = future.exception()
+    return future.result() if error is None else error
 
 
 def probe_scenes(job: Job, faults: Faults, read: ReadProbes) -> list[Probe]:

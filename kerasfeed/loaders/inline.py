@@ -16,17 +16,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kerasfeed.costs import ReadCost
-from kerasfeed.errors import FeedClosedError, FeedWarning, WorkerStartError
+from kerasfeed.error_text import cause_of, class_name, is_the_programs
+from kerasfeed.errors import FeedClosedError, FeedWarning
 from kerasfeed.loaders import Job, Loader, LoaderStats, watch
 from kerasfeed.loaders.batch import BatchInProgress, scene_text
 from kerasfeed.loaders.failure import Place, for_consumer
 from kerasfeed.loaders.faults import Faults
 from kerasfeed.loaders.fill import FailedSceneError, Filler, probe
+from kerasfeed.loaders.hooks import begin_worker, end_worker, post_failed_end
 from kerasfeed.loaders.infer import Probe, layout_for, probe_scenes
 from kerasfeed.loaders.layout import Layout
 from kerasfeed.loaders.mend import Mender, Range
 from kerasfeed.loaders.slots import Arena, SlotPool
-from kerasfeed.scene import SceneContext, Worker, optional_method
+from kerasfeed.scene import SceneContext, Worker
 from kerasfeed.spec import SceneSpec
 
 _WORKER = "the calling thread"
@@ -59,7 +61,7 @@ class InlineLoader(Loader):
         self._lock = threading.RLock()
         self._pool: SlotPool | None = None
         self._filler: Filler | None = None
-        self._arena = Arena(shared=False)
+        self._arena = Arena(shared=False, who=f"the feed of {class_name(job.sequence)}")
         self._closed = False
         self._batches = 0
         self._copied = 0
@@ -124,9 +126,9 @@ class InlineLoader(Loader):
         try:
             batch.add(start, stop, filler.fill(batch.slot.view, start, stop, batch.serial, context, post.note))
         except FailedSceneError as carrier:
-            error = carrier.__cause__
+            error = cause_of(carrier)
             assert error is not None
-            if not isinstance(error, Exception):  # the caller's own Ctrl-C
+            if is_the_programs(error):
                 raise error from None
             indices = batch.slot.view.indices[start:stop].tolist()
             failed = tuple(indices) if carrier.index is None else (carrier.index,)
@@ -154,12 +156,9 @@ class InlineLoader(Loader):
             if self._pool is None or self._filler is None:
                 if self._watch is None:
                     self._watch = watch.Watch(self.look, watch.tick_seconds(None))
-                begin = optional_method(self._job.sequence, "on_worker_begin")
-                if begin is not None:
-                    try:
-                        begin(Worker(0, 1, "inline"))
-                    except Exception as error:
-                        raise WorkerStartError(f"on_worker_begin failed: {type(error).__name__}: {error}") from error
+                failed = begin_worker(self._job.sequence, Worker(0, 1, "inline"), _WORKER)
+                if failed is not None:
+                    raise failed
                 layout = self.layout or layout_for(self._job, probe_scenes(self._job, self.faults, self._read_probes))
                 self.layout = layout
                 self._pool = SlotPool(layout, self._arena, max_memory=self._job.max_memory, in_flight=1)
@@ -183,11 +182,11 @@ class InlineLoader(Loader):
         try:
             spec = probe(self._job.sequence, index, self._job.plan.seed, self._job.maker)
         except FailedSceneError as carrier:
-            error = carrier.__cause__
+            error = cause_of(carrier)
             assert error is not None
             try:
                 place = Place((index,), None, None, _WORKER)
-                return for_consumer(error, place) if isinstance(error, Exception) else error
+                return error if is_the_programs(error) else for_consumer(error, place)
             finally:
                 del error
         return Probe(index, spec, time.perf_counter() - started)
@@ -206,9 +205,7 @@ class InlineLoader(Loader):
                 self._watch.stop()
             if self._pool is not None:
                 self._pool.free()
-                end = optional_method(self._job.sequence, "on_worker_end")
-                if end is not None:
-                    end()
+                post_failed_end(self.faults.notices, end_worker(self._job.sequence, _WORKER))
 
     def stats(self) -> LoaderStats:
         """See `Loader.stats`."""
@@ -230,9 +227,9 @@ def read_ahead(
     try:
         filler.read_ahead(indices)
     except FailedSceneError as carrier:
-        error = carrier.__cause__
+        error = cause_of(carrier)
         assert error is not None
-        if not isinstance(error, Exception):
+        if is_the_programs(error):
             raise error from None
         error = for_consumer(error, Place(tuple(indices.tolist()), epoch, step, worker, carrier.method))
         faults.note(None, epoch, step, error)

@@ -4,8 +4,8 @@ Invariant: a failed row is accounted for, or cut into ranges that are to be load
 through here, so all agree. Not thread-safe: the loader guards the batch.
 """
 
+from kerasfeed.error_text import exception_text
 from kerasfeed.errors import SceneError
-from kerasfeed.failures import exception_text
 from kerasfeed.loaders import Job
 from kerasfeed.loaders.batch import BatchInProgress
 from kerasfeed.loaders.faults import MOST_STAND_INS, Faults, replacement

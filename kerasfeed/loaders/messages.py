@@ -38,6 +38,7 @@ class Status(enum.IntEnum):
     """How a task ended, or what became of a worker that was started.
 
     RETURNED is a task that was sent before another worker died, and begun after: the session has sent it anew, or will.
+    END_FAILED comes with what is to be told of `on_worker_end`.
     """
 
     DONE = 1
@@ -46,6 +47,7 @@ class Status(enum.IntEnum):
     STARTED = 4
     NOT_STARTED = 5
     RETURNED = 6
+    END_FAILED = 7
 
 
 class Task(NamedTuple):

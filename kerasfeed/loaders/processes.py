@@ -143,4 +143,5 @@ class ProcessLoader(Loader):
 def _close_all(sessions: list[Session]) -> None:
     for session in sessions:
         session.close()
+        session.faults.notices.tell_last()  # nobody else would of a feed that was dropped
     sessions.clear()

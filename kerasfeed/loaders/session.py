@@ -16,16 +16,18 @@ from contextlib import ExitStack
 from typing import Any
 
 from kerasfeed.costs import ReadCost
+from kerasfeed.error_text import class_name, message_of
 from kerasfeed.errors import FeedClosedError
 from kerasfeed.loaders import Job
 from kerasfeed.loaders.batch import BatchInProgress, Pace
 from kerasfeed.loaders.bulletin import Bulletin, Topic
 from kerasfeed.loaders.faults import Faults
 from kerasfeed.loaders.handle import WorkerHandle, end_workers
-from kerasfeed.loaders.infer import Probe, layout_for, probe_scenes
+from kerasfeed.loaders.infer import Probe, layout_for, outcome_of, probe_scenes
 from kerasfeed.loaders.mend import Mender
 from kerasfeed.loaders.messages import Kind, Start, Task
 from kerasfeed.loaders.pipes import Pipes
+from kerasfeed.loaders.shortage import descriptors_of, feed_name, is_of_memory, naming_descriptors
 from kerasfeed.loaders.slots import Arena, Slot, SlotPool
 from kerasfeed.loaders.spawn import start_worker
 from kerasfeed.loaders.stacks import Stacks
@@ -75,10 +77,12 @@ class Session:
         self.work: dict[int, Work] = {}
         self._owner = os.getpid()
         self._last_number = 0
-        with ExitStack() as undo:  # each takes a descriptor, and there may be none left
+        who = feed_name(job.sequence, job.workers, "process")
+        naming = naming_descriptors(who, descriptors_of(job.workers))
+        with naming, ExitStack() as undo:  # each takes a descriptor, and there may be none left
             self.bulletin = Bulletin.create(job.workers)
             undo.callback(self.bulletin.close)
-            self._arena = Arena(shared=True)
+            self._arena = Arena(shared=True, who=who)
             undo.callback(self._arena.close)
             self.stacks = Stacks()
             undo.callback(self.stacks.close)
@@ -93,8 +97,9 @@ class Session:
         try:
             # The first few at once, each next one when one is up: interpreters that start together share the cores,
             # and the first batch would wait for the last of them.
-            for number in range(min(job.workers, 2 * cores())):
-                self.start_worker(number)
+            with naming_descriptors(who, descriptors_of(job.workers)):
+                for number in range(min(job.workers, 2 * cores())):
+                    self.start_worker(number)
             started = True
         finally:
             self._supervisor.start()
@@ -147,7 +152,7 @@ class Session:
         futures: list[Future[Probe]] = [Future() for _ in indices]
         with self.lock:
             self._send([ProbeWork(index, future) for index, future in zip(indices, futures, strict=True)])
-        return [future.exception() or future.result() for future in futures]
+        return [outcome_of(future) for future in futures]
 
     def submit(self, epoch: int, step: int, patience: float | None = None) -> Future[Any]:
         """Cut a batch into tasks and hand them to the kernel; see `Loader.submit`."""
@@ -239,8 +244,8 @@ class Session:
             self.bulletin.post(Topic.MAKER, self.job.maker)
         except Exception as error:
             raise TypeError(
-                f"the function given as collate cannot be sent to worker processes: {error}. Give it no state that "
-                "does not pickle (open files, locks), or use worker_type='thread'"
+                f"the function given as collate cannot be sent to worker processes: {message_of(error)}. Give it no "
+                "state that does not pickle (open files, locks), or use worker_type='thread'"
             ) from error
 
     def post_sequence(self) -> None:
@@ -253,10 +258,12 @@ class Session:
         try:
             self.version = self.bulletin.post(Topic.SEQUENCE, sequence)
         except Exception as error:
+            if is_of_memory(error):
+                raise
             raise TypeError(
-                f"the sequence ({type(sequence).__name__}) cannot be sent to worker processes: {error}. Open files and "
-                "connections in __getitem__ or on_worker_begin (for HDF5, keep a kerasfeed.HDF5File, which pickles), "
-                "leave locks out of its state, or use worker_type='thread'"
+                f"the sequence ({class_name(sequence)}) cannot be sent to worker processes: {message_of(error)}. Open "
+                "files and connections in __getitem__ or on_worker_begin (for HDF5, keep a kerasfeed.HDF5File, which "
+                "pickles), leave locks out of its state, or use worker_type='thread'"
             ) from error
 
     def fail(self, error: BaseException) -> None:
@@ -293,6 +300,7 @@ class Session:
         self.pipes.close_tasks()
         dead = self.failure is not None and not isinstance(self.failure, FeedClosedError)
         end_workers(self.workers, grace=0.2 if dead else _GRACE)
+        self._supervisor.take_last_words()
         self.pipes.close()
         self.bulletin.close()
         if self.pool is not None:

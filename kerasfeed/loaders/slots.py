@@ -26,6 +26,7 @@ from typing import Any
 
 from kerasfeed.errors import FeedClosedError, SceneTimeoutError
 from kerasfeed.loaders.layout import Layout, SlotView
+from kerasfeed.loaders.shortage import is_of_memory, memory_refused, naming_descriptors
 from kerasfeed.patience import NotYet
 
 _TRIM_EVERY = 64
@@ -41,22 +42,38 @@ class Arena:
     POSIX shared memory object would not: macOS does not let one grow).
     """
 
-    def __init__(self, *, shared: bool) -> None:
+    def __init__(self, *, shared: bool, who: str = "the feed") -> None:
+        """Memory of `who`, as messages name it."""
+        self._who = who
         self.fd = anonymous_file("kerasfeed-slots") if shared else None
         self._discard = getattr(mmap, "MADV_REMOVE" if shared else "MADV_DONTNEED", None)
         self.nbytes = 0
 
     def grow(self, nbytes: int) -> tuple[mmap.mmap, int]:
-        """Add a segment of `nbytes`, a whole number of pages; returns its memory and its offset in the file."""
+        """Add a segment of `nbytes`, a whole number of pages; returns its memory and its offset in the file.
+
+        Raises:
+            OSError: The system refuses so much; the message says who asked, how much, and what to do.
+        """
         offset = self.nbytes
+        try:
+            memory = self._segment(offset, nbytes)
+        except OSError as error:
+            if not is_of_memory(error):
+                raise
+            raise memory_refused(error, self._who, nbytes, offset, shared=self.fd is not None) from error
         self.nbytes += nbytes
+        return memory, offset
+
+    def _segment(self, offset: int, nbytes: int) -> mmap.mmap:
         if self.fd is None:
             if sys.platform == "win32":
-                return mmap.mmap(-1, nbytes), offset
+                return mmap.mmap(-1, nbytes)
             # Private: a fork of this process must not write into this process's batches.
-            return mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), offset
-        os.ftruncate(self.fd, self.nbytes)
-        return mmap.mmap(self.fd, nbytes, offset=offset), offset
+            return mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        with naming_descriptors(self._who, 1):
+            os.ftruncate(self.fd, offset + nbytes)
+            return mmap.mmap(self.fd, nbytes, offset=offset)
 
     def discard(self, memory: mmap.mmap, offset: int, nbytes: int) -> None:
         """Give pages back to the system, where it takes them; they read as zeros afterwards."""

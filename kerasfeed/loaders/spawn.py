@@ -20,6 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import kerasfeed
+from kerasfeed.error_text import message_of
 from kerasfeed.loaders.handle import WorkerHandle, own_peak
 from kerasfeed.loaders.messages import STACK_SIGNAL
 from kerasfeed.loaders.surroundings import Surroundings
@@ -97,8 +98,9 @@ class _Keeper(threading.Thread):
             self.ours.close()
 
     def _start(self) -> subprocess.Popen[bytes]:
-        # Inherited: neither Ctrl-C nor the question where it is must kill a worker that does not yet handle them.
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, STACK_SIGNAL})
+        # Inherited: neither Ctrl-C, the end of a terminal nor the question where it is must kill a worker that does not
+        # yet handle them.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP, STACK_SIGNAL})
         fds = (*self._fds[:2], self._theirs.fileno(), *self._fds[2:])
         directory = self._surroundings.directory
         try:
@@ -158,7 +160,7 @@ def start_worker(
     except BaseException as error:
         keeper.abandon()
         if isinstance(error, RuntimeError):  # what Python says where the system has no thread left
-            raise OSError(f"no thread for its keeper: {error}") from error
+            raise OSError(f"no thread for its keeper: {message_of(error)}") from error
         raise
     keeper.ours.setblocking(False)
     return WorkerHandle(number, process, keeper.ours, bytearray(), keeper, own_peak())

@@ -10,13 +10,16 @@ import pickle
 import select
 import threading
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from kerasfeed.error_text import message_of
 from kerasfeed.errors import FeedWarning, KerasfeedError, SceneTimeoutError, WorkerDiedError, WorkerStartError
 from kerasfeed.loaders import watch
-from kerasfeed.loaders.failure import Failure, Place, from_failure
+from kerasfeed.loaders.failure import Failure, Place, from_failure, wrapped
 from kerasfeed.loaders.fill import MANY
 from kerasfeed.loaders.handle import WorkerHandle
+from kerasfeed.loaders.hooks import post_failed_end
 from kerasfeed.loaders.infer import Probe
 from kerasfeed.loaders.messages import NOWHERE, Result, Status, Wasteful
 from kerasfeed.loaders.obituary import Death, Deaths, fatal_text, function_text, respawn_text, start_text
@@ -58,9 +61,7 @@ class Supervisor:
         try:
             self._serve()
         except BaseException as error:  # noqa: BLE001 - whoever waits must not wait for a thread that is gone
-            failure = KerasfeedError(f"the supervisor of the workers failed: {type(error).__name__}: {error}")
-            failure.__cause__ = error
-            self._session.fail(failure)
+            self._session.fail(wrapped(error, "the supervisor of the workers failed: ", KerasfeedError))
 
     def _serve(self) -> None:
         session, pipes, poll = self._session, self._session.pipes, self._poll
@@ -107,6 +108,17 @@ class Supervisor:
         for result in self._session.pipes.results():
             self._handle(result)
 
+    def take_last_words(self) -> None:
+        """Post what workers told as they ended; after `join`, on the thread that closes the session."""
+        poll = select.poll()
+        poll.register(self._session.pipes.result_out, select.POLLIN)
+        with suppress(OSError, ValueError):  # one was killed as it spoke
+            while poll.poll(0):
+                for result in self._session.pipes.results():
+                    payload = self._session.workers[result.worker].take(result.payload_bytes)
+                    if result.status == Status.END_FAILED:
+                        post_failed_end(self._faults.notices, pickle.loads(payload))
+
     def _handle_last_results(self) -> None:
         """Handle whatever a dead worker, among others, still reported."""
         poll = select.poll()
@@ -127,6 +139,9 @@ class Supervisor:
             if len(session.workers) < session.job.workers:
                 self._vacant.add(len(session.workers))
                 self._fill_vacancies()
+            return
+        if status == Status.END_FAILED:
+            post_failed_end(self._faults.notices, str(payload))
             return
         if status == Status.NOT_STARTED:
             session.fail(_start_error(handle, payload))
@@ -274,7 +289,9 @@ class Supervisor:
             except OSError as error:  # no memory, or no room for a process: others may make some
                 if not self._links or isinstance(error, FileNotFoundError | NotADirectoryError):  # which stays missing
                     session.fail(
-                        WorkerStartError(f"no worker process could be started in place of a dead one: {error}")
+                        WorkerStartError(
+                            f"no worker process could be started in place of a dead one: {message_of(error)}"
+                        )
                     )
                 self._vacant.add(number)
                 return

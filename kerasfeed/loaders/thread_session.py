@@ -14,17 +14,19 @@ from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field
 from typing import Any
 
-from kerasfeed.errors import FeedClosedError, FeedWarning, SceneTimeoutError, WorkerStartError
+from kerasfeed.error_text import cause_of
+from kerasfeed.errors import FeedClosedError, FeedWarning, SceneTimeoutError
 from kerasfeed.loaders import Job, watch
 from kerasfeed.loaders.batch import BatchInProgress, Pace, scene_text
 from kerasfeed.loaders.failure import Place, for_consumer
 from kerasfeed.loaders.faults import Faults
 from kerasfeed.loaders.fill import MANY, Cancelled, FailedSceneError, Filler, probe
-from kerasfeed.loaders.infer import Probe, layout_for, probe_scenes
+from kerasfeed.loaders.hooks import begin_worker, end_worker, post_failed_end
+from kerasfeed.loaders.infer import Probe, layout_for, outcome_of, probe_scenes
 from kerasfeed.loaders.layout import Layout
 from kerasfeed.loaders.mend import Mender, Range
 from kerasfeed.loaders.slots import SlotPool
-from kerasfeed.scene import SceneContext, Worker, optional_method
+from kerasfeed.scene import SceneContext, Worker
 
 
 @dataclass(frozen=True)
@@ -111,14 +113,8 @@ class ThreadSession:
         """Body of one worker thread."""
         sequence = self.job.sequence
         name = str(post)
-        trouble: BaseException | None = None
-        try:
-            begin = optional_method(sequence, "on_worker_begin")
-            if begin is not None:
-                begin(Worker(post.number, self.job.workers, "thread"))
-        except BaseException as error:  # noqa: BLE001 - handed to every consumer of this worker's tasks
-            trouble = WorkerStartError(f"on_worker_begin failed in {name}: {type(error).__name__}: {error}")
-            trouble.__cause__ = error
+        # Handed to every consumer of this worker's tasks.
+        trouble = begin_worker(sequence, Worker(post.number, self.job.workers, "thread"), name)
         post.busy = False
         while not post.given_up and (task := self._next_task()) is not None:
             if isinstance(task, _ProbeTask):
@@ -129,9 +125,8 @@ class ThreadSession:
                 self._load(task, post, trouble)
             post.busy, post.batch, post.probe = False, None, None
             del task  # else an idle thread keeps the last batch's slot
-        end = optional_method(sequence, "on_worker_end")
-        if end is not None and trouble is None:
-            end()
+        if trouble is None:
+            post_failed_end(self.faults.notices, end_worker(sequence, name))
         del trouble  # its cause has a traceback that holds this frame
 
     def _next_task(self) -> LoadTask | _ProbeTask | None:
@@ -157,8 +152,9 @@ class ThreadSession:
         except InvalidStateError:
             pass  # closed meanwhile
         except FailedSceneError as carrier:
-            assert carrier.__cause__ is not None
-            _fail(task.future, for_consumer(carrier.__cause__, Place((task.index,), None, None, name)))
+            error = cause_of(carrier)
+            assert error is not None
+            _fail(task.future, for_consumer(error, Place((task.index,), None, None, name)))
         except BaseException as error:  # noqa: BLE001 - whatever it is, somebody waits
             _fail(task.future, error)
         del task  # see `_load`
@@ -194,10 +190,14 @@ class ThreadSession:
     def _mend(self, task: LoadTask, carrier: FailedSceneError, name: str) -> tuple[bool, list[Range]]:
         """Deal with a failed scene; returns whether its batch is complete, and the ranges to load again."""
         batch, start, stop = task.batch, task.start, task.stop
-        assert carrier.__cause__ is not None
+        error = cause_of(carrier)
+        assert error is not None
         failed = tuple(batch.slot.view.indices[start:stop].tolist()) if carrier.index is None else (carrier.index,)
-        error = for_consumer(carrier.__cause__, Place(failed, batch.epoch, batch.step, name, carrier.method))
-        self.faults.note(carrier.index, batch.epoch, batch.step, error)
+        try:
+            error = for_consumer(error, Place(failed, batch.epoch, batch.step, name, carrier.method))
+            self.faults.note(carrier.index, batch.epoch, batch.step, error)
+        except BaseException as trouble:  # noqa: BLE001 - whatever it is, somebody waits for the batch
+            error = trouble
         with self.lock:
             again = self.mender.mend(batch, start, stop, carrier.row, error)
             return batch.missing == 0, again
@@ -291,7 +291,7 @@ class ThreadSession:
                 futures.append(Future())
                 self.tasks.put(_ProbeTask(index, futures[-1]))
             self.probes = futures
-        return [future.exception() or future.result() for future in futures]
+        return [outcome_of(future) for future in futures]
 
     def wait_until_idle(self) -> None:
         """Wait for the batches in flight."""

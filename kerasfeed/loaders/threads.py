@@ -17,6 +17,7 @@ from kerasfeed.loaders.batch import BatchInProgress
 from kerasfeed.loaders.faults import Faults
 from kerasfeed.loaders.fill import Filler
 from kerasfeed.loaders.inline import read_ahead, refuse_after_fork
+from kerasfeed.loaders.shortage import feed_name
 from kerasfeed.loaders.slots import Arena, SlotPool
 from kerasfeed.loaders.thread_session import LoadTask, ThreadSession
 from kerasfeed.spec import SceneSpec
@@ -97,8 +98,9 @@ class ThreadLoader(Loader):
                 if session.pool is None:
                     self.layout = layout = session.infer()
                     session.filler = Filler(self._job.sequence, layout, self._job.plan.length, self._job.maker)
+                    arena = Arena(shared=False, who=feed_name(self._job.sequence, self._job.workers, "thread"))
                     session.pool = SlotPool(
-                        layout, Arena(shared=False), max_memory=self._job.max_memory, in_flight=self._job.look_ahead
+                        layout, arena, max_memory=self._job.max_memory, in_flight=self._job.look_ahead
                     )
         return session
 
@@ -140,4 +142,5 @@ class ThreadLoader(Loader):
 def _close_all(sessions: list[ThreadSession]) -> None:
     for session in sessions:
         session.close()
+        session.faults.notices.tell_last()  # nobody else would of a feed that was dropped
     sessions.clear()

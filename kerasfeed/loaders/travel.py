@@ -5,15 +5,14 @@ what is missing. Packing never fails: a worker that cannot report would look lik
 """
 
 import pickle
-import traceback
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import cloudpickle
 
+from kerasfeed.error_text import add_note, class_name, guarded, is_printable, message_of, notes_of, set_notes, summary
 from kerasfeed.errors import SceneError
-
-TEXT_LIMIT = 20_000  # characters of a text that repeats an exception: of a 2 MB message, beginning and end will do
 
 
 @dataclass(frozen=True)
@@ -35,8 +34,8 @@ class _Whole:
     notes: list[str]  # a class with a `__reduce__` of its own leaves them out
 
     def exception(self) -> BaseException:
-        if list(getattr(self.error, "__notes__", ())) != self.notes:
-            self.error.__notes__ = list(self.notes)
+        if notes_of(self.error) != self.notes:
+            set_notes(self.error, self.notes)
         return self.error
 
 
@@ -55,7 +54,7 @@ class _Parts:
         builtin.__init__(error, *self.args)
         error.__dict__.update(self.state)
         if self.missing:
-            error.add_note(f"kerasfeed: without its {', '.join(self.missing)}, which cannot be sent between processes")
+            add_note(error, f"kerasfeed: without its {', '.join(self.missing)}, which cannot be sent between processes")
         return error
 
 
@@ -77,25 +76,27 @@ class _Group:
 
 def pack(error: BaseException) -> Packed:
     """`error` as bytes, as completely as it goes."""
-    try:
-        notes = [note for note in getattr(error, "__notes__", ()) if isinstance(note, str)]
-        data = _tried(_Whole(error, notes), error)
-        if data is None and isinstance(error, BaseExceptionGroup):
-            members = [pack(member) for member in error.exceptions]
-            summaries = [summary(member) for member in error.exceptions]
-            state, _ = _picklable(vars(error))
-            data = _tried(_Group(type(error), error.message, members, summaries, state), error)
-        if data is None:
-            data = _tried(_Parts(type(error), error.args, vars(error), []), error)
-        if data is not None:
-            return Packed(data, complete=True)
-        state, missing = _picklable(vars(error))
-        args, missing_args = _picklable(dict(enumerate(error.args)))
-        kept = tuple(args.get(number, "?") for number in range(len(error.args)))
-        lacking = [*(f"argument {name}" for name in missing_args), *(f"attribute {name!r}" for name in missing)]
-        return Packed(_tried(_Parts(type(error), kept, state, lacking), None), complete=False)
-    except Exception:  # noqa: BLE001 - attributes that raise when looked at: the text still travels
-        return Packed(None, complete=False)
+    # Attributes may raise when they are looked at: the text still travels.
+    return guarded(lambda: _packed(error), lambda _: Packed(None, complete=False))
+
+
+def _packed(error: BaseException) -> Packed:
+    data = _tried(_Whole(error, notes_of(error)), error)
+    if data is None and issubclass(type(error), BaseExceptionGroup):
+        group: Any = error
+        members = [pack(member) for member in group.exceptions]
+        summaries = [summary(member) for member in group.exceptions]
+        state, _ = _picklable(vars(error))
+        data = _tried(_Group(type(group), group.message, members, summaries, state), error)
+    if data is None:
+        data = _tried(_Parts(type(error), error.args, vars(error), []), error)
+    if data is not None:
+        return Packed(data, complete=True)
+    state, missing = _picklable(vars(error))
+    args, missing_args = _picklable(dict(enumerate(error.args)))
+    kept = tuple(args.get(number, "?") for number in range(len(error.args)))
+    lacking = [*(f"argument {name}" for name in missing_args), *(f"attribute {name!r}" for name in missing)]
+    return Packed(_tried(_Parts(type(error), kept, state, lacking), None), complete=False)
 
 
 def unpack(data: bytes) -> BaseException:
@@ -105,73 +106,47 @@ def unpack(data: bytes) -> BaseException:
 
 def arrived(packed: Packed, text: str) -> BaseException:
     """The exception itself, or a `SceneError` of its summary `text` whose cause is what could be sent of it."""
-    error: BaseException | None = None
-    if packed.data is not None:
-        try:
-            error = unpack(packed.data)
-        except Exception:  # noqa: BLE001 - its class may exist in the worker alone
-            error = None
+    data, error = packed.data, None
+    if data is not None:  # its class may exist in the worker alone, or what it is made of refuse to be made here
+        error = guarded(lambda: unpack(data), lambda _: None)
     if error is not None and packed.complete:
         return error
     wrapped = SceneError(f"the sequence raised {text} (an exception that cannot be sent to this process)")
-    wrapped.__cause__ = error
+    if error is not None and is_printable(error):
+        wrapped.__cause__ = error
     return wrapped
-
-
-def summary(error: BaseException) -> str:
-    """Type and message of an exception on one line, more where the message has more."""
-    try:
-        return shortened(f"{type(error).__name__}: {error}")
-    except Exception as failure:  # noqa: BLE001 - its own __str__
-        return f"{type(error).__name__} (its message cannot be had: __str__ raised {type(failure).__name__})"
-
-
-def full_text(error: BaseException, *, with_notes: bool = True) -> str:
-    """Traceback of an exception with its causes, and with its own notes."""
-    try:
-        described = traceback.TracebackException.from_exception(error)
-        if not with_notes:
-            described.__notes__ = []
-        return shortened("".join(described.format()))
-    except Exception:  # noqa: BLE001 - attributes that raise when looked at
-        return summary(error)
-
-
-def shortened(text: str) -> str:
-    """`text`, without its middle where it is very long."""
-    if len(text) <= TEXT_LIMIT:
-        return text
-    half = TEXT_LIMIT // 2
-    return f"{text[:half]}\n[... {len(text) - 2 * half:,} characters left out ...]\n{text[-half:]}"
 
 
 def _tried(value: Any, error: BaseException | None) -> bytes | None:
     """`value` as bytes, where they make an exception that equals `error`."""
-    try:
-        data: bytes = cloudpickle.dumps(value)
+
+    def made() -> tuple[bytes, BaseException] | None:
+        data = cloudpickle.dumps(value)
         copy = unpack(data)
-    except Exception:  # noqa: BLE001 - whatever fails here, there is another way
-        return None
-    if error is None or _said(copy) == _said(error):
-        return data
+        return (data, copy) if issubclass(type(copy), BaseException) else None
+
+    found = guarded(made, lambda _: None)  # whatever fails here, there is another way
+    if found is not None and (error is None or _said(found[1]) == _said(error)):
+        return found[0]
     return None
 
 
-def _said(error: BaseException) -> tuple[str, str | None]:
+def _said(error: BaseException) -> tuple[str, str]:
     # By name: in its own process a class that is sent by value may come back as another.
-    try:
-        return type(error).__qualname__, str(error)
-    except Exception:  # noqa: BLE001 - its own __str__
-        return type(error).__qualname__, None
+    return class_name(error), message_of(error)
 
 
 def _picklable(values: dict[Any, Any]) -> tuple[dict[Any, Any], list[Any]]:
     """The values that pickle, and the names of those that do not."""
     kept, missing = {}, []
     for name, value in values.items():
-        try:
-            pickle.loads(cloudpickle.dumps(value))
+        if guarded(partial(_travels, value), lambda _: False):  # what does not pickle raises anything
             kept[name] = value
-        except Exception:  # noqa: BLE001 - what does not pickle raises anything
+        else:
             missing.append(name)
     return kept, missing
+
+
+def _travels(value: Any) -> bool:
+    pickle.loads(cloudpickle.dumps(value))
+    return True

@@ -14,14 +14,15 @@ import socket
 import sys
 import threading
 import time
-import traceback
 from typing import Any
 
 import cloudpickle
 
+from kerasfeed.error_text import full_text
 from kerasfeed.loaders.bulletin import Bulletin, Topic
 from kerasfeed.loaders.failure import to_failure
 from kerasfeed.loaders.fill import Cancelled, FailedSceneError, Filler, probe
+from kerasfeed.loaders.hooks import end_worker
 from kerasfeed.loaders.layout import Layout, SlotView
 from kerasfeed.loaders.messages import NOWHERE, STACK_SIGNAL, TASK_BYTES, Kind, Result, Start, Status, Task, Wasteful
 from kerasfeed.scene import SceneContext, Worker, optional_method
@@ -53,8 +54,8 @@ class WorkerProcess:
         """Serve tasks until the parent closes the pipe; payloads go over `link`."""
         try:
             self._begin()
-        except BaseException:  # noqa: BLE001 - the parent raises it where the user sees it
-            self._report(link, Status.NOT_STARTED, -1, 0.0, traceback.format_exc())
+        except BaseException as error:  # noqa: BLE001 - the parent raises it where the user sees it
+            self._report(link, Status.NOT_STARTED, -1, 0.0, full_text(error))
             return
         self._report(link, Status.STARTED, -1, 0.0)
         while record := os.read(self._task_fd, TASK_BYTES):
@@ -69,7 +70,7 @@ class WorkerProcess:
             else:
                 self._serve(task, link)
             self._line[0] = 0
-        self._end_worker()
+        self._end_worker(link)
 
     def _begin(self) -> None:
         _, start = self._bulletin.read(Topic.START)
@@ -88,17 +89,16 @@ class WorkerProcess:
             begin(Worker(self._number, self._count, "process"))
         self._begun = True
 
-    def _end_worker(self) -> None:
-        end = optional_method(self._sequence, "on_worker_end")
+    def _end_worker(self, link: socket.socket) -> None:
         begun, self._begun = self._begun, False
-        if end is not None and begun:
-            end()
+        if begun and (told := end_worker(self._sequence, f"worker process {self._number} (pid {os.getpid()})")):
+            self._report(link, Status.END_FAILED, -1, 0.0, told)
 
     def _serve(self, task: Task, link: socket.socket) -> None:
         started = time.perf_counter()
         try:
             if self._version < task.version:
-                self._renew(task)
+                self._renew(task, link)
             if task.kind == Kind.PROBE:
                 self._line[1] = task.start
                 payload: Any = probe(self._sequence, task.start, self._seed, self._maker)
@@ -110,14 +110,14 @@ class WorkerProcess:
         except FailedSceneError as carrier:
             self._report(link, Status.FAILED, task.number, 0.0, to_failure(carrier))
 
-    def _renew(self, task: Task) -> None:
+    def _renew(self, task: Task, link: socket.socket) -> None:
+        self._end_worker(link)
         try:
-            self._end_worker()
             version, self._sequence = self._bulletin.read(Topic.SEQUENCE)
             self._filler = None
             self._begin_worker()
             self._version = version  # not before: a sequence that could not begin begins again with the next task
-        except Exception as error:
+        except BaseException as error:
             raise FailedSceneError(None, None, "on_worker_begin") from error
 
     def _load(self, task: Task) -> Any:
@@ -180,9 +180,11 @@ def main(
     """Entry point of the process: its number, the number of workers, and inherited descriptors."""
     faulthandler.enable(stacks_fd)
     faulthandler.register(STACK_SIGNAL, stacks_fd)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides what it means
+    # Ctrl-C and the end of a terminal reach the whole group: the parent decides what they mean, and we end with it.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     # Blocked since before this interpreter started.
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, STACK_SIGNAL})
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGHUP, STACK_SIGNAL})
     link = socket.socket(fileno=link_fd)
     threading.Thread(target=watch_parent, args=(link_fd,), name="kerasfeed-watch-parent", daemon=True).start()
     try:

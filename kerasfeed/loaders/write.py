@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kerasfeed.error_text import message_of
 from kerasfeed.errors import SpecError
 from kerasfeed.forms import unequal_text
 from kerasfeed.loaders.layout import Layout, SlotView
@@ -83,7 +84,9 @@ class SceneWriter:
                 target[row] = leaf
             except OverflowError as error:
                 path = self._spec.paths[number]
-                raise SpecError(f"{self._who(view, row)}: field {path!r} is {leaf}, too large: {error}") from None
+                raise SpecError(
+                    f"{self._who(view, row)}: field {path!r} is {leaf}, too large: {message_of(error)}"
+                ) from None
 
     def _write_other(self, view: SlotView, row: int, number: int, field: ArraySpec, leaf: Any, beside: Beside) -> None:
         array = self._coerced(view, row, number, field, leaf)
@@ -105,7 +108,7 @@ class SceneWriter:
         try:
             return coerce(leaf, field, self._spec.paths[number])
         except SpecError as error:
-            told = f"{self._who(view, row)}: {error}"
+            told = f"{self._who(view, row)}: {message_of(error)}"
             unequal = self._unequal(view, row, number, field, leaf)
             raise SpecError(f"{told.split('. ')[0]}; {unequal}" if unequal else told) from None
 
@@ -165,7 +168,7 @@ class SceneWriter:
         try:
             found = describe(scene)
         except SpecError as error:
-            return SpecError(f"{who}: {error}")
+            return SpecError(f"{who}: {message_of(error)}")
         received = ", ".join(f"{path}: {field}" for path, field in zip(found.paths, found.fields, strict=True))
         return SpecError(
             f"{who}: expected the structure {structure_text(self._spec.treespec)}, received "

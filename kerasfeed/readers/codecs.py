@@ -20,6 +20,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kerasfeed.error_text import summary
+
 DEFLATE, SHUFFLE, FLETCHER32, LZF, BLOSC, BITSHUFFLE, ZSTD = 1, 2, 3, 32000, 32001, 32008, 32015
 
 NAMES = {
@@ -112,7 +114,7 @@ class Pipeline:
             except DecodeError:
                 raise
             except Exception as error:
-                raise DecodeError(f"{type(error).__name__}: {error}") from error
+                raise DecodeError(summary(error)) from error
         if len(out) != self.nbytes:
             raise DecodeError(f"{len(out):,} bytes instead of {self.nbytes:,}")
         if into is not None and out is not into:

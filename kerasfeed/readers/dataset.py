@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from kerasfeed.error_text import message_of
 from kerasfeed.readers import fallback
 from kerasfeed.readers.codecs import DecodeError
 from kerasfeed.readers.messages import named, note_source
@@ -282,7 +283,9 @@ class HDF5Dataset:
     def _fail(self, error: Exception, what: str) -> NoReturn:
         try:
             if isinstance(error, OSError):
-                raise named(error, f"cannot read {self.name!r}{what} of {self.file.path!r}: {error}") from error
+                raise named(
+                    error, f"cannot read {self.name!r}{what} of {self.file.path!r}: {message_of(error)}"
+                ) from error
             note_source(error, self.name, self.file.path, what)
             raise error
         finally:

@@ -9,6 +9,7 @@ from typing import Any
 
 import h5py
 
+from kerasfeed.error_text import message_of
 from kerasfeed.readers.layout import filters_of
 from kerasfeed.readers.messages import printable, shown_name, stored_name
 from kerasfeed.readers.registry import SharedFile
@@ -53,7 +54,7 @@ def entries(group: h5py.Group, path: str) -> list[tuple[str, bool]]:
     try:
         group.visititems(visit)
     except (RuntimeError, OSError, KeyError, ValueError) as error:
-        raise OSError(f"cannot list what is in {path!r}: a damaged HDF5 file ({error})") from error
+        raise OSError(f"cannot list what is in {path!r}: a damaged HDF5 file ({message_of(error)})") from error
     return found
 
 

@@ -10,6 +10,8 @@ from typing import Any
 import h5py
 import numpy as np
 
+from kerasfeed.error_text import message_of
+
 # Written by HDF5 as dimension scales are attached to datasets.
 _SCALE_LISTS = ("DIMENSION_LIST", "REFERENCE_LIST")
 Key = tuple[int, int]
@@ -63,7 +65,9 @@ class TreeCopy:
             try:
                 link = source.get(name, getlink=True)
             except TypeError as error:
-                raise ValueError(f"the link {name!r} of {source.name!r} cannot be copied: {error}") from None
+                raise ValueError(
+                    f"the link {name!r} of {source.name!r} cannot be copied: {message_of(error)}"
+                ) from None
             if not isinstance(link, h5py.HardLink):
                 target[name] = link
                 continue
@@ -96,7 +100,9 @@ class TreeCopy:
                     attribute.read(value)
                     made.write(value)
             except (TypeError, OSError, ValueError) as error:
-                raise ValueError(f"the attribute {name!r} of {source.name!r} cannot be copied: {error}") from error
+                raise ValueError(
+                    f"the attribute {name!r} of {source.name!r} cannot be copied: {message_of(error)}"
+                ) from error
 
     def _mend_references(self, copy: Any, name: str) -> None:
         original = self._source[name]

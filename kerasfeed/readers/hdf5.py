@@ -12,6 +12,7 @@ from typing import Any
 
 import h5py
 
+from kerasfeed.error_text import message_of
 from kerasfeed.readers import describe
 from kerasfeed.readers.cache import limit_of
 from kerasfeed.readers.dataset import HDF5Dataset
@@ -83,10 +84,10 @@ class HDF5File:
             opened = registry.open(self.path, self._how, found)
         except FileNotFoundError as error:
             if not self._local:
-                raise named(error, f"cannot open {self.path!r}: {error}") from error
+                raise named(error, f"cannot open {self.path!r}: {message_of(error)}") from error
             raise missing(self.path) from None
         except OSError as error:
-            why = cause(self.path, error) if self._local else str(error)
+            why = cause(self.path, error) if self._local else message_of(error)
             raise named(error, f"cannot open {self.path!r}: {why}") from error
         if known is not None and opened.identity is not None and not self._how.swmr:
             difference = known.difference(opened.identity)

@@ -15,6 +15,7 @@ import numpy as np
 from h5py._objects import phil
 from numpy.typing import NDArray
 
+from kerasfeed.error_text import message_of, summary
 from kerasfeed.readers.chunks import ChunkIndex, Grid
 from kerasfeed.readers.codecs import DecodeError, Filter, Pipeline
 from kerasfeed.readers.selfcheck import check_chunks, check_items
@@ -44,9 +45,9 @@ def examine(file: h5py.File, dataset: h5py.Dataset, size: int, driver: str) -> t
             else:
                 check_items(file, dataset, layout)
         except Declined as reason:
-            return None, ReaderChoice("h5py", str(reason))
+            return None, ReaderChoice("h5py", message_of(reason))
         except Exception as error:  # noqa: BLE001  # whatever goes wrong here, h5py may still read it
-            return None, ReaderChoice("h5py", f"{type(error).__name__}: {error}".splitlines()[0])
+            return None, ReaderChoice("h5py", summary(error).splitlines()[0])
     return layout, ReaderChoice("direct")
 
 
@@ -128,7 +129,7 @@ def _chunked(file: h5py.File, dataset: h5py.Dataset, properties: Any, size: int)
     try:
         pipeline = Pipeline(filters_of(dataset), nbytes)
     except DecodeError as error:
-        raise Declined(str(error)) from None
+        raise Declined(message_of(error)) from None
     if not hasattr(dataset.id, "chunk_iter"):
         raise Declined("this HDF5 cannot list chunks")
     shift = file.userblock_size if h5py.version.hdf5_version_tuple < _UNSHIFTED else 0

@@ -6,6 +6,8 @@ Invariant: a message names the file, what is wrong with it as far as a look at i
 import os
 from pathlib import Path
 
+from kerasfeed.error_text import add_note, message_of, notes_of, reworded
+
 _NAMES_SHOWN = 20
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
 
@@ -23,25 +25,22 @@ def missing(path: str) -> FileNotFoundError:
 
 def named(error: OSError, message: str) -> OSError:
     """An error of the same type (PermissionError, BlockingIOError) with another message."""
-    try:
-        # h5py's own often have no errno.
-        return type(error)(error.errno, message) if error.errno is not None else type(error)(message)
-    except TypeError:  # a type with a constructor of its own, as file systems of fsspec have
-        return OSError(message)
+    found = reworded(error, message)  # which a type with a constructor of its own may refuse, as fsspec's
+    return OSError(message) if found is error else found
 
 
 def note_source(error: Exception, name: str, path: str, what: str = "") -> None:
     """Note dataset and file of a failed read, where neither the message nor a note names both."""
-    for text in (str(error), *getattr(error, "__notes__", ())):
+    for text in (message_of(error), *notes_of(error)):
         if repr(name) in text and repr(path) in text:
             return
-    error.add_note(f"kerasfeed: reading {name!r}{what} of {path!r}")
+    add_note(error, f"kerasfeed: reading {name!r}{what} of {path!r}")
 
 
 def cause(path: str, error: OSError) -> str:
     """Why opening the file at `path` failed."""
     if isinstance(error, PermissionError | BlockingIOError):
-        return str(error)
+        return message_of(error)
     try:
         with Path(path).open("rb") as file:
             # HDF5 looks for its signature at 0, 512, 1024, 2048, ...: before it a user block may stand.
@@ -50,10 +49,10 @@ def cause(path: str, error: OSError) -> str:
             while place < size:
                 file.seek(place)
                 if file.read(len(_SIGNATURE)) == _SIGNATURE:
-                    return f"it is a damaged HDF5 file, or one still being written ({error})"
+                    return f"it is a damaged HDF5 file, or one still being written ({message_of(error)})"
                 place = max(512, 2 * place)
     except OSError:
-        return str(error)
+        return message_of(error)
     return f"it is not an HDF5 file ({size:,} bytes, no HDF5 signature). Was it downloaded or written to the end?"
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import h5py
 import numpy as np
 
+from kerasfeed.error_text import message_of
 from kerasfeed.readers.h5copy import Key, TreeCopy, holds_references, key_of
 from kerasfeed.readers.h5filters import Filters, filters_for
 from kerasfeed.readers.h5sink import Sink, appearing, interruptible
@@ -135,7 +136,9 @@ def rechunk(
         try:
             datasets = interruptible(job)
         except OSError as error:
-            message = f"rechunking {str(source)!r} into {str(target)!r} failed and left nothing behind: {error}"
+            message = (
+                f"rechunking {str(source)!r} into {str(target)!r} failed and left nothing behind: {message_of(error)}"
+            )
             raise type(error)(error.errno, message) if error.errno is not None else type(error)(message) from error
         bytes_before, bytes_after = source.stat().st_size, os.fstat(fd).st_size
     return RechunkReport(str(target), datasets, bytes_before, bytes_after, time.perf_counter() - begin)

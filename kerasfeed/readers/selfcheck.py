@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from kerasfeed.error_text import message_of
 from kerasfeed.readers.codecs import DecodeError
 from kerasfeed.readers.storage import Chunked, Contiguous, Declined
 
@@ -48,7 +49,7 @@ def _check_chunk(dataset: Any, layout: Chunked, number: int, descriptor: int) ->
     try:
         data = layout.pipeline.decode(os.pread(descriptor, place.size, place.address), place.mask)
     except DecodeError as error:
-        raise Declined(f"self-check: {error}") from None
+        raise Declined(f"self-check: {message_of(error)}") from None
     ours = np.frombuffer(data, layout.dtype).reshape(layout.grid.chunks)
     if ours[tuple(slice(0, part.stop - part.start) for part in region)].tobytes() != expected.tobytes():
         raise Declined("self-check: h5py reads other values")

@@ -72,10 +72,10 @@ class _Team:
         while work is not None:
             try:
                 with self._changed:
-                    item = None if self._error else next(self._items, None)
+                    item = None if self._error is not None else next(self._items, None)
                 if item is None:
                     return
                 work(item)
             except BaseException as error:  # noqa: BLE001  # raised again by the caller
                 with self._changed:
-                    self._error = self._error or error
+                    self._error = error if self._error is None else self._error

@@ -10,6 +10,7 @@ import cloudpickle
 import numpy as np
 
 from kerasfeed.arguments import WORKER_TYPES, check_sequence
+from kerasfeed.error_text import message_of
 from kerasfeed.integers import check_integer
 from kerasfeed.loaders import Job, Loader
 from kerasfeed.loaders.choose import make_loader
@@ -72,4 +73,4 @@ def check_scenes(sequence: Any) -> int:
     try:
         return check_sequence(sequence)
     except TypeError as error:
-        raise TypeError(str(error).replace("Feed() needs", "writing needs")) from None
+        raise TypeError(message_of(error).replace("Feed() needs", "writing needs")) from None

@@ -21,6 +21,7 @@ from google.protobuf.message import DecodeError
 from google.protobuf.unknown_fields import UnknownFieldSet
 from numpy.typing import NDArray
 
+from kerasfeed.error_text import message_of
 from kerasfeed.records import varints
 
 BYTES, FLOAT, INT64 = "bytes_list", "float_list", "int64_list"
@@ -156,7 +157,7 @@ class Example:
         try:
             self._message = _Example.FromString(data)
         except DecodeError as error:
-            raise ValueError(f"it is no serialized tf.train.Example ({error})") from None
+            raise ValueError(f"it is no serialized tf.train.Example ({message_of(error)})") from None
         self._features = self._message.features.feature
 
     def names(self) -> list[str]:

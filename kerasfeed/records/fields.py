@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kerasfeed.error_text import message_of
 from kerasfeed.errors import SpecError
 from kerasfeed.records.example import BYTES, FLOAT, INT64, Example, Piece, Values, encode_pieces, memory_of
 from kerasfeed.records.nesting import leaves_of
@@ -126,7 +127,7 @@ class _FieldCodec:
         try:
             return [text.encode() for text in values]
         except UnicodeEncodeError as error:
-            raise SpecError(f"field {self.path!r} holds text that UTF-8 cannot encode: {error}") from None
+            raise SpecError(f"field {self.path!r} holds text that UTF-8 cannot encode: {message_of(error)}") from None
 
     # ---- in
 
@@ -196,7 +197,8 @@ class _FieldCodec:
                 texts = [value.decode() for value in texts]
             except UnicodeDecodeError as error:
                 raise SpecError(
-                    f"feature {self.path!r} is no text in UTF-8 ({error}): ask for bytes, kf.ArraySpec(shape, 'S')"
+                    f"feature {self.path!r} is no text in UTF-8 ({message_of(error)}): ask for bytes, "
+                    "kf.ArraySpec(shape, 'S')"
                 ) from None
         shape = self._shape(len(texts), Values(BYTES, values), example)
         if shape == ():

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kerasfeed.atomic import write_whole
+from kerasfeed.error_text import message_of
 from kerasfeed.errors import RecordError
 from kerasfeed.readers.source import Identity
 from kerasfeed.records.framing import FRAME_BYTES, HEADER_BYTES, read_header
@@ -127,7 +128,7 @@ def scan(path: Path) -> FileIndex:
     try:
         damage = _walk(stream, starts)
     except RecordError as error:
-        damage = str(error)
+        damage = message_of(error)
         if len(starts) > 1 and not _is_there(stream, starts[-1] - 1):
             starts.pop()
     if damage is not None:

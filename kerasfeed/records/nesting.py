@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import optree
 
+from kerasfeed.error_text import summary
 from kerasfeed.errors import SpecError
 from kerasfeed.spec import BYTES, TEXT, ArraySpec, SceneSpec, describe, flatten, structure_text
 
@@ -109,7 +110,7 @@ def spec_from_json(value: Any) -> SceneSpec:
     try:
         leaves, treespec = optree.tree_flatten(_from_json(value))
     except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"it describes no spec: {type(error).__name__}: {error}") from None
+        raise ValueError(f"it describes no spec: {summary(error)}") from None
     if not leaves:
         raise ValueError("it describes a spec without fields")
     return SceneSpec(treespec, tuple(leaves))

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from kerasfeed.error_text import message_of
 from kerasfeed.errors import FeedWarning, RecordError, SpecError
 from kerasfeed.machine import cores
 from kerasfeed.notices import warn_caller
@@ -153,7 +154,7 @@ class TFRecordSequence(SceneSequence):
                 if len(self) == 1:
                     raise
             except ValueError as error:
-                raise RecordError(f"{self._place(index)}: {error}") from None
+                raise RecordError(f"{self._place(index)}: {message_of(error)}") from None
         if not examples:
             raise RecordError(
                 f"no record of {_listed([file.path for file in self._files])} that was looked at is whole"
@@ -185,9 +186,9 @@ class TFRecordSequence(SceneSequence):
             return self._codec.decode(record)
         except SpecError as error:
             more = ". The spec was inferred from a few records: give spec=" if self._is_inferred else ""
-            raise SpecError(f"{self._place(index)}: {error}{more}") from None
+            raise SpecError(f"{self._place(index)}: {message_of(error)}{more}") from None
         except ValueError as error:
-            raise RecordError(f"{self._place(index)}: {error}") from None
+            raise RecordError(f"{self._place(index)}: {message_of(error)}") from None
 
     def record(self, index: int) -> bytes:
         """The serialized `tf.train.Example` at `index`; raises as `sequence[index]` does."""
@@ -206,7 +207,7 @@ class TFRecordSequence(SceneSequence):
             if len(data) < size:
                 stream.read(start + len(data), 1)  # which says why
         except RecordError as error:
-            raise RecordError(f"{self._place(index)}: {error}") from None
+            raise RecordError(f"{self._place(index)}: {message_of(error)}") from None
         if len(data) != size or read_header(data).length != size - FRAME_BYTES:
             raise RecordError(f"{self._place(index)} is not where the index has it: the file was changed or is damaged")
         if self.verify and not (read_header(data).is_right and is_whole(data)):

@@ -4,7 +4,6 @@ Invariant: a shard's name stands for a complete shard, through to the disk, or f
 crash or because two were told to, gives the same file, so nothing is doubled and nothing lost.
 """
 
-import contextlib
 import math
 import tempfile
 import time
@@ -16,6 +15,7 @@ from typing import Any
 import cloudpickle
 
 from kerasfeed.context import current_context
+from kerasfeed.error_text import add_note, cause_of, message_of, reworded
 from kerasfeed.errors import KerasfeedError, SpecError
 from kerasfeed.loaders.fill import FailedSceneError, probe
 from kerasfeed.loaders.infer import Probe
@@ -114,8 +114,9 @@ class ShardSequence:
         try:
             spec = probe(self.sequence, index, self._seed)
         except FailedSceneError as carrier:
-            assert carrier.__cause__ is not None
-            raise told(carrier.__cause__, index) from None
+            error = cause_of(carrier)
+            assert error is not None
+            raise told(error, index) from None
         pickled: bytes = cloudpickle.dumps(Probe(index, spec, time.perf_counter() - begin))
         return pickled
 
@@ -130,7 +131,7 @@ class ShardSequence:
                 _write(shard_format, self._encoded(shard, shard_format, board), shard, path)
             except _SceneFailedError as carrier:
                 board.stop()  # nobody begins another
-                error = carrier.__cause__
+                error = cause_of(carrier)
                 assert error is not None
                 raise told(error, carrier.index, shard) from None
         board.note(shard.number, len(shard.indices), shard.indices[-1])
@@ -170,7 +171,9 @@ class ShardSequence:
             try:
                 shard_format.write(file.fileno(), some(), len(shard.indices))
             except _SceneFailedError as carrier:
-                raise told(carrier.__cause__ or carrier, carrier.index) from None
+                error = cause_of(carrier)
+                assert error is not None
+                raise told(error, carrier.index) from None
             return (time.perf_counter() - begin) / done
 
     def _encoded(self, shard: Shard, shard_format: ShardFormat, board: Board | None) -> Iterator[Any]:
@@ -195,7 +198,7 @@ def _checked(shard_format: ShardFormat, scene: Any, index: int) -> Any:
     try:
         return shard_format.encode(scene)
     except SpecError as error:
-        raise SpecError(f"scene {index}: {error}") from None
+        raise SpecError(f"scene {index}: {message_of(error)}") from None
 
 
 def _write(shard_format: ShardFormat, encoded: Iterator[Any], shard: Shard, path: Path) -> None:
@@ -209,8 +212,7 @@ def _write(shard_format: ShardFormat, encoded: Iterator[Any], shard: Shard, path
 
 def failed_write(error: OSError, path: str) -> OSError:
     """The same error, of a file that was to be written whole."""
-    message = f"writing {path!r} failed and left nothing of it: {error}"
-    return type(error)(error.errno, message) if error.errno is not None else OSError(message)
+    return reworded(error, f"writing {path!r} failed and left nothing of it: {message_of(error)}")
 
 
 def told(error: BaseException, index: int, shard: Shard | None = None) -> BaseException:
@@ -219,6 +221,5 @@ def told(error: BaseException, index: int, shard: Shard | None = None) -> BaseEx
     No comma follows the number: loaders take such a note of the same number for their own, of an earlier time.
     """
     where = "(read to learn the spec)" if shard is None else f"of shard {shard.number} ({Path(shard.path).name!r})"
-    with contextlib.suppress(Exception):  # a frozen exception takes no note
-        error.add_note(f"kerasfeed: scene {index} {where}\nReproduce it here: sequence[{index}]")
+    add_note(error, f"kerasfeed: scene {index} {where}\nReproduce it here: sequence[{index}]")
     return error

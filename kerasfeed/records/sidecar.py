@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kerasfeed.atomic import write_whole
+from kerasfeed.error_text import summary
 from kerasfeed.errors import RecordError
 from kerasfeed.records.names import SIDECAR_SUFFIX
 from kerasfeed.records.nesting import spec_from_json, spec_to_json
@@ -105,7 +106,7 @@ def read_sidecar(path: Path) -> Sidecar | None:
         spec = spec_from_json(value["spec"])
         return Sidecar(spec, files, value["assignment"], value["compression"], value["seed"])
     except (KeyError, TypeError, ValueError) as error:
-        raise RecordError(f"{str(path)!r} is damaged: {type(error).__name__}: {error}") from None
+        raise RecordError(f"{str(path)!r} is damaged: {summary(error)}") from None
 
 
 def find_sidecars(paths: list[Path]) -> dict[Path, tuple[Sidecar, ShardFile]]:

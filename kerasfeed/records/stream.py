@@ -20,6 +20,7 @@ from typing import Any
 from isal import isal_zlib
 from isal.igzip_lib import IsalError
 
+from kerasfeed.error_text import message_of
 from kerasfeed.errors import RecordError
 from kerasfeed.readers.source import Identity, Source, changed
 from kerasfeed.records.framing import HEADER_BYTES, read_header
@@ -218,7 +219,7 @@ class _Compressed(Stream):
                 self._source.check(now=True)
                 raise RecordError(
                     f"{self._source.path!r} is damaged: what is compressed from byte {point.compressed:,} on does not "
-                    f"decompress ({error})"
+                    f"decompress ({message_of(error)})"
                 ) from None
             self._cache.put(key, data)
         return data

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kerasfeed.error_text import notes_of, set_notes
 from kerasfeed.errors import FeedWarning, SceneTimeoutError, WorkerDiedError, WorkerStartError
 from kerasfeed.loaders import Loader
 from kerasfeed.loaders.infer import Probe
@@ -195,7 +196,7 @@ class _Writer(contextlib.AbstractContextManager["_Writer"]):
         if error is None:
             found = future.result()
             return pickle.loads(found) if found else None
-        if isinstance(error, WorkerDiedError | SceneTimeoutError) and not isinstance(error, WorkerStartError):
+        if issubclass(type(error), WorkerDiedError | SceneTimeoutError) and not isinstance(error, WorkerStartError):
             what = "read" if shard is None else f"wrote shard {shard.number} ({Path(shard.path).name!r}), the last at"
             near = "" if shard is None else " or next to it"
             raise WorkerDiedError(
@@ -203,9 +204,8 @@ class _Writer(contextlib.AbstractContextManager["_Writer"]):
                 f"for it may end that too: sequence[{index}]. Out of memory shows as SIGKILL, a fault in a compiled "
                 "library as SIGSEGV. Shards that are complete stay; the same call goes on with the others"
             ) from error
-        notes = getattr(error, "__notes__", None)
-        if notes:
-            error.__notes__ = [note for note in notes if not _LOADERS_NOTE.match(str(note))]
+        if notes := notes_of(error):
+            set_notes(error, [note for note in notes if not _LOADERS_NOTE.match(note)])
         raise error
 
     def __exit__(self, *_: object) -> None:
@@ -244,7 +244,9 @@ def _submitted(loader: Loader, count: int) -> Iterator[tuple[int, "Future[Any]"]
         done = [each for each in waiting if each[1].done()]
         failed = next((each for each in done if not isinstance(each[1].exception(), StoppedError | None)), None)
         # Those that were only stopped wait for the one that failed.
-        if failed is None and (waiting[0] not in done or (waiting[0][1].exception() and len(done) < len(waiting))):
+        if failed is None and (
+            waiting[0] not in done or (waiting[0][1].exception() is not None and len(done) < len(waiting))
+        ):
             time.sleep(_TICK)
             continue
         yield failed or waiting.popleft()

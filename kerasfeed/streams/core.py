@@ -4,11 +4,9 @@ Invariant: one thread at a time reads the source, that of the running repetition
 the order of their items. How many wait for the consumer is bounded, so a source never runs away from it.
 """
 
-import reprlib
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -16,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from kerasfeed.context import current_context
+from kerasfeed.error_text import add_note, shown
 from kerasfeed.errors import FeedClosedError
 from kerasfeed.loaders import Job, Loader
 from kerasfeed.spec import SceneSpec, probe_indices
@@ -56,8 +55,7 @@ class TapedScenes:
         try:
             return self._function(item)
         except Exception as error:
-            with suppress(Exception):  # a frozen exception takes no note
-                error.add_note(f"kerasfeed: the item was {reprlib.repr(item)}; call the function with it to reproduce")
+            add_note(error, f"kerasfeed: the item was {shown(item)}; call the function with it to reproduce")
             raise
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from kerasfeed.error_text import cause_message, cause_of, message_of, notes_of
 from kerasfeed.errors import SceneTimeoutError, WorkerDiedError
 from kerasfeed.loaders import Job, Loader, LoaderStats
 from kerasfeed.loaders.choose import make_loader
@@ -89,13 +90,14 @@ class Crew:
         except (TypeError, OSError) as error:
             told = self._unsent(error) if isinstance(error, TypeError) else error
             if worker_type != "auto":
-                raise told from error.__cause__
+                raise told from cause_of(error)
             warn_caller(f"worker_type='auto' falls back to threads: {told}", UserWarning)
             return make_loader(job, "thread"), "thread"
 
     def _unsent(self, error: TypeError) -> TypeError:
         return TypeError(
-            f"make_generator ({self._generators.name}) cannot be sent to worker processes: {error.__cause__ or error}. "
+            f"make_generator ({self._generators.name}) cannot be sent to worker processes: "
+            f"{cause_message(error)}. "
             "It is pickled with all that it refers to: open files and start generators (which do not pickle) inside "
             "it, leave locks out of the state of its object, or use worker_type='thread'"
         )
@@ -158,8 +160,8 @@ def _reworded(count: int, text: str) -> str:
 
 def place_of(error: BaseException) -> str:
     """Which worker met an error, as its loader has noted; empty where it has not."""
-    for note in getattr(error, "__notes__", ()):
-        if found := _WORKER.search(str(note)):
+    for note in notes_of(error):
+        if found := _WORKER.search(note):
             return found[1]
     return ""
 
@@ -169,9 +171,9 @@ def retold(error: BaseException, count: int) -> tuple[BaseException, bool]:
 
     Those of the user's own are as they were, and of the scene that was next.
     """
-    if not isinstance(error, WorkerDiedError | SceneTimeoutError):
+    if not issubclass(type(error), WorkerDiedError | SceneTimeoutError):
         return error, True
-    told, cut, _ = _reworded(count, str(error)).partition(" Reproduce it in a Python of its own")
+    told, cut, _ = _reworded(count, message_of(error)).partition(" Reproduce it in a Python of its own")
     if cut:
         told = told.replace(", as often as max_failures allows", "")
         told += " To go on without generators that do so use on_error='skip'"

@@ -191,7 +191,7 @@ class Fleet(Source):
             return True
         if not self._supply(lane, items):
             return False
-        if rotation.living and rotation.current == lane.n and not lane.left and not lane.ended and not lane.error:
+        if rotation.living and rotation.current == lane.n and not lane.left and not lane.ended and lane.error is None:
             rotation.advance()
         return True
 

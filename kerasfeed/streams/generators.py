@@ -15,6 +15,7 @@ import numpy as np
 import optree
 
 from kerasfeed.context import SceneContext, enter_context
+from kerasfeed.error_text import is_the_programs
 from kerasfeed.errors import FeedClosedError, SceneError
 from kerasfeed.failures import FailedScene
 from kerasfeed.integers import check_integer
@@ -239,9 +240,9 @@ class LocalGenerators(Source):
             self._context.move_to(positions[n] * count + n)
             try:
                 item = self._next(n)
-            except KeyboardInterrupt:
-                raise
-            except BaseException as error:  # noqa: BLE001 - whatever it is, the policy decides
+            except BaseException as error:  # whatever it is, the policy decides
+                if is_the_programs(error):
+                    raise
                 self._raised = error
                 if items:  # they come first
                     return

@@ -3,7 +3,6 @@
 Invariant: nothing is started before `make_core`.
 """
 
-import reprlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -11,6 +10,7 @@ from typing import Any
 
 from kerasfeed.arguments import check_collate, check_policy, check_seed, check_workers
 from kerasfeed.collate import Collation
+from kerasfeed.error_text import guarded, shown
 from kerasfeed.integers import check_integer
 from kerasfeed.loaders import Job, Loader
 from kerasfeed.loaders.choose import make_loader
@@ -145,10 +145,8 @@ class StreamOptions:
 
 
 def _item_text(tape: Tape, epoch: int, index: int) -> str:
-    try:
-        return reprlib.repr(tape.item(epoch, index))
-    except Exception:  # noqa: BLE001 - its batch was cancelled meanwhile, or it does not unpickle
-        return f"number {index} of repetition {epoch}"
+    # Its batch may have been cancelled meanwhile, or it may not unpickle.
+    return guarded(lambda: shown(tape.item(epoch, index)), lambda _: f"number {index} of repetition {epoch}")
 
 
 def _check_padding(batch_size: int | None, drop_remainder: bool, on_error: Any) -> None:

@@ -12,8 +12,11 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, ClassVar, Literal
 
-from kerasfeed.errors import ConsumerGoneError, FeedClosedError, SceneError, SpecError
+from kerasfeed.error_text import add_note, message_of, shown, traceback_of
+from kerasfeed.errors import ConsumerGoneError, FeedClosedError, SpecError
+from kerasfeed.loaders.failure import can_travel, wrapped
 from kerasfeed.notices import Notices
+from kerasfeed.patience import wait_for_exit
 from kerasfeed.spec import SceneSpec
 from kerasfeed.streams import refusals
 from kerasfeed.streams.epoch_queue import EpochQueue
@@ -87,7 +90,7 @@ class QueueSource(Source):
             try:
                 item = self._check.conform(item, copy=copy)
             except SpecError as error:
-                raise SpecError(f"put() after {self.count} scenes: {error}") from None
+                raise SpecError(f"put() after {self.count} scenes: {message_of(error)}") from None
         elif copy:
             item = own_copy(item)
         deadline = _deadline(timeout)
@@ -133,18 +136,15 @@ class QueueSource(Source):
             TypeError: `error` is no exception.
         """
         self._refuse_other_process()
-        if not isinstance(error, BaseException):
-            raise TypeError(f"fail() takes an exception, for example fail(OSError('...')); received {error!r}")
-        if isinstance(error, StopIteration | StopAsyncIteration) or not isinstance(error, Exception):
-            wrapped = SceneError(f"a producer of the queue ended with {type(error).__name__}: {error}")
-            wrapped.__cause__ = error
-            error = wrapped
+        if not issubclass(type(error), BaseException):
+            raise TypeError(f"fail() takes an exception, for example fail(OSError('...')); received {shown(error)}")
+        if not can_travel(error):
+            error = wrapped(error, "a producer of the queue ended with ")
+        add_note(error, f"kerasfeed: from a producer of the queue, after {self.count} scenes were put")
         with self._lock:
             if self._failure is not None or self._is_closed:
                 return
-            with contextlib.suppress(Exception):  # a frozen exception takes no note
-                error.add_note(f"kerasfeed: from a producer of the queue, after {self.count} scenes were put")
-            self._failure, self._traceback = error, error.__traceback__
+            self._failure, self._traceback = error, traceback_of(error)
             self._wake_everyone()
 
     @contextlib.contextmanager
@@ -217,7 +217,7 @@ class QueueSource(Source):
                         return []
                     taken = self._queue.next(limit)
                     if taken is None and self._failure is not None:
-                        raise self._failure.with_traceback(self._traceback)
+                        raise BaseException.with_traceback(self._failure, self._traceback)
                     if taken is not None or self._is_finished:
                         self._at_end = not taken
                         self._producers.wake(len(taken or ()) or 1)
@@ -283,6 +283,7 @@ class QueueSource(Source):
 
     def _wait_for_room(self, gate: threading.Lock, deadline: float | None) -> None:
         if self._producers.sleep_for_consumer(gate, deadline):
+            wait_for_exit()
             raise refusals.program_over(self.count)
 
 

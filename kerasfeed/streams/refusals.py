@@ -3,6 +3,7 @@
 Invariant: each text says what became of the queue, how many scenes it had, and what to do.
 """
 
+from kerasfeed.error_text import class_name, message_of
 from kerasfeed.errors import ConsumerGoneError, FeedClosedError, QueueFullError
 
 
@@ -24,8 +25,8 @@ def program_over(count: int) -> ConsumerGoneError:
 def failed(failure: BaseException, count: int) -> FeedClosedError:
     """Another producer has failed."""
     return FeedClosedError(
-        f"the feed takes no more scenes: a producer has failed, after {count} were put ({type(failure).__name__}: "
-        f"{failure}). Mend that, and make a new feed"
+        f"the feed takes no more scenes: a producer has failed, after {count} were put ({class_name(failure)}: "
+        f"{message_of(failure)}). Mend that, and make a new feed"
     )
 
 

@@ -15,8 +15,9 @@ from multiprocessing import current_process, util
 from types import TracebackType
 from typing import Any
 
+from kerasfeed.error_text import add_note, full_text, shown, summary
 from kerasfeed.errors import ConsumerGoneError
-from kerasfeed.loaders.travel import Packed, arrived, full_text, pack, summary
+from kerasfeed.loaders.travel import Packed, arrived, pack
 from kerasfeed.streams.wire import Address, Line, connect, packed, uninterrupted
 
 
@@ -102,8 +103,8 @@ class Producer:
         Raises:
             TypeError: `error` is no exception.
         """
-        if not isinstance(error, BaseException):
-            raise TypeError(f"fail() takes an exception, for example fail(OSError('...')); received {error!r}")
+        if not issubclass(type(error), BaseException):
+            raise TypeError(f"fail() takes an exception, for example fail(OSError('...')); received {shown(error)}")
         self._ask(Request("fail", (pack(error), summary(error), full_text(error))))
 
     def __enter__(self) -> "Producer":
@@ -112,7 +113,7 @@ class Producer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool:
-        gone = isinstance(error, ConsumerGoneError)
+        gone = issubclass(type(error), ConsumerGoneError)
         try:
             if error is not None and not gone:
                 with contextlib.suppress(ConsumerGoneError):
@@ -223,7 +224,7 @@ class _Call:
         try:
             parts = packed(request)
         except Exception as error:
-            error.add_note("kerasfeed: what a producer puts goes to another process, and must pickle")
+            add_note(error, "kerasfeed: what a producer puts goes to another process, and must pickle")
             raise
         try:
             if self.is_unanswered:  # Ctrl-C has ended the call before this one
@@ -259,7 +260,7 @@ class _Call:
 
 def _say_farewell(calls: _Calls) -> None:
     error = _ending() if util.is_exiting() else None
-    if error is not None and not (isinstance(error, SystemExit) and not error.code):
+    if error is not None and not (issubclass(type(error), SystemExit) and not getattr(error, "code", None)):
         with contextlib.suppress(Exception):  # the feed may be gone
             calls.ask(Request("fail", (pack(error), summary(error), full_text(error))))
     calls.end()

@@ -10,8 +10,9 @@ from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from kerasfeed.error_text import cause_of, is_the_programs
 from kerasfeed.errors import FeedClosedError
-from kerasfeed.loaders.failure import without_reproduction
+from kerasfeed.loaders.failure import can_travel, without_reproduction, wrapped
 from kerasfeed.loaders.infer import NothingReadError
 from kerasfeed.patience import NotYet, result_of
 
@@ -79,10 +80,10 @@ class Repetition:
         try:
             return self._submit_next()
         except BaseException as error:
-            if self._thread is None and not isinstance(error, Exception):  # Ctrl-C of the consumer: nothing has ended
+            if self._thread is None and is_the_programs(error):  # Ctrl-C of the consumer: nothing has ended
                 raise
             self._over = True
-            return error
+            return error if can_travel(error) else wrapped(error, "the stream raised ")
 
     def _submit_next(self) -> Future[Any] | None:
         plan = self._core.plan
@@ -102,7 +103,7 @@ class Repetition:
             try:
                 self._core.infer(*self._held[-1])
             except NothingReadError as error:  # one of the next batches will tell
-                self._unreadable = self._unreadable or error.__cause__
+                self._unreadable = self._unreadable or cause_of(error)
         future = self._core.submit(self.number, *self._held[0])
         self._held.popleft()
         try:

@@ -4,10 +4,9 @@ Invariant: turns go round in the order of the generators' numbers. Who leaves is
 order.
 """
 
-import contextlib
-
-from kerasfeed.errors import SceneError, TooManyFailuresError
-from kerasfeed.failures import exception_text
+from kerasfeed.error_text import add_note, exception_text, notes_of, set_notes
+from kerasfeed.errors import TooManyFailuresError
+from kerasfeed.loaders.failure import can_travel, wrapped
 from kerasfeed.loaders.faults import Faults
 from kerasfeed.loaders.policy import FaultPolicy
 
@@ -101,8 +100,8 @@ class FailedGenerators:
             f"{why}. The last was generator {n}, at its scene {position}: {exception_text(error)}. feed.failures lists "
             "them; mend the generators, or catch in them what may be passed over"
         )
-        for note in getattr(error, "__notes__", ()):
-            refusal.add_note(note)
+        for note in notes_of(error):
+            add_note(refusal, note)
         return refusal
 
 
@@ -120,11 +119,8 @@ def named(
         where: Who ran it, for example "worker process 1 (pid 4711)".
     """
     place = f"{_NOTE}{n} of {count}, at its scene {position}, repetition {repetition}"
-    if not isinstance(error, Exception):
-        wrapped = SceneError(f"generator {n} raised {exception_text(error)}")
-        wrapped.__cause__ = error
-        error = wrapped
-    with contextlib.suppress(Exception):  # a frozen exception takes no note
-        notes = [note for note in getattr(error, "__notes__", ()) if not str(note).startswith((_NOTE, _LOADERS_NOTE))]
-        error.__notes__ = [place + (f", in {where}" if where else ""), *notes]
+    if not can_travel(error):
+        error = wrapped(error, f"generator {n} raised ")
+    notes = [note for note in notes_of(error) if not note.startswith((_NOTE, _LOADERS_NOTE))]
+    set_notes(error, [place + (f", in {where}" if where else ""), *notes])
     return error

@@ -145,7 +145,7 @@ class _Run:
                 if not self._quick or now > until or self.position - first == most:
                     break
         except BaseException as error:
-            if self.position == first or isinstance(error, KeyboardInterrupt):
+            if self.position == first or issubclass(type(error), KeyboardInterrupt):
                 raise
             self._raised = error
         return writer.finish(Head(first, ended, is_first=is_first))

@@ -12,9 +12,11 @@ import weakref
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from kerasfeed.error_text import add_note, summary
 from kerasfeed.errors import FeedWarning, ProducerDiedError
 from kerasfeed.loaders.failure import TRACEBACK_HEAD
-from kerasfeed.loaders.travel import arrived, pack, summary
+from kerasfeed.loaders.shortage import naming_descriptors
+from kerasfeed.loaders.travel import arrived, pack
 from kerasfeed.streams.remote import Answer, Farewell, Greeting, Producer, Request
 from kerasfeed.streams.wire import Line, connect, listen, packed
 
@@ -35,7 +37,8 @@ class ProducerServer:
         self._counts: Counter[bytes] = Counter()  # scenes put, by the producer's name
         self._lines: dict[Line, threading.Thread] = {}
         self._closed = threading.Event()
-        self._socket, self._address = listen()
+        with naming_descriptors("a queue feed with producers in other processes", 2):
+            self._socket, self._address = listen()
         self._socket.settimeout(_LOOK_SECONDS)
         _SERVERS.add(self)
         self._thread = threading.Thread(target=self._accept, name="kerasfeed-producers", daemon=True)
@@ -114,10 +117,11 @@ class ProducerServer:
             except EOFError:
                 self._mourn(greeting)
                 return
-            except Exception as error:  # noqa: BLE001 - whatever its classes raise when unpickled
-                error.add_note(
+            except BaseException as error:  # noqa: BLE001 - whatever its classes raise when unpickled
+                add_note(
+                    error,
                     f"kerasfeed: process {os.getpid()}, which the scene was sent to, cannot unpickle it. Put arrays, "
-                    "numbers and text, or classes from a module that both processes can import"
+                    "numbers and text, or classes from a module that both processes can import",
                 )
                 self._reply(line, error)
                 continue
@@ -126,7 +130,7 @@ class ProducerServer:
                 return
             try:
                 self._do(request, greeting)
-            except Exception as error:  # noqa: BLE001 - it is raised where the call was made
+            except BaseException as error:  # noqa: BLE001 - it is raised where the call was made
                 self._reply(line, error)
                 continue
             if request.method == "put":
@@ -145,11 +149,11 @@ class ProducerServer:
         else:
             data, text, trace = request.argument
             error = arrived(data, text)
-            error.add_note(f"kerasfeed: in producer process {greeting.pid}")
-            error.add_note(f"{TRACEBACK_HEAD}\n{trace}")
+            add_note(error, f"kerasfeed: in producer process {greeting.pid}")
+            add_note(error, f"{TRACEBACK_HEAD}\n{trace}")
             source.fail(error)
 
-    def _reply(self, line: Line, error: Exception | None) -> None:
+    def _reply(self, line: Line, error: BaseException | None) -> None:
         answer = None if error is None else Answer(pack(error), summary(error))
         with contextlib.suppress(OSError):  # gone: the next receive tells
             line.send(packed(answer))

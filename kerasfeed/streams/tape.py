@@ -22,7 +22,9 @@ import cloudpickle
 import numpy as np
 from numpy.typing import NDArray
 
+from kerasfeed.error_text import message_of
 from kerasfeed.loaders.fill import Cancelled
+from kerasfeed.loaders.shortage import descriptors_of, is_of_memory, memory_refused, naming_descriptors
 from kerasfeed.loaders.slots import anonymous_file
 
 _MORE = 64  # batches of which Ctrl-C, an inference, or a repetition that was left has not let go yet
@@ -105,7 +107,8 @@ class FileTape(Tape):
         self._table_bytes = 8 * _ENTRY_WORDS * self._entries
         self._lock = threading.Lock()
         self._places: dict[Key, tuple[int, int, int]] = {}  # entry, offset, bytes
-        self._fd = anonymous_file("kerasfeed-tape")
+        with naming_descriptors("a stream feed with worker processes", descriptors_of(0)):
+            self._fd = anonymous_file("kerasfeed-tape")
         os.ftruncate(self._fd, self._table_bytes)
         self._memory = mmap.mmap(self._fd, self._table_bytes)
         self._table = memoryview(self._memory).cast("q")
@@ -124,8 +127,14 @@ class FileTape(Tape):
             if self._closed:
                 return
             offset = self._place(len(blob))
-            for start in range(0, len(blob), _MOST_BYTES):
-                os.pwrite(self._fd, memoryview(blob)[start : start + _MOST_BYTES], offset + start)
+            try:
+                for start in range(0, len(blob), _MOST_BYTES):
+                    os.pwrite(self._fd, memoryview(blob)[start : start + _MOST_BYTES], offset + start)
+            except OSError as error:
+                if not is_of_memory(error):
+                    raise
+                what = "items on their way to workers"
+                raise memory_refused(error, "the stream feed", len(blob), offset, what=what) from error
             entry = self._free.pop()
             self._places[epoch, step] = (entry, offset, len(blob))
             word = entry * _ENTRY_WORDS
@@ -234,7 +243,7 @@ def _pickled(items: Sequence[Any], first: int) -> bytes:
         except Exception as error:
             raise TypeError(
                 f"item {number} of the stream, of type {type(item).__name__}, cannot be sent to worker processes: "
-                f"{error}. Yield what pickles (names, numbers, arrays), or use worker_type='thread'"
+                f"{message_of(error)}. Yield what pickles (names, numbers, arrays), or use worker_type='thread'"
             ) from error
         pickler.clear_memo()
         bounds.append(file.tell())

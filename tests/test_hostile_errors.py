@@ -1,0 +1,408 @@
+"""Exceptions that fail whoever looks at them arrive all the same, from everywhere that users' code is called."""
+
+import ast
+import contextlib
+import json
+import threading
+from pathlib import Path
+
+import hostile_errors as hostile
+import numpy as np
+import pytest
+from error_kinds import bring_up
+from hostile_errors import KINDS, WORST, arrived
+from scenes_sized import KINDS as LOADERS
+
+import kerasfeed as kf
+from kerasfeed import error_text
+
+PACKAGE = Path(kf.__file__).parent
+EVERY = pytest.mark.parametrize("kind", KINDS)
+WORSE = pytest.mark.parametrize("kind", WORST)
+on_every_loader = pytest.mark.parametrize("loader", LOADERS)
+
+
+def _caught(action):
+    """What `action` raises; pytest's own `raises` looks at exceptions."""
+    found = []
+    try:
+        action()
+    except BaseException as error:
+        found.append(error)
+    assert found, "nothing was raised"
+    return found[0]
+
+
+def _assert_arrives(action, kind):
+    """pytest must not be shown the exception where it has not."""
+    error = _caught(action)
+    has_arrived, told = arrived(error, kind), error_text.full_text(error)
+    del error
+    if not has_arrived:
+        pytest.fail(told, pytrace=False)
+
+
+def _raise(kind):
+    raise KINDS[kind]("x")
+
+
+# ---- scenes
+
+
+@pytest.fixture(scope="module")
+def feeds(tmp_path_factory):
+    """A feed on each loader, and the file that says what their scene 9 raises."""
+    path = tmp_path_factory.mktemp("kind") / "kind"
+    path.write_text("Str")
+    made = {}
+    for loader, (workers, worker_type) in LOADERS.items():
+        arguments = {"workers": min(workers, 1), "worker_type": worker_type}
+        made[loader] = kf.Feed(hostile.Raising(path), 4, **arguments)
+        bring_up(made[loader])
+    yield made, path
+    for feed in made.values():
+        feed.close()
+
+
+@on_every_loader
+@EVERY
+def test_a_scene_s_arrives_in_a_loop(feeds, loader, kind):
+    made, path = feeds
+    path.write_text(kind)
+    feed, taken = made[loader], []
+
+    def loop():
+        for batch in feed.epoch(0):
+            taken.extend(batch[1].tolist())
+
+    _assert_arrives(loop, kind)
+    assert taken == [*range(8)]
+    assert feed[1][1].tolist() == [4, 5, 6, 7]
+    assert len(repr(feed.failures)) < 100_000
+
+
+@pytest.mark.parametrize("loader", ["inline", "thread"])
+@EVERY
+def test_a_scene_s_is_borne_noted_and_logged(tmp_path, loader, kind):
+    (tmp_path / "kind").write_text(kind)
+    workers, worker_type = LOADERS[loader]
+    log = tmp_path / "log"
+    arguments = {"workers": workers, "worker_type": worker_type, "on_error": "replace", "error_log": str(log)}
+    with kf.Feed(hostile.Raising(tmp_path / "kind"), 4, **arguments) as feed:
+        assert len(list(feed)) == 3
+        assert [row.index for row in feed.failures] == [9]
+    assert json.loads(log.read_text())["index"] == 9
+
+
+@on_every_loader
+def test_a_message_of_100_mb_arrives_whole_and_is_cut_where_it_is_repeated(tmp_path, loader):
+    class Long(hostile.Raising):
+        def __getitem__(self, index):
+            if index == 9:
+                raise ValueError("x" * 100_000_000)
+            return float(index), index
+
+    workers, worker_type = LOADERS[loader]
+    with kf.Feed(Long(tmp_path), 4, workers=min(1, workers), worker_type=worker_type) as feed:
+        error = _caught(lambda: feed[2])
+        assert (type(error), len(str(error))) == (ValueError, 100_000_000)
+        assert sum(map(len, error.__notes__)) < 100_000
+
+
+# ---- whatever else the user gives; each action raises what `kind` names
+
+
+class Whole(kf.SceneSequence):
+    """Scenes of one number, and methods that raise."""
+
+    def __init__(self, kind, *raising):
+        self.kind, self.raising = kind, raising
+
+    def __len__(self):
+        return 12
+
+    def __getitem__(self, index):
+        return float(index), index
+
+    def __getattribute__(self, name):
+        if name in object.__getattribute__(self, "__dict__").get("raising", ()):
+            return lambda *_: _raise(object.__getattribute__(self, "kind"))
+        return object.__getattribute__(self, name)
+
+
+class Hooks(Whole):
+    def on_worker_begin(self, worker):
+        pass
+
+    def on_worker_end(self):
+        pass
+
+    def on_epoch_begin(self):
+        pass
+
+    def on_epoch_end(self):
+        pass
+
+
+class Batches(Whole):
+    def get_batch(self, indices):
+        return indices.astype(float), indices
+
+
+class Ahead(Whole):
+    def read_ahead(self, indices):
+        pass
+
+
+def _feed(loader, sequence, **arguments):
+    workers, worker_type = LOADERS[loader]
+    return kf.Feed(sequence, 4, **{"workers": min(1, workers), "worker_type": worker_type, **arguments})
+
+
+def _reading(loader, sequence, **arguments):
+    with _feed(loader, sequence, **arguments) as feed:
+        list(feed)
+
+
+WAYS = {
+    "get_batch": lambda loader, kind: _reading(loader, Batches(kind, "get_batch")),
+    "read_ahead": lambda loader, kind: _reading(loader, Ahead(kind, "read_ahead")),
+    "on_worker_begin": lambda loader, kind: _reading(loader, Hooks(kind, "on_worker_begin")),
+    "on_epoch_begin": lambda loader, kind: _reading(loader, Hooks(kind, "on_epoch_begin")),
+    "on_epoch_end": lambda loader, kind: _reading(loader, Hooks(kind, "on_epoch_end")),
+    "first scenes": lambda loader, kind: _reading(loader, Whole(kind, "__getitem__", "kind")),
+    "collate": lambda loader, kind: _reading(loader, Whole(kind), collate=lambda scenes: _raise(kind)),
+    "order": lambda loader, kind: _reading(loader, Whole(kind), order=lambda length, seed, epoch: _raise(kind)),
+}
+CASES = [(way, "thread", kind) for way in WAYS for kind in KINDS] + [
+    (way, loader, kind)
+    for way in WAYS
+    for loader in ("inline", "process")
+    for kind in WORST[: 3 if loader == "inline" else 1]
+]
+
+
+class First(Whole):
+    def __getitem__(self, index):
+        _raise(self.kind)
+
+
+WAYS["first scenes"] = lambda loader, kind: _reading(loader, First(kind))
+
+
+@pytest.mark.parametrize(("way", "loader", "kind"), CASES)
+def test_a_method_s_or_function_s_arrives(way, loader, kind):
+    _assert_arrives(lambda: WAYS[way](loader, kind), kind)
+
+
+@on_every_loader
+@WORSE
+def test_one_of_on_worker_end_is_a_warning(loader, kind):
+    feed = _feed(loader, Hooks(kind, "on_worker_end"))
+    assert len(list(feed)) == 3
+    with pytest.warns(kf.FeedWarning, match="on_worker_end failed in .*" + kind):
+        feed.close()
+
+
+# ---- streams
+
+
+def _streaming(loader, make, function=None, **arguments):
+    workers, worker_type = LOADERS[loader]
+    feed = kf.StreamFeed(make, 4, workers=min(1, workers), worker_type=worker_type, **arguments)
+    feed = feed if function is None else feed.map(function)
+    with feed:
+        list(feed)
+
+
+def _given_after(kind, count=6):
+    def make():
+        yield from map(float, range(count))
+        _raise(kind)
+
+    return make
+
+
+STREAMS = [("thread", kind) for kind in KINDS] + [(loader, kind) for loader in ("inline", "process") for kind in WORST]
+
+
+@pytest.mark.parametrize(("loader", "kind"), STREAMS)
+def test_a_generator_s_arrives(loader, kind):
+    _assert_arrives(lambda: _streaming(loader, _given_after(kind)), kind)
+
+
+@pytest.mark.parametrize(("loader", "kind"), STREAMS)
+def test_one_of_what_makes_generators_arrives(loader, kind):
+    _assert_arrives(lambda: _streaming(loader, lambda: _raise(kind)), kind)
+
+
+@pytest.mark.parametrize(("loader", "kind"), STREAMS)
+def test_a_mapped_function_s_arrives(loader, kind):
+    def function(item):
+        return _raise(kind) if item == 5 else item
+
+    _assert_arrives(lambda: _streaming(loader, lambda: iter(range(9)), function), kind)
+
+
+@EVERY
+@pytest.mark.parametrize("way", ["fail", "produce", "context", "put", "producer.fail", "producer.put"])
+def test_a_producer_s_arrives(kind, way):
+    class Refusing:
+        def __reduce__(self):
+            _raise(kind)
+
+        def __array__(self, *_, **__):
+            _raise(kind)
+
+    def produce(feed):
+        error = _caught(lambda: _raise(kind))
+        with contextlib.suppress(BaseException):
+            if way == "fail":
+                feed.fail(error)
+            elif way == "produce":
+                feed.produce(_raise, kind)
+            elif way == "context":
+                with feed.producing():
+                    raise error
+            elif way == "producer.fail":
+                with feed.producer() as producer:
+                    producer.fail(error)
+            elif way == "producer.put":
+                with feed.producer() as producer:
+                    producer.put(Refusing())
+            else:
+                with feed.producing():
+                    feed.put((Refusing(), 1))
+                    feed.close()
+
+    with kf.QueueFeed(batch_size=2, workers=0) as feed:
+        feed.put((0.0, 1))
+        feed.put((0.0, 1))
+        thread = threading.Thread(target=produce, args=(feed,))
+        thread.start()
+        _assert_arrives(lambda: list(feed), kind)
+        thread.join()
+        assert issubclass(type(_caught(lambda: feed.put((0.0, 1)))), kf.FeedClosedError)
+
+
+# ---- files
+
+
+def _reading_file(kind):
+    return kf.FileSequence(["a", "b"], lambda path: _raise(kind), [6, 6])[3]
+
+
+FILES = {
+    "tfrecords": lambda path, kind, **workers: kf.write_tfrecords(
+        Raised(kind), path / "{shard}.tfrecord", num_shards=2, progress=False, **workers
+    ),
+    "hdf5": lambda path, kind, **workers: kf.write_hdf5(Raised(kind), path / "x.h5", progress=False, **workers),
+    "labels": lambda path, kind, **workers: kf.labels_of(Raised(kind), 1, progress=False, **workers),
+    "field": lambda path, kind, **workers: kf.labels_of(
+        Whole(kind), lambda scene: _raise(kind), progress=False, **workers
+    ),
+    "file": lambda path, kind, **_: kf.FileSequence(["a", "b"], lambda path: _raise(kind), [6, 6])[3],
+    "counts": lambda path, kind, **_: len(kf.FileSequence(["a", "b"], lambda path: _raise(kind))),
+    "cached": lambda path, kind, **_: kf.Cached(Raised(kind), path, key="x")[9],
+    "cached in memory": lambda path, kind, **_: kf.Cached(Raised(kind), max_memory=1000, key="x")[9],
+}
+
+
+class Raised(Whole):
+    def __getitem__(self, index):
+        return _raise(self.kind) if index == 9 else (np.float32(index), index)
+
+
+@pytest.mark.parametrize("way", FILES)
+@EVERY
+def test_one_of_what_files_are_made_of_arrives(tmp_path, way, kind):
+    if "cached" in way and kind in ("SetAttribute", "Everything"):
+        pytest.skip("contextlib sets the traceback of what it passes on, which this class refuses")
+    workers = {"workers": 1, "worker_type": "thread"}
+    _assert_arrives(lambda: FILES[way](tmp_path, kind, **workers), kind)
+
+
+@pytest.mark.parametrize("way", ["tfrecords", "hdf5", "labels"])
+def test_one_of_what_processes_write_arrives(tmp_path, way):
+    workers = {"workers": 1, "worker_type": "process"}
+    _assert_arrives(lambda: FILES[way](tmp_path, "Everything", **workers), "Everything")
+
+
+# ---- TensorFlow
+
+
+@WORSE
+def test_a_scene_s_arrives_from_a_dataset(feeds, kind):
+    made, path = feeds
+    path.write_text(kind)
+    _assert_arrives(lambda: list(made["thread"].to_tf_dataset()), kind)
+
+
+@WORSE
+def test_a_scene_s_arrives_from_fit(feeds, kind):
+    keras = pytest.importorskip("keras")
+    made, path = feeds
+    path.write_text(kind)
+    from keras_fits import identity
+
+    model = keras.Sequential([keras.Input((1,)), identity()])
+    model.compile("sgd", "mse", jit_compile=False)
+    _assert_arrives(lambda: model.fit(made["process"], verbose=0), kind)
+
+
+# ---- the sources
+
+
+def _names_of_exceptions(tree):
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ExceptHandler) and node.name:
+            yield node.name
+        elif isinstance(node, ast.arg) and node.annotation is not None:
+            named = ast.unparse(node.annotation)
+            if named.strip("'\"").split("[")[0].split(" ")[0].endswith(("Exception", "Error")):
+                yield node.arg
+
+
+def _unguarded(path):
+    """Where a module makes text of an exception, or writes to it, by itself: (line, source)."""
+    tree = ast.parse(path.read_text())
+    names = set(_names_of_exceptions(tree))
+
+    def is_one(node):
+        cause = isinstance(node, ast.Attribute) and node.attr in ("__cause__", "__context__")
+        return cause or (isinstance(node, ast.Name) and node.id in names)
+
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FormattedValue):
+            bad = is_one(node.value)
+        elif isinstance(node, ast.Call):
+            called = ast.unparse(node.func)
+            formats = called in ("str", "repr", "print", "format", "bool", "hash", "vars", "dir") or "json" in called
+            bad = formats and any(map(is_one, node.args))
+            bad |= called.startswith(("traceback.format_exc", "traceback.print_exc", "traceback.TracebackException"))
+            bad |= called.endswith(".exception") and called.split(".")[0] in ("logging", "logger", "log")
+        elif isinstance(node, ast.Attribute):
+            bad = is_one(node.value) and node.attr in ("args", "add_note", "with_traceback", "__notes__", "__dict__")
+        else:
+            bad = isinstance(node, ast.BoolOp | ast.IfExp | ast.If) and any(
+                map(is_one, node.values if isinstance(node, ast.BoolOp) else [node.test])
+            )
+        if bad:
+            yield f"{path.relative_to(PACKAGE)}:{node.lineno}: {ast.unparse(node)}"
+
+
+# Within `guarded`, or of an exception of kerasfeed's own that no user can raise.
+ALLOWED = {
+    "loaders/travel.py": ["vars(error)", "error.args", "error.__dict__"],
+    "files/sequence.py": ["ended.args"],
+    "notices.py": ["{warning}", "f'{category.__name__}: {warning}'"],
+}
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_no_module_makes_text_of_an_exception_by_itself(path):
+    name = path.relative_to(PACKAGE).as_posix()
+    if name == "error_text.py":
+        return
+    found = [each for each in _unguarded(path) if each.split(": ", 1)[1] not in ALLOWED.get(name, ())]
+    assert not found, "use kerasfeed.error_text: " + "; ".join(found)

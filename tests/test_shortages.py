@@ -1,0 +1,132 @@
+"""What the system refuses a feed: the error names the feed, the amount and a remedy, and the next try works."""
+
+import errno
+import sys
+
+import pytest
+from programs import finish, launch
+
+pytestmark = [
+    pytest.mark.timeout(100),
+    pytest.mark.skipif(sys.platform != "linux", reason="limits are Linux's"),
+]
+
+BEGIN = """
+    import light_keras
+    import errno, os, re, resource
+    import numpy as np
+    import kerasfeed as kf
+
+    class Rooms(kf.SceneSequence):
+        def __len__(self): return 4000
+        def __getitem__(self, index): return np.full(50_000, index, np.float32)
+
+    def limited(kind, most, action):
+        limits = resource.getrlimit(kind)
+        resource.setrlimit(kind, (most, limits[1]))
+        try:
+            action()
+        except OSError as error:
+            return error
+        finally:
+            resource.setrlimit(kind, limits)
+        raise AssertionError("no error")
+
+    def assert_works(feed):
+        with feed:
+            assert next(iter(feed))[0, 0] == 0
+
+    def make(**arguments):
+        return kf.Feed(Rooms(), 8, **{"workers": 2, "worker_type": "process", **arguments})
+"""
+
+
+def test_too_many_open_files_names_the_feed_its_descriptors_and_the_remedy(tmp_path):
+    program = launch(
+        tmp_path,
+        BEGIN
+        + """
+    make().close()
+    opened = len(os.listdir("/proc/self/fd"))
+    for more in (0, 4, 10):  # as memory, pipes or workers are made
+        error = limited(resource.RLIMIT_NOFILE, opened - 1 + more, make)
+        assert error.errno == errno.EMFILE, error
+        text = str(error)
+        assert "the feed of Rooms (2 worker processes) needs about 18 file descriptors" in text, text
+        assert re.search(r"this process has not so many left of \\d+", text), text
+        assert "Too many open files" in text and "ulimit -n" in text and "fewer workers" in text, text
+        del error
+    feed = make()
+    next(iter(feed))
+    used = len(os.listdir("/proc/self/fd")) - opened
+    assert 10 <= used <= 18, used
+    assert_works(feed)
+
+    stream = kf.StreamFeed(lambda: iter(range(100)), 8, workers=2, worker_type="process")
+    error = limited(resource.RLIMIT_NOFILE, len(os.listdir("/proc/self/fd")) - 1, lambda: next(iter(stream)))
+    assert "file descriptors" in str(error) and "ulimit -n" in str(error), error
+    stream.close()
+
+    with kf.QueueFeed() as queue:
+        error = limited(resource.RLIMIT_NOFILE, len(os.listdir("/proc/self/fd")) - 1, queue.producer)
+        assert "a queue feed with producers in other processes needs about 2 file descriptors" in str(error), error
+        queue.producer()
+    print("right")
+    """,
+    )
+    assert finish(program) == "right\n"
+
+
+def test_memory_that_is_refused_says_how_much_was_asked_for_and_the_remedy(tmp_path):
+    program = launch(
+        tmp_path,
+        BEGIN
+        + """
+    size = 8 * 200_000
+    for limit, has in ((1_000_000, 0), (4 * size, 1)):
+        feed = make()
+        held = []
+        def grow():
+            for batch in feed:
+                held.append(batch)
+        error = limited(resource.RLIMIT_FSIZE, limit, grow)
+        text = str(error)
+        assert error.errno == errno.EFBIG, text
+        asked, had = re.search(
+            r"the feed of Rooms \\(2 worker processes\\) asked for ([\\d,]+) bytes more for batches, beside ([\\d,]+)",
+            text,
+        ).groups()
+        assert int(asked.replace(",", "")) >= size and bool(int(had.replace(",", ""))) == has, text
+        assert "File too large" in text and f"at most {limit:,} bytes" in text and "ulimit -f unlimited" in text, text
+        first = len(held)
+        held.clear()
+        del error
+        assert_works(feed)  # nothing of what was refused is counted
+
+    class Large(Rooms):
+        def __init__(self): self.array = np.zeros(1_000_000)
+
+    def make_large(): return kf.Feed(Large(), 8, workers=1, worker_type="process")
+    error = limited(resource.RLIMIT_FSIZE, 100_000, make_large)
+    assert error.errno == errno.EFBIG and "bytes more for what its workers are to know" in str(error), error
+    assert_works(make_large())
+
+    stream = kf.StreamFeed(lambda: iter([np.zeros(1_000_000)] * 4), 2, workers=1, worker_type="process")
+    stream = stream.map(lambda item: item[:3])
+    error = limited(resource.RLIMIT_FSIZE, 1_000_000, lambda: list(stream))
+    assert "bytes more for items on their way to workers" in str(error), error
+    stream.close()
+    print("right")
+    """,
+    )
+    assert finish(program) == "right\n"
+
+
+@pytest.mark.parametrize(("number", "remedy"), [(errno.ENOSPC, "Lower max_memory"), (errno.EFBIG, "ulimit -f")])
+def test_the_remedy_fits_the_refusal(number, remedy):
+    from kerasfeed.loaders.shortage import memory_refused
+
+    error = memory_refused(OSError(number, "refused"), "the feed", 1_000_000, 5_000, shared=True)
+    assert error.errno == number
+    assert "asked for 1,000,000 bytes more for batches, beside 5,000 that it has" in str(error)
+    assert remedy in str(error)
