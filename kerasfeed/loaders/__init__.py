@@ -19,6 +19,7 @@ from kerasfeed.spec import SceneSpec
 
 if TYPE_CHECKING:
     from kerasfeed.loaders.faults import Faults
+    from kerasfeed.loaders.first_opened import FirstOpened
     from kerasfeed.loaders.layout import Layout
 
 
@@ -36,6 +37,7 @@ class Job:
         collate: How scenes become a batch.
         spec: Spec of a scene, where it is known; else scenes are read to infer it.
         inherit: Descriptors that worker processes must inherit for the sequence's sake.
+        first_opened: What files were when first opened, for loaders that work for one feed; None: for this one alone.
         item_text: What messages call an item of a stream, by epoch and index; None where an index tells.
     """
 
@@ -48,6 +50,7 @@ class Job:
     collate: Collation = field(default_factory=Stack)
     spec: SceneSpec | None = None
     inherit: tuple[int, ...] = ()
+    first_opened: "FirstOpened | None" = None
     item_text: Callable[[int, int], str] | None = None
 
     @property

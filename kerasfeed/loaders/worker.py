@@ -19,6 +19,7 @@ from typing import Any
 
 import cloudpickle
 
+from kerasfeed import opened
 from kerasfeed.loaders.bulletin import Bulletin, Topic
 from kerasfeed.loaders.failure import to_failure
 from kerasfeed.loaders.fill import Cancelled, FailedSceneError, Filler, probe
@@ -75,6 +76,8 @@ class WorkerProcess:
         _, start = self._bulletin.read(Topic.START)
         assert isinstance(start, Start)
         sys.path[:] = start.sys_path
+        if start.opened_fd >= 0:
+            opened.install(opened.Table(start.opened_fd))
         self._seed = start.seed
         if start.has_maker:
             _, self._maker = self._bulletin.read(Topic.MAKER)

@@ -15,12 +15,13 @@ import h5py
 import numpy as np
 
 from kerasfeed import costs
+from kerasfeed.opened import Identity
 from kerasfeed.readers.cache import ChunkCache, limit_of
 from kerasfeed.readers.contiguous import ContiguousReader
 from kerasfeed.readers.direct import ChunkedReader
 from kerasfeed.readers.layout import examine
 from kerasfeed.readers.messages import shown_name, stored_name
-from kerasfeed.readers.source import Identity, Source
+from kerasfeed.readers.source import Source
 from kerasfeed.readers.stats import Counters
 from kerasfeed.readers.storage import Chunked, Layout, ReaderChoice
 

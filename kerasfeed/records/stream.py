@@ -21,7 +21,8 @@ from isal import isal_zlib
 from isal.igzip_lib import IsalError
 
 from kerasfeed.errors import RecordError
-from kerasfeed.readers.source import Identity, Source, changed
+from kerasfeed.opened import Identity, changed
+from kerasfeed.readers.source import Source
 from kerasfeed.records.framing import HEADER_BYTES, read_header
 
 MEMBER_BYTES = 1 << 16  # records of a member of the files written here, before compression

@@ -15,6 +15,7 @@ import numpy as np
 from kerasfeed.errors import SceneTimeoutError, WorkerDiedError
 from kerasfeed.loaders import Job, Loader, LoaderStats
 from kerasfeed.loaders.choose import make_loader
+from kerasfeed.loaders.first_opened import FirstOpened
 from kerasfeed.loaders.policy import FaultPolicy
 from kerasfeed.loaders.processes import processes_supported
 from kerasfeed.notices import Notices, warn_caller
@@ -55,6 +56,7 @@ class Crew:
         self._steps = count()
         self._plans: list[StreamPlan] = []
         self._loaders: list[Loader] = []
+        self._first_opened = FirstOpened()  # one for all: generators of several workers may read one file
         size = min(workers, generators.count) or 1
         most = -(-generators.count // size)  # generators of one worker
         self.depth = 0 if not workers else 3 if most <= 4 else 2
@@ -66,7 +68,10 @@ class Crew:
             for _ in range(size):
                 sequence = RunningGenerators(generators, capacity, timed=policy.timeout is not None)
                 plan = StreamPlan(batch_size=None, seed=generators.seed, readable=list(SIZES))
-                job = Job(sequence, plan, min(workers, 1), share, flying, _workers_policy(policy))
+                job = Job(
+                    sequence, plan, min(workers, 1), share, flying, _workers_policy(policy),
+                    first_opened=self._first_opened,
+                )  # fmt: skip
                 loader, worker_type = self._make(job, worker_type)
                 loader.faults.notices = notices
                 notices.mute("copied")  # the consumer here is another loader, which tells of its own
@@ -129,6 +134,7 @@ class Crew:
             loader.close()
         for thread in others:
             thread.join()
+        self._first_opened.close()
 
 
 def _workers_policy(policy: FaultPolicy) -> FaultPolicy:
