@@ -82,6 +82,7 @@ def values(batches):
 # ---- a worker that takes the place of a dead one
 
 
+@pytest.mark.filterwarnings("ignore:.*SIGKILL:kerasfeed.FeedWarning")
 @pytest.mark.parametrize("kind", [Rooms, Records])
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_worker_in_the_place_of_a_dead_one_refuses_a_file_that_has_changed(path, change, kind):
@@ -113,6 +114,7 @@ def test_a_worker_that_holds_a_file_finds_that_another_stands_in_its_place(path)
         assert values(found) == {1}
 
 
+@pytest.mark.filterwarnings("ignore:.*SIGKILL:kerasfeed.FeedWarning")
 def test_a_worker_in_the_place_of_a_dead_one_refuses_another_file_of_swmr(path):
     class Growing(Rooms):
         def __init__(self, path):
@@ -274,26 +276,35 @@ def _load(path):
     return np.load(path)
 
 
-class FirstReplaces:
-    """Reads a file whole; the process that does so first puts another in its place."""
+class SecondReplaces:
+    """Reads a file whole; the second process to do so first puts another in its place."""
 
     def __call__(self, path):
-        found = np.load(path)
         try:
             os.close(os.open(Path(path).with_name("first"), os.O_CREAT | os.O_EXCL))
         except FileExistsError:
-            return found
-        np.save(Path(path).with_name("other.npy"), found + 1)
-        Path(path).with_name("other.npy").replace(path)
-        return found
+            _wait_for(Path(path).with_name("done"))
+            np.save(Path(path).with_name("other.npy"), np.full((COUNT, 8), 2.0))
+            Path(path).with_name("other.npy").replace(path)
+            Path(path).with_name("second").touch()
+        return np.load(path)
+
+
+class Marked(kf.FileSequence):
+    def __getitem__(self, index):
+        scene = super().__getitem__(index)
+        folder = Path(self.paths[0]).parent
+        (folder / "done").touch()
+        _wait_for(folder / "second")
+        return scene
 
 
 def test_workers_that_read_a_file_at_different_times_refuse_one_that_has_changed(tmp_path):
     np.save(tmp_path / "x.npy", np.ones((COUNT, 8)))
-    files = kf.FileSequence([str(tmp_path / "x.npy")], FirstReplaces(), COUNT)
+    files = Marked([str(tmp_path / "x.npy")], SecondReplaces(), COUNT)
     found = []
-    wrong = pytest.raises(OSError, match=f"x.npy' {CHANGED}: another file")
-    with kf.Feed(files, 2, workers=1, worker_type="process") as feed, wrong:
+    wrong = pytest.raises(OSError, match=f"x.npy' {CHANGED}")
+    with kf.Feed(files, 2, workers=2, worker_type="process") as feed, wrong:
         found.extend(feed)
     assert values(found) <= {1}
 
