@@ -14,18 +14,19 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from kerasfeed import costs
+from kerasfeed import costs, opened
 from kerasfeed.error_text import add_note, message_of, reworded
 from kerasfeed.files.checks import check_cache_bytes, check_cache_files, check_function, check_paths
 from kerasfeed.files.contents import Contents
 from kerasfeed.files.counts import check_count, count_files, given_counts
-from kerasfeed.files.counts_cache import CountsCache
+from kerasfeed.files.counts_cache import CountsCache, file_of
 from kerasfeed.files.forms import contents_of
-from kerasfeed.files.kept import Kept
+from kerasfeed.files.kept import Kept, KeptHere
 from kerasfeed.files.places import places_of
-from kerasfeed.files.stats import FileStats, ReadLog
+from kerasfeed.files.stats import FileStats
 from kerasfeed.files.stream import Stream, StreamEnded
 from kerasfeed.integers import check_integer
+from kerasfeed.opened import changed, identity_of
 from kerasfeed.scene import SceneSequence
 
 _STREAM_SHARE = 8  # of the bytes of the cache, for what is kept of one file that is read forward
@@ -61,7 +62,8 @@ class FileSequence(SceneSequence):
 
     Files are blocks: `order=kf.BlockShuffled(files, window=4)` visits them in random order and mixes
     the scenes of 4 at a time, so that each is read about once an epoch, by each worker process for itself; worker
-    threads share what is read. Files must not change while they are in use.
+    threads share what is read. Files must not change while they are in use: one that has when it is read again, or by
+    another worker, is an error.
 
     Arrays in scenes are read-only, for they are those kept: copy what is to be changed in place.
 
@@ -116,6 +118,7 @@ class FileSequence(SceneSequence):
         self._lookback = check_integer("lookback", lookback, 1)
         if on_error not in ("raise", "skip"):
             raise ValueError(f"on_error must be 'raise' or 'skip' for counting, received {on_error!r}")
+        self._taken = 0  # how often `close` has allowed files to be others
         self._kept = Kept(self._cache_files, self._cache_bytes)
         self.counts = self._counted(count, counts_cache, on_error == "skip")
         self.counts.setflags(write=False)
@@ -169,8 +172,8 @@ class FileSequence(SceneSequence):
         """
         file, row = self._locate(index)
         try:
-            cache, log = self._kept.here()
-            contents = cache.get(file, lambda: self._read_counted(file, log))
+            kept = self._kept.here()
+            contents = kept.cache.get(file, lambda: self._read_counted(file, kept))
             try:
                 scene = contents.row(row)
             except StreamEnded as ended:
@@ -216,14 +219,14 @@ class FileSequence(SceneSequence):
     def _reopened(self, path: Any) -> Iterator[Any]:
         return iter(self._read_file(path))
 
-    def _read_counted(self, file: int, log: ReadLog) -> Contents:
+    def _read_counted(self, file: int, kept: KeptHere) -> Contents:
         """The contents of a file that has as many scenes as were counted, for the cache."""
         path, count = self.paths[file], int(self.counts[file])
         began = time.perf_counter()
 
         def note(rows: int) -> None:
             seconds = time.perf_counter() - began
-            log.note(file, seconds)
+            kept.log.note(file, seconds)
             meter = costs.current()
             if meter is not None:
                 meter.note(self._storage, file, nbytes=rows, seconds=seconds)
@@ -232,13 +235,30 @@ class FileSequence(SceneSequence):
             nonlocal began
             note(rows)
             began = time.perf_counter()
+            self._refuse_change(file, kept)
             return self._reopened(path)
 
+        self._refuse_change(file, kept)
         contents = self._contents(path, reopen)
+        self._refuse_change(file, kept)  # which it may have done while it was read
         note(0 if contents.count is None else count)
         if contents.count not in (None, count):
             raise self._miscounted(file, contents.count)
         return contents
+
+    def _refuse_change(self, file: int, kept: KeptHere) -> None:
+        """Raise where a file is not what it was when it was first read, here or by another worker process."""
+        where = file_of(self.paths[file])
+        if where is None:
+            return
+        if not where.is_file():  # a folder changes with what is put into it, and what is missing read_file tells
+            return
+        found = identity_of(where)
+        known = kept.first.setdefault(file, found)
+        shared = opened.first(str(where.absolute()), self._taken, found)
+        for before in (known, shared or known):
+            if difference := before.difference(found):
+                raise changed(str(where), difference)
 
     def _miscounted(self, file: int, found: int | None) -> ValueError:
         return ValueError(
@@ -249,12 +269,18 @@ class FileSequence(SceneSequence):
 
     def stats(self) -> FileStats:
         """What reading has cost so far, in this process; worker processes have their own."""
-        cache, log = self._kept.here()
-        return log.stats(cache.files)
+        kept = self._kept.here()
+        return kept.log.stats(kept.cache.files)
 
     def close(self) -> None:
-        """Let go of what this process keeps; idempotent, and the sequence can be used again."""
-        self._kept.here()[0].clear()
+        """Let go of what this process keeps; idempotent, and the sequence can be used again.
+
+        It then takes the files as they are, with as many scenes as were counted; within a worker process as they were
+        when one of the workers first read them.
+        """
+        self._kept.here().clear()
+        if not opened.in_worker():
+            self._taken += 1
 
     def __repr__(self) -> str:
         turns = "" if self._interleave == 1 else f", {self._interleave} in turn"

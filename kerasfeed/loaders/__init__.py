@@ -20,6 +20,7 @@ from kerasfeed.spec import SceneSpec
 
 if TYPE_CHECKING:
     from kerasfeed.loaders.faults import Faults
+    from kerasfeed.loaders.first_opened import FirstOpened
     from kerasfeed.loaders.layout import Layout
 
 
@@ -37,6 +38,7 @@ class Job:
         collate: How scenes become a batch.
         spec: Spec of a scene, where it is known; else scenes are read to infer it.
         inherit: Descriptors that worker processes must inherit for the sequence's sake.
+        first_opened: What files were when first opened, for loaders that work for one feed; None: for this one alone.
         item_text: What messages call an item of a stream, by epoch and index; None where an index tells.
         surroundings: Directory and environment of worker processes: those of the moment when the feed was made.
     """
@@ -50,6 +52,7 @@ class Job:
     collate: Collation = field(default_factory=Stack)
     spec: SceneSpec | None = None
     inherit: tuple[int, ...] = ()
+    first_opened: "FirstOpened | None" = None
     item_text: Callable[[int, int], str] | None = None
     surroundings: Surroundings = field(default_factory=Surroundings.now)
 

@@ -157,6 +157,7 @@ class Start:
         seed: The plan's seed.
         length: Scenes of the sequence.
         has_maker: Whether a function that makes whole batches is posted too.
+        opened_fd: Descriptor of what the feed's files were when first opened (see `kerasfeed.opened`); -1 for none.
     """
 
     sys_path: tuple[str, ...]
@@ -164,3 +165,4 @@ class Start:
     seed: int
     length: int
     has_maker: bool = False
+    opened_fd: int = -1

@@ -16,6 +16,7 @@ from kerasfeed.costs import ReadCost
 from kerasfeed.errors import FeedClosedError, WorkerDiedError
 from kerasfeed.loaders import Job, Loader, LoaderStats
 from kerasfeed.loaders.faults import Faults
+from kerasfeed.loaders.first_opened import FirstOpened
 from kerasfeed.loaders.inline import refuse_after_fork
 from kerasfeed.loaders.session import Session
 from kerasfeed.loaders.slots import SlotPool
@@ -40,7 +41,8 @@ class ProcessLoader(Loader):
         self._closed = False
         self._owner = os.getpid()
         self.faults = Faults(job.policy, job.plan.length)
-        self._finalizer = weakref.finalize(self, _close_all, self._sessions)
+        self._own_first_opened = FirstOpened()
+        self._finalizer = weakref.finalize(self, _close_all, self._sessions, self._own_first_opened)
 
     def start(self) -> None:
         """Start the workers without waiting for them.
@@ -58,7 +60,8 @@ class ProcessLoader(Loader):
         if self._sessions and self._sessions[0].failure is not None:
             _close_all(self._sessions)
         if not self._sessions:
-            self._sessions.append(Session(self._job, self.faults))
+            first_opened = self._job.first_opened or self._own_first_opened
+            self._sessions.append(Session(self._job, self.faults, first_opened))
         return self._sessions[0]
 
     def _ready(self) -> tuple[Session, SlotPool]:
@@ -116,7 +119,7 @@ class ProcessLoader(Loader):
             return  # another thread may have held the lock at the fork
         with self._lock:
             self._closed = True
-            _close_all(self._sessions)
+            _close_all(self._sessions, self._own_first_opened)
 
     def stats(self) -> LoaderStats:
         """See `Loader.stats`."""
@@ -140,8 +143,10 @@ class ProcessLoader(Loader):
         return session.waste if session else None
 
 
-def _close_all(sessions: list[Session]) -> None:
+def _close_all(sessions: list[Session], first_opened: FirstOpened | None = None) -> None:
     for session in sessions:
         session.close()
         session.faults.notices.tell_last()  # nobody else would of a feed that was dropped
     sessions.clear()
+    if first_opened is not None:
+        first_opened.close()

@@ -22,6 +22,7 @@ from kerasfeed.loaders import Job
 from kerasfeed.loaders.batch import BatchInProgress, Pace
 from kerasfeed.loaders.bulletin import Bulletin, Topic
 from kerasfeed.loaders.faults import Faults
+from kerasfeed.loaders.first_opened import FirstOpened
 from kerasfeed.loaders.handle import WorkerHandle, end_workers
 from kerasfeed.loaders.infer import Probe, layout_for, outcome_of, probe_scenes
 from kerasfeed.loaders.mend import Mender
@@ -51,8 +52,8 @@ class Session:
         workers: The present worker of each number.
     """
 
-    def __init__(self, job: Job, faults: Faults) -> None:
-        """Start the workers of `job`.
+    def __init__(self, job: Job, faults: Faults, first_opened: FirstOpened) -> None:
+        """Start the workers of `job`, which share with others what files were when first opened.
 
         Raises:
             TypeError: The sequence cannot be pickled.
@@ -86,7 +87,10 @@ class Session:
             undo.callback(self._arena.close)
             self.stacks = Stacks()
             undo.callback(self.stacks.close)
-            start = Start(search_path(), job.workers, job.plan.seed, job.plan.length, job.maker is not None)
+            self._opened_fd = first_opened.descriptor()
+            start = Start(
+                search_path(), job.workers, job.plan.seed, job.plan.length, job.maker is not None, self._opened_fd
+            )
             self.bulletin.post(Topic.START, start)
             self._post_maker()
             self.post_sequence()
@@ -125,7 +129,7 @@ class Session:
             slots_fd=self._arena.fd,
             bulletin_fd=self.bulletin.fd,
             stacks_fd=self.stacks.fd,
-            inherit=self.job.inherit,
+            inherit=(*self.job.inherit, self._opened_fd),
             surroundings=self.job.surroundings,
             seed=self.job.plan.seed,
         )

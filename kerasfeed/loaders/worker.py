@@ -18,6 +18,7 @@ from typing import Any
 
 import cloudpickle
 
+from kerasfeed import opened
 from kerasfeed.error_text import full_text
 from kerasfeed.loaders.bulletin import Bulletin, Topic
 from kerasfeed.loaders.failure import to_failure
@@ -76,6 +77,8 @@ class WorkerProcess:
         _, start = self._bulletin.read(Topic.START)
         assert isinstance(start, Start)
         sys.path[:] = start.sys_path
+        if start.opened_fd >= 0:
+            opened.install(opened.Table(start.opened_fd))
         self._seed = start.seed
         if start.has_maker:
             _, self._maker = self._bulletin.read(Topic.MAKER)

@@ -161,8 +161,10 @@ class ChunkCache:
     def _sweep(self) -> None:
         while self._forgotten:
             gone = self._forgotten.popleft()
-            for key in [key for key in self._kept if key in gone]:
-                self._nbytes -= self._kept.pop(key).nbytes
+            few, many = (gone, self._kept) if len(gone) < len(self._kept) else (list(self._kept), gone)
+            for key in few:
+                if key in many:
+                    self._nbytes -= self._kept.pop(key).nbytes
 
 
 class _Flight:

@@ -30,9 +30,9 @@ class ContiguousReader:
 
     index_nbytes = 0
 
-    def __init__(self, layout: Contiguous, source: Source, cache: ChunkCache) -> None:
+    def __init__(self, layout: Contiguous, source: Source, cache: ChunkCache, counters: Counters) -> None:
         """Read through `source`, keep the dataset in `cache` where it fits and pays."""
-        self.counters = Counters()
+        self.counters = counters
         self._shape, self._dtype, self._address = layout.shape, layout.dtype, layout.address
         self._plain = plain_of(layout.dtype)
         self._source, self._cache, self.keys = source, cache, cache.reserve(1)
@@ -82,7 +82,7 @@ class ContiguousReader:
         if array is None:
             self._gather(selection.axes, kept)
         else:
-            kept[...] = array[tuple(index for axis in selection.axes for index in _index(axis))]
+            kept[...] = array[index_of(selection.axes)]
 
     def take(self, places: NDArray[np.int64], out: NDArray[Any]) -> None:
         """Rows `places` into `out`; else as `read`."""
@@ -227,6 +227,11 @@ def _run(axes: tuple[Axis, ...], shape: tuple[int, ...]) -> int | None:
         first += axis.start * stride
         stride *= size
     return first
+
+
+def index_of(axes: tuple[Axis, ...]) -> tuple[Any, ...]:
+    """What selects `axes` of an array; each axis is kept."""
+    return tuple(index for axis in axes for index in _index(axis))
 
 
 def _index(axis: Axis) -> tuple[Any, ...]:

@@ -65,7 +65,7 @@ def dataset_names(group: h5py.Group, path: str) -> list[str]:
 
 def facts(name: str, handle: h5py.Dataset, opened: SharedFile, cache_limit: int | None) -> Facts:
     """What there is to say about a dataset, `name` being its path from where one looks."""
-    dataset = opened.dataset(shown_name(handle.name), cache_limit)
+    dataset = opened.dataset(shown_name(handle.name), cache_limit, examined=True)
     assert dataset is not None
     layouts = {h5py.h5d.COMPACT: "compact", h5py.h5d.CONTIGUOUS: "contiguous", h5py.h5d.VIRTUAL: "virtual"}
     layout = handle.id.get_create_plist().get_layout()

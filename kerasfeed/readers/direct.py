@@ -38,10 +38,12 @@ def plain_of(dtype: np.dtype[Any]) -> np.dtype[Any]:
 class ChunkedReader:
     """Reads one chunked dataset. All methods may be called from any thread."""
 
-    def __init__(self, layout: Chunked, source: Source, cache: ChunkCache, storage: costs.Storage) -> None:
+    def __init__(
+        self, layout: Chunked, source: Source, cache: ChunkCache, storage: costs.Storage, counters: Counters
+    ) -> None:
         """Read through `source`, keep chunks in `cache`, post what decoding costs as that of `storage`."""
         grid = layout.grid
-        self.counters = Counters()
+        self.counters = counters
         self._grid, self._index, self._pipeline = grid, layout.index, layout.pipeline
         self._dtype, self._plain = layout.dtype, plain_of(layout.dtype)
         self._fill = layout.fill.view(self._plain)

@@ -12,13 +12,14 @@ from typing import Any
 
 import h5py
 
+from kerasfeed import opened as opened_files
 from kerasfeed.error_text import message_of
+from kerasfeed.opened import Identity, changed, identity_of
 from kerasfeed.readers import describe
 from kerasfeed.readers.cache import limit_of
 from kerasfeed.readers.dataset import HDF5Dataset
 from kerasfeed.readers.messages import cause, listing, missing, named, note_source, stored_name
 from kerasfeed.readers.registry import How, SharedFile, registry
-from kerasfeed.readers.source import Identity, changed, identity_of
 
 
 class HDF5File:
@@ -62,6 +63,7 @@ class HDF5File:
         self._cache_limit = None if chunk_cache == "auto" else limit
         self._how = How(swmr, driver, tuple(sorted(driver_options.items())))
         self._identity: Identity | None = None
+        self._taken = 0  # how often `close` has allowed another file to stand at the path
         self._opened: SharedFile | None = None
         if self._local and driver != "family" and not Path(self.path).is_file():
             raise missing(self.path)
@@ -76,10 +78,13 @@ class HDF5File:
         known = self._identity
         try:
             found = identity_of(self.path) if self._local and self._how.driver != "family" else None
-            if known is not None and found is not None and not self._how.swmr and known.difference(found):
-                raise changed(self.path, known.difference(found))
         except FileNotFoundError:
             raise missing(self.path) from None
+        if found is not None:
+            self._refuse_change(known, found)
+            first = opened_files.first(self.path, self._taken, found)
+            self._refuse_change(first, found)
+            known = known or first
         try:
             opened = registry.open(self.path, self._how, found)
         except FileNotFoundError as error:
@@ -89,12 +94,16 @@ class HDF5File:
         except OSError as error:
             why = cause(self.path, error) if self._local else message_of(error)
             raise named(error, f"cannot open {self.path!r}: {why}") from error
-        if known is not None and opened.identity is not None and not self._how.swmr:
-            difference = known.difference(opened.identity)
-            if difference:
-                raise changed(self.path, difference)
+        self._refuse_change(known, opened.identity)
         self._identity = opened.identity
         return opened
+
+    def _refuse_change(self, known: Identity | None, found: Identity | None) -> None:
+        if known is None or found is None:
+            return
+        difference = known.difference(found, may_grow=self._how.swmr)
+        if difference:
+            raise changed(self.path, difference)
 
     def __getitem__(self, name: str) -> Any:
         """The dataset or group `name`; names may be paths such as "group/points".
@@ -152,11 +161,15 @@ class HDF5File:
     def close(self) -> None:
         """Let go of this process's handle, which closes unless another HDF5File uses it; the next read opens it again.
 
-        It then takes the file as it is: a file that was rewritten is read anew. Idempotent. An HDF5File that is dropped
-        unclosed lets go as well.
+        It then takes the file as it is: a file that was rewritten is read anew. In the `on_epoch_begin` or
+        `on_epoch_end` of a sequence this holds for all workers of its feed. Within a worker process it does not: what
+        counts there is what the file was when one of the workers first opened it. Idempotent. An HDF5File that is
+        dropped unclosed lets go as well.
         """
         self._opened = None
         self._identity = None
+        if not opened_files.in_worker():
+            self._taken += 1
 
     def __enter__(self) -> "HDF5File":
         return self
@@ -171,6 +184,7 @@ class HDF5File:
             "chunk_cache": self._chunk_cache,
             "how": (how.swmr, how.driver, how.options),
             "seen": None if seen is None else (seen.device, seen.inode, seen.size, seen.mtime_ns),
+            "taken": self._taken,
         }
 
     def _cache_state(self) -> Any:
@@ -187,6 +201,7 @@ class HDF5File:
             **dict(how.options),
         )
         self._identity = None if state["seen"] is None else Identity(*state["seen"])
+        self._taken = state["taken"]
 
     def __repr__(self) -> str:
         return f"HDF5File({self.path!r})"

@@ -24,21 +24,38 @@ from kerasfeed.readers.storage import Chunked, Contiguous, Declined, Layout, Rea
 _UNSHIFTED = (1, 14, 4)  # before this HDF5, chunk addresses leave out the user block
 
 
-def examine(file: h5py.File, dataset: h5py.Dataset, size: int, driver: str) -> tuple[Layout | None, ReaderChoice]:
-    """Decide who reads `dataset`.
+def refusal(file: h5py.File, driver: str) -> str:
+    """Why no dataset of an open file can be read past HDF5; empty where some may be.
 
     Args:
         file: The open file.
+        driver: h5py's name of the driver that it was opened with.
+    """
+    if file.driver != "sec2":
+        return f"driver {driver!r}"
+    intent = file.id.get_intent()
+    if intent & h5py.h5f.ACC_SWMR_READ:
+        return "single writer, multiple readers: the file may grow"
+    if intent:
+        return "the file is open for writing in this process"
+    if not hasattr(os, "preadv"):
+        return "no preadv on this system"
+    return ""
+
+
+def examine(file: h5py.File, dataset: h5py.Dataset, size: int) -> tuple[Layout | None, ReaderChoice]:
+    """Decide who reads `dataset`.
+
+    Args:
+        file: The open file, of which there is no `refusal`.
         dataset: One of its datasets.
         size: Bytes of the file.
-        driver: h5py's name of the driver that the file was opened with.
 
     Returns:
         The layout and "direct", or None and the reason.
     """
     with phil:
         try:
-            _check_file(file, driver)
             layout = _layout(file, dataset, size)
             if isinstance(layout, Chunked):
                 check_chunks(file, dataset, layout)
@@ -56,18 +73,6 @@ def filters_of(dataset: h5py.Dataset) -> tuple[Filter, ...]:
     properties = dataset.id.get_create_plist()
     found = (properties.get_filter(number) for number in range(properties.get_nfilters()))
     return tuple(Filter(code, tuple(values)) for code, _, values, _ in found)
-
-
-def _check_file(file: h5py.File, driver: str) -> None:
-    if file.driver != "sec2":
-        raise Declined(f"driver {driver!r}")
-    intent = file.id.get_intent()
-    if intent & h5py.h5f.ACC_SWMR_READ:
-        raise Declined("single writer, multiple readers: the file may grow")
-    if intent:
-        raise Declined("the file is open for writing in this process")
-    if not hasattr(os, "preadv"):
-        raise Declined("no preadv on this system")
 
 
 def _layout(file: h5py.File, dataset: h5py.Dataset, size: int) -> Layout:

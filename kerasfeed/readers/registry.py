@@ -5,6 +5,7 @@ crash HDF5 on some dtypes, h5py issue 2920); it closes when the last that uses i
 none of its parent's handles. Files whose cache has no bound of its own share one.
 """
 
+import math
 import os
 import threading
 import weakref
@@ -15,16 +16,19 @@ import h5py
 import numpy as np
 
 from kerasfeed import costs
+from kerasfeed.opened import Identity
 from kerasfeed.readers.cache import ChunkCache, limit_of
 from kerasfeed.readers.contiguous import ContiguousReader
 from kerasfeed.readers.direct import ChunkedReader
-from kerasfeed.readers.layout import examine
+from kerasfeed.readers.layout import examine, refusal
 from kerasfeed.readers.messages import shown_name, stored_name
-from kerasfeed.readers.source import Identity, Source
+from kerasfeed.readers.small import WholeReader, small
+from kerasfeed.readers.source import Source
 from kerasfeed.readers.stats import Counters
 from kerasfeed.readers.storage import Chunked, Layout, ReaderChoice
 
-DirectReader = ChunkedReader | ContiguousReader
+Reader = ChunkedReader | ContiguousReader | WholeReader
+_EXAMINED_AT_ONCE = 32  # datasets of a file; of others, if they are small, first see whether they are read often
 
 
 @dataclass(frozen=True)
@@ -49,18 +53,23 @@ class OpenDataset:
     Attributes:
         handle: h5py's dataset.
         dtype: As h5py gives it.
-        choice: Who reads it.
-        reader: The direct reader; None when h5py reads it.
+        choice: Who reads it; None where that has not been examined.
+        reader: The direct reader, or that of a small one that has not been examined; None when h5py reads it.
         counters: What reading it has cost.
         fixed_shape: Sizes of the axes, where they cannot change.
     """
 
     handle: h5py.Dataset
     dtype: np.dtype[Any]
-    choice: ReaderChoice
-    reader: DirectReader | None
+    choice: ReaderChoice | None
+    reader: Reader | None
     counters: Counters
     fixed_shape: tuple[int, ...] | None = None
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it is time to examine who reads it."""
+        return self.choice is None and isinstance(self.reader, WholeReader) and self.reader.is_spent
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -92,6 +101,10 @@ class SharedFile:
             descriptor = self.handle.id.get_vfd_handle()
             self.identity = Identity.of(os.fstat(descriptor))
             self.source = Source(path, descriptor, self.identity)
+        self._refusal = refusal(self.handle, how.driver or self.handle.driver)
+        self._is_readonly = self.handle.mode == "r"
+        self._links = _link_access()
+        self._number = h5py.h5o.get_info(self.handle.id).fileno
         self._lock = threading.Lock()
         self._layouts: dict[str, tuple[h5py.Dataset, Layout | None, ReaderChoice]] = {}
         self._datasets: dict[tuple[str, int | None], OpenDataset] = {}
@@ -100,56 +113,84 @@ class SharedFile:
         finalizer = weakref.finalize(self, _release, self.handle, self._stream, self._kept)
         finalizer.atexit = False  # a thread may be reading as the process ends
 
-    def dataset(self, name: str, cache_limit: int | None) -> OpenDataset | None:
+    def dataset(self, name: str, cache_limit: int | None, *, examined: bool = False) -> OpenDataset | None:
         """The dataset `name`, read through a cache of `cache_limit` bytes; None where there is none of that name.
 
         HDF5Files with equal limits share a cache; with different ones they share all but that. None is the cache that
-        all files share.
+        all files share. `examined`: whether who reads it must be known, also of a small one.
         """
         found = self._datasets.get((name, cache_limit))
-        if found is not None:
+        if found is not None and not (examined and found.choice is None):
             return found
         with self._lock:
             found = self._datasets.get((name, cache_limit))
-            if found is None:
-                handle = self.get(name)
+            if found is None or (examined and found.choice is None):
+                handle = self.get(name) if found is None else found.handle
                 if not isinstance(handle, h5py.Dataset):
                     return None
-                found = self._datasets[name, cache_limit] = self._made(handle, cache_limit)
+                counters = Counters() if found is None else found.counters
+                found = self._datasets[name, cache_limit] = self._made(handle, cache_limit, counters, examined)
             return found
 
     def get(self, name: str) -> Any:
         """h5py's group or dataset `name`; None where there is none."""
-        return self.handle.get(stored_name(name))
+        stored = stored_name(name)
+        try:  # as h5py does it, which asks for the file's mode each time: that takes as long as to open the dataset
+            found = h5py.h5o.open(self.handle.id, stored.encode() if isinstance(stored, str) else stored, self._links)
+        except KeyError:
+            return None
+        if isinstance(found, h5py.h5d.DatasetID):
+            return h5py.Dataset(found, readonly=self._is_readonly)
+        return self.handle.get(stored)
 
-    def _made(self, handle: h5py.Dataset, cache_limit: int | None) -> OpenDataset:
-        name = shown_name(handle.name)
-        if name not in self._layouts:
-            size = 0 if self.identity is None else self.identity.size
-            self._layouts[name] = (handle, *examine(self.handle, handle, size, self.how.driver or self.handle.driver))
-        handle, layout, choice = self._layouts[name]
-        if layout is None or self.source is None:
-            return OpenDataset(handle, handle.dtype, choice, None, Counters())
+    def _made(self, handle: h5py.Dataset, cache_limit: int | None, counters: Counters, examined: bool) -> OpenDataset:
         cache = self._caches.get(cache_limit)
         if cache is None:
             assert cache_limit is not None  # that one is there from the beginning
             cache = self._caches[cache_limit] = ChunkCache(cache_limit)
-        reader: DirectReader
+        many = len(self._layouts) >= _EXAMINED_AT_ONCE and not self._refusal and self.source is not None
+        known = small(handle, self._number) if many and not examined else None
+        if known is not None:
+            assert self.source is not None
+            whole = WholeReader(handle, known, self.source, cache, counters)
+            self._kept.append((cache, whole.keys))
+            return OpenDataset(handle, known.dtype, None, whole, counters, known.shape)
+        name = shown_name(handle.name)
+        if name not in self._layouts:
+            self._layouts[name] = (handle, *self._examined(handle))
+        handle, layout, choice = self._layouts[name]
+        if layout is None or self.source is None:
+            return OpenDataset(handle, handle.dtype, choice, None, counters)
+        reader: Reader
         if isinstance(layout, Chunked):
-            nbytes = handle.size * handle.dtype.itemsize
+            shape, dtype = layout.grid.shape, layout.dtype
+            nbytes = math.prod(shape) * dtype.itemsize
             storage = costs.Storage(
                 name=f"{name.lstrip('/')!r} of {self.path!r}",
                 short_name=name.lstrip("/"),
-                block_size=handle.chunks[0],
-                row_bytes=max(1, nbytes // max(1, handle.shape[0])),
+                block_size=layout.grid.chunks[0],
+                row_bytes=max(1, nbytes // max(1, shape[0])),
                 nbytes=nbytes,
                 cache_bytes=cache.limit,
             )
-            reader = ChunkedReader(layout, self.source, cache, storage)
+            reader = ChunkedReader(layout, self.source, cache, storage, counters)
         else:
-            reader = ContiguousReader(layout, self.source, cache)
+            reader = ContiguousReader(layout, self.source, cache, counters)
         self._kept.append((cache, reader.keys))
-        return OpenDataset(handle, handle.dtype, choice, reader, reader.counters, tuple(handle.shape))
+        return OpenDataset(handle, layout.dtype, choice, reader, counters, tuple(handle.shape))
+
+    def _examined(self, handle: h5py.Dataset) -> tuple[Layout | None, ReaderChoice]:
+        if self._refusal:
+            return None, ReaderChoice("h5py", self._refusal)
+        return examine(self.handle, handle, 0 if self.identity is None else self.identity.size)
+
+
+def _link_access() -> Any:
+    """How links are followed: h5py's way, which closes the files behind external ones with their datasets."""
+    links, files = h5py.h5p.create(h5py.h5p.LINK_ACCESS), h5py.h5p.create(h5py.h5p.FILE_ACCESS)
+    files.set_fclose_degree(h5py.h5f.CLOSE_STRONG)
+    links.set_elink_fapl(files)
+    return links
 
 
 def _opened(path: str, how: How) -> tuple[h5py.File, Any]:

@@ -6,53 +6,15 @@ used for another file, meanwhile. A file that was truncated or rewritten under u
 
 import os
 import time
-from dataclasses import dataclass
-from pathlib import Path
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
+from kerasfeed import opened
+from kerasfeed.opened import Identity, changed, identity_of
+
 _CHECK_SECONDS = 0.2  # between looks at size and time of modification: each is a system call that gives up the GIL
-
-
-@dataclass(frozen=True)
-class Identity:
-    """What tells one state of a file from another.
-
-    Attributes:
-        device: Number of the file system.
-        inode: Number of the file in it.
-        size: Bytes.
-        mtime_ns: Time of the last modification, ns.
-    """
-
-    device: int
-    inode: int
-    size: int
-    mtime_ns: int
-
-    @classmethod
-    def of(cls, status: os.stat_result) -> "Identity":
-        """The identity that `stat` tells."""
-        return cls(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
-
-    def difference(self, now: "Identity") -> str:
-        """What changed since, for people; empty when nothing did."""
-        if (self.device, self.inode) != (now.device, now.inode):
-            return f"another file stands in its place (inode {now.inode}, was {self.inode})"
-        if self.size != now.size:
-            return f"its size is {now.size:,} bytes, was {self.size:,}"
-        if self.mtime_ns != now.mtime_ns:
-            return f"it was modified {(now.mtime_ns - self.mtime_ns) / 1e9:,.3f} s later"
-        return ""
-
-
-def changed(path: str, difference: str) -> OSError:
-    """The error for a file that is not what it was."""
-    return OSError(
-        f"{path!r} changed since it was first opened: {difference}. Write files to the end before they are read, then "
-        "close() what reads them or make it anew (and the feed that uses it)"
-    )
 
 
 class Source:
@@ -75,9 +37,17 @@ class Source:
         if clock < self._next_check and not now:
             return
         difference = self.identity.difference(Identity.of(os.fstat(self.descriptor)))
+        if not difference and clock >= self._next_check and opened.in_worker():
+            difference = self._replaced()
         if difference:
             raise changed(self.path, difference)
         self._next_check = clock + _CHECK_SECONDS
+
+    def _replaced(self) -> str:
+        """Whether another file stands at the path: workers that open it later would read that one."""
+        with suppress(OSError):  # gone: nobody reads anything else
+            return self.identity.difference(identity_of(self.path))
+        return ""
 
     def read(self, address: int, size: int) -> bytes:
         """`size` bytes from `address` on.
@@ -111,8 +81,3 @@ class Source:
                 self.check(now=True)
                 raise OSError(f"{self.path!r} ends at byte {address + done:,}, {len(out) - done:,} bytes too early")
             done += count
-
-
-def identity_of(path: str) -> Identity:
-    """The identity of the file at `path` now."""
-    return Identity.of(Path(path).stat())

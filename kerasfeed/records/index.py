@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from kerasfeed.atomic import write_whole
 from kerasfeed.error_text import message_of
 from kerasfeed.errors import RecordError
-from kerasfeed.readers.source import Identity
+from kerasfeed.opened import Identity
 from kerasfeed.records.framing import FRAME_BYTES, HEADER_BYTES, read_header
 from kerasfeed.records.stream import Stream, WindowCache, open_stream
 

@@ -22,7 +22,8 @@ from isal.igzip_lib import IsalError
 
 from kerasfeed.error_text import message_of
 from kerasfeed.errors import RecordError
-from kerasfeed.readers.source import Identity, Source, changed
+from kerasfeed.opened import Identity, changed
+from kerasfeed.readers.source import Source
 from kerasfeed.records.framing import HEADER_BYTES, read_header
 
 MEMBER_BYTES = 1 << 16  # records of a member of the files written here, before compression

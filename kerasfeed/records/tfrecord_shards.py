@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from isal import isal_zlib
 
-from kerasfeed.readers.source import Identity
+from kerasfeed.opened import Identity
 from kerasfeed.records.example import Piece
 from kerasfeed.records.fields import SceneCodec
 from kerasfeed.records.framing import framed

@@ -16,6 +16,7 @@ from kerasfeed.error_text import cause_message, cause_of, message_of, notes_of
 from kerasfeed.errors import SceneTimeoutError, WorkerDiedError
 from kerasfeed.loaders import Job, Loader, LoaderStats
 from kerasfeed.loaders.choose import make_loader
+from kerasfeed.loaders.first_opened import FirstOpened
 from kerasfeed.loaders.policy import FaultPolicy
 from kerasfeed.loaders.processes import processes_supported
 from kerasfeed.loaders.surroundings import Surroundings
@@ -58,6 +59,7 @@ class Crew:
         self._steps = count()
         self._plans: list[StreamPlan] = []
         self._loaders: list[Loader] = []
+        self._first_opened = FirstOpened()  # one for all: generators of several workers may read one file
         size = min(workers, generators.count) or 1
         most = -(-generators.count // size)  # generators of one worker
         self.depth = 0 if not workers else 3 if most <= 4 else 2
@@ -70,7 +72,8 @@ class Crew:
                 sequence = RunningGenerators(generators, capacity, timed=policy.timeout is not None)
                 plan = StreamPlan(batch_size=None, seed=generators.seed, readable=list(SIZES))
                 job = Job(
-                    sequence, plan, min(workers, 1), share, flying, _workers_policy(policy), surroundings=surroundings
+                    sequence, plan, min(workers, 1), share, flying, _workers_policy(policy), surroundings=surroundings,
+                    first_opened=self._first_opened,
                 )  # fmt: skip
                 loader, worker_type = self._make(job, worker_type)
                 loader.faults.notices = notices
@@ -135,6 +138,7 @@ class Crew:
             loader.close()
         for thread in others:
             thread.join()
+        self._first_opened.close()
 
 
 def _workers_policy(policy: FaultPolicy) -> FaultPolicy:

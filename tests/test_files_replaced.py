@@ -1,0 +1,406 @@
+"""Files that are replaced or rewritten during an epoch: no feed mixes the scenes of two states of a file."""
+
+import gc
+import os
+import pickle
+import signal
+import threading
+import time
+import warnings
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+import kerasfeed as kf
+from kerasfeed import opened
+from kerasfeed.loaders.first_opened import FirstOpened
+from kerasfeed.readers import source
+
+pytestmark = pytest.mark.timeout(120)
+
+COUNT = 60
+CHANGED = "changed since it was first opened"
+
+
+def write(path, value):
+    with h5py.File(path, "w") as file:
+        file.create_dataset("x", data=np.full((COUNT, 8), value, np.int64), chunks=(1, 8), compression="gzip")
+
+
+@pytest.fixture
+def path(tmp_path):
+    write(tmp_path / "kerasfeed.h5", 1)
+    return tmp_path / "kerasfeed.h5"
+
+
+def replace(path, value=2):
+    other = path.with_name("other.h5")
+    write(other, value)
+    other.replace(path)
+
+
+def rewrite(path, value=2):
+    other = path.with_name("other.h5")
+    write(other, value)
+    os.utime(other, ns=(0, 0))
+    path.write_bytes(other.read_bytes() + b"longer")  # the same inode
+
+
+CHANGES = {"replaced": replace, "rewritten": rewrite}
+
+
+class Rooms(kf.SceneSequence):
+    """Scenes of a file that the parent need not open."""
+
+    def __init__(self, path):
+        self.file = kf.HDF5File(path)
+
+    def __len__(self):
+        return COUNT
+
+    def __getitem__(self, index):
+        return self.file["x"][index]
+
+
+class Records(Rooms):
+    """The same, whose file is opened for every scene."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __getitem__(self, index):
+        with kf.HDF5File(self.path) as file:
+            return file["x"][index]
+
+
+def values(batches):
+    return {int(value) for batch in batches for value in np.unique(batch)}
+
+
+# ---- a worker that takes the place of a dead one
+
+
+@pytest.mark.filterwarnings("ignore:.*SIGKILL:kerasfeed.FeedWarning")
+@pytest.mark.parametrize("kind", [Rooms, Records])
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_worker_in_the_place_of_a_dead_one_refuses_a_file_that_has_changed(path, change, kind):
+    found = []
+    with kf.Feed(kind(path), 2, workers=1, worker_type="process", max_queue_size=1) as feed:
+        batches = iter(feed)
+        found.append(next(batches))
+        (pid,) = feed.stats().pids
+        os.kill(pid, signal.SIGSTOP)  # it must not look at the file any more
+        CHANGES[change](path)
+        os.kill(pid, signal.SIGKILL)
+        with pytest.raises(OSError, match=f"kerasfeed.h5' {CHANGED}"):
+            found.extend(batches)
+        assert values(found) == {1}
+        with kf.Feed(kind(path), 2, workers=1, worker_type="process") as other:  # has a first of its own
+            assert values(other) == {2}
+
+
+def test_a_worker_that_holds_a_file_finds_that_another_stands_in_its_place(path):
+    rooms = Rooms(path)
+    rooms.file = kf.HDF5File(path, chunk_cache=0)  # what it keeps it need not read
+    with kf.Feed(rooms, 2, workers=1, worker_type="process") as feed:
+        assert values(feed) == {1}
+        replace(path)
+        deadline = time.monotonic() + 30
+        found = []
+        with pytest.raises(OSError, match=rf"{CHANGED}: another file stands in its place"):
+            found.extend(batch for _ in iter(lambda: time.monotonic() < deadline, False) for batch in feed)
+        assert values(found) == {1}
+
+
+@pytest.mark.filterwarnings("ignore:.*SIGKILL:kerasfeed.FeedWarning")
+def test_a_worker_in_the_place_of_a_dead_one_refuses_another_file_of_swmr(path):
+    class Growing(Rooms):
+        def __init__(self, path):
+            self.file = kf.HDF5File(path, swmr=True)
+
+    with h5py.File(path, "w", libver="latest") as file:
+        file["x"] = np.ones((COUNT, 8), np.int64)
+    with kf.Feed(Growing(path), 2, workers=1, worker_type="process", max_queue_size=1) as feed:
+        batches = iter(feed)
+        found = [next(batches)]
+        (pid,) = feed.stats().pids
+        os.kill(pid, signal.SIGSTOP)
+        with h5py.File(path.with_name("other.h5"), "w", libver="latest") as file:
+            file["x"] = np.full((COUNT, 8), 2)
+        path.with_name("other.h5").replace(path)
+        os.kill(pid, signal.SIGKILL)
+        with pytest.raises(OSError, match=CHANGED):
+            found.extend(batches)
+    assert values(found) == {1}
+
+
+# ---- a worker that never needed the file before
+
+
+def _wait_for(path):
+    deadline = time.monotonic() + 60
+    while not path.exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+
+class TwoWorkers:
+    """Scenes of a file that the first worker to need one replaces after its first scene; the second waits for that."""
+
+    def __init__(self, path):
+        self.path = path
+        self.file = kf.HDF5File(path)
+        self.read = None
+
+    def __getstate__(self):
+        return {**self.__dict__, "read": None}
+
+    def __len__(self):
+        return COUNT
+
+    def __getitem__(self, index):
+        done, second = self.path.with_name("done"), self.path.with_name("second")
+        if self.read is None:
+            try:
+                os.close(os.open(self.path.with_name("first"), os.O_CREAT | os.O_EXCL))
+                self.read = 0
+            except FileExistsError:
+                self.read = COUNT
+                second.touch()
+                _wait_for(done)
+        scene = self.file["x"][index % COUNT]
+        self.read += 1
+        if self.read == 1:
+            replace(self.path)
+            done.touch()
+            _wait_for(second)
+        return scene
+
+    def generate(self, n, count):
+        for index in range(COUNT):
+            yield self[index]
+
+
+def _sequence(path):
+    return kf.Feed(TwoWorkers(path), 2, workers=2, worker_type="process")
+
+
+def _generators(path):
+    return kf.StreamFeed(TwoWorkers(path).generate, 2, count=2, workers=2, worker_type="process")
+
+
+def _mapped(path):
+    return kf.StreamFeed(lambda: range(COUNT), 2, workers=2, worker_type="process").map(TwoWorkers(path).__getitem__)
+
+
+def _queued(path):
+    feed = kf.QueueFeed(batch_size=2, workers=2, worker_type="process", maxsize=COUNT).map(TwoWorkers(path).__getitem__)
+    for index in range(COUNT):
+        feed.put(index)
+    feed.close()
+    return feed
+
+
+@pytest.mark.parametrize("make", [_sequence, _generators, _mapped, _queued])
+def test_a_worker_that_opens_a_file_late_refuses_one_that_has_changed(path, make):
+    found = []
+    with make(path) as feed, pytest.raises(OSError, match=f"kerasfeed.h5' {CHANGED}"):
+        found.extend(feed)
+    assert path.with_name("done").exists()
+    assert values(found) <= {1}
+
+
+@pytest.mark.parametrize("write_files", [kf.write_hdf5, kf.write_tfrecords])
+def test_no_file_is_written_of_the_scenes_of_two_files(path, tmp_path, write_files):
+    (tmp_path / "out").mkdir()
+    out = {"write_hdf5": "out/x.h5", "write_tfrecords": "out/{shard}-{count}"}[write_files.__name__]
+    more = {"num_shards": 6} if write_files is kf.write_tfrecords else {}
+    with pytest.raises(OSError, match=f"kerasfeed.h5' {CHANGED}"):
+        write_files(TwoWorkers(path), tmp_path / out, workers=2, worker_type="process", **more)
+    assert not (tmp_path / "out/x.h5").exists()
+
+
+# ---- a new file on purpose
+
+
+class Renewed(Rooms):
+    """A sequence that takes the file as it is, every epoch."""
+
+    def on_epoch_begin(self):
+        self.file.close()
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_sequence_that_closes_its_file_between_epochs_takes_another_in_all_workers(path, change):
+    with kf.Feed(Renewed(path), 2, workers=2, worker_type="process") as feed:
+        assert values(feed) == {1}
+        CHANGES[change](path)
+        assert values(feed) == {2}
+        os.kill(feed.stats().pids[0], signal.SIGKILL)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that it died is told in one of these epochs
+            while not feed.stats().respawns:
+                assert values(feed) == {2}
+            assert values(feed) == {2}
+
+
+# ---- one process
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_threads_read_the_file_that_was_opened_first_or_fail(path, monkeypatch, workers):
+    monkeypatch.setattr(source, "_CHECK_SECONDS", 0)
+    rooms = Rooms(path)
+    with kf.Feed(rooms, 2, workers=workers, worker_type="thread") as feed:
+        batches = iter(feed)
+        assert values([next(batches)]) == {1}
+        replace(path)
+        assert values(batches) == {1}
+    rooms.file.close()
+    with kf.Feed(rooms, 2, workers=workers, worker_type="thread") as feed:
+        batches = iter(feed)
+        assert values([next(batches)]) == {2}
+        rewrite(path, 3)
+        found = []
+        with pytest.raises(OSError, match=CHANGED):
+            found.extend(batches)
+        assert values(found) <= {2}
+    rooms.file.close()
+
+
+# ---- files that hold many scenes
+
+
+def _load(path):
+    return np.load(path)
+
+
+class SecondReplaces:
+    """Reads a file whole; the second process to do so first puts another in its place."""
+
+    def __call__(self, path):
+        try:
+            os.close(os.open(Path(path).with_name("first"), os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            _wait_for(Path(path).with_name("done"))
+            np.save(Path(path).with_name("other.npy"), np.full((COUNT, 8), 2.0))
+            Path(path).with_name("other.npy").replace(path)
+            Path(path).with_name("second").touch()
+        return np.load(path)
+
+
+class Marked(kf.FileSequence):
+    def __getitem__(self, index):
+        scene = super().__getitem__(index)
+        folder = Path(self.paths[0]).parent
+        (folder / "done").touch()
+        _wait_for(folder / "second")
+        return scene
+
+
+def test_workers_that_read_a_file_at_different_times_refuse_one_that_has_changed(tmp_path):
+    np.save(tmp_path / "x.npy", np.ones((COUNT, 8)))
+    files = Marked([str(tmp_path / "x.npy")], SecondReplaces(), COUNT)
+    found = []
+    wrong = pytest.raises(OSError, match=f"x.npy' {CHANGED}")
+    with kf.Feed(files, 2, workers=2, worker_type="process") as feed, wrong:
+        found.extend(feed)
+    assert values(found) <= {1}
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_file_that_is_read_again_is_the_same_or_an_error(tmp_path, workers):
+    paths = [str(tmp_path / f"{n}.npy") for n in range(3)]
+    for path in paths:
+        np.save(path, np.ones((4, 8)))
+    files = kf.FileSequence(paths, _load, 4, cache_files=1)
+    with kf.Feed(files, 4, workers=workers, worker_type="thread") as feed:
+        assert values(feed) == {1}
+        np.save(paths[0], np.full((4, 8), 2.0))
+        os.utime(paths[0], ns=(5, 5))
+        with pytest.raises(OSError, match=f"0.npy' {CHANGED}"):
+            list(feed)
+        files.close()  # takes the files as they are
+        assert values(feed) == {1, 2}
+
+
+# ---- the table
+
+
+@pytest.fixture
+def table():
+    file = FirstOpened()
+    yield opened.Table(file.descriptor())
+    file.close()
+
+
+def _identity(number):
+    return opened.Identity(number, (1 << 64) - 1 - number, number, -number)
+
+
+def test_the_first_to_enter_a_file_decides_for_all_threads(table):
+    found = [[None] * 200 for _ in range(4)]
+
+    def enter(own):
+        for number in range(200):
+            found[own][number] = table.first(str(number), _identity(own))
+
+    threads = [threading.Thread(target=enter, args=(own,)) for own in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found[0] == found[1] == found[2] == found[3]
+    assert set(found[0]) <= set(map(_identity, range(4)))
+
+
+def test_an_entry_that_a_worker_was_killed_in_is_no_entry(table, monkeypatch):
+    def killed(fd, data, offset):
+        original(fd, data, offset)
+        raise SystemExit
+
+    original = os.pwrite
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", killed)
+        with pytest.raises(SystemExit):
+            table.first("x", _identity(1))
+    assert table.first("x", _identity(2)) == _identity(2)
+    assert table.first("x", _identity(3)) == _identity(2)
+
+
+def test_files_whose_places_are_taken_go_to_the_next_ones(table, monkeypatch):
+    monkeypatch.setattr(opened, "_PLACES", 8)
+    for number in range(8):
+        assert table.first(str(number), _identity(number)) == _identity(number)
+    for number in range(8):
+        assert table.first(str(number), _identity(99)) == _identity(number)
+    assert table.first("one too many", _identity(99)) == _identity(99)
+
+
+def test_closing_a_feed_frees_the_table_without_the_collector(path):
+    def tables():
+        links = [link for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
+        return sum("kerasfeed-first-opened" in str(link.readlink()) for link in links)
+
+    before = tables()
+    gc.disable()
+    try:
+        for make in (
+            lambda: kf.Feed(Rooms(path), 2, workers=1, worker_type="process"),
+            lambda: kf.StreamFeed(lambda n, count: Rooms(path), 2, count=2, workers=2, worker_type="process"),
+        ):
+            feed = make()
+            next(iter(feed))
+            assert tables() == before + 1
+            feed.close()
+            assert tables() == before
+            del feed
+    finally:
+        gc.enable()
+
+
+def test_what_pickles_of_a_file_says_how_often_it_was_closed(path):
+    with kf.HDF5File(path) as file:
+        pass
+    assert pickle.loads(pickle.dumps(file))._taken == file._taken == 1
