@@ -3,13 +3,14 @@
 Invariant: workers that were asked for are started, once.
 """
 
+import io
 import pickle
 from typing import Any
 
-import cloudpickle
 import numpy as np
 
 from kerasfeed.arguments import WORKER_TYPES, check_sequence
+from kerasfeed.exact_text import TextCloudPickler
 from kerasfeed.integers import check_integer
 from kerasfeed.loaders import Job, Loader
 from kerasfeed.loaders.choose import make_loader
@@ -54,8 +55,9 @@ def copied(item: ShardSequence) -> ShardSequence | None:
     """A copy as a worker would get it, its large arrays shared; None where it cannot be pickled."""
     buffers: list[pickle.PickleBuffer] = []
     try:
-        data = cloudpickle.dumps(item, protocol=5, buffer_callback=buffers.append)
-        copy: ShardSequence = pickle.loads(data, buffers=buffers)
+        file = io.BytesIO()
+        TextCloudPickler(file, protocol=5, buffer_callback=buffers.append).dump(item)
+        copy: ShardSequence = pickle.loads(file.getvalue(), buffers=buffers)
     except Exception:  # noqa: BLE001 - told where it is to be sent to processes
         return None
     return copy
