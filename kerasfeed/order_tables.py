@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from kerasfeed.frames import as_sequence
 from kerasfeed.identity import digest, name_of
 
 Value = TypeVar("Value")
@@ -188,7 +189,7 @@ def check_numbers(what: str, values: Any, *, whole: bool) -> NDArray[Any]:
 
 def _as_array(what: str, values: Any) -> NDArray[Any]:
     try:
-        return np.asarray(values)
+        return np.asarray(as_sequence(values))
     except ValueError as error:  # rows of unequal length
         raise ValueError(f"{what} must be an array with one value a scene: {error}") from None
 

@@ -16,7 +16,7 @@ LAYERS = [
     | {"integers", "lists", "machine", "notices", "patience", "spec"},
     {"context", "cut", "field_of", "gather", "parts", "permute", "picks", "scene"}
     | {"order", "order_blocks", "order_bucketed", "order_custom", "order_drawn", "order_named", "order_tables"}
-    | {"forward", "views", "mixture", "splitting", "cached", "cache_files", "cache_key", "cache_state"},
+    | {"forward", "frames", "views", "mixture", "splitting", "cached", "cache_files", "cache_key", "cache_state"},
     {"plan", "collate", "forms"},
     {"loaders"},
     {"adapters", "arguments", "files", "inspect", "readers", "records", "streams"},
