@@ -20,6 +20,7 @@ from kerasfeed.loaders.policy import ON_ERROR, FaultPolicy
 from kerasfeed.machine import cores
 from kerasfeed.order import Order, Sequential, Shuffled
 from kerasfeed.order_custom import CustomOrder
+from kerasfeed.parts import refuse_other_kinds
 from kerasfeed.plan import Plan
 
 _WORD_HERE = {
@@ -51,6 +52,7 @@ _WORD_HERE = {
 }
 _COLLATIONS: dict[str, Any] = {"stack": Stack, "pad": Pad, "ragged": Ragged}
 _MORE = " (or kf.Pad(...), kf.Ragged(...), or a function from a list of scenes to a batch)"
+_COLUMN_NAMES = {2: "X, y", 3: "X, y, sample_weight"}
 WORKER_TYPES = ("auto", "process", "thread")
 
 
@@ -81,14 +83,16 @@ def check_sequence(sequence: Any) -> int:
         )
     if isinstance(sequence, Iterator):
         raise TypeError(
-            f"Feed() needs a sequence that can be indexed, received a {name}, which can only be read forward. Write a "
-            "class with __len__ and __getitem__(index) that makes one scene, or pass list(...) if it fits in memory"
+            f"Feed() needs a sequence that can be indexed, received a {name}, which can only be read forward. "
+            "kf.StreamFeed(function, batch_size) takes a function that makes it anew for each epoch. Or write a class "
+            "with __len__ and __getitem__(index) that makes one scene, or pass list(...) if it fits in memory"
         )
     if isinstance(sequence, Mapping | str | bytes):
         raise TypeError(
-            f"Feed() needs a sequence of scenes indexed by 0, 1, 2, ..., received a {name}. For a dict of arrays write "
-            "a class whose __getitem__(index) returns {key: array[index] for key, array in ...}"
+            f"Feed() needs a sequence of scenes indexed by 0, 1, 2, ..., received a {name}. For a dict of arrays pass "
+            "kf.Zip(**arrays), whose scenes are dicts"
         )
+    refuse_other_kinds("Feed()", sequence)
     missing = [method for method in ("__len__", "__getitem__") if not hasattr(type(sequence), method)]
     if missing == ["__len__"] and isinstance(getattr(type(sequence), "num_batches", None), property):
         batches = _num_batches(sequence)  # a Keras PyDataset may say its length so
@@ -104,6 +108,39 @@ def check_sequence(sequence: Any) -> int:
     if length < 1:
         raise ValueError(f"the sequence is empty: len({name}) is {length}. Check the path or the filter that made it")
     return length
+
+
+def refuse_other_items(sequence: Any, batch_size: int) -> None:
+    """Refuse a sequence whose items are batches, and a list of arrays that are columns of scenes, `[X, y]`.
+
+    Arrays are columns where they are two or three, have one row a scene each, and could not be scenes of one feed, or
+    would not fill a batch.
+
+    Raises:
+        TypeError: It is a feed, or a list of columns; the message says what to write.
+        ValueError: It is a `keras.utils.PyDataset`.
+    """
+    bases = {(base.__name__, base.__module__.partition(".")[0]) for base in type(sequence).__mro__}
+    if ("Feed", "kerasfeed") in bases:
+        raise TypeError("the sequence is a Feed already; pass its `sequence`")
+    if ("PyDataset", "keras") in bases:
+        raise ValueError(
+            f"each item of {type(sequence).__name__}, a keras.utils.PyDataset, is a batch already: use batch_size=None"
+        )
+    if not isinstance(sequence, list | tuple) or len(sequence) not in _COLUMN_NAMES:
+        return
+    shapes = [tuple(getattr(column, "shape", None) or ()) for column in sequence]
+    if not all(shapes) or len({shape[0] for shape in shapes}) > 1 or shapes[0][0] <= len(sequence):
+        return
+    kinds = {(len(shape), str(getattr(column, "dtype", ""))) for shape, column in zip(shapes, sequence, strict=True)}
+    if len(kinds) == 1 and batch_size <= len(sequence):
+        return
+    received = ", ".join(map(str, shapes))
+    raise TypeError(
+        f"Feed() needs a sequence of scenes, and this {type(sequence).__name__} of {len(sequence)} arrays of shapes "
+        f"{received} would be {len(sequence)} scenes, the arrays themselves. For scenes that hold a row of each, write "
+        f"kf.Zip({_COLUMN_NAMES[len(sequence)]})"
+    )
 
 
 def _num_batches(sequence: Any) -> int | None:

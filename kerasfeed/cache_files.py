@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from kerasfeed.atomic import write_whole
-from kerasfeed.spec import as_array, field_paths, flatten, structure_text
+from kerasfeed.lists import own
+from kerasfeed.spec import as_array, field_paths, flatten, is_weak, structure_text
 
 _MAGIC = b"kerasfeed scene 1\n"
 _SUFFIX = ".scene"
@@ -24,7 +25,7 @@ _NUMBERS = {"bool": bool, "int": int, "float": float, "complex": complex}
 
 
 def frozen_leaves(scene: Any) -> tuple[list[Any], Any]:
-    """Fields of a scene that are the cache's own: copies of arrays; text and numbers as they are. And the nesting.
+    """Fields of a scene that are the cache's own, and the nesting: copies of arrays and lists, text and numbers.
 
     Raises:
         SpecError: A field is nothing that a batch can hold.
@@ -32,10 +33,12 @@ def frozen_leaves(scene: Any) -> tuple[list[Any], Any]:
     leaves, treespec = flatten(scene)
     kept: list[Any] = []
     for path, leaf in zip(field_paths(treespec), leaves, strict=True):
-        if isinstance(leaf, str | bytes | bool | int | float | complex | np.generic):
+        if isinstance(leaf, bool | int | float | complex | np.generic) and not isinstance(leaf, str | bytes):
             kept.append(leaf)
-        else:
-            kept.append(np.array(as_array(leaf, path), copy=True))
+            continue
+        array = as_array(leaf, path)
+        # A list of numbers stays one: it may be promoted where an array may not.
+        kept.append(own(leaf) if is_weak(leaf) else own(array))
     return kept, treespec
 
 
@@ -93,8 +96,10 @@ def _encoded(index: int, leaves: list[Any], structure: str) -> bytes:
 def _encoded_leaf(leaf: Any) -> tuple[Any, ...]:
     if isinstance(leaf, str):
         return "str", leaf.encode("utf-8", "surrogatepass")
-    if isinstance(leaf, bytes) and not isinstance(leaf, np.generic):
+    if isinstance(leaf, bytes):
         return "bytes", leaf
+    if isinstance(leaf, list):
+        return "list", json.dumps(leaf, default=_complex_parts).encode()
     kind = type(leaf).__name__ if type(leaf) in _NUMBERS.values() else "array"
     array = np.asarray(leaf)
     if array.dtype.kind in "OT":
@@ -129,6 +134,8 @@ def _decoded_leaf(kind: str, data: memoryview, *more: Any) -> Any:
         return bytes(data).decode("utf-8", "surrogatepass")
     if kind == "bytes":
         return bytes(data)
+    if kind == "list":
+        return json.loads(bytes(data), object_hook=lambda parts: complex(parts["real"], parts["imag"]))
     if kind == "StringDType":
         texts = json.loads(bytes(data))
         if not all(isinstance(text, str) for text in texts):
@@ -143,3 +150,7 @@ def _decoded_leaf(kind: str, data: memoryview, *more: Any) -> Any:
     dtype = np.lib.format.descr_to_dtype(descr)
     array = np.frombuffer(bytearray(data), dtype).reshape(shape) if len(data) else np.empty(shape, dtype)
     return array if kind == "array" else array[()] if kind == "scalar" else _NUMBERS[kind](array[()])
+
+
+def _complex_parts(value: complex) -> dict[str, float]:
+    return {"real": value.real, "imag": value.imag}

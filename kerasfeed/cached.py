@@ -16,14 +16,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from kerasfeed.cache_files import SceneFiles, frozen_leaves, nbytes_of
 from kerasfeed.cache_key import Key, key_of
 from kerasfeed.context import UnrandomContext, Worker, enter_context
 from kerasfeed.error_text import message_of
 from kerasfeed.errors import FeedWarning, KerasfeedError
 from kerasfeed.forward import View, identity_of
+from kerasfeed.lists import own
 from kerasfeed.machine import memory
 from kerasfeed.parts import blocks_in, name_of
 from kerasfeed.picks import place_in
@@ -148,7 +147,7 @@ class Cached(View, SceneSequence):
         kept = self._kept(place)
         leaves, treespec = self._read(place) if kept is None else kept
         if self.path is None:  # these stay here; what came from a file does not
-            leaves = [leaf.copy() if isinstance(leaf, np.ndarray) else leaf for leaf in leaves]
+            leaves = [own(leaf) for leaf in leaves]
         return treespec.unflatten(leaves)
 
     def _kept(self, place: int) -> tuple[list[Any], Any] | None:

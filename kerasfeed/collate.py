@@ -13,7 +13,7 @@ import optree
 from kerasfeed.errors import SpecError
 from kerasfeed.forms import Form, Padded, PaddedAxis, RaggedRows, mask_key
 from kerasfeed.integers import check_integer
-from kerasfeed.spec import ArraySpec, SceneSpec, describe, flatten, merge
+from kerasfeed.spec import ArraySpec, SceneSpec, describe, merge
 
 Sizes = int | tuple[int | None, ...] | None
 
@@ -46,7 +46,7 @@ class Custom:
         Raises:
             Exception: What the function raised; SpecError: a batch holds what no batch can.
         """
-        fields, treespec = flatten(scene)
+        fields, treespec = optree.tree_flatten(scene)
         # Lists and dicts of its own for each: the function may take from them.
         lists = [[optree.tree_unflatten(treespec, fields) for _ in range(size)] for size in self.sizes]
         return merge([(len(scenes), describe(self.function(scenes))) for scenes in lists])
@@ -255,6 +255,11 @@ def _loosened(what: str, path: str, field: ArraySpec) -> ArraySpec:
     if field.is_text or not field.shape:
         raise SpecError(
             f"{what} names the field {path!r}, which is {field}: text and single numbers have no axis to pad or to join"
+        )
+    if field.untyped:
+        raise SpecError(
+            f"{what} names the field {path!r}, of which the scenes that are read to infer the spec hold empty lists "
+            "alone: they tell no dtype. Return np.asarray(values, dtype=...) in place of the list"
         )
     return replace(field, shape=(None, *field.shape[1:]))
 

@@ -19,7 +19,7 @@ from kerasfeed.feed import Feed
 from kerasfeed.forms import RaggedArray
 from kerasfeed.integers import check_integer
 from kerasfeed.scene import SceneSequence
-from kerasfeed.spec import lists_as_tuples
+from kerasfeed.spec import lists_as_arrays, lists_as_tuples
 
 
 def evaluate(
@@ -133,7 +133,7 @@ def _metrics_left_alone(model: Any) -> Iterator[None]:
 
 
 def _unpacked(batch: Any) -> tuple[Any, Any, Any]:
-    x, y, weight = keras.utils.unpack_x_y_sample_weight(batch)
+    x, y, weight = keras.utils.unpack_x_y_sample_weight(lists_as_arrays(batch))
     return lists_as_tuples(x), lists_as_tuples(y), lists_as_tuples(weight)
 
 

@@ -25,6 +25,7 @@ from kerasfeed.arguments import (
     check_seed,
     check_sequence,
     check_workers,
+    refuse_other_items,
     refuse_skip,
     refuse_unknown,
 )
@@ -34,6 +35,7 @@ from kerasfeed.errors import SceneError
 from kerasfeed.failures import FailureTable
 from kerasfeed.feed_text import feed_html, feed_text
 from kerasfeed.forms import batch_structure
+from kerasfeed.frames import as_sequence
 from kerasfeed.integers import check_integer
 from kerasfeed.keras_side import KerasSide, window_of
 from kerasfeed.loaders import Job, LoaderStats
@@ -58,7 +60,8 @@ class Feed(keras.utils.PyDataset):  # type: ignore[misc]
 
     Args:
         sequence: Any object with `__len__` and `__getitem__(index)` that returns one scene: a `SceneSequence`, a list,
-            an ndarray, a map-style dataset. The same structure, dtypes and number of axes for every index.
+            an ndarray, a map-style dataset, a pandas `Series` or `DataFrame` (rows are dicts of its columns). The same
+            structure, dtypes and number of axes for every index.
         batch_size: Scenes in a batch. None where each item is a batch already, as in a `keras.utils.PyDataset`.
         shuffle: Whether each epoch visits the scenes in a new random order; each exactly once.
         order: The order of the scenes, instead of `shuffle`: `kerasfeed.Sequential()`, `kerasfeed.Shuffled()`,
@@ -129,10 +132,11 @@ class Feed(keras.utils.PyDataset):  # type: ignore[misc]
         **unknown: Any,
     ) -> None:
         refuse_unknown(unknown, Feed.__init__)
+        sequence = as_sequence(sequence)
         length = check_sequence(sequence)
         if batch_size is not None:
             batch_size = check_integer("batch_size", batch_size, 1)
-            _refuse_batches(sequence)
+            refuse_other_items(sequence, batch_size)
         count = check_workers(workers, worker_type)
         self.shard = find_shard(shard, shard_index, shard_count)
         chosen = check_order(order, shuffle)
@@ -389,12 +393,3 @@ class Feed(keras.utils.PyDataset):  # type: ignore[misc]
 
 def _restore(sequence: Any, batch_size: int | None, arguments: dict[str, Any]) -> Feed:
     return Feed(sequence, batch_size, **arguments)
-
-
-def _refuse_batches(sequence: Any) -> None:
-    if isinstance(sequence, Feed):
-        raise TypeError("the sequence is a Feed already; pass its `sequence`")
-    if isinstance(sequence, keras.utils.PyDataset):
-        raise ValueError(
-            f"each item of {type(sequence).__name__}, a keras.utils.PyDataset, is a batch already: use batch_size=None"
-        )

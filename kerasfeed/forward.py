@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kerasfeed.context import Worker, current_context
+from kerasfeed.frames import as_sequence
 from kerasfeed.gather import Gatherer, pieces_of, put_scene, take_rows
 from kerasfeed.identity import digest
 from kerasfeed.parts import (
@@ -80,8 +81,8 @@ class View(ABC):
     _lengths: tuple[int, ...]
 
     def _hold(self, *parts: Any) -> None:
-        self._lengths = tuple(check_part(f"kf.{name_of(self)}", part) for part in parts)
-        self._parts = parts
+        self._parts = tuple(map(as_sequence, parts))
+        self._lengths = tuple(check_part(f"kf.{name_of(self)}", part) for part in self._parts)
 
     def _offers(self, name: str) -> bool:
         """Whether the view has the optional method `name`; "out" stands for the parameter of `get_batch`."""

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kerasfeed.errors import SpecError
-from kerasfeed.spec import as_array, field_paths, flatten, structure_text
+from kerasfeed.spec import as_array, field_paths, flatten, is_weak, structure_text
 
 _PYTHON_DTYPES = {np.dtype(kind) for kind in (bool, int, float, complex)}
 
@@ -118,7 +118,7 @@ def put_scene(scene: Any, out: Any) -> None:
     for path, leaf, target in zip(field_paths(treespec), leaves, targets, strict=True):
         array = np.asarray(as_array(leaf, path))
         dtype = array.dtype.newbyteorder("=")
-        weak = isinstance(leaf, bool | int | float | complex) and np.can_cast(dtype, target.dtype, "safe")
+        weak = is_weak(leaf) and np.can_cast(dtype, target.dtype, "safe")
         if array.shape != target.shape or not (dtype == target.dtype or weak):
             raise SpecError(
                 f"field {path!r}: expected {target.dtype}{list(target.shape)}, received {dtype}{list(array.shape)}. "

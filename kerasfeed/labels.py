@@ -24,6 +24,7 @@ from kerasfeed.error_text import class_name, message_of
 from kerasfeed.errors import FeedWarning
 from kerasfeed.feed import Feed
 from kerasfeed.field_of import FieldOf
+from kerasfeed.frames import as_sequence, is_in_memory
 from kerasfeed.order_tables import Portable
 
 _BATCH = 64
@@ -63,6 +64,7 @@ def labels_of(
             kind, or in no folder.
         Exception: What the sequence raises, with index as a note.
     """
+    sequence = as_sequence(sequence)
     length = check_sequence(sequence)
     if isinstance(field, bool) or not (isinstance(field, int | str | np.integer) or callable(field)):
         raise TypeError(
@@ -78,7 +80,7 @@ def labels_of(
         found = _kept(Path(cache), key)
         if found is not None:
             return found
-    if worker_type == "auto" and isinstance(sequence, list | tuple | np.ndarray):
+    if worker_type == "auto" and is_in_memory(sequence):
         worker_type = "thread"  # nothing to compute
     values = _read(FieldOf(sequence, length, place), workers, worker_type, progress)
     if cache is not None:

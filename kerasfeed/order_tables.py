@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kerasfeed.error_text import message_of
+from kerasfeed.frames import as_sequence
 from kerasfeed.identity import digest, name_of
 
 Value = TypeVar("Value")
@@ -189,7 +190,7 @@ def check_numbers(what: str, values: Any, *, whole: bool) -> NDArray[Any]:
 
 def _as_array(what: str, values: Any) -> NDArray[Any]:
     try:
-        return np.asarray(values)
+        return np.asarray(as_sequence(values))
     except ValueError as error:  # rows of unequal length
         raise ValueError(f"{what} must be an array with one value a scene: {message_of(error)}") from None
 

@@ -100,6 +100,7 @@ def check_part(view: str, sequence: Any) -> int:
         raise TypeError(f"{view} is made of sequences of scenes, and a Feed gives batches: pass feed.sequence")
     if isinstance(sequence, Iterator):
         raise TypeError(f"{view} needs sequences that can be indexed, received a {name}: pass list(...) of it")
+    refuse_other_kinds(view, sequence)
     if isinstance(sequence, Mapping | str | bytes):
         raise TypeError(f"{view} needs sequences of scenes indexed by 0, 1, 2, ..., received a {name}")
     missing = [method for method in ("__len__", "__getitem__") if not hasattr(type(sequence), method)]
@@ -109,6 +110,37 @@ def check_part(view: str, sequence: Any) -> int:
             f"{' and '.join(missing)}. Subclass kerasfeed.SceneSequence"
         )
     return len(sequence)
+
+
+def refuse_other_kinds(who: str, sequence: Any) -> None:
+    """Refuse what is no sequence of scenes, and has a way of its own into a model.
+
+    Raises:
+        TypeError: `sequence` is a function, a `tf.data.Dataset`, or a tensor that requires grad; the message says what
+            to write.
+    """
+    name = name_of(sequence)
+    if inspect.isgeneratorfunction(sequence):
+        raise TypeError(
+            f"{who} needs a sequence that can be indexed, received the generator function "
+            f"{getattr(sequence, '__name__', name)}: kf.StreamFeed({getattr(sequence, '__name__', 'function')}, "
+            "batch_size) makes batches of what it yields"
+        )
+    if inspect.isroutine(sequence):
+        raise TypeError(
+            f"{who} needs a sequence that can be indexed, received the function "
+            f"{getattr(sequence, '__name__', name)}: call it if it makes one. kf.StreamFeed takes a function that "
+            "returns a generator"
+        )
+    if any(
+        kind.__name__ == "DatasetV2" and kind.__module__.startswith("tensorflow.") for kind in type(sequence).__mro__
+    ):
+        raise TypeError(
+            f"{who} needs a sequence that can be indexed, received a tf.data.Dataset ({name}), which fit takes as it "
+            "is: model.fit(dataset.batch(...), shuffle=False)"
+        )
+    if getattr(sequence, "requires_grad", False) is True:
+        raise TypeError(f"{who} needs data, received a {name} that requires grad: pass tensor.detach()")
 
 
 def listed(indices: Any) -> str:

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kerasfeed.frames import as_sequence
+
 Picks = range | NDArray[np.int64]
 
 
@@ -37,7 +39,7 @@ def picks_of(indices: Any, length: int, name: str) -> Picks:
             f"indices must be integers in a list or array, a slice, a range or a mask of bools, received "
             f"{indices!r:.60} of type {type(indices).__name__}"
         )
-    array: Any = np.asarray(indices)
+    array: Any = np.asarray(as_sequence(indices))
     if array.ndim != 1:
         raise ValueError(f"indices must have one axis, received shape {array.shape}")
     if array.dtype == np.bool_:

@@ -1,7 +1,8 @@
 """The spec of a scene: shape and dtype of every field, inferred, merged and compared.
 
 Invariant: a spec is a value. Inference looks at scenes and never at batches; every message names the field and what
-to change, and the caller adds the scene's index. Nesting is optree's: tuples, lists, dicts, namedtuples, None.
+to change, and the caller adds the scene's index. Nesting is optree's: tuples, lists, dicts, namedtuples, None; but a
+list of numbers or text inside a scene is one array, as tf.data has it.
 """
 
 import dataclasses
@@ -15,10 +16,16 @@ import numpy as np
 import optree
 
 from kerasfeed.errors import SpecError
+from kerasfeed.exact_text import exact_text
+from kerasfeed.lists import array_of, big_text, is_array
 
 TEXT = np.dtype("U")
 BYTES = np.dtype("S")
 _PYTHON_NUMBERS = (bool, int, float, complex)
+# Types that are no nesting, as far as they are common: where a scene holds nothing else, there is no list in it.
+_FLAT = frozenset(
+    [np.ndarray, *_PYTHON_NUMBERS, str, bytes, np.bool_, np.int32, np.int64, np.uint8, np.float32, np.float64]
+)
 
 
 @dataclass(frozen=True)
@@ -29,12 +36,14 @@ class ArraySpec:
         shape: Sizes of the axes; None where the size differs from scene to scene.
         dtype: NumPy dtype in native byte order. `np.dtype("U")` stands for `str` and `np.dtype("S")` for `bytes` of
             any length; such fields arrive as object arrays of `str` or `bytes`.
-        weak: True for a Python number, whose dtype NumPy chose and which may therefore be promoted.
+        weak: True for a Python number, or a list of them, whose dtype NumPy chose and which may therefore be promoted.
+        untyped: True for an empty list, which takes the dtype, and further axes, that other scenes have.
     """
 
     shape: tuple[int | None, ...]
     dtype: np.dtype[Any]
     weak: bool = dataclasses.field(default=False, repr=False, compare=False)
+    untyped: bool = dataclasses.field(default=False, repr=False, compare=False)
 
     @property
     def is_text(self) -> bool:
@@ -91,8 +100,23 @@ def field_paths(treespec: optree.PyTreeSpec) -> tuple[str, ...]:
 
 
 def flatten(scene: Any) -> tuple[list[Any], optree.PyTreeSpec]:
-    """Leaves of a scene and its nesting; costs about 1 us for a tuple of two arrays."""
-    return optree.tree_flatten(scene)
+    """Leaves of a scene and its nesting; costs about 1 us for a tuple of two arrays.
+
+    A list that is the whole scene is nesting. Of those inside it, one of numbers or text is a leaf; `as_array` makes it
+    an array.
+    """
+    kind = type(scene)
+    values: Any = scene if kind is tuple else scene.values() if kind is dict else None
+    if kind in _FLAT or (values is not None and _FLAT.issuperset(map(type, values))):
+        return optree.tree_flatten(scene)
+    return optree.tree_flatten(scene, is_leaf=lambda node: type(node) is list and node is not scene and is_array(node))
+
+
+def is_nested(leaf: Any, treespec: optree.PyTreeSpec) -> bool:
+    """Whether what stands where `treespec` has a field is nested itself, and so no field."""
+    if type(leaf) is list:
+        return treespec.is_leaf() or not is_array(leaf)  # a list that is the whole scene is nesting
+    return bool(optree.tree_structure(leaf).num_nodes > 1)
 
 
 def describe(scene: Any) -> SceneSpec:
@@ -117,25 +141,40 @@ def describe_leaf(leaf: Any, path: str) -> ArraySpec:
     Raises:
         SpecError: The value cannot be part of a batch.
     """
-    array = as_array(leaf, path)
+    return _described(leaf, path)[1]
+
+
+def _described(leaf: Any, path: str) -> tuple[Any, ArraySpec]:
+    listed = array_of(leaf, path) if type(leaf) is list and is_array(leaf) else None
+    array = as_array(leaf if listed is None else listed.array, path)
     if isinstance(array, str | bytes):
-        return ArraySpec((), TEXT if isinstance(array, str) else BYTES)
+        return array, ArraySpec((), TEXT if isinstance(array, str) else BYTES)
     dtype = array.dtype
     if dtype.kind in "UTO":
         dtype = BYTES if dtype.kind == "O" and array.size and isinstance(array.flat[0], bytes) else TEXT
     elif dtype.kind == "S":
         dtype = BYTES
-    return ArraySpec(array.shape, dtype.newbyteorder("="), weak=isinstance(leaf, _PYTHON_NUMBERS))
+    weak, untyped = (isinstance(leaf, _PYTHON_NUMBERS), False) if listed is None else (listed.weak, listed.untyped)
+    return array, ArraySpec(array.shape, dtype.newbyteorder("="), weak, untyped)
+
+
+def is_weak(leaf: Any) -> bool:
+    """Whether a value is a Python number or a list of them, whose dtype NumPy chooses."""
+    if type(leaf) is list:
+        return is_array(leaf) and array_of(leaf, "").weak
+    return isinstance(leaf, _PYTHON_NUMBERS)
 
 
 def as_array(leaf: Any, path: str) -> Any:
-    """The value of a field as an ndarray, or as it is when it is a single `str` or `bytes`.
+    """The value of a field as an ndarray, or as plain `str` or `bytes` when it is a single one.
 
     Raises:
         SpecError: The value is of a type that no batch can hold.
     """
     if isinstance(leaf, str | bytes):
-        return leaf
+        return exact_text(leaf)
+    if type(leaf) is list and is_array(leaf):
+        return as_array(array_of(leaf, path).array, path)
     if not (
         isinstance(leaf, np.ndarray | np.generic | bool | int | float | complex)
         or hasattr(leaf, "__array__")
@@ -147,6 +186,8 @@ def as_array(leaf: Any, path: str) -> Any:
             f"field {path!r} is a masked array, and a batch holds no masks. Return array.filled(value), and the mask "
             "as a field of its own if the model needs it"
         )
+    if getattr(leaf, "requires_grad", False) is True:
+        raise SpecError(f"field {path!r} is a {type(leaf).__name__} that requires grad: return tensor.detach()")
     array = np.asarray(leaf)
     if array.dtype.kind == "V" and (bad := _member_no_batch_holds(array.dtype)):
         raise SpecError(f"field {path!r} has dtype {array.dtype}, whose member {bad}. Return its members as fields")
@@ -156,7 +197,9 @@ def as_array(leaf: Any, path: str) -> Any:
             f"for example array.astype('{array.dtype.str[1:]}').astype('int64'), or as a string"
         )
     if array.dtype.kind == "O":
-        _check_text_objects(array, path)
+        if isinstance(leaf, int):
+            raise SpecError(f"field {path!r} is {big_text(leaf)}")
+        return _text_objects(array, path)
     return array
 
 
@@ -170,14 +213,22 @@ def _member_no_batch_holds(dtype: np.dtype[Any]) -> str:
     return ""
 
 
-def _check_text_objects(array: np.ndarray[Any, Any], path: str) -> None:
-    wanted = bytes if array.size and isinstance(array.flat[0], bytes) else str
+def _text_objects(array: np.ndarray[Any, Any], path: str) -> np.ndarray[Any, Any]:
+    """An object array of `str`, or of `bytes`, without subclasses of them."""
+    wanted: type = bytes if array.size and isinstance(array.flat[0], bytes) else str
+    exact = True
     for value in array.flat:
         if not isinstance(value, wanted):
             raise SpecError(
                 f"field {path!r} is an object array holding {_short(value)}. Only object arrays of str, or of bytes, "
                 "can be part of a batch; give the others a numeric dtype (np.asarray(values, dtype=...))"
             )
+        exact = exact and type(value) is wanted
+    if exact:
+        return array
+    made = np.empty(array.shape, object)
+    made.reshape(-1)[:] = [exact_text(value) for value in array.flat]
+    return made
 
 
 def _remedy_for(leaf: Any) -> str:
@@ -224,7 +275,16 @@ def with_open_rows(spec: SceneSpec) -> SceneSpec:
     return SceneSpec(spec.treespec, tuple(fields))
 
 
+def as_others(field: ArraySpec, other: ArraySpec) -> ArraySpec:
+    """An empty list's spec with the dtype and the further axes of `other`; any other spec as it is."""
+    if not field.untyped:
+        return field
+    shape = (*field.shape, *(size or 0 for size in other.shape[len(field.shape) :]))
+    return ArraySpec(shape, other.dtype, other.weak, other.untyped)
+
+
 def _merge_fields(path: str, one: ArraySpec, other: ArraySpec, first_index: int, index: int) -> ArraySpec:
+    one, other = as_others(one, other), as_others(other, one)
     if len(one.shape) != len(other.shape):
         raise SpecError(
             f"field {path!r} has {len(one.shape)} axes in scene {first_index} and {len(other.shape)} in scene {index} "
@@ -243,7 +303,7 @@ def _merge_fields(path: str, one: ArraySpec, other: ArraySpec, first_index: int,
             f"index, for example array.astype(np.{one.dtype.name})"
         )
     shape = tuple(a if a == b else None for a, b in zip(one.shape, other.shape, strict=True))
-    return ArraySpec(shape, dtype, weak)
+    return ArraySpec(shape, dtype, weak, one.untyped and other.untyped)
 
 
 def coerce(leaf: Any, field: ArraySpec, path: str) -> Any:
@@ -255,21 +315,28 @@ def coerce(leaf: Any, field: ArraySpec, path: str) -> Any:
     Raises:
         SpecError: Shape or dtype differ; the message says what was expected and what came.
     """
-    found = describe_leaf(leaf, path)
-    same_kind = found.dtype == field.dtype or (
-        found.weak and not field.is_text and np.can_cast(found.dtype, field.dtype, "safe")
-    )
+    array, found = _described(leaf, path)
+    if found.untyped:
+        found = as_others(found, field)
+        array = np.zeros([size or 0 for size in found.shape], object if field.is_text else field.dtype)
+    same_kind = takes_dtype(field, found)
     fits = len(found.shape) == len(field.shape) and all(
         want is None or want == size for want, size in zip(field.shape, found.shape, strict=True)
     )
     if not (same_kind and fits):
         raise SpecError(f"field {path!r}: expected {field}, received {found}. {_shape_remedy(same_kind, field)}")
-    array = as_array(leaf, path)
     if not field.is_text:
         return np.asarray(array, dtype=field.dtype)
     if isinstance(array, str | bytes):
         return array
     return array.astype(object)
+
+
+def takes_dtype(field: ArraySpec, found: ArraySpec) -> bool:
+    """Whether values of the spec `found` may become values of `field`, as far as the dtype goes."""
+    if found.dtype == field.dtype:
+        return True
+    return found.weak and not field.is_text and bool(np.can_cast(found.dtype, field.dtype, "safe"))
 
 
 def _shape_remedy(same_kind: bool, field: ArraySpec) -> str:
@@ -279,6 +346,16 @@ def _shape_remedy(same_kind: bool, field: ArraySpec) -> str:
         "Return one shape for every index (crop, pad or resample in __getitem__); the spec was inferred from a few "
         "scenes spread over the sequence"
     )
+
+
+def lists_as_arrays(structure: Any) -> Any:
+    """The same nesting with an array for every list in it that is one."""
+    leaves, treespec = flatten(structure)
+    if not any(type(leaf) is list for leaf in leaves):
+        return structure
+    paths = field_paths(treespec)
+    pairs = zip(leaves, paths, strict=True)
+    return treespec.unflatten(as_array(leaf, path) if type(leaf) is list else leaf for leaf, path in pairs)
 
 
 def lists_as_tuples(structure: Any) -> Any:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kerasfeed.field_of import FieldOf
+from kerasfeed.frames import as_sequence
 from kerasfeed.integers import check_integer
 from kerasfeed.order_tables import Portable
 from kerasfeed.parts import check_part, name_of, note_once
@@ -39,6 +40,7 @@ def split(sequence: Any, fractions: Any, seed: int, stratify: Any = None) -> tup
         TypeError: An argument is of the wrong type.
         ValueError: Fractions do not sum to 1, a part would be empty, or labels do not fit.
     """
+    sequence = as_sequence(sequence)
     length = check_part("kf.split", sequence)
     shares = _shares(fractions)
     seed = check_integer("seed", seed, 0)
@@ -114,7 +116,7 @@ def _labels(sequence: Any, length: int, stratify: Any) -> NDArray[np.int64]:
     elif callable(stratify):
         found = _read(FieldOf(sequence, length, Portable(stratify)))
     else:
-        found = stratify
+        found = as_sequence(stratify)
     labels = np.asarray(found)
     if labels.ndim != 1 or len(labels) != length:
         raise ValueError(

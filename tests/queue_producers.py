@@ -7,6 +7,7 @@ import sys
 import time
 
 import numpy as np
+import scenes_lists
 
 
 def arrays(producer):
@@ -15,6 +16,12 @@ def arrays(producer):
         producer.put((np.full(4 if number % 2 else 50_000, number, np.float32), number, f"scene-{number}"))
     producer.end_epoch()
     print(sorted({"keras", "tensorflow", "jax", "torch", "h5py"} & set(sys.modules)))
+
+
+def nul_texts(producer):
+    for scene in scenes_lists.nul_texts():
+        producer.put(scene)
+    producer.close()
 
 
 def endless(producer):

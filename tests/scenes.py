@@ -43,7 +43,8 @@ class Nested(kf.SceneSequence):
             "name": f"scene é {index}",
             "raw": bytes([0, index % 256, 0]),
             "z": np.array(index + 1j, np.complex64),
-            "list": [np.uint8(index % 256), np.float64(index) / 3],
+            "list": [np.full(1, index % 256, np.uint8), np.full(2, index / 3)],
+            "numbers": [index, index / 3],
             "words": np.array(["a" * (index % 4), "b"]),
         }
 

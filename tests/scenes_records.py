@@ -45,7 +45,7 @@ class Everything(kf.SceneSequence):
         fields |= {"text": f"é {index}", "bytes": b"\0\xff%d" % index, "texts": np.array(["x" * index, "y"])}
         if self.varying:
             fields["words"] = np.array(["ö"] * (index % 3), "U1")
-        return fields, Pair(index, 1.5 * index), [True, -index]
+        return fields, Pair(index, 1.5 * index), [np.array([True]), np.array([-index, 1])]
 
 
 class Small(kf.SceneSequence):

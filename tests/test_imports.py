@@ -13,11 +13,11 @@ import kerasfeed
 PACKAGE = Path(kerasfeed.__file__).parent
 # Rooms by layer, lowest first; a room may import rooms of its own layer or below.
 LAYERS = [
-    {"_version", "atomic", "costs", "error_text", "errors", "evaluation", "failures", "html", "identity", "integers"}
-    | {"machine", "notices", "opened", "patience", "spec"},
+    {"_version", "atomic", "costs", "error_text", "errors", "evaluation", "exact_text", "failures", "html", "identity"}
+    | {"integers", "lists", "machine", "notices", "opened", "patience", "spec"},
     {"context", "cut", "field_of", "gather", "parts", "permute", "picks", "scene"}
     | {"order", "order_blocks", "order_bucketed", "order_custom", "order_drawn", "order_named", "order_tables"}
-    | {"forward", "views", "mixture", "splitting", "cached", "cache_files", "cache_key", "cache_state"},
+    | {"forward", "frames", "views", "mixture", "splitting", "cached", "cache_files", "cache_key", "cache_state"},
     {"plan", "collate", "forms"},
     {"loaders"},
     {"adapters", "arguments", "files", "inspect", "readers", "records", "streams"},

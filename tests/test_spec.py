@@ -39,7 +39,7 @@ def test_a_field_is_described_by_shape_and_native_dtype(value, shape, dtype):
 
 
 def test_paths_join_keys_and_positions_by_dots():
-    spec = describe((np.zeros(1), {"b": [1, 2], "a": Pair(3, None)}))
+    spec = describe((np.zeros(1), {"b": [np.zeros(1), 2], "a": Pair(3, None)}))
     assert spec.paths == ("0", "1.a.0", "1.b.0", "1.b.1")
     assert describe(np.zeros(1)).paths == ("scene",)
 

@@ -13,6 +13,7 @@ import numpy as np
 import optree
 import tensorflow as tf
 
+from kerasfeed.frames import as_sequence
 from kerasfeed.records.example import BYTES, FLOAT, INT64
 from kerasfeed.records.fields import RAW, SHAPE, kind_of
 from kerasfeed.records.nesting import as_scene_spec
@@ -132,4 +133,5 @@ def _scene_spec(spec: Any) -> SceneSpec:
 
 
 def _probed(sequence: Sequence[Any]) -> SceneSpec:
+    sequence = as_sequence(sequence)
     return as_scene_spec(merge([(index, describe(sequence[index])) for index in probe_indices(len(sequence))]))

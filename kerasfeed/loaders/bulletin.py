@@ -19,9 +19,9 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any
 
-import cloudpickle
 import numpy as np
 
+from kerasfeed.exact_text import TextCloudPickler
 from kerasfeed.loaders.layout import align
 from kerasfeed.loaders.shortage import is_of_memory, memory_refused
 from kerasfeed.loaders.slots import anonymous_file
@@ -41,7 +41,7 @@ class Topic(enum.IntEnum):
     MAKER = 3
 
 
-class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+class _Pickler(TextCloudPickler):
     """Sends a memory-mapped array as the name of its file, not as its bytes; functions without TensorFlow's mark."""
 
     def reducer_override(self, obj: Any) -> Any:

@@ -5,9 +5,8 @@ Invariant: what "auto" means is decided here alone; where processes cannot be ha
 
 import warnings
 
-import numpy as np
-
 from kerasfeed.error_text import message_of
+from kerasfeed.frames import is_in_memory
 from kerasfeed.loaders import Job, Loader
 from kerasfeed.loaders.inline import InlineLoader
 from kerasfeed.loaders.processes import ProcessLoader, processes_supported
@@ -24,8 +23,7 @@ def make_loader(job: Job, worker_type: str) -> Loader:
         return InlineLoader(job)
     if worker_type == "thread":
         return ThreadLoader(job)
-    in_memory = isinstance(job.sequence, list | tuple | np.ndarray)
-    if worker_type == "auto" and (in_memory or not processes_supported()):
+    if worker_type == "auto" and (is_in_memory(job.sequence) or not processes_supported()):
         return ThreadLoader(job)
     loader = ProcessLoader(job)
     try:

@@ -13,7 +13,7 @@ from kerasfeed.loaders import Job
 from kerasfeed.loaders.blank import check_maskable, check_weight_forms
 from kerasfeed.loaders.faults import MOST_STAND_INS, Faults, replacement
 from kerasfeed.loaders.layout import Layout
-from kerasfeed.spec import ArraySpec, SceneSpec, merge, with_open_rows
+from kerasfeed.spec import ArraySpec, SceneSpec, as_others, merge, with_open_rows
 
 
 @dataclass(frozen=True)
@@ -128,5 +128,6 @@ def layout_for(job: Job, probes: list[Probe]) -> Layout:
 def _largest(field: ArraySpec, form: Form | None, found: list[ArraySpec]) -> int:
     if form is None:
         return max(each.nbytes for each in found)
+    found = [as_others(each, field) for each in found]
     # A batch may hold the longest row of every axis.
     return row_bytes(form, field, [tuple(size or 0 for size in each.shape) for each in found])

@@ -14,7 +14,18 @@ from kerasfeed.errors import SpecError
 from kerasfeed.forms import unequal_text
 from kerasfeed.loaders.layout import Layout, SlotView
 from kerasfeed.loaders.runs import Run, Runs
-from kerasfeed.spec import ArraySpec, as_array, coerce, describe, flatten, structure_text
+from kerasfeed.spec import (
+    ArraySpec,
+    as_array,
+    as_others,
+    coerce,
+    describe,
+    describe_leaf,
+    flatten,
+    is_nested,
+    structure_text,
+    takes_dtype,
+)
 
 # Values that stand beside the slot: field number -> row -> value.
 Beside = dict[int, dict[int, Any]]
@@ -38,7 +49,7 @@ class SceneWriter:
                 field,
                 field.dtype if field.is_fixed else None,  # None matches no array: text and sized rows go another way
                 field.shape,
-                _PYTHON_TYPE.get(field.dtype.kind) if field.weak else None,
+                _PYTHON_TYPE.get(field.dtype.kind) if field.weak and field.shape == () else None,
             )
             for number, field in enumerate(layout.spec.fields)
         ]
@@ -71,7 +82,7 @@ class SceneWriter:
                 exact = leaf.shape == shape and leaf.dtype == dtype
             else:
                 exact = kind is python_type
-                if not exact and flatten(leaf)[1].num_nodes > 1:
+                if not exact and is_nested(leaf, self._spec.treespec):
                     raise self._wrong_structure(view, row, scene)
             if not exact:
                 run = None if runs is None else runs.of(number)
@@ -114,12 +125,15 @@ class SceneWriter:
 
     def _unequal(self, view: SlotView, row: int, number: int, field: ArraySpec, leaf: Any) -> str | None:
         """What to tell of a field whose size differs where the scenes read first agree; None for another fault."""
-        if not (self._batched and field.is_fixed and isinstance(leaf, np.ndarray)):
+        if not (self._batched and field.is_fixed and isinstance(leaf, np.ndarray | list)):
             return None
-        same_kind = leaf.dtype.newbyteorder("=") == field.dtype and leaf.ndim == len(field.shape)
-        if not same_kind or leaf.shape == field.shape:
+        try:
+            found = as_others(describe_leaf(leaf, ""), field)
+        except SpecError:
             return None
-        one, other = (self._witness, field.shape), (int(view.indices[row]), leaf.shape)
+        if len(found.shape) != len(field.shape) or found.shape == field.shape or not takes_dtype(field, found):
+            return None
+        one, other = (self._witness, field.shape), (int(view.indices[row]), found.shape)
         return unequal_text(self._spec.paths[number], one, other, rare=True)
 
     def _who(self, view: SlotView, row: int) -> str:

@@ -3,14 +3,14 @@
 Invariant: workers that were asked for are started, once.
 """
 
+import io
 import pickle
 from typing import Any
 
-import cloudpickle
-import numpy as np
-
 from kerasfeed.arguments import WORKER_TYPES, check_sequence
 from kerasfeed.error_text import message_of
+from kerasfeed.exact_text import TextCloudPickler
+from kerasfeed.frames import is_in_memory
 from kerasfeed.integers import check_integer
 from kerasfeed.loaders import Job, Loader
 from kerasfeed.loaders.choose import make_loader
@@ -41,8 +41,7 @@ class Crew:
         if worker_type not in WORKER_TYPES:
             raise ValueError(f"worker_type must be one of {', '.join(WORKER_TYPES)}, received {worker_type!r}")
         self.count = cores() if workers == "auto" else check_integer("workers", workers, 0)
-        in_memory = isinstance(sequence, list | tuple | np.ndarray)
-        self._type = "thread" if worker_type == "auto" and in_memory else worker_type
+        self._type = "thread" if worker_type == "auto" and is_in_memory(sequence) else worker_type
         self.chooses = workers == "auto" and self._type == "auto"
 
     def loader(self, sequence: ShardSequence, most: int) -> Loader:
@@ -55,8 +54,9 @@ def copied(item: ShardSequence) -> ShardSequence | None:
     """A copy as a worker would get it, its large arrays shared; None where it cannot be pickled."""
     buffers: list[pickle.PickleBuffer] = []
     try:
-        data = cloudpickle.dumps(item, protocol=5, buffer_callback=buffers.append)
-        copy: ShardSequence = pickle.loads(data, buffers=buffers)
+        file = io.BytesIO()
+        TextCloudPickler(file, protocol=5, buffer_callback=buffers.append).dump(item)
+        copy: ShardSequence = pickle.loads(file.getvalue(), buffers=buffers)
     except Exception:  # noqa: BLE001 - told where it is to be sent to processes
         return None
     return copy

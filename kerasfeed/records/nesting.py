@@ -1,7 +1,8 @@
 """The spec of a scene as JSON, and the specs that users write.
 
-Invariant: `spec_from_json(spec_to_json(spec)) == spec`, but for namedtuples, which come back as namedtuples of the same
-name and fields, and for whether a number was Python's. Nothing that a file names is imported.
+Invariant: `spec_from_json(spec_to_json(spec)) == spec` for the spec of every scene, but for namedtuples, which come
+back as namedtuples of the same name and fields, and for whether a number was Python's. Nothing that a file names is
+imported.
 """
 
 import functools
@@ -37,12 +38,28 @@ def as_scene_spec(spec: Any) -> SceneSpec:
                 )
         if not leaves:
             raise SpecError(f"the spec holds no field: received {spec!r}. Give a kf.ArraySpec for every field")
+        held = optree.tree_leaves(spec, is_leaf=lambda node: node is not spec and _is_array(node))
+        if any(type(leaf) is list for leaf in held):
+            raise SpecError(
+                f"a list of single values inside a scene is one array, received the spec {spec!r}: give "
+                "kf.ArraySpec((n,), dtype) in place of a list of n specs without axes, or a tuple, for tuples"
+            )
         scene = SceneSpec(treespec, tuple(_checked(leaf) for leaf in leaves))
     assert isinstance(scene, SceneSpec)
     if len(set(scene.paths)) < len(scene.paths):
         double = next(path for path in scene.paths if scene.paths.count(path) > 1)
         raise SpecError(f"two fields have the name {double!r} ({structure_text(scene.treespec)}): rename one of them")
     return scene
+
+
+def _is_array(node: Any) -> bool:
+    """Whether scenes have one array where a spec has this list: it holds single numbers, or single texts, alone."""
+    if type(node) is not list:
+        return False
+    fields = [field for field in node if not _is_array(field)]
+    if not all(isinstance(field, ArraySpec) and field.shape == () for field in fields):
+        return False
+    return len({np.dtype(field.dtype).char if np.dtype(field.dtype).kind in "US" else "" for field in fields}) < 2
 
 
 def _checked(field: ArraySpec) -> ArraySpec:
@@ -61,13 +78,16 @@ def leaves_of(spec: SceneSpec, scene: Any) -> list[Any]:
         SpecError: Its nesting is not the spec's.
     """
     try:
-        return spec.treespec.flatten_up_to(scene)
+        leaves: list[Any] = spec.treespec.flatten_up_to(scene)
+        if not spec.treespec.is_leaf() or type(scene) is not list:
+            return leaves
     except ValueError:
-        describe(scene)
-        raise SpecError(
-            f"expected the structure {structure_text(spec.treespec)}, received {structure_text(flatten(scene)[1])}. "
-            "Return the same nesting for every index"
-        ) from None
+        pass
+    describe(scene)
+    raise SpecError(
+        f"expected the structure {structure_text(spec.treespec)}, received {structure_text(flatten(scene)[1])}. "
+        "Return the same nesting for every index"
+    )
 
 
 def spec_to_json(spec: SceneSpec) -> Any:
@@ -108,7 +128,7 @@ def spec_from_json(value: Any) -> SceneSpec:
         ValueError: It is no description of a spec.
     """
     try:
-        leaves, treespec = optree.tree_flatten(_from_json(value))
+        leaves, treespec = optree.tree_flatten(_from_json(value, whole=True))
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"it describes no spec: {summary(error)}") from None
     if not leaves:
@@ -116,14 +136,16 @@ def spec_from_json(value: Any) -> SceneSpec:
     return SceneSpec(treespec, tuple(leaves))
 
 
-def _from_json(value: Any) -> Any:
+def _from_json(value: Any, *, whole: bool = False) -> Any:
     if value is None:
         return None
     ((kind, inner),) = value.items()
     if kind == "array":
         return ArraySpec(tuple(inner["shape"]), dtype_from_json(inner["dtype"]))
     if kind in ("tuple", "list"):
-        return (tuple if kind == "tuple" else list)(_from_json(item) for item in inner)
+        items = [_from_json(item) for item in inner]
+        # A list of single values inside a scene is one array: of a file that has them as fields they make a tuple.
+        return items if kind == "list" and (whole or not _is_array(items)) else tuple(items)
     if kind in ("dict", "OrderedDict"):
         return (dict if kind == "dict" else OrderedDict)((key, _from_json(item)) for key, item in inner)
     if kind == "namedtuple":

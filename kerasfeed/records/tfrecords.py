@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 from typing import Any, Literal
 
+from kerasfeed.frames import as_sequence
 from kerasfeed.integers import check_integer
 from kerasfeed.notices import warn_caller
 from kerasfeed.records.board import Shard
@@ -77,6 +78,7 @@ def write_tfrecords(
         OSError: Writing failed (a full disk); complete shards stay, nothing else does.
         Exception: What the sequence raised, with scene and shard as a note; complete shards stay.
     """
+    sequence = as_sequence(sequence)
     length = check_scenes(sequence)
     count = check_integer("num_shards", num_shards, 1)
     if count > length:

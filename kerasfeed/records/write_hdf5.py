@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import h5py
 
+from kerasfeed.frames import as_sequence
 from kerasfeed.integers import check_integer
 from kerasfeed.readers.h5sink import Sink, appearing, interruptible
 from kerasfeed.records.board import Shard
@@ -70,6 +71,7 @@ def write_hdf5(
         OSError: Writing failed (a full disk); `path` is what it was.
         Exception: What the sequence raised, with the scene as a note.
     """
+    sequence = as_sequence(sequence)
     length = check_scenes(sequence)
     if scenes_per_chunk is not None:
         scenes_per_chunk = check_integer("scenes_per_chunk", scenes_per_chunk, 1)

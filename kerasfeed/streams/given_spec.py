@@ -10,6 +10,7 @@ import optree
 from numpy.typing import NDArray
 
 from kerasfeed.errors import SpecError
+from kerasfeed.lists import is_array
 from kerasfeed.records.nesting import as_scene_spec
 from kerasfeed.spec import ArraySpec, SceneSpec, as_array, coerce, describe_leaf, flatten, structure_text
 
@@ -79,7 +80,8 @@ class SceneCheck:
         field, path = self.spec.fields[place], self.spec.paths[place]
         if type(leaf) is np.ndarray and leaf.dtype == field.dtype and _fits(field, leaf.shape):
             return leaf.copy() if copy else leaf
-        if type(leaf) in _IMMUTABLE or isinstance(leaf, list):
+        listed = type(leaf) is list and is_array(leaf)
+        if type(leaf) in _IMMUTABLE or listed:
             made = _of_numbers(leaf, field, path)
             if made is not None:
                 return made
@@ -88,7 +90,7 @@ class SceneCheck:
                 f"field {path!r}: expected {field}, received a {type(leaf).__name__} of the structure "
                 f"{structure_text(flatten(leaf)[1])}. Nest scenes as the spec is nested: {self._expected}"
             )
-        value = np.asarray(leaf) if isinstance(leaf, list) else leaf
+        value = as_array(leaf, path) if listed else leaf
         found = describe_leaf(value, path)
         if found.dtype != field.dtype:
             raise SpecError(f"field {path!r}: expected {field}, received {found}. {_dtype_remedy(field)}")
@@ -144,6 +146,8 @@ def _of_numbers(leaf: Any, field: ArraySpec, path: str) -> NDArray[Any] | None:
         array = np.asarray(leaf)
     except ValueError:
         raise SpecError(f"field {path!r}: expected {field}, received a list of lists of unequal length") from None
+    if not array.size and type(leaf) is list:
+        return coerce(leaf, field, path)  # type: ignore[no-any-return]
     if array.dtype.kind not in "biufcO" or field.is_text or not _fits(field, array.shape):
         return None
     if array.dtype.kind in _HOLDS.get(field.dtype.kind, ""):

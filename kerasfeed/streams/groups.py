@@ -13,8 +13,11 @@ import numpy as np
 import optree
 from numpy.typing import NDArray
 
+from kerasfeed.lists import own
+from kerasfeed.spec import is_nested
 from kerasfeed.streams.leaves import is_packed
 
+_NUMBER_BYTES = 8  # about what a number in a list takes in a chunk
 _ALIGNMENT = 16  # of a field; a chunk starts where a slot does, on 64 bytes
 
 
@@ -96,11 +99,15 @@ class Group(ABC):
                 return None
             if kind is str or kind is bytes:
                 text += len(leaves[number])
+            elif kind is list:
+                if is_nested(leaves[number], self.structure.treespec):
+                    return None
+                text += _NUMBER_BYTES * len(leaves[number])
         if not self._pack(leaves):
             return None
         for number, kind in self._values:
             value = leaves[number]
-            self.columns[number].append(np.array(value) if kind is np.ndarray else value)
+            self.columns[number].append(own(value) if kind is np.ndarray or kind is list else value)
         self.rows += 1
         return text
 

@@ -9,7 +9,7 @@ import numpy as np
 import optree
 
 from kerasfeed.errors import SpecError
-from kerasfeed.spec import as_array, field_paths, structure_text
+from kerasfeed.spec import as_array, describe_leaf, field_paths, structure_text
 
 _ITEM = (bool, int, float, complex, str, bytes)  # these travel as they are
 
@@ -26,7 +26,7 @@ def is_plain(leaf: Any) -> bool:
 
 
 def plain(leaves: list[Any], treespec: optree.PyTreeSpec, scene: Any) -> list[Any]:
-    """The leaves of a scene as arrays, NumPy scalars, Python numbers, `str` and `bytes`.
+    """The leaves of a scene as arrays, NumPy scalars, Python numbers, lists of these, `str` and `bytes`.
 
     Raises:
         SpecError: One of them is something else.
@@ -44,9 +44,9 @@ def plain(leaves: list[Any], treespec: optree.PyTreeSpec, scene: Any) -> list[An
 def _plain_leaf(leaf: Any, path: str) -> Any:
     if type(leaf) in _ITEM:
         return leaf
+    if isinstance(leaf, list):  # one that may be promoted stays a list
+        return leaf if describe_leaf(leaf, path).weak else as_array(leaf, path)
     array = as_array(leaf, path)
-    if isinstance(array, str):
-        return str.__str__(array)
-    if isinstance(array, bytes):
-        return bytes(array)
+    if isinstance(array, str | bytes):
+        return array
     return leaf if isinstance(leaf, np.generic) and array.dtype.kind not in "US" else array

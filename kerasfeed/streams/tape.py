@@ -18,11 +18,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
-import cloudpickle
 import numpy as np
 from numpy.typing import NDArray
 
 from kerasfeed.error_text import message_of
+from kerasfeed.exact_text import TextCloudPickler
 from kerasfeed.loaders.fill import Cancelled
 from kerasfeed.loaders.shortage import descriptors_of, is_of_memory, memory_refused, naming_descriptors
 from kerasfeed.loaders.slots import anonymous_file
@@ -235,7 +235,7 @@ def _pickled(items: Sequence[Any], first: int) -> bytes:
     """int64 count, int64[count + 1] bounds of the items from the beginning, then the items, each pickled."""
     file = io.BytesIO()
     file.write(bytes(8 * (len(items) + 2)))
-    pickler = cloudpickle.Pickler(file, protocol=5)
+    pickler = TextCloudPickler(file, protocol=5)
     bounds = [file.tell()]
     for number, item in enumerate(items, first):
         try:

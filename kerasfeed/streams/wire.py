@@ -5,6 +5,7 @@ Invariant: nothing is unpickled that did not come from someone who knows the key
 
 import contextlib
 import hmac
+import io
 import os
 import pickle
 import select
@@ -16,6 +17,8 @@ import threading
 from collections.abc import Iterator
 from pickle import PickleBuffer
 from typing import Any
+
+from kerasfeed.exact_text import TextPickler
 
 _HEAD = struct.Struct("<QI")  # bytes of the pickle, number of buffers beside it
 _NONCE = 32  # bytes, as many as a proof has
@@ -119,7 +122,9 @@ def packed(value: Any) -> list[Any]:
         beside.append(raw)
         return False
 
-    data = pickle.dumps(value, protocol=5, buffer_callback=place)
+    file = io.BytesIO()
+    TextPickler(file, protocol=5, buffer_callback=place).dump(value)
+    data = file.getvalue()
     lengths = struct.pack(f"<{len(beside)}Q", *(raw.nbytes for raw in beside))
     return [b"".join((_HEAD.pack(len(data), len(beside)), lengths, data)), *beside]
 

@@ -1,0 +1,219 @@
+"""pandas by position; lists of columns, generators, datasets and tensors told what to write instead."""
+
+import pickle
+
+import numpy as np
+import pytest
+from streams import WAYS
+
+import kerasfeed as kf
+from kerasfeed.errors import SpecError
+
+
+@pytest.fixture
+def pd():
+    return pytest.importorskip("pandas", reason="pandas is not installed (pip install kerasfeed[test])")
+
+
+@pytest.fixture
+def frame(pd):
+    columns = {
+        "x": np.arange(10) / 2,
+        "count": np.arange(10, dtype=np.int32),
+        "name": [f"é{k}" for k in range(10)],
+        "kind": pd.Categorical(["a", "b"] * 5),
+        "grade": pd.Categorical([3, 4] * 5),
+        "seen": pd.array([True, False] * 5, dtype="boolean"),
+        "total": pd.array(range(10), dtype="Int64"),
+    }
+    return pd.DataFrame(columns, index=[f"row {k}" for k in range(10)])
+
+
+def check_frame(batches):
+    for step, batch in enumerate(batches):
+        rows = [4 * step + row for row in range(len(batch["x"]))]
+        assert batch["x"].tolist() == [row / 2 for row in rows]
+        assert (batch["count"].dtype, batch["count"].tolist()) == (np.int32, rows)
+        assert batch["name"].tolist() == [f"é{row}" for row in rows]
+        assert batch["kind"].tolist() == ["ab"[row % 2] for row in rows]
+        assert batch["grade"].tolist() == [3 + row % 2 for row in rows]
+        assert (batch["seen"].dtype, batch["seen"].tolist()) == (bool, [row % 2 == 0 for row in rows])
+        assert (batch["total"].dtype, batch["total"].tolist()) == (np.int64, rows)
+    assert step == 2
+
+
+@pytest.mark.parametrize(("workers", "worker_type"), WAYS)
+def test_rows_of_a_frame_are_dicts_by_position(frame, workers, worker_type):
+    with kf.Feed(frame, 4, workers=workers, worker_type=worker_type) as feed:
+        check_frame(feed)
+        with pickle.loads(pickle.dumps(feed)) as copy:
+            check_frame(copy)
+
+
+def test_a_frame_of_numbers_is_read_a_batch_at_a_time(frame):
+    numbers = frame[["x", "count"]]
+    with kf.Feed(numbers, 4, workers=0) as feed, kf.Feed(kf.Map(numbers, dict), 4, workers=0) as scenes:
+        for found, wanted in zip(feed, scenes, strict=True):
+            assert [part.tolist() for part in found.values()] == [part.tolist() for part in wanted.values()]
+    assert "get_batch" in dir(feed.sequence)
+
+
+@pytest.mark.parametrize("index", [[5, 6, 7, 9, 12], list("vwxyz"), [3, 3, 1, 1, 0]], ids=str)
+def test_a_series_is_read_by_position_whatever_its_index(pd, index):
+    series = pd.Series([10.0, 11, 12, 13, 14], index=index)
+    with kf.Feed(series, 5, workers=0) as feed:
+        assert next(iter(feed)).tolist() == [10, 11, 12, 13, 14]
+    assert kf.labels_of(kf.Zip(series, series), 1, progress=False, workers=0).tolist() == series.tolist()
+    assert kf.labels_of(series.astype(str), "scene", progress=False).tolist() == [
+        "10.0",
+        "11.0",
+        "12.0",
+        "13.0",
+        "14.0",
+    ]
+
+
+def test_views_take_frames_and_series(pd, frame):
+    pairs = kf.Zip(x=frame[["x", "count"]], y=frame["name"])
+    assert pairs[3] == {"x": {"x": 1.5, "count": 3}, "y": "é3"}
+    assert kf.Concat(frame, frame)[13] == frame_row(frame, 3)
+    assert kf.Subset(frame, pd.Series([7, 2], index=[1, 0]))[0]["count"] == 7
+    assert len(kf.Subset(frame, frame["seen"])) == 5
+    assert kf.Map(frame, lambda row: row["x"])[2] == 1.0
+    assert kf.Mixture([frame, frame], [1, 1])[0]["count"] in range(10)
+    assert kf.Cached(frame, key="frame")[9]["total"] == 9
+    train, test = kf.split(frame, (0.5, 0.5), seed=0, stratify=frame["kind"])
+    assert sorted(scene["count"] for part in (train, test) for scene in part) == list(range(10))
+
+
+def frame_row(frame, position):
+    return frame.iloc[position].to_dict()
+
+
+def test_orders_and_writers_take_series_and_frames(pd, frame, tmp_path):
+    nullable = pd.Series([1, 2] * 5, dtype="Int64", index=range(5, 15))
+    for order in (kf.Balanced(nullable), kf.Balanced(frame["kind"]), kf.Weighted(nullable), kf.Bucketed(nullable, [2])):
+        with kf.Feed(frame, 2, order=order, seed=0, workers=0) as feed:
+            assert sum(len(batch["x"]) for batch in feed) == 10
+    kf.write_tfrecords(frame, tmp_path / "a-{shard}.tfrecord", num_shards=1, workers=0, progress=False)
+    with kf.Feed(kf.TFRecordSequence(tmp_path / "a-{shard}.tfrecord"), 4, workers=0) as feed:
+        check_frame(feed)
+    kf.write_hdf5(frame, tmp_path / "a.h5", workers=0, progress=False)
+    with kf.Feed(kf.HDF5Scenes(tmp_path / "a.h5"), 4, workers=0) as feed:
+        check_frame(feed)
+
+
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        (lambda pd: pd.array([1, None], dtype="Int64"), r"column 'c' \(Int64\) has no value in row 1.*'c'\].fillna"),
+        (lambda pd: ["a", None], r"column 'c' \(.*\) has no value in row 1 \(by position\)"),
+        (lambda pd: pd.Categorical(["a", None]), r"column 'c' \(category\) has no value in row 1"),
+        (
+            lambda pd: pd.to_datetime(["2020-01-01"] * 2),
+            r"column 'c' holds dates or times.*frame\['c'\].astype\('int64'\)",
+        ),
+        (lambda pd: pd.to_datetime(["2020-01-01"] * 2, utc=True), r"column 'c' holds dates or times \(.*UTC"),
+        (lambda pd: pd.to_timedelta([1, 2]), r"column 'c' holds dates or times"),
+    ],
+)
+def test_what_no_batch_can_hold_is_refused_by_the_name_of_its_column(pd, column, message):
+    frame = pd.DataFrame({"x": [1, 2], "c": column(pd)}, index=["r", "s"])
+    for take in (lambda: kf.Feed(frame, 2), lambda: kf.Zip(frame, [1, 2])):
+        with pytest.raises(SpecError, match=message):
+            take()
+    with pytest.raises(SpecError, match=r"the Series 'c'"):
+        kf.Feed(frame["c"], 2)
+
+
+def test_columns_need_names_of_their_own(pd):
+    with pytest.raises(SpecError, match="two columns of the DataFrame have the name 'a'"):
+        kf.Feed(pd.DataFrame([[1, 2]], columns=["a", "a"]), 1)
+    with pytest.raises(SpecError, match=r"name \('a', 1\) of type tuple.*frame.columns"):
+        kf.Feed(pd.DataFrame({("a", 1): [1]}), 1)
+    with kf.Feed(pd.DataFrame(np.eye(2)), 2, workers=0) as feed:
+        assert next(iter(feed))[1].tolist() == [0, 1]
+
+
+# ---- what is no sequence of scenes
+
+
+X, Y = np.zeros((40, 3), np.float32), np.zeros(40, np.int64)
+
+
+@pytest.mark.parametrize(
+    ("sequence", "batch_size", "written"),
+    [
+        ([X, Y], 32, r"kf.Zip\(X, y\)"),
+        ((X, Y), 2, r"kf.Zip\(X, y\)"),
+        ([X, X[:, :1]], 8, r"kf.Zip\(X, y\)"),
+        ([Y, Y], 8, r"kf.Zip\(X, y\)"),
+        ([X, Y, np.ones(40)], 8, r"kf.Zip\(X, y, sample_weight\)"),
+    ],
+    ids=str,
+)
+def test_a_list_of_columns_is_told_of_zip(sequence, batch_size, written):
+    with pytest.raises(TypeError, match=rf"of \d arrays of shapes .* would be . scenes.*write {written}$"):
+        kf.Feed(sequence, batch_size)
+
+
+@pytest.mark.parametrize(
+    ("sequence", "batch_size"),
+    [
+        ([X, X], 2),
+        ([X, X, X], 1),
+        ([X] * 4, 32),
+        ([X, X[1:]], 1),
+        ([X[:2], Y[:2]], 2),
+        ([[1, 2], [3, 4]], 32),
+        ([X], 4),
+    ],
+    ids=str,
+)
+def test_a_list_of_scenes_that_look_alike_is_a_sequence(sequence, batch_size):
+    kf.Feed(sequence, batch_size, workers=0).close()
+
+
+def test_a_frame_and_its_labels_in_a_list_are_told_of_zip(frame):
+    with pytest.raises(TypeError, match=r"kf.Zip\(X, y\)"):
+        kf.Feed([frame, frame["x"]], 4)
+
+
+def test_a_dict_of_arrays_is_told_of_zip():
+    with pytest.raises(TypeError, match=r"received a dict. For a dict of arrays pass kf.Zip\(\*\*arrays\)"):
+        kf.Feed({"x": X}, 4)
+    assert kf.Zip(x=X, y=Y)[3].keys() == {"x", "y"}
+
+
+def yields():
+    yield 1
+
+
+@pytest.mark.parametrize("take", [lambda value: kf.Feed(value, 4), lambda value: kf.Zip(value, value)])
+def test_what_has_another_way_into_a_model_is_told_of_it(take):
+    import tensorflow as tf
+    import torch
+
+    with pytest.raises(TypeError, match=r"generator function yields: kf.StreamFeed\(yields, batch_size\)"):
+        take(yields)
+    with pytest.raises(TypeError, match=r"received the function .*: call it if it makes one"):
+        take(lambda: X)
+    with pytest.raises(TypeError, match=r"received a tf.data.Dataset .* as it is: model.fit\(dataset"):
+        take(tf.data.Dataset.range(3))
+    with pytest.raises(TypeError, match=r"received a Tensor that requires grad: pass tensor.detach\(\)"):
+        take(torch.zeros(3, requires_grad=True))
+
+
+def test_a_generator_is_told_of_a_stream_feed():
+    with pytest.raises(TypeError, match=r"received a generator.*kf.StreamFeed\(function, batch_size\)"):
+        kf.Feed(yields(), 4)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_tensor_of_a_scene_that_requires_grad_is_told_to_detach(workers):
+    import torch
+
+    told = r"scene 0: field '0' is a Tensor that requires grad: return tensor.detach"
+    scenes = [(torch.zeros(3, requires_grad=True), 1)] * 3
+    with kf.Feed(scenes, 1, workers=workers) as feed, pytest.raises(SpecError, match=told):
+        next(iter(feed))
