@@ -21,14 +21,14 @@ from kerasfeed.stream import EpochClock
 from kerasfeed.trainer import cut_iterator, self_of, tame, trainer_position
 
 
-def window_of(feed: Any, clock: EpochClock, numbers: range, shuffled: bool = False) -> Window:
+def window_of(feed: Any, clock: EpochClock, numbers: range, shuffled: bool = False, *, in_order: bool = True) -> Window:
     """Look-ahead along the batches `numbers` of a feed, given as a weak proxy where the window may outlive it."""
 
     def submit(number: int, patience: float | None) -> Any:
         return feed.submit(*clock.place(number, shuffled=shuffled), patience=patience)
 
     border = len(feed) if feed.has_epoch_hooks else None
-    return Window(submit, numbers.start, numbers.stop, feed.look_ahead, border)
+    return Window(submit, numbers.start, numbers.stop, feed.look_ahead, border, in_order=in_order)
 
 
 class Asking(NamedTuple):

@@ -162,7 +162,7 @@ def tame(feed: Any, side: Any, caller: FrameType, *, in_fit: bool, ordered: bool
 
 
 def _untuned_dataset(reference: Callable[[], Any]) -> Any:
-    from kerasfeed.adapters.tf_data import keras_dataset  # Keras asks on TensorFlow alone
+    from kerasfeed.adapters.tf_keras import keras_dataset  # Keras asks on TensorFlow alone
 
     adapter = reference()
     assert adapter is not None  # it is the one that asks
