@@ -121,7 +121,8 @@ def _is_trainer(frame: FrameType) -> bool:
         return False  # that of a scikit-learn wrapper, for example, which calls the trainer's
     raise RuntimeError(
         f"which epoch fit is in cannot be told with Keras {keras_version()}, and it would train on wrong batches: its "
-        f"fit has no variable {', '.join(sorted(missing))}. Use Keras 3.10 to 3.15, or train_on_batch in a loop over the feed"
+        f"fit has no variable {', '.join(sorted(missing))}. Use Keras 3.10 to 3.15, or train_on_batch in a loop over "
+        "the feed"
     )
 
 
