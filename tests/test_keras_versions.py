@@ -3,7 +3,7 @@
 import keras
 import pytest
 from fit_renamed import fit_of_3_10, renamed_fit
-from keras_fits import MARKS, Trainer, batches_of
+from keras_fits import MARKS, Trainer, order_of
 from resumable import chain_of, make_feed, make_model, result_of, stream
 
 import kerasfeed as kf
@@ -78,7 +78,7 @@ def test_a_fit_whose_step_has_an_unknown_name_trains_and_tells_no_state():
             messages.append(str(caught.value))
 
         fit(trainer.model, feed, epochs=2, verbose=0, callbacks=[At(2, ask), trainer.record])
-        assert trainer.trained == [sum(batches_of(feed, epoch), []) for epoch in range(2)]
+        assert trainer.trained == [order_of(feed, epoch) for epoch in range(2)]
     assert keras.__version__ in messages[0]
     assert "get_state(epoch=..., step=...)" in messages[0]
 
