@@ -14,9 +14,12 @@ from itertools import islice
 from types import FrameType
 from typing import Any
 
+import optree
+
 from kerasfeed.adapters.raised import Raised, watch_trainer
 from kerasfeed.loaders.failure import note_causes
 from kerasfeed.patience import NOT_YET, NotYet
+from kerasfeed.spec import ArraySpec
 
 # The variable of `fit` that holds the first step of an execution: in Keras 3.11 to 3.15, and in 3.10.
 _STEP_VARIABLES = ("begin_step", "step")
@@ -215,6 +218,27 @@ def tame(feed: Any, side: Any, caller: FrameType, *, in_fit: bool, ordered: bool
             adapter.shuffle = False
 
 
+def refuse_text(feed: Any) -> None:
+    """Refuse fields of text where Keras runs on JAX or PyTorch.
+
+    Raises:
+        TypeError: The batches of `feed` have one.
+    """
+    backend = {"jax": "JAX", "torch": "PyTorch"}.get(sys.modules["keras"].backend.backend())
+    if backend is None:
+        return
+    structure = feed.element_spec
+    is_spec: Any = lambda leaf: isinstance(leaf, ArraySpec)  # noqa: E731
+    paths = optree.tree_paths(structure, is_leaf=is_spec)
+    for path, field in zip(paths, optree.tree_leaves(structure, is_leaf=is_spec), strict=True):
+        if field.is_text:
+            name = ".".join(str(key) for key in path) or "scene"
+            raise TypeError(
+                f"field {name!r} is text, and {backend} has no text. Turn it into numbers where scenes are made (in "
+                "__getitem__, or with map), or have Keras run on TensorFlow: KERAS_BACKEND=tensorflow"
+            )
+
+
 def _untuned_dataset(reference: Callable[[], Any]) -> Any:
     from kerasfeed.adapters.tf_data import keras_dataset  # Keras asks on TensorFlow alone
 
@@ -237,6 +261,7 @@ def _batches(
     adapter, served = reference(), side()
     assert adapter is not None
     assert served is not None
+    refuse_text(adapter.py_dataset)
     numbers = served.numbers(in_fit)
     number, batch = numbers.start, NOT_YET
     try:

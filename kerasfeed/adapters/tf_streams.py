@@ -6,7 +6,6 @@ TensorFlow keeps until the process ends hold the feed by its key and not itself;
 
 import functools
 import itertools
-import sys
 import weakref
 from collections.abc import Iterator
 from contextlib import suppress
@@ -18,11 +17,20 @@ import tensorflow as tf
 
 from kerasfeed.adapters.patient import patient_generator
 from kerasfeed.adapters.raised import Raised
-from kerasfeed.adapters.tf_data import keep_alive, make_raising, plain, prefetched, ragged, tf_dtype, untuned
+from kerasfeed.adapters.tf_data import (
+    keep_alive,
+    keras_signature,
+    make_raising,
+    plain,
+    prefetched,
+    ragged,
+    tensor_specs,
+    untuned,
+)
 from kerasfeed.errors import FeedClosedError
 from kerasfeed.loaders.failure import note_causes
 from kerasfeed.patience import NOT_YET, PATIENCE, NotYet
-from kerasfeed.spec import ArraySpec, lists_as_tuples
+from kerasfeed.spec import lists_as_tuples
 from kerasfeed.streams.repetition import EndOfRepetition
 
 if TYPE_CHECKING:
@@ -36,7 +44,7 @@ _keys = itertools.count()
 def to_tf_dataset(feed: "BatchStream", *, device: str | None) -> Any:
     """See `kerasfeed.StreamFeed.to_tf_dataset`."""
     structure = feed.element_spec
-    specs, treespec = _tensor_specs(structure)
+    specs, treespec = tensor_specs(structure)
     key = next(_keys)
     _feeds[key] = feed
     tensors = patient_generator(_Batches(key), tuple(specs))
@@ -114,22 +122,8 @@ class _Batches:
 
 def keras_dataset(adapter: Any) -> Any:
     """The dataset that the Keras adapter of a stream makes: of whatever batches the stream may have, and not tuned."""
-    specs, treespec = _tensor_specs(adapter.py_dataset.element_spec)
-    signature = lists_as_tuples(optree.tree_unflatten(treespec, specs))
-    if not isinstance(signature, tuple | dict):
-        signature = (signature,)
-    if adapter.class_weight is not None and isinstance(signature, tuple) and len(signature) == 2:
-        signature = (*signature, tf.TensorSpec([None], sys.modules["keras"].config.floatx()))
-    dataset = patient_generator(functools.partial(adapter._get_iterator, patience=PATIENCE), signature)
+    dataset = patient_generator(functools.partial(adapter._get_iterator, patience=PATIENCE), keras_signature(adapter))
     return untuned(_not_divided(dataset)).prefetch(1)
-
-
-def _tensor_specs(structure: Any) -> tuple[list[Any], Any]:
-    is_spec: Any = lambda leaf: isinstance(leaf, ArraySpec)  # noqa: E731
-    paths = optree.tree_paths(structure, is_leaf=is_spec)
-    fields, treespec = optree.tree_flatten(structure, is_leaf=is_spec)
-    found = [tf.TensorSpec(field.shape, tf_dtype(field, path)) for field, path in zip(fields, paths, strict=True)]
-    return found, treespec
 
 
 def _not_divided(dataset: Any) -> Any:
