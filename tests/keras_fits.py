@@ -18,8 +18,9 @@ BACKEND = keras.backend.backend()
 HERE = Path(__file__).parent
 # Modules of tests that run on JAX and on PyTorch, too.
 ON_ALL_BACKENDS = [
-    "collate_frameworks", "epochs_fit", "error_fit", "evaluate", "keras_fit", "keras_fit_errors", "keras_fit_models", "keras_versions",
-    "resume_fit", "resume_refusals", "shards_evaluate", "stream_fit", "summary", "text_fit",
+    "collate_frameworks", "epochs_fit", "error_fit", "evaluate", "keras_fit", "keras_fit_errors", "keras_fit_models",
+    "keras_versions", "predicted_order", "resume_fit", "resume_refusals", "shards_evaluate", "stream_fit", "summary",
+    "text_fit",
 ]  # fmt: skip
 # Behind the loader nothing knows the backend: processes, which cost most, are tried on TensorFlow, and by a few tests.
 WORKERS = [(0, "thread"), (2, "thread"), (2, "process")][: 3 if BACKEND == "tensorflow" else 2]
