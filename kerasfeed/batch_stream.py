@@ -4,12 +4,14 @@ Invariant: batches come in the order of their items, through one loader. Nothing
 the spec, is asked for.
 """
 
+import contextvars
 import dataclasses
 import sys
 import threading
 import weakref
 from abc import abstractmethod
 from collections.abc import Iterator
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -25,10 +27,12 @@ from kerasfeed.loaders import LoaderStats
 from kerasfeed.loaders.blank import weighted
 from kerasfeed.spec import SceneSpec, lists_as_tuples
 from kerasfeed.stream_side import EMPTY, StreamSide
+from kerasfeed.stream_taking import DatasetTaking
 from kerasfeed.streams.core import Function, StreamCore
 from kerasfeed.streams.options import StreamOptions
 from kerasfeed.streams.repetition import EndOfRepetition, Repetition
 from kerasfeed.streams.source import Source
+from kerasfeed.taking import Taking, TakingThreads
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -53,6 +57,7 @@ class BatchStream(keras.utils.PyDataset):  # type: ignore[misc]
         self._closed = False
         self._side = StreamSide()
         self.request_log = RequestLog()
+        self.takings = TakingThreads()
 
     @property
     def seed(self) -> int:
@@ -121,6 +126,7 @@ class BatchStream(keras.utils.PyDataset):  # type: ignore[misc]
             NotYet: What is kept of one has told nothing for `patience` s.
         """
         core = self._core()
+        self.takings.wait()
         with self._lock:
             kept, self._kept = self._kept, None
             wanted = kept is not None and (chained or not self._kept_is_chain)
@@ -254,10 +260,11 @@ class BatchStream(keras.utils.PyDataset):  # type: ignore[misc]
         Raises:
             TypeError: A field has a dtype that TensorFlow lacks.
         """
-        from kerasfeed.adapters.tf_streams import to_tf_dataset
+        from kerasfeed.adapters.tf_data import batches_dataset
 
         refuse_skip(self._options.policy, "to_tf_dataset()", replaceable=False)
-        return to_tf_dataset(self, device=device)
+        begin = partial(_begin_taking, self)
+        return batches_dataset(begin, self.element_spec, count=None, device=device)
 
     @property
     def num_batches(self) -> int | None:
@@ -337,3 +344,7 @@ class BatchStream(keras.utils.PyDataset):  # type: ignore[misc]
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._stop()
+
+
+def _begin_taking(feed: BatchStream, context: contextvars.Context) -> Taking:
+    return feed.takings.begin(partial(DatasetTaking, weakref.ref(feed)), context)

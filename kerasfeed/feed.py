@@ -34,6 +34,7 @@ from kerasfeed.collate import Custom
 from kerasfeed.epochs import RequestLog, SequenceHooks
 from kerasfeed.errors import FeedWarning, SceneError
 from kerasfeed.failures import FailureTable
+from kerasfeed.feed_taking import dataset_of
 from kerasfeed.feed_text import feed_html, feed_text
 from kerasfeed.forms import batch_structure
 from kerasfeed.integers import check_integer
@@ -50,6 +51,7 @@ from kerasfeed.shuffle_cost import CostWatch
 from kerasfeed.spec import SceneSpec, lists_as_tuples
 from kerasfeed.state import FeedState, number_of, state_of, warn_of_hooks
 from kerasfeed.stream import EpochClock
+from kerasfeed.taking import TakingThreads
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -167,6 +169,7 @@ class Feed(keras.utils.PyDataset):  # type: ignore[misc]
         self._clock = EpochClock(self.plan.steps, self.seed)
         self._hooks = SequenceHooks(sequence, self._loader.refresh)
         self.request_log = RequestLog()
+        self.takings = TakingThreads()
         self.keras_side = KerasSide(weakref.proxy(self), self._clock, self._hooks, self.request_log)
         # A Keras that cannot be made to look ahead by the above gets threads to look ahead with. They only wait.
         threads = 1 if not count or KerasSide.supported() else max(2, 2 * math.ceil(count / self.plan.rows) + 2)
@@ -236,6 +239,7 @@ class Feed(keras.utils.PyDataset):  # type: ignore[misc]
 
     def submit(self, epoch: int, step: int, *, patience: float | None = None) -> "Future[Any]":
         """Promise the batch (epoch, step); waits at most for memory, see `kerasfeed.loaders.Loader.submit`."""
+        self.takings.wait()
         self._hooks.enter(epoch)
         self._tell()
         return self._loader.submit(epoch, step, patience=patience)
@@ -325,13 +329,9 @@ class Feed(keras.utils.PyDataset):  # type: ignore[misc]
         Raises:
             TypeError: A field has a dtype that TensorFlow lacks.
         """
-        from kerasfeed.adapters.tf_data import to_tf_dataset
-
         refuse_skip(self.job.policy, "to_tf_dataset()")
         refuse_second_sharding(self.shard.count)
-        return to_tf_dataset(
-            self, device=device, epochs=check_integer("epochs", epochs, 1), deterministic=deterministic
-        )
+        return dataset_of(self, check_integer("epochs", epochs, 1) * len(self), device, in_order=deterministic)
 
     @property
     def num_batches(self) -> int:

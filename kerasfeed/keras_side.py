@@ -21,7 +21,9 @@ from kerasfeed.stream import EpochClock
 from kerasfeed.trainer import cut_iterator, self_of, tame, trainer_position
 
 
-def window_of(feed: Any, clock: EpochClock, numbers: range, shuffled: bool | None = False) -> Window:
+def window_of(
+    feed: Any, clock: EpochClock, numbers: range, shuffled: bool | None = False, *, in_order: bool = True
+) -> Window:
     """Look-ahead along the batches `numbers` of a feed, given as a weak proxy where the window may outlive it.
 
     Args:
@@ -29,14 +31,19 @@ def window_of(feed: Any, clock: EpochClock, numbers: range, shuffled: bool | Non
         clock: Where it stands.
         numbers: Numbers of batches.
         shuffled: Whether steps are shuffled, but for those of a resumed epoch; None is never.
+        in_order: See `Window`.
     """
 
     def submit(number: int, patience: float | None) -> Any:
         place = divmod(number, clock.steps) if shuffled is None else clock.place(number, shuffled=shuffled)
         return feed.submit(*place, patience=patience)
 
+    def submit(number: int, patience: float | None) -> Any:
+        place = divmod(number, clock.steps) if shuffled is None else clock.place(number, shuffled=shuffled)
+        return feed.submit(*place, patience=patience)
+
     border = len(feed) if feed.has_epoch_hooks else None
-    return Window(submit, numbers.start, numbers.stop, feed.look_ahead, border)
+    return Window(submit, numbers.start, numbers.stop, feed.look_ahead, border, in_order=in_order)
 
 
 class Asking(NamedTuple):

@@ -7,7 +7,8 @@ and the scenes not yet begun are skipped.
 import weakref
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import suppress
 from typing import Any
 
 from kerasfeed.patience import NotYet, result_of
@@ -19,10 +20,12 @@ class Window:
     """Some consecutive batches of the stream in flight.
 
     Attributes:
-        next: Number of the batch that `take` returns next.
+        next: Number of the batch that `take` returns next; where they come in any order, of the first not yet counted.
     """
 
-    def __init__(self, submit: Submit, first: int, stop: int, ahead: int, border: int | None = None) -> None:
+    def __init__(
+        self, submit: Submit, first: int, stop: int, ahead: int, border: int | None = None, *, in_order: bool = True
+    ) -> None:
         """Look ahead from the first `take` on.
 
         Args:
@@ -31,12 +34,14 @@ class Window:
             stop: Number after that of the last batch worth loading ahead.
             ahead: Most batches in flight, at least 1.
             border: Steps of an epoch, where none of its batches may be begun before the last epoch's are loaded.
+            in_order: Whether batches come in the order of their numbers, or whichever is loaded first.
         """
         self._submit = submit
         self.next = first
         self._stop = stop
         self._ahead = ahead
         self._border = border
+        self._in_order = in_order
         self._pending: deque[Future[Any]] = deque()
 
     def take(self, patience: float | None = None) -> Any:
@@ -55,6 +60,8 @@ class Window:
         except IndexError:  # beyond the window's end, or closed by another thread, just now
             future = self._submit(self.next, patience)
             self._pending.append(future)
+        if not self._in_order:
+            future = _first_done(list(self._pending) or [future], patience)
         try:
             batch = result_of(future, patience)
         except NotYet:
@@ -67,8 +74,8 @@ class Window:
 
     def _passed(self, future: "Future[Any]") -> None:
         self.next += 1
-        if self._pending and self._pending[0] is future:  # else another thread has closed the window
-            self._pending.popleft()
+        with suppress(ValueError):  # another thread has closed the window
+            self._pending.remove(future)
 
     def _fill(self, patience: float | None) -> None:
         while len(self._pending) < self._ahead:
@@ -86,6 +93,16 @@ class Window:
         """Give up what is in flight; idempotent."""
         while self._pending:
             self._pending.popleft().cancel()
+
+
+def _first_done(futures: list["Future[Any]"], patience: float | None) -> "Future[Any]":
+    done = next((future for future in futures if future.done()), None)
+    if done is None:
+        found, _ = wait(futures, patience, FIRST_COMPLETED)
+        if not found:
+            raise NotYet
+        done = found.pop()
+    return done
 
 
 class KerasWindows:

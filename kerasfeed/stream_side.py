@@ -255,12 +255,12 @@ def _first(taking: Taking, patience: float | None) -> Any:
 
 
 def _tf_dataset(reference: Callable[[], Any]) -> Any:
-    from kerasfeed.adapters.tf_streams import keras_dataset  # Keras asks on TensorFlow alone
+    from kerasfeed.adapters.tf_keras import keras_stream_dataset  # Keras asks on TensorFlow alone
 
     adapter = reference()
     assert adapter is not None  # it is the one that asks
     try:
-        return keras_dataset(adapter)
+        return keras_stream_dataset(adapter)
     except Exception as error:
         note_causes(error)  # of the first scenes, which are read here
         raise

@@ -1,14 +1,17 @@
-"""Batches of a stream that one iterator of Keras's takes, and what of them comes again.
+"""Batches of a stream that one iterator takes, of Keras's or of a dataset, and what of them comes again.
 
 Invariant: what was taken and not used comes again, in its order, as far as it is still known.
 """
 
 import threading
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from kerasfeed.errors import FeedClosedError
+from kerasfeed.patience import NotYet
 from kerasfeed.streams.repetition import EndOfRepetition
+from kerasfeed.taking import EndOfData
 
 _KEPT = 8  # more than Keras and its backends take ahead of what they use
 
@@ -101,3 +104,65 @@ class Taking:
                 )
             except ReferenceError:  # the feed was collected before Keras's generator
                 repetition.close()
+
+
+class DatasetTaking:
+    """The next repetition of a stream, which it does not keep alive; see `kerasfeed.taking.Taking`.
+
+    Args:
+        feed: A weak reference to the stream.
+    """
+
+    def __init__(self, feed: Callable[[], Any]) -> None:
+        self._feed = feed
+        self._repetition: Any = None
+        self._taken = 0
+        self._over = False
+        self._known().end_fit()
+
+    def _known(self) -> Any:
+        feed = self._feed()
+        if feed is None:
+            raise FeedClosedError(
+                "the feed of this dataset is gone: keep a reference to it, or to the dataset, while that is iterated"
+            )
+        return feed
+
+    def take(self, patience: float | None) -> Any:
+        """See `kerasfeed.taking.Taking.take`. An error ends the repetition, as it ends a loop."""
+        if self._over:
+            raise EndOfData
+        feed = self._known()
+        try:
+            if self._repetition is None:
+                self._repetition = feed.begin_repetition(patience=patience)
+            batch = None
+            while batch is None:  # on_error="skip" has left no scene of it
+                batch = self._repetition.take(patience)
+            feed.tell()
+        except NotYet:
+            raise
+        except EndOfRepetition:
+            self._over = True
+            raise EndOfData from None
+        except BaseException:
+            self._leave(feed, untouched=False)
+            raise
+        self._taken += 1
+        return batch
+
+    def close(self, returned: list[Any]) -> None:
+        """See `kerasfeed.taking.Taking.close`."""
+        if self._repetition is None or self._over:
+            return
+        feed = self._feed()
+        if feed is None:
+            self._repetition.close()
+            return
+        self._repetition.put_back(returned)
+        self._leave(feed, untouched=len(returned) == self._taken)
+
+    def _leave(self, feed: Any, *, untouched: bool) -> None:
+        self._over = True
+        if self._repetition is not None:
+            feed.keep_repetition(self._repetition, chained=False, untouched=untouched)

@@ -240,7 +240,7 @@ def refuse_text(feed: Any) -> None:
 
 
 def _untuned_dataset(reference: Callable[[], Any]) -> Any:
-    from kerasfeed.adapters.tf_data import keras_dataset  # Keras asks on TensorFlow alone
+    from kerasfeed.adapters.tf_keras import keras_dataset  # Keras asks on TensorFlow alone
 
     adapter = reference()
     assert adapter is not None  # it is the one that asks

@@ -13,7 +13,7 @@ PACKAGE = Path(kerasfeed.__file__).parent
 # Rooms by layer, lowest first; a room may import rooms of its own layer or below.
 LAYERS = [
     {"_version", "atomic", "costs", "errors", "evaluation", "failures", "html", "identity", "integers"}
-    | {"machine", "notices", "patience", "spec"},
+    | {"machine", "notices", "patience", "spec", "taking"},
     {"context", "cut", "field_of", "gather", "parts", "permute", "picks", "scene"}
     | {"order", "order_blocks", "order_bucketed", "order_custom", "order_drawn", "order_named", "order_tables"}
     | {"forward", "views", "mixture", "splitting", "cached", "cache_files", "cache_key", "cache_state"},
@@ -22,7 +22,7 @@ LAYERS = [
     {"adapters", "arguments", "files", "inspect", "readers", "records", "streams"},
     {"batch_stream", "callbacks", "checkpoint", "epochs", "feed", "feed_text", "keras_side", "labels", "lookahead"}
     | {"evaluating", "reproduce", "shards", "shuffle_cost", "state", "stream", "summary", "trainer"}
-    | {"queue_feed", "stream_feed", "stream_side", "stream_taking", "training_records", "whole_backups"},
+    | {"feed_taking", "queue_feed", "stream_feed", "stream_side", "stream_taking", "training_records", "whole_backups"},
     {"demo", "cli", "__main__"},
 ]
 FRAMEWORKS = {"tensorflow", "jax", "torch", "keras", "h5py", "matplotlib"}
@@ -30,10 +30,10 @@ FRAMEWORKS = {"tensorflow", "jax", "torch", "keras", "h5py", "matplotlib"}
 ALLOWED = {
     "tensorflow": {
         "adapters/events.py",
-        "adapters/patient.py",
         "adapters/tf_data.py",
+        "adapters/tf_dataset.py",
+        "adapters/tf_keras.py",
         "adapters/tf_records.py",
-        "adapters/tf_streams.py",
     },
     "jax": {"adapters/jax.py"},
     "torch": {"adapters/torch.py"},

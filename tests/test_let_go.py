@@ -9,8 +9,8 @@ import pytest
 from scenes_frameworks import Lingering, run_script
 
 import kerasfeed as kf
-from kerasfeed import patience
-from kerasfeed.adapters import tf_data, tf_streams
+from kerasfeed import taking
+from kerasfeed.adapters import tf_iteration
 
 pytestmark = pytest.mark.usefixtures("quick_collector")
 
@@ -53,8 +53,16 @@ def test_whoever_leaves_a_loop_over_a_queue_that_nobody_fills_does_not_wait_and_
 @pytest.fixture
 def no_patience(monkeypatch):
     """TensorFlow is told of nearly every batch that it is not there yet."""
-    for module in (patience, tf_data, tf_streams):
+    for module in (taking, tf_iteration):
         monkeypatch.setattr(module, "PATIENCE", 0.0005)
+
+
+def assert_ended():
+    """No iteration is left, a moment after the last iterator."""
+    deadline = time.monotonic() + 20
+    while tf_iteration._iterations and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not tf_iteration._iterations
 
 
 @pytest.mark.parametrize("kind", [(1, "thread"), (2, "thread"), (2, "process")], ids=str)
@@ -66,7 +74,7 @@ def test_a_batch_that_is_asked_for_many_times_comes_once(no_patience, kind, dete
         names = [name for batch in feed.to_tf_dataset(deterministic=deterministic) for name in batch["name"].numpy()]
         expected = [f"scene {i}".encode() for step in range(8) for i in feed.plan.indices(0, step)]
         assert (names if deterministic else sorted(names)) == (expected if deterministic else sorted(expected))
-        assert not tf_data._asked._asked
+        assert_ended()
 
 
 def test_a_batch_of_a_stream_that_is_asked_for_many_times_comes_once(no_patience):
@@ -103,7 +111,7 @@ def test_dtypes_that_loops_of_a_graph_cannot_carry_arrive(no_patience, dtype):
         batches = list(feed.to_tf_dataset())
     assert [batch.dtype.name for batch in batches] == [dtype] * 3
     assert [batch.numpy().astype(float)[:, 0].tolist() for batch in batches] == [[0, 1], [2, 3], [4, 5]]
-    assert not tf_data._asked._asked
+    assert_ended()
 
 
 def test_an_error_of_a_batch_that_is_asked_for_many_times_arrives_as_itself(no_patience):
@@ -231,3 +239,145 @@ COLLECTED = """
 
 def test_the_thread_that_a_batch_waits_for_may_collect_the_iterator_that_waits_for_the_batch(tmp_path):
     assert run_script(tmp_path, COLLECTED, timeout=110).endswith("whole\n")
+
+
+COLLECTED_WHERE_SCENES_ARE_READ = """
+    import gc, threading, time, weakref
+    import numpy as np, tensorflow as tf
+    import kerasfeed as kf
+
+    stopping, gone, calls, collectors = threading.Event(), [], [], []
+
+    def users_code():  # called for every batch; the collector runs in it once the iterator is in a cycle
+        calls.append(1)
+        if len(calls) > 2:
+            assert stopping.wait(20)
+        if stopping.is_set() and not collectors:
+            collectors.append(threading.current_thread().name)
+            gc.collect()
+
+    class Scenes(kf.SceneSequence):
+        def __init__(self, length=12): self.length = length
+        def __len__(self): return self.length
+        def __getitem__(self, index): return np.float32(index)
+
+    class Read(Scenes):
+        def __getitem__(self, index):
+            users_code()
+            return np.float32(index)
+
+    class Hooked(Scenes):
+        def on_epoch_begin(self): users_code()
+
+    class Ahead(Scenes):
+        def read_ahead(self, indices): users_code()
+
+    def ordered(length, seed, epoch):
+        users_code()
+        return np.arange(length)
+
+    def generated():
+        for index in range(12):
+            users_code()
+            yield np.float32(index)
+
+    class Stopped(Exception):
+        pass
+
+    def stopped(dataset):
+        iterator = iter(dataset)
+        next(iterator)
+        try:
+            raise Stopped
+        except Stopped as error:
+            gone.append(weakref.ref(error))
+            stored = error  # whose traceback holds this frame, which holds the iterator, and it
+
+    def collect(feed, change, **epochs):
+        stopping.set()
+        collectors.append("none yet")
+        gc.collect()
+        gc.disable()
+        dataset = change(feed.to_tf_dataset(**epochs))
+        stopping.clear(), gone.clear(), calls.clear(), collectors.clear()
+        stopped(dataset)
+        stopping.set()
+        deadline = time.monotonic() + 15
+        while gone[0]() is not None:  # and the main thread has nothing to do
+            assert time.monotonic() < deadline, (feed, collectors)
+            time.sleep(0.01)
+        assert collectors and "MainThread" not in collectors
+        cycle = Scenes()
+        cycle.itself, alive = cycle, weakref.ref(cycle)
+        del cycle
+        while alive() is not None:  # the other thread's collection may still run, and then this one does nothing
+            assert time.monotonic() < deadline, "nothing is collected any more"
+            gc.collect()
+            time.sleep(0.01)
+        gc.enable()
+
+    inline, thread = {"workers": 0}, {"workers": 1, "worker_type": "thread", "max_queue_size": 1}
+    for change in (lambda dataset: dataset, lambda dataset: dataset.map(lambda x: x).prefetch(1)):
+        for sequence, options, epochs in (
+            (Read(), inline, 1), (Hooked(1), thread, 12), (Ahead(), thread, 1),
+            (Scenes(1), {"order": ordered, **thread}, 12),
+        ):
+            calls.clear()
+            with kf.Feed(sequence, 1, **options) as feed:
+                collect(feed, change, epochs=epochs)
+                assert len(list(feed)) == len(sequence)
+        calls.clear()
+        with kf.StreamFeed(generated, 1, **inline) as feed:
+            collect(feed, change)
+            assert len(list(feed)) == 12
+    print("collected")
+"""
+
+
+def test_what_users_wrote_may_collect_the_iterator_that_waits_for_it(tmp_path):
+    assert "collected" in run_script(tmp_path, COLLECTED_WHERE_SCENES_ARE_READ, timeout=110)
+
+
+COLLECTED_IN_THE_CALL = """
+    import gc, time, weakref
+    import numpy as np, tensorflow as tf
+    import kerasfeed as kf
+    from kerasfeed.adapters.tf_data import batches_dataset
+    from kerasfeed.patience import NotYet
+
+    class Collecting:
+        def __init__(self, context):
+            self.taken = 0
+
+        def take(self, patience):
+            if self.taken:
+                time.sleep(patience)
+                gc.collect()  # in the midst of TensorFlow's call
+                raise NotYet
+            self.taken += 1
+            return np.float32(1)
+
+        def close(self, returned):
+            closed.append(self.taken)
+
+    class Cycle:
+        pass
+
+    closed = []
+    gc.disable()
+    dataset = batches_dataset(Collecting, kf.ArraySpec((), np.float32), count=None)
+    cycle = Cycle()
+    cycle.itself, cycle.iterator = cycle, iter(dataset)
+    assert next(cycle.iterator).numpy() == 1
+    gone = weakref.ref(cycle)
+    del cycle
+    deadline = time.monotonic() + 15
+    while gone() is not None or not closed:
+        assert time.monotonic() < deadline, (gone, closed)
+        time.sleep(0.01)
+    print("closed", closed)
+"""
+
+
+def test_the_very_call_of_tensorflow_may_collect_the_iterator_that_waits_for_it(tmp_path):
+    assert "closed" in run_script(tmp_path, COLLECTED_IN_THE_CALL, timeout=60)

@@ -1,6 +1,7 @@
 """A stream as a `tf.data.Dataset`: its spec, its repetitions, errors, and what keeps it alive."""
 
 import gc
+import time
 import weakref
 
 import numpy as np
@@ -104,10 +105,15 @@ def test_a_field_that_tensorflow_lacks_is_named(stream):
 
 
 def test_a_dataset_keeps_its_stream_and_lets_it_go_at_its_end():
-    dataset = kf.StreamFeed(endless, 4, workers=1, worker_type="thread").to_tf_dataset()
+    stream = kf.StreamFeed(endless, 4, workers=1, worker_type="thread")
+    feed, dataset = weakref.ref(stream), stream.to_tf_dataset()
+    del stream
+    gc.collect()
     assert labels_in(dataset.take(1)) == [[0, 1, 2, 3]]
-    feed = weakref.ref(dataset.kerasfeed_feeds[0])
     assert feed() is not None
     del dataset
-    gc.collect()
+    deadline = time.monotonic() + 20  # the thread that takes from it ends a moment after the loop
+    while feed() is not None and time.monotonic() < deadline:
+        gc.collect()
+        time.sleep(0.05)
     assert feed() is None
