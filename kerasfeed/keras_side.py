@@ -38,10 +38,6 @@ def window_of(
         place = divmod(number, clock.steps) if shuffled is None else clock.place(number, shuffled=shuffled)
         return feed.submit(*place, patience=patience)
 
-    def submit(number: int, patience: float | None) -> Any:
-        place = divmod(number, clock.steps) if shuffled is None else clock.place(number, shuffled=shuffled)
-        return feed.submit(*place, patience=patience)
-
     border = len(feed) if feed.has_epoch_hooks else None
     return Window(submit, numbers.start, numbers.stop, feed.look_ahead, border, in_order=in_order)
 
