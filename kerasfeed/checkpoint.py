@@ -74,6 +74,7 @@ class FeedCheckpoint(keras.callbacks.Callback):  # type: ignore[misc]
         position = trainer_position("fit")
         if position is None or position.callbacks is None:
             raise RuntimeError("FeedCheckpoint works within model.fit of Keras 3, and fit was not found")
+        position.check_step()
         self._backups = [each for each in position.callbacks if isinstance(each, keras.callbacks.BackupAndRestore)]
         callbacks = list(position.callbacks)
         behind = [backup for backup in self._backups if callbacks.index(backup) > callbacks.index(self)]

@@ -16,6 +16,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 import keras
+import numpy as np
+from numpy.typing import NDArray
 
 from kerasfeed.arguments import (
     check_collate,
@@ -31,7 +33,7 @@ from kerasfeed.arguments import (
 )
 from kerasfeed.collate import Custom
 from kerasfeed.epochs import RequestLog, SequenceHooks
-from kerasfeed.errors import SceneError
+from kerasfeed.errors import FeedWarning, SceneError
 from kerasfeed.failures import FailureTable
 from kerasfeed.feed_taking import dataset_of
 from kerasfeed.feed_text import feed_html, feed_text
@@ -55,6 +57,13 @@ from kerasfeed.taking import TakingThreads
 
 if TYPE_CHECKING:
     import tensorflow as tf
+
+
+_PREDICTED_IN_ORDER = (
+    "predict returns its rows in the order of the feed, which is not that of the sequence: row k is for scene "
+    "feed.indices()[k]. Predict with a feed without shuffle and order, or put the rows back: "
+    "in_order = np.empty_like(rows); in_order[feed.indices()] = rows"
+)
 
 
 class Feed(keras.utils.PyDataset):  # type: ignore[misc]
@@ -245,6 +254,25 @@ class Feed(keras.utils.PyDataset):  # type: ignore[misc]
         self._costs.check()
         self._loader.faults.notices.tell()
 
+    def indices(self, epoch: int | None = None) -> NDArray[np.int64]:
+        """The scene of every row of an epoch, in the order of delivery.
+
+        Row `k` of what `model.predict(feed)` returns is the prediction for scene `feed.indices()[k]`, before as after
+        it: `in_order[feed.indices()] = predictions` puts them back.
+
+        Args:
+            epoch: Number of the epoch; None is that of `feed[step]`, which `evaluate` and `predict` take.
+
+        Returns:
+            int64[rows], each in [0, len(feed.sequence)): of this shard alone, without what is dropped, with the scenes
+            that fill up a batch. Where `batch_size` is None, one for each step.
+
+        Raises:
+            TypeError, ValueError: `epoch` is none.
+        """
+        number = self._clock.current if epoch is None else check_integer("epoch", epoch, 0)
+        return self.plan.epoch_indices(number)
+
     @property
     def look_ahead(self) -> int:
         """Batches that are worth having in flight at once."""
@@ -317,6 +345,9 @@ class Feed(keras.utils.PyDataset):  # type: ignore[misc]
         method = self.keras_side.prepare(self, sys._getframe(1), ordered=ordered)
         if method is not None:
             refuse_skip(self.job.policy, f"{method}()")
+        if method == "predict" and not isinstance(self.plan.order, Sequential):
+            self._loader.faults.notices.post("predict", _PREDICTED_IN_ORDER, FeedWarning)
+            self._loader.faults.notices.tell()
         return len(self)
 
     def on_epoch_begin(self) -> None:

@@ -21,11 +21,22 @@ from kerasfeed.stream import EpochClock
 from kerasfeed.trainer import cut_iterator, self_of, tame, trainer_position
 
 
-def window_of(feed: Any, clock: EpochClock, numbers: range, shuffled: bool = False, *, in_order: bool = True) -> Window:
-    """Look-ahead along the batches `numbers` of a feed, given as a weak proxy where the window may outlive it."""
+def window_of(
+    feed: Any, clock: EpochClock, numbers: range, shuffled: bool | None = False, *, in_order: bool = True
+) -> Window:
+    """Look-ahead along the batches `numbers` of a feed, given as a weak proxy where the window may outlive it.
+
+    Args:
+        feed: The feed.
+        clock: Where it stands.
+        numbers: Numbers of batches.
+        shuffled: Whether steps are shuffled, but for those of a resumed epoch; None is never.
+        in_order: See `Window`.
+    """
 
     def submit(number: int, patience: float | None) -> Any:
-        return feed.submit(*clock.place(number, shuffled=shuffled), patience=patience)
+        place = divmod(number, clock.steps) if shuffled is None else clock.place(number, shuffled=shuffled)
+        return feed.submit(*place, patience=patience)
 
     border = len(feed) if feed.has_epoch_hooks else None
     return Window(submit, numbers.start, numbers.stop, feed.look_ahead, border, in_order=in_order)
@@ -36,13 +47,13 @@ class Asking(NamedTuple):
 
     Attributes:
         numbers: The batch, and those to look ahead for.
-        shuffled: Whether the adapter shuffles batches.
+        shuffled: Whether the adapter shuffles batches; None for one that is not a `fit`'s, and never does.
         closings: How often the windows had been closed.
         request: What the request log needs when it is there.
     """
 
     numbers: range
-    shuffled: bool
+    shuffled: bool | None
     closings: int
     request: tuple[Any, int]
 
@@ -107,7 +118,7 @@ class KerasSide:
         """Ask for batch `number`, one of `numbers`, for a Keras adapter."""
         stop = max(numbers.stop, self._stop) if in_fit else numbers.stop
         request = self._log.begin(number - numbers.start)
-        return Asking(range(number, stop), adapter.shuffle, self.windows.closings, request)
+        return Asking(range(number, stop), adapter.shuffle if in_fit else None, self.windows.closings, request)
 
     def take(self, adapter: Any, asking: "Asking", patience: float | None) -> Any:
         """The batch that was asked for; waits for it, see `Window.take`."""

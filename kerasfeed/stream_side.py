@@ -19,7 +19,7 @@ from kerasfeed.loaders.failure import note_causes
 from kerasfeed.patience import NOT_YET, NotYet
 from kerasfeed.stream_taking import Taking
 from kerasfeed.streams.repetition import EndOfRepetition
-from kerasfeed.trainer import self_of, trainer_position
+from kerasfeed.trainer import refuse_text, self_of, trainer_position
 
 EMPTY = (
     "the stream is empty: it ended before its first scene. Check what its generators read; a generator made once and "
@@ -225,6 +225,8 @@ def _batches(
             with suppress(NotYet):
                 batch = feed.as_keras_takes(taking.take(patience) if taking.taken else _first(taking, patience))
                 feed.request_log.finish(request, time.perf_counter())
+                if taking.taken == 1:
+                    refuse_text(feed)
                 request = None
             del feed  # while it waits it holds no feed: TensorFlow may keep it
             yield batch if batch is NOT_YET else adapter._standardize_batch(batch)

@@ -14,9 +14,17 @@ from itertools import islice
 from types import FrameType
 from typing import Any
 
+import optree
+
 from kerasfeed.adapters.raised import Raised, watch_trainer
 from kerasfeed.loaders.failure import note_causes
 from kerasfeed.patience import NOT_YET, NotYet
+from kerasfeed.spec import ArraySpec
+
+# The variable of `fit` that holds the first step of an execution: in Keras 3.11 to 3.15, and in 3.10.
+_STEP_VARIABLES = ("begin_step", "step")
+# The others that are read, in Keras 3.10 to 3.15.
+_FIT_VARIABLES = ("epoch", "epochs", "initial_epoch", "steps_per_epoch", "epoch_iterator")
 
 
 @dataclass(frozen=True)
@@ -30,8 +38,8 @@ class TrainerPosition:
         epochs: The epoch `fit` ends before; 0 where it is not known.
         steps_per_epoch: The argument of `fit`.
         iterator: Keras's iterator of the data; None while it is being made.
-        begin_step: First step of the execution that runs, or ran last.
-        end_step: Last step of it.
+        begin_step: First step of the execution that runs, or ran last; None where this Keras does not tell.
+        execution: Steps of an execution.
         hook: Name of the hook of callbacks that is being called; None outside callbacks.
         callbacks: The callbacks of which one is being called, in their order; None outside.
     """
@@ -42,8 +50,8 @@ class TrainerPosition:
     epochs: int
     steps_per_epoch: int | None
     iterator: Any
-    begin_step: int
-    end_step: int
+    begin_step: int | None
+    execution: int
     hook: str | None
     callbacks: Sequence[Any] | None
 
@@ -53,11 +61,30 @@ class TrainerPosition:
         return self.method == "fit" and self.epoch is not None and self.epoch + 1 < self.epochs
 
     def trained(self, numbers: range) -> int:
-        """Number of the batch after the last one that `fit` has trained on, of an epoch's `numbers`."""
+        """Number of the batch after the last one that `fit` has trained on, of an epoch's `numbers`.
+
+        Raises:
+            RuntimeError: This Keras does not tell.
+        """
+        step = self.check_step()
         if self.epoch is None or self.hook in ("on_train_begin", "on_epoch_begin"):
             return numbers.start
         within = self.hook in (None, "on_train_batch_begin", "on_batch_begin")
-        return min(numbers.start + (self.begin_step if within else self.end_step + 1), numbers.stop)
+        return min(numbers.start + (step if within else step + self.execution), numbers.stop)
+
+    def check_step(self) -> int:
+        """First step of the execution that runs, or ran last.
+
+        Raises:
+            RuntimeError: This Keras does not tell.
+        """
+        if self.begin_step is None:
+            raise RuntimeError(
+                f"which batch fit trains on cannot be told with Keras {keras_version()}, so nothing could be resumed "
+                f"exactly: its loop has no variable {' or '.join(_STEP_VARIABLES)}. Use Keras 3.10 to 3.15, or "
+                "feed.get_state(epoch=..., step=...) with the place of the next batch"
+            )
+        return self.begin_step
 
 
 def trainer_position(method: str | None = None) -> TrainerPosition | None:
@@ -74,24 +101,54 @@ def trainer_position(method: str | None = None) -> TrainerPosition | None:
     while frame is not None:
         name, module = frame.f_code.co_name, str(frame.f_globals.get("__name__", ""))
         if name in ("fit", "evaluate", "predict") and module.startswith("keras."):
-            variables = frame.f_locals
-            position = TrainerPosition(
-                name, variables.get("epoch"), variables.get("initial_epoch") or 0, variables.get("epochs") or 0,
-                variables.get("steps_per_epoch"), variables.get("epoch_iterator"), variables.get("begin_step") or 0,
-                variables.get("end_step") or 0, hook, callbacks,
-            )  # fmt: skip
-            known = name != "fit" or "initial_epoch" in variables
-            if isinstance(variables, dict):
-                # Before Python 3.13 the frame keeps this copy, and with it the last epoch's iterator. Dropped only
-                # at the next look, holding the GIL, a TensorFlow iterator stops training for 1 s.
-                variables.clear()
-            if known and method in (None, name):
-                return position
+            if _is_trainer(frame) and method in (None, name):
+                return _position(frame, hook, callbacks)
             hook = hook or f"on_{name}"
         elif name.lstrip("_").startswith("on_") and module.endswith(".callback_list"):
             hook, callbacks = name.lstrip("_"), getattr(self_of(frame), "callbacks", None)
         frame = frame.f_back
     return None
+
+
+def _is_trainer(frame: FrameType) -> bool:
+    """Whether a function of Keras, called like a trainer's method, is one.
+
+    Raises:
+        RuntimeError: It is a trainer's `fit`, and its variables are not those that are known.
+    """
+    code = frame.f_code
+    missing = {*_FIT_VARIABLES} - {*code.co_varnames, *code.co_cellvars}
+    if code.co_name != "fit" or not missing:
+        return True
+    if not str(frame.f_globals["__name__"]).endswith(".trainer"):
+        return False  # that of a scikit-learn wrapper, for example, which calls the trainer's
+    raise RuntimeError(
+        f"which epoch fit is in cannot be told with Keras {keras_version()}, and it would train on wrong batches: its "
+        f"fit has no variable {', '.join(sorted(missing))}. Use Keras 3.10 to 3.15, or train_on_batch in a loop over "
+        "the feed"
+    )
+
+
+def _position(frame: FrameType, hook: str | None, callbacks: Sequence[Any] | None) -> TrainerPosition:
+    code, variables = frame.f_code, frame.f_locals
+    names = {*code.co_varnames, *code.co_cellvars}
+    step = next((name for name in _STEP_VARIABLES if name in names), None)
+    iterator = variables.get("epoch_iterator")
+    position = TrainerPosition(
+        code.co_name, variables.get("epoch"), variables.get("initial_epoch") or 0, variables.get("epochs") or 0,
+        variables.get("steps_per_epoch"), iterator, None if step is None else variables.get(step) or 0,
+        int(getattr(iterator, "steps_per_execution", 1)), hook, callbacks,
+    )  # fmt: skip
+    if isinstance(variables, dict):
+        # Before Python 3.13 the frame keeps this copy, and with it the last epoch's iterator. Dropped only
+        # at the next look, holding the GIL, a TensorFlow iterator stops training for 1 s.
+        variables.clear()
+    return position
+
+
+def keras_version() -> str:
+    """Version of the Keras that runs."""
+    return str(getattr(sys.modules.get("keras"), "__version__", "of an unknown version"))
 
 
 def self_of(frame: FrameType | None) -> Any:
@@ -161,6 +218,27 @@ def tame(feed: Any, side: Any, caller: FrameType, *, in_fit: bool, ordered: bool
             adapter.shuffle = False
 
 
+def refuse_text(feed: Any) -> None:
+    """Refuse fields of text where Keras runs on JAX or PyTorch.
+
+    Raises:
+        TypeError: The batches of `feed` have one.
+    """
+    backend = {"jax": "JAX", "torch": "PyTorch"}.get(sys.modules["keras"].backend.backend())
+    if backend is None:
+        return
+    structure = feed.element_spec
+    is_spec: Any = lambda leaf: isinstance(leaf, ArraySpec)  # noqa: E731
+    paths = optree.tree_paths(structure, is_leaf=is_spec)
+    for path, field in zip(paths, optree.tree_leaves(structure, is_leaf=is_spec), strict=True):
+        if field.is_text:
+            name = ".".join(str(key) for key in path) or "scene"
+            raise TypeError(
+                f"field {name!r} is text, and {backend} has no text. Turn it into numbers where scenes are made (in "
+                "__getitem__, or with map), or have Keras run on TensorFlow: KERAS_BACKEND=tensorflow"
+            )
+
+
 def _untuned_dataset(reference: Callable[[], Any]) -> Any:
     from kerasfeed.adapters.tf_keras import keras_dataset  # Keras asks on TensorFlow alone
 
@@ -183,6 +261,7 @@ def _batches(
     adapter, served = reference(), side()
     assert adapter is not None
     assert served is not None
+    refuse_text(adapter.py_dataset)
     numbers = served.numbers(in_fit)
     number, batch = numbers.start, NOT_YET
     try:

@@ -1,0 +1,96 @@
+"""Versions of Keras whose `fit` names its variables in other ways: what is kept, and what is refused."""
+
+import keras
+import pytest
+from fit_renamed import fit_of_3_10, renamed_fit
+from keras_fits import MARKS, Trainer, order_of
+from resumable import chain_of, make_feed, make_model, result_of, stream
+
+import kerasfeed as kf
+
+pytestmark = MARKS
+
+
+class Stopped(Exception):
+    """The training was stopped."""
+
+
+class At(keras.callbacks.Callback):
+    """Calls a function after one batch of all."""
+
+    def __init__(self, count, function):
+        super().__init__()
+        self.left = count
+        self.function = function
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.left -= 1
+        if self.left == 0:
+            self.function()
+
+
+def stop():
+    raise Stopped
+
+
+def trained(folder, fit, callbacks, **arguments):
+    keras.utils.set_random_seed(0)
+    model = make_model(**arguments)
+    backup = keras.callbacks.BackupAndRestore(str(folder / "backup"), save_freq=2)
+    with make_feed() as feed:
+        fit(
+            model,
+            feed,
+            epochs=6,
+            verbose=0,
+            callbacks=[kf.FeedCheckpoint(feed, folder / "feed.json"), backup, *callbacks],
+        )
+    return result_of(model)
+
+
+@pytest.mark.parametrize("steps_per_execution", [1, 2])
+def test_a_fit_whose_loop_is_that_of_keras_3_10_resumes_at_the_very_batch(tmp_path, steps_per_execution):
+    fit = fit_of_3_10()
+    with pytest.raises(Stopped):
+        trained(tmp_path, fit, [At(7 // steps_per_execution, stop)], steps_per_execution=steps_per_execution)
+    found = trained(tmp_path, fit, [], steps_per_execution=steps_per_execution)
+    with make_feed() as feed:
+        assert found == (chain_of(stream(feed, 24)), 24)
+
+
+@pytest.mark.parametrize(("steps_per_execution", "after", "step"), [(1, 3, 3), (2, 1, 2), (3, 1, 3)])
+def test_the_state_of_a_feed_is_right_where_the_loop_is_that_of_keras_3_10(steps_per_execution, after, step):
+    model, states = make_model(steps_per_execution=steps_per_execution), []
+    with make_feed() as feed:
+        note = At(after, lambda: states.append(feed.get_state()))
+        fit_of_3_10()(model, feed, epochs=1, verbose=0, callbacks=[note])
+    assert [(state["epoch"], state["step"]) for state in states] == [(0, step)]
+
+
+def test_a_fit_whose_step_has_an_unknown_name_trains_and_tells_no_state():
+    fit, trainer, messages = renamed_fit({"begin_step": "first_step"}), Trainer(), []
+
+    with make_feed(batch_size=6, length=24) as feed:
+
+        def ask():
+            with pytest.raises(RuntimeError, match="which batch fit trains on cannot be told") as caught:
+                feed.get_state()
+            messages.append(str(caught.value))
+
+        fit(trainer.model, feed, epochs=2, verbose=0, callbacks=[At(2, ask), trainer.record])
+        assert trainer.trained == [order_of(feed, epoch) for epoch in range(2)]
+    assert keras.__version__ in messages[0]
+    assert "get_state(epoch=..., step=...)" in messages[0]
+
+
+def test_a_fit_whose_step_has_an_unknown_name_is_not_resumed(tmp_path):
+    with pytest.raises(RuntimeError, match="nothing could be resumed exactly"):
+        trained(tmp_path, renamed_fit({"begin_step": "first_step"}), [])
+    assert not (tmp_path / "feed.json").exists()
+
+
+@pytest.mark.parametrize("name", ["epoch_iterator", "initial_epoch"])
+def test_a_fit_whose_epochs_cannot_be_told_is_refused(name):
+    trainer = Trainer()
+    with make_feed() as feed, pytest.raises(RuntimeError, match=f"no variable {name}.*train_on_batch in a loop"):
+        renamed_fit({name: f"the_{name}"})(trainer.model, feed, verbose=0)
