@@ -33,7 +33,7 @@ from kerasfeed.collate import Custom
 from kerasfeed.epochs import RequestLog, SequenceHooks
 from kerasfeed.errors import SceneError
 from kerasfeed.failures import FailureTable
-from kerasfeed.feed_text import feed_html, feed_text
+from kerasfeed.feed_text import feed_html, feed_text, public_names
 from kerasfeed.forms import batch_structure
 from kerasfeed.frames import as_sequence
 from kerasfeed.integers import check_integer
@@ -53,6 +53,26 @@ from kerasfeed.stream import EpochClock
 
 if TYPE_CHECKING:
     import tensorflow as tf
+
+_PUBLIC = frozenset(
+    [
+        "close",
+        "element_spec",
+        "epoch",
+        "failures",
+        "get_state",
+        "num_batches",
+        "plan",
+        "scene_spec",
+        "seed",
+        "sequence",
+        "set_state",
+        "shard",
+        "stats",
+        "submit",
+        "to_tf_dataset",
+    ]
+)
 
 
 class Feed(keras.utils.PyDataset):  # type: ignore[misc]
@@ -382,6 +402,9 @@ class Feed(keras.utils.PyDataset):  # type: ignore[misc]
 
     def __reduce__(self) -> Any:
         return _restore, (self.sequence, self.plan.batch_size, self._arguments)
+
+    def __dir__(self) -> list[str]:
+        return public_names(self, Feed, _PUBLIC)
 
     def __repr__(self) -> str:
         return feed_text(self.sequence, self.plan, self.shard, self.stats())
