@@ -21,7 +21,7 @@ from kerasfeed.arguments import refuse_skip
 from kerasfeed.epochs import RequestLog
 from kerasfeed.errors import FeedClosedError
 from kerasfeed.failures import FailureTable
-from kerasfeed.feed_text import stream_html, workers_text
+from kerasfeed.feed_text import public_names, stream_html, workers_text
 from kerasfeed.forms import batch_structure
 from kerasfeed.loaders import LoaderStats
 from kerasfeed.loaders.blank import weighted
@@ -37,6 +37,10 @@ from kerasfeed.taking import Taking, TakingThreads
 
 if TYPE_CHECKING:
     import tensorflow as tf
+
+_PUBLIC = frozenset(
+    ["close", "element_spec", "failures", "map", "num_batches", "plan", "scene_spec", "seed", "stats", "to_tf_dataset"]
+)
 
 
 class BatchStream(keras.utils.PyDataset):  # type: ignore[misc]
@@ -59,6 +63,9 @@ class BatchStream(keras.utils.PyDataset):  # type: ignore[misc]
         self._side = StreamSide()
         self.request_log = RequestLog()
         self.takings = TakingThreads()
+
+    def __dir__(self) -> list[str]:
+        return public_names(self, BatchStream, _PUBLIC)
 
     @property
     def seed(self) -> int:

@@ -78,7 +78,7 @@ class InputMonitor(keras.callbacks.Callback):  # type: ignore[misc]
 
     `logs` gain `scenes_per_second` and `input_wait_share`, so that the progress bar and `History` show them;
     put this callback before those that should see the two, such as `CSVLogger`. Works with `fit(feed)` on
-    every backend, and with `fit(feed.to_tf_dataset())` as long as nothing after it (`batch`, `filter`,
+    every backend, and with `fit(feed.to_tf_dataset(), shuffle=False)` as long as nothing after it (`batch`, `filter`,
     `shuffle`) changes which batch is which.
 
     A batch counts as waited for from the moment at which the step before it was computed and Keras asked for

@@ -30,8 +30,8 @@ class FeedCheckpoint(keras.callbacks.Callback):  # type: ignore[misc]
 
     It pairs with `keras.callbacks.BackupAndRestore`, in any order, or with whatever restores the model with its
     optimizer before `fit`. `fit` goes on in the epoch in which the model was saved, with the batches that are left of
-    it, which Keras numbers from 0. Works with `fit(feed)`, with `fit(feed.to_tf_dataset())`, and with what is made of
-    that batch by batch (`map`).
+    it, which Keras numbers from 0. Works with `fit(feed)`, with `fit(feed.to_tf_dataset(), shuffle=False)`, and with
+    what is made of that batch by batch (`map`).
 
     The batches that a model was trained on are counted by its optimizers, whose `iterations` are saved with it. The
     file tells which batch of the feed they stand for: it is written before `BackupAndRestore` saves the model, so a

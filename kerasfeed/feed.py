@@ -36,7 +36,7 @@ from kerasfeed.epochs import RequestLog, SequenceHooks
 from kerasfeed.errors import FeedWarning, SceneError
 from kerasfeed.failures import FailureTable
 from kerasfeed.feed_taking import dataset_of
-from kerasfeed.feed_text import feed_html, feed_text
+from kerasfeed.feed_text import feed_html, feed_text, public_names
 from kerasfeed.forms import batch_structure
 from kerasfeed.frames import as_sequence
 from kerasfeed.integers import check_integer
@@ -57,6 +57,11 @@ from kerasfeed.taking import TakingThreads
 
 if TYPE_CHECKING:
     import tensorflow as tf
+
+_PUBLIC = frozenset([
+    "close", "element_spec", "epoch", "failures", "get_state", "indices", "num_batches", "plan", "scene_spec", "seed",
+    "sequence", "set_state", "shard", "stats", "submit", "to_tf_dataset",
+])  # fmt: skip
 
 
 _PREDICTED_IN_ORDER = (
@@ -414,6 +419,9 @@ class Feed(keras.utils.PyDataset):  # type: ignore[misc]
 
     def __reduce__(self) -> Any:
         return _restore, (self.sequence, self.plan.batch_size, self._arguments)
+
+    def __dir__(self) -> list[str]:
+        return public_names(self, Feed, _PUBLIC)
 
     def __repr__(self) -> str:
         return feed_text(self.sequence, self.plan, self.shard, self.stats())

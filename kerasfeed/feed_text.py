@@ -28,6 +28,13 @@ def feed_text(sequence: Any, plan: Plan, shard: Shard, stats: LoaderStats) -> st
     )
 
 
+def public_names(feed: Any, base: type, public: frozenset[str]) -> list[str]:
+    """What `dir(feed)` lists: the `public` names of `base`, those that a subclass adds, and Python's own."""
+    kinds = type(feed).__mro__
+    added = {name for kind in kinds[: kinds.index(base)] for name in vars(kind) if not name.startswith("_")}
+    return sorted({*public, *added, *(name for name in object.__dir__(feed) if name.startswith("__"))})
+
+
 def feed_html(sequence: Any, plan: Plan, shard: Shard, stats: LoaderStats, spec_of: Callable[[], Any]) -> str:
     """A table of the fields of a batch; `spec_of` gives its nesting of `ArraySpec`s, or raises."""
     facts = [

@@ -98,6 +98,15 @@ class SceneSequence(ABC):
         context = current_context()
         return np.random.default_rng() if context is None else context.rng_for(int(index))
 
+    def __repr__(self) -> str:
+        behind = type(self).__mro__[type(self).__mro__.index(SceneSequence) + 1 : -1]
+        if any("__repr__" in vars(kind) for kind in behind):  # a class of the user's, named after this one
+            return super().__repr__()
+        try:
+            return f"{name_of(self)}, {len(self):,} scenes"
+        except Exception as error:  # noqa: BLE001 - a file that is not there yet, or is gone
+            return f"{name_of(self)}, of unknown length ({type(error).__name__} in __len__)"
+
     def _repr_html_(self) -> str:
         from kerasfeed.html import sequence_table  # a worker has no notebook to draw in
 
