@@ -155,6 +155,7 @@ class Start:
         seed: The plan's seed.
         length: Scenes of the sequence.
         has_maker: Whether a function that makes whole batches is posted too.
+        watches_random: Whether to look if the first scenes use the global random generators.
     """
 
     sys_path: tuple[str, ...]
@@ -162,3 +163,4 @@ class Start:
     seed: int
     length: int
     has_maker: bool = False
+    watches_random: bool = False

@@ -82,7 +82,9 @@ class Session:
             undo.callback(self._arena.close)
             self.stacks = Stacks()
             undo.callback(self.stacks.close)
-            start = Start(search_path(), job.workers, job.plan.seed, job.plan.length, job.maker is not None)
+            start = Start(
+                search_path(), job.workers, job.plan.seed, job.plan.length, job.maker is not None, job.watches_random
+            )
             self.bulletin.post(Topic.START, start)
             self._post_maker()
             self.post_sequence()

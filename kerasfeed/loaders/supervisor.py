@@ -13,6 +13,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from kerasfeed.errors import FeedWarning, KerasfeedError, SceneTimeoutError, WorkerDiedError, WorkerStartError
+from kerasfeed.global_random import NOTICE, notice_text
 from kerasfeed.loaders import watch
 from kerasfeed.loaders.failure import Failure, Place, from_failure
 from kerasfeed.loaders.fill import MANY
@@ -106,6 +107,9 @@ class Supervisor:
     def _handle_results(self) -> None:
         for result in self._session.pipes.results():
             self._handle(result)
+        used = self._session.bulletin.used_random
+        if used and not self._faults.notices.told(NOTICE):
+            self._faults.notices.post(NOTICE, notice_text(used, seeded=True), FeedWarning)
 
     def _handle_last_results(self) -> None:
         """Handle whatever a dead worker, among others, still reported."""

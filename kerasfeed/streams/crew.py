@@ -69,7 +69,8 @@ class Crew:
                 sequence = RunningGenerators(generators, capacity, timed=policy.timeout is not None)
                 plan = StreamPlan(batch_size=None, seed=generators.seed, readable=list(SIZES))
                 job = Job(
-                    sequence, plan, min(workers, 1), share, flying, _workers_policy(policy), surroundings=surroundings
+                    sequence, plan, min(workers, 1), share, flying, _workers_policy(policy), surroundings=surroundings,
+                    watches_random=False,  # they are each generator's own there
                 )  # fmt: skip
                 loader, worker_type = self._make(job, worker_type)
                 loader.faults.notices = notices
