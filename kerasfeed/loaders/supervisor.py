@@ -21,6 +21,7 @@ from kerasfeed.loaders.handle import WorkerHandle
 from kerasfeed.loaders.infer import Probe
 from kerasfeed.loaders.messages import NOWHERE, Result, Status, Wasteful
 from kerasfeed.loaders.obituary import Death, Deaths, fatal_text, function_text, respawn_text, start_text
+from kerasfeed.loaders.surroundings import DirectoryGoneError
 from kerasfeed.loaders.work import LoadWork, ProbeWork, Work
 
 if TYPE_CHECKING:
@@ -276,7 +277,7 @@ class Supervisor:
             try:
                 self._watch_worker(session.start_worker(number))
             except OSError as error:  # no memory, or no room for a process: others may make some
-                if not self._links or isinstance(error, FileNotFoundError | NotADirectoryError):  # which stays missing
+                if not self._links or isinstance(error, DirectoryGoneError):
                     session.fail(
                         WorkerStartError(f"no worker process could be started in place of a dead one: {error}")
                     )

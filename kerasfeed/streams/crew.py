@@ -17,7 +17,7 @@ from kerasfeed.loaders import Job, Loader, LoaderStats
 from kerasfeed.loaders.choose import make_loader
 from kerasfeed.loaders.policy import FaultPolicy
 from kerasfeed.loaders.processes import processes_supported
-from kerasfeed.loaders.surroundings import Surroundings
+from kerasfeed.loaders.surroundings import DirectoryGoneError, Surroundings
 from kerasfeed.notices import Notices, warn_caller
 from kerasfeed.streams.generators import Generators
 from kerasfeed.streams.plan import StreamPlan
@@ -89,7 +89,7 @@ class Crew:
             return make_loader(job, "process" if worker_type == "auto" else worker_type), worker_type
         except (TypeError, OSError) as error:
             told = self._unsent(error) if isinstance(error, TypeError) else error
-            if worker_type != "auto":
+            if worker_type != "auto" or isinstance(error, DirectoryGoneError):
                 raise told from error.__cause__
             warn_caller(f"worker_type='auto' falls back to threads: {told}", UserWarning)
             return make_loader(job, "thread"), "thread"
