@@ -6,11 +6,12 @@ alone.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from kerasfeed.errors import FeedWarning
 from kerasfeed.forward import apart
+from kerasfeed.global_random import SeedingContext, globals_put_back
 from kerasfeed.integers import check_integer
 from kerasfeed.loaders import Job
 from kerasfeed.loaders.blank import with_weights
@@ -61,25 +62,29 @@ def load(feed: "Feed", *, epoch: int, step: int | None = None, index: int | None
         )
     epoch = check_integer("epoch", epoch, 0)
     sequence = _for_itself(feed.sequence)
+    stats = feed.stats()  # workers seed the global random generators where the first scenes use them
+    seeds = stats.seeds_random or (stats.worker_type == "process" and feed.layout is None)
+    kind, put_back = (SeedingContext, globals_put_back) if seeds else (SceneContext, nullcontext)
     if index is not None:
         index = check_integer("index", index, 0)
         if index >= feed.plan.length:
             last = feed.plan.length - 1
             raise IndexError(f"index {index} is out of range: the sequence has {last + 1} scenes, 0 to {last}")
-        with _at_work(sequence):
-            return _scene(sequence, feed.plan.seed, epoch, index, None)
+        with _at_work(sequence), put_back():
+            return _scene(sequence, kind(feed.plan.seed, epoch), index, None)
     step = check_integer("step", step, 0)
     indices = feed.plan.indices(epoch, step).tolist()  # refuses a step that is out of range
     job = Job(sequence, feed.plan, 1, _MEMORY, 1, collate=feed.collation)
     layout = feed.layout
     if layout is None:  # no feed has come so far: the scenes of this batch tell, for another may be the one that fails
-        with _at_work(sequence):
+        with _at_work(sequence), put_back():
             each = dict.fromkeys(indices)  # some may fill a short batch up, or be drawn twice
-            scenes = [(index, _scene(sequence, feed.plan.seed, epoch, index, step)) for index in each]
+            scenes = [(index, _scene(sequence, kind(feed.plan.seed, epoch), index, step)) for index in each]
         layout = layout_for(job, [Probe(index, _described(job, scene), 0.0) for index, scene in scenes])
-    loader = InlineLoader(job, layout)
+    loader = InlineLoader(job, layout, kind)
     try:
-        batch = loader.submit(epoch, step).result()
+        with put_back():
+            batch = loader.submit(epoch, step).result()
     finally:
         loader.close()
         loader.faults.notices.tell_last()
@@ -111,14 +116,13 @@ def _at_work(sequence: Any) -> Iterator[None]:
             warn_caller(told, FeedWarning)
 
 
-def _scene(sequence: Any, seed: int, epoch: int, index: int, step: int | None) -> Any:
-    context = SceneContext(seed, epoch)
+def _scene(sequence: Any, context: SceneContext, index: int, step: int | None) -> Any:
     context.move_to(index)
     previous = enter_context(context)
     try:
         return sequence[index]
     except Exception as error:
-        for_consumer(error, Place((index,), epoch, step, _WORKER))  # the note: itself it is raised below
+        for_consumer(error, Place((index,), context.epoch, step, _WORKER))  # the note: itself it is raised below
         raise
     finally:
         enter_context(previous)

@@ -26,7 +26,8 @@ _BATCH = 4
 @pytest.fixture(autouse=True)
 def no_collector():
     """Nothing is collected while a test runs, and all of kerasfeed's memory files are its own."""
-    _ = kf.Feed, kf.StreamFeed, kf.QueueFeed  # what their imports leave behind refers to whoever imports
+    for name in ("Feed", "StreamFeed", "QueueFeed"):
+        assert getattr(kf, name)  # what their imports leave behind refers to whoever imports
     gc.collect()
     gc.disable()
     before = _held()

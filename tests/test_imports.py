@@ -15,7 +15,7 @@ PACKAGE = Path(kerasfeed.__file__).parent
 LAYERS = [
     {"_version", "atomic", "costs", "error_text", "errors", "evaluation", "exact_text", "failures", "html", "identity"}
     | {"integers", "lists", "machine", "notices", "opened", "patience", "spec", "taking"},
-    {"context", "cut", "field_of", "gather", "parts", "permute", "picks", "scene"}
+    {"context", "cut", "field_of", "gather", "global_random", "parts", "permute", "picks", "scene"}
     | {"order", "order_blocks", "order_bucketed", "order_custom", "order_drawn", "order_named", "order_tables"}
     | {"forward", "frames", "views", "mixture", "splitting", "cached", "cache_files", "cache_key", "cache_state"},
     {"plan", "collate", "forms"},

@@ -184,8 +184,10 @@ def test_a_directory_that_is_gone_when_a_worker_is_replaced_is_a_clear_error(fol
             list(feed)
 
 
+@pytest.mark.parametrize("worker_type", ["process", "auto"])
 @pytest.mark.parametrize("kind", ["generators", "map"])
-def test_a_directory_that_is_gone_when_workers_start_is_a_clear_error(kind, folders, monkeypatch):
+def test_a_directory_that_is_gone_when_workers_start_is_a_clear_error(kind, worker_type, folders, monkeypatch):
+    monkeypatch.setitem(_PROCESSES, "worker_type", worker_type)
     feed = FEEDS[kind]()
     monkeypatch.chdir(folders)
     (folders / "first" / "place.txt").unlink()

@@ -41,6 +41,7 @@ class Job:
         first_opened: What files were when first opened, for loaders that work for one feed; None: for this one alone.
         item_text: What messages call an item of a stream, by epoch and index; None where an index tells.
         surroundings: Directory and environment of worker processes: those of the moment when the feed was made.
+        watches_random: Whether to look if the first scenes use the global random generators.
     """
 
     sequence: Any
@@ -55,6 +56,7 @@ class Job:
     first_opened: "FirstOpened | None" = None
     item_text: Callable[[int, int], str] | None = None
     surroundings: Surroundings = field(default_factory=Surroundings.now)
+    watches_random: bool = True
 
     @property
     def maker(self) -> Custom | None:
@@ -85,6 +87,7 @@ class LoaderStats:
         pids: Process ids of the workers, for "process".
         respawns: Worker processes that died and were replaced.
         failed: Scenes that failed and were replaced, masked or skipped.
+        seeds_random: Whether `random` and `numpy.random` are seeded for each scene, because the first scenes use them.
     """
 
     worker_type: str
@@ -96,6 +99,7 @@ class LoaderStats:
     pids: tuple[int, ...] = ()
     respawns: int = 0
     failed: int = 0
+    seeds_random: bool = False
 
 
 class Loader(ABC):

@@ -6,7 +6,7 @@ protocol 5 (PEP 574) into the file, and each worker maps them copy-on-write: all
 its arrays as if they were its own.
 
 The file's first bytes also hold the board, one line a worker, on which workers note what they are doing, so that the
-parent can say what a dead one was at.
+parent can say what a dead one was at. What a worker finds out of the sequence that all must heed stands there too.
 """
 
 import enum
@@ -29,7 +29,7 @@ from kerasfeed.loaders.slots import anonymous_file
 _PAGE = mmap.ALLOCATIONGRANULARITY
 _LINE = 64
 _OUT_OF_BAND_FROM = 4096
-_FLOOR = 3  # place in the line of Topic.START
+_FLOOR, _RANDOM = 3, 4  # places in the line of Topic.START
 
 
 class Topic(enum.IntEnum):
@@ -191,6 +191,16 @@ class Bulletin:
     @floor.setter
     def floor(self, number: int) -> None:
         self._lines[_FLOOR] = number
+
+    @property
+    def used_random(self) -> int:
+        """The global random generators that scenes were seen to use; where there are any, workers seed both."""
+        return self._lines[_RANDOM]
+
+    def note_random(self, used: int) -> None:
+        """Note that scenes use them; by the worker that has seen it, for all."""
+        if used:
+            self._lines[_RANDOM] |= used
 
     def worker_line(self, number: int) -> memoryview:
         """int64[8] of one worker: number of its task + 1 (0 when idle), row of its scene (its index, in a probe)."""

@@ -10,6 +10,7 @@ from kerasfeed.frames import is_in_memory
 from kerasfeed.loaders import Job, Loader
 from kerasfeed.loaders.inline import InlineLoader
 from kerasfeed.loaders.processes import ProcessLoader, processes_supported
+from kerasfeed.loaders.surroundings import DirectoryGoneError
 from kerasfeed.loaders.threads import ThreadLoader
 
 
@@ -30,7 +31,7 @@ def make_loader(job: Job, worker_type: str) -> Loader:
         loader.start()  # workers come up while the caller builds a model
     except (TypeError, OSError) as error:
         loader.close()
-        if worker_type == "process":
+        if worker_type == "process" or isinstance(error, DirectoryGoneError):
             raise
         warnings.warn(f"worker_type='auto' falls back to threads: {message_of(error)}", UserWarning, stacklevel=4)
         return ThreadLoader(job)

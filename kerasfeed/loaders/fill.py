@@ -14,6 +14,7 @@ from kerasfeed import costs
 from kerasfeed.collate import Custom
 from kerasfeed.error_text import message_of
 from kerasfeed.errors import SpecError
+from kerasfeed.global_random import SeedingContext
 from kerasfeed.loaders.direct import check_row, is_direct, row_of, rows_of, soil
 from kerasfeed.loaders.layout import Layout, SlotView
 from kerasfeed.loaders.runs import Runs
@@ -96,9 +97,8 @@ class Filler:
                 self._load_whole(view, start, stop, serial, context, note, beside)
                 return beside
             if self._get_batch is not None and view.control[0] != serial:
-                context.move_to(None)
                 note[1] = MANY
-                self._load_batch(view, start, stop, context, beside)
+                self._load_batches(view, start, stop, context, beside)
                 return beside
             control, scene, read_into, writer = view.control, self._scene, self._read_into, self._writer
             places = writer.places(view)
@@ -150,6 +150,17 @@ class Filler:
         scene = self._scene(index)
         check_row(self._spec, view, row, scene, method)
         self._checked = True
+
+    def _load_batches(self, view: SlotView, start: int, stop: int, context: SceneContext, beside: Beside) -> None:
+        if not isinstance(context, SeedingContext):
+            context.move_to(None)
+            self._load_batch(view, start, stop, context, beside)
+            return
+        # How a batch is cut depends on the time that scenes take: one by one, or they would draw other numbers.
+        for row in range(start, stop):
+            context.move_to(int(view.indices[row]))
+            context.move_to(None)
+            self._load_batch(view, row, row + 1, context, beside)
 
     def _load_batch(self, view: SlotView, start: int, stop: int, context: SceneContext, beside: Beside) -> None:
         assert self._get_batch is not None

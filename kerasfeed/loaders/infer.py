@@ -4,11 +4,14 @@ Invariant: which scenes are read depends on the sequence's length alone, and, wh
 """
 
 import itertools
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 
+from kerasfeed.errors import FeedWarning
 from kerasfeed.forms import Form, row_bytes
+from kerasfeed.global_random import NOTICE, GlobalRandomWatch, notice_text
 from kerasfeed.loaders import Job
 from kerasfeed.loaders.blank import check_maskable, check_weight_forms
 from kerasfeed.loaders.faults import MOST_STAND_INS, Faults, replacement
@@ -102,6 +105,33 @@ def _probes(job: Job, faults: Faults, read: ReadProbes) -> list[Probe] | BaseExc
         return nothing
     finally:
         result = first_error = refusal = nothing = None  # a scene read in this thread has a traceback that ends here
+
+
+def watched(job: Job, faults: Faults, read: ReadProbes) -> ReadProbes:
+    """`read`, in threads of this process, with a warning where scenes use the global random generators.
+
+    Other threads may use them too. Where they go on changing while no scene is read, for four times as long and 20 to
+    200 ms, that is put down to those.
+    """
+    if not job.watches_random:
+        return read
+
+    def reading(indices: list[int]) -> list[Probe | BaseException]:
+        begun, watch = time.perf_counter(), GlobalRandomWatch()
+        results = read(indices)
+        used = watch.used()
+        if used and not faults.notices.told(NOTICE):
+            watch = GlobalRandomWatch()
+            time.sleep(min(max(0.02, 4 * (time.perf_counter() - begun)), 0.2))
+            used &= ~watch.used()
+            if used:
+                faults.notices.post(NOTICE, notice_text(used, seeded=False), FeedWarning)
+        try:
+            return results
+        finally:
+            del results  # see `probe_scenes`
+
+    return reading
 
 
 def layout_for(job: Job, probes: list[Probe]) -> Layout:

@@ -24,7 +24,7 @@ from kerasfeed.loaders.failure import Place, for_consumer
 from kerasfeed.loaders.faults import Faults
 from kerasfeed.loaders.fill import FailedSceneError, Filler, probe
 from kerasfeed.loaders.hooks import begin_worker, end_worker, post_failed_end
-from kerasfeed.loaders.infer import Probe, layout_for, probe_scenes
+from kerasfeed.loaders.infer import Probe, layout_for, probe_scenes, watched
 from kerasfeed.loaders.layout import Layout
 from kerasfeed.loaders.mend import Mender, Range
 from kerasfeed.loaders.slots import Arena, SlotPool
@@ -54,9 +54,10 @@ class _Post:
 class InlineLoader(Loader):
     """Loads each batch when it is asked for."""
 
-    def __init__(self, job: Job, layout: Layout | None = None) -> None:
-        """Load `job`; the layout, where it is known, need not be inferred."""
+    def __init__(self, job: Job, layout: Layout | None = None, context: type[SceneContext] = SceneContext) -> None:
+        """Load `job`; the layout, where it is known, need not be inferred. Scenes are read in a `context`."""
         self._job = job
+        self._context = context
         self.layout = layout
         self._lock = threading.RLock()
         self._pool: SlotPool | None = None
@@ -122,7 +123,7 @@ class InlineLoader(Loader):
 
     def _fill(self, batch: BatchInProgress, filler: Filler, start: int, stop: int, post: _Post) -> list[Range]:
         """Load rows [start, stop); returns the ranges that are to be loaded instead."""
-        context = SceneContext(self._job.plan.seed, batch.epoch)
+        context = self._context(self._job.plan.seed, batch.epoch)
         try:
             batch.add(start, stop, filler.fill(batch.slot.view, start, stop, batch.serial, context, post.note))
         except FailedSceneError as carrier:
@@ -159,11 +160,15 @@ class InlineLoader(Loader):
                 failed = begin_worker(self._job.sequence, Worker(0, 1, "inline"), _WORKER)
                 if failed is not None:
                     raise failed
-                layout = self.layout or layout_for(self._job, probe_scenes(self._job, self.faults, self._read_probes))
+                layout = self.layout or self._infer()
                 self.layout = layout
                 self._pool = SlotPool(layout, self._arena, max_memory=self._job.max_memory, in_flight=1)
                 self._filler = Filler(self._job.sequence, layout, self._job.plan.length, self._job.maker)
             return self._pool, self._filler
+
+    def _infer(self) -> Layout:
+        read = watched(self._job, self.faults, self._read_probes)
+        return layout_for(self._job, probe_scenes(self._job, self.faults, read))
 
     def _read_probes(self, indices: list[int]) -> list[Probe | BaseException]:
         found: list[Probe | BaseException] = []

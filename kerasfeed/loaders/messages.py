@@ -158,6 +158,7 @@ class Start:
         length: Scenes of the sequence.
         has_maker: Whether a function that makes whole batches is posted too.
         opened_fd: Descriptor of what the feed's files were when first opened (see `kerasfeed.opened`); -1 for none.
+        watches_random: Whether to look if the first scenes use the global random generators.
     """
 
     sys_path: tuple[str, ...]
@@ -166,3 +167,4 @@ class Start:
     length: int
     has_maker: bool = False
     opened_fd: int = -1
+    watches_random: bool = False

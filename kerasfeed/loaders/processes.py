@@ -14,6 +14,7 @@ from typing import Any
 
 from kerasfeed.costs import ReadCost
 from kerasfeed.errors import FeedClosedError, WorkerDiedError
+from kerasfeed.global_random import NOTICE
 from kerasfeed.loaders import Job, Loader, LoaderStats
 from kerasfeed.loaders.faults import Faults
 from kerasfeed.loaders.first_opened import FirstOpened
@@ -135,6 +136,7 @@ class ProcessLoader(Loader):
             session.pids() if session else (),
             self.faults.respawns,
             self.faults.failed,
+            self.faults.notices.told(NOTICE),
         )
 
     def waste(self) -> ReadCost | None:

@@ -89,7 +89,13 @@ class Session:
             undo.callback(self.stacks.close)
             self._opened_fd = first_opened.descriptor()
             start = Start(
-                search_path(), job.workers, job.plan.seed, job.plan.length, job.maker is not None, self._opened_fd
+                search_path(),
+                job.workers,
+                job.plan.seed,
+                job.plan.length,
+                job.maker is not None,
+                self._opened_fd,
+                job.watches_random,
             )
             self.bulletin.post(Topic.START, start)
             self._post_maker()

@@ -23,7 +23,7 @@ import kerasfeed
 from kerasfeed.error_text import message_of
 from kerasfeed.loaders.handle import WorkerHandle, own_peak
 from kerasfeed.loaders.messages import STACK_SIGNAL
-from kerasfeed.loaders.surroundings import Surroundings
+from kerasfeed.loaders.surroundings import DirectoryGoneError, Surroundings
 from kerasfeed.machine import cores
 
 _COMMAND = """
@@ -121,7 +121,7 @@ class _Keeper(threading.Thread):
         except OSError as error:
             if directory is None or error.filename != directory:
                 raise
-            raise type(error)(
+            raise DirectoryGoneError(
                 error.errno,
                 f"worker processes start in the directory in which the feed was made, and it cannot be entered any "
                 f"more ({error.strerror}). Keep it for as long as the feed is used, or make the feed in another one",

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from kerasfeed.error_text import message_of
 from kerasfeed.errors import FeedWarning, KerasfeedError, SceneTimeoutError, WorkerDiedError, WorkerStartError
+from kerasfeed.global_random import NOTICE, notice_text
 from kerasfeed.loaders import watch
 from kerasfeed.loaders.failure import Failure, Place, from_failure, wrapped
 from kerasfeed.loaders.fill import MANY
@@ -23,6 +24,7 @@ from kerasfeed.loaders.hooks import post_failed_end
 from kerasfeed.loaders.infer import Probe
 from kerasfeed.loaders.messages import NOWHERE, Result, Status, Wasteful
 from kerasfeed.loaders.obituary import Death, Deaths, fatal_text, function_text, respawn_text, start_text
+from kerasfeed.loaders.surroundings import DirectoryGoneError
 from kerasfeed.loaders.work import LoadWork, ProbeWork, Work
 
 if TYPE_CHECKING:
@@ -107,6 +109,9 @@ class Supervisor:
     def _handle_results(self) -> None:
         for result in self._session.pipes.results():
             self._handle(result)
+        used = self._session.bulletin.used_random
+        if used and not self._faults.notices.told(NOTICE):
+            self._faults.notices.post(NOTICE, notice_text(used, seeded=True), FeedWarning)
 
     def take_last_words(self) -> None:
         """Post what workers told as they ended; after `join`, on the thread that closes the session."""
@@ -287,7 +292,7 @@ class Supervisor:
             try:
                 self._watch_worker(session.start_worker(number))
             except OSError as error:  # no memory, or no room for a process: others may make some
-                if not self._links or isinstance(error, FileNotFoundError | NotADirectoryError):  # which stays missing
+                if not self._links or isinstance(error, DirectoryGoneError):
                     session.fail(
                         WorkerStartError(
                             f"no worker process could be started in place of a dead one: {message_of(error)}"

@@ -24,6 +24,10 @@ _THREAD_VARIABLES = (
 )
 
 
+class DirectoryGoneError(FileNotFoundError):
+    """The directory in which a feed was made cannot be entered any more. Another one would have other files."""
+
+
 @dataclass(frozen=True)
 class Surroundings:
     """Directory and environment of one moment.

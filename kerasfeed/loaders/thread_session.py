@@ -22,7 +22,7 @@ from kerasfeed.loaders.failure import Place, for_consumer
 from kerasfeed.loaders.faults import Faults
 from kerasfeed.loaders.fill import MANY, Cancelled, FailedSceneError, Filler, probe
 from kerasfeed.loaders.hooks import begin_worker, end_worker, post_failed_end
-from kerasfeed.loaders.infer import Probe, layout_for, outcome_of, probe_scenes
+from kerasfeed.loaders.infer import Probe, layout_for, outcome_of, probe_scenes, watched
 from kerasfeed.loaders.layout import Layout
 from kerasfeed.loaders.mend import Mender, Range
 from kerasfeed.loaders.slots import SlotPool
@@ -275,7 +275,7 @@ class ThreadSession:
     def infer(self) -> Layout:
         """Read a few scenes, in parallel, and lay a slot out for them."""
         try:
-            probes = probe_scenes(self.job, self.faults, self._read_probes)
+            probes = probe_scenes(self.job, self.faults, watched(self.job, self.faults, self._read_probes))
         finally:
             self.probes = []
         # The fastest: the first scene a thread reads also opens files and warms caches.

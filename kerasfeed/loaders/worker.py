@@ -14,12 +14,15 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import cloudpickle
 
 from kerasfeed import opened
 from kerasfeed.error_text import full_text
+from kerasfeed.global_random import GlobalRandomWatch, SeedingContext
 from kerasfeed.loaders.bulletin import Bulletin, Topic
 from kerasfeed.loaders.failure import to_failure
 from kerasfeed.loaders.fill import Cancelled, FailedSceneError, Filler, probe
@@ -27,6 +30,9 @@ from kerasfeed.loaders.hooks import end_worker
 from kerasfeed.loaders.layout import Layout, SlotView
 from kerasfeed.loaders.messages import NOWHERE, STACK_SIGNAL, TASK_BYTES, Kind, Result, Start, Status, Task, Wasteful
 from kerasfeed.scene import SceneContext, Worker, optional_method
+from kerasfeed.spec import SceneSpec
+
+_WATCHED = 4  # tasks of each worker, beside the scenes that are read to infer the spec
 
 
 class WorkerProcess:
@@ -50,6 +56,7 @@ class WorkerProcess:
         self._segments: dict[int, mmap.mmap] = {}
         self._views: dict[tuple[int, int], SlotView] = {}
         self._told_of_waste = False
+        self._to_watch = 0  # tasks that are still to be watched for the use of global random generators
 
     def run(self, link: socket.socket) -> None:
         """Serve tasks until the parent closes the pipe; payloads go over `link`."""
@@ -84,6 +91,7 @@ class WorkerProcess:
             _, self._maker = self._bulletin.read(Topic.MAKER)
         self._version, self._sequence = self._bulletin.read(Topic.SEQUENCE)
         self._count, self._length = start.count, start.length
+        self._to_watch = _WATCHED if start.watches_random else 0
         self._begin_worker()
 
     def _begin_worker(self) -> None:
@@ -104,7 +112,7 @@ class WorkerProcess:
                 self._renew(task, link)
             if task.kind == Kind.PROBE:
                 self._line[1] = task.start
-                payload: Any = probe(self._sequence, task.start, self._seed, self._maker)
+                payload: Any = self._probe(task)
             else:
                 payload = self._with_waste(self._load(task) or None)
             self._report(link, Status.DONE, task.number, time.perf_counter() - started, payload)
@@ -123,6 +131,14 @@ class WorkerProcess:
         except BaseException as error:
             raise FailedSceneError(None, None, "on_worker_begin") from error
 
+    def _probe(self, task: Task) -> SceneSpec:
+        watch = GlobalRandomWatch() if self._to_watch else None
+        try:
+            return probe(self._sequence, task.start, self._seed, self._maker)
+        finally:
+            if watch is not None:
+                self._bulletin.note_random(watch.used())
+
     def _load(self, task: Task) -> Any:
         if self._layout is None:
             _, self._layout = self._bulletin.read(Topic.LAYOUT)
@@ -137,10 +153,28 @@ class WorkerProcess:
                 self._segments[task.segment_offset] = memory
             view = SlotView(self._layout, memory, task.slot_offset)
             self._views[(task.segment_offset, task.slot_offset)] = view
-        context = SceneContext(self._seed, task.epoch)
         if task.stop - task.start > 1:  # not the whole batch: other workers, with caches of their own, load the rest
             self._filler.read_ahead(view.indices[task.start : task.stop])
-        return self._filler.fill(view, task.start, task.stop, task.serial, context, self._line)
+        load = partial(self._filler.fill, view, task.start, task.stop, task.serial, note=self._line)
+        if self._bulletin.used_random:
+            return load(SeedingContext(self._seed, task.epoch))
+        context = SceneContext(self._seed, task.epoch)
+        return self._load_watched(load, context) if self._to_watch else load(context)
+
+    def _load_watched(self, load: Callable[[SceneContext], Any], context: SceneContext) -> Any:
+        """Load, and once more where scenes have used the global random generators, which were not seeded for them."""
+        self._to_watch -= 1
+        watch = GlobalRandomWatch()
+        try:
+            payload = load(context)
+        except FailedSceneError:
+            if not watch.used():
+                raise
+        else:
+            if not watch.used():
+                return payload
+        self._bulletin.note_random(watch.used())
+        return load(SeedingContext(context.seed, context.epoch))
 
     def _with_waste(self, payload: Any) -> Any:
         waste = self._filler.meter.waste() if self._filler and not self._told_of_waste else None

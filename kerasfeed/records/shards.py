@@ -177,7 +177,8 @@ class ShardSequence:
             return (time.perf_counter() - begin) / done
 
     def _encoded(self, shard: Shard, shard_format: ShardFormat, board: Board | None) -> Iterator[Any]:
-        context = SceneContext(self._seed, 0)
+        # Where a worker process seeds the global random generators for its item, they are for each scene of it.
+        context = type(current_context() or SceneContext(0, 0))(self._seed, 0)
         for done, index in enumerate(shard.indices):
             if board is not None:
                 if board.stopped:

@@ -19,7 +19,7 @@ from kerasfeed.loaders.choose import make_loader
 from kerasfeed.loaders.first_opened import FirstOpened
 from kerasfeed.loaders.policy import FaultPolicy
 from kerasfeed.loaders.processes import processes_supported
-from kerasfeed.loaders.surroundings import Surroundings
+from kerasfeed.loaders.surroundings import DirectoryGoneError, Surroundings
 from kerasfeed.notices import Notices, warn_caller
 from kerasfeed.streams.generators import Generators
 from kerasfeed.streams.plan import StreamPlan
@@ -74,6 +74,7 @@ class Crew:
                 job = Job(
                     sequence, plan, min(workers, 1), share, flying, _workers_policy(policy), surroundings=surroundings,
                     first_opened=self._first_opened,
+                    watches_random=False,  # they are each generator's own there
                 )  # fmt: skip
                 loader, worker_type = self._make(job, worker_type)
                 loader.faults.notices = notices
@@ -92,7 +93,7 @@ class Crew:
             return make_loader(job, "process" if worker_type == "auto" else worker_type), worker_type
         except (TypeError, OSError) as error:
             told = self._unsent(error) if isinstance(error, TypeError) else error
-            if worker_type != "auto":
+            if worker_type != "auto" or isinstance(error, DirectoryGoneError):
                 raise told from cause_of(error)
             warn_caller(f"worker_type='auto' falls back to threads: {told}", UserWarning)
             return make_loader(job, "thread"), "thread"

@@ -131,6 +131,8 @@ class StreamOptions:
             TapedScenes(tape, Chained(functions) if functions else None), plan, count, self.max_memory, self.ahead,
             self.policy, self.collation, spec=spec, inherit=tape.fds, item_text=item_text,
             surroundings=self.surroundings,
+            # Threads that fill a queue may use the global random generators just then; without functions nothing does.
+            watches_random=bool(functions) and (processes or source.afresh),
         )  # fmt: skip
         try:
             loader: Loader = make_loader(job, self.worker_type) if count else InlineLoader(job)

@@ -4,7 +4,6 @@ Invariant: whoever asks for the chunks of a generator in their order gets its sc
 lost, with a worker that died, the answer says so, and whoever asks says where to go on.
 """
 
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kerasfeed.context import SceneContext, Worker, current_context
+from kerasfeed.global_random import restore, seed_globals, states
 from kerasfeed.streams.chunks import ChunkWriter
 from kerasfeed.streams.generators import Generators, end, generator_seed
 
@@ -79,11 +79,7 @@ class _OwnRandom:
     def begin(self, n: int, repetition: int) -> None:
         """Seed them for generator `n`."""
         self._leave()
-        import random
-
-        numbers = generator_seed(self._seed, repetition, n).generate_state(8)
-        random.seed(numbers.tobytes())
-        np.random.seed(numbers)
+        seed_globals(generator_seed(self._seed, repetition, n))
         self._at = n
 
     def enter(self, n: int) -> None:
@@ -91,13 +87,12 @@ class _OwnRandom:
         if self._at == n:
             return
         self._leave()
-        sys.modules["random"].setstate(self._states[n][0])
-        np.random.set_state(self._states[n][1])
+        restore(self._states[n])
         self._at = n
 
     def _leave(self) -> None:
         if self._at is not None:
-            self._states[self._at] = (sys.modules["random"].getstate(), np.random.get_state())
+            self._states[self._at] = states()
 
 
 class _Run:

@@ -1,0 +1,315 @@
+"""Scenes that draw from `random` and `numpy.random`: told of, and in worker processes the same in every run."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import kerasfeed as kf
+
+pytestmark = [
+    pytest.mark.timeout(100),
+    pytest.mark.skipif(sys.platform == "win32", reason="worker processes need a POSIX system"),
+]
+_LENGTH = 24
+_PROCESSES = {"workers": 2, "worker_type": "process", "seed": 5, "shuffle": True}
+_WARNS = "global generators of"
+
+
+class Old(kf.SceneSequence):
+    """Augmentation as it was before `self.rng`."""
+
+    def __len__(self):
+        return _LENGTH
+
+    def __getitem__(self, index):
+        time.sleep(0.001)
+        return np.array([index, random.random(), np.random.normal()]), np.int64(os.getpid())
+
+
+class OnlyPython(Old):
+    """It uses Python's generator alone, after a seed of its worker's own."""
+
+    def on_worker_begin(self, worker):
+        random.seed(worker.index)
+
+    def __getitem__(self, index):
+        return np.array([index, random.gauss(0, 1), random.randint(0, 9)])
+
+
+class ManyAtOnce(Old):
+    """It is read many scenes at a time."""
+
+    def __getitem__(self, index):
+        return np.concatenate([[index], np.random.normal(size=3)])
+
+    def get_batch(self, indices):
+        time.sleep(0.001 * len(indices))
+        drawn = np.random.normal(size=(len(indices), 3))
+        return np.concatenate([indices[:, None], drawn], axis=1)
+
+
+class IntoPlace(Old):
+    """It writes its scenes into the batch."""
+
+    def __getitem__(self, index):
+        return np.concatenate([[index], np.random.normal(size=3)])
+
+    def read_into(self, index, out):
+        out[0], out[1:] = index, np.random.normal(size=3)
+
+
+class Failing(Old):
+    """Some scenes fail, and others stand in for them."""
+
+    def __getitem__(self, index):
+        if index in (3, 11):
+            raise ValueError("it cannot be read")
+        return np.array([index, random.random()])
+
+
+def mixed(scenes):
+    """A batch that is made with random numbers."""
+    stacked = np.stack(scenes)
+    return stacked * np.random.random() + np.array([scene[0] * random.random() for scene in scenes])[:, None]
+
+
+class Plain(Old):
+    """No random numbers."""
+
+    def __getitem__(self, index):
+        time.sleep(0.001)
+        return np.array([index, 1.0])
+
+
+def _batches(sequence, epochs=2, **arguments):
+    with kf.Feed(sequence, 4, **{**_PROCESSES, **arguments}) as feed:
+        return [leaf for _ in range(epochs) for batch in feed for leaf in (batch[0] if type(batch) is tuple else batch)]
+
+
+CASES = {
+    "both": (Old, {}),
+    "python": (OnlyPython, {}),
+    "get_batch": (ManyAtOnce, {}),
+    "read_into": (IntoPlace, {}),
+    "replaced": (Failing, {"on_error": "replace"}),
+    "collate": (Plain, {"collate": mixed}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_workers_give_the_same_numbers_in_every_run(case):
+    sequence, arguments = CASES[case]
+    with pytest.warns(kf.FeedWarning, match=_WARNS) as told:
+        first = _batches(sequence(), **arguments)
+    assert len(told) == 1
+    assert told[0].filename == __file__
+    assert "self.rng" in str(told[0].message)
+    with pytest.warns(kf.FeedWarning, match=_WARNS):
+        again = _batches(sequence(), **arguments, workers=3)
+    assert np.array_equal(first, again)
+    assert len({tuple(row) for row in first}) > 1.5 * _LENGTH  # of two epochs
+
+
+def test_another_seed_gives_other_numbers():
+    with pytest.warns(kf.FeedWarning, match=_WARNS):
+        one, other = (sorted(map(tuple, _batches(OnlyPython(), 1, seed=seed))) for seed in (5, 6))
+    assert all(a[0] == b[0] and a[1:] != b[1:] for a, b in zip(one, other, strict=True))
+
+
+@pytest.mark.filterwarnings("ignore:worker process:kerasfeed.FeedWarning")
+def test_a_worker_that_replaces_another_gives_the_same_numbers():
+    with pytest.warns(kf.FeedWarning, match=_WARNS):
+        expected = _batches(Old())
+    with pytest.warns(kf.FeedWarning, match=_WARNS):
+        found = _batches_of_killed_workers()
+    assert np.array_equal(found, expected)
+
+
+def _batches_of_killed_workers():
+    found, dead = [], set()
+    with kf.Feed(Old(), 4, **_PROCESSES) as feed:
+        for _ in range(2):
+            for rows, pids in feed:
+                found.extend(rows)
+                if not dead:
+                    dead = set(pids.tolist())
+                    for pid in dead:
+                        os.kill(pid, signal.SIGKILL)
+        assert feed.stats().respawns
+    return found
+
+
+def test_load_gives_the_numbers_of_the_workers_and_leaves_those_of_the_program_alone():
+    with warnings.catch_warnings(), kf.Feed(Old(), 4, **_PROCESSES) as feed:
+        warnings.simplefilter("ignore", kf.FeedWarning)
+        random.seed(1)
+        np.random.seed(1)
+        expected = random.random(), np.random.random()
+        random.seed(1)
+        np.random.seed(1)
+        before, _ = kf.load(feed, epoch=1, step=2)
+        batches = [batch[0] for epoch in range(2) for batch in feed.epoch(epoch)]
+        after, _ = kf.load(feed, epoch=1, step=2)
+        scene, _ = kf.load(feed, epoch=1, index=int(after[1, 0]))
+        assert (random.random(), np.random.random()) == expected
+        assert feed.stats().seeds_random
+    assert np.array_equal(before, batches[8])
+    assert np.array_equal(after, batches[8])
+    assert np.array_equal(scene, after[1])
+
+
+def _drawn(item):
+    time.sleep(0.001)
+    return np.array([item, random.random(), np.random.random()])
+
+
+def _numbers(n, count):
+    yield from map(float, range(_LENGTH))
+
+
+def _streamed(spec, **arguments):
+    arguments = {"workers": 2, "worker_type": "process", "seed": 5, "spec": spec, **arguments}
+    with kf.StreamFeed(_numbers, 4, **arguments).map(_drawn) as feed:
+        return [batch for _ in range(2) for batch in feed]
+
+
+@pytest.mark.parametrize("spec", [None, kf.ArraySpec((3,), "float64")], ids=["inferred", "given"])
+def test_functions_of_a_stream_give_the_same_numbers_in_every_run(spec):
+    with pytest.warns(kf.FeedWarning, match=_WARNS):
+        first, again = _streamed(spec), _streamed(spec, workers=3)
+    assert np.array_equal(first, again)
+    assert len({tuple(row) for batch in first for row in batch}) == 2 * _LENGTH
+
+
+def _queued():
+    queue = kf.QueueFeed(batch_size=4, maxsize=_LENGTH, workers=2, worker_type="process", seed=5)
+    with queue, queue.map(_drawn) as feed:
+        for number in range(_LENGTH):
+            queue.put(float(number))
+        queue.close()
+        return list(feed)
+
+
+def test_functions_of_a_queue_give_the_same_numbers_in_every_run():
+    with pytest.warns(kf.FeedWarning, match=_WARNS):
+        first, again = _queued(), _queued()
+    assert np.array_equal(first, again)
+
+
+def test_records_are_written_with_the_same_numbers_in_every_run(tmp_path):
+    def written(name, workers):
+        pattern = str(tmp_path / (name + "-{shard}-of-{count}.tfrecord"))
+        paths = kf.write_tfrecords(OnlyPython(), pattern, num_shards=3, workers=workers, worker_type="process")
+        return [Path(path).read_bytes() for path in paths]
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", kf.FeedWarning)
+        assert written("a", 1) == written("b", 2)
+
+
+# ---- in this process
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_threads_and_the_calling_thread_tell_that_they_do_not_seed(workers):
+    with pytest.warns(kf.FeedWarning, match="share these with the rest of the program") as told:
+        _batches(Old(), workers=workers, worker_type="thread")
+    assert [each.filename for each in told] == [__file__]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_functions_of_a_stream_in_threads_are_told_of(workers):
+    with pytest.warns(kf.FeedWarning, match="share these with the rest of the program"):
+        _streamed(None, workers=workers, worker_type="thread")
+
+
+# ---- what is no use of them
+
+
+class OfItsOwn(Old):
+    """It has generators of its own, and what it imports is imported in the scene."""
+
+    def __getitem__(self, index):
+        import random as imported
+
+        own = imported.Random(index).random()
+        return np.array([index, own, np.random.default_rng(index).random(), self.rng.random()])
+
+
+_KINDS = {"process": (2, "process"), "thread": (2, "thread"), "inline": (0, "thread")}
+
+
+@pytest.mark.parametrize("kind", _KINDS)
+def test_generators_of_a_scene_of_its_own_are_not_told_of(kind):
+    workers, worker_type = _KINDS[kind]
+    first = _batches(OfItsOwn(), 1, workers=workers, worker_type=worker_type)  # where warnings are errors
+    assert np.array_equal(first, _batches(OfItsOwn(), 1, workers=0))
+
+
+_FRESH = """
+import sys
+import numpy as np
+from kerasfeed.global_random import NUMPY, PYTHON, GlobalRandomWatch
+
+def used(statement):
+    watch = GlobalRandomWatch()
+    exec(statement)
+    return watch.used()
+
+assert used("pass") == 0 and not {"random", "numpy.random"} & set(sys.modules), "looking imports nothing"
+assert used("import random; random.Random(3).random(); np.random.default_rng().random()") == 0
+assert used("import random; random.random()") == PYTHON
+assert used("np.random.normal()") == NUMPY
+assert used("import random; random.shuffle([1, 2, 3]); np.random.shuffle([1, 2, 3])") == PYTHON + NUMPY
+assert used("np.random.RandomState(3).normal()") == 0
+"""
+
+
+@pytest.mark.parametrize("first", ["", "np.random.normal()", "import random; random.random()"])
+def test_use_is_seen_also_where_it_is_what_imports_the_generator(first):
+    code = _FRESH if not first else _FRESH.split("assert")[0] + f"assert used({first!r})"
+    environment = {**os.environ, "PYTHONPATH": str(Path(kf.__file__).parents[1])}
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60, env=environment)
+
+
+@pytest.mark.parametrize("kind", _KINDS)
+def test_threads_of_the_program_that_draw_meanwhile_are_not_taken_for_scenes(kind):
+    workers, worker_type = _KINDS[kind]
+    stop = threading.Event()
+
+    def draw():
+        while not stop.wait(0.0005):
+            random.random()
+            np.random.random()
+
+    thread = threading.Thread(target=draw)
+    thread.start()
+    try:
+        _batches(Plain(), 1, workers=workers, worker_type=worker_type)
+    finally:
+        stop.set()
+        thread.join()
+
+
+@pytest.mark.parametrize("kind", ["thread", "inline"])
+def test_producers_of_a_queue_that_draw_are_not_taken_for_its_function(kind):
+    workers, worker_type = _KINDS[kind]
+    queue = kf.QueueFeed(batch_size=4, maxsize=4, workers=workers, worker_type=worker_type)
+
+    def produce():
+        for _ in range(_LENGTH):
+            queue.put(np.random.random(3))
+        queue.close()
+
+    with queue, queue.map(np.negative) as feed:
+        queue.produce(produce)
+        assert len(list(feed)) == _LENGTH // 4
