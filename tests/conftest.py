@@ -36,17 +36,19 @@ settings.load_profile("busy machine")
 # Files that take longest, so that the last ones to run are short ones. Left to itself, pytest-xdist begins with those
 # of most tests, and ends with those that run whole programs.
 _LONGEST = [
-    "on_jax", "worker_faults", "resume_fit", "processes", "on_torch", "shuffle_cost", "demo", "shards_processes",
-    "notebooks", "life", "resume_kill", "loaders", "tfrecord_write", "hdf5_matrix", "on_error", "tf_data_graphs",
-    "abandoned", "collate_loaders", "collate_function", "loader_errors", "messages_fuzz", "keras_fit_models",
-    "error_tf_data", "keras_fit", "error_fit", "fault_table", "chaos", "write_hdf5", "files", "zero_copy", "feed",
-    "adversary", "read_into",
+    "on_jax", "on_torch", "worker_faults", "processes", "resume_fit", "shards_processes", "loaders", "abandoned",
+    "on_error", "collate_function", "shuffle_cost", "collate_loaders", "loader_errors", "feed", "zero_copy", "life",
+    "keras_fit_models", "keras_fit", "tfrecord_write", "keras_fit_errors", "hangs", "notebooks", "messages_fuzz",
+    "hdf5_matrix", "hdf5_selections", "hdf5_damage", "epochs_fit", "write_hdf5", "demo", "resume_kill", "imports",
+    "error_hdf5", "life_ends", "read_into", "tf_data_graphs", "hdf5_drivers", "chaos", "let_go",
 ]  # fmt: skip
 _RANK = {f"test_{name}": rank for rank, name in enumerate(_LONGEST)}
 
 
 def pytest_configure(config):
     config.pluginmanager.register(Stuck())
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell starts what it runs in the background
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if hasattr(config.option, "loadscopereorder"):
         config.option.loadscopereorder = False
         # A test that ends its process ends the run: pytest-xdist, after such a death, waits for ever at the end, for

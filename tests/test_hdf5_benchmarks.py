@@ -31,6 +31,7 @@ from benchmarks.peers.job import Job  # noqa: E402
 STORED = 64
 WITHOUT_OPTIONAL_CODECS = """
 import sys
+sys.path.append("tests")
 from benchmarks.hdf5.scenes import DirectScenes
 from benchmarks.hdf5.tables import OPTIONAL_CODECS
 from tests.test_hdf5_benchmarks import SMALL, STORED
