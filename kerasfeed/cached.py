@@ -134,7 +134,7 @@ class Cached(View, SceneSequence):
     def _identity(self) -> str:
         return identity_of(self.sequence)  # its scenes are the same
 
-    def __getitem__(self, index: int) -> Any:
+    def __getitem__(self, index: int | slice) -> Any:
         """The scene at `index`, arrays of its own; negative indices count from the end.
 
         Raises:

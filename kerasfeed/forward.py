@@ -218,7 +218,7 @@ class Routed(View):
     def _routes(self, places: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The same for many, int64[B] each."""
 
-    def __getitem__(self, index: int) -> Any:
+    def __getitem__(self, index: int | slice) -> Any:
         """The scene at `index`; negative ones count from the end.
 
         Raises:

@@ -70,8 +70,12 @@ class SceneSequence(ABC):
         """Number of scenes."""
 
     @abstractmethod
-    def __getitem__(self, index: int) -> Any:
-        """The scene at `index`, in [0, len(self))."""
+    def __getitem__(self, index: Any) -> Any:
+        """The scene at `index`, in [0, len(self)); of a slice a `Subset`. A subclass is given integers only.
+
+        Declared with `Any`, so that a type checker takes both a subclass that declares `index: int` and a slice of what
+        is declared as a `SceneSequence`.
+        """
 
     def __iter__(self) -> Iterator[Any]:
         for index in range(len(self)):

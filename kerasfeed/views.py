@@ -112,7 +112,7 @@ class Zip(View, SceneSequence):
     def __len__(self) -> int:
         return self._lengths[0]
 
-    def __getitem__(self, index: int) -> Any:
+    def __getitem__(self, index: int | slice) -> Any:
         """The scene at `index`: a tuple, or a dict; negative indices count from the end.
 
         Raises:
@@ -213,7 +213,7 @@ class Map(View, SceneSequence):
     def __len__(self) -> int:
         return self._lengths[0]
 
-    def __getitem__(self, index: int) -> Any:
+    def __getitem__(self, index: int | slice) -> Any:
         """What the function makes of the scene at `index`; negative ones count from the end.
 
         Raises:

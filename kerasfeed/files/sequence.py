@@ -162,7 +162,7 @@ class FileSequence(SceneSequence):
     def __len__(self) -> int:
         return self._places.length
 
-    def __getitem__(self, index: int) -> Any:
+    def __getitem__(self, index: Any) -> Any:
         """The scene at `index`; negative indices count from the end.
 
         Raises:

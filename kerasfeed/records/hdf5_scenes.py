@@ -53,7 +53,7 @@ class HDF5Scenes(SceneSequence):
     def __len__(self) -> int:
         return len(self.file[self._names[0]])
 
-    def __getitem__(self, index: int) -> Any:
+    def __getitem__(self, index: Any) -> Any:
         """The scene at `index`; negative indices count from the end."""
         index = range(len(self))[index]
         fields = zip(self._names, self._spec.fields, strict=True)

@@ -163,7 +163,7 @@ class TFRecordSequence(SceneSequence):
 
     # ---- scenes
 
-    def __getitem__(self, index: int) -> Any:
+    def __getitem__(self, index: Any) -> Any:
         """The scene of one record; negative indices count from the end.
 
         Raises:

@@ -1,0 +1,86 @@
+"""What mypy, in strict mode, says of a user's typed classes."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import kerasfeed
+
+ROOMS = """
+from typing import overload
+import kerasfeed as kf
+
+class Rooms(kf.SceneSequence):
+    def __len__(self) -> int:
+        return 100
+    def __getitem__(self, index: int) -> tuple[list[float], int]:
+        return [1.5], index
+
+class Sliced(kf.SceneSequence):
+    def __len__(self) -> int:
+        return 100
+    @overload
+    def __getitem__(self, index: int) -> tuple[list[float], int]: ...
+    @overload
+    def __getitem__(self, index: slice) -> kf.Subset: ...
+    def __getitem__(self, index: int | slice) -> tuple[list[float], int] | kf.Subset:
+        assert isinstance(index, int)
+        return [1.5], index
+
+rooms = Rooms()
+label: int = rooms[3][1]
+label = Sliced()[3][1]
+part: kf.Subset = Sliced()[10:20]
+part = kf.Subset(rooms, slice(10, 20))
+few = part[2:4], kf.Zip(rooms, rooms)[1:3], kf.Concat(rooms, rooms)[::2], kf.Map(rooms, abs)[:5]
+
+def first(sequence: kf.SceneSequence) -> None:
+    sequence[:5]
+
+first(rooms)
+for room in rooms:
+    print(room)
+"""
+
+
+SETTINGS = """
+[mypy]
+strict = True
+follow_imports = silent
+
+# What these classes do not need; all of it takes a minute.
+[mypy-keras.*,tensorflow.*,h5py.*,cloudpickle.*,fsspec.*,google.*,google_crc32c.*,ml_dtypes.*,numpy.*,optree.*,rich.*]
+ignore_missing_imports = True
+follow_imports = skip
+
+[mypy-kerasfeed.adapters.*,kerasfeed.loaders.*,kerasfeed.streams.*,kerasfeed.readers.*,kerasfeed.records.*]
+follow_imports = skip
+
+[mypy-kerasfeed.feed,kerasfeed.queue_feed,kerasfeed.stream_feed,kerasfeed.callbacks,kerasfeed.checkpoint]
+follow_imports = skip
+
+[mypy-kerasfeed.evaluating,kerasfeed.labels,kerasfeed.reproduce,kerasfeed.summary,kerasfeed.files.*]
+follow_imports = skip
+"""
+
+
+@pytest.mark.timeout(300)
+def test_strict_mypy_takes_a_typed_class_and_slices(tmp_path):
+    pytest.importorskip("mypy", reason="mypy is not installed (pip install kerasfeed[dev])")
+    # Of a class that declares `index: int` alone, no base class can make mypy believe that it takes slices.
+    (tmp_path / "user.py").write_text(f"{ROOMS}\nrooms[10:20]\n")
+    (tmp_path / "mypy.ini").write_text(SETTINGS)
+    command = [sys.executable, "-m", "mypy", "--no-error-summary", "user.py"]
+    environment = {"MYPYPATH": str(Path(kerasfeed.__file__).parents[1]), "PATH": os.environ["PATH"]}
+    said = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True).stdout.splitlines()
+    assert len(said) == 1
+    assert 'Invalid index type "slice[int, int, None]" for "Rooms"' in said[0]
+
+
+def test_a_class_with_overloads_is_sliced_as_every_other_is():
+    space: dict = {}
+    exec(ROOMS, space)
+    assert [scene[1] for scene in space["Sliced"]()[10:13]] == [10, 11, 12]
