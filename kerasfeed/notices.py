@@ -9,8 +9,14 @@ import threading
 import warnings
 from collections import deque
 from collections.abc import Callable
+from types import FrameType
 
 _PACKAGE = __name__.split(".")[0]
+# Between the user's line and kerasfeed's there may be these; a thread that they start has no line of the user's at all.
+_INTERNAL = {
+    _PACKAGE, "keras", "tensorflow", "tf_keras", "jax", "torch", "optree", "threading", "concurrent", "contextlib",
+    "weakref", "queue", "functools", "importlib", "runpy", "_pytest", "pluggy",
+}  # fmt: skip
 
 
 class Notices:
@@ -22,6 +28,7 @@ class Notices:
         self._waiting: deque[tuple[str, type[Warning]]] = deque()
         self._told: set[str] = set()
         self._lock = threading.Lock()
+        self._consumer: int | None = None  # the thread that asked for a batch last
 
     def post(self, kind: str, text: str, category: type[Warning]) -> None:
         """Have `text` told at the next `tell`, unless something of this kind was posted before."""
@@ -50,7 +57,8 @@ class Notices:
             return None
 
     def tell(self) -> None:
-        """Warn of what waits; 50 ns where nothing does."""
+        """Warn of what waits; 80 ns where nothing does."""
+        self._consumer = threading.get_ident()
         while self._waiting and (notice := self._next()) is not None:
             warn_caller(*notice)
 
@@ -59,22 +67,64 @@ class Notices:
         while self._waiting and (notice := self._next()) is not None:
             _say(*notice)
 
-    def tell_now(self, kind: str, text: str, category: type[Warning]) -> None:
-        """Warn from this thread, of ours, for the user's may be waiting; where warnings are errors, on stderr."""
+    def tell_now(self, kind: str, text: str, category: type[Warning], consumer: int | None = None) -> None:
+        """Warn from this thread, of ours, for the user's may be waiting; where warnings are errors, on stderr.
+
+        The line that is named is where the thread `consumer` stands, or whoever last asked for a batch.
+        """
         if self._is_first(kind):
-            _say(self._reword(text), category)
+            _say(self._reword(text), category, consumer or self._consumer)
 
 
-def _say(text: str, category: type[Warning]) -> None:
+def _say(text: str, category: type[Warning], thread: int | None = None) -> None:
     try:
-        warn_caller(text, category)
+        warn_caller(text, category, thread)
     except Warning as warning:
         print(f"{category.__name__}: {warning}", file=sys.stderr)
 
 
-def warn_caller(text: str, category: type[Warning]) -> None:
-    """Warn, naming the innermost line of the stack that is not kerasfeed's."""
-    level, frame = 1, sys._getframe()
-    while frame is not None and str(frame.f_globals.get("__name__", "")).split(".")[0] == _PACKAGE:
-        level, frame = level + 1, frame.f_back  # type: ignore[assignment]
-    warnings.warn(text, category, stacklevel=level)
+def warn_caller(text: str, category: type[Warning], thread: int | None = None) -> None:
+    """Warn, naming the user's line: the one that has called kerasfeed, be it through Keras or TensorFlow.
+
+    Args:
+        text: What to say.
+        category: The class of the warning.
+        thread: The thread in which to look for the line; None is this one. Where it runs nothing of the user's, the
+            main thread.
+    """
+    if thread is None:
+        found = users_frame(sys._getframe(1))
+    else:
+        found = users_frame(sys._current_frames().get(thread), around=True)
+    if found is None:
+        found = users_frame(sys._current_frames().get(threading.main_thread().ident or 0), around=True)
+    if found is None:
+        warnings.warn(text, category, stacklevel=2)
+        return
+    names = found.f_globals
+    # As `warnings.warn` does, which knows the stack of its own thread alone.
+    warnings.warn_explicit(
+        text, category, found.f_code.co_filename, found.f_lineno, str(names.get("__name__", "<unknown>")),
+        names.setdefault("__warningregistry__", {}),
+    )  # fmt: skip
+
+
+def users_frame(innermost: FrameType | None, *, around: bool = False) -> FrameType | None:
+    """The innermost frame of the user's; None where there is none.
+
+    Args:
+        innermost: The stack.
+        around: Whether the user's code that kerasfeed calls (a scene) does not count, and only what has called it does.
+    """
+    frames: list[FrameType] = []
+    while innermost is not None:
+        frames.append(innermost)
+        innermost = innermost.f_back
+    own = [number for number, each in enumerate(frames) if _package_of(each) == _PACKAGE]
+    if around and own:
+        frames = frames[own[-1] + 1 :]
+    return next((each for each in frames if _package_of(each) not in _INTERNAL), None)
+
+
+def _package_of(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", "")).split(".")[0]

@@ -144,3 +144,20 @@ class Failing(Clouds):
         if index == self.bad:
             raise self.error
         return super().__getitem__(index)
+
+
+class SlowPairs(kf.SceneSequence):
+    """Scenes of two float32[1], of which number 1, which the spec does not need, takes 3 s."""
+
+    def __len__(self):
+        return 12
+
+    def __getitem__(self, index):
+        time.sleep(3.0 if index == 1 else 0.0)
+        return np.zeros(1, np.float32), np.zeros(1, np.float32)
+
+
+def slow_pairs():
+    """The same as a stream that takes 3 s to begin."""
+    time.sleep(3.0)
+    yield np.zeros(1, np.float32), np.zeros(1, np.float32)

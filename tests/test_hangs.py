@@ -1,8 +1,13 @@
 """Scenes that hang: ended in processes, told of in threads, and never passed over in silence."""
 
+import importlib
+import inspect
 import os
+import sys
+import textwrap
 import threading
 import time
+import warnings
 from types import SimpleNamespace
 
 import pytest
@@ -151,13 +156,17 @@ def test_a_hanging_on_worker_begin_is_not_passed_over_in_silence(monkeypatch):
         def on_worker_begin(self, worker):
             over.wait(60)
 
-    told = pytest.warns(kf.FeedWarning, match=r"worker thread 0 is still loading the sequence \(on_worker_begin\)")
-    with (
-        kf.Feed(Begins(), 8, workers=1, worker_type="thread", timeout=0.5) as feed,
-        told as caught,
-        once_told(caught, over.set),
-    ):
-        feed[0]
+    for workers, name in ((0, "the calling thread"), (1, "worker thread 0")):
+        over.clear()
+        told = pytest.warns(
+            kf.FeedWarning, match=rf"{name} is still loading the sequence \(on_worker_begin\), since \d+ s"
+        )
+        arguments = {"worker_type": "thread", "timeout": 0.5} if workers else {}
+        feed = kf.Feed(Begins(), 8, workers=workers, **arguments)
+        with feed, told as found, once_told(found, over.set):
+            feed[0]
+        assert "no progress" not in str(found[0].message)
+        assert found[0].filename == __file__
 
 
 def test_announcing_many_scenes_may_take_as_long_as_loading_them(feed_of):
@@ -168,6 +177,14 @@ def test_announcing_many_scenes_may_take_as_long_as_loading_them(feed_of):
     feed = feed_of(Announces(16), timeout=1.0, workers=1)
     assert len(list(feed)) == 2
     assert feed.stats().respawns == 0
+
+
+def _stalls(action):
+    """The warnings of a stall; of a worker that starts slowly, as on a busy machine, there may be another."""
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        action()
+    return [each for each in told if "no progress" in str(each.message)]
 
 
 @pytest.mark.parametrize(
@@ -181,12 +198,113 @@ def test_no_default_hangs_in_silence(monkeypatch, tmp_path, workers, worker_type
         monkeypatch.setattr(watch, "STALL_SECONDS", 1.0)
         told = pytest.warns(kf.FeedWarning, match=rf"no progress for \d+ s: {name}.* is still loading scene 0")
         with told as caught, once_told(caught, (tmp_path / "hold").unlink, after=2.0):
+            line = inspect.currentframe().f_lineno + 1
             feed[0]
-        assert len(caught) == 1
+        assert [(each.filename, each.lineno) for each in caught] == [(__file__, line)]
         text = str(caught[0].message)
         assert "scenes.py" in text
         assert "__getitem__" in text
         assert "timeout=<seconds>" in text
+        assert ("worker_type='process'" in text) is (worker_type != "process")
+
+
+@pytest.fixture(scope="module")
+def slow_module(tmp_path_factory):
+    """A module that takes 4 s to import, through more calls than faulthandler tells, and then holds a sequence."""
+    folder = tmp_path_factory.mktemp("slow")
+    (folder / "slow_to_import.py").write_text(
+        textwrap.dedent("""
+            import os, sys, time
+            import kerasfeed as kf
+            import numpy as np
+
+            def wait(depth):
+                if depth:
+                    return wait(depth - 1)
+                time.sleep(4.0)
+
+            if os.environ.get("PARENT") == str(os.getppid()):
+                wait(int(os.environ["DEPTH"]))
+
+            class Rooms(kf.SceneSequence):
+                def __len__(self):
+                    return 3
+                def __getitem__(self, index):
+                    return np.int64(index)
+        """)
+    )
+    sys.path.insert(0, str(folder))
+    yield importlib.import_module("slow_to_import")
+    sys.path.remove(str(folder))
+
+
+@pytest.mark.parametrize("depth", [0, 150])
+def test_a_class_that_is_slow_to_import_is_told_as_loading_with_its_stack(monkeypatch, slow_module, depth):
+    monkeypatch.setenv("DEPTH", str(depth))
+    monkeypatch.setenv("PARENT", str(os.getpid()))
+    monkeypatch.setattr(watch, "STALL_SECONDS", 1.5)
+    with kf.Feed(slow_module.Rooms(), 1, workers=1, worker_type="process") as feed:
+        with pytest.warns(
+            kf.FeedWarning, match=r"worker process 0 \(pid \d+\) is still loading the sequence and"
+        ) as told:
+            assert feed[0].tolist() == [0]
+        assert len(told) == 1
+        text = str(told[0].message)
+        assert "slow_to_import.py" in text
+        assert "in wait" in text
+        assert "no progress" not in text
+        assert "timeout" not in text
+        assert told[0].filename == __file__
+
+
+@pytest.mark.parametrize(("kind", "timeout", "remedy"), [
+    ("inline", None, "timeout=<seconds> and worker_type='process'"), ("thread", None, "worker_type='process'"),
+    ("thread", 60.0, "timeout=60.0 s will give it up"), ("process", None, "it then replaces the worker"),
+    ("process", 60.0, "timeout=60.0 s will end it"),
+])  # fmt: skip
+def test_the_advice_fits_the_feed(kind, timeout, remedy):
+    assert remedy in watch.remedy_of(kind, timeout)
+
+
+def test_a_worker_that_does_not_answer_is_not_shown_as_an_empty_stack():
+    assert "Where it is cannot be told" in watch.stall_text("scene 3", "worker process 0", 31.0, "", "")
+
+
+@pytest.mark.parametrize(
+    ("way", "workers", "worker_type"),
+    [(way, *workers) for way in ("fit", "dataset", "thread") for workers in ((0, "thread"), (1, "process"))]
+    + [("stream", 1, "thread"), ("stream", 1, "process")],
+)
+def test_a_stall_names_the_user_s_line_from(monkeypatch, way, workers, worker_type):
+    monkeypatch.setattr(watch, "STALL_SECONDS", 1.0)
+    lines = []
+
+    def consume(feed):
+        if way == "fit":
+            keras = pytest.importorskip("keras")
+            model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+            model.compile("sgd", "mse", jit_compile=False)
+            lines.append(inspect.currentframe().f_lineno + 1)
+            model.fit(feed, verbose=0)
+        else:
+            found = feed.to_tf_dataset() if way == "dataset" else feed
+            lines.append(inspect.currentframe().f_lineno + 1)
+            next(iter(found))
+
+    if way == "stream":
+        feed = kf.StreamFeed(scenes.slow_pairs, 1, workers=workers, worker_type=worker_type)
+    else:
+        feed = kf.Feed(scenes.SlowPairs(), 4, workers=workers, worker_type=worker_type)
+
+    def consume_in_thread(feed):
+        thread = threading.Thread(target=consume, args=(feed,))
+        thread.start()
+        thread.join()
+
+    action = consume_in_thread if way == "thread" else consume
+    with feed:
+        told = _stalls(lambda: action(feed))
+    assert [(each.filename, each.lineno) for each in told] == [(__file__, lines[0])]
 
 
 def test_a_worker_that_is_asked_for_its_stack_before_it_can_answer_lives_on(feed_of):

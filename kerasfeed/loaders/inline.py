@@ -37,7 +37,8 @@ _WORKER = "the calling thread"
 class _Post:
     """What one calling thread is at: row of a batch, or, while the spec is inferred, an index."""
 
-    def __init__(self, batch: BatchInProgress | None) -> None:
+    def __init__(self, batch: BatchInProgress | None, beginning: str = "") -> None:
+        self.beginning = beginning  # what it is at before it reads scenes
         self.thread = threading.current_thread()
         self.batch = batch
         self.note = [0, 0]
@@ -114,8 +115,8 @@ class InlineLoader(Loader):
             del batch, post  # the traceback of what a scene raised ends in this frame, and the future holds it
 
     @contextmanager
-    def _at(self, batch: BatchInProgress | None) -> Iterator[_Post]:
-        post = self._posts[threading.get_ident()] = _Post(batch)
+    def _at(self, batch: BatchInProgress | None, beginning: str = "") -> Iterator[_Post]:
+        post = self._posts[threading.get_ident()] = _Post(batch, beginning)
         try:
             yield post
         finally:
@@ -144,11 +145,17 @@ class InlineLoader(Loader):
         """Warn of a scene that does not end; called by the watching thread."""
         self._patience.begin(time.monotonic())
         for ident, post in list(self._posts.items()):
-            token = (None if post.batch is None else post.batch.serial, post.row)
+            token = (post.beginning, None if post.batch is None else post.batch.serial, post.row)
             seconds = self._patience.look(ident, token)
-            if seconds >= watch.STALL_SECONDS:
-                text = watch.stall_text(str(post), _WORKER, seconds, watch.stack_of(post.thread))
-                self.faults.notices.tell_now("stall", text, FeedWarning)
+            if seconds < watch.STALL_SECONDS:
+                continue
+            stack = watch.stack_of(post.thread)
+            if post.beginning:
+                kind, text = "loading", watch.loading_text(post.beginning, _WORKER, seconds, stack)
+            else:
+                remedy = watch.remedy_of("inline", None)
+                kind, text = "stall", watch.stall_text(str(post), _WORKER, seconds, stack, remedy)
+            self.faults.notices.tell_now(kind, text, FeedWarning, ident)
 
     def _ready(self) -> tuple[SlotPool, Filler]:
         with self._lock:
@@ -157,7 +164,8 @@ class InlineLoader(Loader):
             if self._pool is None or self._filler is None:
                 if self._watch is None:
                     self._watch = watch.Watch(self.look, watch.tick_seconds(None))
-                failed = begin_worker(self._job.sequence, Worker(0, 1, "inline"), _WORKER)
+                with self._at(None, "the sequence (on_worker_begin)"):
+                    failed = begin_worker(self._job.sequence, Worker(0, 1, "inline"), _WORKER)
                 if failed is not None:
                     raise failed
                 layout = self.layout or self._infer()

@@ -12,6 +12,7 @@ from kerasfeed.loaders.slots import anonymous_file
 
 _MAX_BYTES = 1 << 16
 _ROOM = f"{os.sep}kerasfeed{os.sep}loaders{os.sep}"
+_MACHINERY = '"<frozen importlib'  # five lines of it for each import
 _ENTRY = f"{os.sep}kerasfeed{os.sep}loaders{os.sep}worker.py"
 
 
@@ -57,10 +58,13 @@ class Stacks:
 
 def users_part(text: str) -> str:
     """The user's calls in a faulthandler report of all threads: those that the worker's main thread made."""
+    cut = ""  # lines are innermost first
     for section in text.split("\n\n"):
-        lines = [line for line in section.splitlines() if line.startswith("  File ")]  # innermost first
-        if not any(_ENTRY in line and line.endswith(" in main") for line in lines):
-            continue
-        own = next(number for number, line in enumerate(lines) if _ROOM in line)
-        return "\n".join(reversed(lines[: own or 1]))
-    return ""
+        lines = [line for line in section.splitlines() if line.startswith("  File ") and _MACHINERY not in line]
+        own = next((number for number, line in enumerate(lines) if _ROOM in line), len(lines))
+        users = "\n".join(reversed(lines[: own or 1]))
+        if any(_ENTRY in line and line.endswith(" in main") for line in lines):
+            return users
+        if section.rstrip().endswith("\n  ..."):  # faulthandler stops after 100 calls, which imports easily make
+            cut = users
+    return cut

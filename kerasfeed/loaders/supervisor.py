@@ -226,12 +226,21 @@ class Supervisor:
             handle.hung = self._session.stacks.ask(handle.process.pid)
             handle.process.kill()
             return True
-        if seconds >= watch.STALL_SECONDS and not self._faults.notices.told("stall"):
-            scene = "the sequence" if work is None else work.scene(row) or "the sequence anew"
-            stack = self._session.stacks.ask(handle.process.pid)
-            text = watch.stall_text(scene, _name(handle), seconds, stack)
-            self._faults.notices.tell_now("stall", text, FeedWarning)
+        if seconds >= watch.STALL_SECONDS:
+            self._tell_stall(handle, None if work is None else work.scene(row) or "the sequence anew", seconds)
         return False
+
+    def _tell_stall(self, handle: WorkerHandle, scene: str | None, seconds: float) -> None:
+        kind = "loading" if scene is None else "stall"
+        if self._faults.notices.told(kind):
+            return
+        stack = self._session.stacks.ask(handle.process.pid)
+        if scene is None:
+            text = watch.loading_text("the sequence and what it imports", _name(handle), seconds, stack)
+        else:
+            remedy = watch.remedy_of("process", self._session.job.policy.timeout)
+            text = watch.stall_text(scene, _name(handle), seconds, stack, remedy)
+        self._faults.notices.tell_now(kind, text, FeedWarning)
 
     # ---- workers that die
 

@@ -229,10 +229,21 @@ class ThreadSession:
                 continue
             if timeout is not None and work is not None and seconds >= timeout * _scenes_at(batch, row):
                 self._give_up(post, work, row, timeout)
-            elif seconds >= watch.STALL_SECONDS and not self.faults.notices.told("stall"):
-                scene = "the sequence (on_worker_begin)" if work is None else scene_text(batch, row)
-                text = watch.stall_text(scene, str(post), seconds, watch.stack_of(post.thread))
-                self.faults.notices.tell_now("stall", text, FeedWarning)
+            elif seconds >= watch.STALL_SECONDS:
+                self._tell_stall(post, None if work is None else scene_text(batch, row), seconds)
+
+    def _tell_stall(self, post: _Post, scene: str | None, seconds: float) -> None:
+        kind = "loading" if scene is None else "stall"
+        if self.faults.notices.told(kind):
+            return
+        assert post.thread is not None
+        stack = watch.stack_of(post.thread)
+        if scene is None:
+            text = watch.loading_text("the sequence (on_worker_begin)", str(post), seconds, stack)
+        else:
+            remedy = watch.remedy_of("thread", self.job.policy.timeout)
+            text = watch.stall_text(scene, str(post), seconds, stack, remedy)
+        self.faults.notices.tell_now(kind, text, FeedWarning)
 
     def _give_up(self, post: _Post, work: BatchInProgress | _ProbeTask, row: int, timeout: float) -> None:
         """Fail what a hung thread is at, and let another take its number: a thread cannot be ended."""

@@ -91,10 +91,38 @@ def _users_part(frame: FrameType) -> list[traceback.FrameSummary]:
     return list(traceback.StackSummary.extract(reversed(users)))
 
 
-def stall_text(scene: str, worker: str, seconds: float, stack: str) -> str:
-    """The warning that a worker has been at one scene for very long."""
+def stall_text(scene: str, worker: str, seconds: float, stack: str, remedy: str) -> str:
+    """The warning that a worker has been at one scene for very long; `remedy`: see `remedy_of`."""
     return (
-        f"no progress for {seconds:.0f} s: {worker} is still loading {scene}. It is at\n{stack}\nA scene that may take "
-        "so long is no error, and this is said once. To end such scenes give the feed timeout=<seconds> and "
-        "worker_type='process'"
+        f"no progress for {seconds:.0f} s: {worker} is still loading {scene}. {_at(stack)}A scene that may take so "
+        f"long is no error, and this is said once. {remedy}"
     )
+
+
+def loading_text(what: str, worker: str, seconds: float, stack: str) -> str:
+    """The warning that a worker takes very long to begin."""
+    return (
+        f"{worker} is still loading {what}, since {seconds:.0f} s, and has come to no scene yet. {_at(stack)}To import "
+        "much (Keras, TensorFlow) takes so long on some machines and is no error; this is said once. What the module "
+        "of the sequence's class imports, each worker imports as it begins"
+    )
+
+
+def remedy_of(worker_type: str, timeout: float | None) -> str:
+    """What a user may do about scenes that take too long, with the workers and the timeout that the feed has."""
+    if worker_type == "process":
+        if timeout is None:
+            return "To end such scenes give the feed timeout=<seconds>: it then replaces the worker"
+        return f"The feed's timeout={timeout} s will end it, and replace the worker"
+    if worker_type == "thread" and timeout is not None:
+        return f"The feed's timeout={timeout} s will give it up; only worker_type='process' can end it"
+    return "To end such scenes give the feed timeout=<seconds> and worker_type='process'"
+
+
+def _at(stack: str) -> str:
+    if not stack:
+        return (
+            "Where it is cannot be told, for it does not answer: it may be starting its interpreter, or be within a "
+            "call of the system. "
+        )
+    return f"It is at\n{stack}\n"

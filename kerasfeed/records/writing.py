@@ -184,7 +184,7 @@ class _Writer(contextlib.AbstractContextManager["_Writer"]):
         loader = self._loader
         assert loader is not None
         # They speak of items; what they would say is said here.
-        loader.faults.notices.mute("stall", "respawn")
+        loader.faults.notices.mute("stall", "loading", "respawn")
         with shown(board, bar=bar, title=self._files.title):
             for number, future in _submitted(loader, len(shards)):
                 self._settled(future, board.index(number), shards[number])

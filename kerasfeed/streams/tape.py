@@ -128,8 +128,9 @@ class FileTape(Tape):
                 return
             offset = self._place(len(blob))
             try:
-                for start in range(0, len(blob), _MOST_BYTES):
-                    os.pwrite(self._fd, memoryview(blob)[start : start + _MOST_BYTES], offset + start)
+                start = 0
+                while start < len(blob):  # a write up to a limit of the system is cut short there
+                    start += os.pwrite(self._fd, memoryview(blob)[start : start + _MOST_BYTES], offset + start)
             except OSError as error:
                 if not is_of_memory(error):
                     raise
