@@ -180,7 +180,7 @@ def summarize(path: str | os.PathLike[str], *, points: int) -> Summary:
 def _checked(where: Path, file: kf.HDF5File) -> Summary:
     for name in ("data", "label"):
         if name not in file:
-            found = ", ".join(file.keys()) or "none"
+            found = ", ".join(file.dataset_paths()) or "none"
             raise DataError(f"{str(where)!r} has no dataset {name!r}; its datasets: {found}")
     data, label = file["data"], file["label"]
     if len(data.shape) != 3 or data.shape[2] != 3 or data.dtype.kind not in "fiu":
