@@ -1,6 +1,9 @@
 """HDF5 files and groups as mappings, and files of very many datasets."""
 
 import pickle
+import re
+from itertools import pairwise
+from pathlib import Path
 
 import h5py
 import numpy as np
@@ -9,6 +12,7 @@ import pytest
 import kerasfeed as kf
 from kerasfeed.readers import describe, registry
 
+README = (Path(__file__).parents[1] / "README.md").read_text()
 LENGTHS = np.random.default_rng(0).integers(5, 30, 60)
 
 
@@ -190,3 +194,36 @@ def test_what_other_files_hold_is_not_kept_as_part_of_this_one(tmp_path, few):
         for name in ("linked", "virtual", "external"):
             assert file._open().dataset(name, None).choice.kind == "h5py"  # which looks at the other file each time
         assert str(file["external"].reader) == "h5py: external storage"
+
+
+def rows_of(batch):
+    if not isinstance(batch, kf.RaggedArray):
+        return batch
+    return [batch.values[first:last] for first, last in pairwise(batch.row_splits)]
+
+
+@pytest.mark.parametrize("collate", ["pad", "ragged"])
+def test_the_recipe_for_scenes_in_groups_reads_them_in_every_loader(tmp_path, monkeypatch, collate):
+    monkeypatch.chdir(tmp_path)
+    lengths = [5, 9, 2, 7, 30, 1]
+    scans = [np.random.default_rng(n).normal(size=(length, 3)).astype("f4") for n, length in enumerate(lengths)]
+    with h5py.File("scans.h5", "w") as file:
+        for number, points in enumerate(scans):
+            file[f"scan_{number:05d}/points"], file[f"scan_{number:05d}/label"] = points, number
+    text = re.search(r"<!-- tested: groups -->\n```python\n(.*?)```", README, re.DOTALL)[1]
+    names = {"kf": kf, "__name__": "recipe"}
+    exec(text.replace('collate="pad"', f'collate="{collate}", workers=0'), names)
+    with names["feed"] as feed:
+        assert feed.plan.batch_size == 32
+    for workers, worker_type in ((0, "thread"), (2, "thread"), (1, "process")):
+        sequence = names["Scans"]("scans.h5")
+        with kf.Feed(sequence, 4, collate=collate, workers=workers, worker_type=worker_type) as feed:
+            found = [
+                (points[row][: lengths[label]], label)
+                for points, labels in ((rows_of(points), labels) for points, labels in feed)
+                for row, label in enumerate(np.asarray(labels).tolist())
+            ]
+        sequence.file.close()
+        assert [label for _, label in found] == list(range(6))
+        for points, label in found:
+            assert np.array_equal(np.asarray(points), scans[label])
