@@ -43,6 +43,9 @@ def _demo(arguments: argparse.Namespace) -> int:
         for path in (arguments.data, arguments.validation):
             if path is not None:
                 summarize(path, points=arguments.points)
+        # At once: the import below takes long, and a screen that stays empty looks like a program that hangs.
+        print("Training a small neural network to name the shapes of point clouds.", flush=True)
+        print("Loading Keras: some seconds, up to half a minute the first time.", flush=True)
         from rich.console import Console
 
         with _stderr_kept_unless_it_fails():

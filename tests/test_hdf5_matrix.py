@@ -339,7 +339,7 @@ def test_a_name_that_is_no_utf8_hides_no_other_dataset(tmp_path):
         space = h5py.h5s.create_simple((5,))
         h5py.Dataset(h5py.h5d.create(file.id, b"caf\xe9", h5py.h5t.NATIVE_INT64, space))[...] = np.arange(5) + 10
     with kf.HDF5File(path) as file:
-        names = file.keys()
+        names = file.dataset_paths()
         assert len(names) == 2
         assert all(isinstance(name, str) for name in names)
         assert file["data"][3] == 3

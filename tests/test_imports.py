@@ -55,6 +55,7 @@ ALLOWED = {
         "readers/h5filters.py",
         "readers/layout.py",
         "readers/registry.py",
+        "readers/small.py",
         "readers/describe.py",
         "records/columns.py",
         "records/write_hdf5.py",

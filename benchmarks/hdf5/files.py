@@ -30,6 +30,7 @@ CHUNKED_SCENES = 24 * CHUNK_SCENES
 """Point clouds of the file with 64 scenes a chunk: 24 chunks of 9.4 MB."""
 ROWS, ROW_BYTES = 65_536, 784
 MANY_CHUNKS = 1_000_000
+GROUP_SCENES = 2000
 SPREAD = 0.2
 """Standard deviation of the points, which are rounded to two decimals, as scans are to the centimetre: gzip 4 with
 shuffle then makes them 1.76 times smaller."""
@@ -147,6 +148,19 @@ def _write_many(path: Path) -> None:
             data[start : start + step] = np.arange(start * 8, (start + step) * 8, dtype=np.float32).reshape(-1, 8)
 
 
+def group_name(number: int) -> str:
+    """Path of the point cloud of one group of `GROUPS`."""
+    return f"scene_{number:05d}/points"
+
+
+def _write_groups(path: Path) -> None:
+    rng = np.random.default_rng(11)
+    with h5py.File(path, "w") as file:
+        for number in range(GROUP_SCENES):
+            points = rng.standard_normal((rng.integers(1000, 3000), 3), dtype=np.float32)
+            file.create_dataset(group_name(number), data=np.round(points, 2), compression="gzip")
+
+
 def _write_zarr(path: Path) -> None:
     import zarr
     from zarr.codecs.numcodecs import Shuffle
@@ -178,3 +192,5 @@ ROW_FILE = DataFile("rows-1.h5", _write_rows)
 """Rows of 784 bytes, contiguous: 51 MB."""
 MANY = DataFile("many-1.h5", _write_many)
 """A million chunks of 32 bytes: 79 MB."""
+GROUPS = DataFile("groups-1.h5", _write_groups)
+"""2,000 groups of one point cloud each, float32[1000 to 3000, 3], gzip: 25 MB."""

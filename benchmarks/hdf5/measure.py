@@ -43,6 +43,7 @@ def open_figures(opener: Opener, job: Job) -> dict[str, float]:
     job.sequence.close()
     begin = time.perf_counter()
     with opener(job) as opened:
+        begin = opened.begun or begin
         opened.dataset[0]
         figures = {"open_s": time.perf_counter() - begin}
     return figures if opened.index_nbytes is None else {**figures, "index_mb": opened.index_nbytes / 1e6}

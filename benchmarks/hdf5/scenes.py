@@ -79,6 +79,30 @@ class StoredScenes:
         return {**self.__dict__, "_process": 0, "_points": None}
 
 
+class GroupedScenes:
+    """One group a scene. Nothing is kept open: each case opens the file by itself.
+
+    Args:
+        data: The file.
+        stored: Scenes in it.
+    """
+
+    def __init__(self, data: DataFile, stored: int) -> None:
+        self.path = str(data.path())
+        self.stored = stored
+
+    def __len__(self) -> int:
+        return self.stored
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        with h5py.File(self.path, "r") as file:
+            scene: np.ndarray = file[files.group_name(index)][:]
+            return scene
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
 class DirectScenes(kf.SceneSequence):
     """The same scenes read with `kerasfeed.HDF5File`, straight into their place in the batch.
 

@@ -35,6 +35,11 @@ def _direct(file: str, count: str, repeated: bool = True) -> Any:
     return make
 
 
+def _grouped(length: int) -> Any:
+    files, scenes = import_module("benchmarks.hdf5.files"), import_module("benchmarks.hdf5.scenes")
+    return scenes.GroupedScenes(files.GROUPS, files.GROUP_SCENES)
+
+
 def _workload(name: str, title: str, batch_size: int, reference: str, *data: Any, **more: Any) -> Workload:
     return Workload(
         name,
@@ -66,6 +71,7 @@ WORKLOADS = (
         1,
         "h5py_open",
     ),
+    Workload("hdf5-groups", "HDF5: read 2,000 gzip datasets, one a scene, once", _grouped, 1, 1, 1, "h5py_pass"),
 )
 
 _READERS = "hdf5_readers"
@@ -147,6 +153,9 @@ PEERS = (
     ),
     Peer("h5py_open", "h5py", "hdf5_open", "by_h5py", "h5py", 1),
     Peer("kerasfeed_open", "kerasfeed", "hdf5_open", "by_kerasfeed", "kerasfeed", 1),
+    Peer("h5py_pass", "h5py", "hdf5_open", "pass_by_h5py", "h5py", 1),
+    Peer("kerasfeed_pass", "kerasfeed, first pass", "hdf5_open", "pass_by_kerasfeed", "kerasfeed", 1),
+    Peer("kerasfeed_later_pass", "kerasfeed, second pass", "hdf5_open", "later_pass_by_kerasfeed", "kerasfeed", 1),
 )
 
 _LIBRARIES = [f"{name}_{threads}" for name in ("hidefix", "pyfive", "zarr") for threads in (1, 2)]
@@ -195,6 +204,9 @@ CASES = {
             "kerasfeed_blocks_process",
         ]
     },
-    "open": {"hdf5-open": ["h5py_open", "kerasfeed_open"]},
+    "open": {
+        "hdf5-open": ["h5py_open", "kerasfeed_open"],
+        "hdf5-groups": ["h5py_pass", "kerasfeed_pass", "kerasfeed_later_pass"],
+    },
 }
 """From consumer and workload to peers."""

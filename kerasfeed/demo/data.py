@@ -117,19 +117,22 @@ class Reading:
         return cls(count, data.block_size, decoded, stats.again, str(data.reader))
 
     def text(self, epochs: int, in_processes: bool) -> str:
-        """The figures in one sentence, for people."""
+        """The figures in a sentence or two, for people who know nothing of how HDF5 stores data."""
         if self.chunks is None:
-            return f"'data' is stored in one piece, with no chunks to decode (reader: {self.reader})"
-        if in_processes:
-            told = "each worker process decodes and caches its own, so they are not counted here"
-        elif self.decoded is None:
-            told = "how many h5py decoded it does not tell"
-        else:
-            told = (
-                f"decoded {self.decoded:,} in all, {self.decoded / epochs:,.1f} per epoch, {self.again:,} of them "
-                "again (threads share one cache, so this counts the whole run)"
+            return (
+                f"The file stores its scenes as they are, so there was nothing to decompress (read by: {self.reader})."
             )
-        return f"'data' has {self.chunks:,} chunks of {self.scenes_per_chunk:,} scenes (reader: {self.reader}); {told}"
+        pieces = f"The file stores its scenes in {self.chunks:,} pieces of up to {self.scenes_per_chunk:,} (read by: "
+        if in_processes:
+            return f"{pieces}{self.reader}). Each worker process read them for itself."
+        if self.decoded is None:
+            return f"{pieces}{self.reader})."
+        if self.again:
+            return (
+                f"{pieces}{self.reader}). Over {epochs:,} epochs pieces were decompressed {self.decoded:,} times, "
+                f"{self.again:,} times anew because the memory kept for them was full."
+            )
+        return f"{pieces}{self.reader}). In {epochs:,} epochs each was decompressed at most once, and kept in memory."
 
 
 class DataError(ValueError):
@@ -181,7 +184,7 @@ def summarize(path: str | os.PathLike[str], *, points: int) -> Summary:
 def _checked(where: Path, file: kf.HDF5File) -> Summary:
     for name in ("data", "label"):
         if name not in file:
-            found = ", ".join(file.keys()) or "none"
+            found = ", ".join(file.dataset_paths()) or "none"
             raise DataError(f"{str(where)!r} has no dataset {name!r}; its datasets: {found}")
     data, label = file["data"], file["label"]
     if len(data.shape) != 3 or data.shape[2] != 3 or data.dtype.kind not in "fiu":

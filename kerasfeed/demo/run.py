@@ -86,26 +86,24 @@ class Split:
 
 
 class Display(keras.callbacks.Callback):  # type: ignore[misc]
-    """Shows a progress bar, and prints a line of figures now and then.
+    """Shows a progress bar, and prints a line of figures after each epoch.
 
     Args:
         console: Where to print.
         epochs: Epochs to come.
-        every: Epochs between two lines.
     """
 
     async_safe = True
 
-    def __init__(self, console: Console, epochs: int, every: int) -> None:
+    def __init__(self, console: Console, epochs: int) -> None:
         super().__init__()
-        self._every = every
-        self._epochs = epochs
         columns = [TextColumn("training"), BarColumn(), MofNCompleteColumn(), TextColumn("epochs")]
         self._progress = Progress(*columns, TimeElapsedColumn(), TextColumn("{task.description}"), console=console)
         self._task = self._progress.add_task("", total=epochs)
 
     def __enter__(self) -> "Display":
         self._progress.start()
+        self._print("The first epoch takes longest: Keras compiles the model in it.")
         self._print("epoch    loss  accuracy  validation  scenes/s  waiting for input")
         return self
 
@@ -118,11 +116,10 @@ class Display(keras.callbacks.Callback):  # type: ignore[misc]
         speed, waiting = logs["scenes_per_second"], logs["input_wait_share"]
         description = f"{speed:,.0f} scenes/s, {waiting:.0%} waiting"
         self._progress.update(self._task, completed=epoch + 1, description=description)
-        if (epoch + 1) % self._every == 0 or epoch + 1 == self._epochs:
-            validation = f"{logs['val_accuracy']:.3f}" if "val_accuracy" in logs else ""
-            self._print(
-                f"{epoch + 1:5}{logs['loss']:8.3f}{logs['accuracy']:10.3f}{validation:>12}{speed:10,.0f}{waiting:19.0%}"
-            )
+        validation = f"{logs['val_accuracy']:.3f}" if "val_accuracy" in logs else ""
+        self._print(
+            f"{epoch + 1:5}{logs['loss']:8.3f}{logs['accuracy']:10.3f}{validation:>12}{speed:10,.0f}{waiting:19.0%}"
+        )
 
     def _print(self, line: str) -> None:
         self._progress.console.print(line, highlight=False)
@@ -188,7 +185,7 @@ def train(scenes: Split, settings: Settings, console: Console) -> Outcome:
         monitor = InputMonitor(feed)
         every = max(1, settings.epochs // 8)
         begin = time.perf_counter()
-        with Display(console, settings.epochs, every) as display:
+        with Display(console, settings.epochs) as display:
             model.fit(
                 feed,
                 epochs=settings.epochs,
@@ -221,10 +218,11 @@ def run(data: Path | None, validation: Path | None, settings: Settings, console:
     timings = outcome.epochs[1:] or outcome.epochs  # the first includes compiling the model
     seconds = sum(timing.seconds for timing in timings)
     console.print(
-        f"{sum(timing.scenes for timing in timings) / seconds:,.0f} scenes/s; training waited for input "
-        f"{sum(timing.wait_seconds for timing in timings) / seconds:.1%} of the time\n"
-        f"validation accuracy {outcome.accuracy:.3f}; always answering the most frequent class gives "
-        f"{outcome.majority_rate:.3f}\n{outcome.reading}",
+        f"{outcome.reading}\n"
+        f"Training took in {sum(timing.scenes for timing in timings) / seconds:,.0f} scenes a second, and spent "
+        f"{sum(timing.wait_seconds for timing in timings) / seconds:.1%} of its time waiting for them.\n"
+        f"The network now names {outcome.accuracy:.1%} of the scenes right that were kept for validation; always "
+        f"giving the most frequent answer would be right for {outcome.majority_rate:.1%}.",
         highlight=False,
         soft_wrap=True,
     )

@@ -40,16 +40,17 @@ class Facts:
     reader: str
 
 
-def entries(group: h5py.Group, path: str) -> list[tuple[str, bool]]:
-    """Path and whether it is a dataset, of everything below a group, each object once.
+def entries(group: h5py.Group, path: str, most: int | None = None) -> list[tuple[str, bool]]:
+    """Path and whether it is a dataset, of everything below a group, or of the first `most`, each object once.
 
     Raises:
         OSError: The file is damaged.
     """
     found: list[tuple[str, bool]] = []
 
-    def visit(name: str | bytes, item: Any) -> None:
+    def visit(name: str | bytes, item: Any) -> bool | None:
         found.append((shown_name(name), isinstance(item, h5py.Dataset)))
+        return True if len(found) == most else None  # anything but None ends it
 
     try:
         group.visititems(visit)

@@ -6,7 +6,6 @@ here, gets the same file or an error.
 """
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +17,18 @@ from kerasfeed.opened import Identity, changed, identity_of
 from kerasfeed.readers import describe
 from kerasfeed.readers.cache import limit_of
 from kerasfeed.readers.dataset import HDF5Dataset
+from kerasfeed.readers.members import Members
 from kerasfeed.readers.messages import cause, listing, missing, named, note_source, stored_name
 from kerasfeed.readers.registry import How, SharedFile, registry
 
+_MOST_NAMES = 1000  # looked at for a message
 
-class HDF5File:
+
+class HDF5File(Members):
     """An HDF5 file opened for reading when first needed.
+
+    A mapping from names to datasets and groups, as h5py's files are: `file["points"]`, `file["scene_7/points"]`,
+    `for name in file`, `len(file)`, `keys()`, `values()`, `items()`. `dataset_paths()` lists those in all groups.
 
     Safe to keep in a sequence: it pickles as its path, and each worker process opens a handle of its own. Safe to read
     from several threads, which then decode several chunks at once: `file[name].reader` says whether they do.
@@ -127,24 +132,19 @@ class HDF5File:
         raise self._unknown(name)
 
     def _unknown(self, name: str) -> KeyError:
-        return KeyError(f"{name!r} is not in the file; {self.path!r} holds the datasets {listing(self.keys())}")
+        seen = describe.entries(self._group(), self.path, _MOST_NAMES)
+        names = listing([path for path, is_dataset in seen if is_dataset], is_all=len(seen) < _MOST_NAMES)
+        return KeyError(f"{name!r} is not in the file; {self.path!r} holds the datasets {names}")
 
     def __contains__(self, name: object) -> bool:
         return isinstance(name, str) and isinstance(self._open().get(name), h5py.Dataset | h5py.Group)
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.keys())
+    def _group(self) -> h5py.Group:
+        return self._open().handle
 
-    def __len__(self) -> int:
-        return len(self.keys())
-
-    def keys(self) -> list[str]:
-        """Paths of all datasets, groups descended into.
-
-        Raises:
-            OSError: The file is damaged.
-        """
-        return describe.dataset_names(self._open().handle, self.path)
+    @property
+    def _path_of_file(self) -> str:
+        return self.path
 
     @property
     def attrs(self) -> dict[str, Any]:
@@ -207,16 +207,19 @@ class HDF5File:
         return f"HDF5File({self.path!r})"
 
 
-class HDF5Group:
-    """One group of an `HDF5File`; pickles with it."""
+class HDF5Group(Members):
+    """One group of an `HDF5File`: a mapping from names to datasets and groups. Pickles with the file."""
 
     def __init__(self, file: HDF5File, name: str) -> None:
         self.file = file
         self.name = name
 
-    @property
-    def _handle(self) -> h5py.Group:
+    def _group(self) -> h5py.Group:
         return self.file._open().handle[stored_name(self.name)]
+
+    @property
+    def _path_of_file(self) -> str:
+        return self.file.path
 
     def _path(self, name: str) -> str:
         return name if name.startswith("/") else f"{self.name.rstrip('/')}/{name}"
@@ -236,30 +239,20 @@ class HDF5Group:
     def __contains__(self, name: object) -> bool:
         return isinstance(name, str) and self._path(name) in self.file
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.keys())
-
-    def __len__(self) -> int:
-        return len(self.keys())
-
-    def keys(self) -> list[str]:
-        """Paths, from here, of all datasets below, groups descended into."""
-        return describe.dataset_names(self._handle, self.file.path)
-
     @property
     def attrs(self) -> dict[str, Any]:
         """The attributes of the group."""
-        return dict(self._handle.attrs)
+        return dict(self._group().attrs)
 
     def tree(self) -> str:
         """Groups and datasets below as indented text: shape, dtype, chunks, filters, and who reads each and why."""
         opened = self.file._open()
         title = Path(self.file.path).name + ("" if self.name == "/" else f": {self.name}")
-        return describe.tree(title, self._handle, opened, self.file._cache_limit)
+        return describe.tree(title, self._group(), opened, self.file._cache_limit)
 
     def _repr_html_(self) -> str:
         opened = self.file._open()
-        return describe.table(repr(self), self._handle, opened, self.file._cache_limit)
+        return describe.table(repr(self), self._group(), opened, self.file._cache_limit)
 
     def __repr__(self) -> str:
         return repr(self.file) if self.name == "/" else f"HDF5Group({self.name!r}, file={self.file.path!r})"

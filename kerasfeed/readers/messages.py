@@ -75,7 +75,9 @@ def printable(name: str) -> str:
     return name.encode(errors="backslashreplace").decode()
 
 
-def listing(names: list[str]) -> str:
-    """Some names for a message."""
+def listing(names: list[str], *, is_all: bool = True) -> str:
+    """Some names for a message; `is_all`: whether there are no others than `names`."""
     shown = ", ".join(map(printable, names[:_NAMES_SHOWN])) or "(none)"
+    if not is_all:
+        return f"{shown} and many more"
     return f"{shown} and {len(names) - _NAMES_SHOWN:,} more" if len(names) > _NAMES_SHOWN else shown
