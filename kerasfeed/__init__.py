@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from kerasfeed.feed import Feed as Feed
     from kerasfeed.files.sequence import FileSequence as FileSequence
     from kerasfeed.forms import RaggedArray as RaggedArray
+    from kerasfeed.indexable import from_indexable as from_indexable
     from kerasfeed.inspect.show import show as show
     from kerasfeed.labels import labels_of as labels_of
     from kerasfeed.mixture import Mixture as Mixture
@@ -106,6 +107,7 @@ _ROOM_OF = {
     "current_rng": "kerasfeed.context",
     "evaluate": "kerasfeed.evaluating",
     "feature_description": "kerasfeed.adapters.tf_records",
+    "from_indexable": "kerasfeed.indexable",
     "labels_of": "kerasfeed.labels",
     "load": "kerasfeed.reproduce",
     "parse_record": "kerasfeed.adapters.tf_records",

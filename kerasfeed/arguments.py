@@ -69,8 +69,8 @@ def refuse_unknown(unknown: Mapping[str, Any], method: Callable[..., Any], kind:
         raise TypeError(f"{kind}() has no argument {name!r}. It takes {', '.join(known)}")
 
 
-def check_sequence(sequence: Any) -> int:
-    """The length of a sequence.
+def check_sequence(sequence: Any, caller: str = "Feed()") -> int:
+    """The length of a sequence, which `caller` was given.
 
     Raises:
         TypeError: It cannot be indexed by integers from 0.
@@ -79,29 +79,29 @@ def check_sequence(sequence: Any) -> int:
     name = type(sequence).__name__
     if isinstance(sequence, type):
         raise TypeError(
-            f"Feed() needs an instance, received the class {sequence.__name__}: write {sequence.__name__}(...)"
+            f"{caller} needs an instance, received the class {sequence.__name__}: write {sequence.__name__}(...)"
         )
     if isinstance(sequence, Iterator):
         raise TypeError(
-            f"Feed() needs a sequence that can be indexed, received a {name}, which can only be read forward. "
+            f"{caller} needs a sequence that can be indexed, received a {name}, which can only be read forward. "
             "kf.StreamFeed(function, batch_size) takes a function that makes it anew for each epoch. Or write a class "
             "with __len__ and __getitem__(index) that makes one scene, or pass list(...) if it fits in memory"
         )
     if isinstance(sequence, Mapping | str | bytes):
         raise TypeError(
-            f"Feed() needs a sequence of scenes indexed by 0, 1, 2, ..., received a {name}. For a dict of arrays pass "
+            f"{caller} needs a sequence of scenes indexed by 0, 1, 2, ..., received a {name}. For a dict of arrays pass "
             "kf.Zip(**arrays), whose scenes are dicts"
         )
-    refuse_other_kinds("Feed()", sequence)
+    refuse_other_kinds(caller, sequence)
     missing = [method for method in ("__len__", "__getitem__") if not hasattr(type(sequence), method)]
     if missing == ["__len__"] and isinstance(getattr(type(sequence), "num_batches", None), property):
         batches = _num_batches(sequence)  # a Keras PyDataset may say its length so
         if batches is None:
-            raise TypeError(f"Feed() needs a finite sequence, and {name} has no length. Give it a __len__")
+            raise TypeError(f"{caller} needs a finite sequence, and {name} has no length. Give it a __len__")
         return batches
     if missing:
         raise TypeError(
-            f"Feed() needs an object with __len__ and __getitem__(index), received a {name} without "
+            f"{caller} needs an object with __len__ and __getitem__(index), received a {name} without "
             f"{' and '.join(missing)}. Subclass kerasfeed.SceneSequence"
         )
     length = len(sequence)

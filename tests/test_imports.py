@@ -23,7 +23,16 @@ LAYERS = [
     {"adapters", "arguments", "files", "inspect", "readers", "records", "streams"},
     {"batch_stream", "callbacks", "checkpoint", "epochs", "feed", "feed_text", "keras_side", "labels", "lookahead"}
     | {"evaluating", "reproduce", "shards", "shuffle_cost", "state", "stream", "summary", "trainer"}
-    | {"feed_taking", "queue_feed", "stream_feed", "stream_side", "stream_taking", "training_records", "whole_backups"},
+    | {
+        "feed_taking",
+        "indexable",
+        "queue_feed",
+        "stream_feed",
+        "stream_side",
+        "stream_taking",
+        "training_records",
+        "whole_backups",
+    },
     {"demo", "cli", "__main__"},
 ]
 FRAMEWORKS = {"tensorflow", "jax", "torch", "keras", "h5py", "matplotlib"}

@@ -53,26 +53,57 @@ def batches_dataset(
     Raises:
         TypeError: A field has a dtype that TensorFlow lacks.
     """
+    source = Source(begin, raised or Raised(), ends=count is None)
+    dataset = _batches(source, structure, count)
+    return _known(FeedDataset(_prefetched(_undivided(dataset), device, structure), source, count, loops), source)
+
+
+def scenes_dataset(begin: Begin, structure: Any, *, count: int) -> FeedDataset:
+    """The dataset of the scenes of the batches that takings give, whatever the sizes of these; not prefetched.
+
+    Args:
+        begin: See `batches_dataset`.
+        structure: See `batches_dataset`; no field is ragged.
+        count: Scenes in an iteration.
+
+    Raises:
+        TypeError: A field has a dtype that TensorFlow lacks.
+    """
+    source = Source(begin, Raised(), ends=False)
+    scenes = _without_end(_batches(source, structure, None).unbatch())
+    dataset = tf.data.Dataset.zip((tf.data.Dataset.range(count), scenes)).map(lambda _, scene: scene)
+    return _known(FeedDataset(_untuned(dataset), source, count, None), source)
+
+
+def _batches(source: Source, structure: Any, count: int | None) -> Any:
+    """The batches of `source`: `count`, or those before its end, or without end."""
     is_spec: Any = lambda leaf: isinstance(leaf, ArraySpec)  # noqa: E731
     paths = optree.tree_paths(structure, is_leaf=is_spec)
     fields, treespec = optree.tree_flatten(structure, is_leaf=is_spec)
     dtypes = [_tf_dtype(field, path) for field, path in zip(fields, paths, strict=True)]
-    source = Source(begin, raised or Raised(), ends=count is None)
 
     def batch_of(*tensors: Any) -> Any:
         for tensor, field in zip(tensors, fields, strict=True):
             tensor.set_shape(field.shape)
         return _ragged(lists_as_tuples(optree.tree_unflatten(treespec, tensors)))
 
+    def next_of(iteration: Any) -> Any:
+        return batch_of(*_asked_until_there(iteration, dtypes)[1:])
+
     iterations = _iterations(source.number)
-    if count is None:
+    if source.ends:
         asked = iterations.map(lambda iteration: tuple(_asked_until_there(iteration, dtypes)))
-        dataset = asked.take_while(lambda found, *_: found != END).map(lambda _, *tensors: batch_of(*tensors))
-    else:  # a range knows its cardinality. (assert_cardinality would fail for ever, not once, after `ignore_errors`.)
-        places = tf.data.Dataset.zip((tf.data.Dataset.range(count), iterations))
-        dataset = places.map(lambda _, iteration: batch_of(*_asked_until_there(iteration, dtypes)[1:]))
-    dataset = FeedDataset(_prefetched(_with_options(dataset), device, structure), source, count, loops)
-    if not tf.executing_eagerly():  # there the dataset object is a passing thing
+        return asked.take_while(lambda found, *_: found != END).map(lambda _, *tensors: batch_of(*tensors))
+    if count is None:
+        return iterations.map(next_of)
+    # A range knows its cardinality. (assert_cardinality would fail for ever, not once, after `ignore_errors`.)
+    places = tf.data.Dataset.zip((tf.data.Dataset.range(count), iterations))
+    return places.map(lambda _, iteration: next_of(iteration))
+
+
+def _known(dataset: FeedDataset, source: Source) -> FeedDataset:
+    """`dataset`, whose `source` lives as long as it, or as the graph where the dataset object is a passing thing."""
+    if not tf.executing_eagerly():
         _sources.setdefault(tf.compat.v1.get_default_graph(), []).append(source)
     return dataset
 
@@ -82,8 +113,12 @@ def _iterations(source: int) -> Any:
     begin = functools.partial(tf_iteration.iteration_of, source)
     once = tf.data.Dataset.from_generator(begin, output_signature=tf.TensorSpec((), tf.int64))
     # The generator is closed with the iterator, and nothing else of tf.data tells of that.
-    found = once.flat_map(lambda number: tf.data.Dataset.from_tensors(number).repeat())
-    return found.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
+    return _without_end(once.flat_map(lambda number: tf.data.Dataset.from_tensors(number).repeat()))
+
+
+def _without_end(dataset: Any) -> Any:
+    """`dataset`, of which tf.data does not know that it never ends before whoever takes from it."""
+    return dataset.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
 
 
 def _asked_until_there(iteration: Any, dtypes: list[Any]) -> list[Any]:
@@ -116,17 +151,23 @@ def _called(function: Any, argument: Any, dtypes: list[Any]) -> list[Any]:
     return list(found) if isinstance(found, list | tuple) else [found]  # one, in tf.data's debug mode
 
 
-def _with_options(dataset: Any) -> Any:
-    """`dataset` undivided, and without the thread that tunes it.
+def _untuned(dataset: Any) -> Any:
+    """`dataset` without the thread that tunes it: whoever drops an iterator waits for that thread, holding the GIL.
 
-    Whoever drops an iterator waits for that thread, holding the GIL. Seen with TensorFlow 2.21: 0.2 s at the end of
-    every other epoch, rarely 2 to 9 s. Python's own threads, and so the loading of the next batches, stand still
-    meanwhile. What users map later with AUTOTUNE runs with TensorFlow's default parallelism.
+    Seen with TensorFlow 2.21: 0.2 s at the end of every other epoch, rarely 2 to 9 s. Python's own threads, and so the
+    loading of the next batches, stand still meanwhile. What users map later with AUTOTUNE runs with TensorFlow's
+    default parallelism.
     """
     options = tf.data.Options()
     options.autotune.enabled = False
-    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
     return dataset.with_options(options)
+
+
+def _undivided(dataset: Any) -> Any:
+    """`dataset`, untuned, which no distribution strategy is to shard: feeds have shards of their own."""
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    return _untuned(dataset).with_options(options)
 
 
 def _tf_dtype(field: ArraySpec, path: tuple[Any, ...]) -> Any:

@@ -15,7 +15,7 @@ import optree
 import tensorflow as tf
 
 from kerasfeed.adapters.tf_data import _tf_dtype as tf_dtype
-from kerasfeed.adapters.tf_data import _with_options as untuned
+from kerasfeed.adapters.tf_data import _undivided as untuned
 from kerasfeed.patience import NOT_YET, PATIENCE
 from kerasfeed.spec import ArraySpec, lists_as_tuples
 
