@@ -166,8 +166,11 @@ class InlineLoader(Loader):
                     self._watch = watch.Watch(self.look, watch.tick_seconds(None))
                 with self._at(None, "the sequence (on_worker_begin)"):
                     failed = begin_worker(self._job.sequence, Worker(0, 1, "inline"), _WORKER)
-                if failed is not None:
-                    raise failed
+                try:
+                    if failed is not None:
+                        raise failed
+                finally:
+                    del failed  # whose traceback holds this frame: only the collector would free them
                 layout = self.layout or self._infer()
                 self.layout = layout
                 self._pool = SlotPool(layout, self._arena, max_memory=self._job.max_memory, in_flight=1)

@@ -155,6 +155,7 @@ class ThreadSession:
             error = cause_of(carrier)
             assert error is not None
             _fail(task.future, for_consumer(error, Place((task.index,), None, None, name)))
+            del error  # the frames of its traceback hold this one: only the collector would free them
         except BaseException as error:  # noqa: BLE001 - whatever it is, somebody waits
             _fail(task.future, error)
         del task  # see `_load`
