@@ -252,6 +252,7 @@ def test_a_feed_may_be_validated_on_itself(feed):
     assert [sorted(order) for order in trainer.record.tested] == [list(range(24))] * 2
 
 
+@pytest.mark.filterwarnings("ignore:predict returns its rows in the order of the feed")
 def test_evaluate_and_predict_read_every_scene_and_do_not_advance(feed):
     trainer = Trainer()
     for _ in range(2):

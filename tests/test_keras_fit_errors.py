@@ -99,6 +99,7 @@ def test_as_little_memory_as_two_batches_suffices():
 # ---- life
 
 
+@pytest.mark.filterwarnings("ignore:predict returns its rows in the order of the feed")
 @pytest.mark.parametrize("worker_type", ["thread", "process"])
 def test_a_feed_is_let_go_after_fit(worker_type):
     feed = make_feed(worker_type=worker_type)
