@@ -21,7 +21,7 @@ def pool(request):
     arena = Arena(shared=request.param)
     made = SlotPool(_layout((np.zeros((5, 3), np.float32), 1)), arena, max_memory=1 << 20, in_flight=4)
     yield made
-    made.free()
+    made.free(flying=False)
     arena.close()
 
 

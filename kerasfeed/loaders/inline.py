@@ -210,7 +210,7 @@ class InlineLoader(Loader):
             if self._watch is not None:
                 self._watch.stop()
             if self._pool is not None:
-                self._pool.free()
+                self._pool.free(flying=True)  # a batch that another thread loads is still delivered
                 end = optional_method(self._job.sequence, "on_worker_end")
                 if end is not None:
                     end()

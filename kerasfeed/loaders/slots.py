@@ -278,10 +278,14 @@ class SlotPool:
         self._cold.clear()
         self._returned.put(None)
 
-    def free(self) -> None:
-        """Close, and free the memory, once nobody writes to it any more; leases stay valid until they end."""
+    def free(self, *, flying: bool) -> None:
+        """Close, and free the memory; leases stay valid until they end.
+
+        Args:
+            flying: Whether a batch in flight may still be delivered; else what it has written goes too.
+        """
         self.close()
         slots, self._slots = self._slots, []
         for slot in slots:
-            if slot not in self._leased:
+            if not flying and slot not in self._leased:
                 self._arena.discard(slot.memory, slot.offset, self.layout.nbytes)
