@@ -3,6 +3,7 @@
 import gc
 import os
 import sys
+import threading
 import weakref
 from pathlib import Path
 
@@ -217,8 +218,6 @@ def test_a_feed_whose_workers_have_died_holds_nothing():
 
 
 def test_a_sequence_that_cannot_be_sent_leaves_nothing():
-    import threading
-
     sequence = Large()
     sequence.lock = threading.Lock()
     pipes = _pipes_and_sockets()
@@ -261,6 +260,35 @@ def test_a_loop_that_goes_on_after_the_feed_was_closed_is_told_so(kind):
     feed.close()
     with pytest.raises(kf.FeedClosedError):
         next(iterator)
+
+
+class Slow(kf.SceneSequence):
+    """Its scene 3 waits until it is let go."""
+
+    def __init__(self):
+        self.waits, self.goes_on = threading.Event(), threading.Event()
+
+    def __len__(self):
+        return _BATCH
+
+    def __getitem__(self, index):
+        if index == 3 and threading.current_thread().name == "slow":
+            self.waits.set()
+            assert self.goes_on.wait(30)
+        return np.full(5000, index + 1.0)
+
+
+def test_a_batch_that_is_loaded_in_one_thread_while_another_closes_the_feed_is_whole():
+    sequence, found = Slow(), []
+    feed = kf.Feed(sequence, _BATCH, workers=0)
+    assert feed.scene_spec
+    thread = threading.Thread(target=lambda: found.append(feed.submit(0, 0).result()), name="slow")
+    thread.start()
+    assert sequence.waits.wait(30)
+    feed.close()
+    sequence.goes_on.set()
+    thread.join(30)
+    assert [row.tolist() for row in found[0][:, [0, -1]]] == [[1, 1], [2, 2], [3, 3], [4, 4]]
 
 
 def test_feeds_of_a_program_leave_nothing_after_close(tmp_path):

@@ -2,12 +2,16 @@
 
 import gc
 import signal
+import sys
+import threading
+import time
 
 import numpy as np
 import pytest
 
 from kerasfeed.loaders.layout import Layout, SlotView, aligned_empty
 from kerasfeed.loaders.slots import Arena, SlotPool
+from kerasfeed.patience import NotYet
 from kerasfeed.spec import describe, merge
 
 
@@ -21,7 +25,7 @@ def pool(request):
     arena = Arena(shared=request.param)
     made = SlotPool(_layout((np.zeros((5, 3), np.float32), 1)), arena, max_memory=1 << 20, in_flight=4)
     yield made
-    made.free()
+    made.free(flying=False)
     arena.close()
 
 
@@ -61,6 +65,38 @@ def test_a_memoryview_and_a_pickle_buffer_keep_the_lease_too(pool):
     assert slot not in [pool.acquire() for _ in range(10)]
     del view
     assert pool.acquire() is slot
+
+
+@pytest.mark.timeout(60)
+def test_a_thread_that_is_woken_late_and_finds_the_slot_taken_waits_no_longer_than_it_would(pool):
+    flying = [pool.acquire() for _ in range(pool.limit)]
+    ended = []
+
+    def wait():
+        with pytest.raises(NotYet):
+            pool.acquire(patience=0.3)
+        ended.append(None)
+
+    interval = sys.getswitchinterval()
+    for turn in range(8):
+        thread = threading.Thread(target=wait)
+        thread.start()
+        time.sleep(0.06)
+        sys.setswitchinterval(5)  # nobody else runs Python meanwhile
+        try:
+            pool.release(flying.pop())
+            begun = time.monotonic()
+            while time.monotonic() < begun + 0.08:
+                pass
+            flying.append(pool.acquire())
+            with pytest.raises(NotYet):
+                pool.acquire(patience=0)
+        finally:
+            sys.setswitchinterval(interval)
+        thread.join(5)
+        if thread.is_alive():
+            pool._return(flying[-1])  # which wakes it
+        assert len(ended) == turn + 1
 
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs setitimer")

@@ -220,7 +220,7 @@ class InlineLoader(Loader):
             if self._watch is not None:
                 self._watch.stop()
             if self._pool is not None:
-                self._pool.free()
+                self._pool.free(flying=True)  # a batch that another thread loads is still delivered
                 post_failed_end(self.faults.notices, end_worker(self._job.sequence, _WORKER))
 
     def stats(self) -> LoaderStats:

@@ -314,7 +314,7 @@ class Session:
         self.pipes.close()
         self.bulletin.close()
         if self.pool is not None:
-            self.pool.free()
+            self.pool.free(flying=False)
         self._arena.close()
         self.stacks.close()
         # Whoever was told of the failure has a traceback of it that refers to this session.

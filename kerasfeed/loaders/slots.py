@@ -13,7 +13,6 @@ import ctypes
 import mmap
 import operator
 import os
-import queue
 import sys
 import tempfile
 import threading
@@ -144,9 +143,12 @@ class SlotPool:
         self._in_flight_wanted = in_flight
         self._arena = arena
         self._exporter_type = ctypes.c_ubyte * layout.nbytes
-        # Finalizers append to these at any moment, even inside the lock below: both appends are atomic.
+        # Finalizers append to the one and release the other at any moment, even inside the lock below: both are atomic.
+        # Released where a slot comes back to a starving pool. No SimpleQueue: in a thread that is woken late, and finds
+        # that another was quicker, its `get` waits for ever, whatever the timeout (Python 3.11).
         self._free: deque[Slot] = deque()
-        self._returned: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._returned = threading.Lock()
+        self._returned.acquire()
         self._cold: list[Slot] = []
         self._slots: list[Slot] = []
         self._leased: set[Slot] = set()
@@ -196,10 +198,7 @@ class SlotPool:
                 raise
             if taken:
                 return taken[0]
-            try:
-                self._returned.get(timeout=0.05)  # a bound, in case the slot came back just before we starved
-            except queue.Empty:
-                pass
+            self._returned.acquire(timeout=0.05)  # a bound, in case the slot came back just before we starved
             if deadline is not None and time.monotonic() >= deadline:
                 raise NotYet
         raise FeedClosedError("the feed was closed while a batch waited for memory")
@@ -236,8 +235,8 @@ class SlotPool:
             Slot(memory, segment_offset, offset, SlotView(self.layout, memory, offset))
             for offset in range(0, count * nbytes, nbytes)
         ]
-        self.total += count  # with the next line, or Ctrl-C in between would leave slots that nobody counts
         self._slots.extend(made)
+        self.total += count  # with the next line, or Ctrl-C in between would leave slots that nobody counts
         self._cold.extend(made)
 
     def _trim(self) -> None:
@@ -268,7 +267,11 @@ class SlotPool:
         self._free.append(slot)
         if self._starving:
             self._starving = False
-            self._returned.put(None)
+            self._wake()
+
+    def _wake(self) -> None:
+        with suppress(RuntimeError):  # it is released already
+            self._returned.release()
 
     def lease(self, slot: Slot) -> Any | None:
         """End the flight of a slot and lease it.
@@ -293,12 +296,16 @@ class SlotPool:
         self._closed = True
         self._free.clear()
         self._cold.clear()
-        self._returned.put(None)
+        self._wake()
 
-    def free(self) -> None:
-        """Close, and free the memory, once nobody writes to it any more; leases stay valid until they end."""
+    def free(self, *, flying: bool) -> None:
+        """Close, and free the memory; leases stay valid until they end.
+
+        Args:
+            flying: Whether a batch in flight may still be delivered; else what it has written goes too.
+        """
         self.close()
         slots, self._slots = self._slots, []
         for slot in slots:
-            if slot not in self._leased:
+            if not flying and slot not in self._leased:
                 self._arena.discard(slot.memory, slot.offset, self.layout.nbytes)

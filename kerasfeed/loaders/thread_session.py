@@ -333,7 +333,7 @@ class ThreadSession:
             if post.thread is not None and post.thread is not threading.current_thread():
                 post.thread.join(max(0.0, deadline - time.monotonic()))
         if self.pool is not None:
-            self.pool.free()
+            self.pool.free(flying=False)
 
 
 def _scenes_at(batch: BatchInProgress | None, row: int) -> int:
