@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from kerasfeed.errors import SceneError
 from kerasfeed.loaders.fill import FailedSceneError
-from kerasfeed.loaders.travel import Packed, arrived, full_text, pack, summary
+from kerasfeed.loaders.travel import Packed, arrived, full_text, pack, summary, without_own_frames
 
 TRACEBACK_HEAD = "Traceback in the worker:"
 CAUSE_HEAD = "Traceback with its causes:"
@@ -105,6 +105,7 @@ def for_consumer(error: BaseException, place: Place) -> BaseException:
     `StopIteration` would end a loop in silence, `KeyboardInterrupt`, `SystemExit` and `GeneratorExit` would be taken
     for the consumer's own: these arrive as the cause of a `SceneError`.
     """
+    BaseException.with_traceback(error, without_own_frames(error.__traceback__))  # which a frozen exception takes too
     if isinstance(error, StopIteration | StopAsyncIteration) or not isinstance(error, Exception):
         error = _wrapped(error)
     try:

@@ -4,15 +4,21 @@ Invariant: an exception arrives as an instance of its own class, with its messag
 what is missing. Packing never fails: a worker that cannot report would look like one that died.
 """
 
+import itertools
+import os
 import pickle
 import traceback
 from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import cloudpickle
 
-from kerasfeed.errors import SceneError
+from kerasfeed.errors import SceneError, SpecError
 
+_PACKAGE = f"{Path(__file__).parents[1]}{os.sep}"
+_DEMO = f"{_PACKAGE}demo{os.sep}"  # scenes as a user writes them
 TEXT_LIMIT = 20_000  # characters of a text that repeats an exception: of a 2 MB message, beginning and end will do
 
 
@@ -126,10 +132,34 @@ def summary(error: BaseException) -> str:
         return f"{type(error).__name__} (its message cannot be had: __str__ raised {type(failure).__name__})"
 
 
+def without_own_frames(frames: TracebackType | None) -> TracebackType | None:
+    """A traceback from the first frame on that is not kerasfeed's; as it is where there is none."""
+    found = frames
+    while found is not None and _is_own(found.tb_frame.f_code.co_filename):
+        found = found.tb_next
+    return found or frames
+
+
+def _is_own(filename: str) -> bool:
+    return filename.startswith(_PACKAGE) and not filename.startswith(_DEMO)
+
+
+def _begin_with_the_users(described: traceback.TracebackException | None) -> None:
+    """Leave out frames of kerasfeed's before the user's, of an exception and of its causes; of a `SpecError` all."""
+    if described is None:
+        return
+    own = list(itertools.takewhile(lambda frame: _is_own(frame.filename), described.stack))
+    if len(own) < len(described.stack) or described.exc_type is SpecError:
+        del described.stack[: len(own)]
+    for each in (described.__cause__, described.__context__, *(described.exceptions or ())):
+        _begin_with_the_users(each)
+
+
 def full_text(error: BaseException, *, with_notes: bool = True) -> str:
-    """Traceback of an exception with its causes, and with its own notes."""
+    """Traceback of an exception with its causes, and with its own notes; it begins with the user's frames."""
     try:
         described = traceback.TracebackException.from_exception(error)
+        _begin_with_the_users(described)
         if not with_notes:
             described.__notes__ = []
         return shortened("".join(described.format()))

@@ -14,7 +14,6 @@ import socket
 import sys
 import threading
 import time
-import traceback
 from typing import Any
 
 import cloudpickle
@@ -24,6 +23,7 @@ from kerasfeed.loaders.failure import to_failure
 from kerasfeed.loaders.fill import Cancelled, FailedSceneError, Filler, probe
 from kerasfeed.loaders.layout import Layout, SlotView
 from kerasfeed.loaders.messages import NOWHERE, STACK_SIGNAL, TASK_BYTES, Kind, Result, Start, Status, Task, Wasteful
+from kerasfeed.loaders.travel import full_text
 from kerasfeed.scene import SceneContext, Worker, optional_method
 
 
@@ -53,8 +53,8 @@ class WorkerProcess:
         """Serve tasks until the parent closes the pipe; payloads go over `link`."""
         try:
             self._begin()
-        except BaseException:  # noqa: BLE001 - the parent raises it where the user sees it
-            self._report(link, Status.NOT_STARTED, -1, 0.0, traceback.format_exc())
+        except BaseException as error:  # noqa: BLE001 - the parent raises it where the user sees it
+            self._report(link, Status.NOT_STARTED, -1, 0.0, full_text(error))
             return
         self._report(link, Status.STARTED, -1, 0.0)
         while record := os.read(self._task_fd, TASK_BYTES):
