@@ -31,8 +31,10 @@ class SceneSequence(ABC):
     """A sequence of scenes: subclass it with `__len__` and `__getitem__`.
 
     One scene is any nesting of tuples, dicts, lists and namedtuples of arrays, Python numbers, `str` and `bytes`,
-    without a batch axis. `__getitem__` must return the same structure, dtypes and number of axes for every index, and
-    must be safe to call from several threads when the feed's workers are threads.
+    without a batch axis. A list of numbers, or of text, inside a tuple, dict or list is one array: `[[1, 2], [3, 4]]`
+    is int64[2, 2]. A list of arrays is nesting, and so is a list that is the whole scene. `__getitem__` must return the
+    same structure, dtypes and number of axes for every index, and must be safe to call from several threads when the
+    feed's workers are threads.
 
     Optional methods, used where a subclass defines them:
 
@@ -53,8 +55,9 @@ class SceneSequence(ABC):
       `worker_type`.
     * `on_worker_end()`: called once by each worker after its last scene.
 
-    A slice of a sequence is a `kerasfeed.Subset` of it: `__getitem__` of a subclass is given integers only. A subclass
-    need not call `super().__init__()`.
+    A slice of a sequence is a `kerasfeed.Subset` of it: `__getitem__` of a subclass is given integers only. (A type
+    checker takes no slices of one that declares `index: int`: write `kerasfeed.Subset(sequence, slice(10, 20))`.) A
+    subclass need not call `super().__init__()`.
     """
 
     _is_scene_sequence = True

@@ -65,7 +65,7 @@ class Endless(keras.utils.PyDataset):
         ((k for k in range(3)), 2, TypeError, r"received a generator, which can only be read forward.*__getitem__"),
         (iter([1]), 2, TypeError, "can only be read forward"),
         ([], 2, ValueError, r"the sequence is empty: len\(list\) is 0"),
-        ({"x": np.zeros(3)}, 2, TypeError, "received a dict. For a dict of arrays write"),
+        ({"x": np.zeros(3)}, 2, TypeError, "received a dict. For a dict of arrays pass kf.Zip"),
         ("text", 2, TypeError, "received a str"),
         (7, 2, TypeError, "received a int without __len__ and __getitem__. Subclass kerasfeed.SceneSequence"),
         (NoLength(), 2, TypeError, "received a NoLength without __len__"),

@@ -352,6 +352,15 @@ def test_tensors_without_axes_are_numbers_of_a_list():
     assert len(leaves) == 3
 
 
+@pytest.mark.parametrize("arguments", [{"on_error": "mask"}, {"pad_remainder": True}])
+def test_lists_keep_their_meaning_beside_weights(arguments):
+    scenes = [(([np.zeros(2), np.ones(3)], [k, 1]), [k]) for k in range(5)]
+    with kf.Feed(scenes, 4, workers=0, **arguments) as feed:
+        (arrays, pair), label, weight = next(iter(feed))
+        assert [part.shape for part in (*arrays, pair, label, weight)] == [(4, 2), (4, 3), (4, 2), (4, 1), (4,)]
+        assert len(optree.tree_leaves(feed.element_spec)) == 5
+
+
 # ---- text that ends in NUL characters
 
 

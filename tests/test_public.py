@@ -59,7 +59,7 @@ def test_the_repr_of_other_sequences_tells_class_and_length_too(tmp_path):
     files = kf.FileSequence([tmp_path / "a.h5"], lambda path: [1, 2])
     for sequence in (records, file, files, kf.Mixture([Rooms(), Rooms()], [1, 1])):
         assert type(sequence).__name__ in repr(sequence)
-        assert any(f"{len(sequence)} {what}" in repr(sequence) for what in ("scenes", "records"))
+        assert any(f"{len(sequence):,} {what}" in repr(sequence) for what in ("scenes", "records"))
 
 
 def public(thing):

@@ -8,13 +8,14 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
+import optree
 from numpy.typing import NDArray
 
 from kerasfeed.errors import SpecError
 from kerasfeed.forms import Form, Padded
 from kerasfeed.loaders.layout import Layout, SlotView, aligned_empty
 from kerasfeed.loaders.write import Beside
-from kerasfeed.spec import ArraySpec, SceneSpec, describe, flatten, structure_text
+from kerasfeed.spec import ArraySpec, SceneSpec, flatten, structure_text
 
 WEIGHT = np.dtype(np.float32)
 _FAILED = ("on_error='mask'", "failed scenes", "on_error='replace'")
@@ -63,7 +64,8 @@ def weighted(spec: SceneSpec) -> SceneSpec:
     scene = spec.unflatten(spec.fields)
     if len(scene) == 3:
         return spec
-    treespec = describe((*spec.unflatten([0] * len(spec.fields)), 0)).treespec
+    with_weight: Any = (*scene, 0)
+    treespec = optree.tree_structure(with_weight)
     return SceneSpec(treespec, (*spec.fields, ArraySpec((), WEIGHT)))
 
 

@@ -17,6 +17,8 @@ from kerasfeed.error_text import (
     notes_of,
     set_notes,
     summary,
+    traceback_of,
+    without_own_frames,
 )
 from kerasfeed.errors import SceneError
 from kerasfeed.loaders.fill import FailedSceneError
@@ -116,6 +118,7 @@ def for_consumer(error: BaseException, place: Place) -> BaseException:
 
     Others arrive as the cause of a `SceneError`; see `can_travel`.
     """
+    BaseException.with_traceback(error, without_own_frames(traceback_of(error)))  # which a frozen exception takes too
     if can_travel(error):
         _forget(error, place)
     return noted(error, "the sequence raised ", str(place))

@@ -1,0 +1,121 @@
+"""Tracebacks of scenes that fail begin with the user's own lines."""
+
+import traceback
+
+import numpy as np
+import pytest
+from streams import WAYS
+
+import kerasfeed as kf
+from kerasfeed.errors import SpecError, WorkerStartError
+from kerasfeed.loaders.travel import full_text
+
+
+class Broken(kf.SceneSequence):
+    def __len__(self):
+        return 20
+
+    def __getitem__(self, index):
+        return self.load(index)
+
+    def load(self, index):
+        try:
+            raise ZeroDivisionError("below")
+        except ZeroDivisionError as error:
+            raise OSError("no such room") from error
+
+
+class Batched(Broken):
+    def __getitem__(self, index):
+        return np.zeros(2)
+
+    def get_batch(self, indices):
+        return self.load(indices)
+
+
+class Misfit(Broken):
+    def __getitem__(self, index):
+        return {3}
+
+
+class Unbegun(Broken):
+    def on_worker_begin(self, worker):
+        self.load(0)
+
+
+def raised_by(feed, kind):
+    with feed, pytest.raises(kind) as raised:
+        next(iter(feed))
+    return raised.value
+
+
+def note_of(error):
+    return next(note for note in error.__notes__ if note.startswith("Traceback in the worker:"))
+
+
+def files_in(text):
+    return [line.split('"')[1].rpartition("/")[2] for line in text.splitlines() if line.strip().startswith('File "')]
+
+
+VIEWS = [
+    lambda: Broken(),
+    lambda: Broken()[2:],
+    lambda: kf.Zip(Broken(), Broken()),
+    lambda: kf.Map(kf.Concat(Broken()), list),
+    lambda: kf.Cached(Broken(), key="broken"),
+    lambda: Batched(),
+]
+
+
+@pytest.mark.parametrize("make", VIEWS)
+def test_the_traceback_of_a_worker_process_begins_with_the_users_line(make):
+    text = note_of(raised_by(kf.Feed(make(), 4, workers=1, worker_type="process"), OSError))
+    assert set(files_in(text)) == {"test_error_frames.py"}
+    assert "in load" in text
+    assert "ZeroDivisionError: below" in text
+    assert "direct cause" in text
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("make", VIEWS)
+def test_an_exception_has_no_frames_of_kerasfeed_between_the_loop_and_the_users_line(make, workers):
+    error = raised_by(kf.Feed(make(), 4, workers=workers, worker_type="thread"), OSError)
+    files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+    ours = "/loaders/fill.py", "/kerasfeed/views.py", "/kerasfeed/scene.py", "/kerasfeed/cached.py"
+    assert not [file for file in files if file.endswith(ours)]
+    assert files[-1].endswith("test_error_frames.py")
+
+
+def test_a_scene_that_no_batch_can_hold_tells_no_frames_but_what_is_wrong():
+    text = note_of(raised_by(kf.Feed(Misfit(), 4, workers=1, worker_type="process"), SpecError))
+    assert files_in(text) == []
+    assert "SpecError: scene 0: field 'scene' is of type set" in text
+
+
+def test_a_worker_that_cannot_begin_tells_the_users_frames():
+    error = raised_by(kf.Feed(Unbegun(), 4, workers=1, worker_type="process"), WorkerStartError)
+    text = "\n".join([str(error), *getattr(error, "__notes__", ())])
+    assert set(files_in(text)) == {"test_error_frames.py"}
+
+
+def failing():
+    yield np.zeros(2)
+    raise OSError("no such room")
+
+
+@pytest.mark.parametrize(("workers", "worker_type"), WAYS)
+def test_the_traceback_of_a_generator_begins_with_the_users_line(workers, worker_type):
+    feed = kf.StreamFeed(failing, 1, workers=min(workers, 1), worker_type=worker_type)
+    with feed, pytest.raises(OSError, match="no such room") as raised:
+        list(feed)
+    if worker_type == "process":
+        assert set(files_in(note_of(raised.value))) == {"test_error_frames.py"}
+
+
+def test_frames_of_kerasfeed_that_the_user_has_called_stay():
+    try:
+        kf.Zip(Broken(), [1])
+    except ValueError as error:
+        text = full_text(error)
+    assert files_in(text)[0] == "test_error_frames.py"
+    assert "views.py" in files_in(text)
