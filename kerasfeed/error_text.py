@@ -26,12 +26,14 @@ def class_name(value: object) -> str:
     return str(_name_of(type(value)))
 
 
-def message_of(error: BaseException) -> str:
-    """What `str` makes of an exception, without its middle where that is very long."""
-    return guarded(
-        lambda: shortened(str.__str__(str(error))),  # an instance of a subclass of str may be what comes
-        lambda broken: f"(its message cannot be had: __str__ raised {class_name(broken)})",
-    )
+def message_of(error: BaseException, *, whole: bool = False) -> str:
+    """What `str` makes of an exception, unless `whole` without its middle where that is very long."""
+
+    def made() -> str:
+        text = str.__str__(str(error))  # an instance of a subclass of str may be what comes
+        return text if whole else shortened(text)
+
+    return guarded(made, lambda broken: f"(its message cannot be had: __str__ raised {class_name(broken)})")
 
 
 def summary(error: BaseException) -> str:

@@ -53,7 +53,8 @@ class SceneSequence(ABC):
       batch's error, as from `get_batch`; `self.rng` is not for use here.
     * `on_worker_begin(worker)`: called once by each worker before its first scene; `worker` has `index`, `count` and
       `worker_type`.
-    * `on_worker_end()`: called once by each worker after its last scene.
+    * `on_worker_end()`: called once by each worker after its last scene. One that raises loses no batch, and is told in
+      a `kerasfeed.FeedWarning`.
 
     A slice of a sequence is a `kerasfeed.Subset` of it: `__getitem__` of a subclass is given integers only. (A type
     checker takes no slices of one that declares `index: int`: write `kerasfeed.Subset(sequence, slice(10, 20))`.) A

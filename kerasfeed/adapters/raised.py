@@ -48,7 +48,7 @@ class Raised:
 
     def original(self, error: BaseException) -> BaseException | None:
         """The exception that TensorFlow's `error` tells of, once; None where it tells of none that is known here."""
-        numbers = [int(number) for number in _NUMBER.findall(message_of(error))]
+        numbers = [int(number) for number in _NUMBER.findall(message_of(error, whole=True))]
         with self._lock:
             found = [self._errors.pop(number, None) for number in dict.fromkeys(numbers)]
         return next((original for original in found if original is not None), None)

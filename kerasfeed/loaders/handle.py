@@ -141,5 +141,6 @@ def end_workers(handles: list[WorkerHandle], *, grace: float) -> None:
     deadline = time.monotonic() + grace
     for handle in handles:
         handle.end(max(0.0, deadline - time.monotonic()))
-        handle.receive()
+        if handle.link.fileno() >= 0:  # else it was collected before
+            handle.receive()
         handle.close()
