@@ -74,6 +74,7 @@ class Session:
         self.workers: list[WorkerHandle] = []
         self.work: dict[int, Work] = {}
         self._owner = os.getpid()
+        self._first_opened = first_opened
         self._last_number = 0
         with ExitStack() as undo:  # each takes a descriptor, and there may be none left
             self.bulletin = Bulletin.create(job.workers)
@@ -82,9 +83,9 @@ class Session:
             undo.callback(self._arena.close)
             self.stacks = Stacks()
             undo.callback(self.stacks.close)
-            self._opened_fd = first_opened.descriptor()
+            opened_fd = first_opened.descriptor()
             start = Start(
-                tuple(sys.path), job.workers, job.plan.seed, job.plan.length, job.maker is not None, self._opened_fd
+                tuple(sys.path), job.workers, job.plan.seed, job.plan.length, job.maker is not None, opened_fd
             )
             self.bulletin.post(Topic.START, start)
             self._post_maker()
@@ -123,7 +124,7 @@ class Session:
             slots_fd=self._arena.fd,
             bulletin_fd=self.bulletin.fd,
             stacks_fd=self.stacks.fd,
-            inherit=(*self.job.inherit, self._opened_fd),
+            inherit=(*self.job.inherit, self._first_opened.descriptor()),
         )
         self.workers[number : number + 1] = [handle]
         return handle
