@@ -260,7 +260,7 @@ def test_an_interrupted_notebook_cell_leaves_a_feed_that_gives_the_right_batches
         kind, _ = kernel(
             """
             for number, batch in enumerate(feed):
-                if number == 4  # slots, bulletin, stacks, and what files were when first opened
+                if number == 3:
                     print("three", flush=True)
             """,
             interrupt_at="three",
