@@ -1,11 +1,12 @@
 """What the files of a feed were when first opened, shared by all its worker processes: the parent's side.
 
 Invariant: one for all processes that load for one feed, those that take the place of dead ones too. It outlives the
-sessions, and is freed by whoever made it.
+sessions, which hold it, and is freed by whoever made it, or with the last session of one that was dropped unclosed.
 """
 
 import os
 import threading
+import weakref
 
 from kerasfeed.loaders.slots import anonymous_file
 
@@ -14,23 +15,29 @@ class FirstOpened:
     """The file behind `kerasfeed.opened.Table`. All methods may be called from any thread."""
 
     def __init__(self) -> None:
-        self._fd = -1
         self._lock = threading.Lock()
+        self._closed = False
+        self._fd = -1
+        self._finalizer: weakref.finalize[..., FirstOpened] | None = None
 
     def descriptor(self) -> int:
         """The descriptor, which worker processes inherit; made when first asked for.
 
         Raises:
-            OSError: There is none left.
+            OSError: There is none left, or this is closed.
         """
         with self._lock:
-            if self._fd < 0:
+            if self._closed:
+                raise OSError("no worker is started for a feed that is closed")
+            if self._finalizer is None:
                 self._fd = anonymous_file("kerasfeed-first-opened")
+                self._finalizer = weakref.finalize(self, os.close, self._fd)
+                self._finalizer.atexit = False
             return self._fd
 
     def close(self) -> None:
-        """Close it; idempotent. No worker may be started with it any more."""
+        """Close it; idempotent."""
         with self._lock:
-            fd, self._fd = self._fd, -1
-        if fd >= 0:
-            os.close(fd)
+            self._closed = True
+            if self._finalizer is not None:
+                self._finalizer()

@@ -77,6 +77,7 @@ class Session:
         self.workers: list[WorkerHandle] = []
         self.work: dict[int, Work] = {}
         self._owner = os.getpid()
+        self._first_opened = first_opened
         self._last_number = 0
         who = feed_name(job.sequence, job.workers, "process")
         naming = naming_descriptors(who, descriptors_of(job.workers))
@@ -87,14 +88,14 @@ class Session:
             undo.callback(self._arena.close)
             self.stacks = Stacks()
             undo.callback(self.stacks.close)
-            self._opened_fd = first_opened.descriptor()
+            opened_fd = first_opened.descriptor()
             start = Start(
                 search_path(),
                 job.workers,
                 job.plan.seed,
                 job.plan.length,
                 job.maker is not None,
-                self._opened_fd,
+                opened_fd,
                 job.watches_random,
             )
             self.bulletin.post(Topic.START, start)
@@ -135,7 +136,7 @@ class Session:
             slots_fd=self._arena.fd,
             bulletin_fd=self.bulletin.fd,
             stacks_fd=self.stacks.fd,
-            inherit=(*self.job.inherit, self._opened_fd),
+            inherit=(*self.job.inherit, self._first_opened.descriptor()),
             surroundings=self.job.surroundings,
             seed=self.job.plan.seed,
         )

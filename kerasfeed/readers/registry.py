@@ -22,7 +22,7 @@ from kerasfeed.readers.contiguous import ContiguousReader
 from kerasfeed.readers.direct import ChunkedReader
 from kerasfeed.readers.layout import examine, refusal
 from kerasfeed.readers.messages import shown_name, stored_name
-from kerasfeed.readers.small import WholeReader, small
+from kerasfeed.readers.small import Small, WholeReader, small
 from kerasfeed.readers.source import Source
 from kerasfeed.readers.stats import Counters
 from kerasfeed.readers.storage import Chunked, Layout, ReaderChoice
@@ -104,7 +104,6 @@ class SharedFile:
         self._refusal = refusal(self.handle, how.driver or self.handle.driver)
         self._is_readonly = self.handle.mode == "r"
         self._links = _link_access()
-        self._number = h5py.h5o.get_info(self.handle.id).fileno
         self._lock = threading.Lock()
         self._layouts: dict[str, tuple[h5py.Dataset, Layout | None, ReaderChoice]] = {}
         self._datasets: dict[tuple[str, int | None], OpenDataset] = {}
@@ -148,8 +147,7 @@ class SharedFile:
         if cache is None:
             assert cache_limit is not None  # that one is there from the beginning
             cache = self._caches[cache_limit] = ChunkCache(cache_limit)
-        many = len(self._layouts) >= _EXAMINED_AT_ONCE and not self._refusal and self.source is not None
-        known = small(handle, self._number) if many and not examined else None
+        known = None if examined else self._small(handle)
         if known is not None:
             assert self.source is not None
             whole = WholeReader(handle, known, self.source, cache, counters)
@@ -178,6 +176,15 @@ class SharedFile:
             reader = ContiguousReader(layout, self.source, cache, counters)
         self._kept.append((cache, reader.keys))
         return OpenDataset(handle, layout.dtype, choice, reader, counters, tuple(handle.shape))
+
+    def _small(self, handle: h5py.Dataset) -> Small | None:
+        """A dataset that is one of very many, and small; else None."""
+        if len(self._layouts) < _EXAMINED_AT_ONCE or self._refusal or self.source is None:
+            return None
+        try:
+            return small(handle, h5py.h5o.get_info(self.handle.id).fileno)
+        except Exception:  # noqa: BLE001  # the file is damaged: the examination says what of it can be read
+            return None
 
     def _examined(self, handle: h5py.Dataset) -> tuple[Layout | None, ReaderChoice]:
         if self._refusal:

@@ -103,7 +103,7 @@ class WholeReader:
 
     def _loaded(self) -> NDArray[Any]:
         self._loads += 1
-        array = np.empty(self._shape, self._dtype)
+        array = np.zeros(self._shape, self._dtype)  # as h5py: HDF5 leaves what has no fill value as it is
         try:
             self._id.read(h5py.h5s.ALL, h5py.h5s.ALL, array)
         except Exception:
