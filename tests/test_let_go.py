@@ -229,5 +229,6 @@ COLLECTED = """
 """
 
 
+@pytest.mark.heavy
 def test_the_thread_that_a_batch_waits_for_may_collect_the_iterator_that_waits_for_the_batch(tmp_path):
     assert run_script(tmp_path, COLLECTED).endswith("whole\n")
