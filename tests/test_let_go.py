@@ -7,7 +7,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from scenes_frameworks import Lingering, run_script
-from waits import wait_until
+from waits import PROGRAM_SECONDS, wait_until
 
 import kerasfeed as kf
 from kerasfeed import patience
@@ -231,4 +231,4 @@ COLLECTED = """
 
 @pytest.mark.heavy
 def test_the_thread_that_a_batch_waits_for_may_collect_the_iterator_that_waits_for_the_batch(tmp_path):
-    assert run_script(tmp_path, COLLECTED).endswith("whole\n")
+    assert run_script(tmp_path, COLLECTED, seconds=2 * PROGRAM_SECONDS).endswith("whole\n")
