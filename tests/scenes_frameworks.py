@@ -144,7 +144,7 @@ class Stateful:
         self.ended += 1
 
 
-def run_script(folder: Path, text: str, **environment: str) -> str:
+def run_script(folder: Path, text: str, *, seconds: float = PROGRAM_SECONDS, **environment: str) -> str:
     """Run `text` as a script in a new interpreter, where it can import these modules; returns what it printed."""
     script = folder / "script.py"
     script.write_text(textwrap.dedent(text))
@@ -153,7 +153,7 @@ def run_script(folder: Path, text: str, **environment: str) -> str:
         env=environment_of(**environment),
         capture_output=True,
         text=True,
-        timeout=PROGRAM_SECONDS,
+        timeout=seconds,
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-6000:]
     return done.stdout

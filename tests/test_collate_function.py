@@ -86,6 +86,7 @@ def without_names(scenes):
     return np.concatenate([scenes.pop(0)["points"] for _ in range(len(scenes))])
 
 
+@pytest.mark.light(where=lambda kind: kind != "process")
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_function_may_take_from_its_scenes(feed_on, kind):
     feed = feed_on(kind, Named(LENGTHS), collate=without_names)
@@ -105,6 +106,7 @@ def test_a_failed_scene_is_replaced_and_the_batch_is_made_anew(feed_on, kind):
         assert not {3, 7, 20} & set(found.tolist())
 
 
+@pytest.mark.light(where=lambda kind: kind != "process")
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_failed_scene_is_skipped_and_a_batch_with_none_left_too(feed_on, kind):
     bad = (3, 4, 5, 20)
@@ -196,6 +198,7 @@ class Deadly(Lengths):
         return super().__getitem__(index)
 
 
+@pytest.mark.heavy
 @pytest.mark.filterwarnings("ignore::kerasfeed.FeedWarning")
 def test_a_scene_that_ends_its_worker_is_replaced_and_a_function_that_does_fails_its_batch(feed_on):
     sequence = Deadly(LENGTHS)

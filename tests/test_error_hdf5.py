@@ -50,6 +50,7 @@ def _assert_named_once(error, path):
     assert len(places) == 1, told
 
 
+@pytest.mark.light(where=lambda reader, worker_type: worker_type != "process" or reader == "direct")
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize(("workers", "worker_type"), [(0, "thread"), (2, "thread"), (2, "process")])
 def test_a_chunk_that_does_not_decode_names_dataset_file_and_scene(path, reader, workers, worker_type):
@@ -62,6 +63,7 @@ def test_a_chunk_that_does_not_decode_names_dataset_file_and_scene(path, reader,
         assert "scene 13, epoch 0, step 2" in whole_text(caught.value)
 
 
+@pytest.mark.light(where=lambda reader, worker_type: worker_type != "process" or reader == "direct")
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("worker_type", ["thread", "process"])
 def test_an_index_out_of_range_names_dataset_and_file(path, reader, worker_type):

@@ -125,6 +125,7 @@ def test_a_consumer_that_breaks_off_takes_no_more_batches():
     assert (len(result.labels), words(result, fault)) == (40, "ends well")
 
 
+@pytest.mark.heavy
 def test_fit_tells_every_batch_that_it_trains_on():
     fault = replace(SMALL, length=80)
     case = replace(case_of("sound", fault), consumer="fit")

@@ -118,6 +118,7 @@ def _labels(batches):
     return [label for _, labels in batches for label in labels.tolist()]
 
 
+@pytest.mark.light(where=lambda feed: feed[0] != "process")
 def test_a_feed_is_a_keras_dataset_that_needs_none_of_keras_s_own_workers(feed):
     assert isinstance(feed, keras.utils.PyDataset)
     assert feed.use_multiprocessing is False
@@ -141,6 +142,7 @@ def test_each_loop_is_the_next_epoch_and_visits_every_scene_once(feed):
     assert _labels(feed) == _labels(feed.epoch(2))
 
 
+@pytest.mark.light(where=lambda feed: feed[0] != "process")
 def test_random_access_stays_within_the_current_epoch(feed):
     batches = list(feed.epoch(0))
     for step in (3, 0, 4, -1, 3):
@@ -164,12 +166,14 @@ def test_a_loop_left_early_is_an_epoch_and_the_next_loop_is_whole(feed):
     assert feed._clock.current == 1
 
 
+@pytest.mark.light(where=lambda feed: feed[0] != "process")
 def test_two_loops_at_once_are_two_epochs(feed):
     pairs = list(zip(feed, feed, strict=True))
     assert _labels(pair[0] for pair in pairs) == _labels(feed.epoch(0))
     assert _labels(pair[1] for pair in pairs) == _labels(feed.epoch(1))
 
 
+@pytest.mark.light(where=lambda feed: feed[0] != "process")
 def test_the_spec_of_a_batch_has_the_batch_axis_first(feed):
     points, labels = feed.element_spec
     assert points == kf.ArraySpec((None, 4, 3), np.dtype(np.float32))
@@ -196,6 +200,7 @@ def test_a_closed_feed_says_so(feed):
         feed[0]
 
 
+@pytest.mark.light(where=lambda feed: feed[0] != "process")
 def test_an_iterator_dropped_half_way_leaves_the_feed_usable(feed):
     for _ in range(20):
         next(iter(feed))
@@ -306,6 +311,7 @@ def test_an_abstract_sequence_cannot_be_made():
 # ---- notebooks
 
 
+@pytest.mark.light(where=lambda feed: feed[0] != "process")
 def test_a_notebook_shows_sequence_and_feed(feed):
     shown = feed._repr_html_()
     for text in ("Clouds", "37", "[?, 4, 3]", "float32", "shuffled, seed 3"):

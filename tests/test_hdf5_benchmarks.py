@@ -133,6 +133,7 @@ def test_an_error_in_a_reader_thread_is_raised_in_the_loop():
         next(batches)
 
 
+@pytest.mark.heavy
 def test_a_reader_without_the_optional_codecs_reads_the_same_scenes_with_isal(folder):
     pytest.importorskip("isal")
     found = subprocess.run(

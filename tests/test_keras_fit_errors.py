@@ -119,6 +119,7 @@ def test_a_feed_is_let_go_after_fit(worker_type):
             alive().close()
 
 
+@pytest.mark.heavy
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="once is enough: it takes 5 s")
 def test_a_script_that_closes_nothing_ends_cleanly(tmp_path):
     script = tmp_path / "script.py"

@@ -7,7 +7,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from scenes_frameworks import Lingering, run_script
-from waits import wait_until
+from waits import PROGRAM_SECONDS, wait_until
 
 import kerasfeed as kf
 from kerasfeed import taking
@@ -237,8 +237,9 @@ COLLECTED = """
 """
 
 
+@pytest.mark.heavy
 def test_the_thread_that_a_batch_waits_for_may_collect_the_iterator_that_waits_for_the_batch(tmp_path):
-    assert run_script(tmp_path, COLLECTED).endswith("whole\n")
+    assert run_script(tmp_path, COLLECTED, seconds=2 * PROGRAM_SECONDS).endswith("whole\n")
 
 
 COLLECTED_WHERE_SCENES_ARE_READ = """
@@ -302,7 +303,7 @@ COLLECTED_WHERE_SCENES_ARE_READ = """
         stopping.clear(), gone.clear(), calls.clear(), collectors.clear()
         stopped(dataset)
         stopping.set()
-        deadline = time.monotonic() + 15
+        deadline = time.monotonic() + 60
         while gone[0]() is not None:  # and the main thread has nothing to do
             assert time.monotonic() < deadline, (feed, collectors)
             time.sleep(0.01)
@@ -335,7 +336,7 @@ COLLECTED_WHERE_SCENES_ARE_READ = """
 
 
 def test_what_users_wrote_may_collect_the_iterator_that_waits_for_it(tmp_path):
-    assert "collected" in run_script(tmp_path, COLLECTED_WHERE_SCENES_ARE_READ, timeout=110)
+    assert "collected" in run_script(tmp_path, COLLECTED_WHERE_SCENES_ARE_READ)
 
 
 COLLECTED_IN_THE_CALL = """
@@ -371,7 +372,7 @@ COLLECTED_IN_THE_CALL = """
     assert next(cycle.iterator).numpy() == 1
     gone = weakref.ref(cycle)
     del cycle
-    deadline = time.monotonic() + 15
+    deadline = time.monotonic() + 60
     while gone() is not None or not closed:
         assert time.monotonic() < deadline, (gone, closed)
         time.sleep(0.01)
@@ -380,4 +381,4 @@ COLLECTED_IN_THE_CALL = """
 
 
 def test_the_very_call_of_tensorflow_may_collect_the_iterator_that_waits_for_it(tmp_path):
-    assert "closed" in run_script(tmp_path, COLLECTED_IN_THE_CALL, timeout=60)
+    assert "closed" in run_script(tmp_path, COLLECTED_IN_THE_CALL)

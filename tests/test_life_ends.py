@@ -170,6 +170,10 @@ ENDS = {
 }
 
 
+LIGHT_ENDS = ["by sys.exit in a loop", "while only daemon threads read", "in an exit handler that makes a feed"]
+
+
+@pytest.mark.light(where=lambda how: how in LIGHT_ENDS)
 @pytest.mark.parametrize("how", ENDS)
 def test_an_interpreter_with_feeds_in_flight_ends_cleanly(tmp_path, how):
     with_keras = how == "in the middle of an epoch"  # it has exit handlers and threads of its own; once shows that

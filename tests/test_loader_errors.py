@@ -149,12 +149,14 @@ def test_a_scene_unlike_the_spec_names_index_field_expected_and_received(make, k
         make(kind, Deviant(scene), 37).submit(0, 0).result(timeout=30)
 
 
+@pytest.mark.light(where=lambda kind: kind != "process")
 @pytest.mark.parametrize("kind", LOADERS)
 def test_scenes_of_unequal_shape_in_one_batch_name_both(make, kind):
     with pytest.raises(SpecError, match=r"field '0' cannot be stacked: scene \d+ has shape .* and scene \d+ has shape"):
         make(kind, scenes.Sized(), 4).submit(0, 0).result(timeout=30)
 
 
+@pytest.mark.light(where=lambda kind: kind != "process")
 @pytest.mark.parametrize("kind", LOADERS)
 def test_a_get_batch_of_the_wrong_length_is_refused(make, kind):
     class Short(scenes.Batched):
@@ -186,6 +188,7 @@ class FrozenError(Exception):
     code: int
 
 
+@pytest.mark.light(where=lambda kind: kind != "process")
 @pytest.mark.parametrize("kind", LOADERS)
 def test_an_exception_that_takes_no_note_arrives_all_the_same(make, kind):
     with pytest.raises((SceneError, FrozenError), match="FrozenError"):
@@ -260,12 +263,14 @@ def test_values_that_no_batch_can_hold_are_refused_before_they_do_harm(make, kin
         make(kind, [scene] * 4, 2).submit(0, 0).result(timeout=30)
 
 
+@pytest.mark.light(where=lambda kind: kind != "process")
 @pytest.mark.parametrize("kind", LOADERS)
 def test_an_empty_numpy_string_is_a_string(make, kind):
     words = np.array(["", "ab", "c"])
     assert sorted(make(kind, [words[k] for k in range(3)], 3).submit(0, 0).result().tolist()) == ["", "ab", "c"]
 
 
+@pytest.mark.light(where=lambda kind: kind != "process")
 @pytest.mark.parametrize("kind", LOADERS)
 def test_an_integer_too_large_names_scene_and_field(make, kind):
     class Large(scenes.Clouds):
@@ -276,6 +281,7 @@ def test_an_integer_too_large_names_scene_and_field(make, kind):
         make(kind, Large(), 37).submit(0, 0).result(timeout=30)
 
 
+@pytest.mark.light(where=lambda kind: kind != "process")
 @pytest.mark.parametrize("kind", LOADERS)
 def test_a_batch_size_beyond_the_sequence_takes_memory_for_the_sequence_only(make, kind):
     loader = make(kind, scenes.Clouds(), 10**9)

@@ -66,6 +66,7 @@ def _read(loader, first, count, ahead=4):
         future.result(timeout=30)
 
 
+@pytest.mark.light(where=lambda kind: kind == "thread")
 @pytest.mark.parametrize("kind", LOADERS)
 def test_memory_stays_flat_over_many_batches(kind):
     loader = LOADERS[kind](Job(Tiny(), Plan(1_000_000, 2), 2, 1 << 30, 4))
@@ -135,6 +136,7 @@ def test_max_memory_is_a_ceiling_however_many_batches_are_kept_and_by_how_many_t
     loader.close()
 
 
+@pytest.mark.light(where=lambda kind: kind == "process")
 @pytest.mark.parametrize("kind", LOADERS)
 def test_max_memory_is_a_ceiling_for_tf_data_too(kind):
     pytest.importorskip("tensorflow")

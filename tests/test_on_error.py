@@ -107,6 +107,7 @@ def test_mask_zeroes_the_row_and_its_weight_and_keeps_every_shape(feed_on, kind)
     assert [str(field) for field in feed.element_spec] == ["float32[?, 4, 3]", "int64[?]", "float32[?]"]
 
 
+@pytest.mark.light(where=lambda kind: kind != "process")
 @pytest.mark.parametrize("kind", KINDS)
 def test_mask_sets_a_weight_that_scenes_bring_themselves(feed_on, kind):
     batches = list(feed_on(kind, faulty.Weighted((7,)), on_error="mask").epoch(0))
@@ -150,6 +151,7 @@ def test_a_masked_row_takes_the_shape_of_its_batch(feed_on, kind, bad):
         assert not values[weights == 0].any()
 
 
+@pytest.mark.light(where=lambda kind: kind != "process")
 @pytest.mark.parametrize("kind", KINDS)
 def test_skip_leaves_rows_out_and_whole_batches_where_nothing_is_left(feed_on, kind):
     feed = feed_on(
@@ -210,6 +212,7 @@ def test_the_scenes_that_the_spec_is_inferred_from_may_fail_too(feed_on, kind, o
     assert sum(len(labels) for labels in _labels(feed)) == (33 if on_error == "skip" else 37)
 
 
+@pytest.mark.light(where=lambda kind: kind != "process")
 @pytest.mark.parametrize("kind", KINDS)
 def test_where_every_scene_fails_the_first_error_is_raised(feed_on, kind):
     feed = feed_on(kind, faulty.Raising(range(37)), on_error="replace", max_failures=1.0)
@@ -217,6 +220,7 @@ def test_where_every_scene_fails_the_first_error_is_raised(feed_on, kind):
         next(iter(feed))
 
 
+@pytest.mark.light(where=lambda kind: kind != "process")
 @pytest.mark.parametrize("kind", KINDS)
 def test_more_failures_than_max_failures_end_the_feed_and_the_last_is_the_cause(feed_on, kind):
     feed = feed_on(kind, faulty.Raising((5, 6, 7)), on_error="replace", max_failures=2, shuffle=False)
@@ -269,6 +273,7 @@ class Announced(faulty.Raising):
         raise OSError("the network is gone")
 
 
+@pytest.mark.light(where=lambda kind: kind != "process")
 @pytest.mark.parametrize("kind", KINDS)
 def test_scenes_that_cannot_be_announced_are_read_without(feed_on, kind):
     feed = feed_on(kind, Announced(), on_error="replace")
@@ -346,6 +351,7 @@ def test_an_argument_that_makes_no_sense_is_refused(arguments, error, message):
         kf.Feed(scenes.Clouds(), **arguments)
 
 
+@pytest.mark.light(where=lambda kind: kind != "process")
 @pytest.mark.parametrize("kind", KINDS)
 def test_mask_refuses_scenes_without_a_place_for_a_weight(feed_on, kind):
     feed = feed_on(kind, scenes.Nested(), on_error="mask")

@@ -94,6 +94,7 @@ def test_a_worker_imports_no_framework_even_when_the_script_did(run_script):
     assert "[]" in done.stdout
 
 
+@pytest.mark.heavy
 def test_a_feed_left_open_ends_cleanly_with_the_script(run_script):
     script = """
         import numpy as np
@@ -334,6 +335,7 @@ def test_a_broken_result_is_a_value_error():
         decode_results(b"x" * 41)
 
 
+@pytest.mark.heavy
 def test_more_tasks_than_a_pipe_holds_are_all_done():
     loader = _loader(scenes.Slow(20_000, 0.0), batch_size=20_000)
     _ = loader.spec

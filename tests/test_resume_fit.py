@@ -106,7 +106,7 @@ def train(
     return result_of(model)
 
 
-@pytest.mark.light(where=lambda ours_first: ours_first or BACKEND != "tensorflow")
+@pytest.mark.heavy
 @pytest.mark.parametrize("ours_first", {"jax": [False], "torch": [True]}.get(BACKEND, [False, True]))
 def test_killed_at_any_moment_and_once_more_a_training_sees_the_batches_of_an_undisturbed_one(
     ours_first, tmp_path, moments

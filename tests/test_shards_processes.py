@@ -56,6 +56,7 @@ def _steps(plan):
     return [plan.indices(0, step).tolist() for step in range(plan.steps)]
 
 
+@pytest.mark.heavy
 def test_two_processes_of_jax_are_two_shards_and_evaluate_as_one(tmp_path):
     pytest.importorskip("jax", reason="JAX is not installed")
     found = _run_two(

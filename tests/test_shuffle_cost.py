@@ -74,6 +74,7 @@ def test_a_full_shuffle_of_large_chunks_warns_once_with_what_was_measured(path, 
         assert scenes >= 32
 
 
+@pytest.mark.light(where=lambda kind: kind != "process")
 @pytest.mark.parametrize("kind", KINDS)
 def test_where_warnings_are_errors_the_consumer_gets_it_and_may_go_on(path, kind):
     with _feed(Clouds(path, 2 * CHUNK), kind, shuffle=True) as feed:
@@ -82,6 +83,7 @@ def test_where_warnings_are_errors_the_consumer_gets_it_and_may_go_on(path, kind
         assert len(np.concatenate(list(feed))) == SCENES
 
 
+@pytest.mark.light(where=lambda kind: kind != "process")
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_single_step_asked_for_tells_as_well(path, kind):
     with _feed(Clouds(path, 2 * CHUNK), kind, shuffle=True) as feed, pytest.raises(kf.ReadCostWarning):

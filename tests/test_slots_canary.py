@@ -192,6 +192,7 @@ def test_what_a_framework_holds_never_changes(kind, alias):
     let_tensorflow_free_memory()
 
 
+@pytest.mark.light(where=lambda kind: kind == "thread")
 @pytest.mark.parametrize("kind", ["thread", "process"])
 def test_what_a_consumer_holds_outlives_a_loader_closed_at_any_moment(kind):
     chance = random.Random(4)

@@ -50,6 +50,7 @@ def test_a_script_without_a_guard_uses_streams_and_ends_though_none_was_closed(t
     ]
 
 
+@pytest.mark.heavy
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Jupyter's own packages
 def test_generators_and_functions_of_a_notebook_s_cells_run_in_worker_processes(tmp_path, monkeypatch):
     nbformat = pytest.importorskip("nbformat", reason="needs nbformat (pip install kerasfeed[test])")

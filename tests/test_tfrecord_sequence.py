@@ -190,6 +190,7 @@ def test_paths_that_are_none_are_refused(tmp_path, monkeypatch, paths, kind, mes
 # ---- feeds
 
 
+@pytest.mark.light(where=lambda compression, worker_type: worker_type != "process" or compression)
 @pytest.mark.parametrize("worker_type", ["thread", "process"])
 @pytest.mark.parametrize("compression", [None, "GZIP"])
 def test_a_feed_shuffles_records_and_every_one_comes_once(tmp_path, worker_type, compression):

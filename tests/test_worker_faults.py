@@ -80,6 +80,7 @@ def test_a_scene_that_ends_its_worker_again_and_again_is_an_error_that_names_all
     assert [(row.index, row.count) for row in feed.failures] == [(7, 1)]
 
 
+@pytest.mark.heavy
 def test_max_failures_says_how_often_a_scene_may_end_its_worker(feed_of, tmp_path):
     feed = feed_of(faulty.Faulty(faulty.leave, folder=tmp_path, times=3), max_failures=4)
     with pytest.warns(kf.FeedWarning):
@@ -121,6 +122,7 @@ def test_a_feed_goes_on_after_an_error(feed_of):
     assert found[0].shape == (8, 4, 3)
 
 
+@pytest.mark.heavy
 def test_a_whole_fit_completes_while_a_worker_is_killed_three_times_a_second(feed_of):
     import keras
 
@@ -207,6 +209,7 @@ def _stopped_beside_a_death(feed):
     return found + bits(iterator)
 
 
+@pytest.mark.heavy
 def test_a_stopped_worker_that_wakes_after_its_tasks_were_sent_anew_does_no_harm(feed_of):
     feed = feed_of(scenes.Slow(200, 0.002))
     expected = bits(feed.epoch(0))
@@ -243,6 +246,7 @@ def test_workers_that_die_at_start_are_given_up(feed_of):
         next(iter(feed))
 
 
+@pytest.mark.heavy
 def test_a_worker_that_closes_all_its_descriptors_is_replaced(feed_of, tmp_path):
     feed = feed_of(faulty.Faulty(lambda: os.closerange(3, 256) or time.sleep(1000), folder=tmp_path, times=1))
     with pytest.warns(kf.FeedWarning):
