@@ -121,6 +121,14 @@ def test_what_from_indexable_was_told_is_inferred(page):
     )
 
 
+def test_tf_data_itself_makes_the_same_batches_of_single_scenes(page):
+    before, _, names = both(page(), "from_indexable")
+    exec(SNIPPETS["from_indexable by scene"], names)
+    dataset = names["dataset"]
+    assert scenes_in(dataset) == scenes_in(before)
+    assert len(dataset) == len(before)
+
+
 def test_fit_is_given_the_same_batches(page, monkeypatch):
     # A fork of a process that runs TensorFlow may hang for ever: its workers are threads here.
     monkeypatch.setattr(py_dataset_adapter, "get_pool_class", lambda _: lambda workers, **_: ThreadPool(workers))
