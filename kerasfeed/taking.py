@@ -65,6 +65,7 @@ class TakingThread:
         self._found: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
         self._waiting = False
         self._closed = False
+        self._returned: list[Any] = []
         self._thread = threading.Thread(
             target=context.run, args=(self._serve, begin), name="kerasfeed-taking", daemon=True
         )
@@ -86,7 +87,7 @@ class TakingThread:
 
     def close(self, returned: list[Any]) -> None:
         """See `Taking.close`; the thread closes what it takes from. Returns at once."""
-        assert not returned, "whoever takes from a thread has what it got"
+        self._returned = returned
         self._closed = True
         self._asked.put(False)
 
@@ -118,7 +119,7 @@ class TakingThread:
             self._found.put((batch, error))
             del batch, error  # not while it waits
         if taking is not None:
-            taking.close(self._left())
+            taking.close([*self._returned, *self._left()])
 
     def _next_of(self, taking: Taking) -> Any:
         while True:

@@ -121,6 +121,15 @@ def test_what_from_indexable_was_told_is_inferred(page):
     )
 
 
+def test_tf_data_itself_makes_the_same_batches_of_single_scenes(page):
+    before, _, names = both(page(), "from_indexable")
+    exec(SNIPPETS["from_indexable by scene"], names)
+    dataset = names.pop("dataset")  # TensorFlow keeps the function written by hand for ever, and so these names
+    assert scenes_in(dataset) == scenes_in(before)
+    assert len(dataset) == len(before)
+    del dataset  # AutoGraph has logged an exception, whose traceback holds this frame
+
+
 def test_fit_is_given_the_same_batches(page, monkeypatch):
     # A fork of a process that runs TensorFlow may hang for ever: its workers are threads here.
     monkeypatch.setattr(py_dataset_adapter, "get_pool_class", lambda _: lambda workers, **_: ThreadPool(workers))
@@ -171,7 +180,7 @@ def test_batches_are_prefetched_last_without_being_told_so(page):
     assert scenes_in(names["dataset"]) == before
     assert scenes_in(names["feed"].to_tf_dataset()) == before
     for dataset in (names["dataset"], names["feed"].to_tf_dataset()):
-        assert type(dataset).__name__ == "_PrefetchDataset"
+        assert [type(each).__name__ for each in dataset._inputs()] == ["_PrefetchDataset"]
 
 
 def test_files_take_turns_as_they_do_in_interleave(page, tmp_path):

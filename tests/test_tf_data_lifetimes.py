@@ -1,5 +1,6 @@
 """`Feed.to_tf_dataset`: who waits for whom, and who keeps whom alive."""
 
+import contextvars
 import gc
 import threading
 import time
@@ -168,3 +169,73 @@ def test_no_thread_tunes_the_dataset():
     """Whoever drops an iterator would wait for it, for seconds now and then, holding the GIL."""
     with kf.Feed(Numbered(8), 4, workers=2, worker_type="thread") as feed:
         assert feed.to_tf_dataset().options().autotune.enabled is False
+
+
+# ---- the thread in which users' code runs
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_without_workers_one_thread_of_ours_reads_the_scenes_with_the_loops_context_and_ends_with_the_loop(stream):
+    class Noting(Numbered):
+        def __getitem__(self, index):
+            threads.add(threading.current_thread())
+            found.append((variable.get(), self.rng.random()))
+            return np.float32(index)
+
+    def generate():
+        yield from (Noting(12)[index] for index in range(12))
+
+    variable = contextvars.ContextVar("variable", default="default")
+    threads, found = set(), []
+    with (kf.StreamFeed if stream else kf.Feed)(generate if stream else Noting(12), 3, workers=0, seed=5) as feed:
+        dataset = feed.to_tf_dataset()
+        expected = None
+        if not stream:
+            found.clear()
+            list(feed.epoch(0))
+            expected = [number for _, number in found]
+        threads.clear(), found.clear()
+        variable.set("of the loop")
+        assert len(list(dataset)) == 4
+        read = found if not stream else found[-6:]  # the first batches of a stream were read for the spec
+        assert {value for value, _ in read} == {"of the loop"}
+        if not stream:
+            assert [number for _, number in found] == expected
+        own = [thread for thread in threads if thread.name == "kerasfeed-taking"]
+        assert len(own) == 1
+        own[0].join(20)
+        assert not own[0].is_alive()
+
+
+def test_without_workers_no_two_scenes_are_read_at_once_though_an_iterator_was_let_go_of():
+    class Slow(Numbered):
+        def __getitem__(self, index):
+            with lock:
+                inside.append(inside[-1] + 1)
+            time.sleep(0.05)
+            with lock:
+                inside.append(inside[-1] - 1)
+            return np.float32(index)
+
+    lock, inside = threading.Lock(), [0]
+    with kf.Feed(Slow(12), 2, workers=0) as feed:
+        dataset = feed.to_tf_dataset()
+        for _ in range(4):
+            next(iter(dataset))  # let go of while the next batch is read
+            feed[3]
+    assert max(inside) == 1
+
+
+def test_a_batch_of_a_queue_that_was_read_and_not_delivered_comes_again():
+    taken = []
+    with kf.QueueFeed(spec=kf.ArraySpec((), np.int64), batch_size=1, maxsize=20) as feed:
+        for number in range(12):
+            feed.put(number)
+        feed.close()
+        iterator = iter(feed.to_tf_dataset())
+        taken.append(int(next(iterator)[0]))
+        del iterator
+        rest = [int(batch[0]) for batch in feed]
+    assert taken == [0]
+    assert rest == list(range(rest[0], 12))
+    assert rest[0] <= 4  # TensorFlow had prefetched 2, and had asked for one more

@@ -69,14 +69,14 @@ def scenes_dataset(begin: Begin, structure: Any, *, count: int) -> FeedDataset:
     Raises:
         TypeError: A field has a dtype that TensorFlow lacks.
     """
-    source = Source(begin, Raised(), ends=False)
+    source = Source(begin, Raised(), ends=True)  # zip asks once more than the range, and drops what comes of it
     scenes = _without_end(_batches(source, structure, None).unbatch())
     dataset = tf.data.Dataset.zip((tf.data.Dataset.range(count), scenes)).map(lambda _, scene: scene)
     return _known(FeedDataset(_untuned(dataset), source, count, None), source)
 
 
 def _batches(source: Source, structure: Any, count: int | None) -> Any:
-    """The batches of `source`: `count`, or those before its end, or without end."""
+    """The batches of `source`: `count`, or those before its end."""
     is_spec: Any = lambda leaf: isinstance(leaf, ArraySpec)  # noqa: E731
     paths = optree.tree_paths(structure, is_leaf=is_spec)
     fields, treespec = optree.tree_flatten(structure, is_leaf=is_spec)
@@ -87,18 +87,13 @@ def _batches(source: Source, structure: Any, count: int | None) -> Any:
             tensor.set_shape(field.shape)
         return _ragged(lists_as_tuples(optree.tree_unflatten(treespec, tensors)))
 
-    def next_of(iteration: Any) -> Any:
-        return batch_of(*_asked_until_there(iteration, dtypes)[1:])
-
     iterations = _iterations(source.number)
-    if source.ends:
+    if count is None:
         asked = iterations.map(lambda iteration: tuple(_asked_until_there(iteration, dtypes)))
         return asked.take_while(lambda found, *_: found != END).map(lambda _, *tensors: batch_of(*tensors))
-    if count is None:
-        return iterations.map(next_of)
     # A range knows its cardinality. (assert_cardinality would fail for ever, not once, after `ignore_errors`.)
     places = tf.data.Dataset.zip((tf.data.Dataset.range(count), iterations))
-    return places.map(lambda _, iteration: next_of(iteration))
+    return places.map(lambda _, iteration: batch_of(*_asked_until_there(iteration, dtypes)[1:]))
 
 
 def _known(dataset: FeedDataset, source: Source) -> FeedDataset:

@@ -57,22 +57,18 @@ class _Iteration:
 
     def look(self) -> Any:
         """Whether the next batch is there: NOT_YET, READY or END. It is kept until it is taken."""
-        source = _sources.get(self._number)
-        if source is None:
-            raise FeedClosedError(
-                "the feed of this dataset is gone: keep a reference to the feed, or to the dataset, while it is "
-                "iterated"
-            )
         if self._kept is not None:
             return READY
         try:
             if self._taking is None:
+                source = self._source()
                 self._taking = source.begin(source.context.copy())
-            self._kept = [_plain(leaf) for leaf in optree.tree_leaves(self._taking.take(PATIENCE))]
+                del source  # while this waits it holds no feed
+            self._kept = self._taking.take(PATIENCE)
         except NotYet:
             return NOT_YET
         except EndOfData:
-            if source.ends:
+            if self._source().ends:
                 return END
             error: BaseException = SceneError("the data ended before the last batch that the dataset was to have")
         except BaseException as raised:  # noqa: BLE001 - TensorFlow takes some (StopIteration) for the end of the data
@@ -80,18 +76,28 @@ class _Iteration:
         else:
             return READY
         note_causes(error)  # Keras raises it `from None`
-        raise source.raised.carrier(error) from None
+        raise self._source().raised.carrier(error) from None
+
+    def _source(self) -> Source:
+        source = _sources.get(self._number)
+        if source is None:
+            raise FeedClosedError(
+                "the feed of this dataset is gone: keep a reference to the feed, or to the dataset, while it is "
+                "iterated"
+            )
+        return source
 
     def take(self) -> list[Any]:
         """The arrays of the batch that is kept."""
         kept, self._kept = self._kept, None
-        return kept  # type: ignore[no-any-return]
+        return [_plain(leaf) for leaf in optree.tree_leaves(kept)]
 
     def end(self) -> None:
         """TensorFlow's iterator is no more."""
-        taking, self._taking, self._kept = self._taking, None, None
+        taking, self._taking = self._taking, None
+        kept, self._kept = self._kept, None
         if taking is not None:
-            elsewhere(taking.close, [])
+            elsewhere(taking.close, [] if kept is None else [kept])
 
 
 _numbers = itertools.count()

@@ -1,0 +1,252 @@
+"""What TensorFlow and Keras cost per batch, against the least they can: `python -m benchmarks.rim`.
+
+Tiny scenes (float32[1024, 9], int32[1024]) in batches of 32, and scenes that wait 10 ms. Each case runs in a process of
+its own, and all of them take turns, so that a ratio compares what was measured side by side:
+
+* loops: `to_tf_dataset()` against a `numpy_function` that returns one batch again and again;
+* `fit(feed)` against a PyDataset that returns one batch again and again, and one that loads with 2 threads of Keras's;
+* 64 scenes at a time that wait: against 64 waits at a time;
+* scenes: `kf.from_indexable` against the same written by hand.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+import kerasfeed as kf
+
+BATCH = 32
+BATCHES = 400
+WAIT = 0.01  # s
+CALLS = 64
+
+
+class Tiny(kf.SceneSequence):
+    """Scenes from memory, each a copy of its own."""
+
+    def __init__(self, batches: int = BATCHES) -> None:
+        rng = np.random.default_rng(0)
+        self.points = rng.random((16, 1024, 9), np.float32)
+        self.labels = rng.integers(0, 9, (16, 1024), np.int32)
+        self.length = batches * BATCH
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> tuple[np.ndarray, np.ndarray]:
+        return self.points[index % 16].copy(), self.labels[index % 16].copy()
+
+
+class Waiting(kf.SceneSequence):
+    """Scenes that wait, as for a disk."""
+
+    def __len__(self) -> int:
+        return CALLS * 60
+
+    def __getitem__(self, index: int) -> tuple[np.ndarray, np.int32]:
+        time.sleep(WAIT)
+        return np.full(9, index, np.float32), np.int32(index)
+
+
+def per_batch(batches: Callable[[], Iterable[Any]], count: int) -> float:
+    """Seconds a batch of the second iteration; the first one warms up."""
+    for _ in batches():
+        pass
+    begin = time.perf_counter()
+    found = sum(1 for _ in batches())
+    assert found == count, (found, count)
+    return (time.perf_counter() - begin) / count
+
+
+def constant_call() -> float:
+    """Loop over a `numpy_function` that returns one batch."""
+    import tensorflow as tf
+
+    scenes = Tiny(1)
+    with kf.Feed(scenes, BATCH, workers=0) as feed:
+        batch = list(feed[0])  # aligned, so that TensorFlow copies nothing
+
+        def entry(index: Any) -> Any:
+            points, labels = tf.numpy_function(lambda _: batch, [index], [tf.float32, tf.int32])
+            return tf.ensure_shape(points, (BATCH, 1024, 9)), tf.ensure_shape(labels, (BATCH, 1024))
+
+        options = tf.data.Options()
+        options.autotune.enabled = False
+        dataset = tf.data.Dataset.range(BATCHES).map(entry).with_options(options).prefetch(2)
+        return per_batch(lambda: dataset, BATCHES)
+
+
+def loop(worker_type: str) -> float:
+    """Loop over `to_tf_dataset()`."""
+    with kf.Feed(Tiny(), BATCH, workers=2, worker_type=worker_type, drop_remainder=True) as feed:  # type: ignore[arg-type]
+        dataset = feed.to_tf_dataset()
+        return per_batch(lambda: dataset, BATCHES)
+
+
+def fitted(data: Any) -> float:
+    """Seconds a batch of `fit`, in the epochs after the first."""
+    import keras
+
+    ends: list[float] = []
+    inputs = keras.Input((1024, 9))
+    hidden = keras.layers.Flatten()(inputs[:, ::64])
+    model = keras.Model(inputs, keras.layers.Dense(1)(hidden))
+    model.compile("sgd", lambda target, output: keras.ops.mean(output), jit_compile=False)
+    note = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: ends.append(time.perf_counter()))
+    model.fit(data, epochs=3, shuffle=False, verbose=0, callbacks=[note])
+    return (ends[2] - ends[0]) / 2 / BATCHES
+
+
+def py_dataset(*, load: bool) -> Any:
+    """A PyDataset that loads its batches with two threads, or returns one again and again."""
+    import keras
+
+    scenes = Tiny()
+
+    class Batches(keras.utils.PyDataset):  # type: ignore[misc]
+        def __len__(self) -> int:
+            return BATCHES
+
+        def __getitem__(self, step: int) -> Any:
+            return batch_of(step) if load else kept
+
+    def batch_of(step: int) -> Any:
+        points, labels = zip(*(scenes[index] for index in range(step * BATCH, (step + 1) * BATCH)), strict=True)
+        return np.stack(points), np.stack(labels)
+
+    kept = batch_of(0)
+    return Batches(workers=2) if load else Batches()
+
+
+def fit_feed(worker_type: str) -> float:
+    """`fit(feed)`."""
+    with kf.Feed(Tiny(), BATCH, workers=2, worker_type=worker_type, drop_remainder=True) as feed:  # type: ignore[arg-type]
+        return fitted(feed)
+
+
+def waits_in_a_loop() -> float:
+    """Seconds a wait takes, of `CALLS` at a time, through `to_tf_dataset()`."""
+    with kf.Feed(Waiting(), BATCH, workers=CALLS, worker_type="thread") as feed:
+        dataset = feed.to_tf_dataset()
+        return per_batch(lambda: dataset, len(feed)) * CALLS / BATCH
+
+
+def waits_in_fit() -> float:
+    """The same through `fit(feed)`, between the first batch and the last of three epochs."""
+    import keras
+
+    moments: list[float] = []
+    inputs = keras.Input((9,))
+    model = keras.Model(inputs, keras.layers.Dense(1)(inputs))
+    model.compile("sgd", "mse", jit_compile=False)
+    note = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: moments.append(time.perf_counter()))
+    with kf.Feed(Waiting(), BATCH, workers=CALLS, worker_type="thread") as feed:
+        model.fit(feed, epochs=3, verbose=0, callbacks=[note])
+        return (moments[2] - moments[0]) / 2 / len(Waiting()) * CALLS
+
+
+def waits_by_scene() -> float:
+    """The same through `kf.from_indexable`."""
+    dataset = kf.from_indexable(Waiting(), num_parallel_calls=CALLS).batch(BATCH).prefetch(2)
+    return per_batch(lambda: dataset, len(Waiting()) // BATCH) * CALLS / BATCH
+
+
+def by_hand(sequence: Any, calls: int) -> Any:
+    """What `kf.from_indexable` replaces, with as many threads of TensorFlow's as calls."""
+    import tensorflow as tf
+
+    points, labels = sequence[0]
+
+    def entry(index: Any) -> Any:
+        found = tf.numpy_function(lambda i: sequence[i], [index], [tf.float32, tf.int32])
+        return tf.ensure_shape(found[0], points.shape), tf.ensure_shape(found[1], labels.shape)
+
+    options = tf.data.Options()
+    options.threading.private_threadpool_size = calls + 2
+    options.autotune.enabled = False
+    return tf.data.Dataset.range(len(sequence)).map(entry, num_parallel_calls=calls).with_options(options)
+
+
+def scenes_by_hand(sequence: Any, calls: int) -> float:
+    """Seconds a batch, written by hand."""
+    dataset = by_hand(sequence, calls).batch(BATCH).prefetch(2)
+    return per_batch(lambda: dataset, len(sequence) // BATCH)
+
+
+def scenes_indexable(sequence: Any, calls: int) -> float:
+    """Seconds a batch of `kf.from_indexable`."""
+    dataset = kf.from_indexable(sequence, num_parallel_calls=calls).batch(BATCH).prefetch(2)
+    return per_batch(lambda: dataset, len(sequence) // BATCH)
+
+
+CASES: dict[str, Callable[[], float]] = {
+    "constant numpy_function": constant_call,
+    "to_tf_dataset, processes": lambda: loop("process"),
+    "to_tf_dataset, threads": lambda: loop("thread"),
+    "fit, constant PyDataset": lambda: fitted(py_dataset(load=False)),
+    "fit, PyDataset with 2 threads": lambda: fitted(py_dataset(load=True)),
+    "fit(feed), processes": lambda: fit_feed("process"),
+    "fit(feed), threads": lambda: fit_feed("thread"),
+    "scenes by hand": lambda: scenes_by_hand(Tiny(60), 2),
+    "from_indexable": lambda: scenes_indexable(Tiny(60), 2),
+    "waits, to_tf_dataset": waits_in_a_loop,
+    "waits, fit(feed)": waits_in_fit,
+    "waits, from_indexable": waits_by_scene,
+    "waits, scenes by hand": lambda: scenes_by_hand(Waiting(), CALLS) * CALLS / BATCH,
+}
+# What is divided by what, and the bound that was meant; a bound with "<" is an upper one.
+BARS = (
+    ("to_tf_dataset, processes", "constant numpy_function", "< 1.7"),
+    ("to_tf_dataset, threads", "constant numpy_function", "< 2.4"),
+    ("fit(feed), processes", "fit, constant PyDataset", "< 1.25"),
+    ("fit, PyDataset with 2 threads", "fit(feed), processes", "> 2.2"),
+    ("scenes by hand", "from_indexable", "> 1"),
+    ("waits, scenes by hand", "waits, from_indexable", "> 1"),
+)
+WAITS = ("waits, to_tf_dataset", "waits, fit(feed)", "waits, from_indexable")
+
+
+def in_a_process(name: str) -> float:
+    """Seconds of one case, measured in a process of its own."""
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "KERAS_BACKEND": "tensorflow"}
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.rim", "--case", name],
+        capture_output=True, text=True, timeout=600, env=environment, check=False,
+    )  # fmt: skip
+    lines = [line for line in done.stdout.splitlines() if line.startswith("seconds ")]
+    if not lines:
+        raise SystemExit(f"{name} failed (exit code {done.returncode}): {done.stderr[-2000:]}")
+    return float(lines[-1].split()[1])
+
+
+def main(arguments: list[str]) -> None:
+    """Measure, and print a table."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.rim", description=__doc__)
+    parser.add_argument("--repeats", type=int, default=5, help="times each case runs")
+    parser.add_argument("--case", choices=CASES, help="run this one alone, here")
+    options = parser.parse_args(arguments)
+    if options.case:
+        print(f"seconds {CASES[options.case]()}")
+        return
+    found: dict[str, list[float]] = {name: [] for name in CASES}
+    for _ in range(options.repeats):
+        for name in CASES:
+            found[name].append(in_a_process(name))
+    for name, seconds in found.items():
+        print(f"{name:32s}{min(seconds) * 1e6:10,.0f} us  (median {median(seconds) * 1e6:,.0f})")
+    for name, base, bound in BARS:
+        ratios = [one / other for one, other in zip(found[name], found[base], strict=True)]
+        print(f"{name} / {base}: {median(ratios):.2f}  (wanted {bound})")
+    for name in WAITS:
+        print(f"{name}: {WAIT / min(found[name]):.2f} of ideal  (wanted > 0.95)")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
