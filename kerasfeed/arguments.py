@@ -89,8 +89,8 @@ def check_sequence(sequence: Any, caller: str = "Feed()") -> int:
         )
     if isinstance(sequence, Mapping | str | bytes):
         raise TypeError(
-            f"{caller} needs a sequence of scenes indexed by 0, 1, 2, ..., received a {name}. For a dict of arrays pass "
-            "kf.Zip(**arrays), whose scenes are dicts"
+            f"{caller} needs a sequence of scenes indexed by 0, 1, 2, ..., received a {name}. For a dict of arrays "
+            "pass kf.Zip(**arrays), whose scenes are dicts"
         )
     refuse_other_kinds(caller, sequence)
     missing = [method for method in ("__len__", "__getitem__") if not hasattr(type(sequence), method)]

@@ -4,14 +4,21 @@ Invariant: nothing here raises, whatever the methods, properties and metaclass o
 program's own Ctrl-C. The text of an exception is made here and nowhere else, for it is the user's code that makes it.
 """
 
+import itertools
+import os
 import reprlib
 import signal
 import threading
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from types import CodeType, TracebackType
 from typing import Any, TypeVar
 
+from kerasfeed.errors import SpecError
+
+_PACKAGE = f"{Path(__file__).parent}{os.sep}"
+_DEMO = f"{_PACKAGE}demo{os.sep}"  # scenes as a user writes them
 TEXT_LIMIT = 20_000  # characters of a text that repeats an exception: of a 2 MB message, beginning and end will do
 _MAX_LINE = 200
 _T = TypeVar("_T")
@@ -48,10 +55,11 @@ def exception_text(error: BaseException) -> str:
 
 
 def full_text(error: BaseException, *, with_notes: bool = True) -> str:
-    """Traceback of an exception with its causes, and with its own notes."""
+    """Traceback of an exception with its causes, and with its own notes; it begins with the user's frames."""
 
     def described() -> str:
         found = traceback.TracebackException.from_exception(error)
+        _begin_with_the_users(found)
         if not with_notes:
             found.__notes__ = []
         return shortened("".join(found.format()))
@@ -60,6 +68,34 @@ def full_text(error: BaseException, *, with_notes: bool = True) -> str:
         return shortened("".join([*traceback.format_tb(_traceback_of(error)), summary(error), "\n"]))
 
     return guarded(described, bare)
+
+
+def without_own_frames(frames: TracebackType | None) -> TracebackType | None:
+    """A traceback from the first frame on that is not kerasfeed's; as it is where there is none."""
+    found = frames
+    while found is not None and _is_own(found.tb_frame.f_code.co_filename):
+        found = found.tb_next
+    return found or frames
+
+
+def _is_own(filename: str) -> bool:
+    return filename.startswith(_PACKAGE) and not filename.startswith(_DEMO)
+
+
+def _begin_with_the_users(described: traceback.TracebackException | None) -> None:
+    """Leave out frames of kerasfeed's before the user's, of an exception and of its causes; of a `SpecError` all."""
+    if described is None:
+        return
+    own = list(itertools.takewhile(lambda frame: _is_own(frame.filename), described.stack))
+    if len(own) < len(described.stack) or _is_spec_error(described):
+        del described.stack[: len(own)]
+    for each in (described.__cause__, described.__context__, *(described.exceptions or ())):
+        _begin_with_the_users(each)
+
+
+def _is_spec_error(described: traceback.TracebackException) -> bool:
+    name = getattr(described, "exc_type_str", None)  # from Python 3.13 on, where exc_type warns
+    return described.exc_type is SpecError if name is None else name == f"{SpecError.__module__}.{SpecError.__name__}"
 
 
 def shown(value: object) -> str:

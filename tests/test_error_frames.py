@@ -7,8 +7,8 @@ import pytest
 from streams import WAYS
 
 import kerasfeed as kf
+from kerasfeed.error_text import full_text
 from kerasfeed.errors import SpecError, WorkerStartError
-from kerasfeed.loaders.travel import full_text
 
 
 class Broken(kf.SceneSequence):
