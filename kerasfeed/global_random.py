@@ -60,7 +60,7 @@ class GlobalRandomWatch:
         found = 0
         if python is not None and (python[1][-1] < _FRESH if self._python is None else python != self._python):
             found += PYTHON
-        if numpy is not None and (_position(numpy) < _FRESH if self._numpy is None else numpy != self._numpy):
+        if numpy is not None and (numpy[0] < _FRESH if self._numpy is None else numpy != self._numpy):
             found += NUMPY
         return found
 
@@ -70,14 +70,13 @@ def _python_state() -> Any:
     return None if module is None else module.getstate()
 
 
-def _numpy_state() -> bytes | None:
+def _numpy_state() -> tuple[int, bytes] | None:
+    """Where it stands, as far as that is known, and all of its state."""
     module = sys.modules.get("numpy.random")
-    return None if module is None or not hasattr(module, "get_state") else pickle.dumps(module.get_state(legacy=False))
-
-
-def _position(pickled: bytes) -> int:
-    state = pickle.loads(pickled)["state"]
-    return int(state.get("pos", _FRESH)) if isinstance(state, dict) else _FRESH
+    if module is None or not hasattr(module, "get_state"):  # it is being imported
+        return None
+    state = module.get_state(legacy=False)
+    return int(state["state"].get("pos", _FRESH)), pickle.dumps(state)
 
 
 class SeedingContext(SceneContext):
