@@ -93,7 +93,7 @@ def test_a_single_step_asked_for_tells_as_well(path, kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_warning_is_given_in_the_thread_of_the_consumer(path, kind, monkeypatch):
     threads = []
-    monkeypatch.setattr(warnings, "warn", lambda *_, **__: threads.append(threading.current_thread()))
+    monkeypatch.setattr(warnings, "warn_explicit", lambda *_: threads.append(threading.current_thread()))
     with _feed(Clouds(path, 2 * CHUNK), kind, shuffle=True) as feed:
         _epochs(feed, 2)
     assert threads == [threading.main_thread()]
