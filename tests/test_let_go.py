@@ -57,17 +57,20 @@ def no_patience(monkeypatch):
         monkeypatch.setattr(module, "PATIENCE", 0.0005)
 
 
+@pytest.fixture
 def assert_ended():
-    """No iteration is left, a moment after the last iterator."""
-    deadline = time.monotonic() + 20
-    while tf_iteration._iterations and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert not tf_iteration._iterations
+    """Call it: no iteration of this test is left, a moment after the last iterator."""
+    before = tf_iteration._iterations.keys() | set()  # of iterators that wait for the collector
+
+    def check():
+        wait_until(lambda: not tf_iteration._iterations.keys() - before)
+
+    return check
 
 
 @pytest.mark.parametrize("kind", [(1, "thread"), (2, "thread"), (2, "process")], ids=str)
 @pytest.mark.parametrize("deterministic", [True, False])
-def test_a_batch_that_is_asked_for_many_times_comes_once(no_patience, kind, deterministic):
+def test_a_batch_that_is_asked_for_many_times_comes_once(no_patience, kind, deterministic, assert_ended):
     workers, worker_type = kind
     sequence = Lingering(24, 0.02)
     with kf.Feed(sequence, 3, shuffle=True, workers=workers, worker_type=worker_type, collate="ragged") as feed:
@@ -99,7 +102,7 @@ def test_as_little_memory_as_two_batches_is_waited_for_again_and_again(no_patien
 
 
 @pytest.mark.parametrize("dtype", ["int4", "uint4", "float8_e4m3fn", "bfloat16"])
-def test_dtypes_that_loops_of_a_graph_cannot_carry_arrive(no_patience, dtype):
+def test_dtypes_that_loops_of_a_graph_cannot_carry_arrive(no_patience, dtype, assert_ended):
     numbers = np.arange(6).astype(getattr(ml_dtypes, dtype))
 
     class Rare(Lingering):

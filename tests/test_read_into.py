@@ -60,7 +60,7 @@ class Mixed(kf.SceneSequence):
         return {
             "x": (noise + index, np.array([index, -index], ">i4")),
             "n": index,
-            "list": [np.uint8(index), np.float64(index) / 3],
+            "list": [np.full(1, index, np.uint8), np.full(2, index / 3)],
             "empty": np.empty((0, 2), np.int16),
         }
 
