@@ -18,9 +18,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from kerasfeed.arguments import check_seed, check_sequence
-from kerasfeed.errors import FeedClosedError, SpecError, WorkerStartError
+from kerasfeed.error_text import message_of
+from kerasfeed.errors import FeedClosedError, SpecError
 from kerasfeed.integers import check_integer
 from kerasfeed.loaders.failure import Place, for_consumer, without_reproduction
+from kerasfeed.loaders.hooks import begin_worker
 from kerasfeed.lookahead import Window
 from kerasfeed.machine import cores
 from kerasfeed.order import Sequential
@@ -186,15 +188,8 @@ class _Reading:
 
     def begin(self, worker: Worker, name: str) -> tuple[Callable[[], None] | None, BaseException | None]:
         """Tell the sequence of a thread; returns what to call at its end, and what went wrong."""
-        begin = optional_method(self._sequence, "on_worker_begin")
-        try:
-            if begin is not None:
-                begin(worker)
-        except BaseException as error:  # noqa: BLE001 - for whoever asks for scenes
-            trouble = WorkerStartError(f"on_worker_begin failed in {name}: {type(error).__name__}: {error}")
-            trouble.__cause__ = error
-            return None, trouble
-        return optional_method(self._sequence, "on_worker_end"), None
+        trouble = begin_worker(self._sequence, worker, name)
+        return (optional_method(self._sequence, "on_worker_end") if trouble is None else None), trouble
 
     def read(self, task: _Task, name: str, trouble: BaseException | None) -> list[Any]:
         """What the future of `task` is to give; every scene fails of `trouble`, if there is any."""
@@ -232,7 +227,7 @@ class _Reading:
             assert self.check is not None
             return self.check.spec.treespec.flatten_up_to(self.check.conform(scene, copy=False))
         except SpecError as error:
-            raise SpecError(f"scene {index}: {error}") from None
+            raise SpecError(f"scene {index}: {message_of(error)}") from None
 
     def _note(self, seconds: float, scenes: int, stack: "_Stack | None") -> None:
         fitting = min(int(_TASK_SECONDS * scenes / max(seconds, 1e-9)), _MOST_SCENES)

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Protocol
 
+from kerasfeed.error_text import drop_frame
 from kerasfeed.patience import PATIENCE, NotYet
 
 
@@ -114,8 +115,8 @@ class TakingThread:
                 taking = begin() if taking is None else taking
                 batch = self._next_of(taking)
             except BaseException as raised:  # noqa: BLE001 - for the caller
-                trace = raised.__traceback__
-                error = raised.with_traceback(None if trace is None else trace.tb_next)  # without this frame
+                drop_frame(raised)  # this one
+                error = raised
             self._found.put((batch, error))
             del batch, error  # not while it waits
         if taking is not None:

@@ -291,6 +291,5 @@ def test_a_program_may_end_in_the_midst_of_its_scenes(tmp_path):
         iterator = iter(dataset)
         print("first", int(next(iterator)))
         """,
-        timeout=100,
     )
     assert "first 0" in printed

@@ -76,7 +76,7 @@ FEEDS = {"close", "element_spec", "failures", "num_batches", "plan", "scene_spec
 
 def test_dir_of_a_feed_lists_what_is_public():
     feed = kf.Feed(Rooms(), 4, workers=0)
-    assert set(public(feed)) == FEEDS | {"epoch", "get_state", "set_state", "sequence", "shard", "submit"}
+    assert set(public(feed)) == FEEDS | {"epoch", "get_state", "indices", "set_state", "sequence", "shard", "submit"}
     stream = kf.StreamFeed(lambda: iter([np.zeros(2)]), 4, workers=0)
     assert set(public(stream)) == FEEDS | {"map"}
     assert set(public(stream.map(abs))) == FEEDS | {"map"}
