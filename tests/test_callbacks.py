@@ -197,6 +197,7 @@ def _fit(feed, callbacks=(), **options):
     return monitor, history.history
 
 
+@pytest.mark.light(where=lambda steps_per_execution: steps_per_execution == 3)
 @pytest.mark.parametrize("steps_per_execution", [1, 3])
 def test_training_that_computes_nothing_waits_for_its_input(steps_per_execution):
     with kf.Feed(Slow(0.01), 6, workers=1, worker_type="thread") as feed:

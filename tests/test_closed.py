@@ -197,6 +197,7 @@ def _check(make, kind, use):
     assert [part() for part in parts] == [None, None]
 
 
+@pytest.mark.light(where=lambda made, kind, use: kind == "process" and use == ("looped" if made == "feed" else "kept"))
 @pytest.mark.parametrize("made", _MAKE)
 @pytest.mark.parametrize(
     ("kind", "use"),
@@ -206,6 +207,9 @@ def test_a_closed_feed_holds_nothing(made, kind, use):
     _check(_MAKE[made], kind, _USES[use])
 
 
+@pytest.mark.light(
+    where=lambda made, kind: (made in ("first scene", "generators")) or (kind == "process" and made in ("start", "map"))
+)
 @pytest.mark.parametrize("kind", _WORKERS)
 @pytest.mark.parametrize("made", _MAKE_FAILING)
 def test_a_feed_that_was_closed_after_an_error_holds_nothing(made, kind):

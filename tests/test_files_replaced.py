@@ -82,6 +82,7 @@ def values(batches):
 # ---- a worker that takes the place of a dead one
 
 
+@pytest.mark.light(where=lambda kind, change: (kind is Rooms) == (change == "replaced"))
 @pytest.mark.filterwarnings("ignore:.*SIGKILL:kerasfeed.FeedWarning")
 @pytest.mark.parametrize("kind", [Rooms, Records])
 @pytest.mark.parametrize("change", CHANGES)
@@ -202,6 +203,7 @@ def _queued(path):
     return feed
 
 
+@pytest.mark.light(where=lambda make: make in (_sequence, _generators))
 @pytest.mark.parametrize("make", [_sequence, _generators, _mapped, _queued])
 def test_a_worker_that_opens_a_file_late_refuses_one_that_has_changed(path, make):
     found = []

@@ -105,6 +105,7 @@ CASES = {
 }
 
 
+@pytest.mark.light(where=lambda case: case in ("both", "replaced"))
 @pytest.mark.parametrize("case", CASES)
 def test_workers_give_the_same_numbers_in_every_run(case):
     sequence, arguments = CASES[case]

@@ -43,6 +43,7 @@ def test_a_scene_that_always_hangs_is_an_error_with_the_worker_s_stack(feed_of):
     assert isinstance(caught.value, TimeoutError)
 
 
+@pytest.mark.light(where=lambda kind: kind is faulty.Faulty)
 @pytest.mark.parametrize("kind", [faulty.Faulty, faulty.FaultyBatches], ids=["scene", "batch"])
 def test_a_scene_that_always_hangs_can_be_replaced(feed_of, kind):
     feed = feed_of(kind(faulty.hang), timeout=1.0, on_error="replace")
@@ -187,6 +188,7 @@ def _stalls(action):
     return [each for each in told if "no progress" in str(each.message)]
 
 
+@pytest.mark.light(where=lambda worker_type: worker_type != "thread")
 @pytest.mark.parametrize(
     ("workers", "worker_type", "name"),
     [(0, "auto", "the calling thread"), (1, "thread", "worker thread 0"), (1, "process", "worker process 0")],
@@ -238,6 +240,7 @@ def slow_module(tmp_path_factory):
     sys.path.remove(str(folder))
 
 
+@pytest.mark.light(where=lambda depth: depth == 150)
 @pytest.mark.parametrize("depth", [0, 150])
 def test_a_class_that_is_slow_to_import_is_told_as_loading_with_its_stack(monkeypatch, slow_module, depth):
     monkeypatch.setenv("DEPTH", str(depth))
@@ -270,6 +273,11 @@ def test_a_worker_that_does_not_answer_is_not_shown_as_an_empty_stack():
     assert "Where it is cannot be told" in watch.stall_text("scene 3", "worker process 0", 31.0, "", "")
 
 
+@pytest.mark.light(
+    where=lambda way, worker_type: (
+        (way, worker_type) in (("fit", "thread"), ("dataset", "process"), ("stream", "thread"))
+    )
+)
 @pytest.mark.parametrize(
     ("way", "workers", "worker_type"),
     [(way, *workers) for way in ("fit", "dataset", "thread") for workers in ((0, "thread"), (1, "process"))]

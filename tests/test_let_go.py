@@ -383,5 +383,6 @@ COLLECTED_IN_THE_CALL = """
 """
 
 
+@pytest.mark.heavy
 def test_the_very_call_of_tensorflow_may_collect_the_iterator_that_waits_for_it(tmp_path):
     assert "closed" in run_script(tmp_path, COLLECTED_IN_THE_CALL)

@@ -69,6 +69,7 @@ SITUATIONS = {
 }
 
 
+@pytest.mark.light(where=lambda situation: situation in ("idle", "in a scene that holds the GIL"))
 @pytest.mark.parametrize("situation", SITUATIONS)
 def test_a_killed_parent_leaves_no_worker_and_no_memory_behind(tmp_path, situation):
     parent = launch(tmp_path, BEGIN + SITUATIONS[situation] + TELL)

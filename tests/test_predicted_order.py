@@ -59,6 +59,7 @@ def test_indices_are_the_scenes_of_the_rows_in_the_order_of_delivery(order, cut)
         assert feed.indices().tolist() == feed.indices(0).tolist()
 
 
+@pytest.mark.light(where=lambda order, cut: cut in ("whole", "a filled shard") or order == "bucketed")
 @pytest.mark.parametrize("cut", CUTS)
 @pytest.mark.parametrize("order", ORDERS)
 def test_rows_of_a_prediction_are_those_of_indices_before_and_after_it(model, order, cut):

@@ -78,6 +78,7 @@ except OSError as error:
 """
 
 
+@pytest.mark.light(where=lambda limit: limit == 100_000)
 @pytest.mark.parametrize("limit", [0, 1000, 100_000, 20_000_000])
 def test_a_disk_that_is_full_is_an_error_leaves_nothing_and_does_not_crash(large, tmp_path, limit):
     ended = subprocess.run(

@@ -179,6 +179,7 @@ def test_two_workers_of_tensorflow_are_two_shards_and_none_is_sharded_twice(tmp_
         assert [first + second for first, second in zip(cut[::2], cut[1::2], strict=True)] == expected
 
 
+@pytest.mark.heavy
 def test_a_mirrored_strategy_takes_each_batch_of_a_feed_whole(tmp_path):
     printed = run_script(
         tmp_path,

@@ -134,6 +134,7 @@ ENDS_KILLED = """
 """
 
 
+@pytest.mark.heavy
 @anywhere
 def test_two_processes_write_at_once_and_both_are_complete_even_if_one_is_killed(tmp_path):
     (tmp_path / "1").mkdir()

@@ -67,6 +67,7 @@ follow_imports = skip
 """
 
 
+@pytest.mark.heavy
 @pytest.mark.timeout(300)
 def test_strict_mypy_takes_a_typed_class_and_slices(tmp_path):
     pytest.importorskip("mypy", reason="mypy is not installed (pip install kerasfeed[dev])")

@@ -82,6 +82,7 @@ def _values(tensor):
     return np.asarray(tensor).copy()
 
 
+@pytest.mark.light(where=lambda worker_type: worker_type == "process")
 @pytest.mark.parametrize(("workers", "worker_type"), WORKERS)
 def test_every_field_of_every_batch_starts_on_a_boundary_of_64_bytes(workers, worker_type):
     for batch_size in (1, 3, 7):
