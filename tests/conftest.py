@@ -36,11 +36,12 @@ settings.load_profile("busy machine")
 # Files that take longest, so that the last ones to run are short ones. Left to itself, pytest-xdist begins with those
 # of most tests, and ends with those that run whole programs.
 _LONGEST = [
-    "on_jax", "on_torch", "worker_faults", "processes", "resume_fit", "shards_processes", "loaders", "abandoned",
+    "on_jax", "on_torch", "hangs", "let_go", "worker_faults", "closed", "hostile_errors", "text_fit", "files_replaced",
+    "global_random", "processes", "resume_fit", "shards_processes", "loaders", "abandoned",
     "on_error", "collate_function", "shuffle_cost", "collate_loaders", "loader_errors", "feed", "zero_copy", "life",
-    "keras_fit_models", "keras_fit", "tfrecord_write", "keras_fit_errors", "hangs", "notebooks", "messages_fuzz",
+    "keras_fit_models", "keras_fit", "tfrecord_write", "keras_fit_errors", "notebooks", "messages_fuzz",
     "hdf5_matrix", "hdf5_selections", "hdf5_damage", "epochs_fit", "write_hdf5", "demo", "resume_kill", "imports",
-    "error_hdf5", "life_ends", "read_into", "tf_data_graphs", "hdf5_drivers", "chaos", "let_go",
+    "error_hdf5", "life_ends", "read_into", "tf_data_graphs", "hdf5_drivers", "chaos",
 ]  # fmt: skip
 _RANK = {f"test_{name}": rank for rank, name in enumerate(_LONGEST)}
 
