@@ -18,7 +18,7 @@ import psutil
 import pytest
 from hypothesis import HealthCheck, settings
 from loader_kinds import new_loader
-from scenes_frameworks import frameworks_left_alone, let_tensorflow_free_memory
+from scenes_frameworks import let_tensorflow_free_memory
 from scenes_records import Small
 from scenes_sized import KINDS
 from scenes_views import Log
@@ -115,6 +115,13 @@ def _our_descriptors() -> list[str]:
     return sorted(found)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def quick_collector():
+    """Spare the collector the million objects of the frameworks, which the tests' modules have loaded."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True)
 def nothing_leaks():
     """Fail a test that leaves a thread, a worker process or a descriptor of kerasfeed behind."""
@@ -194,13 +201,6 @@ def feed_of():
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", kf.FeedWarning)
             feed.close()
-
-
-@pytest.fixture(scope="module")
-def quick_collector():
-    """For modules that load a framework."""
-    with frameworks_left_alone():
-        yield
 
 
 @pytest.fixture

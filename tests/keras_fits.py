@@ -17,9 +17,9 @@ import kerasfeed as kf
 BACKEND = keras.backend.backend()
 HERE = Path(__file__).parent
 # Modules of tests that run on JAX and on PyTorch, too; the first ones by default.
-LIGHT_ON_ALL_BACKENDS = ["collate_frameworks", "keras_fit"]
+LIGHT_ON_ALL_BACKENDS = ["keras_fit"]
 HEAVY_ON_ALL_BACKENDS = [
-    "epochs_fit", "error_fit", "evaluate", "keras_fit_errors", "keras_fit_models", "keras_versions", "predicted_order",
+    "collate_frameworks", "epochs_fit", "error_fit", "evaluate", "keras_fit_errors", "keras_fit_models", "keras_versions", "predicted_order",
     "resume_fit", "resume_refusals", "shards_evaluate", "stream_fit", "summary", "text_fit",
 ]  # fmt: skip
 BACKEND_SECONDS = 1500  # for tests that take 100 s
@@ -151,7 +151,6 @@ def make_feed(length=24, batch_size=6, **arguments):
 
 QUICK_MARKS = [  # of modules whose feeds have no worker processes, and so no memory to let go of: 0.3 s a test
     pytest.mark.filterwarnings("ignore:__array__ implementation"),  # Keras's own, under NumPy 2.4
-    pytest.mark.usefixtures("quick_collector"),
 ]
 MARKS = [*QUICK_MARKS, pytest.mark.usefixtures("memory_freed")]
 

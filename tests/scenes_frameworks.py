@@ -1,7 +1,6 @@
 """Sequences for the tests of frameworks, and a way to run a script in a Python of its own."""
 
 import collections
-import contextlib
 import gc
 import os
 import signal
@@ -9,7 +8,6 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -164,15 +162,6 @@ def environment_of(**changes: str) -> dict[str, str]:
     tests = Path(__file__).resolve().parent
     search = [str(tests.parent), str(tests), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": os.pathsep.join(search), **changes}
-
-
-@contextlib.contextmanager
-def frameworks_left_alone() -> Iterator[None]:
-    """Spare the collector the million objects of the frameworks: `nothing_leaks` runs it after every test."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 def let_tensorflow_free_memory() -> None:

@@ -48,6 +48,7 @@ def test_a_feed_closed_in_the_middle_of_an_epoch_ends_its_iterator_with_an_error
     assert _labels(kept) == _expected(0)[:3]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_feed_dropped_in_the_middle_of_an_epoch_ends_its_workers(kind):
     feed = _feed(kind)
@@ -61,6 +62,7 @@ def test_a_feed_dropped_in_the_middle_of_an_epoch_ends_its_workers(kind):
     assert np.array_equal(points[:, 0, 0], 100.0 * labels)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("kind", KINDS)
 def test_iterators_left_half_way_disturb_no_later_epoch(kind):
     with _feed(kind) as feed:
@@ -97,6 +99,7 @@ def _train(feed):
         _ = 1 / (3 - number)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_exception_in_the_training_loop_leaves_a_feed_that_goes_on(kind):
     with _feed(kind) as feed:
@@ -114,6 +117,7 @@ class Pairs(scenes.Clouds):
         return np.full(3, index, np.float32), np.float32(index)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_exception_inside_fit_leaves_a_feed_that_goes_on(kind):
     import keras  # here, because workers import this module
@@ -181,6 +185,7 @@ def _open_read_close(kind, number):
         feed.close()  # else it is dropped, in the middle of its epoch
 
 
+@pytest.mark.heavy
 @needs_proc
 @pytest.mark.parametrize("count", [75, pytest.param(500, marks=pytest.mark.heavy)])
 def test_feeds_by_the_hundred_leave_everything_as_it_was(count):

@@ -72,7 +72,7 @@ def _assert_same_end(one, other):
         assert_same(one, other)
 
 
-@pytest.mark.light(where=lambda kind: kind == "thread")
+@pytest.mark.heavy
 @pytest.mark.parametrize("kind", LOADERS)
 def test_every_loader_equals_the_inline_loader_whatever_is_drawn(kind):
     make, examples = LOADERS[kind]
@@ -106,7 +106,7 @@ def test_every_loader_equals_the_inline_loader_whatever_is_drawn(kind):
     check()
 
 
-@pytest.mark.light(where=lambda kind: kind == "thread")
+@pytest.mark.heavy
 @pytest.mark.parametrize("kind", LOADERS)
 def test_every_scene_comes_exactly_once_an_epoch_over_all_shards(kind):
     make, examples = LOADERS[kind]

@@ -19,6 +19,7 @@ def _epoch(order, length, seed=3, epoch=0):
     return order.indices(0, length, length=length, seed=seed, epoch=epoch)
 
 
+@pytest.mark.heavy
 @settings(deadline=None, max_examples=200)
 @given(
     length=st.integers(1, 700),
@@ -85,6 +86,7 @@ def test_a_scene_stands_at_every_part_of_the_epoch_equally_often():
     assert (((counts - expected) ** 2 / expected).sum(axis=1) < 33.7).all()  # 9 degrees of freedom, p = 1e-4
 
 
+@pytest.mark.heavy
 def test_the_short_block_stands_at_every_place_equally_often():
     order, length, epochs = BlockShuffled(100, window=1), 950, 1000
     counts = np.zeros(10)

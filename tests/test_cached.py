@@ -54,6 +54,7 @@ def test_a_cache_on_disk_serves_the_next_program(tmp_path, log):
     assert len(log.lines()) == 7 + 2
 
 
+@pytest.mark.heavy
 def test_feeds_over_a_cache_are_the_same_on_every_kind_of_worker(tmp_path):
     expected = None
     for arguments in ({}, {"path": tmp_path / "kept"}):

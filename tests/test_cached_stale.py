@@ -169,6 +169,7 @@ def test_a_module_that_the_code_uses_and_that_changes_makes_another_key(tmp_path
     assert key_of(rooms()).digest != before
 
 
+@pytest.mark.heavy
 def test_a_sequence_over_an_hdf5_file_has_one_key_in_every_process(path, tmp_path):
     class Scans(kf.SceneSequence):
         def __init__(self):

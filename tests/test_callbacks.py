@@ -197,7 +197,7 @@ def _fit(feed, callbacks=(), **options):
     return monitor, history.history
 
 
-@pytest.mark.light(where=lambda steps_per_execution: steps_per_execution == 3)
+@pytest.mark.heavy
 @pytest.mark.parametrize("steps_per_execution", [1, 3])
 def test_training_that_computes_nothing_waits_for_its_input(steps_per_execution):
     with kf.Feed(Slow(0.01), 6, workers=1, worker_type="thread") as feed:
@@ -208,6 +208,7 @@ def test_training_that_computes_nothing_waits_for_its_input(steps_per_execution)
     assert history["scenes_per_second"] == [timing.scenes_per_second for timing in monitor.epochs]
 
 
+@pytest.mark.heavy
 def test_training_that_computes_longer_than_loading_hardly_waits():
     sequence = Slow()
     with kf.Feed(sequence, 6, workers=4, worker_type="thread") as feed:

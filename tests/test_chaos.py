@@ -123,6 +123,7 @@ class Round:
         return None
 
 
+@pytest.mark.heavy
 @pytest.mark.timeout(600 + 4 * SECONDS)
 @pytest.mark.parametrize("seconds", [2.0, pytest.param(SECONDS - 2.0, marks=pytest.mark.heavy)], ids=["some", "more"])
 def test_chaos_loses_and_changes_nothing(seconds):

@@ -197,7 +197,7 @@ def _check(make, kind, use):
     assert [part() for part in parts] == [None, None]
 
 
-@pytest.mark.light(where=lambda made, kind, use: kind == "process" and use == ("looped" if made == "feed" else "kept"))
+@pytest.mark.heavy
 @pytest.mark.parametrize("made", _MAKE)
 @pytest.mark.parametrize(
     ("kind", "use"),
@@ -216,6 +216,7 @@ def test_a_feed_that_was_closed_after_an_error_holds_nothing(made, kind):
     _check(_MAKE_FAILING[made], kind, _fail)
 
 
+@pytest.mark.heavy
 @pytest.mark.filterwarnings("ignore:worker process:kerasfeed.FeedWarning")
 def test_a_feed_whose_workers_have_died_holds_nothing():
     _check(lambda arguments: kf.Feed(Large(9, None), _BATCH, max_failures=1, **arguments), "process", _fail)
@@ -231,6 +232,7 @@ def test_a_sequence_that_cannot_be_sent_leaves_nothing():
     assert _pipes_and_sockets() == pipes
 
 
+@pytest.mark.heavy
 def test_a_session_that_failed_and_was_replaced_leaves_nothing():
     loader = new_loader("process", BadStart())
     for _ in range(2):
@@ -240,6 +242,7 @@ def test_a_session_that_failed_and_was_replaced_leaves_nothing():
     assert _held() == ([], set())
 
 
+@pytest.mark.heavy
 def test_a_batch_outlives_its_feed_and_holds_its_own_memory_alone():
     arguments = {**_arguments("process"), "max_queue_size": 8}
     with kf.Feed(Large(), _BATCH, **arguments) as feed:
@@ -295,6 +298,7 @@ def test_a_batch_that_is_loaded_in_one_thread_while_another_closes_the_feed_is_w
     assert [row.tolist() for row in found[0][:, [0, -1]]] == [[1, 1], [2, 2], [3, 3], [4, 4]]
 
 
+@pytest.mark.heavy
 def test_feeds_of_a_program_leave_nothing_after_close(tmp_path):
     program = """
         import gc

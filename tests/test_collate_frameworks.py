@@ -43,6 +43,7 @@ def _sum_over(mask_too):
     return keras.Model([points, mask] if mask_too else points, total)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("collate", "mask_too"),
     [(kf.Pad(0), False), (kf.Pad(7, mask="0"), True), (kf.Pad(7, mask="0", length=16), True)],
@@ -92,6 +93,7 @@ class Joined(keras.Model):
         return self.identity((ends[1:] - ends[:-1])[:, None])
 
 
+@pytest.mark.heavy
 def test_a_model_takes_ragged_batches_as_values_and_row_splits():
     model = Joined()
     model.compile(loss="mse")
@@ -100,6 +102,7 @@ def test_a_model_takes_ragged_batches_as_values_and_row_splits():
         assert model.evaluate(feed, verbose=0) == 0.0
 
 
+@pytest.mark.heavy
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="there are ragged tensors in TensorFlow alone")
 def test_a_dataset_holds_ragged_tensors_that_models_and_tf_data_take():
     import tensorflow as tf

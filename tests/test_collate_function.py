@@ -52,6 +52,7 @@ def test_the_spec_tells_which_axes_depend_on_the_scenes_and_on_their_number(feed
     assert whole["points"].shape == (None, 3)
 
 
+@pytest.mark.heavy
 def test_the_function_may_be_a_lambda_or_hold_state_and_return_a_ragged_array(feed_on):
     offset = np.arange(3, dtype=np.float32)
 
@@ -118,6 +119,7 @@ def test_a_failed_scene_is_skipped_and_a_batch_with_none_left_too(feed_on, kind)
     assert [18, 19] in found
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_the_function_raises_is_the_error_of_its_batch(feed_on, kind):
     def picky(scenes):

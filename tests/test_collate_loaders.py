@@ -71,6 +71,7 @@ def test_ragged_batches_hold_the_scenes_one_behind_the_other(feed_on, kind):
 SHAPES = st.integers(0, 40)
 
 
+@pytest.mark.heavy
 @settings(deadline=None, max_examples=60, suppress_health_check=list(HealthCheck))
 @given(
     data=st.data(), inner=st.sampled_from([(), (3,), (2, 2), (0,)]), dtype=st.sampled_from(["u1", "f2", "f8", "c16"])

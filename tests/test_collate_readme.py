@@ -12,7 +12,8 @@ import kerasfeed as kf
 README = (Path(__file__).parents[1] / "README.md").read_text()
 
 
-@pytest.mark.usefixtures("quick_collector", "memory_freed")
+@pytest.mark.heavy
+@pytest.mark.usefixtures("memory_freed")
 def test_the_snippets_on_collation_run_and_give_what_they_say():
     section = README.split("\n## Collation\n")[1].split("\n## ")[0]
     made = []

@@ -56,6 +56,7 @@ def test_executions_of_several_steps_end_with_the_epoch(executions, steps):
         assert trainer.trained == epochs_of(feed, steps or 5, 0, 3)
 
 
+@pytest.mark.heavy
 def test_validation_and_evaluation_in_between_change_nothing():
     with make_feed() as feed, make_feed(12, seed=5) as validation:
         other = Trainer()
@@ -122,6 +123,7 @@ def test_a_sequence_with_hooks_enters_an_epoch_when_the_stream_does():
         assert (sequence.began, sequence.ended) == (2, 2)
 
 
+@pytest.mark.heavy
 @pytest.mark.skipif(BACKEND == "torch", reason="two backends show it")
 @pytest.mark.parametrize("steps", [None, 3])
 def test_the_epochs_of_a_dataset_are_those_of_keras(steps):

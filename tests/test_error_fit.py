@@ -18,7 +18,7 @@ from kerasfeed.adapters.raised import Raised
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:__array__ implementation"),  # Keras's own, under NumPy 2.4
-    pytest.mark.usefixtures("quick_collector", "memory_freed"),
+    pytest.mark.usefixtures("memory_freed"),
 ]
 on_tensorflow = pytest.mark.skipif(BACKEND != "tensorflow", reason="TensorFlow alone turns exceptions into text")
 

@@ -12,7 +12,7 @@ from keras_fits import identity
 
 import kerasfeed as kf
 
-pytestmark = pytest.mark.usefixtures("quick_collector", "memory_freed")
+pytestmark = pytest.mark.usefixtures("memory_freed")
 
 
 @pytest.fixture(scope="module")

@@ -98,6 +98,7 @@ def test_an_exception_of_a_scene_is_told_with_its_message_and_whether_it_names_t
     assert (result.message, len(result.labels)) == ("the points are not finite", 136)
 
 
+@pytest.mark.heavy
 def test_a_worker_is_killed_for_real_and_only_a_worker():
     fault = replace(SMALL, strikes="worker", seconds=0.01, length=64, names_scene=False)
     result = observe("forking", fault)
@@ -105,6 +106,7 @@ def test_a_worker_is_killed_for_real_and_only_a_worker():
     assert words(result, fault) == "raises `RuntimeError`"
 
 
+@pytest.mark.heavy
 def test_the_killer_strikes_as_long_as_batches_come_and_its_strikes_are_counted():
     fault = replace(SMALL, strikes="often", seconds=0.01, length=160)
     result = observe("respawning", fault)
@@ -112,6 +114,7 @@ def test_the_killer_strikes_as_long_as_batches_come_and_its_strikes_are_counted(
     assert words(result, fault) == f"all scenes once ({result.kills} kills)"
 
 
+@pytest.mark.heavy
 def test_a_program_is_killed_for_real_and_what_outlives_it_is_counted_and_ended():
     fault = replace(SMALL, strikes="program", seconds=0.01, length=64)
     result = observe("forking", fault)
@@ -119,6 +122,7 @@ def test_a_program_is_killed_for_real_and_what_outlives_it_is_counted_and_ended(
     assert not [child for child in psutil.process_iter(["cmdline"]) if "fault_fakes" in str(child.info["cmdline"])]
 
 
+@pytest.mark.heavy
 def test_a_consumer_that_breaks_off_takes_no_more_batches():
     fault = replace(SMALL, consumer="breaks", length=80)
     result = observe("sound", fault)

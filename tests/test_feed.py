@@ -220,6 +220,7 @@ def test_hooks_of_the_sequence_are_called_once_an_epoch_and_reach_the_workers(wo
     assert sequence.began == 3
 
 
+@pytest.mark.heavy
 def test_a_map_style_dataset_of_another_framework_is_a_sequence():
     torch = pytest.importorskip("torch", reason="torch is not installed")
 

@@ -89,6 +89,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_recipe_reads_every_scene_of_its_files(name, folder):
     suffix, write = FORMATS[name]
@@ -137,7 +138,7 @@ def test_a_folder_of_images_is_a_file(folder):
 
 
 @pytest.mark.filterwarnings("ignore:__array__ implementation")
-@pytest.mark.usefixtures("quick_collector", "memory_freed")
+@pytest.mark.usefixtures("memory_freed")
 def test_the_snippets_of_evaluation_are_true(folder):
     import keras
 

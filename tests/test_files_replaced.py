@@ -102,6 +102,7 @@ def test_a_worker_in_the_place_of_a_dead_one_refuses_a_file_that_has_changed(pat
             assert values(other) == {2}
 
 
+@pytest.mark.heavy
 def test_a_worker_that_holds_a_file_finds_that_another_stands_in_its_place(path):
     rooms = Rooms(path)
     rooms.file = kf.HDF5File(path, chunk_cache=0)  # what it keeps it need not read
@@ -115,6 +116,7 @@ def test_a_worker_that_holds_a_file_finds_that_another_stands_in_its_place(path)
         assert values(found) == {1}
 
 
+@pytest.mark.heavy
 @pytest.mark.filterwarnings("ignore:.*SIGKILL:kerasfeed.FeedWarning")
 def test_a_worker_in_the_place_of_a_dead_one_refuses_another_file_of_swmr(path):
     class Growing(Rooms):
@@ -203,7 +205,7 @@ def _queued(path):
     return feed
 
 
-@pytest.mark.light(where=lambda make: make in (_sequence, _generators))
+@pytest.mark.heavy
 @pytest.mark.parametrize("make", [_sequence, _generators, _mapped, _queued])
 def test_a_worker_that_opens_a_file_late_refuses_one_that_has_changed(path, make):
     found = []
@@ -213,6 +215,7 @@ def test_a_worker_that_opens_a_file_late_refuses_one_that_has_changed(path, make
     assert values(found) <= {1}
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("write_files", [kf.write_hdf5, kf.write_tfrecords])
 def test_no_file_is_written_of_the_scenes_of_two_files(path, tmp_path, write_files):
     (tmp_path / "out").mkdir()
@@ -233,6 +236,7 @@ class Renewed(Rooms):
         self.file.close()
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_sequence_that_closes_its_file_between_epochs_takes_another_in_all_workers(path, change):
     with kf.Feed(Renewed(path), 2, workers=2, worker_type="process") as feed:
@@ -301,6 +305,7 @@ class Marked(kf.FileSequence):
         return scene
 
 
+@pytest.mark.heavy
 def test_workers_that_read_a_file_at_different_times_refuse_one_that_has_changed(tmp_path):
     np.save(tmp_path / "x.npy", np.ones((COUNT, 8)))
     files = Marked([str(tmp_path / "x.npy")], SecondReplaces(), COUNT)
@@ -380,6 +385,7 @@ def test_files_whose_places_are_taken_go_to_the_next_ones(table, monkeypatch):
     assert table.first("one too many", _identity(99)) == _identity(99)
 
 
+@pytest.mark.heavy
 def test_closing_a_feed_frees_the_table_without_the_collector(path):
     def tables():
         links = [link for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]

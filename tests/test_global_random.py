@@ -105,7 +105,7 @@ CASES = {
 }
 
 
-@pytest.mark.light(where=lambda case: case in ("both", "replaced"))
+@pytest.mark.heavy
 @pytest.mark.parametrize("case", CASES)
 def test_workers_give_the_same_numbers_in_every_run(case):
     sequence, arguments = CASES[case]
@@ -120,12 +120,14 @@ def test_workers_give_the_same_numbers_in_every_run(case):
     assert len({tuple(row) for row in first}) > 1.5 * _LENGTH  # of two epochs
 
 
+@pytest.mark.heavy
 def test_another_seed_gives_other_numbers():
     with pytest.warns(kf.FeedWarning, match=_WARNS):
         one, other = (sorted(map(tuple, _batches(OnlyPython(), 1, seed=seed))) for seed in (5, 6))
     assert all(a[0] == b[0] and a[1:] != b[1:] for a, b in zip(one, other, strict=True))
 
 
+@pytest.mark.heavy
 @pytest.mark.filterwarnings("ignore:worker process:kerasfeed.FeedWarning")
 def test_a_worker_that_replaces_another_gives_the_same_numbers():
     with pytest.warns(kf.FeedWarning, match=_WARNS):
@@ -149,6 +151,7 @@ def _batches_of_killed_workers():
     return found
 
 
+@pytest.mark.heavy
 def test_load_gives_the_numbers_of_the_workers_and_leaves_those_of_the_program_alone():
     with warnings.catch_warnings(), kf.Feed(Old(), 4, **_PROCESSES) as feed:
         warnings.simplefilter("ignore", kf.FeedWarning)
@@ -183,6 +186,7 @@ def _streamed(spec, **arguments):
         return [batch for _ in range(2) for batch in feed]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("spec", [None, kf.ArraySpec((3,), "float64")], ids=["inferred", "given"])
 def test_functions_of_a_stream_give_the_same_numbers_in_every_run(spec):
     with pytest.warns(kf.FeedWarning, match=_WARNS):
@@ -200,12 +204,14 @@ def _queued():
         return list(feed)
 
 
+@pytest.mark.heavy
 def test_functions_of_a_queue_give_the_same_numbers_in_every_run():
     with pytest.warns(kf.FeedWarning, match=_WARNS):
         first, again = _queued(), _queued()
     assert np.array_equal(first, again)
 
 
+@pytest.mark.heavy
 def test_records_are_written_with_the_same_numbers_in_every_run(tmp_path):
     def written(name, workers):
         pattern = str(tmp_path / (name + "-{shard}-of-{count}.tfrecord"))

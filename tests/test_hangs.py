@@ -32,6 +32,7 @@ def test_a_hung_worker_is_replaced_and_its_scene_tried_again(feed_of, tmp_path, 
     assert feed.stats().respawns == 1
 
 
+@pytest.mark.heavy
 def test_a_scene_that_always_hangs_is_an_error_with_the_worker_s_stack(feed_of):
     feed = feed_of(faulty.Faulty(faulty.hang), timeout=1.0, shuffle=False)
     with pytest.raises(kf.SceneTimeoutError) as caught:
@@ -43,7 +44,7 @@ def test_a_scene_that_always_hangs_is_an_error_with_the_worker_s_stack(feed_of):
     assert isinstance(caught.value, TimeoutError)
 
 
-@pytest.mark.light(where=lambda kind: kind is faulty.Faulty)
+@pytest.mark.heavy
 @pytest.mark.parametrize("kind", [faulty.Faulty, faulty.FaultyBatches], ids=["scene", "batch"])
 def test_a_scene_that_always_hangs_can_be_replaced(feed_of, kind):
     feed = feed_of(kind(faulty.hang), timeout=1.0, on_error="replace")
@@ -55,12 +56,14 @@ def test_a_scene_that_always_hangs_can_be_replaced(feed_of, kind):
     assert feed.failures[0].exception.startswith("SceneTimeoutError: scene 7")
 
 
+@pytest.mark.heavy
 def test_many_short_scenes_do_not_add_up_to_a_timeout(feed_of):
     feed = feed_of(scenes.Slow(60, 0.1), 30, timeout=2.0)
     assert len(list(feed.epoch(0))) == 2
     assert feed.stats().respawns == 0
 
 
+@pytest.mark.heavy
 def test_a_hung_thread_is_an_error_that_shows_its_stack_and_suggests_processes():
     over = threading.Event()
 
@@ -85,6 +88,7 @@ def test_a_hung_thread_is_an_error_that_shows_its_stack_and_suggests_processes()
         assert feed[0][1].tolist() == list(range(8))
 
 
+@pytest.mark.heavy
 def test_a_thread_that_hangs_while_the_spec_is_inferred_fails_its_own_scene_alone():
     over = threading.Event()
 
@@ -100,6 +104,7 @@ def test_a_thread_that_hangs_while_the_spec_is_inferred_fails_its_own_scene_alon
         over.set()
 
 
+@pytest.mark.heavy
 def test_threads_that_hang_with_all_memory_are_an_error_and_no_deadlock():
     over = threading.Event()
 
@@ -149,6 +154,7 @@ def test_the_next_batch_of_a_thread_is_not_taken_for_the_last_one_that_had_its_p
     assert next_at_the_same_place(place) != token
 
 
+@pytest.mark.heavy
 def test_a_hanging_on_worker_begin_is_not_passed_over_in_silence(monkeypatch):
     monkeypatch.setattr(watch, "STALL_SECONDS", 1.0)
     over = threading.Event()
@@ -170,6 +176,7 @@ def test_a_hanging_on_worker_begin_is_not_passed_over_in_silence(monkeypatch):
         assert found[0].filename == __file__
 
 
+@pytest.mark.heavy
 def test_announcing_many_scenes_may_take_as_long_as_loading_them(feed_of):
     class Announces(scenes.Clouds):
         def read_ahead(self, indices):
@@ -188,7 +195,7 @@ def _stalls(action):
     return [each for each in told if "no progress" in str(each.message)]
 
 
-@pytest.mark.light(where=lambda worker_type: worker_type != "thread")
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("workers", "worker_type", "name"),
     [(0, "auto", "the calling thread"), (1, "thread", "worker thread 0"), (1, "process", "worker process 0")],
@@ -240,7 +247,7 @@ def slow_module(tmp_path_factory):
     sys.path.remove(str(folder))
 
 
-@pytest.mark.light(where=lambda depth: depth == 150)
+@pytest.mark.heavy
 @pytest.mark.parametrize("depth", [0, 150])
 def test_a_class_that_is_slow_to_import_is_told_as_loading_with_its_stack(monkeypatch, slow_module, depth):
     monkeypatch.setenv("DEPTH", str(depth))
@@ -273,11 +280,7 @@ def test_a_worker_that_does_not_answer_is_not_shown_as_an_empty_stack():
     assert "Where it is cannot be told" in watch.stall_text("scene 3", "worker process 0", 31.0, "", "")
 
 
-@pytest.mark.light(
-    where=lambda way, worker_type: (
-        (way, worker_type) in (("fit", "thread"), ("dataset", "process"), ("stream", "thread"))
-    )
-)
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("way", "workers", "worker_type"),
     [(way, *workers) for way in ("fit", "dataset", "thread") for workers in ((0, "thread"), (1, "process"))]
@@ -323,6 +326,7 @@ def test_a_worker_that_is_asked_for_its_stack_before_it_can_answer_lives_on(feed
     assert feed.stats().respawns == 0
 
 
+@pytest.mark.heavy
 def test_a_stalled_worker_is_disturbed_once(feed_of, monkeypatch, tmp_path):
     asked = []
     ask = Stacks.ask

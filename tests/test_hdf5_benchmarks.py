@@ -176,6 +176,7 @@ def test_a_pass_over_many_datasets_is_timed_and_a_later_one_without_the_first(mo
     assert all(set(open_figures(opener, job)) == {"open_s"} for opener in passes)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("peer", ["kerasfeed_take", "h5py_2"])
 def test_a_case_over_a_file_runs_in_its_own_process(peer):
     (result,) = run_all([Case("hdf5-rows", "loop", peer)], Settings(seconds=0.1, repeats=1), lambda _: None)

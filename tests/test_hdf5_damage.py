@@ -123,6 +123,7 @@ def test_a_damaged_file_gives_an_error_or_what_h5py_gives(folder, name):
     assert told["same"] + told["both refuse"] + told["we refuse"] > NUMBER
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", ["gzip4", "shuffle-gzip4", "shuffle-gzip-fletcher32"])
 def test_every_bit_of_a_checked_chunk_that_flips_is_told(folder, name):
     """A codec with a checksum leaves no flip unseen: what comes back is an error or the true data."""
@@ -170,6 +171,7 @@ def test_the_harness_tells_wrong_data_from_right(folder):
     assert not {told for told in verdict(other, truth, path, truth).values() if told != "harmless"} & ALLOWED
 
 
+@pytest.mark.heavy
 def test_the_harness_tells_a_crash_from_an_end(folder):
     path = folder / "crash.h5"
     with h5py.File(path, "w") as file:

@@ -159,6 +159,7 @@ def test_the_error_of_a_helping_thread_is_raised_here(tmp_path, monkeypatch):
             data.take(np.arange(8))
 
 
+@pytest.mark.heavy
 def test_threads_of_the_pool_end_when_there_is_nothing_to_do():
     own = pool.DecodePool(2)
     done = threading.Semaphore(0)

@@ -75,6 +75,7 @@ def test_each_worker_process_opens_a_handle_of_its_own(path):
     rooms.file.close()
 
 
+@pytest.mark.heavy
 def test_a_damaged_scene_reaches_the_consumer_with_its_index_and_file(path):
     with h5py.File(path) as reference:
         place = reference["gzip"].id.get_chunk_info(2)  # scenes 6, 7, 8: none that the spec is inferred from

@@ -177,6 +177,7 @@ def test_a_file_put_in_the_place_of_an_open_one_is_found_by_a_new_reader(path):
     old.close()
 
 
+@pytest.mark.heavy
 def test_a_file_dropped_unclosed_is_closed(path):
     sequence = [kf.HDF5File(path), kf.HDF5File(path)]
     assert sequence[0]["labels"][1] == sequence[1]["labels"][1] == 1

@@ -104,6 +104,7 @@ def _written(folder, shape, dtype, keywords):
     return path, whole
 
 
+@pytest.mark.heavy
 @drawn
 @given(st.data())
 def test_any_selection_equals_numpy_over_the_whole(folder, data):
@@ -124,6 +125,7 @@ def test_any_selection_equals_numpy_over_the_whole(folder, data):
     path.unlink()
 
 
+@pytest.mark.heavy
 @drawn
 @given(st.data())
 def test_take_of_any_rows_equals_numpy(folder, data):

@@ -94,6 +94,7 @@ def test_a_scene_s_is_borne_noted_and_logged(tmp_path, loader, kind):
     assert json.loads(log.read_text())["index"] == 9
 
 
+@pytest.mark.heavy
 @on_every_loader
 def test_a_message_of_100_mb_arrives_whole_and_is_cut_where_it_is_repeated(tmp_path, loader):
     class Long(hostile.Raising):
@@ -322,6 +323,7 @@ def test_one_of_what_files_are_made_of_arrives(tmp_path, way, kind):
     _assert_arrives(lambda: FILES[way](tmp_path, kind, **workers), kind)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("way", ["tfrecords", "hdf5", "labels"])
 def test_one_of_what_processes_write_arrives(tmp_path, way):
     workers = {"workers": 1, "worker_type": "process"}

@@ -14,7 +14,7 @@ from scenes_frameworks import Numbered, run_script
 import kerasfeed as kf
 from kerasfeed.machine import cores
 
-pytestmark = pytest.mark.usefixtures("quick_collector", "memory_freed")
+pytestmark = pytest.mark.usefixtures("memory_freed")
 
 
 class Clouds(kf.SceneSequence):
@@ -210,6 +210,7 @@ def test_what_is_not_a_sequence_of_scenes_is_refused():
         kf.from_indexable(np.zeros(3, np.longdouble))
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("change", [lambda dataset: dataset, lambda dataset: dataset.shuffle(4).batch(2).prefetch(2)])
 def test_whoever_leaves_a_loop_waits_for_no_scene_and_those_ahead_are_given_up(change):
     class Slow(Numbered):
@@ -271,6 +272,7 @@ def test_it_is_read_in_a_graph_and_by_a_strategy():
     assert [batch.numpy().tolist()[0] for batch in batches] == [0, 6, 12, 18]
 
 
+@pytest.mark.heavy
 def test_a_program_may_end_in_the_midst_of_its_scenes(tmp_path):
     printed = run_script(
         tmp_path,

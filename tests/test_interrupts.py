@@ -58,6 +58,7 @@ PROGRAM = """
 """
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(("room", "loader"), [("threads", "ThreadLoader"), ("processes", "ProcessLoader")])
 def test_interrupts_lose_no_slot_and_leave_nobody_waiting(tmp_path, room, loader):
     hits, missing = map(int, finish(launch(tmp_path, PROGRAM.format(room=room, loader=loader))).split())

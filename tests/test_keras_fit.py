@@ -49,6 +49,7 @@ def test_no_thread_tunes_the_dataset_that_keras_makes_of_a_feed(feed, monkeypatc
 # ---- epochs
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(("workers", "worker_type"), WORKERS)
 def test_every_epoch_of_fit_is_a_new_shuffle_of_every_scene(workers, worker_type):
     for length in (24, 22):
@@ -93,6 +94,7 @@ class Noted(Numbered):
         return super().__getitem__(index)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("hooked", [False, True])
 def test_workers_go_on_with_the_next_epoch_while_keras_ends_this_one(hooked):
     sequence = Noted(24)
@@ -236,6 +238,7 @@ def test_validation_leaves_the_epochs_of_training_alone(feed):
         assert validation._clock.current == 0
 
 
+@pytest.mark.heavy
 def test_a_few_steps_of_validation_are_the_first_ones_every_time(feed):
     with kf.Feed(Numbered(20), 4, workers=2, worker_type="thread") as validation:
         trainer = Trainer()
@@ -267,6 +270,7 @@ def test_evaluate_and_predict_read_every_scene_and_do_not_advance(feed):
     assert trainer.trained[1] == order_of(feed, 1)
 
 
+@pytest.mark.heavy
 def test_an_evaluation_within_an_epoch_leaves_it_alone(feed):
     other = Trainer()
 

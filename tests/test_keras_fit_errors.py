@@ -61,6 +61,7 @@ def test_a_stop_iteration_in_a_scene_does_not_end_the_epoch_in_silence():
         _raised_by_fit(feed, kf.SceneError, "the sequence raised StopIteration: early")
 
 
+@pytest.mark.heavy
 def test_training_goes_on_after_an_exception(tmp_path):
     flag = tmp_path / "flag"
     flag.touch()
@@ -99,6 +100,7 @@ def test_as_little_memory_as_two_batches_suffices():
 # ---- life
 
 
+@pytest.mark.heavy
 @pytest.mark.filterwarnings("ignore:predict returns its rows in the order of the feed")
 @pytest.mark.parametrize("worker_type", ["thread", "process"])
 def test_a_feed_is_let_go_after_fit(worker_type):

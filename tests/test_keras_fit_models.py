@@ -43,6 +43,7 @@ def test_a_model_that_is_not_built_yet_loses_no_scene(feed):
     assert trainer.trained == [order_of(feed, 0), order_of(feed, 1)]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("arguments", [{"jit_compile": True}, {"jit_compile": "auto"}, {"run_eagerly": True}])
 def test_compiled_and_eager_steps_see_the_same(feed, arguments):
     if BACKEND == "torch" and arguments.get("jit_compile") is True:
@@ -133,7 +134,7 @@ class Summed(keras.Model):
         return self.dense(inputs.x + inputs.y)
 
 
-@pytest.mark.light(where=lambda name: name in ("list", "named triple", "dict of inputs", "dict of targets"))
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", STRUCTURES)
 def test_every_structure_that_keras_takes_is_trained_on(name):
     a, b = keras.Input((1,), name="a"), keras.Input((1,), name="b")
@@ -176,7 +177,7 @@ def test_class_weights_weigh_the_classes():
 # ---- Keras-style classes
 
 
-@pytest.mark.light(where=lambda worker_type, built: built == (worker_type == "thread"))
+@pytest.mark.heavy
 @pytest.mark.parametrize(("workers", "worker_type"), WORKERS)
 @pytest.mark.parametrize("built", [True, False])
 def test_hooks_are_called_once_an_epoch_and_workers_see_their_state(workers, worker_type, built):

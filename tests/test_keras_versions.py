@@ -49,6 +49,7 @@ def trained(folder, fit, callbacks, **arguments):
     return result_of(model)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("steps_per_execution", range(1, min(2, MOST) + 1))
 def test_a_fit_whose_loop_is_that_of_keras_3_10_resumes_at_the_very_batch(tmp_path, steps_per_execution):
     fit = fit_of_3_10()

@@ -13,9 +13,8 @@ import kerasfeed as kf
 from kerasfeed import taking
 from kerasfeed.adapters import tf_iteration
 
-pytestmark = pytest.mark.usefixtures("quick_collector")
 
-
+@pytest.mark.heavy
 @pytest.mark.parametrize("change", [lambda dataset: dataset, lambda dataset: dataset.map(lambda batch: batch["x"])])
 def test_whoever_leaves_a_loop_waits_for_none_of_the_batches_ahead_and_they_are_given_up(change):
     sequence = Lingering(120)
@@ -34,6 +33,7 @@ def test_whoever_leaves_a_loop_waits_for_none_of_the_batches_ahead_and_they_are_
         assert len(sequence.read) < 50
 
 
+@pytest.mark.heavy
 def test_whoever_leaves_a_loop_over_a_queue_that_nobody_fills_does_not_wait_and_the_next_loop_goes_on():
     feed = kf.QueueFeed(spec=kf.ArraySpec((), np.int64), batch_size=2, maxsize=8)
     with feed:
@@ -68,6 +68,7 @@ def assert_ended():
     return check
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("kind", [(1, "thread"), (2, "thread"), (2, "process")], ids=str)
 @pytest.mark.parametrize("deterministic", [True, False])
 def test_a_batch_that_is_asked_for_many_times_comes_once(no_patience, kind, deterministic, assert_ended):
@@ -341,6 +342,7 @@ COLLECTED_WHERE_SCENES_ARE_READ = """
 """
 
 
+@pytest.mark.heavy
 def test_what_users_wrote_may_collect_the_iterator_that_waits_for_it(tmp_path):
     assert "collected" in run_script(tmp_path, COLLECTED_WHERE_SCENES_ARE_READ)
 

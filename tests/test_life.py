@@ -98,6 +98,7 @@ def _children(pid):
     return psutil.Process(pid).children()
 
 
+@pytest.mark.heavy
 def test_workers_outlive_the_thread_that_asked_for_them(tmp_path):
     program = launch(
         tmp_path,
@@ -137,6 +138,7 @@ LEAVING = """
 """
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     "leave",
     [
@@ -176,6 +178,7 @@ def test_a_process_that_a_scene_starts_holds_nothing_of_the_feed(tmp_path):
     assert others == ["False", "False"]
 
 
+@pytest.mark.heavy
 def test_a_loader_that_finds_no_descriptor_left_leaves_those_it_got(tmp_path):
     program = launch(
         tmp_path,
@@ -239,6 +242,7 @@ INTERRUPTED = """
 """
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("kind", ["inline", "thread", "process"])
 def test_ctrl_c_again_and_again_leaves_a_feed_that_gives_the_right_batches(tmp_path, kind):
     program = launch(tmp_path, INTERRUPTED.replace("KIND", kind), start_new_session=True)

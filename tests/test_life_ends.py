@@ -67,7 +67,7 @@ FORK = """
 """
 
 
-@pytest.mark.light(where=lambda end: "sys" in end)
+@pytest.mark.heavy
 @pytest.mark.parametrize("end", ["os._exit(3)", "sys.exit(3)"])
 def test_forks_of_the_parent_end_well_and_leave_its_feeds_alone(tmp_path, end):
     program = launch(tmp_path, LIGHT + FEEDS + FORK.format(end=end))
@@ -76,6 +76,7 @@ def test_forks_of_the_parent_end_well_and_leave_its_feeds_alone(tmp_path, end):
     assert_gone([int(pid) for pid in pids.split()])
 
 
+@pytest.mark.heavy
 def test_a_fork_that_lives_on_keeps_no_worker_of_a_parent_that_ends(tmp_path):
     program = launch(
         tmp_path,
@@ -100,6 +101,7 @@ def test_a_fork_that_lives_on_keeps_no_worker_of_a_parent_that_ends(tmp_path):
         os.kill(int(child), signal.SIGKILL)
 
 
+@pytest.mark.heavy
 def test_a_program_that_becomes_another_leaves_it_no_worker_and_no_memory(tmp_path):
     program = launch(tmp_path, LIGHT + FEEDS + "    os.execv('/bin/sleep', ['sleep', '1000'])\n")
     try:
@@ -173,7 +175,7 @@ ENDS = {
 LIGHT_ENDS = ["by sys.exit in a loop", "while only daemon threads read", "in an exit handler that makes a feed"]
 
 
-@pytest.mark.light(where=lambda how: how in LIGHT_ENDS)
+@pytest.mark.heavy
 @pytest.mark.parametrize("how", ENDS)
 def test_an_interpreter_with_feeds_in_flight_ends_cleanly(tmp_path, how):
     with_keras = how == "in the middle of an epoch"  # it has exit handlers and threads of its own; once shows that

@@ -304,6 +304,7 @@ def test_a_function_given_as_collate_gets_and_gives_lists():
         assert firsts.tolist() == list(range(6))
 
 
+@pytest.mark.heavy
 def test_records_hold_lists_as_arrays(tmp_path):
     kf.write_tfrecords(Lists(), tmp_path / "a-{shard}.tfrecord", num_shards=1, workers=1, progress=False)
     records = kf.TFRecordSequence(tmp_path / "a-{shard}.tfrecord")
@@ -427,6 +428,7 @@ def test_a_cache_keeps_nul_characters_at_the_end_of_text(tmp_path, where):
             check_text(feed)
 
 
+@pytest.mark.heavy
 def test_records_keep_nul_characters_at_the_end_of_text(tmp_path):
     kf.write_tfrecords(NulText(), tmp_path / "a-{shard}.tfrecord", num_shards=1, workers=1, progress=False)
     with kf.Feed(kf.TFRecordSequence(tmp_path / "a-{shard}.tfrecord"), 6, workers=0) as feed:

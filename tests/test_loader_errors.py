@@ -93,6 +93,7 @@ def test_an_exception_that_would_steer_the_consumer_arrives_as_a_scene_error(mak
         make(kind, scenes.Failing(7, error), 37).submit(0, 0).result(timeout=30)
 
 
+@pytest.mark.heavy
 def test_an_exception_that_does_not_pickle_arrives_as_text_with_its_traceback_and_as_far_as_it_goes_as_cause(make):
     with pytest.raises(SceneError, match="the sequence raised UnpicklableError: holds a lock") as caught:
         make("process", Raising(UnpicklableError), 37).submit(0, 0).result(timeout=30)

@@ -98,6 +98,7 @@ def test_get_batch_is_used_and_equals_the_scenes(make, kind):
         _assert_same(plain.submit(0, step).result(), vectorised.submit(0, step).result())
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("kind", LOADERS)
 def test_random_numbers_depend_on_seed_epoch_and_index_alone(make, kind):
     shuffled, other_cut = make(kind, scenes.Augmented()), make(kind, scenes.Augmented(), 5, workers=2)
@@ -151,6 +152,7 @@ def test_a_batch_stays_what_it_was_while_others_are_made(make, kind):
         assert np.array_equal(points, copy)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("kind", LOADERS)
 def test_batches_are_aligned_writable_and_reuse_few_slots(make, kind):
     loader = make(kind, scenes.Clouds(), 4)
@@ -178,6 +180,7 @@ def test_a_consumer_that_hoards_gets_copies_and_never_waits(make, kind):
         assert batch[0].ctypes.data % 64 == 0
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("kind", PARALLEL)
 def test_workers_read_many_scenes_at_once_whatever_the_batch_size(make, kind, tmp_path):
     loader = make(kind, scenes.Meeting(tmp_path, 4), 16, workers=8)
@@ -281,6 +284,7 @@ def test_closing_while_the_first_scenes_are_read_wakes_whoever_waits(make, kind,
         waiting.shutdown()
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("kind", PARALLEL)
 def test_a_loader_that_is_dropped_ends_its_workers(kind):
     job = Job(scenes.Clouds(), Plan(37, 4), 2, 1 << 30, 4)

@@ -66,7 +66,7 @@ def _read(loader, first, count, ahead=4):
         future.result(timeout=30)
 
 
-@pytest.mark.light(where=lambda kind: kind == "thread")
+@pytest.mark.heavy
 @pytest.mark.parametrize("kind", LOADERS)
 def test_memory_stays_flat_over_many_batches(kind):
     loader = LOADERS[kind](Job(Tiny(), Plan(1_000_000, 2), 2, 1 << 30, 4))
@@ -172,6 +172,7 @@ class Names(kf.SceneSequence):
         return sum(map(len, self.names[index * share : (index + 1) * share]))
 
 
+@pytest.mark.heavy
 def test_reading_a_list_of_strings_copies_none_of_its_memory_in_the_workers():
     loader = ProcessLoader(Job(Names(300_000), Plan(512, 8), 2, 1 << 30, 4))
     session, _ = loader._ready()

@@ -105,7 +105,7 @@ def _await_error_then_go_on(loader, futures):
     loader.close()
 
 
-@pytest.mark.light(where=lambda name: name in ("truncated", "an unknown worker", "a payload that never came"))
+@pytest.mark.heavy
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("name", BROKEN_RESULTS)
 def test_a_broken_result_is_an_error_and_the_loader_goes_on(name):
@@ -123,7 +123,7 @@ def test_a_broken_result_is_an_error_and_the_loader_goes_on(name):
         loader.close()
 
 
-@pytest.mark.light(where=lambda name: name == "a payload cut short")
+@pytest.mark.heavy
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("name", PAYLOADS)
 def test_a_broken_payload_is_an_error_and_the_loader_goes_on(name):
@@ -136,6 +136,7 @@ def test_a_broken_payload_is_an_error_and_the_loader_goes_on(name):
     _await_error_then_go_on(loader, futures)
 
 
+@pytest.mark.heavy
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_random_records_neither_hang_nor_crash_the_parent():
     chance = random.Random(6)

@@ -15,7 +15,7 @@ import kerasfeed as kf
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "from-tf-data.md"
 SNIPPETS = dict(re.findall(r"<!-- tested: (.*?) -->\n```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL))
-pytestmark = pytest.mark.usefixtures("quick_collector", "memory_freed")
+pytestmark = pytest.mark.usefixtures("memory_freed")
 
 
 class Page:
@@ -130,6 +130,7 @@ def test_tf_data_itself_makes_the_same_batches_of_single_scenes(page):
     del dataset  # AutoGraph has logged an exception, whose traceback holds this frame
 
 
+@pytest.mark.heavy
 def test_fit_is_given_the_same_batches(page, monkeypatch):
     # A fork of a process that runs TensorFlow may hang for ever: its workers are threads here.
     monkeypatch.setattr(py_dataset_adapter, "get_pool_class", lambda _: lambda workers, **_: ThreadPool(workers))
@@ -172,6 +173,7 @@ def test_queue_runners_deliver_the_scenes_once_and_a_feed_for_as_many_epochs_as_
     assert after[100:] == after[:100]
 
 
+@pytest.mark.heavy
 def test_batches_are_prefetched_last_without_being_told_so(page):
     reader = page()
     before = scenes_in(reader.run("prefetch before")["dataset"])
@@ -198,6 +200,7 @@ def test_files_take_turns_as_they_do_in_interleave(page, tmp_path):
     assert sorted(mixed) == sorted(scenes_in(before)) != mixed
 
 
+@pytest.mark.heavy
 def test_classes_are_balanced_by_index_as_by_rejection(page):
     before, after, names = both(page(), "rejection_resample")
     scenes = {plain(points): plain(label) for points, label in map(names["load_rare"], range(1000))}
@@ -208,6 +211,7 @@ def test_classes_are_balanced_by_index_as_by_rejection(page):
     assert shares[1] == 0.5  # counted
 
 
+@pytest.mark.heavy
 def test_buckets_are_the_same_and_so_is_what_is_in_them(page):
     before, after, names = both(page(), "bucket")
     edges = [16, 32, 48]
@@ -229,6 +233,7 @@ def test_buckets_are_the_same_and_so_is_what_is_in_them(page):
     assert len(names["feed"]) == len(before)
 
 
+@pytest.mark.heavy
 def test_shards_of_records_hold_the_same_scenes_whoever_reads_them(page):
     reader = page()
     before, after, names = both(reader, "tfrecords")

@@ -14,6 +14,7 @@ from kerasfeed.permute import permute, permute_one, round_keys
 # ---- Mixture
 
 
+@pytest.mark.heavy
 @settings(max_examples=60, deadline=None)
 @given(
     st.lists(st.tuples(st.integers(1, 40), st.integers(1, 50) | st.floats(0.01, 50)), min_size=1, max_size=9),

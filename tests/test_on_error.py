@@ -176,6 +176,7 @@ def test_skip_says_that_it_is_not_for_fit_nor_for_tf_data(feed_on):
         feed.to_tf_dataset()
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("on_error", ["replace", "mask"])
 def test_fit_and_tf_data_train_on_a_feed_with_bad_scenes(feed_on, on_error):
     import keras

@@ -4,6 +4,7 @@ import keras_fits
 import pytest
 
 
+@pytest.mark.heavy
 @pytest.mark.timeout(2 * keras_fits.BACKEND_SECONDS)
 def test_the_loops_of_keras_take_feeds_on_pytorch():
     keras_fits.assert_holds_on("torch", keras_fits.LIGHT_ON_ALL_BACKENDS, "not heavy")

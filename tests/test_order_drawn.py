@@ -91,6 +91,7 @@ def test_an_epoch_of_classes_times_the_smallest_class_has_no_repeats_and_the_nex
     assert len(set().union(*epochs)) > 60
 
 
+@pytest.mark.heavy
 def test_the_scenes_of_a_class_stand_anywhere_in_its_turns():
     order, counts = kf.Balanced(np.repeat([0, 1], [20, 5]), num_scenes=40), np.zeros((20, 20))
     for epoch in range(400):

@@ -16,6 +16,7 @@ from kerasfeed.plan import Plan
 NAMES = np.random.default_rng(0).integers(0, 50, 4000) ** 2 // 40  # 50 names, of which some are one, all over the place
 
 
+@pytest.mark.heavy
 @settings(deadline=None, max_examples=100)
 @given(
     names=st.lists(st.integers(-4, 9), min_size=1, max_size=200),

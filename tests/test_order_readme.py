@@ -23,6 +23,7 @@ class Rooms(kf.SceneSequence):
         return np.zeros((50 + index * 37 % 550, 3), np.float32), np.int64(index % 10 // 4)
 
 
+@pytest.mark.heavy
 def test_the_snippet_runs_and_prints_what_it_says(tmp_path, monkeypatch, capsys):
     pytest.importorskip("matplotlib", reason="needs the extra `plot`")
     monkeypatch.chdir(tmp_path)
@@ -64,6 +65,7 @@ def test_a_docstring_tells_how_to_draw_the_order_and_the_call_draws_it(order):
     assert type(eval(call, names)).__name__ == "Picture"
 
 
+@pytest.mark.heavy
 def test_the_picture_is_drawn_by_its_script(tmp_path, monkeypatch):
     pytest.importorskip("matplotlib", reason="needs the extra `plot`")
     spec = importlib.util.spec_from_file_location("draw_orders", ROOT / "notebooks/draw_orders.py")
@@ -75,6 +77,7 @@ def test_the_picture_is_drawn_by_its_script(tmp_path, monkeypatch):
     assert (tmp_path / "images/orders.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.heavy
 @pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="needs Linux")
 def test_the_benchmark_counts_one_read_for_each_scene_delivered(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT))

@@ -137,6 +137,7 @@ def test_each_of_many_permutations_is_one(length):
         assert np.array_equal(np.sort(found), positions)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("length", [2, 3, 4, 5, 6, 7, 10])
 def test_small_permutations_are_even_and_those_that_follow_each_other_independent(length):
     many = 100_000

@@ -49,6 +49,7 @@ class Greedy(scenes.Clouds):
         return super().__getitem__(index)
 
 
+@pytest.mark.heavy
 def test_a_worker_that_the_kernel_kills_for_memory_is_replaced(feed_of, small_group, tmp_path):
     feed = feed_of(Greedy(small_group, tmp_path, 1))
     with pytest.warns(kf.FeedWarning, match="was killed by SIGKILL while it loaded scene 7"):

@@ -79,6 +79,7 @@ def test_predictions_are_put_back(model):
     np.testing.assert_array_equal(in_order[:, 0], np.arange(23))
 
 
+@pytest.mark.heavy
 def test_indices_are_those_of_the_prediction_after_loops_fits_and_evaluations():
     trainer = Trainer()
     with feed_of(shuffle=True, workers=2) as feed:

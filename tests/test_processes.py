@@ -85,6 +85,7 @@ def test_a_script_without_a_main_guard_works_and_runs_once(run_script):
     assert done.stderr == ""
 
 
+@pytest.mark.heavy
 def test_a_worker_imports_no_framework_even_when_the_script_did(run_script):
     done = run_script(
         "    import keras, tensorflow, jax\n"
@@ -133,6 +134,7 @@ class Deadly(scenes.Clouds):
         return super().__getitem__(index)
 
 
+@pytest.mark.heavy
 def test_a_worker_that_dies_is_an_error_of_its_batch_and_names_scene_and_ending():
     loader = _loader(Deadly())
     futures = [loader.submit(2, step) for step in range(5)]
@@ -145,6 +147,7 @@ def test_a_worker_that_dies_is_an_error_of_its_batch_and_names_scene_and_ending(
     loader.close()
 
 
+@pytest.mark.heavy
 def test_a_batch_submitted_while_a_worker_dies_fails_with_its_death():
     loader = _loader(scenes.Clouds())
     session, _ = loader._ready()
@@ -156,6 +159,7 @@ def test_a_batch_submitted_while_a_worker_dies_fails_with_its_death():
     loader.close()
 
 
+@pytest.mark.heavy
 def test_a_feed_survives_its_workers():
     loader = _loader(scenes.Clouds())
     loader.submit(0, 0).result()
@@ -211,6 +215,7 @@ class Big(kf.SceneSequence):
         return self.values[index, :2]
 
 
+@pytest.mark.heavy
 @pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="needs Linux's smaps")
 def test_a_large_array_is_shared_by_all_workers_and_copied_into_none():
     nbytes = 200 << 20
@@ -261,6 +266,7 @@ def test_workers_that_cannot_be_started_leave_nothing_behind(monkeypatch):
         kf.Feed(scenes.Clouds(), 4, workers=2).close()
 
 
+@pytest.mark.heavy
 def test_a_file_in_the_working_directory_does_not_shadow_the_standard_library(run_script, tmp_path):
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()

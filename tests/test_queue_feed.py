@@ -126,6 +126,7 @@ def _blocked(feed):
     return thread, ends
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("begun", [False, True], ids=["fresh", "begun"])
 @pytest.mark.parametrize("mapped", [False, True], ids=["plain", "mapped"])
 def test_a_consumer_that_leaves_leaves_no_producer_blocked(begun, mapped):
@@ -220,6 +221,7 @@ def test_a_warning_that_is_an_error_loses_nothing():
         assert [batch.tolist() for batch in feed] == [[0, 1], [2, 3]]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("steps", [None, 15])
 def test_a_fit_that_is_interrupted_late_in_an_epoch_loses_nothing(steps):
     import keras
@@ -242,6 +244,7 @@ def test_a_fit_that_is_interrupted_late_in_an_epoch_loses_nothing(steps):
     assert rest[0] <= 12
 
 
+@pytest.mark.heavy
 def test_a_feed_may_be_collected_after_a_fit_that_failed():
     import keras
 

@@ -148,6 +148,7 @@ def test_a_process_that_waits_in_put_ends_when_the_consumer_has_gone(source, pro
     assert producer.returncode == 0
 
 
+@pytest.mark.heavy
 def test_processes_of_multiprocessing_produce_forked_and_spawned(tmp_path):
     program = launch(
         tmp_path,

@@ -78,7 +78,7 @@ except OSError as error:
 """
 
 
-@pytest.mark.light(where=lambda limit: limit == 100_000)
+@pytest.mark.heavy
 @pytest.mark.parametrize("limit", [0, 1000, 100_000, 20_000_000])
 def test_a_disk_that_is_full_is_an_error_leaves_nothing_and_does_not_crash(large, tmp_path, limit):
     ended = subprocess.run(
@@ -107,6 +107,7 @@ except KeyboardInterrupt:
 """
 
 
+@pytest.mark.heavy
 def test_ctrl_c_leaves_nothing(large, tmp_path):
     ended = subprocess.run(
         [sys.executable, "-c", _INTERRUPTED, str(large), str(tmp_path / "out.h5")],

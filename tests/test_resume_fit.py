@@ -122,7 +122,7 @@ def test_killed_at_any_moment_and_once_more_a_training_sees_the_batches_of_an_un
         assert whole(folder, moments, **eager) == undisturbed(8), f"killed at moment {kill_at}"
 
 
-@pytest.mark.light(where=lambda kill_at, part, double: kill_at == 2 and double == (part == "weights"))
+@pytest.mark.heavy
 @pytest.mark.parametrize("double", [False, True])
 @pytest.mark.parametrize("part", ["weights", "metadata"])
 @pytest.mark.parametrize("kill_at", [0, 2])
@@ -205,7 +205,7 @@ def test_a_training_goes_on_in_mid_epoch(way, tmp_path, moments):
     assert whole(tmp_path, moments, **fresh()) == expected
 
 
-@pytest.mark.light(where=lambda between: between["shuffle"])
+@pytest.mark.heavy
 @pytest.mark.parametrize("between", [{"shuffle": True}, {"shuffle": False}])
 def test_batches_that_keras_shuffles_are_resumed_in_their_order(between, tmp_path, moments):
     unordered = {"feed": {"shuffle": False}, "save_freq": 1, "shuffle": True}
@@ -218,6 +218,7 @@ def test_batches_that_keras_shuffles_are_resumed_in_their_order(between, tmp_pat
     assert found[1] == 8
 
 
+@pytest.mark.heavy
 def test_the_adapter_and_the_workers_may_change_in_mid_epoch(tmp_path, moments):
     killed(tmp_path, moments, 12, save_freq=1)
     changed = {"dataset": lambda feed: feed.to_tf_dataset()} if BACKEND != "torch" else {}
@@ -238,6 +239,7 @@ def test_the_file_is_a_state_of_the_feed_that_a_loop_goes_on_from(tmp_path, mome
 # ---- a callback of one's own
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("steps", [None, 3])
 def test_a_callback_may_ask_where_training_stands(steps):
     asked = {}
@@ -264,6 +266,7 @@ def test_a_callback_may_ask_where_training_stands(steps):
     assert (after["epoch"], after["step"]) == divmod(2 * k, 4)
 
 
+@pytest.mark.heavy
 def test_a_fit_after_a_state_is_set_begins_there(tmp_path):
     with make_feed() as feed:
         feed.set_state(feed.get_state(epoch=1, step=2))
@@ -275,6 +278,7 @@ def test_a_fit_after_a_state_is_set_begins_there(tmp_path):
         assert result_of(model)[1] == 10
 
 
+@pytest.mark.heavy
 def test_a_fit_that_was_stopped_in_mid_epoch_is_gone_on_with(tmp_path):
     class Stop(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):
@@ -291,6 +295,7 @@ def test_a_fit_that_was_stopped_in_mid_epoch_is_gone_on_with(tmp_path):
         assert (tmp_path / "feed.json").exists()  # nothing here says that it is not needed any more
 
 
+@pytest.mark.heavy
 def test_a_fit_that_has_nothing_left_to_train_says_so(tmp_path):
     with make_feed() as feed:
         model = make_model()
@@ -302,6 +307,7 @@ def test_a_fit_that_has_nothing_left_to_train_says_so(tmp_path):
         assert result_of(model) == undisturbed(12)
 
 
+@pytest.mark.heavy
 def test_without_the_callback_a_stopped_fit_does_not_say_where_it_stood():
     class Stop(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):

@@ -51,6 +51,7 @@ class _Fed:
         return self.feed.get_state()
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("killed", [False, True])
 def test_the_script_ends_as_if_it_had_not_been_killed(killed, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -16,6 +16,7 @@ from kerasfeed.training_records import TrainingRecords
 pytestmark = MARKS
 
 
+@pytest.mark.heavy
 def test_a_model_that_was_not_restored_begins_anew_with_a_warning(tmp_path):
     with make_feed() as feed:
         ours = kf.FeedCheckpoint(feed, tmp_path / "feed.json")

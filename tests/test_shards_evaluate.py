@@ -145,6 +145,7 @@ def test_a_loss_that_divides_by_the_weights_counts_a_short_batch_as_much_as_a_fu
     assert found["squares"] == pytest.approx(exact, rel=2e-5)
 
 
+@pytest.mark.heavy
 def test_fit_trains_on_filled_up_batches_and_validates_exactly():
     evaluation = Evaluation()
     sequence, held_out = Regression(22), Regression(13)
@@ -160,6 +161,7 @@ def test_fit_trains_on_filled_up_batches_and_validates_exactly():
     assert history["val_squares"][-1] == pytest.approx(expected, rel=2e-5)
 
 
+@pytest.mark.heavy
 def test_what_the_readme_says_about_several_hosts_runs():
     text = (Path(__file__).parents[1] / "README.md").read_text()
     section = text.split("## Several hosts\n")[1].split("\n## ")[0]

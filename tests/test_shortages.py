@@ -41,6 +41,7 @@ BEGIN = """
 """
 
 
+@pytest.mark.heavy
 def test_too_many_open_files_names_the_feed_its_descriptors_and_the_remedy(tmp_path):
     program = launch(
         tmp_path,
@@ -77,6 +78,7 @@ def test_too_many_open_files_names_the_feed_its_descriptors_and_the_remedy(tmp_p
     assert finish(program) == "right\n"
 
 
+@pytest.mark.heavy
 def test_memory_that_is_refused_says_how_much_was_asked_for_and_the_remedy(tmp_path):
     program = launch(
         tmp_path,

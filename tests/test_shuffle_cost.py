@@ -45,6 +45,7 @@ def _epochs(feed, count):
     return [np.concatenate(list(feed)) for _ in range(count)]
 
 
+@pytest.mark.heavy
 @light_cases
 @pytest.mark.parametrize(("kind", "make"), CASES)
 def test_a_full_shuffle_of_large_chunks_warns_once_with_what_was_measured(path, kind, make):
@@ -207,6 +208,7 @@ def test_a_dataset_of_any_dtype_is_written_into_the_slot_as_its_scenes_are(tmp_p
         assert np.array_equal(found, data)
 
 
+@pytest.mark.heavy
 def test_fit_as_it_is_by_default_leaves_the_blocks_together(path):
     model = keras.Sequential([keras.layers.Flatten(), keras.layers.Dense(1)])
     model.compile(loss="mse")

@@ -67,6 +67,7 @@ def test_a_memoryview_and_a_pickle_buffer_keep_the_lease_too(pool):
     assert pool.acquire() is slot
 
 
+@pytest.mark.heavy
 @pytest.mark.timeout(60)
 def test_a_thread_that_is_woken_late_and_finds_the_slot_taken_waits_no_longer_than_it_would(pool):
     flying = [pool.acquire() for _ in range(pool.limit)]

@@ -160,7 +160,7 @@ def _loader(kind, max_memory=1 << 30, workers=2):
     return LOADERS[kind](Job(Filled(LENGTH), PLAN, workers, max_memory, 4))
 
 
-@pytest.mark.light(where=lambda kind, max_memory: (kind == "process") == (max_memory < 1 << 30) or kind == "inline")
+@pytest.mark.heavy
 @pytest.mark.parametrize("max_memory", [1 << 30, 12 * 4096], ids=["plenty", "twelve slots"])
 @pytest.mark.parametrize("kind", LOADERS)
 def test_what_a_consumer_holds_never_changes(kind, max_memory, soiled):
@@ -179,7 +179,7 @@ def test_what_a_consumer_holds_never_changes(kind, max_memory, soiled):
     loader.close()
 
 
-@pytest.mark.light(where=lambda kind, alias: (kind == "process") == (alias is _tf))
+@pytest.mark.heavy
 @pytest.mark.parametrize("kind", ["thread", "process"])
 @pytest.mark.parametrize("alias", [_tf, _jax, _torch], ids=["tensorflow", "jax", "torch"])
 def test_what_a_framework_holds_never_changes(kind, alias):
@@ -192,7 +192,7 @@ def test_what_a_framework_holds_never_changes(kind, alias):
     let_tensorflow_free_memory()
 
 
-@pytest.mark.light(where=lambda kind: kind == "thread")
+@pytest.mark.heavy
 @pytest.mark.parametrize("kind", ["thread", "process"])
 def test_what_a_consumer_holds_outlives_a_loader_closed_at_any_moment(kind):
     chance = random.Random(4)

@@ -131,6 +131,7 @@ def test_going_on_reads_no_scene_before_and_costs_the_same_at_any_position():
     assert asked == [20, 20]
 
 
+@pytest.mark.heavy
 def test_a_state_tells_text_fields_and_needs_no_framework():
     code = """
     import sys

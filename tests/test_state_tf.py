@@ -6,7 +6,7 @@ from tf_batches import indices_of, order_of
 
 import kerasfeed as kf
 
-pytestmark = pytest.mark.usefixtures("quick_collector", "memory_freed")
+pytestmark = pytest.mark.usefixtures("memory_freed")
 
 
 def make_feed(**arguments):

@@ -110,6 +110,7 @@ def test_an_item_that_ends_its_worker_is_named_and_said_how_to_leave_out(mapped)
     assert "sequence[" not in str(caught.value)
 
 
+@pytest.mark.heavy
 def test_an_item_that_has_ended_its_workers_does_not_keep_others_of_its_number_from_being_read(mapped):
     rounds = iter(range(9))
 

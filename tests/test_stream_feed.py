@@ -309,6 +309,7 @@ def test_a_stream_that_is_dropped_in_mid_loop_ends_its_threads_and_generators():
     assert ended.wait(60)
 
 
+@pytest.mark.heavy
 def test_three_thousand_batches_take_no_more_slots_threads_and_items_than_a_hundred(stream):
     feed = stream(endless, count=1, worker_type="process", function=lambda scene: scene)
     batches = iter(feed)

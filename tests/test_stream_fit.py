@@ -39,6 +39,7 @@ def test_repetitions_may_differ_in_length():
     assert trainer.trained == [list(range(5)), list(range(13)), list(range(9))]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(("workers", "worker_type"), [*WAYS, (2, "process")])
 def test_epochs_of_an_infinite_stream_follow_each_other_without_a_break_in_one_fit_and_the_next(workers, worker_type):
     with stream(endless, workers=workers, worker_type=worker_type) as feed:

@@ -206,6 +206,7 @@ def test_generators_that_cannot_be_sent_are_refused_or_run_in_threads():
     fleet.close()
 
 
+@pytest.mark.heavy
 def test_processes_seed_the_global_random_numbers_for_each_generator(fleet_of):
     found = []
     for workers in (1, 2):
@@ -250,6 +251,7 @@ def test_whoever_waits_is_woken_by_leave_and_by_close(fleet_of, in_turn):
     closing.join()
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("make", [killed_once, killed_once_starting], ids=["replayed", "started"])
 def test_a_worker_that_dies_loses_no_scene_and_repeats_none(fleet_of, make, tmp_path):
     fleet = fleet_of("process", make(tmp_path / "died"), 3)
@@ -264,6 +266,7 @@ def test_a_worker_that_dies_loses_no_scene_and_repeats_none(fleet_of, make, tmp_
         fleet.faults.notices.tell()
 
 
+@pytest.mark.heavy
 def test_a_scene_that_ends_its_worker_again_and_again_is_told_after_those_before_it(fleet_of):
     fleet = fleet_of("process", killing, 2, policy=FaultPolicy(max_failures=1))
     items, error = until_error(fleet)
@@ -275,6 +278,7 @@ def test_a_scene_that_ends_its_worker_again_and_again_is_told_after_those_before
     assert "kf.load" not in str(error)
 
 
+@pytest.mark.heavy
 def test_a_generator_that_ends_its_worker_is_borne_like_one_that_raises(fleet_of):
     fleet = fleet_of("process", killing, 3, workers=1, policy=FaultPolicy("skip", max_failures=1))
     items = all_of(fleet)
@@ -284,6 +288,7 @@ def test_a_generator_that_ends_its_worker_is_borne_like_one_that_raises(fleet_of
     assert row.index == 10 * 3 + 1
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("kind", ["process"])
 def test_a_generator_that_hangs_is_told_and_others_go_on(fleet_of, kind):
     fleet = fleet_of(kind, hanging, 3, policy=FaultPolicy("skip", timeout=1.5))
@@ -293,6 +298,7 @@ def test_a_generator_that_hangs_is_told_and_others_go_on(fleet_of, kind):
     assert row.exception.startswith("SceneTimeoutError: scene 1 of generator 1 (repetition 0) took longer than")
 
 
+@pytest.mark.heavy
 def test_a_generator_that_hangs_in_a_thread_is_told(fleet_of):
     go_on = threading.Event()
 
@@ -309,6 +315,7 @@ def test_a_generator_that_hangs_in_a_thread_is_told(fleet_of):
     assert "of generator" in str(error)
 
 
+@pytest.mark.heavy
 def test_a_fleet_that_is_dropped_ends_its_workers():
     fleet = new_source("process", endless, 2)
     fleet.begin(0)

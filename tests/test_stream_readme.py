@@ -32,6 +32,7 @@ def _run(name, names):
     exec(found[1], names)
 
 
+@pytest.mark.heavy
 def test_the_snippet_of_generators_is_true(names):
     _run("generators", names)
     with names["feed"] as feed:
@@ -39,6 +40,7 @@ def test_the_snippet_of_generators_is_true(names):
         assert next(iter(feed))[0][:, 0, 0].tolist() == [0, 1, 2, 3] * 8
 
 
+@pytest.mark.heavy
 def test_the_snippet_of_map_is_true(names):
     _run("generators", names)
     names["feed"].close()

@@ -50,6 +50,7 @@ def test_numbers_written_by_hand_are_read_back(tmp_path):
     assert events(tmp_path / "worker-3")["later", 8] == 2.0
 
 
+@pytest.mark.heavy
 def test_a_fit_writes_its_metrics_and_the_feeds_figures_each_epoch(tmp_path):
     scenes = [(np.full(1, k, np.float32), np.full(1, k, np.float32)) for k in range(12)]
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])

@@ -111,6 +111,7 @@ def _all(batches, name):
     return {str(value) for batch in batches for value in batch[name]}
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("kind", FEEDS)
 def test_workers_keep_hashes_directory_and_environment_of_the_moment_when_the_feed_was_made(kind, folders, monkeypatch):
     feed = FEEDS[kind]()
@@ -132,6 +133,7 @@ def _hashes(**arguments):
         return _all([next(iter(feed))], "hash")
 
 
+@pytest.mark.heavy
 def test_hashes_of_workers_are_a_function_of_the_seed(folders):
     of_five = _hashes()
     assert _hashes() == of_five
@@ -156,6 +158,7 @@ def test_hash_seeds_are_those_that_python_takes():
     assert 1 <= min(found) <= max(found) < 2**32
 
 
+@pytest.mark.heavy
 def test_a_pickled_feed_is_made_where_it_is_unpickled(folders, monkeypatch):
     with kf.Feed(Found(), 1, **{**_PROCESSES, "workers": 1}) as feed:
         pickled = pickle.dumps(feed)

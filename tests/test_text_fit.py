@@ -64,7 +64,7 @@ def model_of_texts(shape=()):
     return model
 
 
-@pytest.mark.light(where=lambda name, kind, workers: (name == "feed") == (kind == "process") and workers)
+@pytest.mark.heavy
 @on_tensorflow
 @pytest.mark.parametrize(("workers", "kind"), WORKERS)
 @pytest.mark.parametrize("name", FEEDS)

@@ -19,7 +19,7 @@ from tf_batches import WORKERS, assert_batches_equal, encoded, indices_of, order
 
 import kerasfeed as kf
 
-pytestmark = pytest.mark.usefixtures("quick_collector", "memory_freed")
+pytestmark = pytest.mark.usefixtures("memory_freed")
 
 
 # ---- specs
@@ -130,6 +130,7 @@ def test_dicts_of_every_kind_are_plain_dicts_with_their_own_keys():
 # ---- the same batches
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(("workers", "worker_type"), WORKERS)
 def test_the_batches_are_those_of_the_feed_bit_for_bit(workers, worker_type):
     for sequence, batch_size in ((scenes.Augmented(), 8), (Nesting(), 6)):
@@ -189,6 +190,7 @@ def test_two_iterators_of_one_dataset_are_two_epochs_at_once():
 # ---- hooks of a Keras-style class
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(("workers", "worker_type"), WORKERS)
 def test_hooks_are_called_once_an_epoch_and_no_batch_sees_another_epochs_state(workers, worker_type):
     sequence = Stateful(12)
@@ -285,6 +287,7 @@ def _numpy_pairs(dataset):
     return [(points.numpy(), labels) for points, labels in dataset]
 
 
+@pytest.mark.heavy
 def test_datasets_of_two_feeds_are_zipped(feed):
     with kf.Feed(scenes.Nested(), 4, shuffle=True, seed=2, workers=2, worker_type="process") as other:
         zipped = tf.data.Dataset.zip((feed.to_tf_dataset(), other.to_tf_dataset()))
@@ -294,6 +297,7 @@ def test_datasets_of_two_feeds_are_zipped(feed):
         assert_batches_equal([two for _, two in pairs], list(other.epoch(0))[:5])
 
 
+@pytest.mark.heavy
 def test_datasets_of_two_feeds_are_interleaved_and_concatenated(feed):
     with kf.Feed(scenes.Clouds(40), 8, workers=1, worker_type="thread") as other:
         both = feed.to_tf_dataset().concatenate(other.to_tf_dataset())

@@ -20,7 +20,7 @@ from tf_batches import WORKERS, indices_of, order_of
 import kerasfeed as kf
 from kerasfeed.errors import FeedClosedError, SceneError, SpecError
 
-pytestmark = pytest.mark.usefixtures("quick_collector", "memory_freed")
+pytestmark = pytest.mark.usefixtures("memory_freed")
 
 
 @pytest.fixture
@@ -46,6 +46,7 @@ def test_the_dataset_is_iterated_in_a_tf_function(feed):
     assert next(iter(feed))[1].tolist() == feed.plan.indices(2, 0).tolist()
 
 
+@pytest.mark.heavy
 def test_the_dataset_is_made_in_a_tf_function(feed):
     @tf.function
     def first():

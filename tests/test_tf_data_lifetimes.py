@@ -18,7 +18,7 @@ from tf_batches import indices_of, order_of
 
 import kerasfeed as kf
 
-pytestmark = pytest.mark.usefixtures("quick_collector", "memory_freed")
+pytestmark = pytest.mark.usefixtures("memory_freed")
 
 
 # ---- concurrency and lifetimes
@@ -57,6 +57,7 @@ def test_waiting_feeds_leave_room_for_the_rest_of_the_graph(tmp_path):
         assert [int(value[0]) for value in dataset] == list(range(0, 128, 2))
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("worker_type", ["thread", "process"])
 def test_an_iterator_abandoned_half_way_leaks_nothing_and_the_next_epoch_is_whole(worker_type):
     with kf.Feed(scenes.Slow(100, 0.001), 2, shuffle=True, workers=2, worker_type=worker_type) as feed:
@@ -82,6 +83,7 @@ def _assert_let_go(alive):
         pytest.fail("the feed outlives its dataset")
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("worker_type", ["thread", "process"])
 def test_the_dataset_keeps_the_feed_alive_and_lets_it_go(worker_type):
     feed = kf.Feed(scenes.Clouds(), 8, workers=2, worker_type=worker_type)
@@ -98,6 +100,7 @@ def test_the_dataset_keeps_the_feed_alive_and_lets_it_go(worker_type):
     _assert_let_go(alive)
 
 
+@pytest.mark.heavy
 def test_a_feed_that_never_was_a_dataset_for_long_is_let_go():
     feed = kf.Feed(scenes.Clouds(), 8, workers=1, worker_type="thread")
     alive = weakref.ref(feed)
@@ -207,6 +210,7 @@ def test_without_workers_one_thread_of_ours_reads_the_scenes_with_the_loops_cont
         assert not own[0].is_alive()
 
 
+@pytest.mark.heavy
 def test_without_workers_no_two_scenes_are_read_at_once_though_an_iterator_was_let_go_of():
     class Slow(Numbered):
         def __getitem__(self, index):

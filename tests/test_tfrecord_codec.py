@@ -22,7 +22,6 @@ from kerasfeed.records.framing import frame, framed
 from kerasfeed.records.nesting import as_scene_spec, spec_from_json, spec_to_json
 from kerasfeed.spec import describe, merge
 
-pytestmark = pytest.mark.usefixtures("quick_collector")
 INT64S = st.integers(-(2**63), 2**63 - 1) | st.integers(-300, 300) | st.sampled_from([2**k for k in range(63)])
 
 
@@ -60,6 +59,7 @@ FEATURES = st.dictionaries(
 )
 
 
+@pytest.mark.heavy
 @settings(max_examples=200, deadline=None)
 @given(FEATURES)
 def test_an_example_of_ours_is_tensorflows_and_tensorflows_is_ours(features):
@@ -148,6 +148,7 @@ def test_every_dtype_and_nesting_comes_back_bit_for_bit():
         assert isinstance(found[1], Pair)
 
 
+@pytest.mark.heavy
 def test_tensorflow_parses_every_dtype_into_what_was_written():
     scenes = list(Everything())
     spec = merged(scenes)

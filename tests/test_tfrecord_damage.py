@@ -15,8 +15,6 @@ from scenes_records import Small, assert_same, listing
 import kerasfeed as kf
 from kerasfeed.records.framing import frame
 
-pytestmark = pytest.mark.usefixtures("quick_collector")
-
 
 def test_the_index_is_kept_beside_the_files_and_never_used_of_another_state(tmp_path, monkeypatch):
     from kerasfeed.records import index as room

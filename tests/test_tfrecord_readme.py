@@ -11,9 +11,10 @@ from scenes_records import Small, listing
 import kerasfeed as kf
 
 README = Path(__file__).parents[1] / "README.md"
-pytestmark = pytest.mark.usefixtures("quick_collector", "memory_freed")
+pytestmark = pytest.mark.usefixtures("memory_freed")
 
 
+@pytest.mark.heavy
 def test_the_readmes_snippets_on_records_run(tmp_path, monkeypatch):
     snippets = re.findall(r"<!-- records: .*?-->\n```python\n(.*?)```", README.read_text(), re.DOTALL)
     assert len(snippets) == 2

@@ -16,10 +16,10 @@ import kerasfeed as kf
 from kerasfeed.records.example import BYTES, FLOAT, INT64, Values, encode_example
 from kerasfeed.records.framing import frame
 
-pytestmark = pytest.mark.usefixtures("quick_collector")
 # ---- TensorFlow's files and ours
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("compression", [None, "GZIP"])
 def test_tensorflow_reads_what_was_written_with_the_sidecar_alone(tmp_path, compression):
     sequence = Everything(20)
@@ -190,7 +190,7 @@ def test_paths_that_are_none_are_refused(tmp_path, monkeypatch, paths, kind, mes
 # ---- feeds
 
 
-@pytest.mark.light(where=lambda compression, worker_type: worker_type != "process" or compression)
+@pytest.mark.heavy
 @pytest.mark.parametrize("worker_type", ["thread", "process"])
 @pytest.mark.parametrize("compression", [None, "GZIP"])
 def test_a_feed_shuffles_records_and_every_one_comes_once(tmp_path, worker_type, compression):

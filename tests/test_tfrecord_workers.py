@@ -78,6 +78,7 @@ def lines_of(log):
     return [line.split() for line in Path(log).read_text().splitlines()]
 
 
+@pytest.mark.heavy
 def test_workers_that_were_asked_for_are_started_once_and_read_the_spec_too(tmp_path):
     paths = kf.write_tfrecords(
         Logged(30, tmp_path / "log"), tmp_path / PATTERN, num_shards=2, workers=2, worker_type="process"
@@ -102,6 +103,7 @@ def test_what_is_soon_written_is_written_in_the_calling_thread_from_a_copy(tmp_p
     assert sorted(indices_in(paths)) == list(range(30))
 
 
+@pytest.mark.heavy
 def test_what_takes_long_is_written_by_processes_after_two_scenes(tmp_path):
     kf.write_hdf5(Slow(40, tmp_path / "log"), tmp_path / "x.h5")
     read = [line[1] for line in lines_of(tmp_path / "log") if line[0] == "read"]
@@ -137,6 +139,7 @@ def test_a_scene_that_cannot_be_read_for_the_spec_says_so(tmp_path, worker_type)
     assert listing(tmp_path) == ["flag"]
 
 
+@pytest.mark.heavy
 def test_a_scene_that_ends_workers_while_the_spec_is_learnt_is_named(tmp_path):
     (tmp_path / "flag").touch()
     sequence = FailsAt(30, 29, tmp_path / "flag", kills="always")

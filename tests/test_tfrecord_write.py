@@ -58,6 +58,7 @@ def test_every_scene_is_there_once_whoever_writes(tmp_path, workers, worker_type
     assert shown(tmp_path) == [*(Path(path).name for path in paths), SIDECAR]
 
 
+@pytest.mark.heavy
 def test_the_same_bytes_come_from_threads_and_from_processes(tmp_path):
     contents = []
     for number, (workers, worker_type) in enumerate([(0, "thread"), (3, "thread"), (2, "process")]):
@@ -116,6 +117,7 @@ def test_a_sequence_that_fails_at_once_replaces_nothing(tmp_path):
     assert sorted(indices_in(paths)) == list(range(10))
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("worker_type", ["thread", "process"])
 def test_a_failing_scene_names_itself_and_its_shard_and_complete_shards_stay(tmp_path, worker_type):
     flag = tmp_path / "flag"
@@ -172,6 +174,7 @@ def test_a_shard_that_was_cut_off_meanwhile_is_written_again(tmp_path):
     assert sorted(indices_in(write(FailsAt(40, 38, flag), tmp_path, 4, workers=0))) == list(range(40))
 
 
+@pytest.mark.heavy
 def test_a_worker_that_is_killed_has_its_shard_begun_anew(tmp_path):
     flag = tmp_path / "flag"
     flag.touch()
@@ -181,6 +184,7 @@ def test_a_worker_that_is_killed_has_its_shard_begun_anew(tmp_path):
     assert not [name for name in listing(tmp_path) if name.endswith(".part")]
 
 
+@pytest.mark.heavy
 def test_a_scene_that_always_kills_its_worker_is_an_error_that_names_it(tmp_path):
     flag = tmp_path / "flag"
     flag.touch()
@@ -201,7 +205,7 @@ print("done")
 """
 
 
-@pytest.mark.light(where=lambda worker_type: worker_type == "process")
+@pytest.mark.heavy
 @pytest.mark.parametrize("worker_type", ["thread", "process"])
 def test_a_program_that_is_killed_again_and_again_loses_and_doubles_nothing(tmp_path, worker_type):
     folder, log = tmp_path / "out", tmp_path / "log"
@@ -234,6 +238,7 @@ def test_a_program_that_is_killed_again_and_again_loses_and_doubles_nothing(tmp_
     assert len(log.read_text().split()) < 120 * (kills + 1) + 5 * (kills + 1)
 
 
+@pytest.mark.heavy
 def test_a_program_that_is_interrupted_leaves_no_process_and_no_half_file(tmp_path):
     code = PROGRAM.format(log=str(tmp_path / "log"), pattern=str(tmp_path / PATTERN), worker_type="process")
     (tmp_path / "program.py").write_text(code)

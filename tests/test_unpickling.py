@@ -6,6 +6,8 @@ No socket has a name but that of a queue's producers, which `test_queue_remote` 
 import ast
 from pathlib import Path
 
+import pytest
+
 import kerasfeed
 
 PACKAGE = Path(kerasfeed.__file__).parent
@@ -48,6 +50,7 @@ def _rooms():
     return {path.relative_to(PACKAGE).as_posix(): path for path in PACKAGE.rglob("*.py")}
 
 
+@pytest.mark.heavy
 def test_pickles_are_loaded_only_from_memory_shared_with_a_worker_and_from_its_socket_pair():
     found = {
         room
@@ -58,6 +61,7 @@ def test_pickles_are_loaded_only_from_memory_shared_with_a_worker_and_from_its_s
     assert found == set(ALLOWED)
 
 
+@pytest.mark.heavy
 def test_no_unpickling_function_is_imported_under_another_name():
     for room, path in _rooms().items():
         assert not set(_imported_from(path, PICKLES)) & LOADS, room
@@ -81,6 +85,7 @@ def test_no_socket_is_bound_connected_or_listened_to_but_that_of_producers():
     assert found == REACHABLE
 
 
+@pytest.mark.heavy
 def test_every_other_socket_is_one_of_a_pair_or_inherited():
     made = {
         (room, f"{where}.{name}")

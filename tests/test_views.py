@@ -225,6 +225,7 @@ def test_a_view_gives_the_same_bits_whatever_it_reads_through_and_on_whatever_wo
                 assert_same(_epoch(feed), expected)
 
 
+@pytest.mark.heavy
 def test_views_give_the_same_bits_in_worker_processes(feed_of):
     made = [VIEWS[view](kind) for view in ("nested", "zip") for kind in KINDS.values()]
     for view in made:  # two workers for all would be one sequence; a feed each
@@ -283,6 +284,7 @@ def test_views_pickle_with_what_is_inside_shared():
         assert view[8][0][1] == 8
 
 
+@pytest.mark.heavy
 def test_views_of_classes_of_a_script_work_in_worker_processes(tmp_path):
     program = launch(
         tmp_path,
@@ -374,6 +376,7 @@ def nests(draw, depth=3):
     return view, [([*model, *model[:1]])[view._route(k)[1] + len(model) * view._route(k)[0]] for k in range(len(view))]
 
 
+@pytest.mark.heavy
 @settings(max_examples=60, deadline=None)
 @given(nests(), st.integers(1, 5), st.integers(0, 100))
 def test_any_nest_of_views_equals_a_list(nest, batch_size, seed):

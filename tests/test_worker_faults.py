@@ -91,7 +91,7 @@ def test_max_failures_says_how_often_a_scene_may_end_its_worker(feed_of, tmp_pat
     assert feed.stats().respawns == 1
 
 
-@pytest.mark.light(where=lambda kind, on_error: (kind, on_error) in [(SCENE, "mask"), (BATCH, "skip")])
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("kind", "on_error"),
     [(SCENE, "replace"), (SCENE, "mask"), (SCENE, "skip"), (BATCH, "replace"), (BATCH, "skip")],
@@ -113,6 +113,7 @@ def test_a_deadly_scene_is_dealt_with_as_one_that_raises(feed_of, on_error, kind
     assert [row.index for row in feed.failures] == list(bad)
 
 
+@pytest.mark.heavy
 def test_a_feed_goes_on_after_an_error(feed_of):
     feed = feed_of(faulty.Faulty(faulty.leave), shuffle=False)
     with pytest.raises(kf.WorkerDiedError):
@@ -189,6 +190,7 @@ def _after_a_massacre(feed):
     return bits(feed.epoch(0))
 
 
+@pytest.mark.heavy
 def test_workers_killed_between_scenes_cost_nothing(feed_of):
     feed = feed_of(scenes.Augmented())
     first = bits(feed.epoch(0))
@@ -225,6 +227,7 @@ def test_memory_that_the_system_refuses_is_the_scene_s_error(feed_of):
     assert feed.failures[0].index == 7
 
 
+@pytest.mark.heavy
 def test_a_scene_that_dies_while_the_spec_is_inferred_is_tried_again_or_replaced(feed_of, tmp_path):
     feed = feed_of(faulty.Faulty(faulty.sigkill, (0,), folder=tmp_path, times=2))
     with pytest.warns(kf.FeedWarning):
@@ -240,6 +243,7 @@ class DiesAtStart(scenes.Clouds):
         os._exit(3)
 
 
+@pytest.mark.heavy
 def test_workers_that_die_at_start_are_given_up(feed_of):
     feed = feed_of(DiesAtStart())
     with pytest.raises(kf.WorkerDiedError, match="ended with exit code 3 before it could load the sequence"):

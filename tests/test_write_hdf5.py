@@ -55,6 +55,7 @@ def test_chunks_hold_whole_scenes_and_small_fields_a_multiple(tmp_path):
     assert str(kf.HDF5File(path)["0"].reader).startswith("direct")
 
 
+@pytest.mark.heavy
 def test_threads_processes_and_the_calling_thread_write_the_same(tmp_path):
     found = []
     for number, (workers, worker_type) in enumerate([(0, "thread"), (2, "thread"), (2, "process")]):
@@ -156,6 +157,7 @@ kf.write_hdf5(Slow(160, {log!r}), {path!r}, workers=2, worker_type="process", co
 """
 
 
+@pytest.mark.heavy
 def test_a_program_that_is_killed_again_and_again_loses_and_doubles_nothing(tmp_path):
     log, path = tmp_path / "log", tmp_path / "x.h5"
     (tmp_path / "program.py").write_text(PROGRAM.format(log=str(log), path=str(path)))

@@ -9,7 +9,7 @@ import numpy as np
 import optree
 import pytest
 import scenes
-from scenes_frameworks import Mixed, Numbered, frameworks_left_alone, let_tensorflow_free_memory
+from scenes_frameworks import Mixed, Numbered, let_tensorflow_free_memory
 
 import kerasfeed as kf
 
@@ -17,12 +17,10 @@ WORKERS = [(0, "thread"), (2, "thread"), (2, "process")]
 
 
 @pytest.fixture(scope="module", autouse=True)
-def quick_collector():
+def frameworks():
     for framework in FRAMEWORKS:
         with contextlib.suppress(ImportError):
             importlib.import_module(framework)
-    with frameworks_left_alone():
-        yield
 
 
 @pytest.fixture(autouse=True)
@@ -82,7 +80,7 @@ def _values(tensor):
     return np.asarray(tensor).copy()
 
 
-@pytest.mark.light(where=lambda worker_type: worker_type == "process")
+@pytest.mark.heavy
 @pytest.mark.parametrize(("workers", "worker_type"), WORKERS)
 def test_every_field_of_every_batch_starts_on_a_boundary_of_64_bytes(workers, worker_type):
     for batch_size in (1, 3, 7):
@@ -222,7 +220,7 @@ def test_what_jax_computes_from_a_batch_does_not_write_into_it():
 CONSUMERS = ["numpy", *FRAMEWORKS]
 
 
-@pytest.mark.light(where=lambda name, worker_type: (worker_type == "process") == (name in ("numpy", "tensorflow")))
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", CONSUMERS)
 @pytest.mark.parametrize("worker_type", ["thread", "process"])
 def test_memory_is_reused_over_many_batches(name, worker_type):
@@ -241,6 +239,7 @@ def test_memory_is_reused_over_many_batches(name, worker_type):
         assert stats.copied == 0
 
 
+@pytest.mark.heavy
 def test_memory_is_reused_over_many_batches_of_a_dataset():
     pytest.importorskip("tensorflow")
     with kf.Feed(Numbered(2000), 4, workers=2, worker_type="thread") as feed:
