@@ -140,6 +140,7 @@ def test_an_exception_inside_fit_leaves_a_feed_that_goes_on(kind):
     assert_gone(pids)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("kind", ["thread", "process"])
 def test_a_feed_may_be_closed_while_threads_read_it(kind):
     feed = _feed(kind, length=2000)

@@ -49,6 +49,7 @@ def figures():
     )
 
 
+@pytest.mark.heavy
 def test_a_case_runs_in_its_own_process_and_tells_its_figures():
     (result,) = run_all([PLAIN], Settings(seconds=0.1, repeats=1), lambda _: None)
     assert (result.status, result.reason) == ("ok", "")

@@ -217,6 +217,7 @@ def test_training_that_computes_longer_than_loading_hardly_waits():
     assert min(timing.seconds for timing in monitor.epochs) > 11 * 0.04
 
 
+@pytest.mark.heavy
 def test_training_on_the_tf_dataset_is_timed_too():
     with kf.Feed(Slow(), 6, workers=4, worker_type="thread") as feed:
         model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])

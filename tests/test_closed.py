@@ -207,9 +207,7 @@ def test_a_closed_feed_holds_nothing(made, kind, use):
     _check(_MAKE[made], kind, _USES[use])
 
 
-@pytest.mark.light(
-    where=lambda made, kind: (made in ("first scene", "generators")) or (kind == "process" and made in ("start", "map"))
-)
+@pytest.mark.heavy
 @pytest.mark.parametrize("kind", _WORKERS)
 @pytest.mark.parametrize("made", _MAKE_FAILING)
 def test_a_feed_that_was_closed_after_an_error_holds_nothing(made, kind):
@@ -259,6 +257,7 @@ def test_a_batch_outlives_its_feed_and_holds_its_own_memory_alone():
     assert _held() == ([], set())
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("kind", ["process", "thread"])
 def test_a_loop_that_goes_on_after_the_feed_was_closed_is_told_so(kind):
     feed = kf.Feed(Large(), _BATCH, **_arguments(kind))

@@ -28,6 +28,7 @@ def labels_of(scenes):
     return np.array([label for _, label in scenes])
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_loader_gives_what_the_function_returns(feed_on, kind):
     sequence = Lengths(LENGTHS)
@@ -67,6 +68,7 @@ def test_the_function_may_be_a_lambda_or_hold_state_and_return_a_ragged_array(fe
     assert labels[4].tolist() == [33, 34, 35, 36, 37]
 
 
+@pytest.mark.heavy
 def test_a_batch_that_is_larger_than_its_slot_is_no_less_right(feed_on):
     lengths = [3] * 37
     lengths[5] = 4000  # scenes 0, 9, 18, 27 and 36 are looked at first

@@ -100,6 +100,7 @@ def test_any_shapes_are_padded_as_numpy_would(feed_on, kind, data, inner, dtype)
             assert labels.tolist() == feed.plan.indices(0, step).tolist()
 
 
+@pytest.mark.heavy
 @settings(deadline=None, max_examples=40, suppress_health_check=list(HealthCheck))
 @given(lengths=st.lists(SHAPES | st.just(3000), min_size=2, max_size=20), batch_size=st.integers(1, 6))
 @pytest.mark.parametrize("kind", ["inline", "thread"])

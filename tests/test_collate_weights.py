@@ -26,6 +26,7 @@ class Weighed(kf.SceneSequence):
         return (points, np.int64(index), np.ones(index + 1, np.float32))[: self.parts]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("worker_type", ["thread", "process"])
 @pytest.mark.parametrize("collate", ["pad", "ragged"])
 def test_filler_has_weight_zero_where_points_are_padded_or_ragged(collate, worker_type):

@@ -67,6 +67,7 @@ VIEWS = [
 ]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("make", VIEWS)
 def test_the_traceback_of_a_worker_process_begins_with_the_users_line(make):
     text = note_of(raised_by(kf.Feed(make(), 4, workers=1, worker_type="process"), OSError))
@@ -86,6 +87,7 @@ def test_an_exception_has_no_frames_of_kerasfeed_between_the_loop_and_the_users_
     assert files[-1].endswith("test_error_frames.py")
 
 
+@pytest.mark.heavy
 def test_a_scene_that_no_batch_can_hold_tells_no_frames_but_what_is_wrong():
     text = note_of(raised_by(kf.Feed(Misfit(), 4, workers=1, worker_type="process"), SpecError))
     assert files_in(text) == []

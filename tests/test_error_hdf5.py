@@ -109,6 +109,7 @@ def test_a_truncated_file_is_named_with_the_dataset(path, worker_type):
         assert f"kerasfeed: reading 'points' of {str(path)!r}" in caught.value.__notes__
 
 
+@pytest.mark.heavy
 def test_a_file_that_is_locked_is_named_with_the_dataset(path):
     with h5py.File(path, "r+"):
         feed = kf.Feed(Rooms(path), 6, workers=1, worker_type="process")
@@ -117,6 +118,7 @@ def test_a_file_that_is_locked_is_named_with_the_dataset(path):
     assert f"kerasfeed: reading 'points' of {str(path)!r}" in caught.value.__notes__
 
 
+@pytest.mark.heavy
 def test_a_dataset_that_is_not_there_is_named_once(path):
     class Wrong(Rooms):
         def __getitem__(self, index):

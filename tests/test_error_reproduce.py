@@ -90,6 +90,7 @@ class _HangingElsewhere(scenes.Clouds):
         return super().__getitem__(index)
 
 
+@pytest.mark.heavy
 def test_a_feed_whose_workers_hang_and_one_that_is_closed_are_loaded_from():
     with kf.Feed(_HangingElsewhere(), 8, workers=1, worker_type="process") as feed:
         started = time.monotonic()
@@ -176,6 +177,7 @@ def test_what_is_no_feed_is_refused(feed):
         kf.load(feed, epoch=0, step=0)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("first", ["kf.load", "kf.Feed", "kerasfeed.loaders.inline", "kerasfeed.reproduce"])
 def test_the_name_is_the_function_and_the_package_whatever_is_imported_first(first):
     code = (

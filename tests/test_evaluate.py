@@ -82,6 +82,7 @@ def test_the_feeds_own_epochs_and_the_model_are_left_alone(model):
             assert np.array_equal(value, keras.ops.convert_to_numpy(variable.value))
 
 
+@pytest.mark.heavy
 def test_a_callback_may_evaluate_in_the_middle_of_an_epoch():
     trained = {}
     for evaluates in (False, True):
@@ -218,6 +219,7 @@ def test_scenes_without_labels_and_models_with_a_loss_of_their_own():
             assert kf.evaluate(model, feed)["loss"].values == pytest.approx([0.5, 2.5, 4.0])
 
 
+@pytest.mark.heavy
 @pytest.mark.skipif(BACKEND == "torch", reason="Keras refuses it on PyTorch")
 def test_several_steps_an_execution_are_single_ones_here():
     model = identity_model(steps_per_execution=3)

@@ -110,6 +110,7 @@ def test_what_a_signal_s_handler_raises_in_the_main_thread_is_the_program_s(rais
         signal.signal(signal.SIGALRM, before)
 
 
+@pytest.mark.heavy
 def test_workers_outlive_the_signal_that_a_terminal_sends_as_it_closes():
     with _feed("process", Exiting(SystemExit, None), workers=2) as feed:
         for _ in range(5):  # also before they have set up what they do about signals

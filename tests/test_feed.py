@@ -95,6 +95,7 @@ def test_an_item_that_is_a_batch_already_needs_batch_size_none():
             kf.Feed(feed, 2)
 
 
+@pytest.mark.heavy
 def test_a_sequence_of_batches_goes_through_processes_unchanged():
     with kf.Feed(scenes.Reshuffled(), None, workers=2, worker_type="process") as feed:
         assert feed.element_spec[0].shape == (2, 1)
@@ -237,6 +238,7 @@ def test_a_map_style_dataset_of_another_framework_is_a_sequence():
         assert labels.tolist() == [2, 3]
 
 
+@pytest.mark.heavy
 def test_auto_workers_are_threads_for_data_in_memory_and_processes_for_a_class():
     with kf.Feed([1, 2, 3], 2) as feed:
         assert feed.stats().worker_type == "thread"

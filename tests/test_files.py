@@ -98,7 +98,7 @@ def test_what_is_kept_cannot_be_changed_through_a_scene(paths, tmp_path, form):
     assert nested[0]["x"].tolist() == [0.0, 0.25, 0.5]
 
 
-@pytest.mark.light(where=lambda form: form != "list")
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("form", "interleave", "shuffle"), [("columns", 1, True), ("list", 3, False), ("stream", 3, True)]
 )
@@ -260,6 +260,7 @@ def test_a_full_shuffle_of_files_that_do_not_fit_is_warned_of_with_the_remedy(tm
         labels(feed)
 
 
+@pytest.mark.heavy
 def test_processes_that_each_read_every_file_are_told_of_threads(tmp_path):
     counts = [40] * 6
     files = kf.FileSequence(write_files(tmp_path, counts), Noting(tmp_path / "log"), counts, cache_files=1)

@@ -18,6 +18,7 @@ def paths(tmp_path):
     return write_files(tmp_path)
 
 
+@pytest.mark.heavy
 def test_the_error_of_a_file_names_file_and_row_and_keeps_its_type(paths, tmp_path):
     files = kf.FileSequence(paths, np.load)
     files.close()

@@ -189,6 +189,7 @@ def yields():
     yield 1
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("take", [lambda value: kf.Feed(value, 4), lambda value: kf.Zip(value, value)])
 def test_what_has_another_way_into_a_model_is_told_of_it(take):
     import tensorflow as tf

@@ -98,7 +98,7 @@ def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("kerasfeed-damage")
 
 
-@pytest.mark.light(where=lambda name: name in ("contiguous", "gzip4"))
+@pytest.mark.heavy
 @pytest.mark.timeout(600 + 2 * NUMBER)
 @pytest.mark.parametrize("name", FILES)
 def test_a_damaged_file_gives_an_error_or_what_h5py_gives(folder, name):

@@ -288,6 +288,7 @@ print("read")
     assert done.stdout.strip() == "read", done.stderr
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("chunk_cache", ["auto", 0, 3000])
 def test_many_threads_with_a_cache_too_small_for_them_read_the_same(tmp_path, chunk_cache):
     path = tmp_path / "kerasfeed.h5"

@@ -144,6 +144,7 @@ def test_take_of_any_rows_equals_numpy(folder, data):
     path.unlink()
 
 
+@pytest.mark.heavy
 @drawn
 @given(st.data())
 def test_a_mask_over_several_axes_equals_numpy(folder, data):

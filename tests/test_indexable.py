@@ -111,6 +111,7 @@ def test_without_an_order_whatever_is_read_first_comes_first():
     assert found.index(0) >= 19
 
 
+@pytest.mark.heavy
 def test_random_numbers_are_a_function_of_seed_iteration_and_index():
     def numbers(dataset, times):
         return [[float(value) for value in dataset] for _ in range(times)]

@@ -35,6 +35,7 @@ def feed():
         yield feed
 
 
+@pytest.mark.heavy
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="the others have no dataset to tune")
 def test_no_thread_tunes_the_dataset_that_keras_makes_of_a_feed(feed, monkeypatch):
     import tensorflow as tf
@@ -144,6 +145,7 @@ def test_loops_and_fits_take_turns_in_the_epochs(feed):
     assert [int(y) for _, labels in feed for y in labels.ravel()] == order_of(feed, 3)
 
 
+@pytest.mark.heavy
 def test_a_resumed_training_resumes_the_epochs(feed, tmp_path):
     class Crash(keras.callbacks.Callback):
         def on_epoch_begin(self, epoch, logs=None):
@@ -174,6 +176,7 @@ def test_an_interrupted_fit_is_followed_by_whole_and_new_epochs(feed):
     assert trainer.trained == [order_of(feed, 1), order_of(feed, 2)]
 
 
+@pytest.mark.heavy
 def test_a_fit_stopped_within_an_epoch_is_followed_by_whole_epochs(feed):
     def stop(batch):
         if batch == 1:
@@ -202,7 +205,7 @@ def test_as_many_steps_an_epoch_as_the_feed_has_change_nothing(feed):
     assert trainer.trained == [order_of(feed, epoch) for epoch in range(3)]
 
 
-@pytest.mark.light(where=lambda executions: executions == 3)
+@pytest.mark.heavy
 @pytest.mark.skipif(BACKEND == "torch", reason="Keras on PyTorch takes one step an execution")
 @pytest.mark.parametrize("executions", [2, 3, 4])
 def test_several_steps_an_execution_change_nothing(executions):

@@ -45,6 +45,7 @@ def _raised_by_fit(feed, error, text):
     return whole_text(caught.value)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("workers", "worker_type", "error"),
     [(0, "thread", ValueError("bad scan")), (2, "thread", IndexError("bad scan")), (2, "process", OSError("bad scan"))],

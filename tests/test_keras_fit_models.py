@@ -37,6 +37,7 @@ def feed():
 # ---- the ways of a model
 
 
+@pytest.mark.heavy
 def test_a_model_that_is_not_built_yet_loses_no_scene(feed):
     trainer = Trainer(model=keras.Sequential([identity()]))
     trainer.fit(feed, epochs=2, shuffle=False)
@@ -53,6 +54,7 @@ def test_compiled_and_eager_steps_see_the_same(feed, arguments):
     assert trainer.trained == [order_of(feed, 0), order_of(feed, 1)]
 
 
+@pytest.mark.heavy
 def test_a_model_with_a_fit_of_its_own_sees_the_same(feed):
     class Own(keras.Model):
         def __init__(self):
@@ -78,6 +80,7 @@ def test_a_fit_in_another_thread_sees_the_same(feed):
     assert trainer.trained == [order_of(feed, 0), order_of(feed, 1)]
 
 
+@pytest.mark.heavy
 def test_a_fit_within_a_fit_has_epochs_of_its_own(feed):
     with make_feed(12) as inner:
         other = Trainer(run_eagerly=True)
@@ -192,6 +195,7 @@ def test_hooks_are_called_once_an_epoch_and_workers_see_their_state(workers, wor
         assert (sequence.began, sequence.ended) == (5, 5)
 
 
+@pytest.mark.heavy
 def test_hooks_stay_in_step_with_training_when_there_is_validation():
     sequence, other = Stateful(), Stateful(3)
     with (
@@ -204,6 +208,7 @@ def test_hooks_stay_in_step_with_training_when_there_is_validation():
     assert (sequence.began, sequence.ended) == (3, 3)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("worker_type", ["thread", "process"])
 def test_a_keras_style_class_reshuffles_itself_between_epochs(worker_type):
     class Labelled(scenes.Reshuffled):

@@ -81,6 +81,7 @@ def test_a_batch_that_is_asked_for_many_times_comes_once(no_patience, kind, dete
         assert_ended()
 
 
+@pytest.mark.heavy
 def test_a_batch_of_a_stream_that_is_asked_for_many_times_comes_once(no_patience):
     def slow(n, count):
         for number in range(12):
@@ -93,6 +94,7 @@ def test_a_batch_of_a_stream_that_is_asked_for_many_times_comes_once(no_patience
             assert names == [f"scene {number}".encode() for number in range(12)]
 
 
+@pytest.mark.heavy
 def test_as_little_memory_as_two_batches_is_waited_for_again_and_again(no_patience):
     sequence = [np.full(1 << 16, number, np.float32) for number in range(24)]
     told = pytest.warns(kf.FeedWarning, match="the consumer keeps so many batches")

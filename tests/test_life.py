@@ -156,6 +156,7 @@ def test_the_end_of_a_worker_is_noticed_though_a_process_that_it_left_holds_its_
         os.kill(int((tmp_path / "left").read_text()), signal.SIGKILL)
 
 
+@pytest.mark.heavy
 def test_a_process_that_a_scene_starts_holds_nothing_of_the_feed(tmp_path):
     program = launch(
         tmp_path,

@@ -308,6 +308,7 @@ class Announced(scenes.Clouds):
         (self.folder / f"end {time.perf_counter_ns()}").touch()
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("kind", LOADERS)
 def test_each_worker_is_told_when_it_begins_and_ends(make, kind, tmp_path):
     loader = make(kind, Announced(tmp_path), workers=2)

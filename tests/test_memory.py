@@ -102,6 +102,7 @@ def _assert_right(plan, epoch, step, batch):
     assert (batch == plan.indices(epoch, step)[:, None]).all()
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("kind", LOADERS)
 def test_max_memory_is_a_ceiling_however_many_batches_are_kept_and_by_how_many_threads(kind):
     loader, plan = _wide(kind), Plan(LENGTH, 4, Shuffled(), 3)

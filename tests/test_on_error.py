@@ -193,6 +193,7 @@ def test_fit_and_tf_data_train_on_a_feed_with_bad_scenes(feed_on, on_error):
         assert sum(float(batch[2].numpy().sum()) for batch in batches) == 35
 
 
+@pytest.mark.heavy
 def test_the_loss_of_a_masked_batch_is_that_of_its_other_scenes(feed_on):
     import keras
 
@@ -376,6 +377,7 @@ def test_items_that_are_batches_already_can_be_replaced_or_skipped(feed_on, on_e
     assert found == [0, 2] if on_error == "skip" else len(found) == 3 and 1 not in found
 
 
+@pytest.mark.heavy
 def test_a_replacement_that_fails_too_is_replaced_in_turn(feed_on):
     good = set(range(0, 37, 3))
     feed = feed_on("process", faulty.Raising(set(range(37)) - good), on_error="replace", max_failures=1.0)

@@ -109,6 +109,7 @@ def test_a_feed_left_open_ends_cleanly_with_the_script(run_script):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.heavy
 def test_a_module_beside_the_script_is_found_by_workers(run_script, tmp_path):
     (tmp_path / "rooms_module.py").write_text(
         "import numpy as np\nclass Rooms:\n    def __len__(self): return 4\n"
@@ -283,6 +284,7 @@ def test_a_file_in_the_working_directory_does_not_shadow_the_standard_library(ru
     assert done.stdout == "(4, 3)\n"
 
 
+@pytest.mark.heavy
 def test_a_worker_may_write_to_its_arrays_without_touching_anyone_elses():
     class Scratch(Big):
         def __getitem__(self, index):
@@ -304,6 +306,7 @@ class Threads(kf.SceneSequence):
         return os.environ["OPENBLAS_NUM_THREADS"] + " " + os.environ["OMP_NUM_THREADS"]
 
 
+@pytest.mark.heavy
 def test_libraries_in_workers_do_not_start_a_thread_a_core_each(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     loader = _loader(Threads(), batch_size=1, workers=2)

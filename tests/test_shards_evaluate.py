@@ -76,7 +76,7 @@ def test_weighted_metrics_are_exact_at_any_batch_size(evaluation, length, batch_
         assert found[name] == pytest.approx(expected, rel=2e-5), name
 
 
-@pytest.mark.light(where=lambda shuffle, length: shuffle == (length in (17, 60)))
+@pytest.mark.heavy
 @pytest.mark.parametrize(("length", "batch_size", "shard_count"), [(2, 4, 3), (17, 4, 2), (26, 4, 5), (60, 8, 3)])
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_weighted_metrics_over_all_shards_are_exact(evaluation, length, batch_size, shard_count, shuffle):

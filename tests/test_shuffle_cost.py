@@ -91,6 +91,7 @@ def test_a_single_step_asked_for_tells_as_well(path, kind):
         _ = [feed[step] for _ in range(10) for step in range(len(feed))]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_warning_is_given_in_the_thread_of_the_consumer(path, kind, monkeypatch):
     threads = []
@@ -100,6 +101,7 @@ def test_the_warning_is_given_in_the_thread_of_the_consumer(path, kind, monkeypa
     assert threads == [threading.main_thread()]
 
 
+@pytest.mark.heavy
 @light_cases
 @pytest.mark.parametrize(("kind", "make"), CASES)
 def test_a_cache_that_holds_the_dataset_decodes_each_chunk_once_and_says_nothing(path, kind, make):
@@ -112,6 +114,7 @@ def test_a_cache_that_holds_the_dataset_decodes_each_chunk_once_and_says_nothing
         assert stats.again == 0
 
 
+@pytest.mark.heavy
 @light_cases
 @pytest.mark.parametrize(("kind", "make"), CASES)
 def test_blocks_in_random_order_decode_each_chunk_once_an_epoch_from_a_small_cache(path, kind, make):
@@ -191,7 +194,7 @@ def test_a_bare_dataset_is_a_sequence_that_is_decoded_ahead_and_into_the_slot(pa
         assert np.array_equal(found, file["points"][...][order])
 
 
-@pytest.mark.light(where=lambda dtype, shape, compression: dtype == "?" and bool(compression) == (len(shape) > 1))
+@pytest.mark.heavy
 @pytest.mark.parametrize("dtype", [">f4", "<i2", "?", "<c8"])
 @pytest.mark.parametrize("shape", [(40,), (40, 5)])
 @pytest.mark.parametrize("compression", [None, "gzip"])
@@ -220,6 +223,7 @@ def test_fit_as_it_is_by_default_leaves_the_blocks_together(path):
         assert sequence.file["points"].stats().decoded - before <= 3 * 10 + 2  # Keras reads the first batches twice
 
 
+@pytest.mark.heavy
 def test_a_tf_dataset_s_consumer_is_told_too(path):
     with _feed(Clouds(path, 2 * CHUNK), "thread", shuffle=True) as feed:
         with warnings.catch_warnings(record=True) as caught:
@@ -239,6 +243,7 @@ def test_real_files_in_random_scene_order_decode_each_chunk_once(real_data):
     assert file["data"].stats().again == 0
 
 
+@pytest.mark.heavy
 def test_real_files_and_a_small_cache_warn(real_data):
     file = kf.HDF5File(real_data / "bimnet10_train.h5", chunk_cache=1 << 20)
     with _feed(file["data"], "thread", shuffle=True) as feed, pytest.raises(kf.ReadCostWarning, match="21 scenes"):

@@ -96,6 +96,7 @@ def test_a_trainer_that_cannot_leave_scenes_out_is_not_told_to_replace_them(mapp
         mapped(scene).to_tf_dataset()
 
 
+@pytest.mark.heavy
 def test_an_item_that_ends_its_worker_is_named_and_said_how_to_leave_out(mapped):
     def deadly(number):
         if number == 9:

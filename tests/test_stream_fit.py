@@ -104,6 +104,7 @@ def test_several_steps_an_execution_train_on_every_scene_of_an_infinite_stream()
     assert trainer.trained == [list(range(16)), list(range(16, 32))]
 
 
+@pytest.mark.heavy
 def test_validation_on_a_stream_sees_one_repetition_every_time():
     with stream() as feed, stream(length_of(6), count=1) as valid:
         trainer = ScalarTrainer()

@@ -42,6 +42,7 @@ def fleet_of():
         source.close()
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("kind", ["thread", "process"])
 def test_scenes_taken_as_they_are_ready_are_the_same_and_each_generator_keeps_its_order(fleet_of, kind):
     fleet = fleet_of(kind, counting, 4, deterministic=False)

@@ -176,6 +176,7 @@ class Deadly(Found):
         return super().__getitem__(index)
 
 
+@pytest.mark.heavy
 def test_a_directory_that_is_gone_when_a_worker_is_replaced_is_a_clear_error(folders, monkeypatch):
     with kf.Feed(Deadly(), 4, **_PROCESSES) as feed:
         feed.scene_spec  # noqa: B018 - the workers have started

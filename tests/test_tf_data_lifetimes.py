@@ -128,6 +128,7 @@ def test_the_graph_of_a_session_keeps_the_feed_alive_and_lets_it_go():
     _assert_let_go(alive)
 
 
+@pytest.mark.heavy
 def test_a_dataset_of_a_function_outlives_the_tracing_of_it():
     def make():
         feed = kf.Feed(scenes.Clouds(40), 8, workers=1, worker_type="thread")

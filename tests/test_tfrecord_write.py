@@ -372,6 +372,7 @@ def test_progress_is_shown_on_a_terminal_only(tmp_path, monkeypatch, stream):
     assert bool(text) == (stream is _Terminal)
 
 
+@pytest.mark.heavy
 def test_scenes_that_do_not_end_are_told_of_once(tmp_path, monkeypatch):
     monkeypatch.setattr(board, "_STALL_SECONDS", 0.3)
     told = threading.Event()

@@ -79,6 +79,7 @@ def test_numpy_and_hdf5_files_are_not_unpickled_either():
                 assert "allow_pickle=False" in ast.unparse(node), room
 
 
+@pytest.mark.heavy
 def test_no_socket_is_bound_connected_or_listened_to_but_that_of_producers():
     calls = {room: [name for where, name in _calls(path) if where != "signature"] for room, path in _rooms().items()}
     found = {room for room, names in calls.items() if NETWORK.intersection(names)}

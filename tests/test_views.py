@@ -332,6 +332,7 @@ def test_a_torch_dataset_and_a_dataset_of_a_file_can_be_inside(path):
         assert [batch[1].tolist() for batch in feed][-1] == [22, 23]
 
 
+@pytest.mark.heavy
 def test_the_snippet_of_the_readme_is_true(tmp_path, monkeypatch):
     section = (Path(__file__).parents[1] / "README.md").read_text().split("## Sequences made of sequences")[1]
     code = section.split("```python")[1].split("```")[0]

@@ -61,7 +61,7 @@ def test_the_peak_of_a_worker_that_nobody_saw_alive_is_known():
     assert handle.peak > 100 << 20  # more, where this process holds more: see `own_peak`
 
 
-@pytest.mark.light(where=lambda way: way == "segfault")
+@pytest.mark.heavy
 @pytest.mark.parametrize("way", faulty.DEADLY)
 def test_a_scene_that_ends_its_worker_again_and_again_is_an_error_that_names_all(feed_of, way, monkeypatch):
     monkeypatch.setattr(spawn, "own_peak", lambda: 0)  # whatever this process held, the peak of a worker is known
@@ -269,6 +269,7 @@ def test_a_worker_whose_child_holds_its_socket_is_missed_all_the_same(feed_of, t
         assert bits(feed.epoch(0)) == reference(scenes.Augmented())
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("error", [OSError(24, "Too many open files"), RuntimeError("can't start new thread")])
 def test_a_feed_goes_on_with_the_workers_it_has_where_no_more_can_be_started(feed_of, monkeypatch, error):
     start = spawn._Keeper.start
@@ -314,6 +315,7 @@ class Reopens(scenes.Clouds):
         return super().__getitem__(index)
 
 
+@pytest.mark.heavy
 def test_a_worker_that_could_not_begin_an_epoch_tries_again(feed_of, tmp_path):
     feed = feed_of(Reopens(tmp_path), workers=1, max_queue_size=1)
     assert len(list(feed.epoch(0))) == 5

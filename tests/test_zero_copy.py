@@ -155,7 +155,7 @@ def _views(name, tensors):
     return points[1:].transpose(0, 1)[1:].numpy()[::2]
 
 
-@pytest.mark.light(where=lambda name, worker_type: (worker_type == "process") == (name in ("numpy", "tensorflow")))
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", ["numpy", *FRAMEWORKS])
 @pytest.mark.parametrize("worker_type", ["thread", "process"])
 def test_memory_is_not_reused_while_a_view_of_a_view_refers_to_it(name, worker_type):
@@ -190,6 +190,7 @@ def test_memory_is_not_reused_while_a_tensor_refers_to_it(name):
         assert np.array_equal(_values(points)[:, 0, 0], 100.0 * indices)
 
 
+@pytest.mark.heavy
 def test_what_tensorflow_computes_from_a_batch_does_not_write_into_it():
     tf = pytest.importorskip("tensorflow")
     with kf.Feed(Numbered(64), 32, workers=1, worker_type="thread") as feed:
