@@ -12,6 +12,7 @@ from kerasfeed._version import __version__
 if TYPE_CHECKING:
     from kerasfeed.adapters.tf_records import feature_description as feature_description
     from kerasfeed.adapters.tf_records import parse_record as parse_record
+    from kerasfeed.backup import BackupAndRestore as BackupAndRestore
     from kerasfeed.cached import Cached as Cached
     from kerasfeed.callbacks import InputMonitor as InputMonitor
     from kerasfeed.checkpoint import FeedCheckpoint as FeedCheckpoint
@@ -72,6 +73,7 @@ _ROOM_OF = {
     "Concat": "kerasfeed.views",
     "Evaluation": "kerasfeed.evaluation",
     "Feed": "kerasfeed.feed",
+    "BackupAndRestore": "kerasfeed.backup",
     "FeedCheckpoint": "kerasfeed.checkpoint",
     "FeedClosedError": "kerasfeed.errors",
     "FeedWarning": "kerasfeed.errors",

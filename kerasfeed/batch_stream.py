@@ -6,7 +6,6 @@ the spec, is asked for.
 
 import contextvars
 import dataclasses
-import sys
 import threading
 import weakref
 from abc import abstractmethod
@@ -15,25 +14,25 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-import keras
-
 from kerasfeed.arguments import refuse_skip
 from kerasfeed.epochs import RequestLog
 from kerasfeed.errors import FeedClosedError
 from kerasfeed.failures import FailureTable
 from kerasfeed.feed_text import public_names, stream_html, workers_text
 from kerasfeed.forms import batch_structure
+from kerasfeed.keras_adapter import KerasAdapter
 from kerasfeed.loaders import LoaderStats
 from kerasfeed.loaders.blank import weighted
 from kerasfeed.patience import wait_for_exit
 from kerasfeed.spec import SceneSpec, lists_as_tuples
-from kerasfeed.stream_side import EMPTY, StreamSide
+from kerasfeed.stream_side import EMPTY, RepetitionTaking, StreamRun, StreamSide
 from kerasfeed.stream_taking import DatasetTaking
 from kerasfeed.streams.core import Function, StreamCore
 from kerasfeed.streams.options import StreamOptions
 from kerasfeed.streams.repetition import EndOfRepetition, Repetition
 from kerasfeed.streams.source import Source
 from kerasfeed.taking import Taking, TakingThreads
+from kerasfeed.trainer import KerasCall, Request
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -43,12 +42,12 @@ _PUBLIC = frozenset(
 )
 
 
-class BatchStream(keras.utils.PyDataset):  # type: ignore[misc]
+class BatchStream(KerasAdapter):
     """Batches of a `Source`, for `model.fit` on any Keras backend, `tf.data` and plain loops; see `StreamFeed`."""
 
     def __init__(self, options: StreamOptions) -> None:
         self._options = options
-        super().__init__(workers=1, use_multiprocessing=False, max_queue_size=options.ahead)
+        super().__init__(options.ahead)
         self._begin_life(())
 
     def _begin_life(self, functions: tuple[Function, ...]) -> None:
@@ -60,6 +59,7 @@ class BatchStream(keras.utils.PyDataset):  # type: ignore[misc]
         self._kept_is_chain = False
         self._next = 0
         self._closed = False
+        self._begin_keras()
         self._side = StreamSide()
         self.request_log = RequestLog()
         self.takings = TakingThreads()
@@ -271,36 +271,33 @@ class BatchStream(keras.utils.PyDataset):  # type: ignore[misc]
         Raises:
             TypeError: A field has a dtype that TensorFlow lacks.
         """
-        from kerasfeed.adapters.tf_data import batches_dataset
+        from kerasfeed.keras_dataset import dataset_for_keras
 
         refuse_skip(self._options.policy, "to_tf_dataset()", replaceable=False)
         begin = partial(_begin_taking, self)
-        return batches_dataset(begin, self.element_spec, count=None, device=device)
+        return dataset_for_keras(begin, self, count=None, device=device, loops=None, run_of=self._keras_run)
 
-    @property
-    def num_batches(self) -> int | None:
-        """None, for not known; Keras asks for it as `fit` begins."""
-        caller = sys._getframe(1)
-        if caller.f_code.co_name == "get_data_adapter":
-            return 1  # it asks whether there is a number, to warn everybody that shuffle=True, its default, is ignored
-        method = self._side.prepare(self, caller)
-        if method is not None:
-            refuse_skip(self._options.policy, f"{method}()", replaceable=False)
+    def _known_batches(self) -> None:
         return None
+
+    def _keras_run(self, call: KerasCall, request: Request) -> StreamRun:
+        if request.method:
+            refuse_skip(self._options.policy, f"{request.method}()", replaceable=False)
+        run = StreamRun(self, call.iterator, request)
+        if request.trains:
+            self._side.begin_run(run)
+        return run
+
+    def _keras_taking(self) -> RepetitionTaking:
+        return RepetitionTaking(self)
+
+    def _keras_hook(self, *, begins: bool) -> None:
+        self.request_log.clear()
 
     def as_keras_takes(self, batch: Any) -> Any:
         """A batch that Keras has asked for: tuples in place of lists. Tells what there is to be told."""
         self.tell()
         return lists_as_tuples(batch) if self._core().loader.spec.has_lists else batch
-
-    def on_epoch_begin(self) -> None:
-        """Called by Keras."""
-        self.request_log.clear()
-        self._side.begins()
-
-    def on_epoch_end(self) -> None:
-        """Called by Keras."""
-        self._side.ends()
 
     # ---- life
 

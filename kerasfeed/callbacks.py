@@ -128,8 +128,10 @@ class InputMonitor(keras.callbacks.Callback):  # type: ignore[misc]
         now = time.perf_counter()
         with self._lock:
             if not self._taken_before_step:
-                before, self._pending = self._pending, (now, batch)
+                before = self._pending
                 self._settle(before, now)
+                # A feed has been waited for already, a dataset is waited for from now on.
+                self._pending = (min(self._free, now), batch)
                 return
             begin = max(self._free, self.feed.request_log.begun(batch) or self._free)
             there = self.feed.request_log.finished(batch) or begin

@@ -4,10 +4,10 @@ Invariant: the position is that of the model. It is never derived from what was 
 written last.
 """
 
+import json
 import os
+import tempfile
 import warnings
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -16,30 +16,42 @@ import keras
 from kerasfeed.error_text import message_of
 from kerasfeed.errors import FeedWarning
 from kerasfeed.integers import check_integer
+from kerasfeed.keras_adapter import TrainerData
 from kerasfeed.state import state_of
-from kerasfeed.trainer import TrainerPosition, trainer_position
+from kerasfeed.trainer import TrainerPosition, batches_of, keras_version, restored_epoch, trainer_position
 from kerasfeed.training_records import Record, TrainingRecords, sync_folder
-from kerasfeed.whole_backups import save_whole
 
 if TYPE_CHECKING:
     from kerasfeed.feed import Feed
 
 
+_ORDER = (
+    "the model was restored behind FeedCheckpoint, which then resumes the feed at another batch: put FeedCheckpoint "
+    "behind BackupAndRestore in callbacks=[...], or use kerasfeed.BackupAndRestore for both"
+)
+
+
+class _EpochEnd:
+    """In place of True in `model.stop_training`, where an epoch that was begun before ends."""
+
+
 class FeedCheckpoint(keras.callbacks.Callback):  # type: ignore[misc]
     """Resumes a feed in mid-epoch, at the batch after the last one that the restored model was trained on.
 
-    It pairs with `keras.callbacks.BackupAndRestore`, in any order, or with whatever restores the model with its
-    optimizer before `fit`. `fit` goes on in the epoch in which the model was saved, with the batches that are left of
-    it, which Keras numbers from 0. Works with `fit(feed)`, with `fit(feed.to_tf_dataset(), shuffle=False)`, and with
-    what is made of that batch by batch (`map`).
+    For those who save their models in a way of their own; `kerasfeed.BackupAndRestore` saves model and feed together.
+    It pairs with whatever restores the model with its optimizer before `fit`, or with a callback that does so before
+    it, as in `callbacks=[keras.callbacks.BackupAndRestore(...), kerasfeed.FeedCheckpoint(...)]`. `fit` goes on in the
+    epoch in which the model was saved, with the batches that are left of it, which Keras numbers from 0. Works with
+    `fit(feed)`, with `fit(feed.to_tf_dataset(), shuffle=False)`, and with what is made of that batch by batch (`map`).
 
     The batches that a model was trained on are counted by its optimizers, whose `iterations` are saved with it. The
-    file tells which batch of the feed they stand for: it is written before `BackupAndRestore` saves the model, so a
-    kill in between does no harm. Nor does one while that saves: it is made to replace its files as a whole. For other
-    ways to save the model the file is written after every `save_freq` batches and every epoch; it need not be written
-    as often as the model where every batch is one iteration.
+    file tells which batch of the feed they stand for. It is written after every `save_freq` batches and every epoch; it
+    need not be written as often as the model where every batch is one iteration.
 
-    When training ends, the file is deleted if a `BackupAndRestore` deletes its own.
+    What is made of `feed.to_tf_dataset()` can be resumed without `steps_per_epoch`, or repeated without end; other data
+    raise a ValueError as `fit` begins.
+
+    When training ends, the file is deleted if a `keras.callbacks.BackupAndRestore` of that training deletes its own.
 
     Args:
         feed: The feed that `fit` is given, made with a `seed`.
@@ -61,11 +73,12 @@ class FeedCheckpoint(keras.callbacks.Callback):  # type: ignore[misc]
         remedy = ' ("epoch" writes at the end of each)'
         self.save_freq = save_freq if save_freq == "epoch" else check_integer("save_freq", save_freq, 1, remedy=remedy)
         self._records: TrainingRecords | None = None
-        self._backups: list[Any] = []
-        self._behind: Any = None
+        self._deletes = False
+        self._began_at: tuple[int, float] | None = None
         self._saved = 0
         self._measured = self._set_epoch = False
         self._claimed = feed.keras_side.clock.cursor
+        self._follows: Literal["feed", "iterations", "stream"] = "feed"
 
     # ---- called by Keras
 
@@ -75,48 +88,66 @@ class FeedCheckpoint(keras.callbacks.Callback):  # type: ignore[misc]
         if position is None or position.callbacks is None:
             raise RuntimeError("FeedCheckpoint works within model.fit of Keras 3, and fit was not found")
         position.check_step()
-        self._backups = [each for each in position.callbacks if isinstance(each, keras.callbacks.BackupAndRestore)]
         callbacks = list(position.callbacks)
-        behind = [backup for backup in self._backups if callbacks.index(backup) > callbacks.index(self)]
-        self._behind = behind[-1] if behind else None
-        for backup in self._backups:
-            _call_with(backup, "_save_model", before=self._save, around=partial(save_whole, backup), once=False)
-        if self._behind is None:
-            self._begin(position)
-        else:  # it restores the model after this
-            _call_with(self._behind, "on_train_begin", after=lambda: self._begin(position))
+        backups = [each for each in callbacks if isinstance(each, keras.callbacks.BackupAndRestore)]
+        if any(callbacks.index(backup) > callbacks.index(self) for backup in backups):
+            raise ValueError(_ORDER)
+        self._deletes = any(backup.delete_checkpoint for backup in backups)
+        self._begin(position)
+        self._began_at = iterations_of(self.model), scale_of(self.model)
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Called by Keras."""
+        began_at, self._began_at = self._began_at, None
+        if began_at is not None and began_at != (iterations_of(self.model), scale_of(self.model)):
+            raise ValueError(_ORDER)
+        if self._follows != "feed":
+            anew = self._follows == "iterations" or began_at is not None
+            self.feed.keras_side.clock.follow(epoch, anew=anew)
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Called by Keras; `batch` is the last step of an execution."""
         number = self.feed.keras_side.consumed()
         self.feed.keras_side.clock.consumed = number
-        due = self.save_freq != "epoch" and number - self._saved >= self.save_freq
-        if due:
+        if self.save_freq != "epoch" and number - self._saved >= self.save_freq:
             self._saved = number
-        if due or not self._measured:  # the first one tells how many iterations a batch is
             self._save()
+        elif not self._measured:  # the first one tells how many iterations a batch is
+            self._record()
+        followed = self._follows != "feed"
+        if not self.model.stop_training and self.feed.keras_side.ends_early(number, followed=followed):
+            self.model.stop_training = _EpochEnd()  # Keras's own switch, to leave an epoch in the middle
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Called by Keras."""
+        if isinstance(self.model.stop_training, _EpochEnd):  # and nobody else has said that training is to end
+            self.model.stop_training = False
+        if self._follows != "feed":
+            self.feed.keras_side.clock.end()
         self._save()
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Called by Keras."""
-        if self._behind is None:
-            self._end()
-        else:  # as long as there is a saved model, it is known where it stands
-            _call_with(self._behind, "on_train_end", after=self._end)
+        self._records = None
+        self._claimed = self.feed.keras_side.clock.cursor
+        if self._set_epoch:
+            begin_with(self.model, 0)  # or the next fit of the model would begin there, too
+            self._set_epoch = False
+        if self._deletes:
+            self.path.unlink(missing_ok=True)
+            sync_folder(self.path.parent)
 
     # ---- what is done
 
     def _begin(self, position: TrainerPosition) -> None:
         side = self.feed.keras_side
+        self._follows = "feed"
         if not side.clock.serves(position.iterator):
-            self._adopt(position.iterator)
+            self._follows = self._adopt(position)
         iterations, scale = iterations_of(self.model), scale_of(self.model)
         records = TrainingRecords.read(self.path)
-        epoch = self.model._initial_epoch or position.initial_epoch
-        shuffled = bool(getattr(position.iterator.data_adapter, "shuffle", False))
+        epoch = restored_epoch(self.model) or position.initial_epoch
+        shuffled = side.shuffles(position.iterator)
         if records is not None:
             epoch, shuffled = self._resume(records, iterations, scale)
             self._warn_of_the_end(epoch, position.epochs)
@@ -124,26 +155,44 @@ class FeedCheckpoint(keras.callbacks.Callback):  # type: ignore[misc]
         self._saved = cut.start
         self._measured = False
         state = state_of(self.feed, cut.start)
-        execution = int(getattr(position.iterator, "steps_per_execution", 1))
+        execution = position.execution
+        if self._follows != "feed" and cut.first < cut.steps and cut.first % execution:
+            raise ValueError(
+                f"the epoch that is resumed has {cut.first:,} batches left, of what was made of the feed's dataset, "
+                f"and an execution of the training function takes {execution}: pass the feed itself to fit, or its "
+                "to_tf_dataset(), or compile with steps_per_execution=1"
+            )
         here = Record(iterations, cut.start, shuffled, scale)
         kept = () if records is None else records.records
         even = not any(hasattr(each, "inner_optimizer") for each in optimizers_of(self.model))
         self._records = TrainingRecords(state, cut, execution, even, kept).with_record(here, state)
         self._records.write(self.path)
 
-    def _adopt(self, iterator: Any) -> None:
-        """Take part in a `fit` on what was made of the feed's dataset."""
-        side = self.feed.keras_side
-        if hasattr(iterator.data_adapter, "py_dataset"):
+    def _adopt(self, position: TrainerPosition) -> Literal["iterations", "stream"]:
+        """Take part in a `fit` on what was made of the feed's dataset, whose epochs Keras tells nobody else of.
+
+        Returns:
+            Whether each epoch is an iteration of the dataset, or all take from one that does not end.
+        """
+        side, iterator = self.feed.keras_side, position.iterator
+        if isinstance(iterator.data_adapter, TrainerData):
             raise ValueError("fit was given another feed than FeedCheckpoint: make it with the feed that is trained on")
+        batches, steps = batches_of(iterator), position.steps_per_epoch
+        asked = steps or batches
+        if not asked:
+            raise ValueError(
+                "how many batches an epoch of this dataset has is not known: pass steps_per_epoch to fit, or "
+                "apply tf.data.experimental.assert_cardinality to the dataset"
+            )
+        if batches and steps:
+            raise ValueError(
+                f"steps_per_epoch={steps} of a dataset of {batches:,} batches that was made of a feed's cannot be "
+                "resumed: repeat() the dataset, leave steps_per_epoch out, or pass the feed itself to fit"
+            )
         if side.clock.consumed is None:  # somebody peeked into the dataset: Keras does, to build the model
             side.clock.rewind(self._claimed)
-        side.prepare_dataset(iterator, iterator._num_batches)
-        if not side.clock.serves(iterator):
-            raise ValueError(
-                f"steps_per_epoch is above the {iterator._num_batches} batches of the dataset: repeat() that, or leave "
-                "steps_per_epoch out"
-            )
+        side.clock.prepare(iterator, position.initial_epoch, asked)
+        return "iterations" if batches else "stream"
 
     def _resume(self, records: TrainingRecords, iterations: int, scale: float) -> tuple[int, bool]:
         """Go where the model stands; returns the epoch of `fit`, and whether the steps of that epoch are shuffled."""
@@ -164,7 +213,7 @@ class FeedCheckpoint(keras.callbacks.Callback):  # type: ignore[misc]
         epoch = records.cut.epoch_of(here.number)
         rest = records.cut.end_of(epoch) - here.number
         self.feed.keras_side.resume(here.number, shuffled=here.shuffled_steps, rest=rest)
-        self.model._initial_epoch = epoch
+        begin_with(self.model, epoch)
         self._set_epoch = True
         return epoch, here.shuffled_steps
 
@@ -178,6 +227,9 @@ class FeedCheckpoint(keras.callbacks.Callback):  # type: ignore[misc]
             )
 
     def _save(self) -> None:
+        self._record()
+
+    def _record(self) -> None:
         if self._records is None:
             return
         self._measured = True
@@ -189,17 +241,25 @@ class FeedCheckpoint(keras.callbacks.Callback):  # type: ignore[misc]
             self._records = self._records.with_record(record, state_of(self.feed, number))
             self._records.write(self.path)
 
-    def _end(self) -> None:
-        self._records = None
-        self._claimed = self.feed.keras_side.clock.cursor
-        if self._set_epoch:
-            self.model._initial_epoch = None  # or the next fit of the model would begin there, too
-            self._set_epoch = False
-        for backup in self._backups:
-            vars(backup).pop("_save_model", None)
-        if any(backup.delete_checkpoint for backup in self._backups):
-            self.path.unlink(missing_ok=True)
-            sync_folder(self.path.parent)
+
+def begin_with(model: Any, epoch: int) -> None:
+    """Have the `fit` of a model that runs, or the next one, begin with an epoch.
+
+    Keras's own `BackupAndRestore` does that, and nothing else that is public; it is given a backup of an epoch alone.
+
+    Raises:
+        RuntimeError: This Keras does otherwise.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "training_metadata.json").write_text(json.dumps({"epoch": epoch, "batch": 0}))
+        backup = keras.callbacks.BackupAndRestore(folder)
+        backup.set_model(model)
+        backup.on_train_begin()
+    if restored_epoch(model) != epoch:
+        raise RuntimeError(
+            f"fit could not be told to begin with epoch {epoch} on Keras {keras_version()}. Use Keras 3.10 to 3.15, or "
+            f"pass initial_epoch={epoch} to fit, and feed.set_state(...) in place of this callback"
+        )
 
 
 def optimizers_of(model: Any) -> list[Any]:
@@ -225,33 +285,3 @@ def scale_of(model: Any) -> float:
     """The sum of the loss scales of a model's optimizers; 0 where they have none."""
     scaled = [each for each in optimizers_of(model) if hasattr(each, "initial_scale")]
     return float(sum(each.dynamic_scale.numpy() if each.built else each.initial_scale for each in scaled))
-
-
-def _call_with(
-    callback: Any,
-    method: str,
-    *,
-    before: Callable[[], None] | None = None,
-    around: Callable[[Callable[[], None]], None] | None = None,
-    after: Callable[[], None] | None = None,
-    once: bool = True,
-) -> None:
-    """Have something called before, around or after a method of `callback`, as long as that has it."""
-    vars(callback).pop(method, None)  # of a training that was interrupted
-    original = getattr(callback, method, None)
-    if original is None:
-        return
-
-    def both(*arguments: Any, **named: Any) -> None:
-        if once:
-            vars(callback).pop(method, None)
-        if before is not None:
-            before()
-        if around is None:
-            original(*arguments, **named)
-        else:
-            around(partial(original, *arguments, **named))
-        if after is not None:
-            after()
-
-    setattr(callback, method, both)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from math import isnan, nan
 from typing import Any
 
+from kerasfeed.patience import NotYet
 from kerasfeed.scene import optional_method
 
 
@@ -104,6 +105,35 @@ class RequestLog:
     def clear(self) -> None:
         """Count from 0 again."""
         self._moments = (array("d"), array("d"))
+
+
+class TimedTake:
+    """A function that gives the next batch, with the moments noted at which each was asked for and came.
+
+    Args:
+        take: The function, of a patience, s; it may raise `NotYet`, and is then asked for the same batch again.
+        log: Where they are noted.
+    """
+
+    def __init__(self, take: Callable[[float | None], Any], log: RequestLog) -> None:
+        self._take = take
+        self._log = log
+        self._request: tuple[Any, int] | None = None
+
+    def __call__(self, number: int, patience: float | None) -> Any:
+        """The next batch, which is number `number` of the epoch."""
+        if self._request is None:
+            self._request = self._log.begin(number)
+        try:
+            batch = self._take(patience)
+        except NotYet:
+            raise
+        except BaseException:
+            self._request = None
+            raise
+        self._log.finish(self._request, time.perf_counter())
+        self._request = None
+        return batch
 
 
 def _moment(times: Any, number: int) -> float | None:

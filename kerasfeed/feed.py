@@ -7,7 +7,6 @@ Invariant: a feed decides nothing about data; every batch comes from `Loader.sub
 import math
 import operator
 import os
-import sys
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -15,7 +14,6 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
-import keras
 import numpy as np
 from numpy.typing import NDArray
 
@@ -35,16 +33,19 @@ from kerasfeed.collate import Custom
 from kerasfeed.epochs import RequestLog, SequenceHooks
 from kerasfeed.errors import FeedWarning, SceneError
 from kerasfeed.failures import FailureTable
+from kerasfeed.feed_run import EpochTaking, FeedRun
 from kerasfeed.feed_taking import dataset_of
 from kerasfeed.feed_text import feed_html, feed_text, public_names
 from kerasfeed.forms import batch_structure
 from kerasfeed.frames import as_sequence
 from kerasfeed.integers import check_integer
+from kerasfeed.keras_adapter import KerasAdapter
 from kerasfeed.keras_side import KerasSide, window_of
 from kerasfeed.loaders import Job, LoaderStats
 from kerasfeed.loaders.blank import weighted
 from kerasfeed.loaders.choose import make_loader
 from kerasfeed.loaders.layout import Layout
+from kerasfeed.lookahead import Window
 from kerasfeed.machine import memory
 from kerasfeed.order import Order, Sequential
 from kerasfeed.plan import Plan
@@ -54,6 +55,7 @@ from kerasfeed.spec import SceneSpec, lists_as_tuples
 from kerasfeed.state import FeedState, number_of, state_of, warn_of_hooks
 from kerasfeed.stream import EpochClock
 from kerasfeed.taking import TakingThreads
+from kerasfeed.trainer import KerasCall, Request
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -71,7 +73,7 @@ _PREDICTED_IN_ORDER = (
 )
 
 
-class Feed(keras.utils.PyDataset):  # type: ignore[misc]
+class Feed(KerasAdapter):
     """Batches of a sequence, for `model.fit` on any Keras backend, `tf.data` and plain loops.
 
     Args:
@@ -178,11 +180,10 @@ class Feed(keras.utils.PyDataset):  # type: ignore[misc]
         self._clock = EpochClock(self.plan.steps, self.seed)
         self._hooks = SequenceHooks(sequence, self._loader.refresh)
         self.request_log = RequestLog()
+        self._loops: weakref.WeakSet[Window] = weakref.WeakSet()  # look-ahead of loops
         self.takings = TakingThreads()
         self.keras_side = KerasSide(weakref.proxy(self), self._clock, self._hooks, self.request_log)
-        # A Keras that cannot be made to look ahead by the above gets threads to look ahead with. They only wait.
-        threads = 1 if not count or KerasSide.supported() else max(2, 2 * math.ceil(count / self.plan.rows) + 2)
-        super().__init__(workers=threads, use_multiprocessing=False, max_queue_size=ahead)
+        super().__init__(ahead)
         self._arguments = {
             "shuffle": shuffle, "order": order, "seed": self.seed, "drop_remainder": drop_remainder, "workers": workers,
             "worker_type": worker_type, "max_queue_size": max_queue_size, "max_memory": max_memory, "collate": collate,
@@ -236,7 +237,8 @@ class Feed(keras.utils.PyDataset):  # type: ignore[misc]
     def _iterate(self, numbers: range) -> Iterator[list[Any]]:
         """Number and batch, to be popped: what has been left in the middle then holds no batch."""
         self._hooks.enter(numbers.start // len(self))
-        window = self.keras_side.windows.of_loop(window_of(self, self._clock, numbers))
+        window = window_of(self, self._clock, numbers)
+        self._loops.add(window)
         try:
             for number in numbers:
                 found = [number, window.take()]
@@ -343,25 +345,29 @@ class Feed(keras.utils.PyDataset):  # type: ignore[misc]
         refuse_second_sharding(self.shard.count)
         return dataset_of(self, check_integer("epochs", epochs, 1) * len(self), device, in_order=deterministic)
 
-    @property
-    def num_batches(self) -> int:
-        """Number of steps in an epoch; Keras asks for it as `fit` begins."""
-        ordered = self.plan.shard_count > 1 or not isinstance(self.plan.order, Sequential)
-        method = self.keras_side.prepare(self, sys._getframe(1), ordered=ordered)
-        if method is not None:
-            refuse_skip(self.job.policy, f"{method}()")
-        if method == "predict" and not isinstance(self.plan.order, Sequential):
-            self._loader.faults.notices.post("predict", _PREDICTED_IN_ORDER, FeedWarning)
-            self._loader.faults.notices.tell()
+    def _known_batches(self) -> int:
         return len(self)
 
-    def on_epoch_begin(self) -> None:
-        """Called by Keras; see `kerasfeed.trainer` for what it means."""
-        self.keras_side.begin()
+    def _keras_run(self, call: KerasCall, request: Request) -> FeedRun:
+        if request.method:
+            refuse_skip(self.job.policy, f"{request.method}()")
+        has_order = not isinstance(self.plan.order, Sequential)
+        if request.method == "predict" and has_order:
+            self._loader.faults.notices.post("predict", _PREDICTED_IN_ORDER, FeedWarning)
+            self._loader.faults.notices.tell()
+        # Keras's shuffling of batches would add nothing to an order, and put the shards of a step out of step.
+        shuffled = request.shuffle and not has_order and self.plan.shard_count == 1
+        return FeedRun(self, call.iterator, request, shuffled=shuffled)
 
-    def on_epoch_end(self) -> None:
-        """Called by Keras; see `kerasfeed.trainer` for what it means."""
-        self.keras_side.end()
+    def dataset_run(self, batches: int, in_order: bool, call: KerasCall, request: Request) -> FeedRun:
+        """What one of Keras's iterators takes of a dataset of the feed, of so many batches."""
+        return FeedRun(self, call.iterator, request, shuffled=False, batches=batches, in_order=in_order)
+
+    def _keras_taking(self) -> EpochTaking:
+        return EpochTaking(self)
+
+    def _keras_hook(self, *, begins: bool) -> None:
+        self.keras_side.hooked(begins=begins)
 
     # ---- state
 
@@ -405,7 +411,9 @@ class Feed(keras.utils.PyDataset):  # type: ignore[misc]
 
     def close(self) -> None:
         """Stop the workers and free what they hold; idempotent. Batches already delivered stay valid."""
-        self.keras_side.windows.end()
+        self.keras_side.give_up()
+        for window in list(self._loops):  # of loops that were left in the middle, and live on
+            window.close()
         self._loader.close()
         self._loader.faults.notices.tell_last()
 

@@ -5,20 +5,18 @@ like a loop over the feed; what TensorFlow loaded beyond is given back to the fe
 """
 
 import contextvars
-import time
 import weakref
 from collections.abc import Callable
 from functools import partial
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from kerasfeed.epochs import TimedTake
 from kerasfeed.errors import FeedClosedError
 from kerasfeed.keras_side import KerasSide, window_of
 from kerasfeed.lookahead import Window
 from kerasfeed.order import Sequential, Shuffled
 from kerasfeed.order_blocks import BlockShuffled
 from kerasfeed.parts import ahead_reader
-from kerasfeed.patience import NotYet
 from kerasfeed.taking import EndOfData, Taking
 
 if TYPE_CHECKING:
@@ -27,11 +25,12 @@ if TYPE_CHECKING:
 
 def dataset_of(feed: Any, count: int, device: str | None, *, in_order: bool) -> "tf.data.Dataset":
     """A dataset of the next `count` batches of `feed`, anew in each iteration; see `kerasfeed.Feed.to_tf_dataset`."""
-    from kerasfeed.adapters.tf_data import batches_dataset
+    from kerasfeed.keras_dataset import dataset_for_keras
 
     loops = FeedLoops(feed, count, counted=in_order)
     begin = partial(begin_taking, feed, count, in_order)
-    return batches_dataset(begin, feed.element_spec, count=count, device=device, loops=loops)
+    run_of = partial(feed.dataset_run, count, in_order)
+    return dataset_for_keras(begin, feed, count=count, device=device, loops=loops, run_of=run_of)
 
 
 def begin_taking(feed: Any, count: int, in_order: bool, context: contextvars.Context) -> Taking:
@@ -40,10 +39,11 @@ def begin_taking(feed: Any, count: int, in_order: bool, context: contextvars.Con
     Where `submit` would run what users wrote (scenes, hooks, orders), a thread of its own runs it.
     """
     begin = partial(FeedTaking, weakref.ref(feed), count, in_order=in_order)
-    return begin() if _only_submits(feed) else feed.takings.begin(begin, context)
+    return begin() if only_submits(feed) else feed.takings.begin(begin, context)
 
 
-def _only_submits(feed: Any) -> bool:
+def only_submits(feed: Any) -> bool:
+    """Whether asking a feed for batches runs nothing that users wrote."""
     job = feed.job
     quick = isinstance(job.plan.order, Sequential | Shuffled | BlockShuffled)
     return bool(job.workers) and quick and not feed.has_epoch_hooks and ahead_reader(job.sequence) is None
@@ -58,7 +58,7 @@ class FeedTaking:
         known = self._known()
         self._numbers = range(first := known.keras_side.claim(count), first + count)
         self._window: Window = window_of(weakref.proxy(known), known.keras_side.clock, self._numbers, in_order=in_order)
-        self._request: tuple[Any, int] | None = None
+        self._timed = TimedTake(self._window.take, known.request_log)
 
     def _known(self) -> Any:
         feed = self._feed()
@@ -74,19 +74,8 @@ class FeedTaking:
         number = self._window.next
         if number >= self._numbers.stop:
             raise EndOfData
-        log = self._known().request_log
-        if self._request is None:
-            self._request = log.begin(number - self._numbers.start)
-        try:
-            batch = self._window.take(patience)
-        except NotYet:
-            raise
-        except BaseException:
-            self._request = None
-            raise
-        log.finish(self._request, time.perf_counter())
-        self._request = None
-        return batch
+        self._known()
+        return self._timed(number - self._numbers.start, patience)
 
     def close(self, returned: list[Any]) -> None:
         """See `kerasfeed.taking.Taking.close`; the feed's clock knows which batches come again."""
@@ -111,10 +100,6 @@ class FeedLoops:
         """A loop begins."""
         return FeedLoop(self._side, self._batches, self._counted)
 
-    def asked(self, caller: FrameType, batches: int) -> None:
-        """Somebody asks, in the frame `caller`, for the cardinality, which is `batches`."""
-        self._side.asked_by(caller, batches)
-
 
 class FeedLoop:
     """The batches that one loop has got."""
@@ -123,17 +108,15 @@ class FeedLoop:
         self._side = side
         self._batches = batches
         self._counted = counted
-        self._begun = False
         self._numbers: range | None = None
         self._got = 0
 
     def goes_on(self) -> bool:
         """A batch is about to be asked for; False where the loop is over."""
-        if not self._begun:
-            self._begun = True
+        if self._numbers is None:
             self._numbers = self._side.loop_over_dataset(self._batches)
         numbers = self._numbers
-        if numbers is None or self._got < len(numbers) or len(numbers) == self._batches:
+        if self._got < len(numbers) or len(numbers) == self._batches:
             return True
         self._side.clock.end_claim(numbers.stop, numbers.start + self._batches)
         return False

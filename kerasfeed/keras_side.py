@@ -6,19 +6,14 @@ generator of its own, which knows the numbers of its batches from the start, so 
 the end of an epoch, nothing of it is lost or taken twice.
 """
 
-import sys
-import time
 import weakref
 from collections.abc import Callable
-from concurrent.futures import CancelledError
-from functools import partial
-from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
 from kerasfeed.epochs import RequestLog, SequenceHooks
-from kerasfeed.lookahead import Window, Windows
+from kerasfeed.lookahead import Window
 from kerasfeed.stream import EpochClock
-from kerasfeed.trainer import cut_iterator, self_of, tame, trainer_position
+from kerasfeed.trainer import trainer_position
 
 
 def window_of(
@@ -42,22 +37,6 @@ def window_of(
     return Window(submit, numbers.start, numbers.stop, feed.look_ahead, border, in_order=in_order)
 
 
-class Asking(NamedTuple):
-    """What a Keras adapter asks for.
-
-    Attributes:
-        numbers: The batch, and those to look ahead for.
-        shuffled: Whether the adapter shuffles batches; None for one that is not a `fit`'s, and never does.
-        closings: How often the windows had been closed.
-        request: What the request log needs when it is there.
-    """
-
-    numbers: range
-    shuffled: bool | None
-    closings: int
-    request: tuple[Any, int]
-
-
 class KerasSide:
     """What a feed does when Keras calls it.
 
@@ -72,95 +51,63 @@ class KerasSide:
         self._feed = feed
         self.clock = clock
         self._hooks = hooks
-        self._log = log
-        self.windows = Windows()
-        self._stop = 0
+        self.log = log
+        self._run: Callable[[], Any] = lambda: None  # of the last fit
         self._hooked_epoch_runs = False
 
-    @staticmethod
-    def supported() -> bool:
-        """Whether the installed Keras asks its adapters for batches in the way that `tame` knows."""
-        module = sys.modules.get("keras.src.trainers.data_adapters.py_dataset_adapter")
-        adapter = getattr(module, "PyDatasetAdapter", None)
-        return callable(getattr(adapter, "_get_iterator", None)) and callable(
-            getattr(adapter, "_standardize_batch", None)
-        )
+    # ---- trainers
 
-    # ---- a trainer begins
+    def begin_run(self, run: Any) -> None:
+        """A `fit` is about to begin, or, having built its model, to begin anew; no other goes on."""
+        known = self._run()
+        if known is not None and known is not run:
+            known.supersede()
+        self._run = weakref.ref(run)
 
-    def prepare(self, feed: Any, caller: FrameType, *, ordered: bool) -> str | None:
-        """A trainer may be about to begin, and asks for the number of batches; returns its method.
+    def shuffles(self, iterator: Any) -> bool:
+        """Whether the `fit` of `iterator`, Keras's, shuffles the batches of the feed."""
+        run = self._run()
+        return run is not None and run.serves(iterator) and run.shuffled
+
+    def ends_early(self, number: int, *, followed: bool) -> bool:
+        """Whether the epoch of `fit` that ends before batch `number` has fewer steps than Keras goes on to.
+
+        It was begun before. Where `steps_per_epoch` is no multiple of an execution, the data end, and Keras warns.
 
         Args:
-            feed: The feed.
-            caller: The frame that asks.
-            ordered: Whether the feed brings an order of its own, or is a shard. Keras's shuffling of batches would then
-                add nothing, and put the shards of a step out of step.
+            number: Of the batch.
+            followed: Whether Keras knows nothing of the feed: what it takes was made of a dataset of it.
         """
-        position = trainer_position()
-        if position is None:
-            return None
-        if position.method == "fit" and position.epoch is None:
-            self.windows.close()
-            self.clock.prepare(
-                self_of(caller.f_back), position.initial_epoch, position.steps_per_epoch or self.clock.steps
-            )
-        tame(feed, self, caller, in_fit=position.method == "fit", ordered=ordered)
-        return position.method
-
-    def numbers(self, in_fit: bool) -> range:
-        """The batches of the epoch that begins."""
-        steps = self.clock.steps
-        first = self.clock.current * steps
-        return self.clock.fit_numbers if in_fit else range(first, first + steps)
-
-    def ask(self, adapter: Any, number: int, numbers: range, in_fit: bool) -> "Asking":
-        """Ask for batch `number`, one of `numbers`, for a Keras adapter."""
-        stop = max(numbers.stop, self._stop) if in_fit else numbers.stop
-        request = self._log.begin(number - numbers.start)
-        return Asking(range(number, stop), adapter.shuffle if in_fit else None, self.windows.closings, request)
-
-    def take(self, adapter: Any, asking: "Asking", patience: float | None) -> Any:
-        """The batch that was asked for; waits for it, see `Window.take`."""
-        numbers, shuffled = asking.numbers, asking.shuffled
-        if asking.closings != self.windows.closings:  # another fit has begun: this one gets what a wait would end with
-            raise CancelledError
-        batch = self.windows.take(
-            adapter, numbers.start, lambda: window_of(self._feed, self.clock, numbers, shuffled), patience
-        )
-        self._log.finish(asking.request, time.perf_counter())
-        return self._feed.as_keras_takes(batch)
-
-    # ---- hooks
-
-    def begin(self) -> None:
-        """Keras's adapter calls the feed's `on_epoch_begin`."""
-        position = trainer_position()
-        if position is None:
-            self.clock.begin_other()
-        elif position.method == "fit" and position.epoch is not None:
-            shuffled = getattr(getattr(position.iterator, "data_adapter", None), "shuffle", False)
-            numbers = self.clock.begin(position.epoch, shuffled=bool(shuffled))
-            self._stop = self.clock.numbers(max(position.epochs - 1, position.epoch)).stop
-            if position.iterator is not None:
-                cut_iterator(position.iterator, len(numbers), ends_there=True)
+        run, numbers = self._run(), self.clock.fit_numbers
+        if followed:
+            asked: int | None = self.clock.fit_steps
         else:
-            return
-        self._hooked_epoch_runs = True
+            asked = None if run is None or run.begins_anew else run.steps_per_epoch
+        return asked is not None and len(numbers) < asked and number >= numbers.stop
 
-    def end(self) -> None:
-        """Keras's adapter calls the feed's `on_epoch_end`."""
-        self._log.clear()
+    def give_up(self) -> None:
+        """Give up what a `fit` has loaded ahead."""
+        run = self._run()
+        if run is not None:
+            run.close()
+
+    def end_epoch(self) -> None:
+        """An epoch of a trainer is over."""
+        self.clock.end()
+        if self.clock.fit_numbers.stop % self.clock.steps == 0:
+            self._hooks.leave()
+
+    def hooked(self, *, begins: bool) -> None:
+        """Somebody calls the feed's hooks of Keras who is not one of Keras's iterators of it."""
         position = trainer_position()
-        if position is not None and position.method != "fit":
+        if position is not None and (position.method != "fit" or position.epoch is None):
             return
-        began, self._hooked_epoch_runs = self._hooked_epoch_runs, False
-        if position is None and not began:
+        began, self._hooked_epoch_runs = self._hooked_epoch_runs, begins
+        if begins:
             self.clock.begin_other()
-        if position is None or (began and position.epoch is not None):
-            self.clock.end()
-            if self.clock.fit_numbers.stop % self.clock.steps == 0:
-                self._hooks.leave()
+        elif began:
+            self.log.clear()
+            self.end_epoch()
 
     def consumed(self) -> int:
         """Number of the batch after the last one consumed.
@@ -182,7 +129,7 @@ class KerasSide:
 
     def resume(self, number: int, *, shuffled: bool, rest: int | None = None) -> None:
         """Go on with batch `number`; see `EpochClock.resume`."""
-        self.windows.close()
+        self.give_up()
         self.clock.resume(number, shuffled=shuffled, rest=rest)
 
     # ---- datasets
@@ -191,62 +138,11 @@ class KerasSide:
         """Take the next `count` batches for a dataset, which submits its own steps; returns the number of the first."""
         first = self.clock.claim(count)
         self._hooks.enter(first // self.clock.steps)
-        self._log.clear()
+        self.log.clear()
         return first
 
-    def prepare_dataset(self, iterator: Any, batches: int | None) -> None:
-        """A `fit` may be about to begin on a dataset of the feed, or on one that was made of it.
-
-        Args:
-            iterator: Keras's iterator of it.
-            batches: Batches in one iteration of the dataset; None where there is no end.
-
-        Raises:
-            ValueError: Neither `batches` nor Keras's `steps_per_epoch` is known.
-        """
-        position = trainer_position()
-        if position is None or position.method != "fit" or position.epoch is not None:
-            return
-        steps = position.steps_per_epoch or batches
-        if not steps:
-            raise ValueError(
-                "how many batches an epoch of this dataset has is not known: pass steps_per_epoch to fit, or "
-                "apply tf.data.experimental.assert_cardinality to the dataset"
-            )
-        if batches and steps > batches:
-            return  # Keras ends its epochs early, and warns
-        self.clock.prepare(iterator, position.initial_epoch, steps)
-        adapter = iterator.data_adapter
-        adapter.on_epoch_begin = partial(_begin_dataset, weakref.ref(self), weakref.ref(iterator), batches)
-        adapter.on_epoch_end = partial(_end_dataset, weakref.ref(self))
-
-    def begin_dataset(self, iterator: Any, batches: int | None) -> None:
-        """An epoch of `fit` on a dataset of so many batches begins."""
-        position = trainer_position()
-        if position is None or position.method != "fit" or position.epoch is None:
-            return
-        numbers = self.clock.begin(position.epoch)
-        self.clock.rewind(numbers.start)  # the dataset claims them
-        cut_iterator(iterator, len(numbers), ends_there=len(numbers) == batches)
-
-    def end_dataset(self) -> None:
-        """An epoch of `fit` on a dataset is over."""
-        position = trainer_position()
-        if position is None or position.method != "fit" or position.epoch is None:
-            return
-        self.clock.end()
-        if not position.goes_on:
-            self.clock.end_claim(self.clock.fit_numbers.stop, self.clock.cursor)
-
-    def asked_by(self, caller: FrameType, batches: int) -> None:
-        """Somebody, in this frame, asks for the number of batches of the feed's dataset; perhaps Keras."""
-        if caller.f_code.co_name == "num_batches":
-            iterator = self_of(caller.f_back)
-            if hasattr(iterator, "data_adapter"):
-                self.prepare_dataset(iterator, batches)
-
-    def loop_over_dataset(self, count: int) -> range | None:
-        """The batches of a loop over the feed's dataset that is about to begin; None for Keras, which counts itself.
+    def loop_over_dataset(self, count: int) -> range:
+        """The batches of a loop over the feed's dataset that is about to begin.
 
         A loop that begins within an epoch ends with one.
 
@@ -254,16 +150,4 @@ class KerasSide:
             count: Batches in one iteration.
         """
         first = self.clock.free
-        return None if trainer_position() is not None else range(first, first + count - first % self.clock.steps)
-
-
-def _begin_dataset(side: Callable[[], KerasSide | None], iterator: Callable[[], Any], batches: int | None) -> None:
-    known, of = side(), iterator()
-    if known is not None and of is not None:
-        known.begin_dataset(of, batches)
-
-
-def _end_dataset(side: Callable[[], KerasSide | None]) -> None:
-    known = side()
-    if known is not None:
-        known.end_dataset()
+        return range(first, first + count - first % self.clock.steps)

@@ -4,7 +4,6 @@ Invariant: `take` returns the batch of the next number whatever was loaded ahead
 and the scenes not yet begun are skipped.
 """
 
-import weakref
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
@@ -99,6 +98,10 @@ class Window:
                     raise
                 return
 
+    def extend(self, stop: int) -> None:
+        """Look ahead up to the batch before number `stop`."""
+        self._stop = stop
+
     def close(self) -> None:
         """Give up what is in flight; idempotent."""
         while self._pending:
@@ -113,51 +116,3 @@ def _first_done(futures: list["Future[Any]"], patience: float | None) -> "Future
             raise NotYet
         done = found.pop()
     return done
-
-
-class Windows:
-    """The windows of a feed: those of loops, and one for each of Keras's adapters, used by one generator at a time.
-
-    The next epoch's generator finds what was loaded ahead of the end of the one before.
-
-    Attributes:
-        closings: How often they were closed.
-    """
-
-    def __init__(self) -> None:
-        self.closings = 0
-        self._windows: weakref.WeakKeyDictionary[Any, Window] = weakref.WeakKeyDictionary()
-        self._of_loops: weakref.WeakSet[Window] = weakref.WeakSet()
-
-    def of_loop(self, window: Window) -> Window:
-        """Remember a loop's window, which the loop closes; `end` does where it was left in the middle, and lives on."""
-        self._of_loops.add(window)
-        return window
-
-    def take(self, adapter: Any, number: int, make: Callable[[], Window], patience: float | None) -> Any:
-        """Batch `number` for `adapter`; waits for it, see `Window.take`. `make` makes a window that begins with it."""
-        window = self._windows.get(adapter)
-        if window is None or window.next != number:
-            if window is not None:
-                window.close()
-            window = self._windows[adapter] = make()
-        return window.take(patience)
-
-    def leave(self, adapter: Any, number: int) -> None:
-        """A generator that would have taken `number` next is abandoned."""
-        window = self._windows.get(adapter)
-        if window is not None and window.next == number:
-            window.close()
-
-    def close(self) -> None:
-        """Give up what Keras has in flight: TensorFlow keeps adapters for ever, and what an interrupted `fit` left."""
-        self.closings += 1
-        for window in list(self._windows.values()):
-            window.close()
-        self._windows.clear()
-
-    def end(self) -> None:
-        """Give up everything in flight; idempotent."""
-        self.close()
-        for window in list(self._of_loops):
-            window.close()

@@ -55,6 +55,7 @@ class EpochClock:
         consumed: Number of the batch after the last one that is known to be consumed; None where only the consumer
             knows.
         fit_numbers: The batches of the running epoch of `fit`.
+        fit_steps: Batches of a whole epoch of `fit`.
     """
 
     def __init__(self, steps: int, seed: int = 0) -> None:
@@ -70,7 +71,7 @@ class EpochClock:
         self._rest: int | None = None
         self._cut: FitCut | None = None
         self._fit: Any = None
-        self._fit_steps = steps
+        self.fit_steps = steps
         self._fit_began = False
         self._lock = threading.RLock()
 
@@ -155,7 +156,7 @@ class EpochClock:
             known = self._cut if self._fit is not None and self._fit() is fit else None
             if known is None:
                 self._fit = None if fit is None else weakref.ref(fit)
-                self._fit_steps = steps
+                self.fit_steps = steps
                 known = self._plan(initial_epoch)
             self._fit_began = False
             self._start(known)
@@ -175,8 +176,20 @@ class EpochClock:
             self.shuffled = shuffled
             return numbers
 
+    def follow(self, epoch: int, *, anew: bool) -> None:
+        """The `fit` begins `epoch`, whose batches a dataset claims; in an iteration that begins with it, if `anew`."""
+        with self._lock:
+            if not self._fit_began:
+                self._start(self._plan(epoch))
+                self._fit_began = True
+            self.fit_numbers = self.numbers(epoch)
+            self.consumed = None
+            self.shuffled = False
+            if anew:
+                self.rewind(self.fit_numbers.start)
+
     def rewind(self, number: int) -> None:
-        """Go back to batch `number`, for a dataset that claims what `fit` has taken."""
+        """Go back to batch `number`, which a dataset is to claim."""
         with self._lock:
             self.cursor = number
             self._within = True
@@ -202,9 +215,9 @@ class EpochClock:
         Raises:
             ValueError: They had.
         """
-        if steps != self._fit_steps:
+        if steps != self.fit_steps:
             raise ValueError(
-                f"an epoch of fit had {steps:,} steps, and has {self._fit_steps:,}: pass steps_per_epoch={steps}"
+                f"an epoch of fit had {steps:,} steps, and has {self.fit_steps:,}: pass steps_per_epoch={steps}"
             )
 
     def serves(self, fit: Any) -> bool:
@@ -225,7 +238,7 @@ class EpochClock:
 
     def _plan(self, epoch: int) -> FitCut:
         """A `fit` that begins with `epoch`: where Keras's number says, or at the first new batch if that is later."""
-        steps = self._fit_steps
+        steps = self.fit_steps
         start = epoch * steps
         if start < self.cursor:
             start = self.free

@@ -13,6 +13,7 @@ from kerasfeed.patience import NotYet
 from kerasfeed.streams.repetition import EndOfRepetition
 from kerasfeed.taking import EndOfData
 
+SUPERSEDED = "another fit, or loop, of the stream has begun. A stream is read by one at a time; make a feed for each"
 _KEPT = 8  # more than Keras and its backends take ahead of what they use
 
 
@@ -75,10 +76,7 @@ class Taking:
                     self._given += 1
                     return batch
             if self.superseded:
-                raise FeedClosedError(
-                    "another fit, or loop, of the stream has begun. A stream is read by one at a time; make a feed for "
-                    "each"
-                )
+                raise FeedClosedError(SUPERSEDED)
             raise EndOfRepetition
 
     def _begin(self, patience: float | None) -> Any:

@@ -1,26 +1,34 @@
-"""Keras's trainers, looked at from within, and their adapters, made to serve a feed better.
+"""What is read of Keras beyond its interface for data, all of it here.
 
-Invariant: nothing is changed that Keras is not running on this feed, and where the installed Keras lacks what is looked
-for here, `feed[step]` still gives the right batches.
+| what | where it is read | seen in Keras |
+|---|---|---|
+| `DataAdapter`, the interface | `keras.src.trainers.data_adapters.data_adapter` | 3.10 to 3.15 |
+| which of Keras's iterators calls | `self` of the frame that calls, whose `data_adapter` the feed is | 3.10 to 3.15 |
+| `y`, `sample_weight`, `class_weight`, `shuffle` | variables of the `__init__` of that iterator | 3.10 to 3.15 |
+| `steps_per_epoch`, `steps_per_execution` | attributes of that iterator | 3.10 to 3.15 |
+| `epoch`, `epochs`, `initial_epoch`, `epoch_iterator` | variables of the trainer's `fit` | 3.10 to 3.15 |
+| the step that is trained on | variable `begin_step` of `fit` | 3.11 to 3.15 |
+| | variable `step` of `fit` | 3.10 |
+| the callbacks, and which of their hooks runs | frames of Keras's `CallbackList` | 3.10 to 3.15 |
+| the epoch that a restored model goes on with | `_initial_epoch` of the model | 3.10 to 3.15 |
+| whether training runs in several processes | `_is_multi_process` of `keras.distribution`'s | 3.10 to 3.15 |
+| batches of an epoch of other data | `_num_batches` of Keras's iterator | 3.10 to 3.15 |
+
+Invariant: nothing is read twice or elsewhere. Where something is missing, users are told what cannot be kept; where
+batches would be wrong, it is an error.
 """
 
+import importlib
 import sys
-import weakref
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
-from itertools import islice
 from types import FrameType
 from typing import Any
 
-import optree
+from kerasfeed.errors import FeedWarning
+from kerasfeed.notices import warn_caller
 
-from kerasfeed.adapters.raised import Raised, watch_trainer
-from kerasfeed.loaders.failure import note_causes
-from kerasfeed.patience import NOT_YET, NotYet
-from kerasfeed.spec import ArraySpec
-
+_METHODS = ("fit", "evaluate", "predict")
 # The variable of `fit` that holds the first step of an execution: in Keras 3.11 to 3.15, and in 3.10.
 _STEP_VARIABLES = ("begin_step", "step")
 # The others that are read, in Keras 3.10 to 3.15.
@@ -100,7 +108,7 @@ def trainer_position(method: str | None = None) -> TrainerPosition | None:
     hook = callbacks = None
     while frame is not None:
         name, module = frame.f_code.co_name, str(frame.f_globals.get("__name__", ""))
-        if name in ("fit", "evaluate", "predict") and module.startswith("keras."):
+        if name in _METHODS and module.startswith("keras."):
             if _is_trainer(frame) and method in (None, name):
                 return _position(frame, hook, callbacks)
             hook = hook or f"on_{name}"
@@ -146,9 +154,136 @@ def _position(frame: FrameType, hook: str | None, callbacks: Sequence[Any] | Non
     return position
 
 
+def restored_epoch(model: Any) -> int:
+    """The epoch with which the next `fit` of a model begins, where a callback has restored the model; else 0."""
+    return getattr(model, "_initial_epoch", None) or 0
+
+
+def batches_of(iterator: Any) -> int | None:
+    """Batches in which the data of one of Keras's iterators end; None where they do not, or nobody knows."""
+    return getattr(iterator, "_num_batches", None)
+
+
 def keras_version() -> str:
     """Version of the Keras that runs."""
     return str(getattr(sys.modules.get("keras"), "__version__", "of an unknown version"))
+
+
+def data_adapter_class() -> Any:
+    """Keras's interface for data that trainers take as they are; a class of nothing where this Keras has none."""
+    try:
+        return importlib.import_module("keras.src.trainers.data_adapters.data_adapter").DataAdapter
+    except (ImportError, AttributeError):
+        return type("DataAdapter", (), {})
+
+
+@dataclass(frozen=True)
+class KerasCall:
+    """A call of a feed by one of Keras's iterators.
+
+    Attributes:
+        iterator: It, an `EpochIterator`.
+        method: The method of it that calls.
+    """
+
+    iterator: Any
+    method: str
+
+
+def keras_call(caller: FrameType, feed: Any) -> KerasCall | None:
+    """The call of `feed` in the frame `caller`; None where it is not one of Keras's iterators of it that calls."""
+    iterator = self_of(caller)
+    if iterator is feed or getattr(iterator, "data_adapter", None) is not feed:
+        return None
+    return KerasCall(iterator, caller.f_code.co_name)
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a user has asked a trainer for, beside the data.
+
+    Attributes:
+        method: "fit", "evaluate", "predict"; "" where something else has made Keras's iterator.
+        trains: Whether it is the `fit` itself, and not its validation.
+        initial_epoch: Argument of `fit`.
+        class_weight: Weight by class.
+        shuffle: Whether `fit` is to shuffle the batches.
+    """
+
+    method: str
+    trains: bool
+    initial_epoch: int
+    class_weight: Any
+    shuffle: bool
+
+
+def request_of(init: FrameType) -> Request:
+    """The request that Keras's iterator is made for, whose `__init__` runs in the frame `init`.
+
+    Raises:
+        ValueError: Targets or weights were given beside the feed.
+    """
+    found = _variables(init, ("y", "sample_weight", "class_weight", "shuffle"))
+    for name, what in (("y", "the targets"), ("sample_weight", "the sample weights")):
+        if found.get(name) is not None:
+            raise ValueError(
+                f"When providing `x` as a PyDataset, `{name}` should not be passed. Instead, {what} should be included "
+                "as part of the PyDataset."
+            )
+    lost = {"class_weight", "shuffle"} - found.keys()
+    if lost:
+        warn_caller(
+            f"Keras {keras_version()} does not tell of {' and '.join(sorted(lost))}: if it was given to fit, it is "
+            "ignored. Use Keras 3.10 to 3.15, or weights and an order in the feed",
+            FeedWarning,
+        )
+    trainer = init.f_back
+    while trainer is not None and trainer.f_code.co_name == "__init__":
+        trainer = trainer.f_back
+    method, trains, initial_epoch = "", False, 0
+    if trainer is not None and trainer.f_code.co_name in _METHODS and _is_keras(trainer) and _is_trainer(trainer):
+        method = trainer.f_code.co_name
+        variables = _variables(trainer, ("initial_epoch", "epoch_iterator")) if method == "fit" else {}
+        trains = method == "fit" and "epoch_iterator" not in variables
+        initial_epoch = variables.get("initial_epoch") or 0
+    return Request(method, trains, initial_epoch, found.get("class_weight"), bool(found.get("shuffle")))
+
+
+def _variables(frame: FrameType, names: Sequence[str]) -> dict[str, Any]:
+    """The local variables of a frame that have these names, and a value."""
+    variables = frame.f_locals
+    found = {name: variables[name] for name in names if name in variables}
+    if isinstance(variables, dict):
+        variables.clear()  # before Python 3.13 the frame keeps this copy
+    return found
+
+
+def _is_keras(frame: FrameType) -> bool:
+    return str(frame.f_globals.get("__name__", "")).startswith("keras.")
+
+
+def refuse_division(shard_count: int) -> None:
+    """Refuse a feed of all scenes where Keras runs in several processes, each of which would train on all.
+
+    Raises:
+        ValueError: It is one.
+    """
+    library: Any = getattr(sys.modules.get("keras"), "distribution", None)
+    distribution = library.distribution() if hasattr(library, "distribution") else None
+    if distribution is None or shard_count > 1 or not getattr(distribution, "auto_shard_dataset", True):
+        return
+    several = getattr(distribution, "_is_multi_process", None)
+    if several is None:
+        warn_caller(
+            f"Keras {keras_version()} does not tell whether {type(distribution).__name__} runs in several processes. "
+            "If so, each trains on all scenes: use kf.Feed(..., shard='auto'), which gives each process its own",
+            FeedWarning,
+        )
+    elif several:
+        raise ValueError(
+            "keras.distribution runs in several processes with auto_shard_dataset=True, and Keras divides no feed: "
+            "each would train on all scenes. Use kf.Feed(..., shard='auto'), which gives each process its own"
+        )
 
 
 def self_of(frame: FrameType | None) -> Any:
@@ -160,128 +295,3 @@ def self_of(frame: FrameType | None) -> Any:
     if isinstance(variables, dict):
         variables.clear()  # before Python 3.13 the frame keeps this copy
     return found
-
-
-def cut_iterator(iterator: Any, count: int, *, ends_there: bool) -> None:
-    """Have Keras's iterator of a `fit` make a new iterator of the data for the epoch that begins, of `count` batches.
-
-    Args:
-        iterator: Keras's.
-        count: Batches of the epoch.
-        ends_there: Whether the data end after `count` batches by themselves.
-    """
-    iterator.steps_per_epoch = None
-    iterator._num_batches = count
-    vars(iterator).pop("_get_iterator", None)
-    if not ends_there:
-        iterator._get_iterator = partial(_first_of, weakref.ref(iterator), count)
-
-
-def _first_of(reference: Callable[[], Any], count: int) -> Any:
-    iterator = reference()
-    assert iterator is not None  # it is the one that asks
-    found = type(iterator)._get_iterator(iterator)
-    if hasattr(found, "take"):  # a dataset
-        return found.take(count)
-    return islice(found, count) if isinstance(found, Iterator) else found
-
-
-def tame(feed: Any, side: Any, caller: FrameType, *, in_fit: bool, ordered: bool) -> None:
-    """Make the Keras adapter whose frame `caller` is serve `feed` better than it would by itself.
-
-    It refers to the feed weakly. On TensorFlow an adapter lives until the process ends (`from_generator` registers
-    a function that holds it), and every feed that was trained on, with its workers, would live as long. While Keras
-    runs, its own argument `x` holds the feed.
-
-    It asks for batches by their numbers in the feed's stream, which look ahead of Keras by themselves.
-
-    What the sequence raises comes out of the trainer as itself, on TensorFlow too, with the text of its causes in a
-    note, because Keras raises it `from None`.
-
-    Its `tf.data` pipeline does not tune itself: there is nothing to tune, and at the end of an epoch the thread
-    that tunes is waited for with the GIL held, in every other epoch for 0.2 s and now and then for seconds.
-    """
-    if caller.f_code.co_name != "num_batches":
-        return
-    adapter = self_of(caller)
-    if adapter is None or type(adapter).__name__ != "PyDatasetAdapter":
-        return
-    if adapter.py_dataset is feed and adapter.enqueuer is None:
-        raised = Raised()
-        returns = watch_trainer(caller, raised)
-        adapter.py_dataset = weakref.proxy(feed)
-        adapter.get_tf_dataset = partial(_untuned_dataset, weakref.ref(adapter))
-        # Weakly: an adapter may live as long as the process, and an exception holds all that its frames hold.
-        known = weakref.ref(raised) if returns else None
-        adapter._get_iterator = partial(_batches, weakref.ref(adapter), weakref.ref(side), known, in_fit)
-        if ordered:
-            adapter.shuffle = False
-
-
-def refuse_text(feed: Any) -> None:
-    """Refuse fields of text where Keras runs on JAX or PyTorch.
-
-    Raises:
-        TypeError: The batches of `feed` have one.
-    """
-    backend = {"jax": "JAX", "torch": "PyTorch"}.get(sys.modules["keras"].backend.backend())
-    if backend is None:
-        return
-    structure = feed.element_spec
-    is_spec: Any = lambda leaf: isinstance(leaf, ArraySpec)  # noqa: E731
-    paths = optree.tree_paths(structure, is_leaf=is_spec)
-    for path, field in zip(paths, optree.tree_leaves(structure, is_leaf=is_spec), strict=True):
-        if field.is_text:
-            name = ".".join(str(key) for key in path) or "scene"
-            raise TypeError(
-                f"field {name!r} is text, and {backend} has no text. Turn it into numbers where scenes are made (in "
-                "__getitem__, or with map), or have Keras run on TensorFlow: KERAS_BACKEND=tensorflow"
-            )
-
-
-def _untuned_dataset(reference: Callable[[], Any]) -> Any:
-    from kerasfeed.adapters.tf_keras import keras_dataset  # Keras asks on TensorFlow alone
-
-    adapter = reference()
-    assert adapter is not None  # it is the one that asks
-    try:
-        return keras_dataset(adapter)
-    except Exception as error:
-        note_causes(error)  # of a scene of the first batches, which are read here
-        raise
-
-
-def _batches(
-    reference: Callable[[], Any],
-    side: Callable[[], Any],
-    raised: Callable[[], Raised | None] | None,
-    in_fit: bool,
-    patience: float | None = None,
-) -> Iterator[Any]:
-    adapter, served = reference(), side()
-    assert adapter is not None
-    assert served is not None
-    refuse_text(adapter.py_dataset)
-    numbers = served.numbers(in_fit)
-    number, batch = numbers.start, NOT_YET
-    try:
-        for number in numbers:
-            batch, asking = NOT_YET, served.ask(adapter, number, numbers, in_fit)
-            while batch is NOT_YET:
-                with suppress(NotYet):
-                    batch = served.take(adapter, asking, patience)
-                del served  # while it waits it holds no feed: TensorFlow may keep it
-                yield batch if batch is NOT_YET else adapter._standardize_batch(batch)
-                served = side()
-                assert served is not None
-    except GeneratorExit:  # abandoned, if not at the very end
-        served, following = side(), number if batch is NOT_YET else number + 1
-        if served is not None and following < numbers.stop:
-            served.windows.leave(adapter, following)
-        raise
-    except BaseException as error:
-        note_causes(error)
-        known = None if raised is None else raised()
-        if known is None:
-            raise
-        raise known.carrier(error) from None

@@ -27,8 +27,7 @@ class Kill(keras.callbacks.Callback):
 model = make_model()
 feed = make_feed(length=60, workers=2, worker_type="process")
 callbacks = [
-    keras.callbacks.BackupAndRestore(folder / "backup", save_freq=4),
-    kf.FeedCheckpoint(feed, folder / "feed.json"),
+    kf.BackupAndRestore(feed, folder / "backup", save_freq=4),
     Kill(),
 ]
 history = model.fit(feed, epochs=3, callbacks=callbacks, verbose=0)

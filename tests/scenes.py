@@ -19,7 +19,7 @@ class Clouds(kf.SceneSequence):
         return self.length
 
     def __getitem__(self, index):
-        return np.arange(12, dtype=np.float32).reshape(4, 3) + 100 * index, index
+        return np.arange(12, dtype=np.float32).reshape(4, 3) + np.float32(100 * index), index
 
 
 class Augmented(Clouds):

@@ -1,7 +1,6 @@
 """What a scene raises comes out of `fit`, `evaluate`, `predict` as itself: on TensorFlow here, then JAX and PyTorch."""
 
 import gc
-import weakref
 
 import keras
 import numpy as np
@@ -12,9 +11,9 @@ from keras_fits import (
     JIT,
     identity,
 )
+from waits import wait_until
 
 import kerasfeed as kf
-from kerasfeed.adapters.raised import Raised
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:__array__ implementation"),  # Keras's own, under NumPy 2.4
@@ -100,21 +99,24 @@ def test_an_exception_of_the_validation_arrives_as_itself(feed, model):
 
 
 @on_tensorflow
-def test_a_keras_without_the_names_looked_for_raises_tensorflows_error_that_tells_all(feed, model, monkeypatch):
+def test_where_keras_does_not_ask_for_the_end_of_an_epoch_tensorflows_error_tells_all(feed, model, monkeypatch):
     import tensorflow as tf
 
-    monkeypatch.setattr("kerasfeed.trainer.watch_trainer", lambda *_: False)
+    monkeypatch.setattr("kerasfeed.keras_steps._LOOP", "another_name")
     with pytest.raises(tf.errors.OpError) as caught:
         model.fit(feed, verbose=0)
     assert_told(str(caught.value), "ordinary", 2, "thread")
 
 
-@on_tensorflow
-def test_no_exception_is_kept_once_fit_has_ended(feed, model, monkeypatch):
-    made = []
-    original = Raised.carrier
-    monkeypatch.setattr(Raised, "carrier", lambda self, error: made.append(weakref.ref(self)) or original(self, error))
-    with pytest.raises(ValueError, match="bad scan"):
-        model.fit(feed, verbose=0)
-    gc.collect()
-    assert [reference() for reference in made] == [None]
+@pytest.mark.parametrize("data", ["feed", "dataset"][: 2 if BACKEND == "tensorflow" else 1])
+def test_no_exception_is_kept_once_fit_has_ended(data, feed, model):
+    def errors():
+        gc.collect()
+        return [each for each in gc.get_objects() if type(each) is ValueError and "bad scan" in str(each)]
+
+    def fit():
+        with pytest.raises(ValueError, match="bad scan"):
+            model.fit(feed if data == "feed" else feed.to_tf_dataset(), verbose=0)
+
+    fit()
+    wait_until(lambda: not errors())  # TensorFlow's threads may be in a call that was given it

@@ -99,7 +99,7 @@ def _values(dataset):
 def test_the_dataset_is_what_tensorflow_takes_it_for(sound):
     dataset = sound.to_tf_dataset()
     assert isinstance(dataset, tf.data.Dataset)
-    assert repr(dataset).startswith("<FeedDataset element_spec=TensorSpec")
+    assert repr(dataset).startswith("<KerasDataset element_spec=TensorSpec")
     assert int(dataset.cardinality()) == len(dataset) == 4
     zipped = tf.data.Dataset.zip((dataset, dataset.take(2)))
     assert len(list(zipped)) == 2

@@ -9,7 +9,6 @@ import pytest
 import scenes
 
 import kerasfeed as kf
-from kerasfeed.keras_side import KerasSide
 
 # ---- arguments
 
@@ -125,13 +124,6 @@ def test_a_feed_is_a_keras_dataset_that_needs_none_of_keras_s_own_workers(feed):
     assert feed.use_multiprocessing is False
     assert feed.workers == 1
     assert len(feed) == feed.num_batches == 5
-
-
-def test_in_a_keras_that_cannot_be_made_to_look_ahead_its_own_threads_do(monkeypatch):
-    monkeypatch.setattr(KerasSide, "supported", staticmethod(lambda: False))
-    with kf.Feed(scenes.Clouds(), 8, workers=2, worker_type="thread") as feed:
-        assert feed.workers >= 2
-        assert feed.use_multiprocessing is False
 
 
 def test_each_loop_is_the_next_epoch_and_visits_every_scene_once(feed):

@@ -114,8 +114,9 @@ def test_a_dataset_becomes_an_array(path):
         _assert_equal(np.asarray(file["points"]), reference["points"][()])
         assert np.asarray(file["labels"], dtype="f4").dtype == np.float32
         assert np.stack(list(file["points"])).shape == (20, 6, 3)
-        with pytest.raises(ValueError, match="without a copy"):
-            np.array(file["labels"], copy=False)
+        if np.lib.NumpyVersion(np.__version__) >= "2.0.0":  # before, copy=False is "if need be"
+            with pytest.raises(ValueError, match="without a copy"):
+                np.array(file["labels"], copy=False)
 
 
 def test_a_field_of_a_compound_is_selected_by_name(path):

@@ -21,18 +21,11 @@ LAYERS = [
     {"plan", "collate", "forms"},
     {"loaders"},
     {"adapters", "arguments", "files", "inspect", "readers", "records", "streams"},
-    {"batch_stream", "callbacks", "checkpoint", "epochs", "feed", "feed_text", "keras_side", "labels", "lookahead"}
-    | {"evaluating", "reproduce", "shards", "shuffle_cost", "state", "stream", "summary", "trainer"}
-    | {
-        "feed_taking",
-        "indexable",
-        "queue_feed",
-        "stream_feed",
-        "stream_side",
-        "stream_taking",
-        "training_records",
-        "whole_backups",
-    },
+    {"batch_stream", "callbacks", "checkpoint", "epochs", "feed", "feed_text", "keras_side", "labels"}
+    | {"feed_run", "keras_adapter", "keras_dataset", "keras_run", "keras_steps", "lookahead"}
+    | {"evaluating", "reproduce", "shards", "shared_taking", "shuffle_cost", "state", "stream", "summary", "trainer"}
+    | {"feed_taking", "indexable", "queue_feed", "stream_feed", "stream_side", "stream_taking"}
+    | {"training_records", "backup"},
     {"demo", "cli", "__main__"},
 ]
 FRAMEWORKS = {"tensorflow", "jax", "torch", "keras", "h5py", "matplotlib"}
@@ -42,13 +35,12 @@ ALLOWED = {
         "adapters/events.py",
         "adapters/tf_data.py",
         "adapters/tf_dataset.py",
-        "adapters/tf_keras.py",
         "adapters/tf_records.py",
     },
     "jax": {"adapters/jax.py"},
     "torch": {"adapters/torch.py"},
     "keras": {
-        "batch_stream.py",
+        "keras_adapter.py",
         "feed.py",
         "callbacks.py",
         "checkpoint.py",

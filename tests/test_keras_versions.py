@@ -37,14 +37,13 @@ def stop():
 def trained(folder, fit, callbacks, **arguments):
     keras.utils.set_random_seed(0)
     model = make_model(**arguments)
-    backup = keras.callbacks.BackupAndRestore(str(folder / "backup"), save_freq=2)
     with make_feed() as feed:
         fit(
             model,
             feed,
             epochs=6,
             verbose=0,
-            callbacks=[kf.FeedCheckpoint(feed, folder / "feed.json"), backup, *callbacks],
+            callbacks=[kf.BackupAndRestore(feed, folder / "backup", save_freq=2), *callbacks],
         )
     return result_of(model)
 
@@ -88,7 +87,7 @@ def test_a_fit_whose_step_has_an_unknown_name_trains_and_tells_no_state():
 def test_a_fit_whose_step_has_an_unknown_name_is_not_resumed(tmp_path):
     with pytest.raises(RuntimeError, match="nothing could be resumed exactly"):
         trained(tmp_path, renamed_fit({"begin_step": "first_step"}), [])
-    assert not (tmp_path / "feed.json").exists()
+    assert not (tmp_path / "backup").exists()
 
 
 @pytest.mark.parametrize("name", ["epoch_iterator", "initial_epoch"])
@@ -96,3 +95,30 @@ def test_a_fit_whose_epochs_cannot_be_told_is_refused(name):
     trainer = Trainer()
     with make_feed() as feed, pytest.raises(RuntimeError, match=f"no variable {name}.*train_on_batch in a loop"):
         renamed_fit({name: f"the_{name}"})(trainer.model, feed, verbose=0)
+
+
+def test_where_keras_takes_no_adapter_of_others_a_feed_is_a_dataset_all_the_same(monkeypatch):
+    monkeypatch.setattr("keras.src.trainers.data_adapters.data_adapter.DataAdapter", type("Another", (), {}))
+    trainer = Trainer()
+    with make_feed(batch_size=6, length=24) as feed:
+        trainer.fit(feed, epochs=3, shuffle=False)
+        assert trainer.trained == [order_of(feed, epoch) for epoch in range(3)]
+
+
+@pytest.mark.parametrize("name", ["y", "sample_weight"])
+def test_targets_and_weights_beside_a_feed_are_refused_as_keras_does(name):
+    trainer = Trainer()
+    with make_feed() as feed, pytest.raises(ValueError, match=f"`{name}` should not be passed"):
+        trainer.fit(feed, **{name: [1.0]})
+
+
+def test_the_switch_of_keras_for_short_epochs_holds_for_a_feed():
+    trainer = Trainer()
+    with make_feed(batch_size=6, length=24) as feed:
+        keras.config.set_max_steps_per_epoch(2)
+        try:
+            with pytest.warns(UserWarning, match="Limiting steps_per_epoch to 2"):
+                trainer.fit(feed, epochs=3)
+        finally:
+            keras.config.set_max_steps_per_epoch(None)
+        assert [len(epoch) for epoch in trainer.trained] == [12] * 3

@@ -24,7 +24,7 @@ def test_a_training_process_that_was_killed_twice_saw_the_batches_of_an_undistur
         command = [sys.executable, str(SCRIPT), str(tmp_path), str(kill_at)]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PROGRAM_SECONDS)
         assert done.returncode == -signal.SIGKILL, done.stderr[-4000:]
-    assert {path.name for path in tmp_path.iterdir()} == {"backup", "feed.json"}
+    assert {path.name for path in tmp_path.iterdir()} == {"backup"}
     command = [sys.executable, str(SCRIPT), str(tmp_path), "-1"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PROGRAM_SECONDS)
     assert done.returncode == 0, done.stderr[-4000:]

@@ -45,7 +45,7 @@ def test_a_file_that_does_not_fit_is_refused_with_what_differs(tmp_path):
         beyond = feed.to_tf_dataset().map(lambda x, y: (x, y))
         new = tmp_path / "new.json"
         above, unknown = (
-            "steps_per_epoch is above the 4 batches",
+            "steps_per_epoch=5 of a dataset of 4 batches .* cannot be resumed",
             "how many batches an epoch of this dataset has is not",
         )
         _refused(feed, new, above, data=beyond, steps_per_epoch=5, shuffle=False)

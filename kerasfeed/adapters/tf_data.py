@@ -9,6 +9,7 @@ A feed lives as long as the dataset, or the graph that the dataset was built in,
 
 import functools
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,8 @@ _CARRIED = {
     tf.bool, tf.int8, tf.int16, tf.int32, tf.int64, tf.uint8, tf.uint16, tf.uint32, tf.uint64, tf.float16, tf.float32,
     tf.float64, tf.bfloat16, tf.complex64, tf.complex128, tf.string,
 }  # fmt: skip
+# What is written here is a graph as it stands: AutoGraph would spend time on it, and warns on Python 3.13.
+_as_written: Any = tf.autograph.experimental.do_not_convert
 _sources: "weakref.WeakKeyDictionary[Any, list[Source]]" = weakref.WeakKeyDictionary()  # of graphs
 
 
@@ -37,7 +40,8 @@ def batches_dataset(
     count: int | None,
     device: str | None = None,
     loops: Loops | None = None,
-    raised: Raised | None = None,
+    ragged_tensors: bool = True,
+    make: Callable[[Any, Source, int | None, Loops | None], FeedDataset] = FeedDataset,
 ) -> FeedDataset:
     """The dataset of the batches that takings give; each iteration of it is one taking.
 
@@ -48,14 +52,15 @@ def batches_dataset(
         count: Batches in an iteration, all of which a taking must have; None where they are those before `EndOfData`.
         device: Where batches are prefetched to. None is the first GPU, if there is one, or the host.
         loops: Who is told of loops over the dataset.
-        raised: Where the exceptions that TensorFlow is given are remembered.
+        ragged_tensors: Whether a `RaggedArray` becomes a `tf.RaggedTensor`.
+        make: Makes the dataset, as the class does.
 
     Raises:
         TypeError: A field has a dtype that TensorFlow lacks.
     """
-    source = Source(begin, raised or Raised(), ends=count is None)
-    dataset = _batches(source, structure, count)
-    return _known(FeedDataset(_prefetched(_undivided(dataset), device, structure), source, count, loops), source)
+    source = Source(begin, Raised(), ends=count is None)
+    dataset = _batches(source, structure, count, ragged_tensors)
+    return _known(make(_prefetched(_undivided(dataset), device, structure), source, count, loops), source)
 
 
 def scenes_dataset(begin: Begin, structure: Any, *, count: int) -> FeedDataset:
@@ -71,11 +76,11 @@ def scenes_dataset(begin: Begin, structure: Any, *, count: int) -> FeedDataset:
     """
     source = Source(begin, Raised(), ends=True)  # zip asks once more than the range, and drops what comes of it
     scenes = _without_end(_batches(source, structure, None).unbatch())
-    dataset = tf.data.Dataset.zip((tf.data.Dataset.range(count), scenes)).map(lambda _, scene: scene)
+    dataset = tf.data.Dataset.zip((tf.data.Dataset.range(count), scenes)).map(_as_written(lambda _, scene: scene))
     return _known(FeedDataset(_untuned(dataset), source, count, None), source)
 
 
-def _batches(source: Source, structure: Any, count: int | None) -> Any:
+def _batches(source: Source, structure: Any, count: int | None, ragged_tensors: bool = True) -> Any:
     """The batches of `source`: `count`, or those before its end."""
     is_spec: Any = lambda leaf: isinstance(leaf, ArraySpec)  # noqa: E731
     paths = optree.tree_paths(structure, is_leaf=is_spec)
@@ -85,15 +90,17 @@ def _batches(source: Source, structure: Any, count: int | None) -> Any:
     def batch_of(*tensors: Any) -> Any:
         for tensor, field in zip(tensors, fields, strict=True):
             tensor.set_shape(field.shape)
-        return _ragged(lists_as_tuples(optree.tree_unflatten(treespec, tensors)))
+        batch = lists_as_tuples(optree.tree_unflatten(treespec, tensors))
+        return _ragged(batch) if ragged_tensors else batch
 
     iterations = _iterations(source.number)
     if count is None:
-        asked = iterations.map(lambda iteration: tuple(_asked_until_there(iteration, dtypes)))
-        return asked.take_while(lambda found, *_: found != END).map(lambda _, *tensors: batch_of(*tensors))
+        asked = iterations.map(_as_written(lambda iteration: tuple(_asked_until_there(iteration, dtypes))))
+        begun = asked.take_while(_as_written(lambda found, *_: found != END))
+        return begun.map(_as_written(lambda _, *tensors: batch_of(*tensors)))
     # A range knows its cardinality. (assert_cardinality would fail for ever, not once, after `ignore_errors`.)
     places = tf.data.Dataset.zip((tf.data.Dataset.range(count), iterations))
-    return places.map(lambda _, iteration: batch_of(*_asked_until_there(iteration, dtypes)[1:]))
+    return places.map(_as_written(lambda _, iteration: batch_of(*_asked_until_there(iteration, dtypes)[1:])))
 
 
 def _known(dataset: FeedDataset, source: Source) -> FeedDataset:
@@ -108,7 +115,7 @@ def _iterations(source: int) -> Any:
     begin = functools.partial(tf_iteration.iteration_of, source)
     once = tf.data.Dataset.from_generator(begin, output_signature=tf.TensorSpec((), tf.int64))
     # The generator is closed with the iterator, and nothing else of tf.data tells of that.
-    return _without_end(once.flat_map(lambda number: tf.data.Dataset.from_tensors(number).repeat()))
+    return _without_end(once.flat_map(_as_written(lambda number: tf.data.Dataset.from_tensors(number).repeat())))
 
 
 def _without_end(dataset: Any) -> Any:

@@ -12,14 +12,11 @@ and passes on what it lacks. Where a later TensorFlow would look elsewhere, loop
 
 import _thread
 import contextvars
-import sys
 import weakref
-from types import FrameType
 from typing import Any, Protocol
 
 import tensorflow as tf
 
-from kerasfeed.adapters.raised import watch_trainer
 from kerasfeed.adapters.tf_iteration import Source
 from kerasfeed.patience import PATIENCE
 from kerasfeed.taking import elsewhere
@@ -42,9 +39,6 @@ class Loops(Protocol):
 
     def begin(self) -> Loop:
         """A loop begins."""
-
-    def asked(self, caller: FrameType, batches: int) -> None:
-        """Somebody asks, in the frame `caller`, for the cardinality, which is `batches`."""
 
 
 class FeedDataset(tf.data.Dataset):  # type: ignore[misc]
@@ -80,12 +74,7 @@ class FeedDataset(tf.data.Dataset):  # type: ignore[misc]
 
     def cardinality(self) -> Any:
         """See `tf.data.Dataset.cardinality`."""
-        caller = sys._getframe(1)
-        watch_trainer(caller, self._source.raised)
-        cardinality = super().cardinality() if self._count is None else tf.constant(self._count, tf.int64)
-        if self._loops is not None:
-            self._loops.asked(caller, int(cardinality))
-        return cardinality
+        return super().cardinality() if self._count is None else tf.constant(self._count, tf.int64)
 
 
 class FeedIterator(_TensorFlowIterator):  # type: ignore[misc]

@@ -1,0 +1,134 @@
+"""Run the tests of the rim with other versions of Python, Keras, TensorFlow, NumPy and h5py.
+
+    python .ci/versions.py             # every environment
+    python .ci/versions.py lowest newest
+    python .ci/versions.py --list
+
+Each environment is made anew in a temporary folder by uv (`pip install uv`), with an interpreter of its Python version
+that uv finds or pyenv has; where there is none, the environment is skipped, which is printed.
+"""
+
+import argparse
+import configparser
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+# What meets Keras, TensorFlow, NumPy and h5py; the rest of the tests meets none of their versions' differences.
+RIM = [
+    "tests/test_callbacks.py", "tests/test_collate_frameworks.py", "tests/test_epochs_fit.py",
+    "tests/test_error_fit.py", "tests/test_error_tf_data.py", "tests/test_evaluate.py", "tests/test_hdf5_direct.py",
+    "tests/test_hdf5_file.py", "tests/test_keras_fit.py", "tests/test_keras_fit_errors.py",
+    "tests/test_keras_fit_models.py", "tests/test_labels.py", "tests/test_let_go.py", "tests/test_resume_fit.py",
+    "tests/test_resume_refusals.py", "tests/test_shards_evaluate.py", "tests/test_spec.py", "tests/test_state_tf.py",
+    "tests/test_stream_fit.py", "tests/test_stream_tf.py", "tests/test_summary.py", "tests/test_tf_data.py",
+    "tests/test_tf_data_graphs.py", "tests/test_tf_data_lifetimes.py", "tests/test_zero_copy.py",
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Environment:
+    """One set of versions.
+
+    Attributes:
+        name: Its name on the command line.
+        python: Version of Python, "3.11".
+        pins: Requirements beside those of setup.cfg.
+        floors: Whether every lower bound of `install_requires` in setup.cfg is taken as it stands.
+    """
+
+    name: str
+    python: str
+    pins: tuple[str, ...] = ()
+    floors: bool = False
+
+    def requirements(self) -> list[str]:
+        """What is installed beside kerasfeed and its test extra."""
+        return [*self.pins, *(_floors() if self.floors else [])]
+
+
+ENVIRONMENTS = [
+    Environment("lowest", "3.11", floors=True),
+    Environment("keras-3.10", "3.11", ("keras==3.10.*", "tensorflow==2.18.*", "numpy==1.26.*", "h5py==3.11.*")),
+    Environment("keras-3.11", "3.11", ("keras==3.11.*", "tensorflow==2.19.*")),
+    Environment("keras-3.12", "3.12", ("keras==3.12.*", "tensorflow==2.20.*")),
+    Environment("keras-3.13", "3.12", ("keras==3.13.*",)),
+    Environment("keras-3.14", "3.12", ("keras==3.14.*",)),
+    Environment("newest", "3.13"),
+]
+
+
+def _floors() -> list[str]:
+    """Every `name>=version` of setup.cfg's `install_requires` as `name==version`."""
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    wanted = setup["options"]["install_requires"].split()
+    found = [re.fullmatch(r"([\w.-]+)>=([\w.]+)", requirement) for requirement in wanted]
+    return [f"{match[1]}=={match[2]}" for match in found if match is not None]
+
+
+def _interpreter(python: str) -> str | None:
+    """Path of an interpreter of this version, found by uv or among pyenv's; None where there is none."""
+    find = [sys.executable, "-m", "uv", "python", "find", "--no-python-downloads", python]
+    found = subprocess.run(find, capture_output=True, text=True).stdout.strip()
+    root = Path(os.environ.get("PYENV_ROOT", "~/.pyenv")).expanduser()
+    return found or next(map(str, sorted(root.glob(f"versions/{python}.*/bin/python3"), reverse=True)), None)
+
+
+def run(environment: Environment, folder: Path, processes: int) -> bool | None:
+    """Make the environment and run the tests in it.
+
+    Returns:
+        Whether they passed; None where there is no interpreter of its version.
+    """
+    interpreter = _interpreter(environment.python)
+    if interpreter is None:
+        print(f"{environment.name}: skipped, no Python {environment.python} was found", flush=True)
+        return None
+    home = folder / environment.name
+    python = str(home / "bin" / "python")
+    subprocess.run([sys.executable, "-m", "uv", "venv", "--quiet", "--python", interpreter, str(home)], check=True)
+    install = ["--index-strategy", "unsafe-best-match", "--quiet", f"{ROOT}[test]", *environment.requirements()]
+    subprocess.run([sys.executable, "-m", "uv", "pip", "install", "--python", python, *install], check=True)
+    shown = "import sys, keras, tensorflow, numpy, h5py; print(*('%s %s' % (m.__name__, m.__version__)"
+    shown += " for m in (keras, tensorflow, numpy, h5py)), 'python %d.%d.%d' % sys.version_info[:3], sep=', ')"
+    quiet = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    print(f"{environment.name}: ", end="", flush=True)
+    subprocess.run([python, "-c", shown], check=True, env=quiet)
+    started = time.monotonic()
+    tests = [python, "-m", "pytest", "-q", "-n", str(processes), "--dist", "loadfile", "-p", "no:cacheprovider", *RIM]
+    passed = subprocess.run(tests, cwd=ROOT, env=quiet).returncode == 0
+    print(f"{environment.name}: {'passed' if passed else 'FAILED'} in {time.monotonic() - started:.0f} s", flush=True)
+    return passed
+
+
+def main() -> int:
+    """The command line; returns the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    names = [environment.name for environment in ENVIRONMENTS]
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"which environments: {', '.join(names)}")
+    parser.add_argument("--list", action="store_true", help="print them and what they pin")
+    parser.add_argument("-n", type=int, default=os.cpu_count() or 1, help="test processes")
+    given = parser.parse_args()
+    if unknown := set(given.names) - set(names):
+        parser.error(f"no environment is called {', '.join(sorted(unknown))}; there are {', '.join(names)}")
+    wanted = [environment for environment in ENVIRONMENTS if not given.names or environment.name in given.names]
+    if given.list:
+        for environment in wanted:
+            print(f"{environment.name}: Python {environment.python}", *environment.requirements())
+        return 0
+    with tempfile.TemporaryDirectory(prefix="kerasfeed-versions-") as folder:
+        outcomes = {environment.name: run(environment, Path(folder), given.n) for environment in wanted}
+    failed = [name for name, passed in outcomes.items() if passed is False]
+    print("failed: " + ", ".join(failed) if failed else "all that ran passed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

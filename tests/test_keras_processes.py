@@ -1,0 +1,75 @@
+"""Keras in several processes, and several trainings in the threads of one."""
+
+import threading
+from types import SimpleNamespace
+
+import keras
+import pytest
+from keras_fits import MARKS, Trainer, make_feed, order_of
+from waits import SECONDS
+
+import kerasfeed as kf
+
+pytestmark = MARKS
+
+
+@pytest.fixture
+def distribution(monkeypatch):
+    """What `keras.distribution.distribution()` returns in one of several processes."""
+    found = SimpleNamespace(_is_multi_process=True, auto_shard_dataset=True)
+    monkeypatch.setattr(keras.distribution, "distribution", lambda: found)
+    return found
+
+
+def feed_of(**arguments):
+    return make_feed(workers=0, **arguments)
+
+
+@pytest.mark.parametrize("method", ["fit", "evaluate", "predict"])
+def test_a_feed_of_all_scenes_is_refused_where_keras_would_train_on_it_in_every_process(method, distribution):
+    with feed_of() as feed, pytest.raises(ValueError, match=r"each would train on all scenes. Use .*shard='auto'"):
+        getattr(Trainer().model, method)(feed, verbose=0)
+
+
+def test_a_shard_of_a_feed_is_taken_there(distribution):
+    with feed_of(shard=(1, 2)) as feed:
+        trainer = Trainer()
+        trainer.fit(feed, epochs=2)
+        assert trainer.trained == [order_of(feed, 0), order_of(feed, 1)]
+        assert set(trainer.trained[0]) < set(range(24))
+
+
+def test_a_feed_of_all_scenes_is_taken_where_keras_is_told_not_to_divide(distribution):
+    distribution.auto_shard_dataset = False
+    with feed_of() as feed:
+        trainer = Trainer()
+        trainer.fit(feed)
+        assert trainer.trained == [order_of(feed, 0)]
+
+
+def test_where_keras_does_not_tell_of_processes_a_feed_of_all_scenes_is_warned_of(distribution):
+    del distribution._is_multi_process
+    with feed_of() as feed, pytest.warns(kf.FeedWarning, match="does not tell whether SimpleNamespace runs in several"):
+        Trainer().fit(feed)
+
+
+def test_two_threads_may_train_at_once_on_feeds_of_their_own():
+    feeds = [make_feed(seed=seed) for seed in (1, 2)]
+    trainers = [Trainer(), Trainer()]
+    errors = []
+
+    def train(feed, trainer):
+        try:
+            trainer.fit(feed, epochs=3)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=train, args=pair) for pair in zip(feeds, trainers, strict=True)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(SECONDS)
+    assert not errors
+    for feed, trainer in zip(feeds, trainers, strict=True):
+        assert trainer.trained == [order_of(feed, epoch) for epoch in range(3)]
+        feed.close()

@@ -1,0 +1,55 @@
+"""Nothing that belongs to another library is written to: no attribute, no method, no class, no module."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import kerasfeed
+
+PACKAGE = Path(kerasfeed.__file__).parent
+LIBRARIES = {"keras", "tf", "tensorflow", "jax", "torch", "h5py", "np", "numpy", "sys", "os", "threading", "subprocess"}
+# Names under which objects of Keras and TensorFlow are known in the package.
+OBJECTS = {"adapter", "data_adapter", "epoch_iterator", "iterator", "model", "optimizer", "trainer"}
+# What libraries offer for writing: Keras's switch that ends a training, what `compile` sets and what it drops (both put
+# back), and options of tf.data.
+OFFERED = {"stop_training", "steps_per_execution", "test_function", "enabled", "auto_shard_policy"}
+MODULES = sorted(PACKAGE.rglob("*.py"))
+
+
+def _chain(node):
+    """The names of `a.b.c`, from the outermost; none where it is something else."""
+    names = []
+    while isinstance(node, ast.Attribute):
+        names.append(node.attr)
+        node = node.value
+    return [node.id, *reversed(names)] if isinstance(node, ast.Name) else []
+
+
+def _written(tree):
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign | ast.Delete):
+            targets = node.targets if isinstance(node, ast.Assign | ast.Delete) else [node.target]
+            for target in targets:
+                for each in ast.walk(target):
+                    if isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Store | ast.Del):
+                        yield node.lineno, _chain(each)
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("setattr", "delattr"):
+            yield node.lineno, [*_chain(node.args[0]), ast.unparse(node.args[1])]
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_no_attribute_of_another_library_is_set(path):
+    found = []
+    for line, names in _written(ast.parse(path.read_text())):
+        of_a_library = names and names[0] in LIBRARIES
+        of_an_object = any(name in OBJECTS for name in names[:-1])
+        if (of_a_library or of_an_object) and names[-1] not in OFFERED:
+            found.append((line, ".".join(names)))
+    assert not found
+
+
+def test_the_scan_sees_every_way_of_setting():
+    text = "model._a = 1\nsetattr(iterator, 'b', 2)\nself.model.c.d += 1\ndel keras.x\nkeras.y: int = 1\na, tf.z = 1, 2"
+    names = [".".join(names) for _, names in _written(ast.parse(text))]
+    assert sorted(names) == sorted(["model._a", "iterator.'b'", "self.model.c.d", "keras.x", "keras.y", "tf.z"])
