@@ -100,6 +100,7 @@ class KerasRun(ABC):
         """Keras is about to begin the epochs proper."""
         self.close()
         self.proper, self._epoch = True, 0
+        self._running = False  # what Keras has begun to build the model it never ends
 
     def on_epoch_begin(self) -> None:
         """Keras begins to go through the data."""
