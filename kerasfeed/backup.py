@@ -76,17 +76,26 @@ class BackupAndRestore(FeedCheckpoint):
         model = self.model
         if not model.built:
             raise ValueError("BackupAndRestore needs a model that is built before fit: call it on a batch, or build it")
-        if not self._weights.exists():
+        if not self._weights.exists() and not self._before.exists():
             return
+        if not self.path.exists():
+            raise ValueError(
+                f"{self.backup_dir} holds a model, and nothing tells which batches it was trained on: a folder of "
+                "keras.callbacks.BackupAndRestore, perhaps. Give kf.BackupAndRestore a folder of its own; to go on "
+                "from that model, load its weights and pass initial_epoch to fit"
+            )
         for optimizer in optimizers_of(model):
             if optimizer is model.optimizer and not optimizer.built:
                 optimizer.build(model.trainable_variables)
+        if not self._weights.exists():  # killed between the two renames of a save
+            self._before.replace(self._weights)
         try:
             model.load_weights(self._weights)
         except OSError:
             if not self._before.exists():
                 raise
             model.load_weights(self._before)
+            self._before.replace(self._weights)  # or the next save would keep the one that cannot be read
 
     def _save(self) -> None:
         self._record()
@@ -96,8 +105,9 @@ class BackupAndRestore(FeedCheckpoint):
         following = self.backup_dir / "next.weights.h5"
         following.unlink(missing_ok=True)  # of a process that was killed
         self.model.save_weights(following)
+        with following.open("rb+") as file:
+            os.fsync(file.fileno())
         if self.double_checkpoint and self._weights.exists():
-            self._before.unlink(missing_ok=True)
-            os.link(self._weights, self._before)
+            self._weights.replace(self._before)
         following.replace(self._weights)
         sync_folder(self.backup_dir)

@@ -98,6 +98,9 @@ class FeedCheckpoint(keras.callbacks.Callback):  # type: ignore[misc]
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Called by Keras."""
+        if self._set_epoch:
+            begin_with(self.model, 0)  # fit has begun there; the next fit of the model is not to
+            self._set_epoch = False
         began_at, self._began_at = self._began_at, None
         if began_at is not None and began_at != (iterations_of(self.model), scale_of(self.model)):
             raise ValueError(_ORDER)
@@ -115,7 +118,7 @@ class FeedCheckpoint(keras.callbacks.Callback):  # type: ignore[misc]
         elif not self._measured:  # the first one tells how many iterations a batch is
             self._record()
         followed = self._follows != "feed"
-        if not self.model.stop_training and self.feed.keras_side.ends_early(number, followed=followed):
+        if self.feed.keras_side.ends_early(number, followed=followed) and not self.model.stop_training:
             self.model.stop_training = _EpochEnd()  # Keras's own switch, to leave an epoch in the middle
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
@@ -130,8 +133,8 @@ class FeedCheckpoint(keras.callbacks.Callback):  # type: ignore[misc]
         """Called by Keras."""
         self._records = None
         self._claimed = self.feed.keras_side.clock.cursor
-        if self._set_epoch:
-            begin_with(self.model, 0)  # or the next fit of the model would begin there, too
+        if self._set_epoch:  # nothing was left to train
+            begin_with(self.model, 0)
             self._set_epoch = False
         if self._deletes:
             self.path.unlink(missing_ok=True)
@@ -177,7 +180,7 @@ class FeedCheckpoint(keras.callbacks.Callback):  # type: ignore[misc]
         side, iterator = self.feed.keras_side, position.iterator
         if isinstance(iterator.data_adapter, TrainerData):
             raise ValueError("fit was given another feed than FeedCheckpoint: make it with the feed that is trained on")
-        batches, steps = batches_of(iterator), position.steps_per_epoch
+        batches, steps = batches_of(iterator), iterator.steps_per_epoch
         asked = steps or batches
         if not asked:
             raise ValueError(

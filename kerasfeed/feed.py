@@ -352,16 +352,20 @@ class Feed(KerasAdapter):
         if request.method:
             refuse_skip(self.job.policy, f"{request.method}()")
         has_order = not isinstance(self.plan.order, Sequential)
-        if request.method == "predict" and has_order:
-            self._loader.faults.notices.post("predict", _PREDICTED_IN_ORDER, FeedWarning)
-            self._loader.faults.notices.tell()
+        self._warn_of_order(request)
         # Keras's shuffling of batches would add nothing to an order, and put the shards of a step out of step.
         shuffled = request.shuffle and not has_order and self.plan.shard_count == 1
         return FeedRun(self, call.iterator, request, shuffled=shuffled)
 
     def dataset_run(self, batches: int, in_order: bool, call: KerasCall, request: Request) -> FeedRun:
         """What one of Keras's iterators takes of a dataset of the feed, of so many batches."""
+        self._warn_of_order(request)
         return FeedRun(self, call.iterator, request, shuffled=False, batches=batches, in_order=in_order)
+
+    def _warn_of_order(self, request: Request) -> None:
+        if request.method == "predict" and not isinstance(self.plan.order, Sequential):
+            self._loader.faults.notices.post("predict", _PREDICTED_IN_ORDER, FeedWarning)
+            self._loader.faults.notices.tell()
 
     def _keras_taking(self) -> EpochTaking:
         return EpochTaking(self)

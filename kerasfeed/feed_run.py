@@ -49,6 +49,7 @@ class FeedRun(KerasRun):
         self.begins_anew = not self.steps_per_epoch or self.steps_per_epoch % self.execution > 0
         self.stop = 0  # number after that of the last batch worth loading ahead
         self.other = not request.method  # a trainer that is not Keras's
+        self._claimed: range | None = None  # of a dataset, for an evaluation or a prediction
         if request.trains:
             self._prepare()
 
@@ -75,6 +76,12 @@ class FeedRun(KerasRun):
             if position is not None and position.epoch is not None:
                 number, last = position.epoch, max(position.epochs - 1, position.epoch)
             self.numbers = clock.begin(number, shuffled=self.shuffled)
+            if not self.begins_anew and len(self.numbers) % self.execution:
+                raise ValueError(
+                    f"the epoch that is resumed has {len(self.numbers):,} batches left, and with "
+                    f"steps_per_epoch={self.steps_per_epoch} Keras takes {self.execution} at a time, also of the next "
+                    "epoch: compile with steps_per_execution=1, or resume at a multiple of it"
+                )
             self.stop = clock.numbers(last).stop
         elif self.request.trains:
             self.numbers = clock.fit_numbers
@@ -85,9 +92,13 @@ class FeedRun(KerasRun):
             self.stop = self.numbers.stop
         else:
             first = clock.current * clock.steps
+            most = int(self.steps)
             if self._batches is not None:  # a dataset: each iteration of it is the feed's next epochs
-                first = side.claim(self._batches) if self.proper else clock.free
-            self.numbers = range(first, first + min(int(self.steps), self.steps_per_epoch or int(self.steps)))
+                if self._claimed is None:
+                    self._claimed = side.loop_over_dataset(self._batches)
+                    side.claim(len(self._claimed))
+                first, most = self._claimed.start, len(self._claimed)
+            self.numbers = range(first, first + min(most, self.steps_per_epoch or most))
             self.stop = self.numbers.stop
         if self.window is not None:
             self.window.extend(self.stop)
@@ -97,6 +108,7 @@ class FeedRun(KerasRun):
         """See `KerasRun.end_epoch`."""
         feed = self.feed
         feed.request_log.clear()
+        self._claimed = None
         if self.proper and (self.request.trains or self.other):
             feed.keras_side.end_epoch()
 

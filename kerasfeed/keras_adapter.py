@@ -1,7 +1,7 @@
 """`KerasAdapter`: a feed as Keras's trainers take it, by the interface that Keras has for that.
 
 Invariant: nothing of Keras is written to. A feed is a `PyDataset` and its own `DataAdapter`, which trainers take as it
-is; where the installed Keras has no such interface, the `PyDataset` is left, which gives the same batches.
+is; where the installed Keras has no such interface, the `PyDataset` is left, and users are told what is lost.
 """
 
 import contextvars
@@ -17,14 +17,23 @@ import keras
 import numpy as np
 import optree
 
-from kerasfeed.errors import FeedClosedError
+from kerasfeed.errors import FeedClosedError, FeedWarning
 from kerasfeed.keras_run import KerasRun
 from kerasfeed.loaders.failure import note_causes
+from kerasfeed.notices import warn_caller
 from kerasfeed.patience import NotYet
-from kerasfeed.shared_taking import SharedTaking
+from kerasfeed.shared_taking import Converted, SharedTaking
 from kerasfeed.spec import ArraySpec, lists_as_tuples
 from kerasfeed.taking import EndOfData, Taking
-from kerasfeed.trainer import KerasCall, Request, data_adapter_class, keras_call, refuse_division, request_of
+from kerasfeed.trainer import (
+    KerasCall,
+    Request,
+    data_adapter_class,
+    keras_call,
+    keras_version,
+    refuse_division,
+    request_of,
+)
 
 Begin = Callable[[contextvars.Context], Taking]
 _DataAdapter: Any = data_adapter_class()
@@ -36,6 +45,7 @@ class TrainerData(_DataAdapter):  # type: ignore[misc]
 
     def _begin_keras(self) -> None:
         self._runs: weakref.WeakKeyDictionary[Any, KerasRun] = weakref.WeakKeyDictionary()
+        self._told = False
 
     # ---- what feeds, and datasets of them, say in their own ways
 
@@ -79,7 +89,8 @@ class TrainerData(_DataAdapter):  # type: ignore[misc]
         if call.method == "__init__":
             request = request_of(frame)
             refuse_division(getattr(getattr(self._keras_feed, "shard", None), "count", 1))
-            self._runs[call.iterator] = self._keras_run(call, request)
+            made = self._runs[call.iterator] = self._keras_run(call, request)
+            made.convert = partial(_converted, weakref.ref(self), request.class_weight)
         run = self._runs[call.iterator]
         if call.method == "reset":
             run.reset()
@@ -104,6 +115,7 @@ class TrainerData(_DataAdapter):  # type: ignore[misc]
         """Called by Keras."""
         run = self._run_of(keras_call(sys._getframe(1), self))
         if run is None:
+            self._tell_what_is_lost()
             self._keras_hook(begins=True)
         else:
             run.on_epoch_begin()
@@ -146,6 +158,17 @@ class TrainerData(_DataAdapter):  # type: ignore[misc]
         return dataset
 
     # ---- how it is done
+
+    def _tell_what_is_lost(self) -> None:
+        """Warn, once, where the installed Keras takes no adapter of others."""
+        if not self._told and not isinstance(self, data_adapter_class()):
+            self._told = True
+            warn_caller(
+                f"Keras {keras_version()} takes no data adapters of others, so it reads this feed as any PyDataset: "
+                "each epoch is a whole one of the feed, nothing can be resumed in mid-epoch, and the state of the feed "
+                "is not known while it trains. Use Keras 3.10 to 3.15",
+                FeedWarning,
+            )
 
     def _run_of(self, call: KerasCall | None) -> KerasRun | None:
         return None if call is None else self._runs.get(call.iterator)
@@ -199,21 +222,9 @@ def spec_weighted_by_class(structure: Any, class_weight: Any) -> Any:
     return (*structure, ArraySpec((None,), np.dtype(keras.config.floatx())))
 
 
-class _ForKeras:
-    """A taking whose batches are as Keras takes them."""
-
-    def __init__(self, data: Any, taking: Taking, class_weight: Any) -> None:
-        self._data = data
-        self._taking = taking
-        self._class_weight = class_weight
-
-    def take(self, patience: float | None) -> Any:
-        batch = self._taking.take(patience)
-        data = self._data()
-        return batch if data is None else data._as_keras_takes(batch, self._class_weight)
-
-    def close(self, returned: list[Any]) -> None:
-        self._taking.close(returned)
+def _converted(data: Any, class_weight: Any, batch: Any) -> Any:
+    known = data()
+    return batch if known is None else known._as_keras_takes(batch, class_weight)
 
 
 def _taking_of(data: Any, run: Any) -> Any:
@@ -221,11 +232,10 @@ def _taking_of(data: Any, run: Any) -> Any:
     if known is None:
         raise FeedClosedError("the feed is gone: keep a reference to it while Keras iterates over it")
     if run is None:
-        return _ForKeras(data, SharedTaking(known._keras_taking()), None)
-    found = run()
-    if found is None:
+        return SharedTaking(Converted(known._keras_taking(), partial(_converted, data, None)), served=False)
+    if run() is None:
         raise FeedClosedError("the fit, or other run, that this iterator was for is over")
-    return _ForKeras(data, _OfRun(run), found.request.class_weight)
+    return _OfRun(run)
 
 
 class _OfRun:
@@ -304,6 +314,8 @@ def weighted_by_class(batch: Any, class_weight: Any) -> Any:
 
 def class_weights_of(targets: Any, class_weight: Any) -> Any:
     """The weight of each row, floatx[B], by its class: the target, or the place of the largest of several."""
+    if isinstance(targets, dict | tuple | list):
+        raise ValueError("`class_weight` is only supported for Models with a single output.")
     labels = np.asarray(targets)
     weights = np.ones(labels.shape[0], keras.config.floatx())
     if labels.ndim > 1:

@@ -6,13 +6,15 @@ that are the epochs proper. What it has taken before counts for nothing, and com
 
 import weakref
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from concurrent.futures import CancelledError
 from typing import Any
 
 from kerasfeed.errors import FeedClosedError
 from kerasfeed.keras_steps import EpochSteps, UnknownSteps
-from kerasfeed.shared_taking import SharedTaking
+from kerasfeed.shared_taking import Converted, SharedTaking
 from kerasfeed.taking import Taking, elsewhere
-from kerasfeed.trainer import Request
+from kerasfeed.trainer import Request, asks_for_the_end, execution_of
 
 
 class KerasRun(ABC):
@@ -31,6 +33,7 @@ class KerasRun(ABC):
         execution: Batches of an execution.
         begins_anew: Whether every epoch is a taking of its own, and not part of one that goes on and on.
         proper: Whether the model is built, and epochs count.
+        convert: Makes of a batch what Keras takes.
         in_other_threads: Whether threads of TensorFlow take, in which nothing may run that users wrote.
         taking: What is being taken.
         first: Steps that Keras had seen of it as the epoch began.
@@ -41,10 +44,12 @@ class KerasRun(ABC):
         self.request = request
         self.steps = UnknownSteps(self) if most is None else EpochSteps(most, self)
         self.steps_per_epoch: int | None = iterator.steps_per_epoch
-        self.execution = int(getattr(iterator, "steps_per_execution", 1))
+        self.execution = execution_of(iterator)
+        self._is_asked = asks_for_the_end(iterator)
         self.begins_anew = not self.steps_per_epoch
         self.proper = False
         self.in_other_threads = False
+        self.convert: Callable[[Any], Any] = lambda batch: batch
         self.taking: SharedTaking | None = None
         self._running = False
         self._epoch = 0
@@ -110,7 +115,8 @@ class KerasRun(ABC):
         self._count = self.begin_epoch(self._epoch)
         if self.taking is None:
             self.first = 0
-            self.taking = SharedTaking(self.make_taking(), waits=self.in_other_threads and self.runs_what_users_wrote)
+            waits = self.in_other_threads and self.runs_what_users_wrote
+            self.taking = SharedTaking(Converted(self.make_taking(), self.convert), waits=waits, served=self._is_asked)
 
     def on_epoch_end(self) -> None:
         """Keras has come to the end of the data, or of as many as it wanted."""
@@ -143,10 +149,17 @@ class KerasRun(ABC):
             return asked_before != seen  # not again behind the loop: Keras would begin a further iterator
         if self.taking is None:
             raise FeedClosedError(self.closed)
-        count = seen + self.execution if most is None else min(seen + self.execution, self.first + most)
+        # To build a model one batch is taken; TensorFlow's threads may take a whole execution.
+        execution = self.execution if self.proper or self.in_other_threads else 1
+        count = seen + execution if most is None else min(seen + execution, self.first + most)
         last = self.begins_anew and most is not None and count >= self.first + most
+        taking = self.taking
         try:
-            over = not self.taking.ensure(count, last=last) and self.taking.counted <= seen
+            over = not taking.ensure(count, last=last) and taking.counted <= seen
+            if self.taking is not taking:  # closed meanwhile by another thread
+                raise FeedClosedError(self.closed)
+        except CancelledError:
+            raise FeedClosedError(self.closed) from None
         except Exception:
             self.fail()
             raise

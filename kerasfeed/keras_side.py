@@ -128,7 +128,17 @@ class KerasSide:
         return self.clock.consumed
 
     def resume(self, number: int, *, shuffled: bool, rest: int | None = None) -> None:
-        """Go on with batch `number`; see `EpochClock.resume`."""
+        """Go on with batch `number`; see `EpochClock.resume`.
+
+        Raises:
+            RuntimeError: A `fit` is in the midst of an epoch.
+        """
+        position = trainer_position("fit")
+        if position is not None and position.epoch is not None and self.clock.serves(position.iterator):
+            raise RuntimeError(
+                "set_state in the midst of a fit on the feed: Keras goes on with the epoch that it has begun. Call it "
+                "before fit, or in on_train_begin"
+            )
         self.give_up()
         self.clock.resume(number, shuffled=shuffled, rest=rest)
 

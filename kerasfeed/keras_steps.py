@@ -11,7 +11,7 @@ progress bars show as unknown.
 import sys
 from typing import Any, Protocol
 
-_LOOP = "_enumerate_iterator"  # of Keras's EpochIterator; seen in 3.10 to 3.15
+from kerasfeed.trainer import LOOP
 
 
 class Epochs(Protocol):
@@ -33,7 +33,7 @@ class EpochSteps(int):
         return made
 
     def __le__(self, seen: int) -> bool:
-        if sys._getframe(1).f_code.co_name == _LOOP:  # seen >= self
+        if sys._getframe(1).f_code.co_name == LOOP:  # seen >= self
             return self._epochs.is_over(seen)
         return int(self) <= seen
 
@@ -53,19 +53,19 @@ class UnknownSteps:
         self.known = 0
 
     def __bool__(self) -> bool:
-        return sys._getframe(1).f_code.co_name == _LOOP or self.known > 0
+        return sys._getframe(1).f_code.co_name == LOOP or self.known > 0
 
     def __index__(self) -> int:
-        return sys.maxsize if sys._getframe(1).f_code.co_name == _LOOP else self.known
+        return sys.maxsize if sys._getframe(1).f_code.co_name == LOOP else self.known
 
     def __float__(self) -> float:
         return float(self.known)
 
     def __gt__(self, other: float) -> bool:
-        return sys._getframe(1).f_code.co_name == _LOOP or self.known > other
+        return sys._getframe(1).f_code.co_name == LOOP or self.known > other
 
     def __le__(self, seen: int) -> bool:
-        if sys._getframe(1).f_code.co_name == _LOOP:  # seen >= self
+        if sys._getframe(1).f_code.co_name == LOOP:  # seen >= self
             return self._epochs.is_over(seen)
         return self.known <= seen
 

@@ -7,6 +7,7 @@ import math
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -17,6 +18,22 @@ from kerasfeed.taking import EndOfData, Taking
 _ALONE = 10.0  # s
 
 
+class Converted:
+    """A taking whose batches a function has made something else of."""
+
+    def __init__(self, taking: Taking, convert: Callable[[Any], Any]) -> None:
+        self._taking = taking
+        self._convert = convert
+
+    def take(self, patience: float | None) -> Any:
+        """See `Taking.take`."""
+        return self._convert(self._taking.take(patience))
+
+    def close(self, returned: list[Any]) -> None:
+        """See `Taking.close`."""
+        self._taking.close(returned)
+
+
 class SharedTaking:
     """A taking for two: the trainer's thread, which waits for a batch, and TensorFlow's, which gets it. Thread-safe.
 
@@ -24,12 +41,13 @@ class SharedTaking:
         taking: What is taken from, by one thread at a time.
         waits: Whether whoever gets batches waits for those that `ensure` has taken, and takes none, because that would
             run what users wrote in a thread of TensorFlow.
+        served: Whether anybody calls `ensure`.
 
     Attributes:
         counted: Batches that have come so far.
     """
 
-    def __init__(self, taking: Taking, *, waits: bool = False) -> None:
+    def __init__(self, taking: Taking, *, waits: bool = False, served: bool = True) -> None:
         self._taking = taking
         self._waits = waits
         self._ready: deque[Any] = deque()
@@ -37,7 +55,7 @@ class SharedTaking:
         self._error: BaseException | None = None
         self._failed_at = 0
         self._closed = self._ended = False
-        self._unserved = time.monotonic()
+        self._unserved = time.monotonic() if served else -math.inf
         self.counted = 0
         self._changed = threading.Condition(threading.Lock())
 
@@ -119,8 +137,8 @@ class SharedTaking:
     def _leave(self) -> None:
         """This thread waits no more, also where Ctrl-C came between its lines."""
         if self._taker == threading.get_ident():
+            self._taker = None  # before the lock, where Ctrl-C might come again
             with self._changed:
-                self._taker = None
                 self._changed.notify_all()
 
     def _next(self, patience: float | None, *, keep: bool) -> Any:

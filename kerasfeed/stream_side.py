@@ -5,6 +5,7 @@ With `steps_per_epoch` the epochs of all `fit`s take one batch after the other, 
 needs. What Keras takes to build a model, and what its backend has taken beyond the last step, comes again.
 """
 
+import threading
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 from kerasfeed.epochs import TimedTake
 from kerasfeed.keras_run import KerasRun
 from kerasfeed.patience import NotYet
-from kerasfeed.stream_taking import SUPERSEDED, Taking
+from kerasfeed.stream_taking import KEPT, SUPERSEDED, Taking
 from kerasfeed.streams.repetition import EndOfRepetition
 from kerasfeed.taking import EndOfData
 from kerasfeed.taking import Taking as AnyTaking
@@ -30,8 +31,15 @@ class StreamRun(KerasRun):
     def __init__(self, feed: Any, iterator: Any, request: Request) -> None:
         super().__init__(feed, iterator, request, None)
         self._taken: Taking | None = None
+        self._leaving = threading.RLock()
 
     closed = SUPERSEDED
+
+    def reset(self) -> None:
+        """See `KerasRun.reset`; what came before was taken to build the model, also by `predict`."""
+        if self._taken is not None and not self.proper:
+            self._taken.building = True
+        super().reset()
 
     def begin_epoch(self, epoch: int) -> int | None:
         """See `KerasRun.begin_epoch`."""
@@ -46,7 +54,7 @@ class StreamRun(KerasRun):
         feed = self.feed
         self._taken = Taking(
             weakref.proxy(feed), endless=bool(self.steps_per_epoch), afresh=not self.request.trains,
-            building=not self.proper and self.request.method in ("fit", "evaluate"),
+            building=not self.proper and self.request.method in ("fit", "evaluate"), kept=KEPT + self.execution,
         )  # fmt: skip
         return RunTaking(weakref.ref(self), self._taken)
 
@@ -63,10 +71,11 @@ class StreamRun(KerasRun):
 
     def close(self) -> None:
         """See `KerasRun.close`; what was not used comes again."""
-        super().close()
-        taken, self._taken = self._taken, None
-        if taken is not None:
-            taken.leave(0 if taken.building else self.used)
+        with self._leaving:  # Keras's iterator may be let go of in another thread
+            super().close()
+            taken, self._taken = self._taken, None
+            if taken is not None:
+                taken.leave(0 if taken.building else self.used)
 
     @property
     def used(self) -> int:

@@ -14,13 +14,13 @@ from kerasfeed.streams.repetition import EndOfRepetition
 from kerasfeed.taking import EndOfData
 
 SUPERSEDED = "another fit, or loop, of the stream has begun. A stream is read by one at a time; make a feed for each"
-_KEPT = 8  # more than Keras and its backends take ahead of what they use
+KEPT = 8  # more than Keras and its backends take ahead of what they use
 
 
 class Taking:
     """The batches that one iterator of Keras's takes."""
 
-    def __init__(self, feed: Any, *, endless: bool, afresh: bool, building: bool = False) -> None:
+    def __init__(self, feed: Any, *, endless: bool, afresh: bool, building: bool = False, kept: int = KEPT) -> None:
         """Take batches of `feed`.
 
         Args:
@@ -28,6 +28,7 @@ class Taking:
             endless: Whether the next repetition follows where one ends.
             afresh: Whether to begin a repetition, instead of where the endless taking before this one has ended.
             building: Whether Keras takes only to build a model, and so uses nothing.
+            kept: How many of the last batches are kept, to come again.
 
         Attributes:
             left: Whether Keras takes no more.
@@ -40,7 +41,7 @@ class Taking:
         self._chained = endless and not afresh
         self.building = building
         self._repetition: Any = None
-        self._last: deque[Any] = deque(maxlen=_KEPT)
+        self._last: deque[Any] = deque(maxlen=kept)
         self.taken = 0
         self._given = 0  # of these, by the present repetition
         self._over = False

@@ -10,6 +10,7 @@
 | the step that is trained on | variable `begin_step` of `fit` | 3.11 to 3.15 |
 | | variable `step` of `fit` | 3.10 |
 | the callbacks, and which of their hooks runs | frames of Keras's `CallbackList` | 3.10 to 3.15 |
+| whether a `num_batches` is compared in the loop over an epoch | its name, `_enumerate_iterator` | 3.10 to 3.15 |
 | the epoch that a restored model goes on with | `_initial_epoch` of the model | 3.10 to 3.15 |
 | whether training runs in several processes | `_is_multi_process` of `keras.distribution`'s | 3.10 to 3.15 |
 | batches of an epoch of other data | `_num_batches` of Keras's iterator | 3.10 to 3.15 |
@@ -19,6 +20,7 @@ batches would be wrong, it is an error.
 """
 
 import importlib
+import inspect
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,6 +31,7 @@ from kerasfeed.errors import FeedWarning
 from kerasfeed.notices import warn_caller
 
 _METHODS = ("fit", "evaluate", "predict")
+LOOP = "_enumerate_iterator"
 # The variable of `fit` that holds the first step of an execution: in Keras 3.11 to 3.15, and in 3.10.
 _STEP_VARIABLES = ("begin_step", "step")
 # The others that are read, in Keras 3.10 to 3.15.
@@ -145,12 +148,11 @@ def _position(frame: FrameType, hook: str | None, callbacks: Sequence[Any] | Non
     position = TrainerPosition(
         code.co_name, variables.get("epoch"), variables.get("initial_epoch") or 0, variables.get("epochs") or 0,
         variables.get("steps_per_epoch"), iterator, None if step is None else variables.get(step) or 0,
-        int(getattr(iterator, "steps_per_execution", 1)), hook, callbacks,
+        1 if iterator is None else execution_of(iterator), hook, callbacks,
     )  # fmt: skip
-    if isinstance(variables, dict):
-        # Before Python 3.13 the frame keeps this copy, and with it the last epoch's iterator. Dropped only
-        # at the next look, holding the GIL, a TensorFlow iterator stops training for 1 s.
-        variables.clear()
+    # The copy would keep the last epoch's iterator. Dropped only at the next look, holding the GIL, a TensorFlow
+    # iterator stops training for 1 s.
+    _forget(frame, variables)
     return position
 
 
@@ -162,6 +164,34 @@ def restored_epoch(model: Any) -> int:
 def batches_of(iterator: Any) -> int | None:
     """Batches in which the data of one of Keras's iterators end; None where they do not, or nobody knows."""
     return getattr(iterator, "_num_batches", None)
+
+
+def execution_of(iterator: Any) -> int:
+    """Batches of an execution of the training function, of one of Keras's iterators.
+
+    Raises:
+        RuntimeError: It does not tell.
+    """
+    found = getattr(iterator, "steps_per_execution", None)
+    if found is None:
+        raise RuntimeError(
+            f"how many batches an execution takes cannot be told with Keras {keras_version()}: its iterators have no "
+            "steps_per_execution. Use Keras 3.10 to 3.15"
+        )
+    return int(found)
+
+
+def asks_for_the_end(iterator: Any) -> bool:
+    """Whether one of Keras's iterators asks, before each execution, whether the epoch is over; told of, if not."""
+    if hasattr(iterator, LOOP):
+        return True
+    warn_caller(
+        f"Keras {keras_version()} does not ask a feed whether an epoch is over (its iterators have no {LOOP}): where "
+        "an epoch is shorter than others it warns that the data ran out, and exceptions of scenes arrive as "
+        "TensorFlow's errors. Use Keras 3.10 to 3.15",
+        FeedWarning,
+    )
+    return False
 
 
 def keras_version() -> str:
@@ -193,7 +223,8 @@ class KerasCall:
 def keras_call(caller: FrameType, feed: Any) -> KerasCall | None:
     """The call of `feed` in the frame `caller`; None where it is not one of Keras's iterators of it that calls."""
     iterator = self_of(caller)
-    if iterator is feed or getattr(iterator, "data_adapter", None) is not feed:
+    is_of_keras = any(each.__name__ == "EpochIterator" for each in type(iterator).__mro__)
+    if not is_of_keras or getattr(iterator, "data_adapter", None) is not feed:
         return None
     return KerasCall(iterator, caller.f_code.co_name)
 
@@ -230,7 +261,7 @@ def request_of(init: FrameType) -> Request:
                 f"When providing `x` as a PyDataset, `{name}` should not be passed. Instead, {what} should be included "
                 "as part of the PyDataset."
             )
-    lost = {"class_weight", "shuffle"} - found.keys()
+    lost = {"y", "sample_weight", "class_weight", "shuffle"} - found.keys()
     if lost:
         warn_caller(
             f"Keras {keras_version()} does not tell of {' and '.join(sorted(lost))}: if it was given to fit, it is "
@@ -253,9 +284,17 @@ def _variables(frame: FrameType, names: Sequence[str]) -> dict[str, Any]:
     """The local variables of a frame that have these names, and a value."""
     variables = frame.f_locals
     found = {name: variables[name] for name in names if name in variables}
-    if isinstance(variables, dict):
-        variables.clear()  # before Python 3.13 the frame keeps this copy
+    _forget(frame, variables)
     return found
+
+
+def _forget(frame: FrameType, variables: Any) -> None:
+    """Empty a copy of a function's variables, which before Python 3.13 its frame keeps.
+
+    Those of a module, or of a class body, are no copy.
+    """
+    if isinstance(variables, dict) and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+        variables.clear()
 
 
 def _is_keras(frame: FrameType) -> bool:
@@ -288,10 +327,6 @@ def refuse_division(shard_count: int) -> None:
 
 def self_of(frame: FrameType | None) -> Any:
     """The object whose method runs in `frame`; None where there is none."""
-    if frame is None:
+    if frame is None or not {"self"} & {*frame.f_code.co_varnames, *frame.f_code.co_cellvars}:
         return None
-    variables = frame.f_locals
-    found = variables.get("self")
-    if isinstance(variables, dict):
-        variables.clear()  # before Python 3.13 the frame keeps this copy
-    return found
+    return _variables(frame, ("self",)).get("self")

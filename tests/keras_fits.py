@@ -19,8 +19,8 @@ HERE = Path(__file__).parent
 # Modules of tests that run on JAX and on PyTorch, too; the first ones by default.
 LIGHT_ON_ALL_BACKENDS = ["keras_fit"]
 HEAVY_ON_ALL_BACKENDS = [
-    "collate_frameworks", "epochs_fit", "error_fit", "evaluate", "keras_fit_errors", "keras_fit_models",
-    "keras_versions", "predicted_order", "resume_fit", "resume_refusals", "shards_evaluate", "stream_fit", "summary",
+    "collate_frameworks", "epochs_fit", "error_fit", "evaluate", "keras_adapter", "keras_fit_errors",
+    "keras_fit_models", "keras_processes", "keras_versions", "predicted_order", "resume_fit", "resume_refusals", "shards_evaluate", "stream_fit", "summary",
     "text_fit",
 ]  # fmt: skip
 BACKEND_SECONDS = 1500  # for tests that take 100 s

@@ -102,8 +102,12 @@ def test_an_exception_of_the_validation_arrives_as_itself(feed, model):
 def test_where_keras_does_not_ask_for_the_end_of_an_epoch_tensorflows_error_tells_all(feed, model, monkeypatch):
     import tensorflow as tf
 
-    monkeypatch.setattr("kerasfeed.keras_steps._LOOP", "another_name")
-    with pytest.raises(tf.errors.OpError) as caught:
+    for room in ("keras_steps", "trainer"):
+        monkeypatch.setattr(f"kerasfeed.{room}.LOOP", "another_name")
+    with (
+        pytest.warns(kf.FeedWarning, match="does not ask a feed whether an epoch is over"),
+        pytest.raises(tf.errors.OpError) as caught,
+    ):
         model.fit(feed, verbose=0)
     assert_told(str(caught.value), "ordinary", 2, "thread")
 

@@ -101,7 +101,8 @@ def test_where_keras_takes_no_adapter_of_others_a_feed_is_a_dataset_all_the_same
     monkeypatch.setattr("keras.src.trainers.data_adapters.data_adapter.DataAdapter", type("Another", (), {}))
     trainer = Trainer()
     with make_feed(batch_size=6, length=24) as feed:
-        trainer.fit(feed, epochs=3, shuffle=False)
+        with pytest.warns(kf.FeedWarning, match="takes no data adapters of others, .* nothing can be resumed"):
+            trainer.fit(feed, epochs=3, shuffle=False)
         assert trainer.trained == [order_of(feed, epoch) for epoch in range(3)]
 
 

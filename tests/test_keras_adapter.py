@@ -1,0 +1,147 @@
+"""A feed as Keras's data adapter: what its trainers, and users, see of it."""
+
+import threading
+import time
+
+import keras
+import numpy as np
+import pytest
+from keras_fits import BACKEND, MARKS, Trainer, identity, make_feed, order_of
+from resumable import make_feed as resumable_feed
+from resumable import make_model
+from scenes_frameworks import Numbered, run_script
+from waits import SECONDS, wait_until
+
+import kerasfeed as kf
+
+pytestmark = MARKS
+
+TOP_LEVEL = """
+import kerasfeed as kf
+
+feed = kf.Feed(list(range(10)), 2, workers=0)
+kept = 3
+assert feed.num_batches == 5
+feed.on_epoch_begin()
+feed.on_epoch_end()
+assert len(list(feed.get_numpy_iterator())) == 5
+
+class Body:
+    inside = 1
+    count = feed.num_batches
+    twice = 2 * inside
+
+assert (kept, Body.count, Body.twice, len(feed)) == (3, 5, 2, 5)
+"""
+
+
+@pytest.mark.heavy
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="no backend takes part")
+def test_what_keras_calls_may_be_called_at_the_top_level_of_a_script(tmp_path):
+    run_script(tmp_path, TOP_LEVEL)
+
+
+def unbuilt():
+    model = keras.Sequential([identity()])
+    model.compile("sgd", "mse", jit_compile=False)
+    return model
+
+
+class Hooked(Numbered):
+    """Counts its epochs, and gives their number."""
+
+    epochs = 0
+
+    def on_epoch_begin(self):
+        self.epochs += 1
+
+    def __getitem__(self, index):
+        return np.full(1, self.epochs, np.float32), np.full(1, self.epochs, np.float32)
+
+
+def test_an_epoch_that_keras_begins_to_build_a_model_is_the_first_one():
+    with kf.Feed(Hooked(8), 2, workers=0) as feed:
+        trainer = Trainer(model=unbuilt())
+        trainer.fit(feed, epochs=2, shuffle=False)
+        assert trainer.trained == [[1] * 8, [2] * 8]
+
+
+@pytest.mark.parametrize("method", ["fit", "evaluate", "predict"])
+@pytest.mark.parametrize("execution", [1, 10][: 1 if BACKEND == "torch" else 2])
+def test_building_a_model_uses_up_nothing_of_a_queue(method, execution):
+    model = keras.Sequential([identity()])
+    model.compile("sgd", "mse", jit_compile=False, steps_per_execution=execution)
+    row = kf.ArraySpec((1,), np.dtype(np.float32))
+    steps = []
+    count = keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda step, logs: steps.append(step),
+        on_test_batch_end=lambda step, logs: steps.append(step),
+    )
+    with kf.QueueFeed(batch_size=1, spec=(row, row), maxsize=40) as feed:
+        for number in range(20):
+            feed.put((np.full(1, number, np.float32), np.zeros(1, np.float32)))
+        feed.end_epoch()
+        found = getattr(model, method)(feed, verbose=0, callbacks=[count])
+    if method == "predict":
+        assert found.ravel().tolist() == list(range(20))
+    else:
+        assert steps[-1] == 19
+
+
+def test_a_fit_whose_feed_is_closed_by_another_thread_says_so():
+    class Slow(Numbered):
+        def __getitem__(self, index):
+            time.sleep(0.01 if index < 4 else 0.5)
+            return super().__getitem__(index)
+
+    feed = kf.Feed(Slow(400), 2, workers=1, worker_type="thread")
+    seen = []
+    trainer = Trainer(after_batch=seen.append)
+    closing = threading.Thread(target=lambda: (wait_until(lambda: len(seen) > 1), feed.close()))
+    closing.start()
+    with pytest.raises(kf.FeedClosedError, match="the feed is closed"):
+        trainer.fit(feed, shuffle=False)
+    closing.join(SECONDS)
+
+
+@pytest.mark.skipif(BACKEND == "torch", reason="PyTorch takes no tf.data in fit")
+def test_a_prediction_on_the_dataset_is_of_the_next_epoch_each_time_and_ends_with_it():
+    model = unbuilt()
+    with kf.Feed(Numbered(8), 2, shuffle=True, seed=3, workers=0) as feed:
+        data = feed.to_tf_dataset()
+        for epoch in range(3):
+            with pytest.warns(kf.FeedWarning, match="order") if epoch == 0 else pytest.MonkeyPatch.context():
+                found = model.predict(data, verbose=0).ravel().astype(int).tolist()
+            assert found == feed.indices(epoch).tolist()
+        feed.set_state(feed.get_state(epoch=5, step=3))
+        assert model.predict(data, verbose=0).ravel().astype(int).tolist() == feed.indices(5).tolist()[6:]
+        assert model.predict(data, verbose=0).ravel().astype(int).tolist() == feed.indices(6).tolist()
+
+
+def test_class_weights_beside_weights_are_refused_with_keras_s_words():
+    scene = (np.zeros(1, np.float32), np.zeros(1, np.float32), np.float32(1))
+    with (
+        kf.Feed([scene] * 8, 2, workers=0) as feed,
+        pytest.raises(ValueError, match="`class_weight` and `sample_weight` at the same time"),
+    ):
+        Trainer().fit(feed, class_weight={0: 2.0})
+
+
+@pytest.mark.skipif(BACKEND == "torch", reason="an execution is one step there")
+def test_a_state_between_the_steps_of_an_execution_is_refused_with_steps_per_epoch():
+    model = make_model(steps_per_execution=2)
+    with resumable_feed() as feed:
+        feed.set_state(feed.get_state(epoch=0, step=1))
+        with pytest.raises(ValueError, match="3 batches left, and with steps_per_epoch=4 Keras takes 2 at a time"):
+            model.fit(feed, steps_per_epoch=4, epochs=2, verbose=0)
+
+
+def test_a_state_cannot_be_set_in_the_midst_of_a_fit():
+    with make_feed(workers=0) as feed:
+        again = keras.callbacks.LambdaCallback(on_epoch_begin=lambda epoch, logs: feed.set_state(before))
+        before = feed.get_state()
+        with pytest.raises(RuntimeError, match="set_state in the midst of a fit"):
+            Trainer().model.fit(feed, verbose=0, callbacks=[again])
+        trainer = Trainer()
+        trainer.fit(feed)
+        assert trainer.trained == [order_of(feed, 1)] or trainer.trained == [order_of(feed, 0)]
