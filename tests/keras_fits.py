@@ -20,8 +20,8 @@ HERE = Path(__file__).parent
 LIGHT_ON_ALL_BACKENDS = ["keras_fit"]
 HEAVY_ON_ALL_BACKENDS = [
     "collate_frameworks", "epochs_fit", "error_fit", "evaluate", "keras_adapter", "keras_fit_errors",
-    "keras_fit_models", "keras_processes", "keras_versions", "predicted_order", "resume_fit", "resume_refusals", "shards_evaluate", "stream_fit", "summary",
-    "text_fit",
+    "keras_fit_models", "keras_processes", "keras_versions", "predicted_order", "resume_fit", "resume_refusals",
+    "shards_evaluate", "stream_fit", "summary", "text_fit",
 ]  # fmt: skip
 BACKEND_SECONDS = 1500  # for tests that take 100 s
 # Behind the loader nothing knows the backend: processes, which cost most, are tried on TensorFlow, and by a few tests.
