@@ -15,6 +15,7 @@ from scenes_frameworks import (
     let_tensorflow_free_memory,
 )
 from tf_batches import indices_of, order_of
+from waits import wait_until
 
 import kerasfeed as kf
 
@@ -240,7 +241,8 @@ def test_a_batch_of_a_queue_that_was_read_and_not_delivered_comes_again():
         iterator = iter(feed.to_tf_dataset())
         taken.append(int(next(iterator)[0]))
         del iterator
-        rest = [int(batch[0]) for batch in feed]
+        rest = []  # another thread lets go of the iterator, perhaps after a loop has found the queue empty
+        wait_until(lambda: rest.extend(int(batch[0]) for batch in feed) or rest)
     assert taken == [0]
     assert rest == list(range(rest[0], 12))
     assert rest[0] <= 4  # TensorFlow had prefetched 2, and had asked for one more
