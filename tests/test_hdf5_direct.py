@@ -118,16 +118,16 @@ def test_take_decodes_large_chunks_with_the_help_of_free_threads(tmp_path, monke
     values = np.random.default_rng(0).integers(0, 9, (8, 200_000)).astype("u1")
     with h5py.File(path, "w") as file:
         file.create_dataset("x", data=values, chunks=(1, 200_000), compression=1)
-    names, original, helped = set(), Pipeline.decode, threading.Event()
+    names, original, here, helped = set(), Pipeline.decode, threading.Event(), threading.Event()
     with kf.HDF5File(path, chunk_cache=0) as file:
         data = file["x"]
         assert data.shape == (8, 200_000)
 
-        def decode(self, *args):
+        def decode(self, *args):  # of four chunks, three threads help: each waits for the other side to have one
             names.add(threading.current_thread().name)
-            if threading.current_thread() is threading.main_thread():
-                assert helped.wait(60)
-            helped.set()
+            own, other = (here, helped) if threading.current_thread() is threading.main_thread() else (helped, here)
+            own.set()
+            assert other.wait(60)
             return original(self, *args)
 
         monkeypatch.setattr(Pipeline, "decode", decode)
