@@ -162,3 +162,31 @@ def test_loss_scales_tell_skipped_batches_apart_and_are_known_before_the_optimiz
     assert scale_of(model) == 4.0
     model.compile("adam", "mse")
     assert scale_of(model) == 0.0
+
+
+def test_a_folder_of_a_model_without_its_feed_is_refused(tmp_path):
+    folder = tmp_path / "backup"
+    folder.mkdir()
+    with make_feed() as feed:
+        model = make_model()
+        model.save_weights(folder / "latest.weights.h5")
+        with pytest.raises(ValueError, match="holds a model, and nothing tells which batches it was trained on"):
+            model.fit(feed, callbacks=[kf.BackupAndRestore(feed, folder)], verbose=0)
+
+
+def test_the_backup_that_was_restored_is_not_replaced_by_one_that_cannot_be_read(tmp_path):
+    folder = tmp_path / "backup"
+    latest, previous = folder / "latest.weights.h5", folder / "previous.weights.h5"
+    with make_feed() as feed:
+        backup = kf.BackupAndRestore(feed, folder, 2, double_checkpoint=True, delete_checkpoint=False)
+        make_model().fit(feed, epochs=1, callbacks=[backup], verbose=0)
+    good = previous.read_bytes()
+    latest.write_bytes(good[: len(good) // 2])
+    with make_feed() as feed:
+        backup = kf.BackupAndRestore(feed, folder, 1, double_checkpoint=True, delete_checkpoint=False)
+        after_one = keras.callbacks.LambdaCallback(
+            on_train_batch_begin=lambda step, logs: kept.append(latest.read_bytes())
+        )
+        kept = []
+        make_model().fit(feed, epochs=2, callbacks=[backup, after_one], verbose=0)
+    assert kept[0] == good
