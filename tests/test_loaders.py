@@ -17,6 +17,7 @@ from waits import SECONDS, wait_until
 
 from kerasfeed.errors import FeedClosedError
 from kerasfeed.loaders import Job
+from kerasfeed.loaders.batch import Pace
 from kerasfeed.order import Shuffled
 from kerasfeed.plan import Plan
 
@@ -206,6 +207,32 @@ def test_threads_read_the_scenes_of_a_batch_before_those_of_batches_asked_for_af
         future.result(timeout=30)
     indices = [index for step in range(10) for index in loader._job.plan.indices(0, step).tolist()]
     assert max(abs(indices.index(index) - at) for at, index in enumerate(read)) <= (0 if workers == 1 else 16)
+
+
+def test_threads_take_turns_where_scenes_take_microseconds_and_none_relies_on_it(make):
+    class Quick(scenes.Clouds):
+        def __getitem__(self, index):
+            if index in meet:
+                meeting.wait(SECONDS)
+            return np.int64(index)
+
+    meet = []
+    meeting = threading.Barrier(2)
+    loader = make("thread", Quick(400), 16, workers=2)
+    _epoch(loader, 0, 20)
+    assert loader._sessions[0].pace.is_quick
+    expected = [loader._job.plan.indices(0, step).tolist() for step in range(20, 25)]
+    meet += [expected[0][0], expected[1][0]]  # the first scenes of two batches
+    futures = [loader.submit(0, step) for step in range(20, 25)]
+    assert [future.result(timeout=SECONDS).tolist() for future in futures] == expected
+
+
+def test_cached_scenes_among_scenes_that_wait_are_not_taken_for_quick_ones():
+    pace = Pace()
+    for seconds in [5e-6, 0.01] * 10:
+        pace.note(seconds, 1)
+    assert pace.least < 50e-6
+    assert not pace.is_quick
 
 
 @pytest.mark.parametrize("kind", PARALLEL)

@@ -26,6 +26,7 @@ from kerasfeed.loaders.write import Beside
 from kerasfeed.spec import ArraySpec
 
 _TASK_SECONDS = 0.002
+_QUICK_LEAST, _QUICK_MEAN = 50e-6, 1e-3  # s a scene
 _serials = itertools.count(1)
 
 
@@ -38,12 +39,23 @@ class Pace:
     def __init__(self, *, whole: bool = False) -> None:
         """Nothing has been measured; with `whole`, every batch is one task."""
         self.seconds = 0.0
+        self.least = math.inf  # of late: the seconds of a scene where no other thread held the interpreter
         self._whole = whole
 
     def note(self, seconds: float, scenes: int) -> None:
         """Take a measurement: `scenes` scenes took `seconds`."""
         measured = seconds / scenes
         self.seconds = measured if not self.seconds else 0.8 * self.seconds + 0.2 * measured
+        self.least = min(measured, 1.05 * self.least)
+
+    @property
+    def is_quick(self) -> bool:
+        """Whether scenes take microseconds, so that two threads side by side are slower than one after the other.
+
+        They would hand the interpreter to and fro at every row. A scene that waits for it seems to take longer, so the
+        mean alone does not tell; the least alone would be that of a cached scene among others that wait for a disk.
+        """
+        return self.least < _QUICK_LEAST and self.seconds < _QUICK_MEAN
 
     def ranges(self, rows: int, workers: int) -> list[tuple[int, int]]:
         """Cut `rows` rows into [start, stop) ranges, one a task."""

@@ -10,7 +10,9 @@ import queue
 import threading
 import time
 from collections import deque
+from collections.abc import Iterator
 from concurrent.futures import Future, InvalidStateError
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +29,8 @@ from kerasfeed.loaders.layout import Layout
 from kerasfeed.loaders.mend import Mender, Range
 from kerasfeed.loaders.slots import SlotPool
 from kerasfeed.scene import SceneContext, Worker
+
+_TURN_SECONDS = 0.01  # how long a thread waits for the turn of another
 
 
 @dataclass(frozen=True)
@@ -86,6 +90,7 @@ class ThreadSession:
         self.idle = threading.Condition(self.lock)
         # A list is a batch of tasks, queued at once so that Ctrl-C cannot queue a part of it.
         self.tasks: queue.SimpleQueue[list[LoadTask] | _ProbeTask | None] = queue.SimpleQueue()
+        self._turn = threading.Lock()
         self._opened: deque[LoadTask] = deque()  # tasks of lists that were taken from the queue
         self.pace = Pace(whole=job.maker is not None)
         self.pool: SlotPool | None = None
@@ -169,7 +174,8 @@ class ThreadSession:
             if trouble is not None:
                 raise trouble
             context = SceneContext(self.job.plan.seed, batch.epoch)
-            beside = self.filler.fill(batch.slot.view, start, stop, batch.serial, context, post.note)
+            with self._turn_of_quick_scenes():
+                beside = self.filler.fill(batch.slot.view, start, stop, batch.serial, context, post.note)
             self.pace.note(time.perf_counter() - started, stop - start)
             with self.lock:
                 complete = batch.add(start, stop, beside)
@@ -187,6 +193,19 @@ class ThreadSession:
             self.settle(batch)
         # What a scene raised has a traceback that ends in this frame: only the collector would free them.
         del task, batch
+
+    @contextmanager
+    def _turn_of_quick_scenes(self) -> Iterator[None]:
+        """One thread at a time where scenes are quick; see `Pace.is_quick`.
+
+        No thread relies on it: where another holds it for long, because one of its scenes waits, this one goes on.
+        """
+        held = self.pace.is_quick and self._turn.acquire(timeout=_TURN_SECONDS)
+        try:
+            yield
+        finally:
+            if held:
+                self._turn.release()
 
     def _mend(self, task: LoadTask, carrier: FailedSceneError, name: str) -> tuple[bool, list[Range]]:
         """Deal with a failed scene; returns whether its batch is complete, and the ranges to load again."""
