@@ -12,8 +12,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from kerasfeed._version import __version__
-from kerasfeed.error_text import message_of
+from kerasfeed import __version__
+from kerasfeed.util.error_text import message_of
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -67,7 +67,7 @@ def _demo(arguments: argparse.Namespace) -> int:
 
 
 def _rechunk(arguments: argparse.Namespace) -> int:
-    from kerasfeed.readers.rechunk import rechunk
+    from kerasfeed.writers.hdf5.rechunk import rechunk
 
     try:
         report = rechunk(

@@ -1,11 +1,11 @@
 """The loaders by name, and how tests make them."""
 
-from kerasfeed.loaders import Job
+from kerasfeed.loaders.base import Job
 from kerasfeed.loaders.inline import InlineLoader
-from kerasfeed.loaders.processes import ProcessLoader
-from kerasfeed.loaders.threads import ThreadLoader
-from kerasfeed.order import Shuffled
-from kerasfeed.plan import Plan
+from kerasfeed.loaders.processes.loader import ProcessLoader
+from kerasfeed.loaders.threads.loader import ThreadLoader
+from kerasfeed.orders.base import Shuffled
+from kerasfeed.orders.plan import Plan
 
 LOADERS = {"inline": InlineLoader, "thread": ThreadLoader, "process": ProcessLoader}
 PARALLEL = ["thread", "process"]

@@ -3,7 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
-from kerasfeed.records.example import BYTES, INT64, Values, encode_example
+from kerasfeed.readers.tfrecord.example import BYTES, INT64, Values, encode_example
 
 COMPRESSIONS = ["", "GZIP", "ZLIB"]
 

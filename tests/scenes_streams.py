@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 
 import kerasfeed as kf
-from kerasfeed.loaders.policy import FaultPolicy
-from kerasfeed.streams.fleet import Fleet
-from kerasfeed.streams.generators import Generators, LocalGenerators
+from kerasfeed.feeds.generators.generators import Generators, LocalGenerators
+from kerasfeed.feeds.generators.parallel import Fleet
+from kerasfeed.loaders.failures.policy import FaultPolicy
 
 KINDS = {"local": None, "inline": (0, "thread"), "thread": (3, "thread"), "process": (2, "process")}
 

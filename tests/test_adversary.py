@@ -8,15 +8,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scenes_drawn import Drawn, assert_same
 
-from kerasfeed.loaders import Job
+from kerasfeed.loaders.base import Job
+from kerasfeed.loaders.failures.policy import FaultPolicy
 from kerasfeed.loaders.inline import InlineLoader
-from kerasfeed.loaders.policy import FaultPolicy
-from kerasfeed.loaders.processes import ProcessLoader
-from kerasfeed.loaders.threads import ThreadLoader
-from kerasfeed.order import Sequential, Shuffled
-from kerasfeed.order_blocks import BlockShuffled
-from kerasfeed.order_bucketed import Bucketed
-from kerasfeed.plan import Plan
+from kerasfeed.loaders.processes.loader import ProcessLoader
+from kerasfeed.loaders.threads.loader import ThreadLoader
+from kerasfeed.orders.base import Sequential, Shuffled
+from kerasfeed.orders.blocks import BlockShuffled
+from kerasfeed.orders.bucketed import Bucketed
+from kerasfeed.orders.plan import Plan
 
 # A worker process takes 0.3 s to start, so few examples have some by default.
 EXAMPLES = float(os.environ.get("KERASFEED_TEST_EXAMPLES", "1"))

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import kerasfeed as kf
-from kerasfeed.order import Sequential, Shuffled
-from kerasfeed.order_blocks import BlockShuffled
-from kerasfeed.plan import Plan
+from kerasfeed.orders.base import Sequential, Shuffled
+from kerasfeed.orders.blocks import BlockShuffled
+from kerasfeed.orders.plan import Plan
 
 
 def _epoch(order, length, seed=3, epoch=0):

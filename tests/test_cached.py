@@ -10,8 +10,8 @@ import scenes
 from scenes_views import Squares, jittered
 
 import kerasfeed as kf
-from kerasfeed.cache_files import SceneFiles, frozen_leaves
-from kerasfeed.scene import Worker
+from kerasfeed.sequences.base import Worker
+from kerasfeed.sequences.cache.files import SceneFiles, frozen_leaves
 
 
 def _assert_scene(scene, expected):

@@ -9,10 +9,10 @@ import pytest
 from waits import wait_until
 
 import kerasfeed as kf
-from kerasfeed import callbacks
-from kerasfeed.callbacks import EpochTiming, InputMonitor, waited
-from kerasfeed.order import Sequential
-from kerasfeed.plan import Plan
+from kerasfeed.adapters.keras import input_monitor as callbacks
+from kerasfeed.adapters.keras.input_monitor import EpochTiming, InputMonitor, waited
+from kerasfeed.orders.base import Sequential
+from kerasfeed.orders.plan import Plan
 
 # ---- one execution
 

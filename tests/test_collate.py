@@ -7,13 +7,13 @@ from hypothesis import strategies as st
 from scenes_sized import padded
 
 import kerasfeed as kf
-from kerasfeed.arguments import check_collate
-from kerasfeed.collate import Custom, Stack
 from kerasfeed.errors import SpecError
-from kerasfeed.forms import Padded, PaddedAxis, RaggedRows, batch_structure
-from kerasfeed.loaders.runs import expand
-from kerasfeed.plan import Plan
-from kerasfeed.spec import ArraySpec, describe, merge
+from kerasfeed.loaders.arguments import check_collate
+from kerasfeed.loaders.batches.variable_rows import expand
+from kerasfeed.orders.plan import Plan
+from kerasfeed.spec.collation import Custom, Stack
+from kerasfeed.spec.field_forms import Padded, PaddedAxis, RaggedRows, batch_structure
+from kerasfeed.spec.scene_spec import ArraySpec, describe, merge
 
 F4, I8 = np.dtype("float32"), np.dtype("int64")
 

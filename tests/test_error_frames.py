@@ -7,8 +7,8 @@ import pytest
 from streams import WAYS
 
 import kerasfeed as kf
-from kerasfeed.error_text import full_text
 from kerasfeed.errors import SpecError, WorkerStartError
+from kerasfeed.util.error_text import full_text
 
 
 class Broken(kf.SceneSequence):
@@ -82,7 +82,12 @@ def test_the_traceback_of_a_worker_process_begins_with_the_users_line(make):
 def test_an_exception_has_no_frames_of_kerasfeed_between_the_loop_and_the_users_line(make, workers):
     error = raised_by(kf.Feed(make(), 4, workers=workers, worker_type="thread"), OSError)
     files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
-    ours = "/loaders/fill.py", "/kerasfeed/views.py", "/kerasfeed/scene.py", "/kerasfeed/cached.py"
+    ours = (
+        "/loaders/fill.py",
+        "/kerasfeed/sequences/views.py",
+        "/kerasfeed/sequences/base.py",
+        "/kerasfeed/sequences/cache/cached.py",
+    )
     assert not [file for file in files if file.endswith(ours)]
     assert files[-1].endswith("test_error_frames.py")
 

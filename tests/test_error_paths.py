@@ -4,8 +4,9 @@ import pytest
 from error_kinds import BAD, KINDS, Raising, assert_arrived, whole_text
 
 import kerasfeed as kf
-from kerasfeed.loaders.failure import Place, for_consumer, note_causes, text_of
-from kerasfeed.loaders.travel import pack, unpack
+from kerasfeed.loaders.failures.exception_pickle import pack, unpack
+from kerasfeed.loaders.failures.exceptions import Place, for_consumer
+from kerasfeed.util.error_notes import note_causes, text_of
 
 
 def _caught(action):

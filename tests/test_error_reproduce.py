@@ -16,7 +16,7 @@ from scenes_frameworks import environment_of
 from waits import PROGRAM_SECONDS, SECONDS
 
 import kerasfeed as kf
-from kerasfeed.scene import scene_rng
+from kerasfeed.sequences.base import scene_rng
 
 WORKERS = [(0, "thread"), (2, "thread"), (2, "process")]
 
@@ -178,16 +178,16 @@ def test_what_is_no_feed_is_refused(feed):
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("first", ["kf.load", "kf.Feed", "kerasfeed.loaders.inline", "kerasfeed.reproduce"])
+@pytest.mark.parametrize("first", ["kf.load", "kf.Feed", "kerasfeed.loaders.inline", "kerasfeed.feeds.load_one"])
 def test_the_name_is_the_function_and_the_package_whatever_is_imported_first(first):
     code = (
         "import light_keras, importlib, kerasfeed as kf\n"
         f"name = {first!r}\n"
         "getattr(kf, name[3:]) if name.startswith('kf.') else importlib.import_module(name)\n"
-        "import kerasfeed.loaders.fill as fill, kerasfeed.loaders\n"
-        "from kerasfeed.loaders import Loader\n"
+        "import kerasfeed.loaders.batches.filler as fill, kerasfeed.loaders.base\n"
+        "from kerasfeed.loaders.base import Loader\n"
         "feed = kf.Feed([1, 2, 3], 2, workers=0)\n"
-        "print(kf.load(feed, epoch=0, step=0).tolist(), kerasfeed.loaders.fill is fill)\n"
+        "print(kf.load(feed, epoch=0, step=0).tolist(), kerasfeed.loaders.batches.filler is fill)\n"
     )
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, env=environment_of(), capture_output=True, text=True, timeout=PROGRAM_SECONDS)

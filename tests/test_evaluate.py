@@ -8,7 +8,7 @@ import pytest
 from keras_fits import BACKEND, QUICK_MARKS
 
 import kerasfeed as kf
-from kerasfeed.evaluating import _counting
+from kerasfeed.adapters.keras.evaluate import _counting
 
 pytestmark = QUICK_MARKS
 

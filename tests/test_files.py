@@ -9,7 +9,7 @@ import pytest
 from files_written import COUNTS, Noting, expected, write_files
 
 import kerasfeed as kf
-from kerasfeed.files.sequence import FileRow
+from kerasfeed.readers.files.sequence import FileRow
 
 FORMS = ["columns", "list", "stream"]
 WORKERS = [(0, "thread"), (3, "thread"), (2, "process")]

@@ -12,7 +12,7 @@ import pytest
 from files_written import COUNTS, Noting, expected, write_files
 
 import kerasfeed as kf
-from kerasfeed.files import counts
+from kerasfeed.readers.files import counts
 
 
 @pytest.fixture

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 import kerasfeed as kf
-from kerasfeed import opened
-from kerasfeed.loaders.first_opened import FirstOpened
-from kerasfeed.readers import source
+from kerasfeed.loaders.file_identities import FirstOpened
+from kerasfeed.util import file_bytes as source
+from kerasfeed.util import opened_files as opened
 
 pytestmark = pytest.mark.timeout(120)
 

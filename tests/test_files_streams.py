@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import kerasfeed as kf
-from kerasfeed.files.stream import Stream, StreamEnded
+from kerasfeed.readers.files.forward_contents import Stream, StreamEnded
 
 
 class Opened:

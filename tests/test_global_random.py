@@ -265,7 +265,7 @@ def test_generators_of_a_scene_of_its_own_are_not_told_of(kind):
 _FRESH = """
 import sys
 import numpy as np
-from kerasfeed.global_random import NUMPY, PYTHON, GlobalRandomWatch
+from kerasfeed.sequences.global_random import NUMPY, PYTHON, GlobalRandomWatch
 
 def used(statement):
     watch = GlobalRandomWatch()

@@ -17,11 +17,11 @@ from faulty_feeds import bits, reference
 from waits import once_told, wait_until
 
 import kerasfeed as kf
-from kerasfeed.loaders import watch
-from kerasfeed.loaders.batch import BatchInProgress
-from kerasfeed.loaders.messages import STACK_SIGNAL
-from kerasfeed.loaders.stacks import Stacks, users_part
-from kerasfeed.loaders.thread_session import _Post
+from kerasfeed.loaders.batches.pending_batch import BatchInProgress
+from kerasfeed.loaders.failures import watchdog as watch
+from kerasfeed.loaders.processes.protocol import STACK_SIGNAL
+from kerasfeed.loaders.processes.stack_dumps import Stacks, users_part
+from kerasfeed.loaders.threads.session import _Post
 
 
 @pytest.mark.parametrize("way", [faulty.hang, faulty.hang_in_c], ids=["sleep", "c"])
@@ -355,13 +355,13 @@ def test_the_user_s_part_of_a_report_is_what_the_main_thread_was_at():
     report = """Fatal Python error: Segmentation fault
 
 Thread 0x1 (most recent call first):
-  File "/x/kerasfeed/loaders/worker.py", line 9 in watch_parent
+  File "/x/kerasfeed/loaders/processes/worker.py", line 9 in watch_parent
 
 Current thread 0x2 (most recent call first):
   File "/home/me/deep.py", line 2 in inner
   File "/home/me/rooms.py", line 7 in __getitem__
-  File "/x/kerasfeed/loaders/fill.py", line 1 in fill
-  File "/x/kerasfeed/loaders/worker.py", line 3 in main
+  File "/x/kerasfeed/loaders/batches/filler.py", line 1 in fill
+  File "/x/kerasfeed/loaders/processes/worker.py", line 3 in main
 """
     assert users_part(report) == (
         '  File "/home/me/rooms.py", line 7 in __getitem__\n  File "/home/me/deep.py", line 2 in inner'

@@ -10,12 +10,12 @@ import pytest
 from waits import wait_until
 
 import kerasfeed as kf
-from kerasfeed.readers import cache as cache_room
-from kerasfeed.readers import direct as direct_room
-from kerasfeed.readers import pool
-from kerasfeed.readers.cache import ChunkCache, limit_of
-from kerasfeed.readers.registry import registry
-from kerasfeed.readers.teams import share
+from kerasfeed.readers.hdf5 import chunk_cache as cache_room
+from kerasfeed.readers.hdf5 import chunked as direct_room
+from kerasfeed.readers.hdf5 import decode_pool as pool
+from kerasfeed.readers.hdf5.chunk_cache import ChunkCache, limit_of
+from kerasfeed.readers.hdf5.open_files import registry
+from kerasfeed.readers.hdf5.parallel_for import share
 
 
 def _array(value, nbytes=100):

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import kerasfeed as kf
-from kerasfeed.readers import codecs
-from kerasfeed.readers.codecs import DEFLATE, FLETCHER32, LZF, SHUFFLE, DecodeError, Filter, Pipeline
+from kerasfeed.readers.hdf5 import codecs
+from kerasfeed.readers.hdf5.codecs import DEFLATE, FLETCHER32, LZF, SHUFFLE, DecodeError, Filter, Pipeline
 
 OPTIONAL = ("deflate", "zlib_into", "imagecodecs", "numcodecs")
 

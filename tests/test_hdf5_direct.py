@@ -14,8 +14,8 @@ import pytest
 from waits import PROGRAM_SECONDS, wait_until
 
 import kerasfeed as kf
-from kerasfeed.readers import pool
-from kerasfeed.readers.codecs import Pipeline
+from kerasfeed.readers.hdf5 import decode_pool as pool
+from kerasfeed.readers.hdf5.codecs import Pipeline
 
 VALUES = np.random.default_rng(0).normal(size=(64, 40, 9)).astype("f4").round(2)
 

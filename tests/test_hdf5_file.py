@@ -17,7 +17,7 @@ import pytest
 from waits import PROGRAM_SECONDS
 
 import kerasfeed as kf
-from kerasfeed.readers import hdf5
+from kerasfeed.readers.hdf5 import file as hdf5
 
 
 @pytest.fixture

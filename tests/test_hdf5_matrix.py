@@ -19,7 +19,7 @@ from hdf5_storages import cases
 from waits import PROGRAM_SECONDS
 
 import kerasfeed as kf
-from kerasfeed.readers import registry
+from kerasfeed.readers.hdf5 import open_files as registry
 
 CASES = cases()
 TESTS = Path(__file__).parent

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import kerasfeed as kf
-from kerasfeed.readers import describe, registry
+from kerasfeed.readers.hdf5 import describe
+from kerasfeed.readers.hdf5 import open_files as registry
 
 README = (Path(__file__).parents[1] / "README.md").read_text()
 LENGTHS = np.random.default_rng(0).integers(5, 30, 60)
@@ -76,7 +77,7 @@ def test_an_unknown_name_in_a_large_file_looks_at_some_of_it(path, monkeypatch):
     with kf.HDF5File(path) as file:
         with pytest.raises(KeyError, match=r"holds the datasets loose, scene_00000/label, .* and 101 more"):
             file["x"]
-        monkeypatch.setattr("kerasfeed.readers.hdf5._MOST_NAMES", 30)
+        monkeypatch.setattr("kerasfeed.readers.hdf5.file._MOST_NAMES", 30)
         with pytest.raises(KeyError, match=r"holds the datasets loose, scene_00000/label, .*points and many more"):
             file["x"]
 

@@ -14,7 +14,7 @@ from hostile_errors import KINDS, WORST, arrived
 from scenes_sized import KINDS as LOADERS
 
 import kerasfeed as kf
-from kerasfeed import error_text
+from kerasfeed.util import error_text
 
 PACKAGE = Path(kf.__file__).parent
 EVERY = pytest.mark.parametrize("kind", KINDS)
@@ -407,4 +407,4 @@ def test_no_module_makes_text_of_an_exception_by_itself(path):
     if name == "error_text.py":
         return
     found = [each for each in _unguarded(path) if each.split(": ", 1)[1] not in ALLOWED.get(name, ())]
-    assert not found, "use kerasfeed.error_text: " + "; ".join(found)
+    assert not found, "use kerasfeed.util.error_text: " + "; ".join(found)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import kerasfeed as kf
-from kerasfeed.html import FieldRow, field_table, preview
+from kerasfeed.spec.html import FieldRow, field_table, preview
 
 
 def _svg(picture):

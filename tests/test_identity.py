@@ -8,7 +8,7 @@ import numpy as np
 from programs import ROOT, TESTS
 from waits import PROGRAM_SECONDS
 
-from kerasfeed.identity import digest, name_of
+from kerasfeed.util.fingerprint import digest, name_of
 
 
 class Caller:

@@ -1,6 +1,7 @@
 """The house: who may import whom, and what `import kerasfeed` costs."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,69 +12,39 @@ from waits import PROGRAM_SECONDS
 import kerasfeed
 
 PACKAGE = Path(kerasfeed.__file__).parent
-# Rooms by layer, lowest first; a room may import rooms of its own layer or below.
-LAYERS = [
-    {"_version", "atomic", "costs", "error_text", "errors", "evaluation", "exact_text", "failures", "html", "identity"}
-    | {"integers", "lists", "machine", "notices", "opened", "patience", "spec", "taking"},
-    {"context", "cut", "field_of", "gather", "global_random", "parts", "permute", "picks", "scene"}
-    | {"order", "order_blocks", "order_bucketed", "order_custom", "order_drawn", "order_named", "order_tables"}
-    | {"forward", "frames", "views", "mixture", "splitting", "cached", "cache_files", "cache_key", "cache_state"},
-    {"plan", "collate", "forms"},
-    {"loaders"},
-    {"adapters", "arguments", "files", "inspect", "readers", "records", "streams"},
-    {"batch_stream", "callbacks", "checkpoint", "epochs", "feed", "feed_text", "keras_side", "labels"}
-    | {"feed_run", "keras_adapter", "keras_dataset", "keras_run", "keras_steps", "lookahead"}
-    | {"evaluating", "reproduce", "shards", "shared_taking", "shuffle_cost", "state", "stream", "summary", "trainer"}
-    | {"feed_taking", "indexable", "queue_feed", "stream_feed", "stream_side", "stream_taking"}
-    | {"training_records", "backup"},
-    {"demo", "cli", "__main__"},
-]
+GUIDE = PACKAGE.parent / "CONTRIBUTING.md"
 FRAMEWORKS = {"tensorflow", "jax", "torch", "keras", "h5py", "matplotlib"}
-# Where each framework may be imported at all.
+# Where each framework may be imported at all: folders, and files.
 ALLOWED = {
-    "tensorflow": {
-        "adapters/events.py",
-        "adapters/tf_data.py",
-        "adapters/tf_dataset.py",
-        "adapters/tf_records.py",
-    },
-    "jax": {"adapters/jax.py"},
-    "torch": {"adapters/torch.py"},
-    "keras": {
-        "keras_adapter.py",
-        "feed.py",
-        "callbacks.py",
-        "checkpoint.py",
-        "evaluating.py",
-        "summary.py",
-        "demo/model.py",
-        "demo/run.py",
-    },
-    "h5py": {
-        "readers/hdf5.py",
-        "readers/rechunk.py",
-        "readers/h5copy.py",
-        "readers/h5filters.py",
-        "readers/layout.py",
-        "readers/registry.py",
-        "readers/small.py",
-        "readers/describe.py",
-        "records/columns.py",
-        "records/write_hdf5.py",
-        "demo/data.py",
-        "demo/shapes.py",
-    },
-    "matplotlib": {"inspect/picture.py"},
+    "tensorflow": ("adapters/tensorflow/",),
+    "jax": ("adapters/jax/",),
+    "torch": ("adapters/torch/",),
+    "keras": ("adapters/keras/", "demo/"),
+    "h5py": ("readers/hdf5/", "writers/hdf5/", "demo/"),
+    "matplotlib": ("explore/picture.py",),
 }
+MODULES = sorted(PACKAGE.rglob("*.py"))
+PACKAGES = sorted(path.parent for path in MODULES if path.name == "__init__.py" and path.parent != PACKAGE)
+TOP = ["errors", "util", "spec", "orders", "sequences", "readers", "loaders", "writers", "feeds", "adapters", "explore"]
 
 
-def _layer(room: str) -> int:
-    return next(number for number, rooms in enumerate(LAYERS) if room in rooms)
+def _where(path: Path) -> str:
+    return path.relative_to(PACKAGE).as_posix()
 
 
-def _imports(path: Path):
+def _docstring(package: Path) -> str:
+    return ast.get_docstring(ast.parse((package / "__init__.py").read_text())) or ""
+
+
+def _may_import(package: Path) -> list[str] | None:
+    """What a package says it may import; None where it leaves that to the one that it is part of."""
+    said = re.search(r"May import: ([^.]*)\.", _docstring(package))
+    return None if said is None else [name.strip() for name in said[1].split(",")]
+
+
+def _imports(path: Path, *, types: bool):
     for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+        if not types and isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
             for child in ast.walk(node):
                 child.in_type_checking = True
         if getattr(node, "in_type_checking", False):
@@ -85,41 +56,66 @@ def _imports(path: Path):
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path.name != "__init__.py" or path.parent != PACKAGE)
-
-
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_a_room_imports_only_rooms_of_its_layer_or_below(path):
-    own = _layer(path.relative_to(PACKAGE).parts[0].removesuffix(".py"))
-    for name in _imports(path):
+@pytest.mark.parametrize("path", MODULES, ids=_where)
+def test_a_module_imports_only_its_own_package_and_those_that_it_says(path):
+    own = path.relative_to(PACKAGE).parts[0]
+    if own in ("__init__.py", "__main__.py", "cli.py", "demo"):
+        return  # the rim: what users do
+    if own == "errors.py":
+        allowed = ["errors"]
+    else:
+        said = _may_import(PACKAGE / own)
+        assert said is not None, f'the docstring of kerasfeed/{own}/__init__.py has no line "May import: ..."'
+        allowed = [own, *said]
+    for name in _imports(path, types=True):
         parts = name.split(".")
-        if parts[0] == "kerasfeed" and len(parts) > 1:
-            room = parts[1]
-            if (PACKAGE / room).is_dir() or (PACKAGE / f"{room}.py").is_file():
-                below = _layer(room) <= own or (path.name == "feed.py" and room == "adapters")
-                assert below, f"{path.name} (layer {own}) imports {name} (layer {_layer(room)})"
+        if parts[0] == "kerasfeed" and len(parts) > 1 and (PACKAGE / parts[1]).with_suffix("").name in TOP:
+            assert parts[1] in allowed, f"{_where(path)} imports {name}"
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_a_framework_is_imported_only_in_its_own_room(path):
-    where = path.relative_to(PACKAGE).as_posix()
-    for name in _imports(path):
+def test_what_packages_may_import_has_no_circle_and_names_packages_alone():
+    said = {package: _may_import(PACKAGE / package) or [] for package in TOP if package != "errors"}
+    for package, names in said.items():
+        assert set(names) <= set(TOP[: TOP.index(package)]), f"{package} may import what stands above it: {names}"
+    assert {path.name for path in PACKAGES if path.parent == PACKAGE} == {*said, "demo"}
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=_where)
+def test_a_package_says_what_lives_there_and_holds_nothing_else(package):
+    parsed = ast.parse((package / "__init__.py").read_text())
+    assert len(_docstring(package)) > 10
+    assert len(parsed.body) == 1, "its modules are imported where they are"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=_where)
+def test_a_framework_is_imported_only_where_it_belongs(path):
+    for name in _imports(path, types=False):
         framework = name.split(".")[0]
         if framework in FRAMEWORKS:
-            assert where in ALLOWED[framework], f"{where} imports {framework}"
+            assert _where(path).startswith(ALLOWED[framework]), f"{_where(path)} imports {framework}"
 
 
-def test_no_two_modules_import_each_other():
+def test_no_modules_import_each_other_in_a_circle_not_even_for_types():
     graph = {}
     for path in MODULES:
         name = "kerasfeed." + path.relative_to(PACKAGE).with_suffix("").as_posix().replace("/", ".")
         name = name.removesuffix(".__init__")
-        graph[name] = {found for found in _imports(path) if found.startswith("kerasfeed.")}
+        graph[name] = {found for found in _imports(path, types=True) if found.startswith("kerasfeed.")}
     reached = {name: set(targets) & graph.keys() for name, targets in graph.items()}
     for _ in graph:
         for targets in reached.values():
             targets |= set().union(*(reached[target] for target in targets))
     assert not [name for name, targets in reached.items() if name in targets]
+
+
+def test_the_map_in_the_guide_is_what_the_packages_say():
+    rows = ["| package | what lives there | may import |", "|---|---|---|"]
+    for package in sorted(PACKAGES, key=lambda path: ([*TOP, "demo"].index(path.relative_to(PACKAGE).parts[0]), path)):
+        text = " ".join(re.sub(r"May import: [^.]*\.", "", _docstring(package)).split())
+        names = _may_import(package)
+        rows.append(f"| `{_where(package)}/` | {text} | {'' if names is None else ', '.join(names)} |")
+    expected = "\n".join(rows)
+    assert expected in GUIDE.read_text(), f"CONTRIBUTING.md lacks this table:\n{expected}"
 
 
 def _loaded_by(statement: str) -> set[str]:
@@ -136,7 +132,9 @@ def test_importing_kerasfeed_loads_no_framework_and_not_even_numpy():
 
 
 def test_what_a_worker_imports_loads_no_framework():
-    loaded = _loaded_by("import kerasfeed.loaders.worker, kerasfeed.field_of; from kerasfeed import SceneSequence")
+    loaded = _loaded_by(
+        "import kerasfeed.loaders.processes.worker, kerasfeed.sequences.field; from kerasfeed import SceneSequence"
+    )
     assert not loaded & FRAMEWORKS
 
 

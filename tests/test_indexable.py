@@ -12,7 +12,7 @@ import tensorflow as tf
 from scenes_frameworks import Numbered, run_script
 
 import kerasfeed as kf
-from kerasfeed.machine import cores
+from kerasfeed.util.resources import cores
 
 pytestmark = pytest.mark.usefixtures("memory_freed")
 

@@ -8,9 +8,9 @@ PROGRAM = """
     import gc, random, signal, time
     import numpy as np
     import kerasfeed as kf
-    from kerasfeed.loaders import Job
-    from kerasfeed.loaders.{room} import {loader}
-    from kerasfeed.plan import Plan
+    from kerasfeed.loaders.base import Job
+    from kerasfeed.loaders.base.{room} import {loader}
+    from kerasfeed.orders.plan import Plan
 
     class Slow(kf.SceneSequence):
         def __len__(self):

@@ -24,7 +24,7 @@ from scenes_frameworks import (
 )
 
 import kerasfeed as kf
-from kerasfeed.scene import scene_rng
+from kerasfeed.sequences.base import scene_rng
 
 pytestmark = MARKS
 

@@ -10,7 +10,7 @@ import pytest
 import scenes
 
 import kerasfeed as kf
-from kerasfeed.cache_key import key_of
+from kerasfeed.sequences.cache.key import key_of
 
 
 class Shapes(kf.SceneSequence):

@@ -10,8 +10,8 @@ from scenes_frameworks import Lingering, run_script
 from waits import PROGRAM_SECONDS, wait_until
 
 import kerasfeed as kf
-from kerasfeed import taking
-from kerasfeed.adapters import tf_iteration
+from kerasfeed.adapters.tensorflow import iteration as tf_iteration
+from kerasfeed.feeds import cursor
 
 
 @pytest.mark.heavy
@@ -53,7 +53,7 @@ def test_whoever_leaves_a_loop_over_a_queue_that_nobody_fills_does_not_wait_and_
 @pytest.fixture
 def no_patience(monkeypatch):
     """TensorFlow is told of nearly every batch that it is not there yet."""
-    for module in (taking, tf_iteration):
+    for module in (cursor, tf_iteration):
         monkeypatch.setattr(module, "PATIENCE", 0.0005)
 
 
@@ -353,8 +353,8 @@ COLLECTED_IN_THE_CALL = """
     import gc, time, weakref
     import numpy as np, tensorflow as tf
     import kerasfeed as kf
-    from kerasfeed.adapters.tf_data import batches_dataset
-    from kerasfeed.patience import NotYet
+    from kerasfeed.adapters.tensorflow.dataset import batches_dataset
+    from kerasfeed.util.polling import NotYet
 
     class Collecting:
         def __init__(self, context):

@@ -16,9 +16,9 @@ BEGIN = """
     import ctypes, os, sys, threading, time
     import numpy as np
     import kerasfeed as kf
-    from kerasfeed.loaders import Job
-    from kerasfeed.loaders.processes import ProcessLoader
-    from kerasfeed.plan import Plan
+    from kerasfeed.loaders.base import Job
+    from kerasfeed.loaders.processes.loader import ProcessLoader
+    from kerasfeed.orders.plan import Plan
 
     class Rooms(kf.SceneSequence):
         def __len__(self):

@@ -12,7 +12,7 @@ from streams import WAYS
 
 import kerasfeed as kf
 from kerasfeed.errors import SpecError
-from kerasfeed.spec import BYTES, TEXT, ArraySpec, coerce, describe, flatten, merge
+from kerasfeed.spec.scene_spec import BYTES, TEXT, ArraySpec, coerce, describe, flatten, merge
 
 Pair = collections.namedtuple("Pair", "x y")
 
@@ -317,7 +317,7 @@ def test_records_hold_lists_as_arrays(tmp_path):
 
 
 def test_files_in_which_a_list_of_numbers_is_several_fields_are_read_as_tuples():
-    from kerasfeed.records.nesting import spec_from_json
+    from kerasfeed.spec.spec_json import spec_from_json
 
     scalar = {"array": {"shape": [], "dtype": "int64"}}
     spec = spec_from_json(

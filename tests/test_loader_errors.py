@@ -11,9 +11,9 @@ from loader_kinds import LOADERS, PARALLEL
 
 import kerasfeed as kf
 from kerasfeed.errors import SceneError, SpecError, WorkerStartError
-from kerasfeed.loaders import Job
-from kerasfeed.order import Shuffled
-from kerasfeed.plan import Plan
+from kerasfeed.loaders.base import Job
+from kerasfeed.orders.base import Shuffled
+from kerasfeed.orders.plan import Plan
 
 
 class TwoArgumentsError(Exception):

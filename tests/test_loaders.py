@@ -16,10 +16,10 @@ from loader_kinds import LOADERS, PARALLEL
 from waits import SECONDS, wait_until
 
 from kerasfeed.errors import FeedClosedError
-from kerasfeed.loaders import Job
-from kerasfeed.loaders.batch import Pace
-from kerasfeed.order import Shuffled
-from kerasfeed.plan import Plan
+from kerasfeed.loaders.base import Job
+from kerasfeed.loaders.batches.pending_batch import Pace
+from kerasfeed.orders.base import Shuffled
+from kerasfeed.orders.plan import Plan
 
 
 def _epoch(loader, epoch, steps):

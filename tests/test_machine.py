@@ -2,7 +2,7 @@
 
 import os
 
-from kerasfeed import machine
+from kerasfeed.util import resources as machine
 
 
 def test_the_memory_of_this_machine_is_known():

@@ -12,11 +12,11 @@ import pytest
 import scenes
 
 import kerasfeed as kf
-from kerasfeed.loaders import Job
-from kerasfeed.loaders.processes import ProcessLoader
-from kerasfeed.loaders.threads import ThreadLoader
-from kerasfeed.order import Shuffled
-from kerasfeed.plan import Plan
+from kerasfeed.loaders.base import Job
+from kerasfeed.loaders.processes.loader import ProcessLoader
+from kerasfeed.loaders.threads.loader import ThreadLoader
+from kerasfeed.orders.base import Shuffled
+from kerasfeed.orders.plan import Plan
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="needs Linux's smaps")
 LOADERS = {"thread": ThreadLoader, "process": ProcessLoader}

@@ -13,11 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kerasfeed.errors import KerasfeedError
-from kerasfeed.loaders import Job
-from kerasfeed.loaders.bulletin import Bulletin, Topic
-from kerasfeed.loaders.handle import end_workers
-from kerasfeed.loaders.layout import Layout
-from kerasfeed.loaders.messages import (
+from kerasfeed.loaders.base import Job
+from kerasfeed.loaders.batches.layout import Layout
+from kerasfeed.loaders.batches.slots import Arena
+from kerasfeed.loaders.environment import Surroundings
+from kerasfeed.loaders.processes.loader import ProcessLoader
+from kerasfeed.loaders.processes.pipes import Pipes
+from kerasfeed.loaders.processes.protocol import (
     PIPE_BUF,
     RESULT_BYTES,
     TASK_BYTES,
@@ -28,14 +30,12 @@ from kerasfeed.loaders.messages import (
     Task,
     decode_results,
 )
-from kerasfeed.loaders.pipes import Pipes
-from kerasfeed.loaders.processes import ProcessLoader
-from kerasfeed.loaders.slots import Arena
-from kerasfeed.loaders.spawn import start_worker
-from kerasfeed.loaders.stacks import Stacks
-from kerasfeed.loaders.surroundings import Surroundings
-from kerasfeed.plan import Plan
-from kerasfeed.spec import describe, merge
+from kerasfeed.loaders.processes.shared_objects import Bulletin, Topic
+from kerasfeed.loaders.processes.spawn import start_worker
+from kerasfeed.loaders.processes.stack_dumps import Stacks
+from kerasfeed.loaders.processes.worker_process import end_workers
+from kerasfeed.orders.plan import Plan
+from kerasfeed.spec.scene_spec import describe, merge
 
 EXAMPLES = int(100 * float(os.environ.get("KERASFEED_TEST_EXAMPLES", "1")))
 integers = st.integers(-(1 << 63), (1 << 63) - 1)

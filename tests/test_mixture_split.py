@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import kerasfeed as kf
-from kerasfeed.permute import permute, permute_one, round_keys
+from kerasfeed.orders.permutation import permute, permute_one, round_keys
 
 # ---- Mixture
 

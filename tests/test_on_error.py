@@ -10,7 +10,7 @@ import scenes_faulty as faulty
 from scenes_sized import KINDS
 
 import kerasfeed as kf
-from kerasfeed.failures import FailedScene, FailureTable
+from kerasfeed.loaders.failures.table import FailedScene, FailureTable
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import kerasfeed as kf
-from kerasfeed.arguments import check_plan
-from kerasfeed.plan import Plan
+from kerasfeed.loaders.arguments import check_plan
+from kerasfeed.orders.plan import Plan
 
 LENGTHS = np.random.default_rng(0).gamma(2, 100, 5000).astype(int)
 BOUNDARIES = [100, 200, 400]

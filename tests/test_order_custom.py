@@ -8,8 +8,8 @@ import scenes
 from order_checks import epoch_of
 
 import kerasfeed as kf
-from kerasfeed.order_custom import CustomOrder
-from kerasfeed.plan import Plan
+from kerasfeed.orders.custom import CustomOrder
+from kerasfeed.orders.plan import Plan
 
 
 def curriculum(length, seed, epoch):

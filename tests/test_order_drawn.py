@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from order_checks import epoch_of
 
 import kerasfeed as kf
-from kerasfeed.plan import Plan
+from kerasfeed.orders.plan import Plan
 
 LABELS = np.repeat(["chair", "lamp", "sofa"], [300, 30, 3])
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from order_checks import epoch_of
 
 import kerasfeed as kf
-from kerasfeed.plan import Plan
+from kerasfeed.orders.plan import Plan
 
 NAMES = np.random.default_rng(0).integers(0, 50, 4000) ** 2 // 40  # 50 names, of which some are one, all over the place
 

@@ -8,9 +8,9 @@ import pytest
 import scenes
 
 import kerasfeed as kf
-from kerasfeed.inspect.show import points_of
-from kerasfeed.order_custom import CustomOrder
-from kerasfeed.plan import Plan
+from kerasfeed.explore.show import points_of
+from kerasfeed.orders.custom import CustomOrder
+from kerasfeed.orders.plan import Plan
 
 pytest.importorskip("matplotlib", reason="needs the extra `plot`")
 
@@ -106,7 +106,7 @@ def test_without_matplotlib_the_error_names_the_extra(monkeypatch):
             raise ImportError(name)
         return real(name, *rest)
 
-    monkeypatch.delitem(sys.modules, "kerasfeed.inspect.picture", raising=False)
+    monkeypatch.delitem(sys.modules, "kerasfeed.explore.picture", raising=False)
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(ImportError, match=r"matplotlib, which is not installed: pip install 'kerasfeed\[plot\]'"):
         kf.show(kf.Shuffled())

@@ -8,8 +8,8 @@ import scenes
 from order_checks import STATISTICS, by_distance, by_neighbour, by_position, epoch_of
 
 import kerasfeed as kf
-from kerasfeed import permute
-from kerasfeed.permute import EXACT_BELOW, SMALL_ROUNDS, permute_each, stream_keys
+from kerasfeed.orders import permutation as permute
+from kerasfeed.orders.permutation import EXACT_BELOW, SMALL_ROUNDS, permute_each, stream_keys
 
 BOUND = 4.5  # standard deviations: a chance of 5e-4 at most where all is well, and the draws are fixed
 DRAWN, COMPUTED = 2_000, EXACT_BELOW + 9_001

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kerasfeed.order import Sequential, Shuffled
-from kerasfeed.permute import permute, round_keys
-from kerasfeed.plan import Plan
+from kerasfeed.orders.base import Sequential, Shuffled
+from kerasfeed.orders.permutation import permute, round_keys
+from kerasfeed.orders.plan import Plan
 
 
 @settings(deadline=None, max_examples=60)

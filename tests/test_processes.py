@@ -15,10 +15,10 @@ from waits import PROGRAM_SECONDS
 
 import kerasfeed as kf
 from kerasfeed.errors import WorkerDiedError, WorkerStartError
-from kerasfeed.loaders import Job
-from kerasfeed.loaders.messages import Kind, Result, Status, Task, decode_results
-from kerasfeed.loaders.processes import ProcessLoader
-from kerasfeed.plan import Plan
+from kerasfeed.loaders.base import Job
+from kerasfeed.loaders.processes.loader import ProcessLoader
+from kerasfeed.loaders.processes.protocol import Kind, Result, Status, Task, decode_results
+from kerasfeed.orders.plan import Plan
 
 SEARCH = f"{Path(kf.__file__).parents[1]}:{Path(__file__).parent}"
 
@@ -51,9 +51,9 @@ def run_script(tmp_path):
 LOADER_SCRIPT = """
     import numpy as np, sys
     import kerasfeed as kf
-    from kerasfeed.loaders import Job
-    from kerasfeed.loaders.processes import ProcessLoader
-    from kerasfeed.plan import Plan
+    from kerasfeed.loaders.base import Job
+    from kerasfeed.loaders.processes.loader import ProcessLoader
+    from kerasfeed.orders.plan import Plan
     print("main runs")
 
     scale = 3

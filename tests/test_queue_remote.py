@@ -19,9 +19,9 @@ from programs import ROOT, finish, launch
 from waits import PROGRAM_SECONDS, wait_until
 
 import kerasfeed as kf
-from kerasfeed.streams.given_spec import scene_spec_of
-from kerasfeed.streams.queue import QueueSource
-from kerasfeed.streams.wire import Line, connect
+from kerasfeed.feeds.queues.connection import Line, connect
+from kerasfeed.feeds.queues.source import QueueSource
+from kerasfeed.spec.conformance import scene_spec_of
 
 SCRIPT = Path(__file__).with_name("queue_producers.py")
 
@@ -156,7 +156,7 @@ def test_processes_of_multiprocessing_produce_forked_and_spawned(tmp_path):
         import multiprocessing
         import os
         import sys
-        from kerasfeed.streams.queue import QueueSource
+        from kerasfeed.feeds.queues.source import QueueSource
 
         sys.ps1, sys.last_value = ">>>", KeyError("told in a session, long ago")
 

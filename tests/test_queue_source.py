@@ -13,8 +13,8 @@ import pytest
 from programs import finish, launch
 
 import kerasfeed as kf
-from kerasfeed.streams.given_spec import scene_spec_of
-from kerasfeed.streams.queue import QueueSource
+from kerasfeed.feeds.queues.source import QueueSource
+from kerasfeed.spec.conformance import scene_spec_of
 
 PAIR = {"x": kf.ArraySpec((2, None), np.float32), "y": kf.ArraySpec((), np.int32)}
 
@@ -353,7 +353,7 @@ def test_producers_that_wait_do_not_keep_a_program_from_its_end(tmp_path):
         import os
         import threading
         import kerasfeed as kf
-        from kerasfeed.streams.queue import QueueSource
+        from kerasfeed.feeds.queues.source import QueueSource
 
         source = QueueSource(2)
 

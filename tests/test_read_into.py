@@ -6,14 +6,14 @@ import pytest
 import scenes
 
 import kerasfeed as kf
-from kerasfeed import costs
 from kerasfeed.errors import SpecError
-from kerasfeed.loaders import Job
+from kerasfeed.loaders.base import Job
 from kerasfeed.loaders.inline import InlineLoader
-from kerasfeed.loaders.processes import ProcessLoader
-from kerasfeed.loaders.threads import ThreadLoader
-from kerasfeed.order import Shuffled
-from kerasfeed.plan import Plan
+from kerasfeed.loaders.processes.loader import ProcessLoader
+from kerasfeed.loaders.threads.loader import ThreadLoader
+from kerasfeed.orders.base import Shuffled
+from kerasfeed.orders.plan import Plan
+from kerasfeed.util import read_cost
 
 LOADERS = {"inline": InlineLoader, "thread": ThreadLoader, "process": ProcessLoader}
 KINDS = list(LOADERS)
@@ -365,10 +365,10 @@ def test_an_error_of_read_ahead_is_the_batch_s(make, kind):
 def test_whoever_loads_is_who_pays_for_what_is_read(make):
     class Paying(OneArray):
         def read_ahead(self, indices):
-            meters.add(costs.current())
+            meters.add(read_cost.current())
 
         def read_into(self, index, out):
-            meters.add(costs.current())
+            meters.add(read_cost.current())
             super().read_into(index, out)
 
     meters = set()
@@ -378,4 +378,4 @@ def test_whoever_loads_is_who_pays_for_what_is_read(make):
     assert None not in meters
     _epoch(other, 3)
     assert len(meters) == 2
-    assert costs.current() is None
+    assert read_cost.current() is None

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from rechunked import listing, rechunk
 
 import kerasfeed as kf
-from kerasfeed.readers import rechunk as room
+from kerasfeed.writers.hdf5 import rechunk as room
 
 pytestmark = pytest.mark.usefixtures("no_signal_left")
 

@@ -12,8 +12,8 @@ import pytest
 from rechunked import listing, rechunk
 from waits import PROGRAM_SECONDS
 
-from kerasfeed.readers import rechunk as room
-from kerasfeed.readers.h5sink import Sink
+from kerasfeed.writers.hdf5 import rechunk as room
+from kerasfeed.writers.hdf5.sink import Sink
 
 pytestmark = pytest.mark.usefixtures("no_signal_left")
 

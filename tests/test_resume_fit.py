@@ -17,7 +17,7 @@ from keras_fits import (
 from resumable import chain_of, make_feed, make_model, result_of, stream, undisturbed
 
 import kerasfeed as kf
-from kerasfeed.training_records import TrainingRecords
+from kerasfeed.adapters.keras.progress_file import TrainingRecords
 
 pytestmark = MARKS
 

@@ -10,8 +10,8 @@ from keras_fits import (
 from resumable import make_feed, make_model, result_of, undisturbed
 
 import kerasfeed as kf
-from kerasfeed.checkpoint import iterations_of, scale_of
-from kerasfeed.training_records import TrainingRecords
+from kerasfeed.adapters.keras.checkpoint import iterations_of, scale_of
+from kerasfeed.adapters.keras.progress_file import TrainingRecords
 
 pytestmark = MARKS
 

@@ -14,12 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import kerasfeed as kf
-from kerasfeed import shards
-from kerasfeed.cut import Bounds, Cut
-from kerasfeed.order import Order
-from kerasfeed.order_custom import CustomOrder
-from kerasfeed.plan import Plan
-from kerasfeed.shards import Shard
+from kerasfeed.feeds import sharding as shards
+from kerasfeed.feeds.sharding import Shard
+from kerasfeed.orders.base import Order
+from kerasfeed.orders.batch_bounds import Bounds, Cut
+from kerasfeed.orders.custom import CustomOrder
+from kerasfeed.orders.plan import Plan
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import pytest
 import scenes
 
 import kerasfeed as kf
-from kerasfeed import shards
+from kerasfeed.feeds import sharding
 
 
 class _Workers:
@@ -64,7 +64,7 @@ def found(monkeypatch):
                 context.delitem(sys.modules, name, raising=False)
                 if word in modules:
                     context.setitem(sys.modules, name, modules[word])
-            return str(shards.find_shard("auto", 0, 1))
+            return str(sharding.find_shard("auto", 0, 1))
 
     for name in ("KERAS_DISTRIBUTION_NUM_PROCESSES", "JAX_NUM_PROCESSES", "WORLD_SIZE", "TF_CONFIG"):
         monkeypatch.delenv(name, raising=False)
@@ -166,6 +166,6 @@ def test_a_dataset_of_a_shard_is_refused_where_keras_would_shard_it_again(monkey
         with pytest.raises(ValueError, match=r"is one of 2 shards, and \w+ would shard its dataset once more: set"):
             feed.to_tf_dataset()
         distribution.auto_shard_dataset = False
-        shards.refuse_second_sharding(feed.shard.count)
+        sharding.refuse_second_sharding(feed.shard.count)
     distribution.auto_shard_dataset = True
-    shards.refuse_second_sharding(1)
+    sharding.refuse_second_sharding(1)

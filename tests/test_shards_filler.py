@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scenes_filler import Labelled, LabelledBatches, Pointwise
 
 import kerasfeed as kf
-from kerasfeed.callbacks import InputMonitor
+from kerasfeed.adapters.keras.input_monitor import InputMonitor
 
 KINDS = {"inline": (0, "auto"), "thread": (3, "thread"), "process": (2, "process")}
 

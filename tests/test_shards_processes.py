@@ -15,7 +15,7 @@ from scenes_frameworks import environment_of, run_script
 from waits import PROGRAM_SECONDS
 
 import kerasfeed as kf
-from kerasfeed.plan import Plan
+from kerasfeed.orders.plan import Plan
 
 
 def _free_ports(count):

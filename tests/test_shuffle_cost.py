@@ -11,9 +11,9 @@ import pytest
 from scenes_chunks import Clouds, Direct, Labelled, Taken
 
 import kerasfeed as kf
-from kerasfeed import costs
-from kerasfeed.loaders import LoaderStats
-from kerasfeed.shuffle_cost import CostWatch, waste_text
+from kerasfeed.feeds.cost_warning import CostWatch, waste_text
+from kerasfeed.loaders.base import LoaderStats
+from kerasfeed.util import read_cost
 
 KINDS = ["inline", "thread", "process"]
 CHUNK = 64 * 128 * 3 * 4
@@ -255,11 +255,11 @@ def test_real_files_and_a_small_cache_warn(real_data):
 
 def _storage(**changes):
     values = {"name": "'x' of 'f'", "short_name": "x", "block_size": 10, "row_bytes": 100, "nbytes": 10_000}
-    return costs.Storage(**{**values, "cache_bytes": 2000, **changes})
+    return read_cost.Storage(**{**values, "cache_bytes": 2000, **changes})
 
 
 def _metered(decoded, again, scenes, storage=None, length=100):
-    meter = costs.Meter(length)
+    meter = read_cost.Meter(length)
     for number in range(decoded):
         meter.note(storage or _storage(), number % (decoded - again), nbytes=1000, seconds=0.5)
     meter.note_scenes(scenes)
@@ -308,7 +308,7 @@ def test_scenes_of_several_rows_are_not_taken_for_waste():
 
 
 def test_datasets_of_one_name_in_many_files_are_judged_together():
-    meter = costs.Meter(1000)
+    meter = read_cost.Meter(1000)
     for number in range(400):  # a scene each, of 10 files in turn, whose caches hold nothing
         meter.note(_storage(name=f"'x' of '{number % 10}'"), number // 10 % 10, nbytes=1000, seconds=0.1)
         meter.note_scenes(1)
@@ -319,16 +319,16 @@ def test_datasets_of_one_name_in_many_files_are_judged_together():
 
 
 def test_a_thread_has_the_meter_that_was_entered_there_alone():
-    meter, seen = costs.Meter(1), []
-    assert costs.enter(meter) is None
+    meter, seen = read_cost.Meter(1), []
+    assert read_cost.enter(meter) is None
     try:
-        thread = threading.Thread(target=lambda: seen.append(costs.current()))
+        thread = threading.Thread(target=lambda: seen.append(read_cost.current()))
         thread.start()
         thread.join()
         assert seen == [None]
-        assert costs.current() is meter
+        assert read_cost.current() is meter
     finally:
-        assert costs.enter(None) is meter
+        assert read_cost.enter(None) is meter
 
 
 STATS = LoaderStats("thread", 2, 0, 0, 0, 0)

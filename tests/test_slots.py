@@ -9,10 +9,10 @@ import time
 import numpy as np
 import pytest
 
-from kerasfeed.loaders.layout import Layout, SlotView, aligned_empty
-from kerasfeed.loaders.slots import Arena, SlotPool
-from kerasfeed.patience import NotYet
-from kerasfeed.spec import describe, merge
+from kerasfeed.loaders.batches.layout import Layout, SlotView, aligned_empty
+from kerasfeed.loaders.batches.slots import Arena, SlotPool
+from kerasfeed.spec.scene_spec import describe, merge
+from kerasfeed.util.polling import NotYet
 
 
 def _layout(scene, rows=4, batched=True):

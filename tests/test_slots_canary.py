@@ -17,13 +17,13 @@ import scenes
 from scenes_frameworks import let_tensorflow_free_memory
 
 from kerasfeed.errors import FeedClosedError
-from kerasfeed.loaders import Job
+from kerasfeed.loaders.base import Job
+from kerasfeed.loaders.batches.slots import SlotPool
 from kerasfeed.loaders.inline import InlineLoader
-from kerasfeed.loaders.processes import ProcessLoader
-from kerasfeed.loaders.slots import SlotPool
-from kerasfeed.loaders.threads import ThreadLoader
-from kerasfeed.order import Shuffled
-from kerasfeed.plan import Plan
+from kerasfeed.loaders.processes.loader import ProcessLoader
+from kerasfeed.loaders.threads.loader import ThreadLoader
+from kerasfeed.orders.base import Shuffled
+from kerasfeed.orders.plan import Plan
 
 LOADERS = {"inline": InlineLoader, "thread": ThreadLoader, "process": ProcessLoader}
 CANARY = 0xA5

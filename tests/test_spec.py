@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from kerasfeed.errors import SpecError
-from kerasfeed.spec import BYTES, TEXT, ArraySpec, coerce, describe, merge, probe_indices
+from kerasfeed.spec.scene_spec import BYTES, TEXT, ArraySpec, coerce, describe, merge, probe_indices
 
 Pair = namedtuple("Pair", "points label")
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from kerasfeed.errors import SpecError
-from kerasfeed.streams.chunks import ChunkReader, ChunkWriter
+from kerasfeed.feeds.generators.chunk_codec import ChunkReader, ChunkWriter
 
 
 def taken_out(writer):

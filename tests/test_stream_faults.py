@@ -10,7 +10,7 @@ import pytest
 from streams import WAYS
 
 import kerasfeed as kf
-from kerasfeed.streams.tape import FileTape
+from kerasfeed.feeds.streams.item_store import FileTape
 
 
 def numbers():

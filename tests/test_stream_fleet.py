@@ -25,7 +25,7 @@ from scenes_streams import (
 from waits import wait_until
 
 from kerasfeed.errors import FeedClosedError, FeedWarning, SceneTimeoutError, SpecError, WorkerDiedError
-from kerasfeed.loaders.policy import FaultPolicy
+from kerasfeed.loaders.failures.policy import FaultPolicy
 
 
 @pytest.fixture

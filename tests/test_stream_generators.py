@@ -8,7 +8,7 @@ import pytest
 from scenes_streams import all_of, counting, drawing, in_turn, new_source, until_error
 
 from kerasfeed.errors import FeedClosedError, SceneError
-from kerasfeed.streams.generators import Generators, LocalGenerators
+from kerasfeed.feeds.generators.generators import Generators, LocalGenerators
 
 
 class Scans:

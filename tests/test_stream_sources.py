@@ -22,7 +22,7 @@ from scenes_streams import (
 )
 
 from kerasfeed.errors import FeedClosedError, TooManyFailuresError
-from kerasfeed.loaders.policy import FaultPolicy
+from kerasfeed.loaders.failures.policy import FaultPolicy
 
 
 @pytest.fixture(params=sorted(KINDS))

@@ -12,7 +12,7 @@ import pytest
 
 import kerasfeed as kf
 from kerasfeed.errors import WorkerStartError
-from kerasfeed.loaders.surroundings import Surroundings, hash_seed
+from kerasfeed.loaders.environment import Surroundings, hash_seed
 
 pytestmark = [
     pytest.mark.timeout(100),

@@ -68,7 +68,7 @@ def test_an_iterator_abandoned_half_way_leaks_nothing_and_the_next_epoch_is_whol
             next(iterator)
             del iterator
             gc.collect()
-            assert feed._clock.cursor == (epoch + 1) * len(feed)
+            assert feed._clock.taken == (epoch + 1) * len(feed)
         assert indices_of(dataset) == order_of(feed, 3)
         assert feed.stats().slots <= 40
 
@@ -206,7 +206,7 @@ def test_without_workers_one_thread_of_ours_reads_the_scenes_with_the_loops_cont
         assert {value for value, _ in read} == {"of the loop"}
         if not stream:
             assert [number for _, number in found] == expected
-        own = [thread for thread in threads if thread.name == "kerasfeed-taking"]
+        own = [thread for thread in threads if thread.name == "kerasfeed-cursor"]
         assert len(own) == 1
         own[0].join(20)
         assert not own[0].is_alive()

@@ -15,12 +15,12 @@ from scenes_records import DTYPES, Everything, Pair, assert_same
 from waits import PROGRAM_SECONDS
 
 import kerasfeed as kf
-from kerasfeed.records import example, varints
-from kerasfeed.records.example import BYTES, FLOAT, INT64, Example, Values, encode_example
-from kerasfeed.records.fields import SceneCodec, kind_of
-from kerasfeed.records.framing import frame, framed
-from kerasfeed.records.nesting import as_scene_spec, spec_from_json, spec_to_json
-from kerasfeed.spec import describe, merge
+from kerasfeed.readers.tfrecord import example, varints
+from kerasfeed.readers.tfrecord.example import BYTES, FLOAT, INT64, Example, Values, encode_example
+from kerasfeed.readers.tfrecord.fields import SceneCodec, kind_of
+from kerasfeed.readers.tfrecord.framing import frame, framed
+from kerasfeed.spec.scene_spec import describe, merge
+from kerasfeed.spec.spec_json import as_scene_spec, spec_from_json, spec_to_json
 
 INT64S = st.integers(-(2**63), 2**63 - 1) | st.integers(-300, 300) | st.sampled_from([2**k for k in range(63)])
 
@@ -303,7 +303,7 @@ def test_text_that_utf_8_cannot_encode_names_its_field():
 
 def test_reading_and_writing_import_no_framework():
     code = (
-        "import sys, kerasfeed.records.sequence, kerasfeed.records.tfrecords; "
+        "import sys, kerasfeed.readers.tfrecord.sequence, kerasfeed.writers.tfrecord.write; "
         "assert not {'tensorflow', 'keras', 'jax', 'torch', 'h5py'} & set(sys.modules)"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}

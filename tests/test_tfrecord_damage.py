@@ -13,11 +13,11 @@ from records_written import COMPRESSIONS, by_tensorflow, records_of
 from scenes_records import Small, assert_same, listing
 
 import kerasfeed as kf
-from kerasfeed.records.framing import frame
+from kerasfeed.readers.tfrecord.framing import frame
 
 
 def test_the_index_is_kept_beside_the_files_and_never_used_of_another_state(tmp_path, monkeypatch):
-    from kerasfeed.records import index as room
+    from kerasfeed.readers.tfrecord import index as room
 
     scanned = []
     scan = room.scan
@@ -44,7 +44,7 @@ def test_the_index_is_kept_beside_the_files_and_never_used_of_another_state(tmp_
 
 
 def test_a_writer_keeps_the_index_so_that_nothing_is_scanned(shards, monkeypatch):
-    from kerasfeed.records import index as room
+    from kerasfeed.readers.tfrecord import index as room
 
     monkeypatch.setattr(room, "scan", None)
     assert len(kf.TFRecordSequence(shards)) == 40
@@ -189,7 +189,7 @@ def test_zlib_streams_that_look_like_records_are_told_apart(tmp_path):
     record = bytes(0x8B1F)  # its length begins like gzip's magic
     path = by_tensorflow(tmp_path / "x", [record])
     assert path.read_bytes()[:2] == b"\x1f\x8b"
-    from kerasfeed.records.index import scan
+    from kerasfeed.readers.tfrecord.index import scan
 
     assert len(scan(path)) == 1
     path.write_bytes(zlib.compress(frame(b"a") + frame(b"b")))

@@ -13,8 +13,8 @@ from records_written import COMPRESSIONS, by_tensorflow, records_of
 from scenes_records import Everything, Small, assert_same, listing
 
 import kerasfeed as kf
-from kerasfeed.records.example import BYTES, FLOAT, INT64, Values, encode_example
-from kerasfeed.records.framing import frame
+from kerasfeed.readers.tfrecord.example import BYTES, FLOAT, INT64, Values, encode_example
+from kerasfeed.readers.tfrecord.framing import frame
 
 # ---- TensorFlow's files and ours
 
@@ -55,7 +55,7 @@ def test_records_that_tensorflow_wrote_are_read_in_any_order(tmp_path, compressi
 
 
 def test_what_was_decompressed_is_let_go_of_and_found_again(tmp_path, monkeypatch):
-    from kerasfeed.records import stream
+    from kerasfeed.readers.tfrecord import random_access as stream
 
     monkeypatch.setattr(stream, "_SPAN", 10_000)
     records = records_of(300, 3000)
@@ -248,7 +248,7 @@ def test_a_fork_reads_for_itself(shards):
 
 
 def test_many_files_are_read_with_few_open(tmp_path, monkeypatch):
-    from kerasfeed.records import sequence as room
+    from kerasfeed.readers.tfrecord import sequence as room
 
     monkeypatch.setattr(room, "_OPEN_FILES", 3)
     paths = kf.write_tfrecords(Small(20), tmp_path / "x-{shard}", num_shards=20, workers=0)

@@ -19,9 +19,9 @@ from scenes_records import Everything, FailsAt, Slow, Small, assert_same, listin
 from waits import PROGRAM_SECONDS, once_told
 
 import kerasfeed as kf
-from kerasfeed.records import board
-from kerasfeed.records.sidecar import read_sidecar
-from kerasfeed.records.tfrecords import assigned
+from kerasfeed.readers.tfrecord.spec_file import read_sidecar
+from kerasfeed.writers import shared_progress as board
+from kerasfeed.writers.tfrecord.write import assigned
 
 PATTERN = "train-{shard:05d}-of-{count:05d}.tfrecord"
 SIDECAR = "train.tfrecord.spec.json"

@@ -54,13 +54,13 @@ follow_imports = silent
 ignore_missing_imports = True
 follow_imports = skip
 
-[mypy-kerasfeed.adapters.*,kerasfeed.loaders.*,kerasfeed.streams.*,kerasfeed.readers.*,kerasfeed.records.*]
+[mypy-kerasfeed.adapters.*,kerasfeed.loaders.base.*,kerasfeed.streams.*,kerasfeed.readers.*,kerasfeed.records.*]
 follow_imports = skip
 
-[mypy-kerasfeed.feed,kerasfeed.queue_feed,kerasfeed.stream_feed,kerasfeed.callbacks,kerasfeed.checkpoint]
+[mypy-kerasfeed.adapters.keras.feed,kerasfeed.adapters.keras.streams,kerasfeed.adapters.keras.streams,kerasfeed.adapters.keras.input_monitor,kerasfeed.adapters.keras.checkpoint]
 follow_imports = skip
 
-[mypy-kerasfeed.evaluating,kerasfeed.labels,kerasfeed.reproduce,kerasfeed.summary,kerasfeed.files.*]
+[mypy-kerasfeed.adapters.keras.evaluate,kerasfeed.feeds.labels,kerasfeed.feeds.load_one,kerasfeed.adapters.keras.summary,kerasfeed.files.*]
 follow_imports = skip
 """
 

@@ -15,12 +15,12 @@ from scenes_drawn import assert_same
 from scenes_views import Hooked, Noisy, NoisyBatches, NoisyBatchesInto, NoisyInto, jittered, tripled
 
 import kerasfeed as kf
-from kerasfeed.loaders import Job
+from kerasfeed.loaders.base import Job
 from kerasfeed.loaders.inline import InlineLoader
-from kerasfeed.order import Shuffled
-from kerasfeed.parts import optional_method
-from kerasfeed.plan import Plan
-from kerasfeed.scene import scene_reader
+from kerasfeed.orders.base import Shuffled
+from kerasfeed.orders.plan import Plan
+from kerasfeed.sequences.base import scene_reader
+from kerasfeed.util.optional_methods import optional_method
 
 # ---- slices and indices
 

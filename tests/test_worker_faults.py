@@ -19,11 +19,11 @@ from killer import Killer
 from waits import wait_until
 
 import kerasfeed as kf
-from kerasfeed.loaders import session, spawn
-from kerasfeed.loaders.handle import WorkerHandle
-from kerasfeed.loaders.obituary import Death, Deaths, start_text
-from kerasfeed.loaders.work import ProbeWork
-from kerasfeed.notices import Notices
+from kerasfeed.loaders.processes.crash_policy import Death, Deaths, start_text
+from kerasfeed.loaders.processes.loader import session, spawn
+from kerasfeed.loaders.processes.tasks import ProbeWork
+from kerasfeed.loaders.processes.worker_process import WorkerHandle
+from kerasfeed.util.deferred_warnings import Notices
 
 # ---- death
 

@@ -1,1 +1,4 @@
-"""Adapters: one framework a file, imported nowhere else."""
+"""The frameworks, one folder each: the only places that import Keras, TensorFlow and PyTorch.
+
+May import: errors, util, spec, orders, sequences, readers, loaders, feeds.
+"""

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import kerasfeed as kf
-from kerasfeed.error_text import cause_message
+from kerasfeed.util.error_text import cause_message
 
 
 class PointClouds(kf.SceneSequence):

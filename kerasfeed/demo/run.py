@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 import kerasfeed as kf
-from kerasfeed.callbacks import EpochTiming, InputMonitor
+from kerasfeed.adapters.keras.input_monitor import EpochTiming, InputMonitor
 from kerasfeed.demo.data import Part, PointClouds, Reading, hold_out, sibling_for_validation, summarize
 from kerasfeed.demo.model import build_classifier
 from kerasfeed.demo.shapes import write_shapes

@@ -15,21 +15,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kerasfeed.costs import ReadCost
-from kerasfeed.error_text import cause_of, class_name, is_the_programs
 from kerasfeed.errors import FeedClosedError, FeedWarning
-from kerasfeed.loaders import Job, Loader, LoaderStats, watch
-from kerasfeed.loaders.batch import BatchInProgress, scene_text
-from kerasfeed.loaders.failure import Place, for_consumer
-from kerasfeed.loaders.faults import Faults
-from kerasfeed.loaders.fill import FailedSceneError, Filler, probe
-from kerasfeed.loaders.hooks import begin_worker, end_worker, post_failed_end
-from kerasfeed.loaders.infer import Probe, layout_for, probe_scenes, watched
-from kerasfeed.loaders.layout import Layout
-from kerasfeed.loaders.mend import Mender, Range
-from kerasfeed.loaders.slots import Arena, SlotPool
-from kerasfeed.scene import SceneContext, Worker
-from kerasfeed.spec import SceneSpec
+from kerasfeed.loaders.base import Job, Loader, LoaderStats
+from kerasfeed.loaders.batches.filler import FailedSceneError, Filler, probe
+from kerasfeed.loaders.batches.layout import Layout
+from kerasfeed.loaders.batches.pending_batch import BatchInProgress, scene_text
+from kerasfeed.loaders.batches.slots import Arena, SlotPool
+from kerasfeed.loaders.batches.spec_inference import Probe, layout_for, probe_scenes, watched
+from kerasfeed.loaders.failures import watchdog
+from kerasfeed.loaders.failures.exceptions import Place, for_consumer
+from kerasfeed.loaders.failures.failure_log import Faults
+from kerasfeed.loaders.failures.recovery import Mender, Range
+from kerasfeed.loaders.worker_hooks import begin_worker, end_worker, post_failed_end
+from kerasfeed.sequences.base import SceneContext, Worker
+from kerasfeed.spec.scene_spec import SceneSpec
+from kerasfeed.util.error_text import cause_of, class_name, is_the_programs
+from kerasfeed.util.read_cost import ReadCost
 
 _WORKER = "the calling thread"
 
@@ -70,8 +71,8 @@ class InlineLoader(Loader):
         self.faults = Faults(job.policy, job.plan.length)
         self._mender = Mender(job, self.faults)
         self._posts: dict[int, _Post] = {}  # by thread
-        self._patience = watch.Patience(watch.tick_seconds(None))
-        self._watch: watch.Watch | None = None
+        self._patience = watchdog.Patience(watchdog.tick_seconds(None))
+        self._watch: watchdog.Watch | None = None
 
     @property
     def spec(self) -> SceneSpec:
@@ -147,14 +148,14 @@ class InlineLoader(Loader):
         for ident, post in list(self._posts.items()):
             token = (post.beginning, None if post.batch is None else post.batch.serial, post.row)
             seconds = self._patience.look(ident, token)
-            if seconds < watch.STALL_SECONDS:
+            if seconds < watchdog.STALL_SECONDS:
                 continue
-            stack = watch.stack_of(post.thread)
+            stack = watchdog.stack_of(post.thread)
             if post.beginning:
-                kind, text = "loading", watch.loading_text(post.beginning, _WORKER, seconds, stack)
+                kind, text = "loading", watchdog.loading_text(post.beginning, _WORKER, seconds, stack)
             else:
-                remedy = watch.remedy_of("inline", None)
-                kind, text = "stall", watch.stall_text(str(post), _WORKER, seconds, stack, remedy)
+                remedy = watchdog.remedy_of("inline", None)
+                kind, text = "stall", watchdog.stall_text(str(post), _WORKER, seconds, stack, remedy)
             self.faults.notices.tell_now(kind, text, FeedWarning, ident)
 
     def _ready(self) -> tuple[SlotPool, Filler]:
@@ -163,7 +164,7 @@ class InlineLoader(Loader):
                 raise FeedClosedError("the feed is closed; make a new one")
             if self._pool is None or self._filler is None:
                 if self._watch is None:
-                    self._watch = watch.Watch(self.look, watch.tick_seconds(None))
+                    self._watch = watchdog.Watch(self.look, watchdog.tick_seconds(None))
                 with self._at(None, "the sequence (on_worker_begin)"):
                     failed = begin_worker(self._job.sequence, Worker(0, 1, "inline"), _WORKER)
                 try:

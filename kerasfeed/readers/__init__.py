@@ -1,1 +1,4 @@
-"""Readers of files; they know nothing of feeds."""
+"""Readers of files, one folder a format; they know nothing of feeds.
+
+May import: errors, util, spec, sequences.
+"""

@@ -1,0 +1,1 @@
+"""Feeds as Keras takes them: `Feed`, `StreamFeed`, `QueueFeed`, and the callbacks."""

@@ -1,0 +1,325 @@
+"""`KerasAdapter`: a feed as Keras's trainers take it, by the interface that Keras has for that.
+
+Invariant: nothing of Keras is written to. A feed is a `PyDataset` and its own `DataAdapter`, which trainers take as it
+is; where the installed Keras has no such interface, the `PyDataset` is left, and users are told what is lost.
+"""
+
+import contextvars
+import sys
+import time
+import weakref
+from abc import abstractmethod
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import keras
+import numpy as np
+import optree
+
+from kerasfeed.adapters.keras.run import KerasRun
+from kerasfeed.adapters.keras.shared_cursor import Converted, SharedCursor
+from kerasfeed.adapters.keras.trainer import (
+    KerasCall,
+    Request,
+    data_adapter_class,
+    keras_call,
+    keras_version,
+    refuse_division,
+    request_of,
+)
+from kerasfeed.errors import FeedClosedError, FeedWarning
+from kerasfeed.feeds.cursor import Cursor, EndOfData
+from kerasfeed.spec.scene_spec import ArraySpec, lists_as_tuples
+from kerasfeed.util.deferred_warnings import warn_caller
+from kerasfeed.util.error_notes import note_causes
+from kerasfeed.util.polling import NotYet
+
+Begin = Callable[[contextvars.Context], Cursor]
+_DataAdapter: Any = data_adapter_class()
+_WEIGHTS = "You cannot specify `class_weight` and `sample_weight` at the same time."
+
+
+class TrainerData(_DataAdapter):  # type: ignore[misc]
+    """What Keras's trainers call of the data that they are given; users call none of it."""
+
+    def _begin_keras(self) -> None:
+        self._runs: weakref.WeakKeyDictionary[Any, KerasRun] = weakref.WeakKeyDictionary()
+        self._told = False
+
+    # ---- what feeds, and datasets of them, say in their own ways
+
+    @property
+    @abstractmethod
+    def _keras_feed(self) -> Any:
+        """The feed."""
+
+    @abstractmethod
+    def _as_keras_takes(self, batch: Any, class_weight: Any) -> Any:
+        """A batch as Keras takes it, with the weights of its classes."""
+
+    @abstractmethod
+    def _keras_dataset(self, begin: Begin, class_weight: Any) -> Any:
+        """The `tf.data.Dataset` for Keras, whose batches the cursors give that `begin` makes."""
+
+    @abstractmethod
+    def _keras_run(self, call: KerasCall, request: Request) -> KerasRun:
+        """What Keras's new iterator takes."""
+
+    @abstractmethod
+    def _keras_cursor(self) -> Cursor:
+        """The batches for whoever uses the adapter without one of Keras's iterators: an epoch of the feed."""
+
+    @abstractmethod
+    def _known_batches(self) -> int | None:
+        """Batches of an epoch; None where that is not known."""
+
+    @abstractmethod
+    def _keras_hook(self, *, begins: bool) -> None:
+        """Somebody calls `on_epoch_begin` or `on_epoch_end` who is not one of Keras's iterators of the feed."""
+
+    # ---- the interface of Keras
+
+    @property
+    def num_batches(self) -> Any:
+        """Batches of an epoch, for Keras; None where that is not known."""
+        call = keras_call(frame := sys._getframe(1), self)
+        if call is None:
+            return self._known_batches()
+        if call.method == "__init__":
+            request = request_of(frame)
+            refuse_division(getattr(getattr(self._keras_feed, "shard", None), "count", 1))
+            made = self._runs[call.iterator] = self._keras_run(call, request)
+            made.convert = partial(_converted, weakref.ref(self), request.class_weight)
+        run = self._runs[call.iterator]
+        if call.method == "reset":
+            run.reset()
+        return run.steps
+
+    @property
+    def batch_size(self) -> int | None:
+        """None: batches are made already."""
+        return None
+
+    @property
+    def has_partial_batch(self) -> bool:
+        """False, for not known."""
+        return False
+
+    @property
+    def partial_batch_size(self) -> int | None:
+        """None, for not known."""
+        return None
+
+    def on_epoch_begin(self) -> None:
+        """Called by Keras."""
+        run = self._run_of(keras_call(sys._getframe(1), self))
+        if run is None:
+            self._tell_what_is_lost()
+            self._keras_hook(begins=True)
+        else:
+            run.on_epoch_begin()
+
+    def on_epoch_end(self) -> None:
+        """Called by Keras."""
+        run = self._run_of(keras_call(sys._getframe(1), self))
+        if run is None:
+            self._keras_hook(begins=False)
+        else:
+            run.on_epoch_end()
+
+    def get_numpy_iterator(self) -> Iterator[Any]:
+        """The batches as NumPy arrays."""
+        return self._batches(self._run_of(keras_call(sys._getframe(1), self)))
+
+    def get_jax_iterator(self) -> Iterator[Any]:
+        """The batches as NumPy arrays, which JAX takes."""
+        run = self._run_of(keras_call(sys._getframe(1), self))
+        return self._batches(run, "JAX")
+
+    def get_torch_dataloader(self) -> Any:
+        """The batches as tensors, in a `torch.utils.data.DataLoader`."""
+        from kerasfeed.adapters.torch.data_loader import loader_of  # Keras asks on PyTorch alone
+
+        run = self._run_of(keras_call(sys._getframe(1), self))
+        return loader_of(self._batches(run, "PyTorch"), keras.ops.convert_to_tensor)
+
+    def get_tf_dataset(self) -> Any:
+        """The batches as a `tf.data.Dataset`."""
+        run = self._run_of(keras_call(sys._getframe(1), self))
+        begin = partial(_open, weakref.ref(self), None if run is None else weakref.ref(run))
+        try:
+            dataset = self._keras_dataset(begin, None if run is None else run.request.class_weight)
+        except Exception as error:
+            note_causes(error)  # of the first scenes, which are read here
+            raise
+        if run is not None:
+            run.in_other_threads = True
+        return dataset
+
+    # ---- how it is done
+
+    def _tell_what_is_lost(self) -> None:
+        """Warn, once, where the installed Keras takes no adapter of others."""
+        if not self._told and not isinstance(self, data_adapter_class()):
+            self._told = True
+            warn_caller(
+                f"Keras {keras_version()} takes no data adapters of others, so it reads this feed as any PyDataset: "
+                "each epoch is a whole one of the feed, nothing can be resumed in mid-epoch, and the state of the feed "
+                "is not known while it trains. Use Keras 3.10 to 3.15",
+                FeedWarning,
+            )
+
+    def _run_of(self, call: KerasCall | None) -> KerasRun | None:
+        return None if call is None else self._runs.get(call.iterator)
+
+    def _batches(self, run: KerasRun | None, backend: str | None = None) -> Iterator[Any]:
+        return _batches_of(weakref.ref(self), None if run is None else weakref.ref(run), backend)
+
+    def _refuse_text(self, backend: str) -> None:
+        structure = self._keras_feed.element_spec
+        is_spec: Any = lambda leaf: isinstance(leaf, ArraySpec)  # noqa: E731
+        paths = optree.tree_paths(structure, is_leaf=is_spec)
+        for path, field in zip(paths, optree.tree_leaves(structure, is_leaf=is_spec), strict=True):
+            if field.is_text:
+                name = ".".join(str(key) for key in path) or "scene"
+                raise TypeError(
+                    f"field {name!r} is text, and {backend} has no text. Turn it into numbers where scenes are made "
+                    "(in __getitem__, or with map), or have Keras run on TensorFlow: KERAS_BACKEND=tensorflow"
+                )
+
+
+class KerasAdapter(TrainerData, keras.utils.PyDataset):  # type: ignore[misc]
+    """A feed: a `PyDataset`, and its own `DataAdapter`."""
+
+    def __init__(self, ahead: int) -> None:
+        keras.utils.PyDataset.__init__(self, workers=1, use_multiprocessing=False, max_queue_size=ahead)
+        self._begin_keras()
+
+    @property
+    def _keras_feed(self) -> Any:
+        return self
+
+    def _keras_dataset(self, begin: Begin, class_weight: Any) -> Any:
+        from kerasfeed.adapters.tensorflow.dataset import batches_dataset  # Keras asks on TensorFlow alone
+
+        is_spec: Any = lambda leaf: isinstance(leaf, ArraySpec)  # noqa: E731
+        fields, treespec = optree.tree_flatten(lists_as_tuples(self.element_spec), is_leaf=is_spec)
+        loose = [ArraySpec((None, *field.shape[1:]), field.dtype) if field.shape else field for field in fields]
+        structure: Any = optree.tree_unflatten(treespec, loose)
+        structure = structure if isinstance(structure, tuple | dict) else (structure,)
+        structure = spec_weighted_by_class(structure, class_weight)
+        return batches_dataset(begin, structure, count=None, device="/cpu:0", ragged_tensors=False)
+
+    def _as_keras_takes(self, batch: Any, class_weight: Any) -> Any:
+        return standardized(self.without_lists(batch), class_weight)
+
+
+def spec_weighted_by_class(structure: Any, class_weight: Any) -> Any:
+    """The specs of what `weighted_by_class` makes of a batch whose specs are `structure`."""
+    if class_weight is None or type(structure) is not tuple or len(structure) != 2:
+        return structure
+    return (*structure, ArraySpec((None,), np.dtype(keras.config.floatx())))
+
+
+def _converted(data: Any, class_weight: Any, batch: Any) -> Any:
+    known = data()
+    return batch if known is None else known._as_keras_takes(batch, class_weight)
+
+
+def _cursor_of(data: Any, run: Any) -> Any:
+    known = data()
+    if known is None:
+        raise FeedClosedError("the feed is gone: keep a reference to it while Keras iterates over it")
+    if run is None:
+        return SharedCursor(Converted(known._keras_cursor(), partial(_converted, data, None)), served=False)
+    if run() is None:
+        raise FeedClosedError("the fit, or other run, that this iterator was for is over")
+    return _OfRun(run)
+
+
+class _OfRun:
+    """What a run takes from the epoch on in which this is first taken from; the run closes it."""
+
+    def __init__(self, run: Any) -> None:
+        self._run = run
+        self._cursor: SharedCursor | None = None
+
+    def take(self, patience: float | None) -> Any:
+        run = self._run()
+        if self._cursor is None and run is not None and not run.is_running and patience is not None:
+            time.sleep(patience)  # TensorFlow prefetches from an iterator that is for the epoch to come
+            raise NotYet
+        if self._cursor is None:
+            self._cursor = None if run is None else run.cursor
+        if self._cursor is None:
+            raise EndOfData
+        return self._cursor.take(patience)
+
+    def close(self, returned: list[Any]) -> None:
+        pass
+
+
+def _open(data: Any, run: Any, context: contextvars.Context) -> Any:
+    return _cursor_of(data, run)
+
+
+def _batches_of(data: Any, run: Any, backend: str | None) -> Iterator[Any]:
+    cursor = _cursor_of(data, run)
+    try:
+        if backend is not None:
+            data()._refuse_text(backend)
+        while True:
+            yield cursor.take(None)
+    except EndOfData:
+        return
+    except Exception as error:
+        note_causes(error)
+        raise
+    finally:
+        cursor.close([])
+
+
+def standardized(batch: Any, class_weight: Any) -> Any:
+    """A batch as Keras's trainers take it, with the weights of its classes.
+
+    Raises:
+        ValueError: It is nothing that Keras takes, or has weights already.
+    """
+    if isinstance(batch, dict):
+        return batch
+    if isinstance(batch, np.ndarray):
+        batch = (batch,)
+    if not isinstance(batch, tuple) or len(batch) not in (1, 2, 3):
+        raise ValueError(
+            "Keras takes batches that are a dict, an array, or a tuple (inputs,), (inputs, targets) or (inputs, "
+            f"targets, sample_weights), and scenes of this feed are a {type(batch).__name__}"
+            f"{f' of {len(batch)}' if isinstance(batch, tuple) else ''}"
+        )
+    return weighted_by_class(batch, class_weight)
+
+
+def weighted_by_class(batch: Any, class_weight: Any) -> Any:
+    """A batch with the weights of its classes, where it is a tuple that has targets; else as it is.
+
+    Raises:
+        ValueError: It has weights already.
+    """
+    if class_weight is None or type(batch) is not tuple or len(batch) < 2:
+        return batch
+    if len(batch) > 2:
+        raise ValueError(_WEIGHTS)
+    return (*batch, class_weights_of(batch[1], class_weight))
+
+
+def class_weights_of(targets: Any, class_weight: Any) -> Any:
+    """The weight of each row, floatx[B], by its class: the target, or the place of the largest of several."""
+    if isinstance(targets, dict | tuple | list):
+        raise ValueError("`class_weight` is only supported for Models with a single output.")
+    labels = np.asarray(targets)
+    weights = np.ones(labels.shape[0], keras.config.floatx())
+    if labels.ndim > 1:
+        labels = np.squeeze(labels, axis=-1) if labels.shape[-1] == 1 else np.argmax(labels, axis=-1)
+    for row, label in enumerate(np.round(labels).astype(np.int32)):
+        weights[row] = class_weight.get(int(label), 1.0)
+    return weights

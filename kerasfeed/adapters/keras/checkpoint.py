@@ -1,0 +1,296 @@
+"""`FeedCheckpoint`: a Keras callback that resumes a feed where the restored model stopped.
+
+Invariant: the position is that of the model. It is never derived from what was loaded, and never from which file was
+written last.
+"""
+
+import json
+import os
+import tempfile
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import keras
+
+from kerasfeed.adapters.keras.adapter import TrainerData
+from kerasfeed.adapters.keras.progress_file import Record, TrainingRecords, sync_folder
+from kerasfeed.adapters.keras.trainer import (
+    TrainerPosition,
+    batches_of,
+    keras_version,
+    restored_epoch,
+    trainer_position,
+)
+from kerasfeed.errors import FeedWarning
+from kerasfeed.feeds.state import state_of
+from kerasfeed.util.error_text import message_of
+from kerasfeed.util.validate import check_integer
+
+if TYPE_CHECKING:
+    from kerasfeed.adapters.keras.feed import Feed
+
+
+_ORDER = (
+    "the model was restored behind FeedCheckpoint, which then resumes the feed at another batch: put FeedCheckpoint "
+    "behind BackupAndRestore in callbacks=[...], or use kerasfeed.BackupAndRestore for both"
+)
+
+
+class _EpochEnd:
+    """In place of True in `model.stop_training`, where an epoch that was begun before ends."""
+
+
+class FeedCheckpoint(keras.callbacks.Callback):  # type: ignore[misc]
+    """Resumes a feed in mid-epoch, at the batch after the last one that the restored model was trained on.
+
+    For those who save their models in a way of their own; `kerasfeed.BackupAndRestore` saves model and feed together.
+    It pairs with whatever restores the model with its optimizer before `fit`, or with a callback that does so before
+    it, as in `callbacks=[keras.callbacks.BackupAndRestore(...), kerasfeed.FeedCheckpoint(...)]`. `fit` goes on in the
+    epoch in which the model was saved, with the batches that are left of it, which Keras numbers from 0. Works with
+    `fit(feed)`, with `fit(feed.to_tf_dataset(), shuffle=False)`, and with what is made of that batch by batch (`map`).
+
+    The batches that a model was trained on are counted by its optimizers, whose `iterations` are saved with it. The
+    file tells which batch of the feed they stand for. It is written after every `save_freq` batches and every epoch; it
+    need not be written as often as the model where every batch is one iteration.
+
+    What is made of `feed.to_tf_dataset()` can be resumed without `steps_per_epoch`, or repeated without end; other data
+    raise a ValueError as `fit` begins.
+
+    When training ends, the file is deleted if a `keras.callbacks.BackupAndRestore` of that training deletes its own.
+
+    Args:
+        feed: The feed that `fit` is given, made with a `seed`.
+        path: The file that is kept, one for each process.
+        save_freq: "epoch", or after how many batches the file is also written.
+
+    Raises:
+        TypeError, ValueError: An argument is none of these.
+    """
+
+    def __init__(self, feed: "Feed", path: str | os.PathLike[str], save_freq: int | Literal["epoch"] = "epoch") -> None:
+        super().__init__()
+        if not hasattr(feed, "keras_side"):
+            raise TypeError(f"FeedCheckpoint(feed, path) resumes a kerasfeed.Feed, received a {type(feed).__name__}")
+        self.feed = feed
+        self.path = Path(path)
+        if self.path.is_dir():
+            raise ValueError(f"path must be that of a file, received the folder {self.path}")
+        remedy = ' ("epoch" writes at the end of each)'
+        self.save_freq = save_freq if save_freq == "epoch" else check_integer("save_freq", save_freq, 1, remedy=remedy)
+        self._records: TrainingRecords | None = None
+        self._deletes = False
+        self._began_at: tuple[int, float] | None = None
+        self._saved = 0
+        self._measured = self._set_epoch = False
+        self._claimed = feed.clock.taken
+        self._follows: Literal["feed", "iterations", "stream"] = "feed"
+
+    # ---- called by Keras
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Called by Keras; goes where the model stands, once that is restored."""
+        position = trainer_position("fit")
+        if position is None or position.callbacks is None:
+            raise RuntimeError("FeedCheckpoint works within model.fit of Keras 3, and fit was not found")
+        position.check_step()
+        callbacks = list(position.callbacks)
+        backups = [each for each in callbacks if isinstance(each, keras.callbacks.BackupAndRestore)]
+        if any(callbacks.index(backup) > callbacks.index(self) for backup in backups):
+            raise ValueError(_ORDER)
+        self._deletes = any(backup.delete_checkpoint for backup in backups)
+        self._begin(position)
+        self._began_at = iterations_of(self.model), scale_of(self.model)
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Called by Keras."""
+        if self._set_epoch:
+            begin_with(self.model, 0)  # fit has begun there; the next fit of the model is not to
+            self._set_epoch = False
+        began_at, self._began_at = self._began_at, None
+        if began_at is not None and began_at != (iterations_of(self.model), scale_of(self.model)):
+            raise ValueError(_ORDER)
+        if self._follows != "feed":
+            anew = self._follows == "iterations" or began_at is not None
+            self.feed.clock.follow(epoch, anew=anew)
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """Called by Keras; `batch` is the last step of an execution."""
+        number = self.feed.keras_side.consumed()
+        self.feed.clock.consumed = number
+        if self.save_freq != "epoch" and number - self._saved >= self.save_freq:
+            self._saved = number
+            self._save()
+        elif not self._measured:  # the first one tells how many iterations a batch is
+            self._record()
+        followed = self._follows != "feed"
+        if self.feed.keras_side.ends_early(number, followed=followed) and not self.model.stop_training:
+            self.model.stop_training = _EpochEnd()  # Keras's own switch, to leave an epoch in the middle
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Called by Keras."""
+        if isinstance(self.model.stop_training, _EpochEnd):  # and nobody else has said that training is to end
+            self.model.stop_training = False
+        if self._follows != "feed":
+            self.feed.clock.end()
+        self._save()
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        """Called by Keras."""
+        self._records = None
+        self._claimed = self.feed.clock.taken
+        if self._set_epoch:  # nothing was left to train
+            begin_with(self.model, 0)
+            self._set_epoch = False
+        if self._deletes:
+            self.path.unlink(missing_ok=True)
+            sync_folder(self.path.parent)
+
+    # ---- what is done
+
+    def _begin(self, position: TrainerPosition) -> None:
+        side = self.feed.keras_side
+        self._follows = "feed"
+        if not side.clock.serves(position.iterator):
+            self._follows = self._adopt(position)
+        iterations, scale = iterations_of(self.model), scale_of(self.model)
+        records = TrainingRecords.read(self.path)
+        epoch = restored_epoch(self.model) or position.initial_epoch
+        shuffled = side.shuffles(position.iterator)
+        if records is not None:
+            epoch, shuffled = self._resume(records, iterations, scale)
+            self._warn_of_the_end(epoch, position.epochs)
+        cut = side.clock.planned(epoch)
+        self._saved = cut.start
+        self._measured = False
+        state = state_of(self.feed, cut.start)
+        execution = position.execution
+        if self._follows != "feed" and cut.first < cut.steps and cut.first % execution:
+            raise ValueError(
+                f"the epoch that is resumed has {cut.first:,} batches left, of what was made of the feed's dataset, "
+                f"and an execution of the training function takes {execution}: pass the feed itself to fit, or its "
+                "to_tf_dataset(), or compile with steps_per_execution=1"
+            )
+        here = Record(iterations, cut.start, shuffled, scale)
+        kept = () if records is None else records.records
+        even = not any(hasattr(each, "inner_optimizer") for each in optimizers_of(self.model))
+        self._records = TrainingRecords(state, cut, execution, even, kept).with_record(here, state)
+        self._records.write(self.path)
+
+    def _adopt(self, position: TrainerPosition) -> Literal["iterations", "stream"]:
+        """Take part in a `fit` on what was made of the feed's dataset, whose epochs Keras tells nobody else of.
+
+        Returns:
+            Whether each epoch is an iteration of the dataset, or all take from one that does not end.
+        """
+        side, iterator = self.feed.keras_side, position.iterator
+        if isinstance(iterator.data_adapter, TrainerData):
+            raise ValueError("fit was given another feed than FeedCheckpoint: make it with the feed that is trained on")
+        batches, steps = batches_of(iterator), iterator.steps_per_epoch
+        asked = steps or batches
+        if not asked:
+            raise ValueError(
+                "how many batches an epoch of this dataset has is not known: pass steps_per_epoch to fit, or "
+                "apply tf.data.experimental.assert_cardinality to the dataset"
+            )
+        if batches and steps:
+            raise ValueError(
+                f"steps_per_epoch={steps} of a dataset of {batches:,} batches that was made of a feed's cannot be "
+                "resumed: repeat() the dataset, leave steps_per_epoch out, or pass the feed itself to fit"
+            )
+        if side.clock.consumed is None:  # somebody peeked into the dataset: Keras does, to build the model
+            side.clock.rewind(self._claimed)
+        side.clock.prepare(iterator, position.initial_epoch, asked)
+        return "iterations" if batches else "stream"
+
+    def _resume(self, records: TrainingRecords, iterations: int, scale: float) -> tuple[int, bool]:
+        """Go where the model stands; returns the epoch of `fit`, and whether the steps of that epoch are shuffled."""
+        clock = self.feed.clock
+        try:
+            records.feed.check(state_of(self.feed, 0), clock.steps)
+            clock.check_steps(records.cut.steps)
+            here = records.at(iterations, scale)
+        except ValueError as error:
+            raise ValueError(f"{self.path} does not fit what is trained: {message_of(error)}") from None
+        if here == records.records[0] and len(records.records) > 1:
+            warnings.warn(
+                f"the model is where training began, and {self.path} knows of {records.records[-1].number:,} batches: "
+                "the feed begins there, too. Have the model restored, with BackupAndRestore for example, to go on",
+                FeedWarning,
+                stacklevel=2,
+            )
+        epoch = records.cut.epoch_of(here.number)
+        rest = records.cut.end_of(epoch) - here.number
+        self.feed.keras_side.resume(here.number, shuffled=here.shuffled_steps, rest=rest)
+        begin_with(self.model, epoch)
+        self._set_epoch = True
+        return epoch, here.shuffled_steps
+
+    def _warn_of_the_end(self, epoch: int, epochs: int) -> None:
+        if epoch >= epochs:
+            warnings.warn(
+                f"the model was trained for {epoch:,} epochs, as {self.path} knows, and fit(epochs={epochs}) asks for "
+                f"no more: nothing is trained. Pass a greater epochs to go on, or delete the file to begin anew",
+                FeedWarning,
+                stacklevel=2,
+            )
+
+    def _save(self) -> None:
+        self._record()
+
+    def _record(self) -> None:
+        if self._records is None:
+            return
+        self._measured = True
+        side = self.feed.keras_side
+        number = side.consumed()
+        shuffled = side.clock.is_shuffled(number, side.clock.shuffled)
+        record = Record(iterations_of(self.model), number, shuffled, scale_of(self.model))
+        if record != self._records.records[-1]:
+            self._records = self._records.with_record(record, state_of(self.feed, number))
+            self._records.write(self.path)
+
+
+def begin_with(model: Any, epoch: int) -> None:
+    """Have the `fit` of a model that runs, or the next one, begin with an epoch.
+
+    Keras's own `BackupAndRestore` does that, and nothing else that is public; it is given a backup of an epoch alone.
+
+    Raises:
+        RuntimeError: This Keras does otherwise.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "training_metadata.json").write_text(json.dumps({"epoch": epoch, "batch": 0}))
+        backup = keras.callbacks.BackupAndRestore(folder)
+        backup.set_model(model)
+        backup.on_train_begin()
+    if restored_epoch(model) != epoch:
+        raise RuntimeError(
+            f"fit could not be told to begin with epoch {epoch} on Keras {keras_version()}. Use Keras 3.10 to 3.15, or "
+            f"pass initial_epoch={epoch} to fit, and feed.set_state(...) in place of this callback"
+        )
+
+
+def optimizers_of(model: Any) -> list[Any]:
+    """The optimizers of a model: that which it was compiled with, and those among its attributes.
+
+    Raises:
+        ValueError: It has none.
+    """
+    candidates = (getattr(model, "optimizer", None), *vars(model).values())
+    found = {id(each): each for each in candidates if isinstance(each, keras.optimizers.Optimizer)}
+    if not found:
+        raise ValueError("FeedCheckpoint needs a model with an optimizer, which counts the batches it was trained on")
+    return list(found.values())
+
+
+def iterations_of(model: Any) -> int:
+    """What all optimizers of a model have counted together."""
+    counters = {id(each): each for each in (getattr(each, "inner_optimizer", each) for each in optimizers_of(model))}
+    return sum(int(each._iterations.numpy()) for each in counters.values())
+
+
+def scale_of(model: Any) -> float:
+    """The sum of the loss scales of a model's optimizers; 0 where they have none."""
+    scaled = [each for each in optimizers_of(model) if hasattr(each, "initial_scale")]
+    return float(sum(each.dynamic_scale.numpy() if each.built else each.initial_scale for each in scaled))

@@ -1,0 +1,98 @@
+"""`KerasDataset`: the dataset of a feed, as Keras's trainers take it.
+
+Invariant: a `fit` on the dataset takes the batches that a `fit` on the feed would take, of the same epochs. What is
+made of the dataset (`map`, ...) is TensorFlow's own, which Keras takes as any other dataset.
+"""
+
+import contextvars
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from kerasfeed.adapters.keras.adapter import Begin, TrainerData, spec_weighted_by_class, weighted_by_class
+from kerasfeed.adapters.keras.run import KerasRun
+from kerasfeed.adapters.keras.trainer import KerasCall, Request
+from kerasfeed.adapters.tensorflow.dataset import batches_dataset
+from kerasfeed.adapters.tensorflow.feed_dataset import FeedDataset
+from kerasfeed.adapters.tensorflow.iteration import Source
+from kerasfeed.feeds.cursor import Cursor
+from kerasfeed.feeds.feed_cursor import FeedLoops, begin_cursor
+
+
+class KerasDataset(TrainerData, FeedDataset):
+    """The batches of a feed, which hold it.
+
+    Args:
+        dataset: See `FeedDataset`.
+        source: See `FeedDataset`.
+        count: See `FeedDataset`.
+        loops: See `FeedDataset`.
+        feed: The feed.
+        device: Where batches are prefetched to; see `batches_dataset`.
+        begin: Makes the cursor of an iteration.
+        run_of: What one of Keras's iterators takes of the feed through the dataset.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        source: Source,
+        count: int | None,
+        loops: Any,
+        *,
+        feed: Any,
+        device: str | None,
+        begin: Begin,
+        run_of: Callable[[KerasCall, Request], KerasRun],
+    ) -> None:
+        super().__init__(dataset, source, count, loops)
+        self._of = feed
+        self._device = device
+        self._begin = begin
+        self._run_of_feed = run_of
+        self._begin_keras()
+
+    @property
+    def _keras_feed(self) -> Any:
+        return self._of
+
+    def _keras_run(self, call: KerasCall, request: Request) -> KerasRun:
+        return self._run_of_feed(call, request)
+
+    def _keras_cursor(self) -> Cursor:
+        return self._begin(contextvars.copy_context())
+
+    def _known_batches(self) -> int | None:
+        return self._count
+
+    def _keras_hook(self, *, begins: bool) -> None:
+        """Its iterations are its epochs."""
+
+    def _as_keras_takes(self, batch: Any, class_weight: Any) -> Any:
+        return weighted_by_class(self._of.without_lists(batch), class_weight)
+
+    def _keras_dataset(self, begin: Begin, class_weight: Any) -> Any:
+        structure = spec_weighted_by_class(self._of.element_spec, class_weight)
+        return batches_dataset(begin, structure, count=None, device=self._device)
+
+
+def dataset_of(feed: Any, count: int, device: str | None, *, in_order: bool) -> Any:
+    """A dataset of the next `count` batches of `feed`, anew in each iteration; see `kerasfeed.Feed.to_tf_dataset`."""
+    loops = FeedLoops(feed.clock, count, counted=in_order)
+    begin = partial(begin_cursor, feed, count, in_order)
+    run_of = partial(feed.dataset_run, count, in_order)
+    return dataset_for_keras(begin, feed, count=count, device=device, loops=loops, run_of=run_of)
+
+
+def dataset_for_keras(
+    begin: Begin,
+    feed: Any,
+    *,
+    count: int | None,
+    device: str | None,
+    loops: Any,
+    run_of: Callable[[KerasCall, Request], KerasRun],
+) -> Any:
+    """The dataset of the batches of `feed` that the cursors give which `begin` makes; see `KerasDataset`."""
+    make = partial(KerasDataset, feed=feed, device=device, begin=begin, run_of=run_of)
+    return batches_dataset(begin, feed.element_spec, count=count, device=device, loops=loops, make=make)

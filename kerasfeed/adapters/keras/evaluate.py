@@ -1,0 +1,186 @@
+"""`kf.evaluate`: the metrics of a model on each batch alone.
+
+Invariant: the model learns nothing and its metrics hold afterwards what they held before; the feed's own count of
+epochs is left alone.
+"""
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import keras
+import numpy as np
+import optree
+from numpy.typing import NDArray
+
+from kerasfeed.adapters.keras.evaluation import Evaluation, MetricDistribution
+from kerasfeed.adapters.keras.feed import Feed
+from kerasfeed.sequences.base import SceneSequence
+from kerasfeed.spec.field_forms import RaggedArray
+from kerasfeed.spec.scene_spec import lists_as_arrays, lists_as_tuples
+from kerasfeed.util.validate import check_integer
+
+
+def evaluate(
+    model: Any, feed: Feed | Iterable[Any], repeats: int = 1, *, first_epoch: int = 0, steps: int | None = None
+) -> Evaluation:
+    """The distribution of the loss and of each metric of a model over batches.
+
+    `model.evaluate` gives one number for each metric; this gives its value on each batch alone, and so how far that
+    number can be trusted and how bad the worst batches are. For metrics that are means over scenes, and without
+    weights, the `mean` of each is what `model.evaluate` gives. Each host of a distributed evaluation can do its own
+    shard, and the results be put together with `Evaluation.merge`.
+
+    Rows with sample_weight 0 (the filler of `pad_remainder`, the failed scenes of `on_error="mask"`) are left out
+    before the model sees them, and a batch without any others is. Other weights reach the model as they are; a batch
+    weighs as many as it has rows, whatever their weights.
+
+    Args:
+        model: A compiled `keras.Model`, on any backend.
+        feed: A `kerasfeed.Feed`; or anything else that can be iterated over batches, such as a `tf.data.Dataset`.
+            Batches are `x`, `(x,)`, `(x, y)` or `(x, y, sample_weight)`.
+        repeats: How often to go through the feed, each time another of its epochs, with another order and other
+            augmentation, if the feed shuffles and its sequence uses `self.rng`.
+        first_epoch: The epoch of the feed to begin with.
+        steps: Batches of each repeat; None is all.
+
+    Returns:
+        A mapping from name to `MetricDistribution`: "loss" and each metric; a metric that is an array becomes
+        several, `name[0]`, `name[1]`. Printed, or shown in a notebook, it is a table.
+
+    Raises:
+        TypeError: `model` is no Keras model, or `feed` does not give batches.
+        ValueError: The model is not compiled; a number is out of range; there was no batch with a row that counts.
+        Exception: What the feed or the model raises.
+    """
+    _check(model, feed)
+    repeats = check_integer("repeats", repeats, 1)
+    first_epoch = check_integer("first_epoch", first_epoch, 0)
+    steps = None if steps is None else check_integer("steps", steps, 1)
+    names: tuple[str, ...] | None = None
+    values: list[list[float]] = []
+    rows: list[int] = []
+    seen_in: list[int] = []
+    with _metrics_left_alone(model):
+        for repeat in range(repeats):
+            for batch in itertools.islice(_epoch(feed, first_epoch + repeat), steps):
+                x, y, weight = _unpacked(batch)
+                x, y, weight, count = _counting(x, y, weight)
+                if not count:
+                    continue
+                model.reset_metrics()
+                found = numbers_of(model.test_on_batch(x, y, weight, return_dict=True))
+                if names is not None and tuple(found) != names:
+                    raise ValueError(f"batches gave different metrics: {list(names)} and {list(found)}")
+                names = tuple(found)
+                values.append(list(found.values()))
+                rows.append(count)
+                seen_in.append(repeat)
+    if names is None:
+        raise ValueError("no batch had a row that counts: the feed gave none, or all sample weights are 0")
+    table, each, repeated = np.array(values, np.float64), np.array(rows, np.int64), np.array(seen_in, np.int64)
+    return Evaluation(MetricDistribution(name, table[:, number], each, repeated) for number, name in enumerate(names))
+
+
+def _check(model: Any, feed: Any) -> None:
+    if not isinstance(model, keras.Model):
+        raise TypeError(f"kf.evaluate(model, feed) needs a keras.Model first, received a {type(model).__name__}")
+    if not model.compiled:
+        raise ValueError(
+            "the model is not compiled, so it has no loss and no metrics: call model.compile(loss=..., metrics=[...])"
+        )
+    if isinstance(feed, SceneSequence):
+        raise TypeError(
+            f"kf.evaluate needs batches, and {type(feed).__name__} gives single scenes: write "
+            "kf.Feed(sequence, batch_size=...)"
+        )
+    if isinstance(feed, np.ndarray | tuple | Mapping | str):
+        raise TypeError(
+            f"kf.evaluate needs batches, and would take the items of this {type(feed).__name__} for batches: write "
+            "kf.Feed(list(zip(x, y)), batch_size=...) for arrays x and y, or a list of batches"
+        )
+    if isinstance(feed, Iterator):
+        raise TypeError(
+            f"kf.evaluate needs a feed that can be iterated again, received a {type(feed).__name__}, which cannot"
+        )
+    if not isinstance(feed, Iterable):
+        raise TypeError(f"kf.evaluate needs a kerasfeed.Feed, received a {type(feed).__name__}")
+
+
+def _epoch(feed: Any, number: int) -> Iterator[Any]:
+    return feed.epoch(number) if isinstance(feed, Feed) else iter(feed)
+
+
+@contextmanager
+def _metrics_left_alone(model: Any) -> Iterator[None]:
+    """The state of the model's metrics is put back, so that a callback may evaluate while an epoch is trained."""
+    sync = getattr(model, "jax_state_sync", None)
+    if sync is not None:  # inside `fit` on JAX the state is elsewhere
+        sync()
+    before = [(variable, np.array(variable.numpy())) for variable in model.metrics_variables]
+    executions, function = model.steps_per_execution, model.test_function
+    if executions != 1:  # test_on_batch has one batch to give
+        model.steps_per_execution, model.test_function = 1, None
+    try:
+        yield
+    finally:
+        if executions != 1:
+            model.steps_per_execution, model.test_function = executions, function
+        model.reset_metrics()  # those made meanwhile
+        for variable, value in before:
+            variable.assign(value)
+
+
+def _unpacked(batch: Any) -> tuple[Any, Any, Any]:
+    x, y, weight = keras.utils.unpack_x_y_sample_weight(lists_as_arrays(batch))
+    return lists_as_tuples(x), lists_as_tuples(y), lists_as_tuples(weight)
+
+
+def _counting(x: Any, y: Any, weight: Any) -> tuple[Any, Any, Any, int]:
+    """The rows of a batch that have a weight, and how many they are."""
+    count = _row_count(optree.tree_leaves(x, is_leaf=_is_ragged)[0])
+    leaves = optree.tree_leaves(weight)
+    if not leaves:
+        return x, y, weight, count
+    counts: NDArray[np.bool_] = np.zeros(count, bool)
+    for leaf in leaves:
+        counts |= (np.asarray(leaf).reshape(count, -1) != 0).any(axis=1)
+    if counts.all():
+        return x, y, weight, count
+    chosen = [optree.tree_map(lambda leaf: _chosen(leaf, counts), part, is_leaf=_is_ragged) for part in (x, y, weight)]
+    return chosen[0], chosen[1], chosen[2], int(counts.sum())
+
+
+def _is_ragged(leaf: Any) -> bool:
+    """Whether it is a `RaggedArray`, or a `tf.RaggedTensor`."""
+    return isinstance(leaf, RaggedArray) or hasattr(leaf, "from_row_splits")
+
+
+def _row_count(leaf: Any) -> int:
+    return len(leaf.row_splits) - 1 if _is_ragged(leaf) else len(leaf)
+
+
+def _chosen(leaf: Any, counts: NDArray[np.bool_]) -> Any:
+    """The rows of a field for which `counts`, bool[B], is true."""
+    if not _is_ragged(leaf):
+        return np.asarray(leaf)[counts]
+    lengths = np.diff(np.asarray(leaf.row_splits))
+    values = np.asarray(leaf.values)[np.repeat(counts, lengths)]
+    splits = np.concatenate([[0], np.cumsum(lengths[counts])])
+    return RaggedArray(values, splits) if isinstance(leaf, RaggedArray) else leaf.from_row_splits(values, splits)
+
+
+def numbers_of(logs: Mapping[str, Any]) -> dict[str, float]:
+    """Metrics by name, as Keras tells them; one that is an array becomes several, `name[0]`, `name[1]`.
+
+    Raises:
+        TypeError, ValueError: One is no number.
+    """
+    found = {}
+    for name, value in logs.items():
+        array = np.asarray(keras.ops.convert_to_numpy(value), np.float64)
+        for number, single in enumerate(array.ravel().tolist()):
+            places = np.unravel_index(number, array.shape) if array.ndim else ()
+            found[name + "".join(f"[{place}]" for place in places)] = single
+    return found

@@ -1,0 +1,190 @@
+"""What Keras takes of a feed: the numbers of an epoch's batches in the feed's stream, and look-ahead along them.
+
+Invariant: which batches an epoch of `fit` takes is decided as it begins, so whatever is loaded ahead changes nothing.
+"""
+
+import weakref
+from typing import Any
+
+from kerasfeed.adapters.keras.feed_side import KerasSide
+from kerasfeed.adapters.keras.run import KerasRun
+from kerasfeed.adapters.keras.trainer import Request, trainer_position
+from kerasfeed.errors import FeedClosedError
+from kerasfeed.feeds.cursor import Cursor, EndOfData
+from kerasfeed.feeds.feed_cursor import claim, only_submits
+from kerasfeed.feeds.hooks import TimedTake
+from kerasfeed.feeds.prefetch import Window, window_of
+
+
+class FeedRun(KerasRun):
+    """What one of Keras's iterators takes of a `Feed`.
+
+    Args:
+        feed: The feed.
+        iterator: Keras's iterator.
+        request: What it was made for.
+        shuffled: Whether Keras shuffles the steps of each epoch of `fit`.
+        batches: Batches that Keras takes for an epoch; None is those of an epoch of the feed.
+        in_order: Whether batches come in the order of their numbers, or whichever is loaded first.
+    """
+
+    def __init__(
+        self,
+        feed: Any,
+        iterator: Any,
+        request: Request,
+        *,
+        shuffled: bool,
+        batches: int | None = None,
+        in_order: bool = True,
+    ) -> None:
+        super().__init__(feed, iterator, request, len(feed) if batches is None else batches)
+        self._iterator = weakref.ref(iterator)
+        self._batches = batches
+        self._in_order = in_order
+        self.shuffled = request.trains and shuffled
+        self.superseded = False
+        self.window: Window | None = None
+        self.numbers = range(0)
+        self.begins_anew = not self.steps_per_epoch or self.steps_per_epoch % self.execution > 0
+        self.stop = 0  # number after that of the last batch worth loading ahead
+        self.other = not request.method  # a trainer that is not Keras's
+        self._claimed: range | None = None  # of a dataset, for an evaluation or a prediction
+        if request.trains:
+            self._prepare()
+
+    def _prepare(self) -> None:
+        side: KerasSide = self.feed.keras_side
+        side.begin_run(self)
+        side.clock.prepare(self._iterator(), self.request.initial_epoch, self.steps_per_epoch or int(self.steps))
+
+    def reset(self) -> None:
+        """See `KerasRun.reset`."""
+        super().reset()
+        if self.request.trains:
+            self._prepare()
+
+    def begin_epoch(self, epoch: int) -> int | None:
+        """See `KerasRun.begin_epoch`."""
+        feed = self.feed
+        clock = feed.clock
+        if self.request.trains and self.proper:
+            position = trainer_position("fit")
+            number = epoch + self.request.initial_epoch
+            last = number
+            if position is not None and position.epoch is not None:
+                number, last = position.epoch, max(position.epochs - 1, position.epoch)
+            self.numbers = clock.begin(number, shuffled=self.shuffled)
+            if not self.begins_anew and len(self.numbers) % self.execution:
+                raise ValueError(
+                    f"the epoch that is resumed has {len(self.numbers):,} batches left, and with "
+                    f"steps_per_epoch={self.steps_per_epoch} Keras takes {self.execution} at a time, also of the next "
+                    "epoch: compile with steps_per_execution=1, or resume at a multiple of it"
+                )
+            self.stop = clock.numbers(last).stop
+        elif self.request.trains:
+            self.numbers = clock.fit_numbers
+            self.stop = self.numbers.start + 1  # the model is built on one batch
+        elif self.other and self.proper:
+            clock.begin_other()
+            self.numbers = clock.fit_numbers
+            self.stop = self.numbers.stop
+        else:
+            first = clock.current * clock.steps
+            most = int(self.steps)
+            if self._batches is not None:  # a dataset: each iteration of it is the feed's next epochs
+                if self._claimed is None:
+                    self._claimed = clock.loop_numbers(self._batches)
+                    claim(feed, len(self._claimed))
+                first, most = self._claimed.start, len(self._claimed)
+            self.numbers = range(first, first + min(most, self.steps_per_epoch or most))
+            self.stop = self.numbers.stop
+        if self.window is not None:
+            self.window.extend(self.stop)
+        return len(self.numbers)
+
+    def end_epoch(self, used: int) -> None:
+        """See `KerasRun.end_epoch`."""
+        feed = self.feed
+        feed.request_log.clear()
+        self._claimed = None
+        if self.proper and (self.request.trains or self.other):
+            feed.keras_side.end_epoch()
+
+    def make_cursor(self) -> Cursor:
+        """See `KerasRun.make_cursor`."""
+        feed = self.feed
+        if self.window is not None and self.window.next != self.numbers.start:
+            self.window.close()
+            self.window = None
+        if self.window is None:
+            shuffled = self.shuffled if self.request.trains else None
+            numbers = range(self.numbers.start, self.stop)
+            self.window = window_of(weakref.proxy(feed), numbers, shuffled, in_order=self._in_order)
+        return RunCursor(weakref.ref(self), self.window)
+
+    @property
+    def runs_what_users_wrote(self) -> bool:
+        """See `KerasRun.runs_what_users_wrote`."""
+        return not only_submits(self.feed)
+
+    def close(self) -> None:
+        """See `KerasRun.close`; what was loaded ahead of the end of an epoch is kept for the next."""
+        over = self.window is not None and self.window.next == self.numbers.stop < self.stop
+        if not over and self.window is not None:
+            self.window.close()  # whoever waits for a batch of it stops waiting
+            self.window = None
+        super().close()
+
+    def serves(self, iterator: Any) -> bool:
+        """Whether it is `iterator`, Keras's, whose run this is."""
+        return self._iterator() is iterator
+
+    def supersede(self) -> None:
+        """Another fit begins on the feed: this one, perhaps interrupted, takes no more."""
+        self.superseded = True
+        if self.window is not None:
+            self.window.close()
+
+
+class RunCursor:
+    """The batches of an epoch of a run, or of all that follow; see `kerasfeed.feeds.cursor.Cursor`."""
+
+    def __init__(self, run: Any, window: Any) -> None:
+        self._run = run
+        self._window = window
+        self._stop = run().numbers.stop if run().begins_anew else None
+        self._timed = TimedTake(window.take, run().feed.request_log)
+
+    def take(self, patience: float | None) -> Any:
+        """See `kerasfeed.feeds.cursor.Cursor.take`."""
+        run = self._run()
+        if run is None or run.superseded:
+            raise FeedClosedError(FeedRun.closed)
+        number = self._window.next
+        if number >= (run.stop if self._stop is None else self._stop):
+            raise EndOfData
+        return self._timed(max(0, number - run.numbers.start), patience)
+
+    def close(self, returned: list[Any]) -> None:
+        """See `kerasfeed.feeds.cursor.Cursor.close`; the run closes the window."""
+
+
+class EpochCursor:
+    """The batches of the epoch of `feed[step]`, for whoever is not one of Keras's iterators."""
+
+    def __init__(self, feed: Any) -> None:
+        clock = feed.clock
+        first = clock.current * clock.steps
+        self._stop = first + clock.steps
+        self._window = window_of(weakref.proxy(feed), range(first, self._stop), None)
+
+    def take(self, patience: float | None) -> Any:
+        """See `kerasfeed.feeds.cursor.Cursor.take`."""
+        if self._window.next >= self._stop:
+            raise EndOfData
+        return self._window.take(patience)
+
+    def close(self, returned: list[Any]) -> None:
+        """See `kerasfeed.feeds.cursor.Cursor.close`."""
+        self._window.close()

@@ -1,0 +1,182 @@
+"""What one of Keras's iterators takes of a feed: the batches of its epochs, and when one of them is over.
+
+Invariant: Keras's iterator first goes through the data to build the model, perhaps, and is reset; what it takes after
+that are the epochs proper. What it has taken before counts for nothing, and comes again.
+"""
+
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from concurrent.futures import CancelledError
+from typing import Any
+
+from kerasfeed.adapters.keras.shared_cursor import Converted, SharedCursor
+from kerasfeed.adapters.keras.steps import EpochSteps, UnknownSteps
+from kerasfeed.adapters.keras.trainer import Request, asks_for_the_end, execution_of
+from kerasfeed.errors import FeedClosedError
+from kerasfeed.feeds.cursor import Cursor, elsewhere
+
+
+class KerasRun(ABC):
+    """What one of Keras's iterators takes of a feed, to which this refers weakly.
+
+    Args:
+        feed: The feed.
+        iterator: Keras's iterator.
+        request: What it was made for.
+        most: Batches of the longest epoch; None where that is not known.
+
+    Attributes:
+        request: As it was given.
+        steps: What Keras is told of the number of batches.
+        steps_per_epoch: Batches of an epoch as the user, or the debugging switch of Keras, has asked for; None for all.
+        execution: Batches of an execution.
+        begins_anew: Whether every epoch is a cursor of its own, and not part of one that goes on and on.
+        proper: Whether the model is built, and epochs count.
+        convert: Makes of a batch what Keras takes.
+        in_other_threads: Whether threads of TensorFlow take, in which nothing may run that users wrote.
+        cursor: What is being taken.
+        first: Steps that Keras had seen of it as the epoch began.
+    """
+
+    def __init__(self, feed: Any, iterator: Any, request: Request, most: int | None) -> None:
+        self._feed = weakref.ref(feed)
+        self.request = request
+        self.steps = UnknownSteps(self) if most is None else EpochSteps(most, self)
+        self.steps_per_epoch: int | None = iterator.steps_per_epoch
+        self.execution = execution_of(iterator)
+        self._is_asked = asks_for_the_end(iterator)
+        self.begins_anew = not self.steps_per_epoch
+        self.proper = False
+        self.in_other_threads = False
+        self.convert: Callable[[Any], Any] = lambda batch: batch
+        self.cursor: SharedCursor | None = None
+        self._running = False
+        self._epoch = 0
+        self._count: int | None = None
+        self.first = 0
+        self._asked = -1  # steps seen as was asked last
+        weakref.finalize(iterator, _close, self).atexit = False
+
+    @property
+    def feed(self) -> Any:
+        """The feed.
+
+        Raises:
+            ReferenceError: It is gone.
+        """
+        found = self._feed()
+        if found is None:
+            raise ReferenceError("the feed is gone")
+        return found
+
+    @property
+    def is_running(self) -> bool:
+        """Whether Keras goes through the data."""
+        return self._running
+
+    # ---- what feeds and streams do in their own ways
+
+    closed = "the feed is closed, or another fit of it has begun: this one gets no more batches"
+
+    @property
+    @abstractmethod
+    def runs_what_users_wrote(self) -> bool:
+        """Whether taking a batch may run scenes, hooks or generators in the calling thread."""
+
+    @abstractmethod
+    def make_cursor(self) -> Cursor:
+        """The batches from the epoch that begins on."""
+
+    @abstractmethod
+    def begin_epoch(self, epoch: int) -> int | None:
+        """Epoch `epoch` of this run begins, from 0; returns how many batches it has, None where nobody knows.
+
+        Where the model is not built yet, it only looks as if.
+        """
+
+    @abstractmethod
+    def end_epoch(self, used: int) -> None:
+        """The epoch is over, after so many batches."""
+
+    # ---- what Keras says
+
+    def reset(self) -> None:
+        """Keras is about to begin the epochs proper."""
+        self.close()
+        self.proper, self._epoch = True, 0
+        self._running = False  # what Keras has begun to build the model it never ends
+
+    def on_epoch_begin(self) -> None:
+        """Keras begins to go through the data."""
+        self._running, self._asked = True, -1
+        if self.cursor is not None and self.begins_anew:
+            self.close()  # of an epoch that was left
+        self._count = self.begin_epoch(self._epoch)
+        if self.cursor is None:
+            self.first = 0
+            waits = self.in_other_threads and self.runs_what_users_wrote
+            self.cursor = SharedCursor(Converted(self.make_cursor(), self.convert), waits=waits, served=self._is_asked)
+
+    def on_epoch_end(self) -> None:
+        """Keras has come to the end of the data, or of as many as it wanted."""
+        if not self._running:
+            return  # Keras says so as it resets its iterator, too
+        self._running = False
+        self._epoch += 1
+        used = self._asked - self.first
+        if isinstance(self.steps, UnknownSteps):
+            self.steps.known = used
+        self.end_epoch(used)
+        if self.begins_anew:
+            self.close()
+
+    def is_over(self, seen: int) -> bool:
+        """Whether the epoch has no further execution; waits for the batches of one. See `Epochs.is_over`.
+
+        Raises:
+            Exception: What one of the batches raised.
+        """
+        if self._asked < 0:
+            self.first = seen
+        asked_before, self._asked = self._asked, seen
+        within, most = seen - self.first, self._count
+        wanted = self.steps_per_epoch or (None if isinstance(self.steps, UnknownSteps) else int(self.steps))
+        if wanted is not None and within >= wanted:
+            # Asked behind the last. Where executions would take more than the epoch has, the next one begins anew.
+            return self.begins_anew and bool(self.steps_per_epoch)
+        if most is not None and within >= most:
+            return asked_before != seen  # not again behind the loop: Keras would begin a further iterator
+        if self.cursor is None:
+            raise FeedClosedError(self.closed)
+        # To build a model one batch is taken; TensorFlow's threads may take a whole execution.
+        execution = self.execution if self.proper or self.in_other_threads else 1
+        count = seen + execution if most is None else min(seen + execution, self.first + most)
+        last = self.begins_anew and most is not None and count >= self.first + most
+        cursor = self.cursor
+        try:
+            over = not cursor.ensure(count, last=last) and cursor.counted <= seen
+            if self.cursor is not cursor:  # closed meanwhile by another thread
+                raise FeedClosedError(self.closed)
+        except CancelledError:
+            raise FeedClosedError(self.closed) from None
+        except Exception:
+            self.fail()
+            raise
+        return over and asked_before != seen
+
+    def fail(self) -> None:
+        """A batch has raised, which ends whatever Keras does."""
+        self.close()
+
+    def close(self) -> None:
+        """Nothing more is taken of what is being taken."""
+        cursor, self.cursor = self.cursor, None
+        if cursor is not None:
+            cursor.close([])
+
+
+def _close(run: KerasRun) -> None:
+    """Keras's iterator is gone: perhaps found by the garbage collector, in any thread."""
+    if run.cursor is not None:
+        elsewhere(run.close)

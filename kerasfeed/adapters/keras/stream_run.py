@@ -1,0 +1,150 @@
+"""What Keras takes of a stream: which repetition an epoch is, and what becomes of batches taken in vain.
+
+Invariant: an epoch of `fit` without `steps_per_epoch` is a repetition of the stream; so is an `evaluate`, a `predict`.
+With `steps_per_epoch` the epochs of all `fit`s take one batch after the other, through as many repetitions as that
+needs. What Keras takes to build a model, and what its backend has taken beyond the last step, comes again.
+"""
+
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from kerasfeed.adapters.keras.run import KerasRun
+from kerasfeed.adapters.keras.trainer import Request
+from kerasfeed.feeds.cursor import Cursor, EndOfData
+from kerasfeed.feeds.hooks import TimedTake
+from kerasfeed.feeds.stream_base import EMPTY
+from kerasfeed.feeds.stream_cursor import KEPT, SUPERSEDED, StreamCursor
+from kerasfeed.feeds.streams.repetition import EndOfRepetition
+from kerasfeed.util.polling import NotYet
+
+
+class StreamRun(KerasRun):
+    """What one of Keras's iterators takes of a stream."""
+
+    def __init__(self, feed: Any, iterator: Any, request: Request) -> None:
+        super().__init__(feed, iterator, request, None)
+        self._taken: StreamCursor | None = None
+        self._leaving = threading.RLock()
+
+    closed = SUPERSEDED
+
+    def reset(self) -> None:
+        """See `KerasRun.reset`; what came before was taken to build the model, also by `predict`."""
+        if self._taken is not None and not self.proper:
+            self._taken.building = True
+        super().reset()
+
+    def begin_epoch(self, epoch: int) -> int | None:
+        """See `KerasRun.begin_epoch`."""
+        self.feed.request_log.clear()
+        return None
+
+    def end_epoch(self, used: int) -> None:
+        """See `KerasRun.end_epoch`."""
+
+    def make_cursor(self) -> Cursor:
+        """See `KerasRun.make_cursor`."""
+        feed = self.feed
+        self._taken = StreamCursor(
+            weakref.proxy(feed), endless=bool(self.steps_per_epoch), afresh=not self.request.trains,
+            building=not self.proper and self.request.method in ("fit", "evaluate"), kept=KEPT + self.execution,
+        )  # fmt: skip
+        return RunCursor(weakref.ref(self), self._taken)
+
+    @property
+    def runs_what_users_wrote(self) -> bool:
+        """See `KerasRun.runs_what_users_wrote`."""
+        return True
+
+    def fail(self) -> None:
+        """See `KerasRun.fail`; a stream that goes on where it was left does so, others begin anew."""
+        if not self.feed.goes_on:
+            self._taken = None
+        self.close()
+
+    def close(self) -> None:
+        """See `KerasRun.close`; what was not used comes again."""
+        with self._leaving:  # Keras's iterator may be let go of in another thread
+            super().close()
+            taken, self._taken = self._taken, None
+            if taken is not None:
+                taken.leave(0 if taken.building else self.used)
+
+    @property
+    def used(self) -> int:
+        """Batches that training was given of the present cursor; it may end within an epoch."""
+        return max(0, self._asked) + (self.execution if self._running and self._asked >= 0 else 0)
+
+    def supersede(self) -> None:
+        """Another fit or loop begins: where this one was stopped, Keras may let go of the data only much later."""
+        if self._taken is not None:
+            self._taken.superseded = True
+        self.close()
+
+
+class RunCursor:
+    """The batches of a run, with the moments at which they came; see `kerasfeed.feeds.cursor.Cursor`."""
+
+    def __init__(self, run: Callable[[], Any], taken: StreamCursor) -> None:
+        self._run = run
+        self._taken = taken
+        self._timed = TimedTake(taken.take, run().feed.request_log)
+
+    def take(self, patience: float | None) -> Any:
+        """See `kerasfeed.feeds.cursor.Cursor.take`."""
+        run = self._run()
+        if run is None:
+            raise EndOfData
+        try:
+            return self._timed(max(0, self._taken.taken - run.first), patience)
+        except EndOfRepetition:
+            if self._taken.taken or self._taken.left:
+                raise EndOfData from None
+            raise ValueError(EMPTY) from None
+        except NotYet:
+            raise
+        except BaseException:
+            if run.feed.goes_on:
+                self._taken.leave(run.used)
+            raise
+
+    def close(self, returned: list[Any]) -> None:
+        """See `kerasfeed.feeds.cursor.Cursor.close`; the run leaves what it has taken."""
+
+
+class KerasRepetition:
+    """The batches of one repetition, for whoever is not one of Keras's iterators."""
+
+    def __init__(self, feed: Any) -> None:
+        self._taken = StreamCursor(weakref.proxy(feed), endless=False, afresh=True)
+
+    def take(self, patience: float | None) -> Any:
+        """See `kerasfeed.feeds.cursor.Cursor.take`."""
+        try:
+            return self._taken.take(patience)
+        except EndOfRepetition:
+            raise EndOfData from None
+
+    def close(self, returned: list[Any]) -> None:
+        """See `kerasfeed.feeds.cursor.Cursor.close`."""
+        self._taken.leave(self._taken.taken - len(returned))
+
+
+class StreamSide:
+    """The `fit` that takes of a stream, if one does."""
+
+    def __init__(self) -> None:
+        self._run: Callable[[], StreamRun | None] = lambda: None  # of the last fit
+
+    def begin_run(self, run: StreamRun) -> None:
+        """A `fit` is about to begin: no other goes on."""
+        self.end_fit()
+        self._run = weakref.ref(run)
+
+    def end_fit(self) -> None:
+        """Something else begins to take the stream's batches: no fit can still do so."""
+        run = self._run()
+        if run is not None:
+            run.supersede()

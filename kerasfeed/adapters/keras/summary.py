@@ -1,0 +1,150 @@
+"""`SummaryWriter`: what one host of a distributed run measures, for TensorBoard.
+
+Invariant: a writer writes to files that no other process writes to, below a folder that is named after its worker; all
+that was written until the end of an epoch survives whatever happens then.
+"""
+
+import os
+import threading
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import keras
+
+from kerasfeed.adapters.keras.evaluate import numbers_of
+from kerasfeed.util.validate import check_integer
+
+if TYPE_CHECKING:
+    from kerasfeed.adapters.keras.feed import Feed
+    from kerasfeed.adapters.tensorflow.events import EventFile
+
+_VALIDATION = "val_"
+
+
+class SummaryWriter(keras.callbacks.Callback):  # type: ignore[misc]
+    """Writes TensorBoard events of one worker (host) of a run beside those of the others.
+
+    As a callback of `fit` it writes, at the end of each epoch, all of `logs` and the statistics of the feed. Metrics
+    get the names that `keras.callbacks.TensorBoard` gives them (`epoch_loss`), in runs `worker-N/train` and
+    `worker-N/validation`, so TensorBoard shows every worker in the chart of the chief; a metric that is an array
+    becomes several, `epoch_name[0]`, `epoch_name[1]`. Put it behind `kf.InputMonitor(feed)` in the list of callbacks,
+    and scenes/s and the share of waiting are among them.
+
+    By hand: `scalar(name, value, step)`. Files are begun when there is something to write; `close` ends them, and a
+    value written later begins new ones. Works on every backend; TensorFlow writes the files but is not started.
+
+    Args:
+        log_dir: The folder that all workers of the run write below, and TensorBoard reads.
+        worker: Number of this worker, or another name; the folder is `log_dir/worker-N`. None is the `shard_index` of
+            `feed`.
+        feed: A `kerasfeed.Feed` whose `stats()` are written with each epoch, as `feed/batches`, `feed/respawns` and
+            so on: totals since the feed was made.
+
+    Raises:
+        TypeError: An argument is of the wrong type, or there is neither `worker` nor `feed`.
+        ValueError: `worker` is negative, or no name for a folder.
+    """
+
+    def __init__(
+        self, log_dir: str | os.PathLike[str], worker: int | str | None = None, *, feed: "Feed | None" = None
+    ) -> None:
+        super().__init__()
+        if not isinstance(log_dir, str | os.PathLike):
+            raise TypeError(f"log_dir must be a path, received {log_dir!r} of type {type(log_dir).__name__}")
+        if feed is not None and not hasattr(feed, "stats"):
+            raise TypeError(f"feed must be a kerasfeed.Feed, received a {type(feed).__name__}")
+        self.folder = os.path.join(os.fspath(log_dir), f"worker-{_name(worker, feed)}")  # noqa: PTH118 - or a URL
+        self.feed = feed
+        self._files: dict[str, EventFile] = {}
+        self._lock = threading.Lock()
+
+    def scalar(self, name: str, value: Any, step: int, *, run: str = "") -> None:
+        """Write one number; it is on disk after `flush`, `close` or the next end of an epoch.
+
+        Args:
+            name: Its name; a "/" groups charts.
+            value: A number, or an array or tensor of one.
+            step: Where it stands on the horizontal axis, at least 0.
+            run: A folder below the worker's, for a curve of its own.
+
+        Raises:
+            TypeError: `value` is no number, or `step` no integer.
+            ValueError: `step` is negative.
+        """
+        try:
+            number = float(value)
+        except (TypeError, ValueError):
+            raise TypeError(f"scalar {name!r} needs one number, received {value!r}") from None
+        self._file(run).scalar(str(name), number, check_integer("step", step, 0))
+
+    def write_feed(self, step: int) -> None:
+        """Write the statistics of the feed, if there is one."""
+        if self.feed is None:
+            return
+        stats = self.feed.stats()
+        for name in ("batches", "copied", "slots", "slot_bytes", "respawns", "failed"):
+            if hasattr(stats, name):
+                self.scalar(f"feed/{name}", getattr(stats, name), step)
+
+    def _file(self, run: str) -> "EventFile":
+        with self._lock:
+            if run not in self._files:
+                from kerasfeed.adapters.tensorflow.events import EventFile  # TensorFlow: 2 to 5 s
+
+                self._files[run] = EventFile(os.path.join(self.folder, run) if run else self.folder)  # noqa: PTH118
+            return self._files[run]
+
+    def flush(self) -> None:
+        """Hand what was written to the system: it outlives this process."""
+        with self._lock:
+            for file in self._files.values():
+                file.flush()
+
+    def close(self) -> None:
+        """Flush, and close the files; idempotent."""
+        with self._lock:
+            files, self._files = self._files, {}
+        for file in files.values():
+            file.close()
+
+    def __enter__(self) -> "SummaryWriter":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # ---- Keras
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Called by Keras; begins the first file, so that a folder that cannot be written to is told at once."""
+        self._file("train")
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Called by Keras after validation."""
+        for name, value in numbers_of(logs or {}).items():
+            validates = name.startswith(_VALIDATION)
+            run = "validation" if validates else "train"
+            self.scalar(f"epoch_{name.removeprefix(_VALIDATION)}", value, epoch, run=run)
+        self.write_feed(epoch)
+        self.flush()
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        """Called by Keras."""
+        self.close()
+
+
+def _name(worker: Any, feed: Any) -> str:
+    if worker is None:
+        if feed is None:
+            raise TypeError(
+                "SummaryWriter needs the number of this worker, which no other worker of the run has: "
+                "SummaryWriter(log_dir, worker=0), or a feed whose shard_index it is"
+            )
+        return str(feed.plan.shard_index)
+    if isinstance(worker, str):
+        if not worker or set(worker) & set("/\\\0") or worker in (".", ".."):
+            raise ValueError(f"worker must be a number, or a name that a folder can have, received {worker!r}")
+        return worker
+    return str(check_integer("worker", worker, 0, what="a number, or a name"))

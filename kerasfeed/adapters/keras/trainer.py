@@ -1,0 +1,332 @@
+"""What is read of Keras beyond its interface for data, all of it here.
+
+| what | where it is read | seen in Keras |
+|---|---|---|
+| `DataAdapter`, the interface | `keras.src.trainers.data_adapters.data_adapter` | 3.10 to 3.15 |
+| which of Keras's iterators calls | `self` of the frame that calls, whose `data_adapter` the feed is | 3.10 to 3.15 |
+| `y`, `sample_weight`, `class_weight`, `shuffle` | variables of the `__init__` of that iterator | 3.10 to 3.15 |
+| `steps_per_epoch`, `steps_per_execution` | attributes of that iterator | 3.10 to 3.15 |
+| `epoch`, `epochs`, `initial_epoch`, `epoch_iterator` | variables of the trainer's `fit` | 3.10 to 3.15 |
+| the step that is trained on | variable `begin_step` of `fit` | 3.11 to 3.15 |
+| | variable `step` of `fit` | 3.10 |
+| the callbacks, and which of their hooks runs | frames of Keras's `CallbackList` | 3.10 to 3.15 |
+| whether a `num_batches` is compared in the loop over an epoch | its name, `_enumerate_iterator` | 3.10 to 3.15 |
+| the epoch that a restored model goes on with | `_initial_epoch` of the model | 3.10 to 3.15 |
+| whether training runs in several processes | `_is_multi_process` of `keras.distribution`'s | 3.10 to 3.15 |
+| batches of an epoch of other data | `_num_batches` of Keras's iterator | 3.10 to 3.15 |
+
+Invariant: nothing is read twice or elsewhere. Where something is missing, users are told what cannot be kept; where
+batches would be wrong, it is an error.
+"""
+
+import importlib
+import inspect
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+from kerasfeed.errors import FeedWarning
+from kerasfeed.util.deferred_warnings import warn_caller
+
+_METHODS = ("fit", "evaluate", "predict")
+LOOP = "_enumerate_iterator"
+# The variable of `fit` that holds the first step of an execution: in Keras 3.11 to 3.15, and in 3.10.
+_STEP_VARIABLES = ("begin_step", "step")
+# The others that are read, in Keras 3.10 to 3.15.
+_FIT_VARIABLES = ("epoch", "epochs", "initial_epoch", "steps_per_epoch", "epoch_iterator")
+
+
+@dataclass(frozen=True)
+class TrainerPosition:
+    """Where Keras's trainer stands in the calling thread.
+
+    Attributes:
+        method: "fit", "evaluate" or "predict".
+        epoch: The epoch `fit` is in; None before its first.
+        initial_epoch: The epoch `fit` begins with.
+        epochs: The epoch `fit` ends before; 0 where it is not known.
+        steps_per_epoch: The argument of `fit`.
+        iterator: Keras's iterator of the data; None while it is being made.
+        begin_step: First step of the execution that runs, or ran last; None where this Keras does not tell.
+        execution: Steps of an execution.
+        hook: Name of the hook of callbacks that is being called; None outside callbacks.
+        callbacks: The callbacks of which one is being called, in their order; None outside.
+    """
+
+    method: str
+    epoch: int | None
+    initial_epoch: int
+    epochs: int
+    steps_per_epoch: int | None
+    iterator: Any
+    begin_step: int | None
+    execution: int
+    hook: str | None
+    callbacks: Sequence[Any] | None
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the `fit` that runs plans an epoch after this one."""
+        return self.method == "fit" and self.epoch is not None and self.epoch + 1 < self.epochs
+
+    def trained(self, numbers: range) -> int:
+        """Number of the batch after the last one that `fit` has trained on, of an epoch's `numbers`.
+
+        Raises:
+            RuntimeError: This Keras does not tell.
+        """
+        step = self.check_step()
+        if self.epoch is None or self.hook in ("on_train_begin", "on_epoch_begin"):
+            return numbers.start
+        within = self.hook in (None, "on_train_batch_begin", "on_batch_begin")
+        return min(numbers.start + (step if within else step + self.execution), numbers.stop)
+
+    def check_step(self) -> int:
+        """First step of the execution that runs, or ran last.
+
+        Raises:
+            RuntimeError: This Keras does not tell.
+        """
+        if self.begin_step is None:
+            raise RuntimeError(
+                f"which batch fit trains on cannot be told with Keras {keras_version()}, so nothing could be resumed "
+                f"exactly: its loop has no variable {' or '.join(_STEP_VARIABLES)}. Use Keras 3.10 to 3.15, or "
+                "feed.get_state(epoch=..., step=...) with the place of the next batch"
+            )
+        return self.begin_step
+
+
+def trainer_position(method: str | None = None) -> TrainerPosition | None:
+    """Position of the innermost Keras trainer method that is running in this thread; None outside Keras.
+
+    Read from the method's own local variables, because no hook and no attribute of the model tells it to a
+    `PyDataset`: on TensorFlow the hooks come as end, begin, ..., end; on JAX as begin, end, begin, ..., end.
+
+    Args:
+        method: Only a method of this name.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    hook = callbacks = None
+    while frame is not None:
+        name, module = frame.f_code.co_name, str(frame.f_globals.get("__name__", ""))
+        if name in _METHODS and module.startswith("keras."):
+            if _is_trainer(frame) and method in (None, name):
+                return _position(frame, hook, callbacks)
+            hook = hook or f"on_{name}"
+        elif name.lstrip("_").startswith("on_") and module.endswith(".callback_list"):
+            hook, callbacks = name.lstrip("_"), getattr(self_of(frame), "callbacks", None)
+        frame = frame.f_back
+    return None
+
+
+def _is_trainer(frame: FrameType) -> bool:
+    """Whether a function of Keras, called like a trainer's method, is one.
+
+    Raises:
+        RuntimeError: It is a trainer's `fit`, and its variables are not those that are known.
+    """
+    code = frame.f_code
+    missing = {*_FIT_VARIABLES} - {*code.co_varnames, *code.co_cellvars}
+    if code.co_name != "fit" or not missing:
+        return True
+    if not str(frame.f_globals["__name__"]).endswith(".trainer"):
+        return False  # that of a scikit-learn wrapper, for example, which calls the trainer's
+    raise RuntimeError(
+        f"which epoch fit is in cannot be told with Keras {keras_version()}, and it would train on wrong batches: its "
+        f"fit has no variable {', '.join(sorted(missing))}. Use Keras 3.10 to 3.15, or train_on_batch in a loop over "
+        "the feed"
+    )
+
+
+def _position(frame: FrameType, hook: str | None, callbacks: Sequence[Any] | None) -> TrainerPosition:
+    code, variables = frame.f_code, frame.f_locals
+    names = {*code.co_varnames, *code.co_cellvars}
+    step = next((name for name in _STEP_VARIABLES if name in names), None)
+    iterator = variables.get("epoch_iterator")
+    position = TrainerPosition(
+        code.co_name, variables.get("epoch"), variables.get("initial_epoch") or 0, variables.get("epochs") or 0,
+        variables.get("steps_per_epoch"), iterator, None if step is None else variables.get(step) or 0,
+        1 if iterator is None else execution_of(iterator), hook, callbacks,
+    )  # fmt: skip
+    # The copy would keep the last epoch's iterator. Dropped only at the next look, holding the GIL, a TensorFlow
+    # iterator stops training for 1 s.
+    _forget(frame, variables)
+    return position
+
+
+def restored_epoch(model: Any) -> int:
+    """The epoch with which the next `fit` of a model begins, where a callback has restored the model; else 0."""
+    return getattr(model, "_initial_epoch", None) or 0
+
+
+def batches_of(iterator: Any) -> int | None:
+    """Batches in which the data of one of Keras's iterators end; None where they do not, or nobody knows."""
+    return getattr(iterator, "_num_batches", None)
+
+
+def execution_of(iterator: Any) -> int:
+    """Batches of an execution of the training function, of one of Keras's iterators.
+
+    Raises:
+        RuntimeError: It does not tell.
+    """
+    found = getattr(iterator, "steps_per_execution", None)
+    if found is None:
+        raise RuntimeError(
+            f"how many batches an execution takes cannot be told with Keras {keras_version()}: its iterators have no "
+            "steps_per_execution. Use Keras 3.10 to 3.15"
+        )
+    return int(found)
+
+
+def asks_for_the_end(iterator: Any) -> bool:
+    """Whether one of Keras's iterators asks, before each execution, whether the epoch is over; told of, if not."""
+    if hasattr(iterator, LOOP):
+        return True
+    warn_caller(
+        f"Keras {keras_version()} does not ask a feed whether an epoch is over (its iterators have no {LOOP}): where "
+        "an epoch is shorter than others it warns that the data ran out, and exceptions of scenes arrive as "
+        "TensorFlow's errors. Use Keras 3.10 to 3.15",
+        FeedWarning,
+    )
+    return False
+
+
+def keras_version() -> str:
+    """Version of the Keras that runs."""
+    return str(getattr(sys.modules.get("keras"), "__version__", "of an unknown version"))
+
+
+def data_adapter_class() -> Any:
+    """Keras's interface for data that trainers take as they are; a class of nothing where this Keras has none."""
+    try:
+        return importlib.import_module("keras.src.trainers.data_adapters.data_adapter").DataAdapter
+    except (ImportError, AttributeError):
+        return type("DataAdapter", (), {})
+
+
+@dataclass(frozen=True)
+class KerasCall:
+    """A call of a feed by one of Keras's iterators.
+
+    Attributes:
+        iterator: It, an `EpochIterator`.
+        method: The method of it that calls.
+    """
+
+    iterator: Any
+    method: str
+
+
+def keras_call(caller: FrameType, feed: Any) -> KerasCall | None:
+    """The call of `feed` in the frame `caller`; None where it is not one of Keras's iterators of it that calls."""
+    iterator = self_of(caller)
+    is_of_keras = any(each.__name__ == "EpochIterator" for each in type(iterator).__mro__)
+    if not is_of_keras or getattr(iterator, "data_adapter", None) is not feed:
+        return None
+    return KerasCall(iterator, caller.f_code.co_name)
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a user has asked a trainer for, beside the data.
+
+    Attributes:
+        method: "fit", "evaluate", "predict"; "" where something else has made Keras's iterator.
+        trains: Whether it is the `fit` itself, and not its validation.
+        initial_epoch: Argument of `fit`.
+        class_weight: Weight by class.
+        shuffle: Whether `fit` is to shuffle the batches.
+    """
+
+    method: str
+    trains: bool
+    initial_epoch: int
+    class_weight: Any
+    shuffle: bool
+
+
+def request_of(init: FrameType) -> Request:
+    """The request that Keras's iterator is made for, whose `__init__` runs in the frame `init`.
+
+    Raises:
+        ValueError: Targets or weights were given beside the feed.
+    """
+    found = _variables(init, ("y", "sample_weight", "class_weight", "shuffle"))
+    for name, what in (("y", "the targets"), ("sample_weight", "the sample weights")):
+        if found.get(name) is not None:
+            raise ValueError(
+                f"When providing `x` as a PyDataset, `{name}` should not be passed. Instead, {what} should be included "
+                "as part of the PyDataset."
+            )
+    lost = {"y", "sample_weight", "class_weight", "shuffle"} - found.keys()
+    if lost:
+        warn_caller(
+            f"Keras {keras_version()} does not tell of {' and '.join(sorted(lost))}: if it was given to fit, it is "
+            "ignored. Use Keras 3.10 to 3.15, or weights and an order in the feed",
+            FeedWarning,
+        )
+    trainer = init.f_back
+    while trainer is not None and trainer.f_code.co_name == "__init__":
+        trainer = trainer.f_back
+    method, trains, initial_epoch = "", False, 0
+    if trainer is not None and trainer.f_code.co_name in _METHODS and _is_keras(trainer) and _is_trainer(trainer):
+        method = trainer.f_code.co_name
+        variables = _variables(trainer, ("initial_epoch", "epoch_iterator")) if method == "fit" else {}
+        trains = method == "fit" and "epoch_iterator" not in variables
+        initial_epoch = variables.get("initial_epoch") or 0
+    return Request(method, trains, initial_epoch, found.get("class_weight"), bool(found.get("shuffle")))
+
+
+def _variables(frame: FrameType, names: Sequence[str]) -> dict[str, Any]:
+    """The local variables of a frame that have these names, and a value."""
+    variables = frame.f_locals
+    found = {name: variables[name] for name in names if name in variables}
+    _forget(frame, variables)
+    return found
+
+
+def _forget(frame: FrameType, variables: Any) -> None:
+    """Empty a copy of a function's variables, which before Python 3.13 its frame keeps.
+
+    Those of a module, or of a class body, are no copy.
+    """
+    if isinstance(variables, dict) and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+        variables.clear()
+
+
+def _is_keras(frame: FrameType) -> bool:
+    return str(frame.f_globals.get("__name__", "")).startswith("keras.")
+
+
+def refuse_division(shard_count: int) -> None:
+    """Refuse a feed of all scenes where Keras runs in several processes, each of which would train on all.
+
+    Raises:
+        ValueError: It is one.
+    """
+    library: Any = getattr(sys.modules.get("keras"), "distribution", None)
+    distribution = library.distribution() if hasattr(library, "distribution") else None
+    if distribution is None or shard_count > 1 or not getattr(distribution, "auto_shard_dataset", True):
+        return
+    several = getattr(distribution, "_is_multi_process", None)
+    if several is None:
+        warn_caller(
+            f"Keras {keras_version()} does not tell whether {type(distribution).__name__} runs in several processes. "
+            "If so, each trains on all scenes: use kf.Feed(..., shard='auto'), which gives each process its own",
+            FeedWarning,
+        )
+    elif several:
+        raise ValueError(
+            "keras.distribution runs in several processes with auto_shard_dataset=True, and Keras divides no feed: "
+            "each would train on all scenes. Use kf.Feed(..., shard='auto'), which gives each process its own"
+        )
+
+
+def self_of(frame: FrameType | None) -> Any:
+    """The object whose method runs in `frame`; None where there is none."""
+    if frame is None or not {"self"} & {*frame.f_code.co_varnames, *frame.f_code.co_cellvars}:
+        return None
+    return _variables(frame, ("self",)).get("self")

@@ -1,0 +1,217 @@
+"""Batches as a `tf.data.Dataset`.
+
+Invariant: the graph holds integers until the map: place of a batch and number of an iteration go in, a whole batch
+comes out of one `tf.numpy_function`, which aliases the memory that it was loaded into. That call waits, for a moment,
+and is made again until the batch is there. One batch is asked for at a time: concurrency is the loader's own.
+
+A feed lives as long as the dataset, or the graph that the dataset was built in, and no longer.
+"""
+
+import functools
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import optree
+import tensorflow as tf
+
+from kerasfeed.adapters.tensorflow import iteration as tf_iteration
+from kerasfeed.adapters.tensorflow.error_relay import Raised
+from kerasfeed.adapters.tensorflow.feed_dataset import FeedDataset, Loops
+from kerasfeed.adapters.tensorflow.iteration import END, NOT_YET, Begin, Source
+from kerasfeed.spec.field_forms import RaggedArray
+from kerasfeed.spec.scene_spec import ArraySpec, lists_as_tuples
+
+# What a tf.cond can carry: for the other dtypes it has no kernel.
+_CARRIED = {
+    tf.bool, tf.int8, tf.int16, tf.int32, tf.int64, tf.uint8, tf.uint16, tf.uint32, tf.uint64, tf.float16, tf.float32,
+    tf.float64, tf.bfloat16, tf.complex64, tf.complex128, tf.string,
+}  # fmt: skip
+# What is written here is a graph as it stands: AutoGraph would spend time on it, and warns on Python 3.13.
+_as_written: Any = tf.autograph.experimental.do_not_convert
+_sources: "weakref.WeakKeyDictionary[Any, list[Source]]" = weakref.WeakKeyDictionary()  # of graphs
+
+
+def batches_dataset(
+    begin: Begin,
+    structure: Any,
+    *,
+    count: int | None,
+    device: str | None = None,
+    loops: Loops | None = None,
+    ragged_tensors: bool = True,
+    make: Callable[[Any, Source, int | None, Loops | None], FeedDataset] = FeedDataset,
+) -> FeedDataset:
+    """The dataset of the batches that cursors give; each iteration of it is one cursor.
+
+    Args:
+        begin: See `kerasfeed.adapters.tensorflow.iteration.Source`; the dataset holds it.
+        structure: Nesting of a batch with an `ArraySpec` for each of its arrays, batch axis first; None for what
+            varies. A ragged field is a `RaggedArray` of two.
+        count: Batches in an iteration, all of which a cursor must have; None where they are those before `EndOfData`.
+        device: Where batches are prefetched to. None is the first GPU, if there is one, or the host.
+        loops: Who is told of loops over the dataset.
+        ragged_tensors: Whether a `RaggedArray` becomes a `tf.RaggedTensor`.
+        make: Makes the dataset, as the class does.
+
+    Raises:
+        TypeError: A field has a dtype that TensorFlow lacks.
+    """
+    source = Source(begin, Raised(), ends=count is None)
+    dataset = _batches(source, structure, count, ragged_tensors)
+    return _known(make(_prefetched(_undivided(dataset), device, structure), source, count, loops), source)
+
+
+def scenes_dataset(begin: Begin, structure: Any, *, count: int) -> FeedDataset:
+    """The dataset of the scenes of the batches that cursors give, whatever the sizes of these; not prefetched.
+
+    Args:
+        begin: See `batches_dataset`.
+        structure: See `batches_dataset`; no field is ragged.
+        count: Scenes in an iteration.
+
+    Raises:
+        TypeError: A field has a dtype that TensorFlow lacks.
+    """
+    source = Source(begin, Raised(), ends=True)  # zip asks once more than the range, and drops what comes of it
+    scenes = _without_end(_batches(source, structure, None).unbatch())
+    dataset = tf.data.Dataset.zip((tf.data.Dataset.range(count), scenes)).map(_as_written(lambda _, scene: scene))
+    return _known(FeedDataset(_untuned(dataset), source, count, None), source)
+
+
+def _batches(source: Source, structure: Any, count: int | None, ragged_tensors: bool = True) -> Any:
+    """The batches of `source`: `count`, or those before its end."""
+    is_spec: Any = lambda leaf: isinstance(leaf, ArraySpec)  # noqa: E731
+    paths = optree.tree_paths(structure, is_leaf=is_spec)
+    fields, treespec = optree.tree_flatten(structure, is_leaf=is_spec)
+    dtypes = [_tf_dtype(field, path) for field, path in zip(fields, paths, strict=True)]
+
+    def batch_of(*tensors: Any) -> Any:
+        for tensor, field in zip(tensors, fields, strict=True):
+            tensor.set_shape(field.shape)
+        batch = lists_as_tuples(optree.tree_unflatten(treespec, tensors))
+        return _ragged(batch) if ragged_tensors else batch
+
+    iterations = _iterations(source.number)
+    if count is None:
+        asked = iterations.map(_as_written(lambda iteration: tuple(_asked_until_there(iteration, dtypes))))
+        begun = asked.take_while(_as_written(lambda found, *_: found != END))
+        return begun.map(_as_written(lambda _, *tensors: batch_of(*tensors)))
+    # A range knows its cardinality. (assert_cardinality would fail for ever, not once, after `ignore_errors`.)
+    places = tf.data.Dataset.zip((tf.data.Dataset.range(count), iterations))
+    return places.map(_as_written(lambda _, iteration: batch_of(*_asked_until_there(iteration, dtypes)[1:])))
+
+
+def _known(dataset: FeedDataset, source: Source) -> FeedDataset:
+    """`dataset`, whose `source` lives as long as it, or as the graph where the dataset object is a passing thing."""
+    if not tf.executing_eagerly():
+        _sources.setdefault(tf.compat.v1.get_default_graph(), []).append(source)
+    return dataset
+
+
+def _iterations(source: int) -> Any:
+    """A dataset of one number without end: that of the new iteration which each iterator of the dataset is."""
+    begin = functools.partial(tf_iteration.iteration_of, source)
+    once = tf.data.Dataset.from_generator(begin, output_signature=tf.TensorSpec((), tf.int64))
+    # The generator is closed with the iterator, and nothing else of tf.data tells of that.
+    return _without_end(once.flat_map(_as_written(lambda number: tf.data.Dataset.from_tensors(number).repeat())))
+
+
+def _without_end(dataset: Any) -> Any:
+    """`dataset`, of which tf.data does not know that it never ends before whoever takes from it."""
+    return dataset.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
+
+
+def _asked_until_there(iteration: Any, dtypes: list[Any]) -> list[Any]:
+    """In a graph: READY or END, and the tensors of `dtypes`, of the next batch of `iteration`."""
+    blanks = [np.zeros(0, "S1" if dtype == tf.string else dtype.as_numpy_dtype) for dtype in dtypes]
+    take = functools.partial(tf_iteration.take, blanks)
+
+    def taken() -> list[Any]:
+        return _called(take, iteration, [tf.int32, *dtypes])
+
+    def looked(*_: Any) -> list[Any]:
+        (found,) = _called(tf_iteration.look, iteration, [tf.int32])
+        found.set_shape(())
+        return [found]
+
+    def waited() -> list[Any]:  # TensorFlow looks in between whether the iterator is still wanted
+        (found,) = tf.while_loop(lambda found: tf.equal(found, NOT_YET), looked, looked())
+        with tf.control_dependencies([found]):
+            return taken()
+
+    if not all(dtype in _CARRIED for dtype in dtypes):
+        return waited()
+    found, *tensors = taken()
+    found.set_shape(())
+    return list(tf.cond(tf.equal(found, NOT_YET), waited, lambda: [found, *tensors]))
+
+
+def _called(function: Any, argument: Any, dtypes: list[Any]) -> list[Any]:
+    found = tf.numpy_function(function, [argument], dtypes)
+    return list(found) if isinstance(found, list | tuple) else [found]  # one, in tf.data's debug mode
+
+
+def _untuned(dataset: Any) -> Any:
+    """`dataset` without the thread that tunes it: whoever drops an iterator waits for that thread, holding the GIL.
+
+    Seen with TensorFlow 2.21: 0.2 s at the end of every other epoch, rarely 2 to 9 s. Python's own threads, and so the
+    loading of the next batches, stand still meanwhile. What users map later with AUTOTUNE runs with TensorFlow's
+    default parallelism.
+    """
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return dataset.with_options(options)
+
+
+def _undivided(dataset: Any) -> Any:
+    """`dataset`, untuned, which no distribution strategy is to shard: feeds have shards of their own."""
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    return _untuned(dataset).with_options(options)
+
+
+def _tf_dtype(field: ArraySpec, path: tuple[Any, ...]) -> Any:
+    """TensorFlow's dtype of the field at `path`."""
+    if field.is_text:
+        return tf.string
+    try:
+        return tf.as_dtype(field.dtype)
+    except TypeError:
+        name = ".".join(str(key) for key in path) or "scene"
+        raise TypeError(
+            f"field {name!r} is {field}, a dtype TensorFlow lacks. Convert it in __getitem__, or loop over the feed"
+        ) from None
+
+
+def _ragged(batch: Any) -> Any:
+    """The batch with a `tf.RaggedTensor` for every `RaggedArray`."""
+    return optree.tree_map(
+        lambda leaf: tf.RaggedTensor.from_row_splits(*leaf, validate=False) if isinstance(leaf, RaggedArray) else leaf,
+        batch,
+        is_leaf=lambda leaf: isinstance(leaf, RaggedArray),
+    )
+
+
+def _prefetched(dataset: Any, device: str | None, structure: Any) -> Any:
+    """`dataset` with its batches prefetched to `device`; None is the first GPU, if there is one, or the host."""
+    if device is None:
+        gpus = tf.config.list_logical_devices("GPU")
+        placed_elsewhere = tf.distribute.has_strategy() or _has_no_place_on_a_device(structure)
+        if gpus and not placed_elsewhere and tf.executing_eagerly():
+            device = gpus[0].name
+    if device is None or _is_host(device):
+        return dataset.prefetch(2)
+    # Not prefetch_to_device, which nothing may follow: users map, take and zip what they get.
+    return dataset.apply(tf.data.experimental.copy_to_device(device)).prefetch(2)
+
+
+def _has_no_place_on_a_device(structure: Any) -> bool:
+    leaves = optree.tree_leaves(structure, is_leaf=lambda leaf: isinstance(leaf, RaggedArray))
+    return any(isinstance(leaf, RaggedArray) or leaf.is_text for leaf in leaves)
+
+
+def _is_host(device: str) -> bool:
+    spec = tf.DeviceSpec.from_string(device if device.startswith("/") else f"/{device}")
+    return spec.device_type == "CPU" and not spec.device_index

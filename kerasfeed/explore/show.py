@@ -1,0 +1,160 @@
+"""`kf.show`: an order as a picture, index against position.
+
+Invariant: reads no scene, and looks at a few thousand positions however long the epoch is.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kerasfeed.orders.base import Order
+from kerasfeed.orders.custom import CustomOrder
+from kerasfeed.orders.plan import Plan
+from kerasfeed.util.validate import check_integer
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_MOST_POINTS = 4_000
+_FEWEST_STEPS = 50  # looked at, however large they are
+_LENGTH = 1_000
+_COLOURS = ("#4a90d9", "#d9784a")  # of batches in turn; readable on white and on a notebook's dark grey
+_MOST_STEPS_TOLD_APART = 60
+
+
+@dataclass(frozen=True, eq=False)
+class Points:
+    """What is drawn.
+
+    Attributes:
+        positions: int64[points], scenes of the epoch before each.
+        indices: int64[points], the scene that stands there.
+        steps: int64[points], the batch that it is part of; 0 without batches.
+    """
+
+    positions: NDArray[np.int64]
+    indices: NDArray[np.int64]
+    steps: NDArray[np.int64]
+
+
+def show(
+    order: Any,
+    length: int | None = None,
+    batch_size: int | None = None,
+    *,
+    seed: int = 0,
+    epoch: int = 0,
+    axes: Any = None,
+) -> "Figure":
+    """Draw an order: a point for each scene of an epoch, its index against its position.
+
+    A full shuffle is an even cloud, scenes in sequence a diagonal, blocks are steps. Above it stand the order and its
+    `mixing` (see `kerasfeed.orders.base.Order.mixing`). Of long epochs 4,000 points spread over them are drawn.
+
+    Args:
+        order: An order, a function (length, seed, epoch) -> indices, or a `Feed`, whose order, length, seed, batches
+            and shard it then is.
+        length: Number of scenes in the sequence. None is what the order was made for, or 1,000.
+        batch_size: Draw the epoch as it is cut into batches of so many scenes, in turn in two colours where there are
+            few. None draws the order alone; of `Bucketed` that is bucket by bucket.
+        seed: Seed of the feed, at least 0.
+        epoch: Epoch number, from 0.
+        axes: matplotlib `Axes` to draw into. None makes a figure of its own.
+
+    Returns:
+        The matplotlib `Figure`. A notebook shows it; `.savefig(path)` writes it.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+        TypeError: `order` is none, or an argument beside a feed says what the feed says.
+        ValueError: The order does not fit this length.
+    """
+    try:
+        from kerasfeed.explore.picture import new_picture
+    except ImportError as error:
+        raise ImportError(
+            "kf.show draws with matplotlib, which is not installed: pip install 'kerasfeed[plot]'"
+        ) from error
+    plan, batched = _plan(order, length, batch_size, seed)
+    epoch = check_integer("epoch", epoch, 0)
+    points = points_of(plan, epoch, batched)
+    if axes is None:
+        axes = new_picture(6.0, 3.2).add_subplot()
+    told_apart = batched and plan.steps <= _MOST_STEPS_TOLD_APART
+    colours = np.array(_COLOURS)[points.steps % 2] if told_apart else _COLOURS[0]
+    size = min(16.0, max(1.5, 8_000 / len(points.positions)))
+    axes.scatter(points.positions, points.indices, s=size, c=colours, linewidths=0, rasterized=True)
+    axes.set_title(_title(plan, epoch), fontsize="medium")
+    axes.set_xlabel(f"position in epoch {epoch}")
+    axes.set_ylabel("index")
+    axes.set_ylim(-0.02 * plan.length, 1.02 * plan.length)
+    return axes.get_figure()  # type: ignore[no-any-return]
+
+
+def points_of(plan: Plan, epoch: int, batched: bool) -> Points:
+    """The points that stand for an epoch: of its steps where it is `batched`, else of its order."""
+    if batched:
+        return _points_of_steps(plan, epoch)
+    count = plan.scenes
+    positions = np.unique(np.linspace(0, count - 1, min(count, _MOST_POINTS)).astype(np.int64))
+    if count <= _MOST_POINTS:
+        indices = plan.order.indices(0, count, length=plan.length, seed=plan.seed, epoch=epoch)
+    else:
+        found = [
+            plan.order.indices(position, position + 1, length=plan.length, seed=plan.seed, epoch=epoch)
+            for position in positions.tolist()
+        ]
+        indices = np.concatenate(found)
+    return Points(positions, indices, np.zeros_like(positions))
+
+
+def _points_of_steps(plan: Plan, epoch: int) -> Points:
+    """The scenes of every step, or of steps spread over the epoch."""
+    if plan.steps * plan.rows <= _MOST_POINTS:
+        steps = np.arange(plan.steps)
+    else:
+        count = max(_FEWEST_STEPS, _MOST_POINTS // plan.rows)
+        steps = np.unique(np.linspace(0, plan.steps - 1, count).astype(np.int64))
+    found = []
+    for step in steps.tolist():
+        indices = plan.indices(epoch, step)
+        found.append(indices[: len(indices) - plan.filler(epoch, step)])
+    counts = np.array([len(indices) for indices in found])
+    if len(steps) == plan.steps:
+        begins = np.cumsum(counts) - counts
+    else:
+        begins = (steps * (plan.cut.kept / (plan.cut.steps * plan.shard_count))).astype(np.int64)
+    positions = [begin + np.arange(count) for begin, count in zip(begins.tolist(), counts.tolist(), strict=True)]
+    kept = slice(None, None, -(-int(counts.sum()) // _MOST_POINTS))
+    return Points(np.concatenate(positions)[kept], np.concatenate(found)[kept], np.repeat(steps, counts)[kept])
+
+
+def _plan(order: Any, length: int | None, batch_size: int | None, seed: int) -> tuple[Plan, bool]:
+    """The plan to draw, and whether in batches."""
+    if isinstance(plan := getattr(order, "plan", None), Plan):
+        if length is not None or batch_size is not None or seed:
+            raise TypeError("a feed has its length, batch_size and seed: write kf.show(feed), or kf.show(order, ...)")
+        return plan, plan.batch_size is not None
+    seed = check_integer("seed", seed, 0)
+    if not isinstance(order, Order):
+        if isinstance(order, type) or not callable(order):
+            raise TypeError(
+                f"kf.show draws an order, such as kf.Shuffled(), or a feed; received {order!r} of type "
+                f"{type(order).__name__}"
+            )
+        order = CustomOrder(order, seed)
+    count = (order.made_for or _LENGTH) if length is None else check_integer("length", length, 1)
+    size = None if batch_size is None else check_integer("batch_size", batch_size, 1)
+    plan = Plan(count, size, order, seed)
+    _ = plan.scenes  # refuses a length that does not fit
+    return plan, size is not None
+
+
+def _title(plan: Plan, epoch: int) -> str:
+    text = str(plan.order)
+    batches = "" if plan.batch_size is None else f", {plan.steps:,} batches"
+    shard = f", shard {plan.shard_index} of {plan.shard_count}" if plan.shard_count > 1 else ""
+    mixing = plan.order.mixing(plan.length, seed=plan.seed, epoch=epoch)
+    return f"{text[:1].upper()}{text[1:]}{batches}{shard}; mixing {mixing:.2f}"

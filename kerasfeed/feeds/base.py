@@ -1,0 +1,368 @@
+"""`BaseFeed`: a sequence, a plan and a loader, without a framework.
+
+Invariant: a feed decides nothing about data; every batch comes from `Loader.submit(epoch, step)`.
+"""
+
+import math
+import operator
+import os
+import time
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from functools import partial
+from types import TracebackType
+from typing import Any, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kerasfeed.errors import SceneError
+from kerasfeed.feeds.cost_warning import CostWatch
+from kerasfeed.feeds.cursor import CursorThreads
+from kerasfeed.feeds.display import feed_html, feed_text, public_names
+from kerasfeed.feeds.epoch_clock import EpochClock
+from kerasfeed.feeds.hooks import RequestLog, SequenceHooks
+from kerasfeed.feeds.prefetch import Window, window_of
+from kerasfeed.feeds.sharding import find_shard
+from kerasfeed.feeds.state import FeedState, number_of, state_of, warn_of_hooks
+from kerasfeed.loaders.arguments import (
+    check_collate,
+    check_order,
+    check_plan,
+    check_policy,
+    check_seed,
+    check_sequence,
+    check_workers,
+    refuse_other_items,
+    refuse_unknown,
+)
+from kerasfeed.loaders.base import Job, LoaderStats
+from kerasfeed.loaders.batches.layout import Layout
+from kerasfeed.loaders.batches.masking import weighted
+from kerasfeed.loaders.factory import make_loader
+from kerasfeed.loaders.failures.table import FailureTable
+from kerasfeed.orders.base import Order
+from kerasfeed.orders.plan import Plan
+from kerasfeed.spec.collation import Custom
+from kerasfeed.spec.field_forms import batch_structure
+from kerasfeed.spec.scene_spec import SceneSpec, lists_as_tuples
+from kerasfeed.util.frames import as_sequence
+from kerasfeed.util.resources import memory
+from kerasfeed.util.validate import check_integer
+
+_PUBLIC = frozenset([
+    "close", "element_spec", "epoch", "failures", "get_state", "indices", "num_batches", "plan", "scene_spec", "seed",
+    "sequence", "set_state", "shard", "stats", "submit", "to_tf_dataset",
+])  # fmt: skip
+
+
+ONLY_THE_CONSUMER_KNOWS = (
+    "only the consumer knows which batch is next: a dataset loads ahead, and a fit was stopped or takes a dataset made "
+    "of the feed's. Say feed.get_state(epoch=..., step=...) of the next batch, or use kf.FeedCheckpoint in fit"
+)
+
+
+class BaseFeed:
+    """Batches of a sequence, for loops: what `kerasfeed.Feed` is without Keras.
+
+    Args, and what is raised: see `kerasfeed.Feed`.
+
+    Attributes:
+        sequence: The sequence.
+        plan: Which scenes each batch has.
+        seed: Integer >= 0.
+        shard: Which shard it is, of how many, and who said so.
+        job: What the loader was told.
+        collation: How scenes become a batch.
+        clock: Where its consumers stand.
+        hooks: The sequence's own `on_epoch_begin` and `on_epoch_end`.
+        request_log: When batches were asked for.
+        cursors: Threads that take batches for datasets.
+    """
+
+    def __init__(
+        self,
+        sequence: Any,
+        batch_size: int | None,
+        *,
+        shuffle: bool = False,
+        order: Order | Callable[[int, int, int], Any] | None = None,
+        seed: int | None = None,
+        drop_remainder: bool = False,
+        workers: int | Literal["auto"] = "auto",
+        worker_type: Literal["auto", "process", "thread"] = "auto",
+        max_queue_size: int = 10,
+        max_memory: int | None = None,
+        collate: Any = "stack",
+        shard_index: int = 0,
+        shard_count: int = 1,
+        shard: Any = None,
+        pad_remainder: bool = False,
+        on_error: Literal["raise", "replace", "mask", "skip"] = "raise",
+        max_failures: int | float | None = None,
+        timeout: float | None = None,
+        error_log: str | os.PathLike[str] | None = None,
+        **unknown: Any,
+    ) -> None:
+        refuse_unknown(unknown, BaseFeed.__init__)
+        sequence = as_sequence(sequence)
+        length = check_sequence(sequence)
+        if batch_size is not None:
+            batch_size = check_integer("batch_size", batch_size, 1)
+            refuse_other_items(sequence, batch_size)
+        count = check_workers(workers, worker_type)
+        self.shard = find_shard(shard, shard_index, shard_count)
+        chosen = check_order(order, shuffle)
+        self.seed = check_seed(seed, chosen, self.shard.count)
+        chosen = chosen.seeded(self.seed)
+        order = None if order is None else chosen  # which pickles where the function may not
+        self.plan = Plan(
+            length, batch_size, chosen, self.seed, bool(drop_remainder), self.shard.index, self.shard.count,
+            bool(pad_remainder),
+        )  # fmt: skip
+        check_plan(self.plan, on_error)
+        ceiling = memory() // 4 if max_memory is None else check_integer("max_memory", max_memory, 1)
+        ahead = check_integer("max_queue_size", max_queue_size, 1)
+        self.collation = check_collate(collate, self.plan, on_error)
+        if count:  # enough scenes in flight to keep every worker at one while it has another waiting
+            ahead = max(ahead, math.ceil(2 * count / (1 if isinstance(self.collation, Custom) else self.plan.rows)))
+        self.sequence = sequence
+        batched = batch_size is not None
+        policy = check_policy(on_error, max_failures, timeout, error_log, batched=batched, workers=count)
+        self.job = Job(sequence, self.plan, count, ceiling, ahead, policy, self.collation)
+        self._loader = make_loader(self.job, worker_type)
+        self._costs = CostWatch(chosen, self._loader.waste, self._loader.stats)
+        self.clock = EpochClock(self.plan.steps, self.seed)
+        self.hooks = SequenceHooks(sequence, self._loader.refresh)
+        self.request_log = RequestLog()
+        self._loops: weakref.WeakSet[Window] = weakref.WeakSet()  # look-ahead of loops
+        self.cursors = CursorThreads()
+        self._arguments = {
+            "shuffle": shuffle, "order": order, "seed": self.seed, "drop_remainder": drop_remainder, "workers": workers,
+            "worker_type": worker_type, "max_queue_size": max_queue_size, "max_memory": max_memory, "collate": collate,
+            "shard": shard if isinstance(shard, str) else self.shard, "pad_remainder": pad_remainder,
+            "on_error": on_error, "max_failures": max_failures, "timeout": timeout, "error_log": error_log,
+        }  # fmt: skip
+        self._begin(ahead)
+
+    # ---- what a framework adds
+
+    def _begin(self, ahead: int) -> None:
+        """The feed is made; `ahead`: batches in flight ahead of the consumer."""
+
+    def _consumed(self) -> int:
+        """Number of the batch after the last one consumed.
+
+        Raises:
+            RuntimeError: Only the consumer knows.
+        """
+        if self.clock.consumed is None:
+            raise RuntimeError(ONLY_THE_CONSUMER_KNOWS)
+        return self.clock.consumed
+
+    def _resume(self, number: int, *, shuffled: bool) -> None:
+        """Go on with batch `number`; see `EpochClock.resume`."""
+        self.clock.resume(number, shuffled=shuffled)
+
+    def _give_up(self) -> None:
+        """Give up what a framework has loaded ahead."""
+
+    # ---- batches
+
+    def __len__(self) -> int:
+        return self.plan.steps
+
+    def __getitem__(self, step: int) -> Any:
+        """The batch of one step of the current epoch; waits for it. Negative steps count from the end.
+
+        Lists become tuples, which TensorFlow needs.
+
+        Raises:
+            IndexError: `step` is out of range.
+            Exception: What the sequence raised, with index, epoch and step as a note.
+        """
+        step = operator.index(step)
+        if step < 0:
+            step += len(self)
+        request = self.request_log.begin()
+        epoch = self.clock.current
+        batch = self.submit(epoch, step).result()
+        self.request_log.finish(request, time.perf_counter())
+        if batch is None:
+            raise SceneError(f"every scene of step {step} of epoch {epoch} failed and was skipped; see feed.failures")
+        return self.without_lists(batch)
+
+    def without_lists(self, batch: Any) -> Any:
+        """A batch with tuples in place of lists, as TensorFlow and Keras take it. Issues the warnings that wait."""
+        self._loader.faults.notices.tell()
+        return lists_as_tuples(batch) if self._loader.spec.has_lists else batch
+
+    def __iter__(self) -> Iterator[Any]:
+        """One epoch of batches, loaded ahead; every iteration is the next epoch, or what `set_state` left of one."""
+        numbers = self.clock.claim_epoch()
+        for found in self._iterate(numbers):
+            self.clock.consumed = found[0] + 1
+            yield found.pop()
+        self.clock.consumed = numbers.stop  # on_error="skip" may have left out the last one
+
+    def epoch(self, number: int) -> Iterator[Any]:
+        """The batches of epoch `number`, loaded ahead; the feed's own count of epochs is left alone."""
+        first = check_integer("epoch", number, 0) * len(self)
+        return (found.pop() for found in self._iterate(range(first, first + len(self))))
+
+    def _iterate(self, numbers: range) -> Iterator[list[Any]]:
+        """Number and batch, to be popped: what has been left in the middle then holds no batch."""
+        self.hooks.enter(numbers.start // len(self))
+        window = window_of(self, numbers)
+        self._loops.add(window)
+        try:
+            for number in numbers:
+                found = [number, window.take()]
+                if found[1] is not None:  # on_error="skip" has left a scene of it
+                    yield found
+        finally:
+            window.close()
+        self.hooks.leave()
+        self._tell()
+
+    def submit(self, epoch: int, step: int, *, patience: float | None = None) -> "Future[Any]":
+        """Promise the batch (epoch, step); waits at most for memory, see `kerasfeed.loaders.base.Loader.submit`."""
+        self.cursors.wait()
+        self.hooks.enter(epoch)
+        self._tell()
+        return self._loader.submit(epoch, step, patience=patience)
+
+    def _tell(self) -> None:
+        """Issue the warnings that wait, here where the user stands."""
+        self._costs.check()
+        self._loader.faults.notices.tell()
+
+    def indices(self, epoch: int | None = None) -> NDArray[np.int64]:
+        """The scene of every row of an epoch, in the order of delivery.
+
+        Row `k` of what `model.predict(feed)` returns is the prediction for scene `feed.indices()[k]`, before as after
+        it: `in_order[feed.indices()] = predictions` puts them back.
+
+        Args:
+            epoch: Number of the epoch; None is that of `feed[step]`, which `evaluate` and `predict` take.
+
+        Returns:
+            int64[rows], each in [0, len(feed.sequence)): of this shard alone, without what is dropped, with the scenes
+            that fill up a batch. Where `batch_size` is None, one for each step.
+
+        Raises:
+            TypeError, ValueError: `epoch` is none.
+        """
+        number = self.clock.current if epoch is None else check_integer("epoch", epoch, 0)
+        return self.plan.epoch_indices(number)
+
+    @property
+    def look_ahead(self) -> int:
+        """Batches that are worth having in flight at once."""
+        return self._loader.look_ahead
+
+    @property
+    def has_epoch_hooks(self) -> bool:
+        """Whether the sequence changes between epochs, so that none may begin before the one before is loaded."""
+        return self.hooks.exist
+
+    @property
+    def element_spec(self) -> Any:
+        """Nesting of a batch with an `ArraySpec` for each of its arrays, batch axis first; None for what varies.
+
+        A ragged field is a `kerasfeed.RaggedArray` of two.
+        """
+        spec, layout = self._spec, self._loader.layout
+        if layout is None or not layout.batched:
+            return spec.unflatten(spec.fields)
+        return batch_structure(spec, layout.forms, self.plan.rows if self.plan.is_uniform else None)
+
+    @property
+    def _spec(self) -> SceneSpec:
+        spec = self._loader.spec
+        return weighted(spec) if self.job.weighs else spec
+
+    @property
+    def scene_spec(self) -> SceneSpec:
+        """Spec of a scene as the sequence gives it; the first use reads a few scenes."""
+        return self._loader.spec
+
+    @property
+    def layout(self) -> Layout | None:
+        """Where the fields of a scene stand in a batch, if scenes have been read; for `kerasfeed.load`."""
+        return self._loader.layout
+
+    @property
+    def failures(self) -> FailureTable:
+        """The scenes that have failed so far: a table of index, epoch, step, exception and count."""
+        return self._loader.faults.table()
+
+    # ---- state
+
+    def get_state(self, *, epoch: int | None = None, step: int | None = None) -> dict[str, Any]:
+        """Where the consumer stands, and of what feed, as a small dict for JSON; for `set_state`.
+
+        That is after the last batch that was consumed, not after the last one loaded ahead: in a loop after the one in
+        hand, in a callback of `fit` after the last one trained on. What is made of `to_tf_dataset()` (`map`, ...) hides
+        from the feed what of it is consumed, and so does a `fit` that was stopped: say where you stand with `epoch`
+        and `step` (in [0, len(feed)]) of the next batch, or use `kerasfeed.FeedCheckpoint`.
+
+        Returns:
+            `version`, `seed`, `epoch` and `step` of the next batch, `shuffled_steps`, and a `fingerprint` of the
+            sequence, its order and the global batch.
+
+        Raises:
+            RuntimeError: Where the consumer stands is not known.
+        """
+        number = number_of(epoch, step, len(self))
+        return state_of(self, self._consumed() if number is None else number).as_dict()
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Continue at the batch that `state` (of `get_state`) says is next, without loading those before it.
+
+        The next loop, `fit` or iteration of a dataset begins there, and its first epoch is what is left of that one.
+        Workers, their type, and the number of shards of the same global batch may have changed.
+
+        Raises:
+            TypeError, ValueError: `state` is none, or one of other batches; the message says what differs.
+        """
+        found = FeedState.of(state)
+        found.check(state_of(self, 0), len(self))
+        warn_of_hooks(self.sequence, self.has_epoch_hooks, found)
+        self._resume(found.epoch * len(self) + found.step, shuffled=found.shuffled_steps)
+
+    # ---- life
+
+    def stats(self) -> LoaderStats:
+        """A snapshot of the loader's counters."""
+        return self._loader.stats()
+
+    def close(self) -> None:
+        """Stop the workers and free what they hold; idempotent. Batches already delivered stay valid."""
+        self._give_up()
+        for window in list(self._loops):  # of loops that were left in the middle, and live on
+            window.close()
+        self._loader.close()
+        self._loader.faults.notices.tell_last()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __reduce__(self) -> Any:
+        kind = next(kind for kind in type(self).__mro__ if kind.__init__ is BaseFeed.__init__)  # type: ignore[misc]
+        return partial(kind, **self._arguments), (self.sequence, self.plan.batch_size)
+
+    def __dir__(self) -> list[str]:
+        return public_names(self, _PUBLIC)
+
+    def __repr__(self) -> str:
+        return feed_text(self.sequence, self.plan, self.shard, self.stats())
+
+    def _repr_html_(self) -> str:
+        return feed_html(self.sequence, self.plan, self.shard, self.stats(), lambda: self.element_spec)

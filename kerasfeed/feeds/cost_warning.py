@@ -1,0 +1,95 @@
+"""Tells the user, once a feed, that its order makes the reader decode far more than the scenes hold, and what to do.
+
+Invariant: it warns in the thread of whoever asks the feed for a batch, never in a worker's or a supervisor's, and only
+of what was measured. A feed whose cache holds the data never warns.
+"""
+
+from collections.abc import Callable
+
+from kerasfeed.loaders.base import LoaderStats
+from kerasfeed.orders.base import Order, Sequential, Shuffled
+from kerasfeed.orders.blocks import BlockShuffled
+from kerasfeed.util.deferred_warnings import warn_caller
+from kerasfeed.util.read_cost import ReadCost, ReadCostWarning
+
+
+class CostWatch:
+    """Asks a loader what it wastes until there is something to tell."""
+
+    def __init__(self, order: Order, waste: Callable[[], ReadCost | None], stats: Callable[[], LoaderStats]) -> None:
+        self._order = order
+        self._waste = waste
+        self._stats = stats
+        self._told = False
+
+    def check(self) -> None:
+        """Warn if there is something to tell and nothing was told yet; costs about 1 us."""
+        if self._told:
+            return
+        cost = self._waste()
+        if cost is None:
+            return
+        self._told = True
+        warn_caller(waste_text(cost, self._order, self._stats()), ReadCostWarning)
+
+
+def waste_text(cost: ReadCost, order: Order, stats: LoaderStats) -> str:
+    """The warning: what was measured, why, and the remedies, best first."""
+    storage = cost.storage
+    if storage.unit == "file":
+        return _files_text(cost, order, stats)
+    what = "shuffle=True" if isinstance(order, Shuffled) else f"order={order!r}"
+    where = (
+        f" by one of {stats.workers} worker processes" if stats.worker_type == "process" and stats.workers > 1 else ""
+    )
+    per_scene = max(1, round(cost.scene_bytes / storage.row_bytes))
+    block = (
+        f"file[{storage.short_name!r}].block_size" if per_scene == 1 else f"{max(1, storage.block_size // per_scene)}"
+    )
+    row = "scene" if per_scene == 1 else "row"
+    remedies = []
+    if where and not isinstance(order, Shuffled):
+        remedies.append("worker_type='thread', for threads share one cache and processes decode each for itself")
+    if isinstance(order, BlockShuffled):
+        if order.block_size is None or order.block_size * per_scene % storage.block_size:
+            remedies.append(f"blocks that are chunks, order=kf.BlockShuffled({block})")
+        remedies.append(f"a window of fewer than {order.window} blocks" if order.window > 1 else "smaller blocks")
+    elif not isinstance(order, Sequential):
+        remedies.append(
+            f"order=kf.BlockShuffled({block}) instead of {what}, which reads each chunk about once an epoch"
+        )
+    remedies.append(
+        f"memory: kf.HDF5File(path, chunk_cache={storage.nbytes:_}) holds the whole dataset"
+        + (", in every worker process" if stats.worker_type == "process" else "")
+    )
+    remedies.append(
+        f"once and for all, a file in which a {row} is a chunk: kf.rechunk(path, out, {storage.short_name!r}, 1)"
+    )
+    return (
+        f"{what} is slow on this file: {cost}, measured{where} so far. A chunk holds {storage.block_size:,} "
+        f"{row}s, "
+        f"and the chunk cache of {storage.cache_bytes / 1e6:,.0f} MB does not hold the {storage.nbytes / 1e6:,.0f} MB "
+        f"dataset, so chunks leave it before their other scenes are wanted. Remedies: {'; or '.join(remedies)}"
+    )
+
+
+def _files_text(cost: ReadCost, order: Order, stats: LoaderStats) -> str:
+    storage = cost.storage
+    what = "shuffle=True" if isinstance(order, Shuffled) else f"order={order!r}"
+    several = stats.worker_type == "process" and stats.workers > 1
+    remedies = []
+    if not isinstance(order, BlockShuffled | Sequential):
+        remedies.append("order=kf.BlockShuffled(files, window=4), which reads each file about once an epoch")
+    if several:
+        remedies.append("worker_type='thread', for threads share what is read and each process reads for itself")
+    elif isinstance(order, BlockShuffled) and order.window > 1:
+        remedies.append(f"a window of fewer than {order.window} files")
+    remedies.append(
+        "memory: larger cache_files and cache_bytes in FileSequence(...)"
+        + (", for every worker process" if several else "")
+    )
+    return (
+        f"{what} is slow on these files: {cost}, measured{' by one of the worker processes' if several else ''} so "
+        f"far. A file holds about {storage.block_size:,} scenes, and leaves the cache before its other scenes are "
+        "wanted, or is read forward only and was wanted from its beginning. Remedies: " + "; or ".join(remedies)
+    )

@@ -1,0 +1,159 @@
+"""Batches taken one after the other by a caller that must not wait for long, and that may never say that it has ended.
+
+Invariant: whoever lets go of a cursor neither waits nor takes a lock: it may be the garbage collector, in any thread
+and in the midst of anything. What there is to do then is done by another thread.
+
+TensorFlow is such a caller; see `kerasfeed.util.polling`.
+"""
+
+import _thread
+import contextvars
+import queue
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Protocol
+
+from kerasfeed.util.error_text import drop_frame
+from kerasfeed.util.polling import PATIENCE, NotYet
+
+
+class EndOfData(Exception):
+    """Internal: there is no further batch."""
+
+
+class Cursor(Protocol):
+    """The batches of one iteration of a dataset, for one thread at a time."""
+
+    def take(self, patience: float | None) -> Any:
+        """The next batch.
+
+        Args:
+            patience: How long to wait for it, s; None is for ever.
+
+        Raises:
+            NotYet: It was not there for so long; the next call gives it.
+            EndOfData: There is none.
+            Exception: What the batch raised; the next call gives the one after it.
+        """
+
+    def close(self, returned: list[Any]) -> None:
+        """No more is taken, at the end as well as before.
+
+        Args:
+            returned: Batches that were taken last and that nobody has got, in their order.
+        """
+
+
+def elsewhere(function: Callable[..., Any], *arguments: Any) -> None:
+    """Run `function` soon, in another thread: for whoever may hold locks that it takes, and for the collector."""
+    try:
+        _thread.start_new_thread(function, arguments)  # threading.Thread takes locks that the caller may hold
+    except RuntimeError:  # the interpreter ends: no more threads
+        function(*arguments)
+
+
+class CursorThread:
+    """A cursor that a thread of its own takes from, as asked, so that what users wrote runs there.
+
+    Args:
+        begin: Makes the cursor; called in the thread, where the first batch is asked for.
+        context: Context variables to run it with.
+    """
+
+    def __init__(self, begin: Callable[[], Cursor], context: contextvars.Context) -> None:
+        self._asked: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        self._found: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
+        self._waiting = False
+        self._closed = False
+        self._returned: list[Any] = []
+        self._thread = threading.Thread(
+            target=context.run, args=(self._serve, begin), name="kerasfeed-cursor", daemon=True
+        )
+        self._thread.start()
+
+    def take(self, patience: float | None) -> Any:
+        """See `Cursor.take`."""
+        if not self._waiting:
+            self._waiting = True
+            self._asked.put(True)
+        try:
+            batch, error = self._found.get(timeout=patience)
+        except queue.Empty:
+            raise NotYet from None
+        self._waiting = False
+        if error is not None:
+            raise error
+        return batch
+
+    def close(self, returned: list[Any]) -> None:
+        """See `Cursor.close`; the thread closes what it takes from. Returns at once."""
+        self._returned = returned
+        self._closed = True
+        self._asked.put(False)
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether it was closed, and its thread still runs."""
+        return self._closed and self._thread.is_alive()
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether its thread runs no more."""
+        return not self._thread.is_alive()
+
+    def join(self) -> None:
+        """Wait until the thread has ended; returns at once in the thread itself."""
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _serve(self, begin: Callable[[], Cursor]) -> None:
+        cursor: Cursor | None = None
+        while self._asked.get():
+            batch, error = None, None
+            try:
+                cursor = begin() if cursor is None else cursor
+                batch = self._next_of(cursor)
+            except BaseException as raised:  # noqa: BLE001 - for the caller
+                drop_frame(raised)  # this one
+                error = raised
+            self._found.put((batch, error))
+            del batch, error  # not while it waits
+        if cursor is not None:
+            cursor.close([*self._returned, *self._left()])
+
+    def _next_of(self, cursor: Cursor) -> Any:
+        while True:
+            with suppress(NotYet):
+                return cursor.take(PATIENCE)
+            if self._closed:
+                raise EndOfData
+
+    def _left(self) -> list[Any]:
+        left = []
+        with suppress(queue.Empty):
+            while True:
+                batch, error = self._found.get_nowait()
+                if error is None:
+                    left.append(batch)
+        return left
+
+
+class CursorThreads:
+    """The threads that take from one feed. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._known: list[CursorThread] = []
+
+    def begin(self, begin: Callable[[], Cursor], context: contextvars.Context) -> CursorThread:
+        """A cursor with a thread of its own; see `CursorThread`."""
+        self._known = [each for each in self._known if not each.has_ended]
+        found = CursorThread(begin, context)
+        self._known.append(found)
+        return found
+
+    def wait(self) -> None:
+        """Wait for those that were let go of in the midst of a batch: two at once would run what users wrote."""
+        for each in self._known:
+            if each.is_ending:
+                each.join()

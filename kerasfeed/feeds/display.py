@@ -1,0 +1,99 @@
+"""What a feed says of itself, as text and as HTML.
+
+Invariant: never raises, whatever the sequence does.
+"""
+
+from collections.abc import Callable
+from itertools import takewhile
+from typing import Any
+
+import optree
+
+from kerasfeed.feeds.sharding import Shard
+from kerasfeed.loaders.base import LoaderStats
+from kerasfeed.orders.base import Sequential
+from kerasfeed.orders.plan import Plan
+from kerasfeed.spec.field_forms import RaggedArray
+from kerasfeed.spec.html import FieldRow, field_table
+from kerasfeed.spec.scene_spec import field_paths
+from kerasfeed.util.error_text import summary
+
+_PACKAGE = __name__.split(".")[0]
+
+
+def feed_text(sequence: Any, plan: Plan, shard: Shard, stats: LoaderStats) -> str:
+    """One line."""
+    part = f", shard {shard}" if _is_told(shard) else ""
+    order = "" if isinstance(plan.order, Sequential) else f", {plan.order}"
+    return (
+        f"Feed({type(sequence).__name__}: {plan.length:,} scenes, batch_size={plan.batch_size}, "
+        f"{plan.steps:,} steps{order}{part}, {workers_text(stats)})"
+    )
+
+
+def public_names(feed: Any, public: frozenset[str]) -> list[str]:
+    """What `dir(feed)` lists: the `public` names, those that a user's subclass adds, and Python's own."""
+    of_users = takewhile(lambda kind: not kind.__module__.startswith(f"{_PACKAGE}."), type(feed).__mro__)
+    added = {name for kind in of_users for name in vars(kind) if not name.startswith("_")}
+    return sorted(
+        {
+            *public.intersection(object.__dir__(feed)),
+            *added,
+            *(name for name in object.__dir__(feed) if name.startswith("__")),
+        }
+    )
+
+
+def feed_html(sequence: Any, plan: Plan, shard: Shard, stats: LoaderStats, spec_of: Callable[[], Any]) -> str:
+    """A table of the fields of a batch; `spec_of` gives its nesting of `ArraySpec`s, or raises."""
+    facts = [
+        ("scenes", f"{plan.length:,}"),
+        ("batch size", str(plan.batch_size)),
+        ("steps in an epoch", f"{plan.steps:,}"),
+        ("order", f"{plan.order}" + (f", seed {plan.seed}" if plan.order.needs_seed else "")),
+        ("workers", workers_text(stats)),
+    ]
+    if _is_told(shard):
+        facts.append(("shard", str(shard)))
+    if plan.pad_remainder:
+        facts.append(("short batches", "filled up, with weight 0"))
+    if stats.respawns:
+        facts.append(("workers replaced", f"{stats.respawns:,}"))
+    if stats.failed:
+        facts.append(("failed scenes", f"{stats.failed:,}"))
+    try:
+        spec = spec_of()
+    except Exception as error:  # noqa: BLE001 - a notebook must show the feed even when a scene cannot be read
+        return field_table("Feed", [*facts, ("error", summary(error))], [])
+    return field_table(f"Feed of {type(sequence).__name__}", facts, _rows_of(spec))
+
+
+def stream_html(kind: str, facts: list[tuple[str, str]], spec: Any | None) -> str:
+    """A table of the fields of a batch of a stream; `spec`, its nesting of `ArraySpec`s, is None as long as unknown."""
+    return field_table(kind, facts, [] if spec is None else _rows_of(spec))
+
+
+def _rows_of(spec: Any) -> list[FieldRow]:
+    leaves, treespec = optree.tree_flatten(spec, is_leaf=lambda node: isinstance(node, RaggedArray))
+    return [row for path, leaf in zip(field_paths(treespec), leaves, strict=True) for row in _field_rows(path, leaf)]
+
+
+def _is_told(shard: Shard) -> bool:
+    return shard.count > 1 or bool(shard.source)
+
+
+def _field_rows(path: str, field: Any) -> list[FieldRow]:
+    if isinstance(field, RaggedArray):
+        return [row for name in field._fields for row in _field_rows(f"{path}.{name}", getattr(field, name))]
+    return [FieldRow(path, _shape_text(field.shape), str(field).split("[")[0], "")]
+
+
+def workers_text(stats: LoaderStats) -> str:
+    """Number and kind of the workers, in words."""
+    if stats.worker_type == "inline":
+        return "no workers"
+    return f"{stats.workers} {stats.worker_type} worker{'s' if stats.workers > 1 else ''}"
+
+
+def _shape_text(shape: tuple[int | None, ...]) -> str:
+    return "[" + ", ".join("?" if size is None else str(size) for size in shape) + "]"

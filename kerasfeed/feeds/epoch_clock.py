@@ -1,0 +1,257 @@
+"""The stream of a feed's batches: its epochs 0, 1, 2, ... one after the other, and who has taken which part of it.
+
+Invariant: a batch has one number in the stream, `epoch * steps + step`, whoever takes it. What an epoch of `fit` takes
+is a function of its number and of where the `fit` began, decided before its first batch is asked for, so nothing that
+is loaded ahead can change it. What loops and `fit`s take begins where the one before ended.
+"""
+
+import threading
+import weakref
+from dataclasses import dataclass
+from typing import Any
+
+from kerasfeed.orders.base import Shuffled
+
+
+@dataclass(frozen=True)
+class FitCut:
+    """How the epochs of one `fit` follow each other in the stream.
+
+    Attributes:
+        initial_epoch: Keras's number of its first epoch, at least 0.
+        start: Number of the first batch.
+        first: Batches of the first epoch, in [1, steps]: fewer than `steps` where it was begun before.
+        steps: Batches of every other epoch, at least 1.
+    """
+
+    initial_epoch: int
+    start: int
+    first: int
+    steps: int
+
+    def numbers(self, epoch: int) -> range:
+        """The batches of one epoch of the `fit`, by their numbers."""
+        if epoch <= self.initial_epoch:
+            return range(self.start, self.start + self.first)
+        begin = self.start + self.first + (epoch - self.initial_epoch - 1) * self.steps
+        return range(begin, begin + self.steps)
+
+    def epoch_of(self, number: int) -> int:
+        """The epoch of the `fit`, or of one before it that was cut alike, that batch `number` is part of."""
+        return self.initial_epoch + 1 + (number - self.start - self.first) // self.steps
+
+    def end_of(self, epoch: int) -> int:
+        """Number after that of the last batch of an epoch."""
+        return self.start + self.first + (epoch - self.initial_epoch) * self.steps
+
+
+class EpochClock:
+    """Where a feed stands in its stream. Thread-safe.
+
+    Attributes:
+        steps: Batches in an epoch of the feed.
+        current: Epoch of `feed[step]`.
+        taken: Number of the first batch that nobody has taken.
+        consumed: Number of the batch after the last one that is known to be consumed; None where only the consumer
+            knows.
+        fit_numbers: The batches of the running epoch of `fit`.
+        fit_steps: Batches of a whole epoch of `fit`.
+    """
+
+    def __init__(self, steps: int, seed: int = 0) -> None:
+        self.steps = steps
+        self.current = 0
+        self.taken = 0
+        self.consumed: int | None = 0
+        self.shuffled = False
+        self.fit_numbers = range(steps)
+        self._seed = seed
+        self._within = False  # `taken` is meant, and not only reached, where it stands within an epoch
+        self._resumed: tuple[int, bool] | None = None
+        self._rest: int | None = None
+        self._cut: FitCut | None = None
+        self._fit: Any = None
+        self.fit_steps = steps
+        self._fit_began = False
+        self._lock = threading.RLock()
+
+    def place(self, number: int, *, shuffled: bool = False) -> tuple[int, int]:
+        """Epoch and step of batch `number`, where steps may be shuffled."""
+        epoch, step = divmod(number, self.steps)
+        if self.is_shuffled(number, shuffled):
+            step = int(Shuffled().indices(step, step + 1, length=self.steps, seed=self._seed, epoch=epoch)[0])
+        return epoch, step
+
+    def is_shuffled(self, number: int, wanted: bool) -> bool:
+        """Whether the steps of the epoch that batch `number` is part of are shuffled; a resumed one stays as it was."""
+        resumed = self._resumed
+        return resumed[1] if resumed is not None and resumed[0] == number // self.steps else wanted
+
+    # ---- plain loops and datasets
+
+    def claim_epoch(self) -> range:
+        """Take what is left of the epoch in which `taken` stands, or the next one: a plain loop."""
+        with self._lock:
+            first = self.free
+            self.current = first // self.steps
+            self.taken = (self.current + 1) * self.steps
+            self._within = self.shuffled = False
+            return range(first, self.taken)
+
+    def claim(self, count: int) -> int:
+        """Take the next `count` batches, for a consumer that does not say what it consumes; returns the first."""
+        with self._lock:
+            first = self.free
+            self.taken = first + count
+            self.current = first // self.steps
+            self.consumed = None
+            self.shuffled = False
+            return first
+
+    def loop_numbers(self, count: int) -> range:
+        """The batches of a loop that is about to begin over a dataset of `count` batches an iteration.
+
+        A loop that begins within an epoch ends with one.
+        """
+        first = self.free
+        return range(first, first + count - first % self.steps)
+
+    def end_claim(self, number: int, claimed: int) -> None:
+        """Whoever has claimed the batches before `claimed` ends with that before `number`."""
+        with self._lock:
+            self.consumed = number
+            if self.taken == claimed:
+                self.taken = number
+
+    @property
+    def free(self) -> int:
+        """Number of the first batch that the next consumer gets."""
+        return self.taken if self._within else -(-self.taken // self.steps) * self.steps
+
+    def begin_other(self) -> None:
+        """A trainer that is not Keras's `fit` begins an epoch."""
+        with self._lock:
+            self.fit_numbers = self.claim_epoch()
+
+    def resume(self, number: int, *, shuffled: bool = False, rest: int | None = None) -> None:
+        """Go on with batch `number`.
+
+        Args:
+            number: Its number.
+            shuffled: Whether the steps of its epoch are shuffled, of which some have been consumed.
+            rest: Batches left of the epoch of `fit` that it is part of; None where those begin at multiples of their
+                steps.
+        """
+        with self._lock:
+            self.taken = self.consumed = number
+            self.current, step = divmod(number, self.steps)
+            self._within = True
+            self._resumed = (self.current, shuffled) if step else None
+            self._rest = rest
+            self._fit_began = False
+
+    # ---- Keras's fit
+
+    def prepare(self, fit: Any, initial_epoch: int, steps: int) -> None:
+        """A `fit` is about to begin, or, having built its model on a first batch, to begin anew.
+
+        Args:
+            fit: Keras's iterator of it.
+            initial_epoch: Number of its first epoch, as far as that is known.
+            steps: Batches in each of its epochs.
+        """
+        with self._lock:
+            known = self._cut if self._fit is not None and self._fit() is fit else None
+            if known is None:
+                self._fit = None if fit is None else weakref.ref(fit)
+                self.fit_steps = steps
+                known = self._plan(initial_epoch)
+            self._fit_began = False
+            self._start(known)
+
+    def begin(self, epoch: int, *, shuffled: bool = False) -> range:
+        """The `fit` begins `epoch`, and takes the batches that are its own, which are returned."""
+        with self._lock:
+            if not self._fit_began:
+                self._start(self._plan(epoch))
+                self._fit_began = True
+            numbers = self.numbers(epoch)
+            self.fit_numbers = numbers
+            self.current = numbers.start // self.steps
+            self.taken = numbers.stop
+            self._within = False
+            self.consumed = None
+            self.shuffled = shuffled
+            return numbers
+
+    def follow(self, epoch: int, *, anew: bool) -> None:
+        """The `fit` begins `epoch`, whose batches a dataset claims; in an iteration that begins with it, if `anew`."""
+        with self._lock:
+            if not self._fit_began:
+                self._start(self._plan(epoch))
+                self._fit_began = True
+            self.fit_numbers = self.numbers(epoch)
+            self.consumed = None
+            self.shuffled = False
+            if anew:
+                self.rewind(self.fit_numbers.start)
+
+    def rewind(self, number: int) -> None:
+        """Go back to batch `number`, which a dataset is to claim."""
+        with self._lock:
+            self.taken = number
+            self._within = True
+
+    def end(self) -> None:
+        """The epoch of `fit` is over, with all its batches."""
+        with self._lock:
+            self.consumed = self.fit_numbers.stop
+            self.current = -(-self.consumed // self.steps)
+
+    def numbers(self, epoch: int) -> range:
+        """The batches of an epoch of the `fit` that runs."""
+        return self.planned(epoch).numbers(epoch)
+
+    def planned(self, epoch: int) -> FitCut:
+        """The cut of the `fit` that runs, or, before its first epoch, of one that begins with `epoch`."""
+        with self._lock:
+            return self._cut if self._cut is not None and self._fit_began else self._plan(epoch)
+
+    def check_steps(self, steps: int) -> None:
+        """Refuse to resume a `fit` whose epochs had other steps.
+
+        Raises:
+            ValueError: They had.
+        """
+        if steps != self.fit_steps:
+            raise ValueError(
+                f"an epoch of fit had {steps:,} steps, and has {self.fit_steps:,}: pass steps_per_epoch={steps}"
+            )
+
+    def serves(self, fit: Any) -> bool:
+        """Whether `fit`, Keras's iterator, is the one that runs."""
+        return fit is not None and self._fit is not None and self._fit() is fit
+
+    @property
+    def began(self) -> bool:
+        """Whether the `fit` that was prepared has begun its first epoch."""
+        return self._fit_began
+
+    def _start(self, cut: FitCut) -> None:
+        self._cut = cut
+        self.fit_numbers = cut.numbers(cut.initial_epoch)
+        self.taken = cut.start
+        self.current = cut.start // self.steps
+        self._within = self._within or cut.start % self.steps > 0
+
+    def _plan(self, epoch: int) -> FitCut:
+        """A `fit` that begins with `epoch`: where Keras's number says, or at the first new batch if that is later."""
+        steps = self.fit_steps
+        start = epoch * steps
+        if start < self.taken:
+            start = self.free
+            if self._within and self._rest is not None:
+                return FitCut(epoch, start, self._rest, steps)
+            if self._within:
+                return FitCut(epoch, start, steps - start % steps, steps)
+        return FitCut(epoch, start, steps, steps)

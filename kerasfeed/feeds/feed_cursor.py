@@ -1,0 +1,123 @@
+"""The batches of a feed that one iteration of a `tf.data` dataset takes, and what loops over it consume.
+
+Invariant: an iteration claims its batches when the first is asked for. A loop that begins within an epoch ends with it,
+like a loop over the feed; what TensorFlow loaded beyond is given back to the feed.
+"""
+
+import contextvars
+import weakref
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from kerasfeed.errors import FeedClosedError
+from kerasfeed.feeds.cursor import Cursor, EndOfData
+from kerasfeed.feeds.epoch_clock import EpochClock
+from kerasfeed.feeds.hooks import TimedTake
+from kerasfeed.feeds.prefetch import Window, window_of
+from kerasfeed.orders.base import Sequential, Shuffled
+from kerasfeed.orders.blocks import BlockShuffled
+from kerasfeed.util.optional_methods import ahead_reader
+
+
+def begin_cursor(feed: Any, count: int, in_order: bool, context: contextvars.Context) -> Cursor:
+    """A cursor of the next `count` batches of `feed`, to be taken in a call that must not wait.
+
+    Where `submit` would run what users wrote (scenes, hooks, orders), a thread of its own runs it.
+    """
+    begin = partial(FeedCursor, weakref.ref(feed), count, in_order=in_order)
+    return begin() if only_submits(feed) else feed.cursors.begin(begin, context)
+
+
+def only_submits(feed: Any) -> bool:
+    """Whether asking a feed for batches runs nothing that users wrote."""
+    job = feed.job
+    quick = isinstance(job.plan.order, Sequential | Shuffled | BlockShuffled)
+    return bool(job.workers) and quick and not feed.has_epoch_hooks and ahead_reader(job.sequence) is None
+
+
+def claim(feed: Any, count: int) -> int:
+    """Take the next `count` batches of `feed` for a dataset, which submits its own steps; returns the first one."""
+    first: int = feed.clock.claim(count)
+    feed.hooks.enter(first // feed.clock.steps)
+    feed.request_log.clear()
+    return first
+
+
+class FeedCursor:
+    """The next batches of a feed, which it does not keep alive; see `kerasfeed.feeds.cursor.Cursor`."""
+
+    def __init__(self, feed: Callable[[], Any], count: int, *, in_order: bool) -> None:
+        """Claim `count` batches of `feed`, a weak reference; they come in their order, or as they are loaded."""
+        self._feed = feed
+        known = self._known()
+        self._numbers = range(first := claim(known, count), first + count)
+        self._window: Window = window_of(weakref.proxy(known), self._numbers, in_order=in_order)
+        self._timed = TimedTake(self._window.take, known.request_log)
+
+    def _known(self) -> Any:
+        feed = self._feed()
+        if feed is None:
+            raise FeedClosedError(
+                "the feed of this dataset is gone: keep a reference to the feed, or to the dataset, while it is "
+                "iterated"
+            )
+        return feed
+
+    def take(self, patience: float | None) -> Any:
+        """See `kerasfeed.feeds.cursor.Cursor.take`."""
+        number = self._window.next
+        if number >= self._numbers.stop:
+            raise EndOfData
+        self._known()
+        return self._timed(number - self._numbers.start, patience)
+
+    def close(self, returned: list[Any]) -> None:
+        """See `kerasfeed.feeds.cursor.Cursor.close`; the feed's clock knows which batches come again."""
+        self._window.close()
+
+
+class FeedLoops:
+    """What loops over a feed's dataset tell the feed.
+
+    Args:
+        clock: Where the feed's consumers stand.
+        batches: How many one iteration of the dataset has.
+        counted: Whether they come in the order of the feed.
+    """
+
+    def __init__(self, clock: EpochClock, batches: int, *, counted: bool) -> None:
+        self._clock = clock
+        self._batches = batches
+        self._counted = counted
+
+    def begin(self) -> "FeedLoop":
+        """A loop begins."""
+        return FeedLoop(self._clock, self._batches, self._counted)
+
+
+class FeedLoop:
+    """The batches that one loop has got."""
+
+    def __init__(self, clock: EpochClock, batches: int, counted: bool) -> None:
+        self._clock = clock
+        self._batches = batches
+        self._counted = counted
+        self._numbers: range | None = None
+        self._got = 0
+
+    def goes_on(self) -> bool:
+        """A batch is about to be asked for; False where the loop is over."""
+        if self._numbers is None:
+            self._numbers = self._clock.loop_numbers(self._batches)
+        numbers = self._numbers
+        if self._got < len(numbers) or len(numbers) == self._batches:
+            return True
+        self._clock.end_claim(numbers.stop, numbers.start + self._batches)
+        return False
+
+    def got(self) -> None:
+        """The batch is there."""
+        self._got += 1
+        if self._counted and self._numbers is not None:
+            self._clock.consumed = self._numbers.start + self._got

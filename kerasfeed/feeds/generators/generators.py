@@ -1,0 +1,304 @@
+"""N generators of one function, and the same joined in the calling thread.
+
+Invariant: what generator `n` gives in a repetition is a function of (make_generator, seed, repetition, n), as far as
+the user's function is: whoever runs it, and wherever, so that one that is lost with its worker can be run again.
+"""
+
+import contextlib
+import inspect
+import itertools
+import threading
+from collections.abc import Callable, Generator, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import optree
+
+from kerasfeed.errors import FeedClosedError, SceneError
+from kerasfeed.feeds.generators.round_robin import FailedGenerators, Rotation, named
+from kerasfeed.feeds.streams.source import Source
+from kerasfeed.loaders.failures.failure_log import Faults
+from kerasfeed.loaders.failures.policy import FaultPolicy
+from kerasfeed.loaders.failures.table import FailedScene
+from kerasfeed.sequences.context import SceneContext, enter_context
+from kerasfeed.util.error_text import is_the_programs
+from kerasfeed.util.validate import check_integer
+
+_GENERATOR_STREAM = 3  # orders draw from stream 0 of the seed, scenes from stream 1, replacements from stream 2
+_BY_NAME = ("start", "rng")
+_ENDED = object()
+_IMMUTABLE = (str, bytes, int, float, bool, complex)
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+class Generators:
+    """The user's function, and how it is called.
+
+    Attributes:
+        make_generator: `make_generator(n, count)` returns the n-th of `count` generators, or any iterable. With one
+            generator it may also be a function that is called without arguments, such as a bound method. A parameter
+            named `rng` is given a `np.random.Generator` of (seed, repetition, n). One named `start` is given the number
+            of the scene to begin with, so that a generator lost with its worker need not be run from its beginning.
+        count: How many generators, at least 1.
+        seed: Seed of `rng`, at least 0.
+        name: What messages call the function.
+        takes_start: Whether it has a parameter named `start`.
+    """
+
+    def __init__(self, make_generator: Callable[..., Any], count: int = 1, seed: int = 0) -> None:
+        """See the class.
+
+        Raises:
+            TypeError: `make_generator` is no function, or takes other arguments; the message says what to pass.
+                `count` is no integer.
+            ValueError: `count` is below 1.
+        """
+        count = check_integer("count", count, 1, remedy=" (the number of generators)")
+        self.name = _check_function(make_generator)
+        self.make_generator = make_generator
+        self.count = count
+        self.seed = seed
+        self._numbered, by_name = _calling(make_generator, self.name, count)
+        self.takes_start, self._takes_rng = (name in by_name for name in _BY_NAME)
+
+    def make(self, n: int, repetition: int, start: int = 0) -> Iterator[Any]:
+        """Generator `n` as a repetition begins; without the first `start` scenes.
+
+        Raises:
+            Exception: What the function raised; a SceneError for a StopIteration.
+            TypeError: It returned nothing that can be iterated.
+        """
+        arguments = (n, self.count) if self._numbered else ()
+        by_name: dict[str, Any] = {}
+        if self.takes_start:
+            by_name["start"] = start
+        if self._takes_rng:
+            by_name["rng"] = np.random.default_rng(generator_seed(self.seed, repetition, n))
+        try:
+            iterator = _iterator(self.make_generator(*arguments, **by_name), self.name)
+        except StopIteration as error:  # it would look like the generator's end
+            raise SceneError(f"{self.name} raised a StopIteration") from error
+        if start and not self.takes_start:
+            next(itertools.islice(iterator, start, start), None)
+        return iterator
+
+    def __repr__(self) -> str:
+        return f"{self.count} generators of {self.name}"
+
+
+def generator_seed(seed: int, repetition: int, n: int) -> np.random.SeedSequence:
+    """What seeds the random numbers of generator `n` in a repetition, a function of its arguments alone."""
+    return np.random.SeedSequence(entropy=seed, spawn_key=(_GENERATOR_STREAM, repetition, n))
+
+
+def end(iterator: Any) -> None:
+    """Have a generator leave its `with` statements; what it raises on its way out has nobody to hear it."""
+    if isinstance(iterator, Generator):
+        with contextlib.suppress(Exception):  # also where a thread that hangs is inside it
+            iterator.close()
+
+
+def _check_function(made: Any) -> str:
+    name = getattr(made, "__qualname__", None) or getattr(getattr(made, "func", None), "__qualname__", None)
+    name = str(name or type(made).__name__).split("<locals>.")[-1]
+    if inspect.isgenerator(made) or (isinstance(made, Iterator) and not callable(made)):
+        raise TypeError(
+            f"make_generator is a {type(made).__name__} ({name}), which can be run through only once, here: pass the "
+            f"function that makes it, without calling it ({name} and not {name}(...)), so that every repetition and "
+            "every worker has one of its own"
+        )
+    if not callable(made):
+        raise TypeError(
+            "make_generator must be a function (n, count) that returns the n-th of count generators, received a "
+            f"{type(made).__name__}. For a sequence that can be indexed use kf.Feed; for an iterable such as a "
+            "tf.data.Dataset pass lambda: iterable"
+        )
+    return name
+
+
+def _calling(function: Callable[..., Any], name: str, count: int) -> tuple[bool, set[str]]:
+    """Whether a function is given (n, count), and which arguments by name.
+
+    Raises:
+        TypeError: It takes other arguments.
+    """
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # compiled, and silent about its parameters
+        return True, set()
+    parameters = list(signature.parameters.values())
+    numbers = [each for each in parameters if each.kind in _POSITIONAL][:2]
+    for numbered in (False, True) if count == 1 else (True,):
+        taken = {each.name for each in numbers} if numbered else set()
+        by_name = {each for each in _BY_NAME if each in signature.parameters and each not in taken}
+        try:
+            signature.bind(*((0, 1) if numbered else ()), **dict.fromkeys(by_name))
+        except TypeError:
+            continue
+        if not numbered or all(each.default is each.empty or each.name in ("n", "count") for each in numbers):
+            return numbered, by_name
+    also = " With count=1 it may also be a function that can be called without arguments." if count == 1 else ""
+    remedy = f"lambda n, count: {name}(...)"
+    raise TypeError(
+        f"make_generator is called as {name}(n, count), to return the n-th of count={count} generators, and it takes "
+        f"{name}{signature}.{also} Wrap it: {remedy}, for example with the n-th part of your files, files[n::count]"
+    )
+
+
+def _iterator(made: Any, name: str) -> Iterator[Any]:
+    if hasattr(type(made), "__iter__") and not isinstance(made, str | bytes | Mapping):
+        iterator: Iterator[Any] = iter(made)
+        return iterator
+    if hasattr(type(made), "__getitem__") and not isinstance(made, str | bytes | Mapping):
+        return iter(made)
+    remedy = "return a generator, or any iterable of scenes"
+    if made is None:
+        remedy = "is a `yield`, or a `return`, missing?"
+    elif inspect.isroutine(made):
+        remedy = "call that function, and return what it gives"
+    elif hasattr(type(made), "__aiter__") or inspect.iscoroutine(made):
+        if inspect.iscoroutine(made):
+            made.close()  # else Python warns that nobody awaited it
+        remedy = "an asynchronous one cannot be run here: write `def`, not `async def`"
+    raise TypeError(f"{name} must return a generator of scenes, and it returned a {type(made).__name__}: {remedy}")
+
+
+def _own(item: Any) -> Any:
+    """The same in lists, dicts and arrays of its own: a generator may use its own again for the next."""
+    leaves, treespec = optree.tree_flatten(item)
+    return treespec.unflatten(leaf.copy() if isinstance(leaf, np.ndarray) else leaf for leaf in leaves)
+
+
+class LocalGenerators(Source):
+    """Generators run in the calling thread, joined round-robin; the reference that every other way must equal.
+
+    Attributes:
+        generators: What runs.
+    """
+
+    def __init__(self, generators: Generators, policy: FaultPolicy | None = None) -> None:
+        """Run nothing yet. Without a `policy`, what a generator raises ends the repetition."""
+        self.generators = generators
+        self._failed = FailedGenerators(policy or FaultPolicy(), generators.count)
+        self._running = threading.Lock()  # held by whoever runs generators, or ends them
+        self._left = True
+        self._closed = False
+        self._repetition = 0
+        self._rotation = Rotation(0)
+        self._context = SceneContext(generators.seed, 0)
+        self._made: dict[int, Iterator[Any]] = {}
+        self._positions: list[int] = []
+        self._raised: BaseException | None = None  # by the generator whose turn it is, after other items
+
+    @property
+    def faults(self) -> Faults:
+        """The generators that have failed."""
+        return self._failed.faults
+
+    def failures(self) -> list[FailedScene]:
+        """See `Source.failures`."""
+        return list(self.faults.table())
+
+    def tell(self) -> None:
+        """See `Source.tell`."""
+        self.faults.notices.tell()
+
+    def begin(self, repetition: int) -> None:
+        """See `Source.begin`."""
+        self._refuse_closed()
+        with self._running:
+            self._end()
+            self._rotation = Rotation(self.generators.count)
+            self._positions = [0] * self.generators.count
+            self._context = SceneContext(self.generators.seed, repetition)
+            self._repetition = repetition
+            self._failed.begin()
+            self._raised = None
+            self._left = False
+
+    def take(self, limit: int) -> list[Any]:
+        """See `Source.take`; runs the generators."""
+        self._refuse_closed()
+        items: list[Any] = []
+        try:
+            with self._running:
+                previous = enter_context(self._context)
+                try:
+                    self._run(items, limit)
+                finally:
+                    enter_context(previous)
+        finally:
+            self._end_if_left()
+        if not items:
+            self._refuse_closed()
+        return items
+
+    def _run(self, items: list[Any], limit: int) -> None:
+        rotation, positions, count = self._rotation, self._positions, self.generators.count
+        while len(items) < limit and rotation.living and not self._left:
+            n = rotation.current
+            self._context.move_to(positions[n] * count + n)
+            try:
+                item = self._next(n)
+            except BaseException as error:  # whatever it is, the policy decides
+                if is_the_programs(error):
+                    raise
+                self._raised = error
+                if items:  # they come first
+                    return
+                self._fail(n)
+                continue
+            if item is _ENDED:
+                rotation.drop(n)
+                continue
+            items.append(item if type(item) in _IMMUTABLE else _own(item))
+            positions[n] += 1
+            rotation.advance()
+
+    def _next(self, n: int) -> Any:
+        if self._raised is not None:
+            raise self._raised
+        iterator = self._made.get(n)
+        if iterator is None:
+            iterator = self._made[n] = self.generators.make(n, self._repetition)
+        return next(iterator, _ENDED)
+
+    def _fail(self, n: int) -> None:
+        assert self._raised is not None
+        error, self._raised = self._raised, None
+        position, repetition = self._positions[n], self._repetition
+        error = named(error, n, self.generators.count, position, repetition)
+        self._rotation.drop(n)
+        try:
+            self._failed.bear(n, position, repetition, error)
+        except BaseException:
+            self._left = True
+            raise
+        finally:
+            del error  # whose traceback holds this frame: only the collector would free it
+
+    def leave(self) -> None:
+        """See `Source.leave`; the generators are ended, by the thread that runs them if one does."""
+        self._left = True
+        self._end_if_left()
+
+    def close(self) -> None:
+        """See `Source.close`."""
+        self._closed = True
+        self.leave()
+
+    def _end_if_left(self) -> None:
+        if self._left and self._running.acquire(blocking=False):
+            try:
+                if self._left:
+                    self._end()
+            finally:
+                self._running.release()
+
+    def _end(self) -> None:
+        while self._made:
+            end(self._made.popitem()[1])
+
+    def _refuse_closed(self) -> None:
+        if self._closed:
+            raise FeedClosedError("the feed is closed; make a new one")

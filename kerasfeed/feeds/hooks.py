@@ -1,0 +1,140 @@
+"""What a sequence's own epoch hooks are told, and when the batches of an epoch were asked for.
+
+Invariant: a sequence's hooks are called once an epoch, in the order of epochs, while no scene is loaded, however often
+Keras calls those of the feed.
+"""
+
+import threading
+import time
+from array import array
+from collections.abc import Callable
+from math import isnan, nan
+from typing import Any
+
+from kerasfeed.sequences.base import optional_method
+from kerasfeed.util.polling import NotYet
+
+
+class SequenceHooks:
+    """Calls a sequence's own `on_epoch_begin` and `on_epoch_end` once an epoch, and shows workers the result."""
+
+    def __init__(self, sequence: Any, refresh: Callable[[Callable[[], None]], None]) -> None:
+        """Look for the hooks of `sequence`; `refresh(change)` runs `change` while no scene is being loaded."""
+        self._begin = _own_hook(sequence, "on_epoch_begin")
+        self._end = _own_hook(sequence, "on_epoch_end")
+        self._refresh = refresh
+        self._running: int | None = None
+        self._lock = threading.RLock()
+
+    @property
+    def exist(self) -> bool:
+        """Whether the sequence has either hook."""
+        return self._begin is not None or self._end is not None
+
+    def enter(self, epoch: int) -> None:
+        """Make `epoch` the running one; ends the one before, if it still runs."""
+        if not self.exist or self._running == epoch:
+            return
+        with self._lock:
+            if self._running != epoch:
+                self._refresh(lambda: self._switch(epoch))
+
+    def leave(self) -> None:
+        """End the running epoch, if any."""
+        if not self.exist:
+            return
+        with self._lock:
+            if self._running is not None:
+                self._refresh(lambda: self._switch(None))
+
+    def _switch(self, epoch: int | None) -> None:
+        if self._running is not None:
+            self._running = None
+            if self._end is not None:
+                self._end()
+        if epoch is not None:
+            if self._begin is not None:
+                self._begin()
+            self._running = epoch
+
+
+def _own_hook(sequence: Any, name: str) -> Callable[[], Any] | None:
+    hook = optional_method(sequence, name)
+    # The hooks that Keras's base class defines do nothing.
+    if hook is None or str(getattr(hook, "__module__", "")).startswith("keras."):
+        return None
+    return hook  # type: ignore[no-any-return]
+
+
+class RequestLog:
+    """When each batch asked for since the last `clear` was asked for and finished, by its number in the epoch."""
+
+    def __init__(self) -> None:
+        self._moments = (array("d"), array("d"))
+        self._lock = threading.Lock()
+
+    def begin(self, number: int | None = None) -> tuple[Any, int]:
+        """Note a request made now; returns what `finish` needs.
+
+        Args:
+            number: Which batch of the epoch it is for, from 0; None is the one after the last that was asked for.
+        """
+        with self._lock:
+            begun, finished = self._moments
+            number = len(begun) if number is None else number
+            missing = array("d", [nan]) * (number + 1 - len(begun))
+            begun.extend(missing)
+            finished.extend(missing)
+            begun[number] = time.perf_counter()
+            return finished, number
+
+    @staticmethod
+    def finish(request: tuple[Any, int], moment: float) -> None:
+        """Note that a request was answered at `moment`, s of `time.perf_counter`."""
+        times, number = request
+        times[number] = moment
+
+    def begun(self, number: int) -> float | None:
+        """Moment at which request `number` was made; None when it has not been."""
+        return _moment(self._moments[0], number)
+
+    def finished(self, number: int) -> float | None:
+        """Moment at which request `number` was answered; None when it has not been."""
+        return _moment(self._moments[1], number)
+
+    def clear(self) -> None:
+        """Count from 0 again."""
+        self._moments = (array("d"), array("d"))
+
+
+class TimedTake:
+    """A function that gives the next batch, with the moments noted at which each was asked for and came.
+
+    Args:
+        take: The function, of a patience, s; it may raise `NotYet`, and is then asked for the same batch again.
+        log: Where they are noted.
+    """
+
+    def __init__(self, take: Callable[[float | None], Any], log: RequestLog) -> None:
+        self._take = take
+        self._log = log
+        self._request: tuple[Any, int] | None = None
+
+    def __call__(self, number: int, patience: float | None) -> Any:
+        """The next batch, which is number `number` of the epoch."""
+        if self._request is None:
+            self._request = self._log.begin(number)
+        try:
+            batch = self._take(patience)
+        except NotYet:
+            raise
+        except BaseException:
+            self._request = None
+            raise
+        self._log.finish(self._request, time.perf_counter())
+        self._request = None
+        return batch
+
+
+def _moment(times: Any, number: int) -> float | None:
+    return None if number >= len(times) or isnan(times[number]) else times[number]

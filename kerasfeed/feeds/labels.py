@@ -1,0 +1,150 @@
+"""`kf.labels_of`: one field of every scene as an array, read once and kept in a file.
+
+Invariant: a file is used only under the key (`kerasfeed.sequences.cache.key`) with which it was written: length, field,
+and code, state and source files of the sequence. And no file is replaced that this room has not written.
+"""
+
+import contextlib
+import io
+import json
+import os
+import warnings
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kerasfeed.errors import FeedWarning
+from kerasfeed.feeds.base import BaseFeed
+from kerasfeed.loaders.arguments import check_sequence
+from kerasfeed.orders.groups import Portable
+from kerasfeed.sequences.cache.key import key_of
+from kerasfeed.sequences.field import FieldOf
+from kerasfeed.util.atomic_write import write_whole
+from kerasfeed.util.error_text import class_name, message_of
+from kerasfeed.util.frames import as_sequence, is_in_memory
+
+_BATCH = 64
+
+
+def labels_of(
+    sequence: Any,
+    field: int | str | Callable[[Any], Any],
+    *,
+    cache: str | os.PathLike[str] | None = None,
+    workers: int | Literal["auto"] = "auto",
+    worker_type: Literal["auto", "process", "thread"] = "auto",
+    progress: bool = True,
+) -> NDArray[Any]:
+    """Read one field of every scene: labels for `Balanced`, lengths for `Bucketed`, strata for a split.
+
+    Every scene is loaded, by workers, with a progress bar on stderr. Where the labels stand in an array already
+    (`file["label"][:]`), that is faster.
+
+    Args:
+        sequence: What a `Feed` takes.
+        field: Place of the field in a scene: 1, "1.label"; or a function from a scene to the value, such as
+            `lambda scene: len(scene[0])`.
+        cache: File to keep the values in; read instead of the sequence as long as nothing has changed of what
+            `kerasfeed.Cached` looks at (code, attributes, and the files that they name), nor the length and `field`.
+        workers: See `Feed`.
+        worker_type: See `Feed`.
+        progress: Whether to show the bar.
+
+    Returns:
+        One value a scene, in the order of indices: [number of scenes], of the field's dtype; text as `str`.
+
+    Raises:
+        TypeError: `sequence` is none, or `field` is neither an integer, a string nor a function; or with `cache` the
+            state of the sequence cannot be compared, and the message says what to do.
+        ValueError: A scene has no such field, or its value is not a single one; or `cache` is a file of another
+            kind, or in no folder.
+        Exception: What the sequence raises, with index as a note.
+    """
+    sequence = as_sequence(sequence)
+    length = check_sequence(sequence)
+    if isinstance(field, bool) or not (isinstance(field, int | str | np.integer) or callable(field)):
+        raise TypeError(
+            f"field must be an integer, a path such as '1.label', or a function of the scene, received {field!r} of "
+            f"type {type(field).__name__}"
+        )
+    place = Portable(field) if callable(field) else str(field)
+    key = ""
+    if cache is not None:
+        keyed = field if callable(field) else place, sequence
+        keys = [key_of(value, "kf.labels_of(cache=...)", "leave cache out").digest for value in keyed]
+        key = json.dumps([length, *keys])
+        found = _kept(Path(cache), key)
+        if found is not None:
+            return found
+    if worker_type == "auto" and is_in_memory(sequence):
+        worker_type = "thread"  # nothing to compute
+    values = _read(FieldOf(sequence, length, place), workers, worker_type, progress)
+    if cache is not None:
+        _keep(Path(cache), key, values)
+    return values
+
+
+def _read(
+    fields: FieldOf, workers: int | Literal["auto"], worker_type: Literal["auto", "process", "thread"], progress: bool
+) -> NDArray[Any]:
+    parts = []
+    feed = BaseFeed(fields, _BATCH, workers=workers, worker_type=worker_type, seed=0)
+    with feed, _bar(len(fields), progress) as advance:
+        for batch in feed:
+            parts.append(np.array(batch))
+            advance(len(batch))
+    values = np.concatenate(parts)
+    return values if values.dtype.kind != "O" else np.array(values.tolist())
+
+
+def _kept(path: Path, key: str) -> NDArray[Any] | None:
+    """The values in a file, if it is of this key.
+
+    Raises:
+        ValueError: The file was not written here, or is in no folder.
+    """
+    if not path.exists():
+        if not path.parent.is_dir():
+            raise ValueError(f"cache={str(path)!r} is in a folder that does not exist: name a file in an existing one")
+        return None
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as kept:
+            return kept["labels"] if str(kept["kerasfeed_key"]) == key else None
+    except (OSError, EOFError, ValueError, LookupError, AttributeError, TypeError, zipfile.BadZipFile) as error:
+        raise ValueError(
+            f"cache={str(path)!r} exists and was not written by kf.labels_of ({class_name(error)}): name another "
+            "file, or remove it"
+        ) from error
+
+
+def _keep(path: Path, key: str, values: NDArray[Any]) -> None:
+    content = io.BytesIO()
+    np.savez(content, labels=values, kerasfeed_key=np.array(key))
+    try:
+        write_whole(path, content.getvalue())
+    except OSError as error:
+        warnings.warn(
+            f"kf.labels_of has read all labels and cannot keep them in {str(path)!r} ({message_of(error)}): make room, "
+            "or name another file, or they are read again next time",
+            FeedWarning,
+            stacklevel=3,
+        )
+
+
+@contextlib.contextmanager
+def _bar(total: int, shown: bool) -> Iterator[Callable[[int], None]]:
+    """A progress bar over `total` scenes; gives what moves it on."""
+    if not shown:
+        yield lambda count: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = [TextColumn("reading labels"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()]
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task("", total=total)
+        yield lambda count: bar.update(task, advance=count)

@@ -1,0 +1,128 @@
+"""`kf.load`: one batch, or one scene, of a feed once more, in the calling thread.
+
+Invariant: what is loaded is what the feed's workers load for the same epoch and step, bit for bit, and what the
+sequence raises is raised here, whatever the feed does about errors. The feed, its workers and its epochs are left
+alone.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+from kerasfeed.errors import FeedWarning
+from kerasfeed.loaders.base import Job
+from kerasfeed.loaders.batches.masking import with_weights
+from kerasfeed.loaders.batches.spec_inference import Probe, layout_for
+from kerasfeed.loaders.failures.exceptions import Place, for_consumer
+from kerasfeed.loaders.inline import InlineLoader
+from kerasfeed.loaders.worker_hooks import end_worker
+from kerasfeed.sequences.base import SceneContext, Worker, enter_context, optional_method
+from kerasfeed.sequences.global_random import SeedingContext, globals_put_back
+from kerasfeed.sequences.view_base import apart
+from kerasfeed.spec.scene_spec import SceneSpec, describe
+from kerasfeed.util.deferred_warnings import warn_caller
+from kerasfeed.util.validate import check_integer
+
+if TYPE_CHECKING:
+    from kerasfeed.feeds.base import BaseFeed
+
+_WORKER = "the calling thread"
+_MEMORY = 1 << 62  # one batch, once: no ceiling
+
+
+def load(feed: "BaseFeed", *, epoch: int, step: int | None = None, index: int | None = None) -> Any:
+    """Load one batch, or one scene, of a feed in the calling thread, where a debugger stops in the sequence's own code.
+
+    Works whatever the workers of the feed do (hang, die), and after `feed.close()`. `on_worker_begin` and
+    `on_worker_end` are called around it, on a shallow copy of the sequence. A sequence that changes itself between
+    epochs is read as it is now.
+
+    Args:
+        feed: The feed.
+        epoch: Epoch number, from 0: it decides the order of the scenes, and `self.rng` in each.
+        step: Step number in [0, len(feed)).
+        index: Index of a scene in [0, len(feed.sequence)). Give either `step` or `index`.
+
+    Returns:
+        The batch of that step, nested as the scenes are, each field with a leading axis of B <= batch_size; or the
+        scene, as `sequence[index]` gives it, with the random numbers it has in that epoch.
+
+    Raises:
+        TypeError: `feed` is no feed; not exactly one of `step` and `index` is given; one is not an integer.
+        ValueError, IndexError: A number is out of range.
+        Exception: What the sequence raises, itself, with the place as a note.
+    """
+    if not hasattr(feed, "plan") or not hasattr(feed, "sequence"):
+        raise TypeError(
+            f"kf.load(feed, epoch=..., step=...) loads a batch of a kerasfeed.Feed, received a {type(feed).__name__}"
+        )
+    if (step is None) == (index is None):
+        raise TypeError(
+            f"kf.load needs either step (a whole batch) or index (one scene), received step={step!r}, index={index!r}"
+        )
+    epoch = check_integer("epoch", epoch, 0)
+    sequence = _for_itself(feed.sequence)
+    stats = feed.stats()  # workers seed the global random generators where the first scenes use them
+    seeds = stats.seeds_random or (stats.worker_type == "process" and feed.layout is None)
+    kind, put_back = (SeedingContext, globals_put_back) if seeds else (SceneContext, nullcontext)
+    if index is not None:
+        index = check_integer("index", index, 0)
+        if index >= feed.plan.length:
+            last = feed.plan.length - 1
+            raise IndexError(f"index {index} is out of range: the sequence has {last + 1} scenes, 0 to {last}")
+        with _at_work(sequence), put_back():
+            return _scene(sequence, kind(feed.plan.seed, epoch), index, None)
+    step = check_integer("step", step, 0)
+    indices = feed.plan.indices(epoch, step).tolist()  # refuses a step that is out of range
+    job = Job(sequence, feed.plan, 1, _MEMORY, 1, collate=feed.collation)
+    layout = feed.layout
+    if layout is None:  # no feed has come so far: the scenes of this batch tell, for another may be the one that fails
+        with _at_work(sequence), put_back():
+            each = dict.fromkeys(indices)  # some may fill a short batch up, or be drawn twice
+            scenes = [(index, _scene(sequence, kind(feed.plan.seed, epoch), index, step)) for index in each]
+        layout = layout_for(job, [Probe(index, _described(job, scene), 0.0) for index, scene in scenes])
+    loader = InlineLoader(job, layout, kind)
+    try:
+        with put_back():
+            batch = loader.submit(epoch, step).result()
+    finally:
+        loader.close()
+        loader.faults.notices.tell_last()
+    # This job raises what fails, so it weighs nothing for that.
+    return with_weights(batch, len(indices), (), 0) if feed.job.weighs and not job.weighs else batch
+
+
+def _described(job: Job, scene: Any) -> SceneSpec:
+    return describe(scene) if job.maker is None else job.maker.describe(scene)
+
+
+def _for_itself(sequence: Any) -> Any:
+    """A sequence that `on_worker_begin` may change: what it opens must not replace, nor close, what the feed's has."""
+    if optional_method(sequence, "on_worker_begin") is None and optional_method(sequence, "on_worker_end") is None:
+        return sequence
+    return apart(sequence)
+
+
+@contextmanager
+def _at_work(sequence: Any) -> Iterator[None]:
+    begin = optional_method(sequence, "on_worker_begin")
+    if begin is not None:
+        begin(Worker(0, 1, "inline"))
+    try:
+        yield
+    finally:
+        told = end_worker(sequence, _WORKER)
+        if told:
+            warn_caller(told, FeedWarning)
+
+
+def _scene(sequence: Any, context: SceneContext, index: int, step: int | None) -> Any:
+    context.move_to(index)
+    previous = enter_context(context)
+    try:
+        return sequence[index]
+    except Exception as error:
+        for_consumer(error, Place((index,), context.epoch, step, _WORKER))  # the note: itself it is raised below
+        raise
+    finally:
+        enter_context(previous)

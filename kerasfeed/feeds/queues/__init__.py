@@ -1,0 +1,1 @@
+"""Scenes that somebody puts into a queue, from this process or another."""

@@ -1,0 +1,290 @@
+"""`Producer`: how another process of this host fills a queue.
+
+Invariant: a call returns when the queue has what it was given, and raises what the same call on the feed would. Pickles
+as an address and a key; connects in each process at its first call, and again only where calls of several threads
+overlap, so that none waits for another. Loads no framework.
+"""
+
+import contextlib
+import os
+import sys
+import threading
+import weakref
+from dataclasses import dataclass
+from multiprocessing import current_process, util
+from types import TracebackType
+from typing import Any
+
+from kerasfeed.errors import ConsumerGoneError
+from kerasfeed.feeds.queues.connection import Address, Line, connect, packed, uninterrupted
+from kerasfeed.loaders.failures.exception_pickle import Packed, arrived, pack
+from kerasfeed.util.error_text import add_note, full_text, shown, summary
+
+
+@dataclass(frozen=True)
+class Greeting:
+    """The first message of a producer.
+
+    Attributes:
+        pid: Its process.
+        name: What all its connections have in common, and nobody else's.
+        on_death: "fail" or "warn".
+    """
+
+    pid: int
+    name: bytes
+    on_death: str
+
+
+@dataclass(frozen=True)
+class Request:
+    """A call of the queue.
+
+    Attributes:
+        method: "put", "end_epoch", "finish" or "fail".
+        argument: An item, or an exception as (packed, summary, traceback).
+        timeout: Seconds, or None.
+    """
+
+    method: str
+    argument: Any = None
+    timeout: float | None = None
+
+
+@dataclass(frozen=True)
+class Farewell:
+    """The last message of a producer."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a call raised."""
+
+    packed: Packed
+    summary: str
+
+
+class Producer:
+    """Fills a queue from another process, or from this one. Thread-safe; made by `feed.producer()`.
+
+    Give it to `multiprocessing.Process` (spawned or forked), to a pool, or pickle it into a file or a pipe. As a
+    context, it hands an exception in its block to the consumer too, and ends quietly where nobody takes any more. A
+    process that returns, or ends with an exception, is taken for one that has left such a block; only one that is
+    killed, or ends by `os._exit`, is not, and fails the stream (see `feed.producer`).
+    """
+
+    def __init__(self, address: Address, key: bytes, pid: int, on_death: str) -> None:
+        self._address, self._key, self._pid, self._on_death = address, key, pid, on_death
+        self._calls: _Calls | None = None
+        util.register_after_fork(self, Producer._note_fork)
+
+    def put(self, scene: Any, *, timeout: float | None = None) -> None:
+        """Add a scene, as `put` of the feed; it must pickle.
+
+        Raises:
+            SpecError: It is not as the spec says.
+            QueueFullError: There was no room within `timeout`.
+            FeedClosedError: No more scenes are wanted, or the feed's process has ended.
+            Exception: What pickling raised, with a note.
+        """
+        self._ask(Request("put", scene, timeout))
+
+    def end_epoch(self, *, timeout: float | None = None) -> None:
+        """End the epoch, as `end_epoch` of the feed: one producer says it, for all."""
+        self._ask(Request("end_epoch", timeout=timeout))
+
+    def close(self) -> None:
+        """Say that no more comes, from any producer, as `close` of the feed. To end this producer alone, return."""
+        self._ask(Request("finish"))
+
+    def fail(self, error: BaseException) -> None:
+        """Have the consumer get `error`, with its traceback here as a note, after what was put so far.
+
+        Raises:
+            TypeError: `error` is no exception.
+        """
+        if not issubclass(type(error), BaseException):
+            raise TypeError(f"fail() takes an exception, for example fail(OSError('...')); received {shown(error)}")
+        self._ask(Request("fail", (pack(error), summary(error), full_text(error))))
+
+    def __enter__(self) -> "Producer":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        gone = issubclass(type(error), ConsumerGoneError)
+        try:
+            if error is not None and not gone:
+                with contextlib.suppress(ConsumerGoneError):
+                    self.fail(error)
+        finally:
+            self._end()
+        return gone
+
+    def __reduce__(self) -> Any:
+        return _restored, (self._address, self._key, self._pid, self._on_death)
+
+    def __repr__(self) -> str:
+        return f"<Producer for the feed of process {self._pid}>"
+
+    def _note_fork(self) -> None:
+        process = current_process()
+        given = (*getattr(process, "_args", ()), *getattr(process, "_kwargs", {}).values())
+        if any(each is self for each in given):
+            self.calls()
+
+    def calls(self) -> "_Calls":
+        """What this process asks through; from now on an exception that ends it goes to the consumer."""
+        calls = self._calls
+        if calls is None or calls.pid != os.getpid():
+            with _CONNECTING:
+                calls = self._calls
+                if calls is None or calls.pid != os.getpid():
+                    calls = _Calls(self._address, self._key, self._pid, self._on_death)
+                    calls.at_end = util.Finalize(self, _say_farewell, args=(calls,), exitpriority=10)
+                    self._calls = calls
+        return calls
+
+    def _ask(self, request: Request) -> None:
+        self.calls().ask(request)
+
+    def _end(self) -> None:
+        calls, self._calls = self._calls, None
+        if calls is not None and calls.pid == os.getpid():
+            calls.end()
+
+
+def _restored(address: Address, key: bytes, pid: int, on_death: str) -> Producer:
+    producer = Producer(address, key, pid, on_death)
+    if pid != os.getpid():
+        producer.calls()
+    return producer
+
+
+class _Calls:
+    """The connections of a producer in one process, each for one call at a time."""
+
+    def __init__(self, address: Address, key: bytes, feed_pid: int, on_death: str) -> None:
+        self.pid = os.getpid()
+        self.at_end: Any = None
+        self._address, self._key, self._feed_pid = address, key, feed_pid
+        self._greeting = Greeting(self.pid, os.urandom(8), on_death)
+        self._all: list[_Call] = []
+        self._free: list[_Call] = []
+
+    def ask(self, request: Request) -> None:
+        """Make a call, and raise what it raises."""
+        call = self._take(waits=request.method in ("put", "end_epoch"))
+        try:
+            call.ask(request)
+        finally:
+            self._free.append(call)
+
+    def _take(self, *, waits: bool) -> "_Call":
+        """A connection that no other thread uses; unless `waits`, none on which a call that was cut short goes on."""
+        for call in reversed(self._free.copy()):
+            if waits or not call.is_unanswered:
+                with contextlib.suppress(ValueError):  # another thread has it now
+                    self._free.remove(call)
+                    return call
+        with uninterrupted():  # one that is not known here would end without a farewell
+            call = _Call(self._address, self._key, self._feed_pid, self._greeting)
+            self._all.append(call)
+        return call
+
+    def end(self) -> None:
+        """Say farewell, and close; idempotent."""
+        if self.at_end is not None:
+            self.at_end.cancel()
+        for call in self._all:
+            call.end()
+
+
+class _Call:
+    """One connection, on which one call after the other is made."""
+
+    def __init__(self, address: Address, key: bytes, feed_pid: int, greeting: Greeting) -> None:
+        self._feed_pid = feed_pid
+        self.is_unanswered = False
+        try:
+            self.line = Line(connect(address))
+        except OSError as error:
+            raise self._gone() from error
+        _OPEN.add(self)
+        try:
+            self.line.prove(key, b"producer", b"feed")
+            self.line.send(packed(greeting))
+        except (OSError, EOFError) as error:
+            self.line.close()
+            raise self._gone() from error
+
+    def ask(self, request: Request) -> None:
+        """Make a call, and raise what it raises."""
+        try:
+            parts = packed(request)
+        except Exception as error:
+            add_note(error, "kerasfeed: what a producer puts goes to another process, and must pickle")
+            raise
+        try:
+            if self.is_unanswered:  # Ctrl-C has ended the call before this one
+                self._answer()
+            with uninterrupted():
+                self.line.send(parts)
+                self.is_unanswered = True
+            answer = self._answer()
+        except (OSError, EOFError) as error:
+            raise self._gone() from error
+        if answer is not None:
+            raise arrived(answer.packed, answer.summary)
+
+    def end(self) -> None:
+        """Say farewell, and close; idempotent."""
+        with contextlib.suppress(OSError):
+            self.line.send(packed(Farewell()))
+        self.line.close()
+
+    def _answer(self) -> Answer | None:
+        self.line.wait()  # Ctrl-C strikes here, and takes nothing from the line
+        with uninterrupted():
+            answer: Answer | None = self.line.receive()
+            self.is_unanswered = False
+        return answer
+
+    def _gone(self) -> ConsumerGoneError:
+        return ConsumerGoneError(
+            f"the feed takes no more scenes: its process, {self._feed_pid}, has closed it or has ended. End the "
+            "producer, or put inside `with producer:`, which ends quietly then"
+        )
+
+
+def _say_farewell(calls: _Calls) -> None:
+    error = _ending() if util.is_exiting() else None
+    if error is not None and not (issubclass(type(error), SystemExit) and not getattr(error, "code", None)):
+        with contextlib.suppress(Exception):  # the feed may be gone
+            calls.ask(Request("fail", (pack(error), summary(error), full_text(error))))
+    calls.end()
+
+
+def _ending() -> BaseException | None:
+    """What ends this process: not what a session has told before, nor what its parent dealt with as it forked."""
+    error = sys.exc_info()[1] or (None if hasattr(sys, "ps1") else getattr(sys, "last_value", None))
+    return None if id(error) == _INHERITED else error
+
+
+_CONNECTING = threading.Lock()
+_INHERITED = 0
+_OPEN: "weakref.WeakSet[_Call]" = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    # While the child held its parent's connections, nobody would hear of the parent's death.
+    global _CONNECTING, _INHERITED
+    _CONNECTING = threading.Lock()
+    _INHERITED = id(sys.exc_info()[1])
+    for call in list(_OPEN):
+        call.line.close()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

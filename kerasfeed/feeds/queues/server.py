@@ -1,0 +1,209 @@
+"""The queue's side of producers in other processes.
+
+Invariant: what a producer asks for is done before it is answered. A connection that ends without a farewell is a death,
+and is told.
+"""
+
+import contextlib
+import os
+import secrets
+import threading
+import weakref
+from collections import Counter
+from typing import Any, Protocol
+
+from kerasfeed.errors import FeedWarning, ProducerDiedError
+from kerasfeed.feeds.queues.connection import Line, connect, listen, packed
+from kerasfeed.feeds.queues.producer import Answer, Farewell, Greeting, Producer, Request
+from kerasfeed.loaders.failures.exception_pickle import arrived, pack
+from kerasfeed.loaders.resource_errors import naming_descriptors
+from kerasfeed.util.deferred_warnings import Notices
+from kerasfeed.util.error_notes import TRACEBACK_HEAD
+from kerasfeed.util.error_text import add_note, summary
+
+_JOIN_SECONDS = 5.0
+_LOOK_SECONDS = 1.0  # should the wake-up fail
+
+
+class ServedQueue(Protocol):
+    """What producers in other processes do to a queue; see `QueueSource`."""
+
+    notices: Notices
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing can be put any more."""
+
+    def put(self, item: Any, *, timeout: float | None = None, copy: bool | None = None) -> None:
+        """Add an item."""
+
+    def end_epoch(self, *, timeout: float | None = None) -> None:
+        """End the epoch after what was put so far."""
+
+    def finish(self) -> None:
+        """Say that no more comes."""
+
+    def fail(self, error: BaseException) -> None:
+        """Have the consumer get `error`."""
+
+
+class ProducerServer:
+    """Listens for producer processes, and serves each in a thread of its own."""
+
+    def __init__(self, source: ServedQueue) -> None:
+        self._source = source
+        self._key = secrets.token_bytes(32)
+        self._lock = threading.RLock()  # the collector may call `close` while its thread holds it
+        self._counts: Counter[bytes] = Counter()  # scenes put, by the producer's name
+        self._lines: dict[Line, threading.Thread] = {}
+        self._closed = threading.Event()
+        with naming_descriptors("a queue feed with producers in other processes", 2):
+            self._socket, self._address = listen()
+        self._socket.settimeout(_LOOK_SECONDS)
+        _SERVERS.add(self)
+        self._thread = threading.Thread(target=self._accept, name="kerasfeed-producers", daemon=True)
+        self._thread.start()
+
+    def handle(self, on_death: str) -> Producer:
+        """A handle for producers."""
+        return Producer(self._address, self._key, os.getpid(), on_death)
+
+    def close(self) -> None:
+        """Hang up on all producers; idempotent."""
+        self._closed.set()
+        with contextlib.suppress(OSError):
+            connect(self._address).close()  # wakes who accepts
+        self._join(self._thread)
+        with self._lock:
+            lines = dict(self._lines)
+        for line in lines:
+            line.hang_up()
+        for thread in lines.values():
+            self._join(thread)
+        self._socket.close()
+
+    @staticmethod
+    def _join(thread: threading.Thread) -> None:
+        if thread is not threading.current_thread():  # in which the collector may have found the feed
+            thread.join(_JOIN_SECONDS)
+
+    def abandon(self) -> None:
+        """Close the copies of the sockets that a forked process has."""
+        self._socket.close()
+        for line in list(self._lines):
+            line.close()
+
+    def _accept(self) -> None:
+        while not self._closed.is_set():
+            try:
+                sock, _ = self._socket.accept()
+            except TimeoutError:
+                continue
+            except OSError:  # closed, or no descriptors are left
+                self._closed.wait(0.1)
+                continue
+            if self._closed.is_set():
+                sock.close()
+                return
+            sock.settimeout(None)
+            line = Line(sock)
+            thread = threading.Thread(target=self._serve, args=(line,), name="kerasfeed-producers", daemon=True)
+            with self._lock:
+                try:
+                    thread.start()
+                except RuntimeError:  # no more threads are to be had; the producer is told that nobody answers
+                    sock.close()
+                    continue
+                self._lines[line] = thread
+
+    def _serve(self, line: Line) -> None:
+        try:
+            line.prove(self._key, b"feed", b"producer")
+            greeting = line.receive()
+            assert isinstance(greeting, Greeting)
+            self._answer(line, greeting)
+        except (OSError, EOFError):
+            pass  # a stranger, or gone before it had put anything
+        finally:
+            line.close()
+            with self._lock:
+                self._lines.pop(line, None)
+
+    def _answer(self, line: Line, greeting: Greeting) -> None:
+        """Do what a producer asks for until it ends."""
+        while True:
+            try:
+                request = line.receive()
+            except EOFError:
+                self._mourn(greeting)
+                return
+            except BaseException as error:  # noqa: BLE001 - whatever its classes raise when unpickled
+                add_note(
+                    error,
+                    f"kerasfeed: process {os.getpid()}, which the scene was sent to, cannot unpickle it. Put arrays, "
+                    "numbers and text, or classes from a module that both processes can import",
+                )
+                self._reply(line, error)
+                continue
+            if isinstance(request, Farewell):
+                self._counts.pop(greeting.name, None)
+                return
+            try:
+                self._do(request, greeting)
+            except BaseException as error:  # noqa: BLE001 - it is raised where the call was made
+                self._reply(line, error)
+                continue
+            if request.method == "put":
+                with self._lock:
+                    self._counts[greeting.name] += 1
+            self._reply(line, None)
+
+    def _do(self, request: Request, greeting: Greeting) -> None:
+        source = self._source
+        if request.method == "put":
+            source.put(request.argument, timeout=request.timeout, copy=False)
+        elif request.method == "end_epoch":
+            source.end_epoch(timeout=request.timeout)
+        elif request.method == "finish":
+            source.finish()
+        else:
+            data, text, trace = request.argument
+            error = arrived(data, text)
+            add_note(error, f"kerasfeed: in producer process {greeting.pid}")
+            add_note(error, f"{TRACEBACK_HEAD}\n{trace}")
+            source.fail(error)
+
+    def _reply(self, line: Line, error: BaseException | None) -> None:
+        answer = None if error is None else Answer(pack(error), summary(error))
+        with contextlib.suppress(OSError):  # gone: the next receive tells
+            line.send(packed(answer))
+
+    def _mourn(self, greeting: Greeting) -> None:
+        if self._closed.is_set() or self._source.is_over:
+            return
+        count = self._counts[greeting.name]
+        told = (
+            f"producer process {greeting.pid} ended without a farewell after it had put {count} scenes: it was killed, "
+            "or crashed, and what it had yet to put is missing"
+        )
+        if greeting.on_death == "warn":
+            self._source.notices.post(f"death of {greeting.pid}", told, FeedWarning)
+            return
+        self._source.fail(
+            ProducerDiedError(
+                f"{told}. If that is no loss, use feed.producer(on_death='warn'); if it ends by os._exit(), leave its "
+                "`with producer:` block before"
+            )
+        )
+
+
+_SERVERS: "weakref.WeakSet[ProducerServer]" = weakref.WeakSet()
+
+
+def _abandon_all() -> None:
+    for server in list(_SERVERS):
+        server.abandon()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_abandon_all)

@@ -1,0 +1,293 @@
+"""`QueueSource`: a bounded queue of items, cut into epochs by those who fill it.
+
+Invariant: an item that was put is taken once, in the order of the puts, unless the source is closed first. Nobody who
+waits here waits for somebody who will not come: `close`, `finish`, `fail` and the end of the program wake everyone.
+"""
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Any, ClassVar, Literal
+
+from kerasfeed.errors import ConsumerGoneError, FeedClosedError, SpecError
+from kerasfeed.feeds.queues import errors
+from kerasfeed.feeds.queues.epoch_queue import EpochQueue
+from kerasfeed.feeds.queues.producer import Producer
+from kerasfeed.feeds.queues.server import ProducerServer
+from kerasfeed.feeds.queues.waiting import Waiters
+from kerasfeed.feeds.streams.source import Source
+from kerasfeed.spec.conformance import SceneCheck, own_copy
+from kerasfeed.spec.scene_spec import SceneSpec
+from kerasfeed.util.deferred_warnings import Notices
+from kerasfeed.util.error_notes import can_travel, wrapped
+from kerasfeed.util.error_text import add_note, message_of, shown, traceback_of
+from kerasfeed.util.polling import wait_for_exit
+
+_JOIN_SECONDS = 5.0
+
+
+class QueueSource(Source):
+    """Items that other code puts, from any number of threads, and from processes through `producer()`.
+
+    Repetition after repetition is one epoch of those that `end_epoch` ended. A repetition that is left goes on in the
+    next one, where that has anything left.
+
+    Args:
+        maxsize: Items that may wait, at least 1; and so many ends of epochs.
+        spec: What an item must be. None takes anything.
+        copy: Whether arrays are copied as they are put; without, a producer must not write to them again.
+    """
+
+    afresh: ClassVar[bool] = False
+
+    def __init__(self, maxsize: int, *, spec: SceneSpec | None = None, copy: bool = True) -> None:
+        self.maxsize = maxsize
+        self._check = None if spec is None else SceneCheck(spec)
+        self._copy = copy
+        self._pid = os.getpid()
+        self.notices = Notices()
+        self._lock = threading.RLock()  # the collector may call `close` while its thread holds it
+        self._producers, self._consumers = Waiters(self._lock), Waiters(self._lock)
+        self._queue = EpochQueue()
+        self._at_end = self._has_left = self._is_finished = self._is_closed = False
+        self._failure: BaseException | None = None
+        self._traceback: TracebackType | None = None
+        self._threads: list[threading.Thread] = []
+        self._server: ProducerServer | None = None
+
+    # ---- producers, on any thread
+
+    @property
+    def count(self) -> int:
+        """How many items have been put."""
+        return self._queue.added
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing can be put any more."""
+        return self._is_closed or self._is_finished or self._failure is not None
+
+    def put(self, item: Any, *, timeout: float | None = None, copy: bool | None = None) -> None:
+        """Add an item; waits while `maxsize` items wait.
+
+        Args:
+            item: A scene, or whatever the stream's function makes scenes of. NumPy arrays are copied.
+            timeout: Seconds to wait at most; 0 does not wait, None waits for ever.
+            copy: In place of the source's own.
+
+        Raises:
+            SpecError: It is not as the spec says. The queue is as it was.
+            QueueFullError: There was no room within `timeout`; a `queue.Full`.
+            FeedClosedError: No more items are wanted.
+            RuntimeError: This is another process than the one that made the source.
+        """
+        self._refuse_other_process()
+        copy = self._copy if copy is None else copy
+        if self._check is not None:
+            try:
+                item = self._check.conform(item, copy=copy)
+            except SpecError as error:
+                raise SpecError(f"put() after {self.count} scenes: {message_of(error)}") from None
+        elif copy:
+            item = own_copy(item)
+        deadline = _deadline(timeout)
+        while True:
+            with self._lock:
+                self._refuse_if_closed()
+                if len(self._queue) < self.maxsize:
+                    self._queue.add(item)
+                    self._consumers.wake(1)
+                    return
+                gate = self._enlist(deadline, timeout, "scenes")
+            self._wait_for_room(gate, deadline)
+
+    def end_epoch(self, *, timeout: float | None = None) -> None:
+        """End the epoch after what was put so far; it may be empty. Waits where `maxsize` ends wait to be reached.
+
+        Raises:
+            QueueFullError, FeedClosedError, RuntimeError: As `put` does.
+        """
+        self._refuse_other_process()
+        deadline = _deadline(timeout)
+        while True:
+            with self._lock:
+                self._refuse_if_closed()
+                if self._queue.ends < self.maxsize:
+                    self._queue.end()
+                    self._consumers.wake_all()
+                    return
+                gate = self._enlist(deadline, timeout, "ends of epochs")
+            self._wait_for_room(gate, deadline)
+
+    def finish(self) -> None:
+        """Say that no more comes; idempotent. What was put is still taken, an epoch not yet ended ends there."""
+        self._refuse_other_process()
+        with self._lock:
+            self._is_finished = True
+            self._wake_everyone()
+
+    def fail(self, error: BaseException) -> None:
+        """Have `take` raise `error` after what was put so far, now and ever after. The first failure counts.
+
+        Raises:
+            TypeError: `error` is no exception.
+        """
+        self._refuse_other_process()
+        if not issubclass(type(error), BaseException):
+            raise TypeError(f"fail() takes an exception, for example fail(OSError('...')); received {shown(error)}")
+        if not can_travel(error):
+            error = wrapped(error, "a producer of the queue ended with ")
+        add_note(error, f"kerasfeed: from a producer of the queue, after {self.count} scenes were put")
+        with self._lock:
+            if self._failure is not None or self._is_closed:
+                return
+            self._failure, self._traceback = error, traceback_of(error)
+            self._wake_everyone()
+
+    @contextlib.contextmanager
+    def producing(self) -> Iterator[None]:
+        """A context to put in: an exception in it goes to the consumer too, as by `fail`.
+
+        Where nobody takes any more, the block ends quietly at its next `put`.
+        """
+        try:
+            yield
+        except ConsumerGoneError:
+            return
+        except BaseException as error:
+            self.fail(error)
+            raise
+
+    def produce(self, function: Callable[..., Any], *args: Any) -> threading.Thread:
+        """Call `function(*args)` in a thread, which `close` joins; an exception of it goes to the consumer alone."""
+
+        def run() -> None:
+            with contextlib.suppress(BaseException), self.producing():
+                function(*args)
+
+        thread = threading.Thread(target=run, name="kerasfeed-producer", daemon=True)
+        with self._lock:
+            self._refuse_if_closed()
+            self._threads = [each for each in self._threads if each.is_alive()]
+            thread.start()
+            self._threads.append(thread)
+        return thread
+
+    def producer(self, on_death: Literal["fail", "warn"] = "fail") -> Producer:
+        """A handle for other processes of this host; it pickles, and may be given to several.
+
+        Args:
+            on_death: What becomes of the stream if a process that has called it is killed before it has ended in order:
+                "fail" has the consumer get a `ProducerDiedError`, "warn" goes on without what that process had yet to
+                put.
+
+        Raises:
+            ValueError: `on_death` is something else.
+            FeedClosedError: The source is closed.
+        """
+        self._refuse_other_process()
+        if on_death not in ("fail", "warn"):
+            raise ValueError(f'on_death is "fail" or "warn", received {on_death!r}')
+        with self._lock:
+            self._refuse_if_closed()
+            if self._server is None:
+                self._server = ProducerServer(self)
+            return self._server.handle(on_death)
+
+    # ---- the consumer, on one thread at a time
+
+    def begin(self, repetition: int) -> None:
+        """Begin the next epoch, or go on with the one that was left."""
+        with self._lock:
+            self._at_end = self._has_left = False
+            self._queue.begin()
+
+    def take(self, limit: int) -> list[Any]:
+        """See `Source.take`. After the end of a repetition, none until `begin`."""
+        taken: list[Any] | None = None
+        try:
+            while True:
+                with self._lock:
+                    if self._is_closed:
+                        raise FeedClosedError("the feed is closed, and so is the queue that it takes scenes from")
+                    if self._at_end or self._has_left:
+                        return []
+                    taken = self._queue.next(limit)
+                    if taken is None and self._failure is not None:
+                        raise BaseException.with_traceback(self._failure, self._traceback)
+                    if taken is not None or self._is_finished:
+                        self._at_end = not taken
+                        self._producers.wake(len(taken or ()) or 1)
+                        return taken or []
+                    gate = self._consumers.enlist()
+                self._consumers.sleep(gate)
+        except BaseException:
+            if taken is not None:  # Ctrl-C, between the removal and the return
+                with self._lock:
+                    self._queue.give_back(taken, ended=not taken)
+                    self._at_end = False
+            raise
+
+    def leave(self) -> None:
+        """Have a `take` that waits return none; what was not taken stays."""
+        with self._lock:
+            self._has_left = True
+            self._consumers.wake_all()
+
+    def tell(self) -> None:
+        """See `Source.tell`."""
+        self.notices.tell()
+
+    def close(self) -> None:
+        """Have every `put` that waits, and every call after, raise FeedClosedError; drop what was not taken."""
+        if os.getpid() != self._pid:
+            return
+        with self._lock:
+            self._is_closed = True
+            self._queue.clear()
+            self._wake_everyone()
+            server, threads = self._server, self._threads
+        if server is not None:
+            server.close()
+        deadline = time.monotonic() + _JOIN_SECONDS
+        for thread in threads:
+            if thread is not threading.current_thread():
+                thread.join(max(0.0, deadline - time.monotonic()))
+
+    # ---- within
+
+    def _wake_everyone(self) -> None:
+        self._producers.wake_all()
+        self._consumers.wake_all()
+
+    def _refuse_if_closed(self) -> None:
+        if self._is_closed:
+            raise errors.consumer_gone(self.count)
+        if self._failure is not None:
+            raise errors.failed(self._failure, self.count)
+        if self._is_finished:
+            raise errors.finished(self.count)
+
+    def _refuse_other_process(self) -> None:
+        if os.getpid() != self._pid:
+            raise errors.other_process(self._pid, os.getpid())
+
+    def _enlist(self, deadline: float | None, timeout: float | None, what: str) -> threading.Lock:
+        """A gate to wait at for room, in what is left of `timeout`."""
+        if deadline is not None and time.monotonic() >= deadline:
+            raise errors.full(timeout, self.maxsize, what)
+        return self._producers.enlist()
+
+    def _wait_for_room(self, gate: threading.Lock, deadline: float | None) -> None:
+        if self._producers.sleep_for_consumer(gate, deadline):
+            wait_for_exit()
+            raise errors.program_over(self.count)
+
+
+def _deadline(timeout: float | None) -> float | None:
+    if timeout is not None and not timeout >= 0:
+        raise ValueError(f"timeout is in seconds, at least 0, or None to wait for ever; received {timeout!r}")
+    return None if timeout is None else time.monotonic() + timeout

@@ -1,0 +1,191 @@
+"""Which shard a feed is: as told, or as the framework that runs the processes knows it.
+
+Invariant: only frameworks that the program has imported are asked, and none is started but the one that Keras computes
+on. What was found is a value that says who told it.
+"""
+
+import json
+import operator
+import os
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from kerasfeed.errors import FeedWarning
+from kerasfeed.util.deferred_warnings import warn_caller
+from kerasfeed.util.validate import check_integer
+
+_FORMS = (
+    'shard must be "auto", a pair (shard_index, shard_count), or the tf.distribute.InputContext that '
+    "strategy.distribute_datasets_from_function hands out"
+)
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Which part of every global batch a feed is.
+
+    Attributes:
+        index: This shard, in [0, count).
+        count: Number of shards, at least 1.
+        source: Who told it; empty where the feed's arguments did.
+    """
+
+    index: int
+    count: int
+    source: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.index} of {self.count}" + (f" ({self.source})" if self.source else "")
+
+
+def find_shard(shard: Any, shard_index: Any, shard_count: Any) -> Shard:
+    """The shard that these arguments of a feed ask for.
+
+    Raises:
+        TypeError: An argument is of the wrong type.
+        ValueError: An argument is out of range, or two answer one question.
+    """
+    if shard is None:
+        return _checked(shard_index, shard_count, "")
+    if (shard_index, shard_count) != (0, 1):
+        raise ValueError(
+            f"shard={shard!r} and shard_index={shard_index!r}, shard_count={shard_count!r} are two answers to one "
+            "question; give either"
+        )
+    if isinstance(shard, Shard):
+        return shard
+    if isinstance(shard, str):
+        if shard != "auto":
+            raise ValueError(f"{_FORMS}; received {shard!r}")
+        return _found()
+    if hasattr(shard, "input_pipeline_id") and hasattr(shard, "num_input_pipelines"):
+        return _checked(shard.input_pipeline_id, shard.num_input_pipelines, "tf.distribute.InputContext")
+    if isinstance(shard, tuple | list) and len(shard) == 2:
+        return _checked(shard[0], shard[1], "")
+    raise TypeError(f"{_FORMS}; received {shard!r} of type {type(shard).__name__}")
+
+
+def refuse_second_sharding(shard_count: int) -> None:
+    """Refuse to hand a dataset of one shard to a Keras that would shard it again.
+
+    Raises:
+        ValueError: The distribution that is set shards datasets itself.
+    """
+    distribution = _distribution()
+    if shard_count > 1 and _processes(distribution) > 1 and getattr(distribution, "auto_shard_dataset", False):
+        raise ValueError(
+            f"this feed is one of {shard_count} shards, and {type(distribution).__name__} would shard its dataset once "
+            "more: set keras.distribution.distribution().auto_shard_dataset = False, or make a feed without shards"
+        )
+
+
+def _checked(index: Any, count: Any, source: str) -> Shard:
+    count = check_integer("shard_count", count, 1)
+    index = check_integer("shard_index", index, 0)
+    if index >= count:
+        raise ValueError(f"shard_index must be below shard_count ({count}), received {index}")
+    return Shard(index, count, source)
+
+
+def _found() -> Shard:
+    """The first answer of several processes; with one process, shard 0 of 1."""
+    for source, ask in _SOURCES.items():
+        answer = ask()
+        if answer is not None:
+            return _checked(*answer, f"auto: {source}")
+    told = _environment()
+    if told is not None:
+        warn_caller(
+            f'shard="auto" has found one process only, and the environment speaks of several ({told}): each of them '
+            "would load every scene. Make the feed after keras.distribution.initialize(), "
+            "jax.distributed.initialize() or torch.distributed.init_process_group(), or inside strategy.scope(), or "
+            "pass shard=(shard_index, shard_count)",
+            FeedWarning,
+        )
+    return Shard(0, 1, "auto: one process")
+
+
+def _from_strategy() -> tuple[int, int] | None:
+    tf = sys.modules.get("tensorflow")
+    if tf is None or not tf.distribute.has_strategy():
+        return None
+    strategy = tf.distribute.get_strategy()
+    resolver = strategy.cluster_resolver
+    if resolver is None or not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+        return None
+    return _place(resolver.cluster_spec().as_dict(), resolver.task_type, resolver.task_id)
+
+
+def _place(cluster: Any, task_type: Any, task_id: Any) -> tuple[int, int] | None:
+    """Place among the workers of a TensorFlow cluster, the chief first; None where this task is not one of several."""
+    chiefs, workers = len(cluster.get("chief", ())), len(cluster.get("worker", ()))
+    if chiefs + workers < 2 or task_type not in ("chief", "worker"):
+        return None
+    return (0 if task_type == "chief" else chiefs + int(task_id)), chiefs + workers
+
+
+def _from_distribution() -> tuple[int, int] | None:
+    distribution = _distribution()
+    count = _processes(distribution)
+    if count < 2 or not hasattr(distribution, "data_shard_id"):
+        return None
+    # With a model spread over several processes, these load the same scenes.
+    return distribution.data_shard_id, min(count, distribution.num_model_replicas)
+
+
+def _distribution() -> Any:
+    keras = sys.modules.get("keras")
+    return None if keras is None else keras.distribution.distribution()
+
+
+def _processes(distribution: Any) -> int:
+    return getattr(distribution, "num_processes", 1)
+
+
+def _from_jax() -> tuple[int, int] | None:
+    jax = sys.modules.get("jax")
+    if jax is None:
+        return None
+    # To ask starts jax, which may then be told of no other processes.
+    initialized = getattr(jax.distributed, "is_initialized", None)
+    if not (initialized is not None and initialized()) and not _keras_computes_on("jax"):
+        return None
+    count = jax.process_count()
+    return (jax.process_index(), count) if count > 1 else None
+
+
+def _keras_computes_on(backend: str) -> bool:
+    keras = sys.modules.get("keras")
+    return keras is not None and keras.backend.backend() == backend
+
+
+def _from_torch() -> tuple[int, int] | None:
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return None
+    count = distributed.get_world_size()
+    return (distributed.get_rank(), count) if count > 1 else None
+
+
+_SOURCES: dict[str, Callable[[], tuple[int, int] | None]] = {
+    "tf.distribute": _from_strategy,
+    "keras.distribution": _from_distribution,
+    "jax": _from_jax,
+    "torch.distributed": _from_torch,
+}
+
+
+def _environment() -> str | None:
+    """What a launcher has written of several processes; None for nothing."""
+    for name in ("KERAS_DISTRIBUTION_NUM_PROCESSES", "JAX_NUM_PROCESSES", "WORLD_SIZE"):
+        with suppress(ValueError):
+            if int(os.environ.get(name, "1")) > 1:
+                return f"{name}={os.environ[name]}"
+    with suppress(ValueError, KeyError, TypeError, AttributeError):
+        config = json.loads(os.environ.get("TF_CONFIG", "{}"))
+        place = _place(config["cluster"], config["task"]["type"], operator.index(config["task"]["index"]))
+        return None if place is None else f"TF_CONFIG: worker {place[0]} of {place[1]}"
+    return None

@@ -1,0 +1,311 @@
+"""`BaseStream`: what feeds without random access have in common.
+
+Invariant: batches come in the order of their items, through one loader. Nothing is started before the first batch, or
+the spec, is asked for.
+"""
+
+import dataclasses
+import threading
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any, Self
+
+from kerasfeed.errors import FeedClosedError
+from kerasfeed.feeds.cursor import CursorThreads
+from kerasfeed.feeds.display import public_names, stream_html, workers_text
+from kerasfeed.feeds.hooks import RequestLog
+from kerasfeed.feeds.streams.options import StreamOptions
+from kerasfeed.feeds.streams.pipeline import Function, StreamCore
+from kerasfeed.feeds.streams.repetition import EndOfRepetition, Repetition
+from kerasfeed.feeds.streams.source import Source
+from kerasfeed.loaders.base import LoaderStats
+from kerasfeed.loaders.batches.masking import weighted
+from kerasfeed.loaders.failures.table import FailureTable
+from kerasfeed.spec.field_forms import batch_structure
+from kerasfeed.spec.scene_spec import SceneSpec, lists_as_tuples
+from kerasfeed.util.polling import wait_for_exit
+
+EMPTY = (
+    "the stream is empty: it ended before its first scene. Check what its generators read; a generator made once and "
+    "for all, outside make_generator, is exhausted after one repetition"
+)
+_PUBLIC = frozenset(
+    ["close", "element_spec", "failures", "map", "num_batches", "plan", "scene_spec", "seed", "stats", "to_tf_dataset"]
+)
+
+
+class BaseStream(ABC):
+    """Batches of a `Source`, for loops: what `kerasfeed.StreamFeed` and `QueueFeed` are without Keras."""
+
+    def __init__(self, options: StreamOptions) -> None:
+        self._options = options
+        self._begin(options.ahead)
+        self._begin_life(())
+
+    def _begin_life(self, functions: tuple[Function, ...]) -> None:
+        self._functions = functions
+        self.plan = self._options.plan.afresh()
+        self._lock = threading.RLock()
+        self._parts: StreamCore | None = None
+        self._kept: Repetition | None = None
+        self._kept_is_chain = False
+        self._next = 0
+        self._closed = False
+        self.request_log = RequestLog()
+        self.cursors = CursorThreads()
+
+    def __dir__(self) -> list[str]:
+        return public_names(self, _PUBLIC)
+
+    @property
+    def seed(self) -> int:
+        """Seed of all random numbers, at least 0."""
+        return self.plan.seed
+
+    # ---- what a framework adds
+
+    def _begin(self, ahead: int) -> None:  # noqa: B027 - frameworks may add to it
+        """The feed is made, but for its parts; `ahead`: batches made ahead of the consumer."""
+
+    # ---- what subclasses say
+
+    @abstractmethod
+    def _make_source(self) -> Source:
+        """The source, made when the first batch is asked for."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Nothing more is wanted of the feed, or nothing more comes; idempotent."""
+
+    # ---- the parts
+
+    def map(self, function: Function) -> Self:
+        """A feed of `function(item)` for every item of this one, computed by the workers, in the items' order.
+
+        For a light generator with heavy work behind it: it yields names or parameters, of any type that pickles, and
+        the function does the work and returns a scene. The generators then run in one thread of this process, and
+        `workers` is the number of concurrent calls of the function. Several `map`s apply one function after the other.
+
+        Args:
+            function: From an item to a scene. Worker processes need one that pickles (with `cloudpickle`). Its random
+                numbers are `kerasfeed.current_rng()`'s: a function of seed, repetition and number of the item.
+
+        Raises:
+            TypeError: It cannot be called.
+            RuntimeError: Batches have been asked for already.
+        """
+        if not callable(function):
+            raise TypeError(f"map needs a function from an item to a scene, received a {type(function).__name__}")
+        if self._parts is not None or self._closed:
+            raise RuntimeError("map() comes before the first batch: this feed has begun, or is closed. Make a new one")
+        mapped = object.__new__(type(self))
+        mapped.__dict__.update(self.__dict__)
+        mapped._begin_life((*self._functions, function))
+        return mapped
+
+    def _core(self) -> StreamCore:
+        with self._lock:
+            if self._closed:
+                raise FeedClosedError("the feed is closed; make a new one")
+            if self._parts is None:
+                self._parts = self._options.make_core(self.plan, self._make_source, self._functions, self._given_spec())
+                weakref.finalize(self, self._parts.close)
+            return self._parts
+
+    def _given_spec(self) -> SceneSpec | None:
+        return self._options.spec
+
+    # ---- repetitions
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether a loop after one that was left goes on with its repetition, as a queue's does."""
+        return self._parts is not None and not self._parts.source.afresh
+
+    def begin_repetition(self, *, chained: bool = False, patience: float | None = None) -> Repetition:
+        """The next repetition, or what is kept of one: of any, if `chained`, else of one of which nothing was used.
+
+        Raises:
+            NotYet: What is kept of one has told nothing for `patience` s.
+        """
+        core = self._core()
+        self.cursors.wait()
+        with self._lock:
+            kept, self._kept = self._kept, None
+            wanted = kept is not None and (chained or not self._kept_is_chain)
+        try:
+            if kept is not None and wanted and (core.source.afresh or not kept.is_used_up(patience)):
+                return kept
+        except BaseException:  # NotYet, or Ctrl-C while it waited for the source
+            self._kept = kept
+            raise
+        with self._lock:
+            number, self._next = self._next, self._next + 1
+        return core.begin(number)
+
+    def end_fit(self) -> None:  # noqa: B027
+        """A loop begins: a fit that was stopped gives back before what it still holds."""
+
+    def keep_repetition(self, repetition: Repetition, *, chained: bool, untouched: bool) -> None:
+        """Whoever has begun a repetition leaves it: `untouched`, or in the middle, to go on with later if `chained`."""
+        with self._lock:
+            again = not self._closed and (chained or untouched or self.goes_on)
+            if again:
+                self._kept, self._kept_is_chain = repetition, not untouched and not self.goes_on
+        if not again:
+            repetition.close()
+
+    def __iter__(self) -> Iterator[Any]:
+        """The batches of one repetition, loaded ahead; every loop begins the next one."""
+        self.end_fit()
+        repetition = self.begin_repetition()
+        end, closed, ended = EndOfRepetition, FeedClosedError, False  # may be collected as the interpreter ends
+        try:
+            while True:
+                try:
+                    taken = [repetition.take()]  # a list, so that a loop which was left in the middle holds no batch
+                except closed:
+                    wait_for_exit()
+                    raise
+                try:
+                    self.tell()
+                except BaseException:  # Ctrl-C, or a warning that is an error: nobody has had the batch
+                    repetition.put_back(taken)
+                    raise
+                if taken[0] is not None:  # on_error="skip" has left a scene of it
+                    yield taken.pop()
+        except end:
+            ended = True
+        finally:
+            if ended:
+                repetition.close()
+            else:
+                self.keep_repetition(repetition, chained=False, untouched=False)
+        self.tell()
+
+    def __len__(self) -> int:
+        raise TypeError(
+            f"a {type(self).__name__} has no length: nobody knows how many scenes will come. It is a "
+            "feed by itself: loop over it, or pass it to fit. What can be indexed is better fed by a kerasfeed.Feed"
+        )
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __getitem__(self, step: int) -> Any:
+        """Not to be had.
+
+        Raises:
+            TypeError: Always.
+        """
+        raise TypeError(
+            f"a {type(self).__name__} has no random access: loop over it, or pass it to fit. What can be indexed is "
+            "better fed by a kerasfeed.Feed"
+        )
+
+    def tell(self) -> None:
+        """Issue the warnings that wait, here where the user stands."""
+        core = self._parts
+        if core is not None:
+            core.loader.faults.notices.tell()
+            core.source.tell()
+
+    # ---- the spec
+
+    @property
+    def scene_spec(self) -> SceneSpec:
+        """Spec of a scene; the first use waits for the first batch, which is kept for the next loop.
+
+        Raises:
+            ValueError: The stream is empty, and no `spec` was given.
+        """
+        core = self._core()
+        if not core.inferred:
+            repetition = self.begin_repetition(chained=True)
+            chain = self._kept_is_chain
+            try:
+                repetition.peek()
+            finally:
+                self.keep_repetition(repetition, chained=True, untouched=not chain)
+            if not core.inferred:
+                raise ValueError(EMPTY)
+        return core.loader.spec
+
+    @property
+    def element_spec(self) -> Any:
+        """Nesting of a batch with an `ArraySpec` for each of its arrays, batch axis first; None for what varies.
+
+        A ragged field is a `kerasfeed.RaggedArray` of two. The first use waits for the first batch.
+        """
+        spec = self.scene_spec
+        loader, plan = self._core().loader, self.plan
+        full = weighted(spec) if self._weighs else spec
+        layout = loader.layout
+        if layout is None or not layout.batched:
+            return full.unflatten(full.fields)
+        return batch_structure(full, layout.forms, plan.rows if plan.is_uniform else None)
+
+    @property
+    def _weighs(self) -> bool:
+        return self._options.policy.on_error == "mask" or self.plan.pad_remainder
+
+    def without_lists(self, batch: Any) -> Any:
+        """A batch with tuples in place of lists, as TensorFlow and Keras take it. Issues the warnings that wait."""
+        self.tell()
+        return lists_as_tuples(batch) if self._core().loader.spec.has_lists else batch
+
+    # ---- life
+
+    @property
+    def failures(self) -> FailureTable:
+        """The scenes that have failed so far: a table of index, epoch, step, exception and count."""
+        core = self._parts
+        if core is None:
+            return FailureTable([])
+        table = core.loader.faults.table()
+        return FailureTable([*table, *core.source.failures()], table.forgotten)
+
+    def stats(self) -> LoaderStats:
+        """A snapshot of the counters: batches and slots of the feed, workers of its generators or of `map`."""
+        core = self._parts
+        if core is None:
+            return LoaderStats("inline", 0, 0, 0, 0, 0)
+        stats, workers = core.loader.stats(), core.source.stats()
+        if workers is None:
+            return stats
+        return dataclasses.replace(
+            stats, worker_type=workers.worker_type, workers=workers.workers, pids=workers.pids,
+            respawns=workers.respawns, failed=stats.failed + workers.failed,
+        )  # fmt: skip
+
+    def _facts(self) -> list[tuple[str, str]]:
+        """What the feed says of itself, name and value."""
+        functions = [("functions", str(len(self._functions)))] if self._functions else []
+        return [("batch size", str(self.plan.batch_size)), *functions, ("workers", workers_text(self.stats()))]
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}: {value}' for name, value in self._facts())})"
+
+    def _repr_html_(self) -> str:
+        core = self._parts
+        known = core is not None and core.inferred and not self._closed
+        return stream_html(type(self).__name__, self._facts(), self.element_spec if known else None)
+
+    def _stop(self) -> None:
+        """Stop the workers and free what they hold; idempotent."""
+        with self._lock:
+            self._closed = True
+            core, self._kept = self._parts, None
+        if core is not None:
+            core.close()
+            core.loader.faults.notices.tell_last()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._stop()

@@ -1,0 +1,167 @@
+"""Batches of a stream that one iterator takes, of Keras's or of a dataset, and what of them comes again.
+
+Invariant: what was taken and not used comes again, in its order, as far as it is still known.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from kerasfeed.errors import FeedClosedError
+from kerasfeed.feeds.cursor import EndOfData
+from kerasfeed.feeds.streams.repetition import EndOfRepetition
+from kerasfeed.util.polling import NotYet
+
+SUPERSEDED = "another fit, or loop, of the stream has begun. A stream is read by one at a time; make a feed for each"
+KEPT = 8  # more than Keras and its backends take ahead of what they use
+
+
+class StreamCursor:
+    """The batches that one iterator of Keras's takes."""
+
+    def __init__(self, feed: Any, *, endless: bool, afresh: bool, building: bool = False, kept: int = KEPT) -> None:
+        """Take batches of `feed`.
+
+        Args:
+            feed: The feed, or a weak proxy of it.
+            endless: Whether the next repetition follows where one ends.
+            afresh: Whether to begin a repetition, instead of where the endless taking before this one has ended.
+            building: Whether Keras takes only to build a model, and so uses nothing.
+            kept: How many of the last batches are kept, to come again.
+
+        Attributes:
+            left: Whether Keras takes no more.
+            superseded: Whether that is because another fit, or a loop, has begun.
+            taken: Batches taken so far.
+            building: As it was given.
+        """
+        self._feed = feed
+        self._endless = endless
+        self._chained = endless and not afresh
+        self.building = building
+        self._repetition: Any = None
+        self._last: deque[Any] = deque(maxlen=kept)
+        self.taken = 0
+        self._given = 0  # of these, by the present repetition
+        self._over = False
+        self.left = self.superseded = False
+        self._lock = threading.Lock()
+
+    def take(self, patience: float | None = None) -> Any:
+        """The next batch; waits for it.
+
+        Args:
+            patience: How long, s; None is for ever.
+
+        Raises:
+            NotYet: It was not there for so long.
+            EndOfRepetition: There is none, or Keras has another iterator now.
+            FeedClosedError: Another fit, or a loop, has begun.
+            Exception: What the stream raised.
+        """
+        with self._lock:
+            empty = False
+            while not self._over:
+                if self._repetition is None:
+                    self._repetition, self._given = self._begin(patience), 0
+                try:
+                    batch = self._repetition.take(patience)
+                except EndOfRepetition:
+                    self._over = not self._endless or empty
+                    empty, self._repetition = True, None
+                    continue
+                if batch is not None:
+                    self._last.append(batch)
+                    self.taken += 1
+                    self._given += 1
+                    return batch
+            if self.superseded:
+                raise FeedClosedError(SUPERSEDED)
+            raise EndOfRepetition
+
+    def _begin(self, patience: float | None) -> Any:
+        return self._feed.begin_repetition(chained=self._chained, patience=patience)
+
+    def leave(self, used: int) -> None:
+        """Keras has used the first `used` batches, and takes no more: those after them come again. Idempotent."""
+        with self._lock:
+            self.left = True
+            if self._over:
+                return
+            self._over = True
+            repetition, self._repetition = self._repetition, None
+            left = max(0, self.taken - used)
+            if repetition is None:
+                return
+            kept = list(self._last)[max(0, len(self._last) - left) :]
+            repetition.put_back(kept)
+            whole = left == len(kept)
+            try:
+                self._feed.keep_repetition(
+                    repetition, chained=self._chained and whole, untouched=whole and left >= self._given
+                )
+            except ReferenceError:  # the feed was collected before Keras's generator
+                repetition.close()
+
+
+class RepetitionCursor:
+    """The next repetition of a stream, which it does not keep alive; see `kerasfeed.feeds.cursor.Cursor`.
+
+    Args:
+        feed: A weak reference to the stream.
+    """
+
+    def __init__(self, feed: Callable[[], Any]) -> None:
+        self._feed = feed
+        self._repetition: Any = None
+        self._taken = 0
+        self._over = False
+        self._known().end_fit()
+
+    def _known(self) -> Any:
+        feed = self._feed()
+        if feed is None:
+            raise FeedClosedError(
+                "the feed of this dataset is gone: keep a reference to it, or to the dataset, while that is iterated"
+            )
+        return feed
+
+    def take(self, patience: float | None) -> Any:
+        """See `kerasfeed.feeds.cursor.Cursor.take`. An error ends the repetition, as it ends a loop."""
+        if self._over:
+            raise EndOfData
+        feed = self._known()
+        try:
+            if self._repetition is None:
+                self._repetition = feed.begin_repetition(patience=patience)
+            batch = None
+            while batch is None:  # on_error="skip" has left no scene of it
+                batch = self._repetition.take(patience)
+            feed.tell()
+        except NotYet:
+            raise
+        except EndOfRepetition:
+            self._over = True
+            raise EndOfData from None
+        except BaseException:
+            self._leave(feed, untouched=False)
+            raise
+        self._taken += 1
+        return batch
+
+    def close(self, returned: list[Any]) -> None:
+        """See `kerasfeed.feeds.cursor.Cursor.close`."""
+        if self._repetition is None or self._over:
+            return
+        feed = self._feed()
+        if feed is None:
+            self._repetition.close()
+            return
+        self._repetition.put_back(returned)
+        self._leave(feed, untouched=len(returned) == self._taken)
+
+    def _leave(self, feed: Any, *, untouched: bool) -> None:
+        self._over = True
+        if self._repetition is not None:
+            feed.keep_repetition(self._repetition, chained=False, untouched=untouched)

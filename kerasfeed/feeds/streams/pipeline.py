@@ -1,0 +1,163 @@
+"""The parts of a stream feed put together: a source, and a loader that makes batches of its items.
+
+Invariant: one thread at a time reads the source, that of the running repetition. Batches are submitted and delivered in
+the order of their items. How many wait for the consumer is bounded, so a source never runs away from it.
+"""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from kerasfeed.errors import FeedClosedError
+from kerasfeed.feeds.streams.item_store import Tape
+from kerasfeed.feeds.streams.plan import StreamPlan
+from kerasfeed.feeds.streams.repetition import Repetition
+from kerasfeed.feeds.streams.source import Source
+from kerasfeed.loaders.base import Job, Loader
+from kerasfeed.sequences.context import current_context
+from kerasfeed.spec.scene_spec import SceneSpec, probe_indices
+from kerasfeed.util.error_text import add_note, shown
+
+Function = Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class Chained:
+    """Functions applied one after the other."""
+
+    functions: tuple[Function, ...]
+
+    def __call__(self, item: Any) -> Any:
+        """What the last of them makes of it."""
+        for function in self.functions:
+            item = function(item)
+        return item
+
+
+class TapedScenes:
+    """What the loader takes for a sequence: the items on the tape, or what a function makes of them."""
+
+    def __init__(self, tape: Any, function: Function | None) -> None:
+        self._tape = tape
+        self._function = function
+
+    def __getitem__(self, index: int) -> Any:
+        context = current_context()
+        assert context is not None
+        item = self._tape.item(context.epoch, index)
+        if self._function is None:
+            return item
+        try:
+            return self._function(item)
+        except Exception as error:
+            add_note(error, f"kerasfeed: the item was {shown(item)}; call the function with it to reproduce")
+            raise
+
+
+class StreamCore:
+    """A source, its loader, and the repetition that runs."""
+
+    def __init__(self, source: Source, tape: Tape, loader: Loader, job: Job, *, threaded: bool) -> None:
+        """Put them together.
+
+        Args:
+            source: Where items come from.
+            tape: How they reach the loader's workers.
+            loader: Makes batches of them.
+            job: The loader's.
+            threaded: Whether a thread reads the source ahead of the consumer, up to `job.look_ahead` batches.
+
+        Attributes:
+            inferred: Whether the spec of a scene is known.
+        """
+        plan = job.plan
+        assert isinstance(plan, StreamPlan)
+        self.source = source
+        self.loader = loader
+        self.plan = plan
+        self.ahead = job.look_ahead if threaded else 0
+        self._tape = tape
+        self.inferred = job.spec is not None
+        self._repetition: Repetition | None = None
+        self._lock = threading.RLock()
+        self._closed = False
+
+    def begin(self, number: int) -> Repetition:
+        """Begin repetition `number`; the one that runs ends.
+
+        Raises:
+            FeedClosedError: The feed is closed.
+        """
+        with self._lock:
+            if self._closed:
+                raise FeedClosedError("the feed is closed; make a new one")
+            if self._repetition is not None:
+                self._repetition.close()
+                if self._repetition.is_stuck:
+                    raise RuntimeError(
+                        "the stream cannot begin anew: what was left of the repetition before still waits for its "
+                        "source, which does not return. Give generators a timeout, or make a new feed"
+                    )
+            self._repetition = Repetition(self, number)
+            self._repetition.start()
+            return self._repetition
+
+    def submit(self, epoch: int, step: int, items: list[Any]) -> Future[Any]:
+        """Promise the batch of these items; the spec must be known."""
+        first = step * self.plan.rows
+        try:
+            self._tape.put(epoch, step, items)
+            self.plan.announce(epoch, step, np.arange(first, first + len(items), dtype=np.int64))
+            future = self.loader.submit(epoch, step)
+        except BaseException:
+            self._drop(epoch, step)
+            raise
+        future.add_done_callback(partial(self._done, epoch, step))
+        try:
+            return future
+        finally:
+            del future  # of a scene read in this thread it holds an error whose traceback holds this frame
+
+    def infer(self, step: int, items: list[Any]) -> None:
+        """Have the loader read a few items of a batch, as those of the first repetition, if the spec is not known yet.
+
+        Raises:
+            NothingReadError: Each of them failed, which `on_error` bears; the cause is the first failure.
+            Exception: What went wrong; TooManyFailuresError.
+        """
+        if self.inferred:
+            return
+        first = step * self.plan.rows
+        rows = probe_indices(len(items))
+        self.plan.readable[:] = [first + row for row in rows]
+        self.plan.others[:] = [first + row for row in range(len(items)) if row not in rows]
+        try:
+            self._tape.put(0, step, items)
+            self.inferred = isinstance(self.loader.spec, SceneSpec)
+        finally:
+            self._tape.drop(0, step)
+
+    def _done(self, epoch: int, step: int, _: "Future[Any]") -> None:
+        self._drop(epoch, step)
+
+    def _drop(self, epoch: int, step: int) -> None:
+        self._tape.drop(epoch, step)
+        self.plan.forget(epoch, step)
+
+    def close(self) -> None:
+        """End threads and processes; idempotent. Batches already delivered stay valid."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            repetition, self._repetition = self._repetition, None
+        if repetition is not None:
+            repetition.close()
+        self.source.close()
+        self.loader.close()
+        self._tape.close()

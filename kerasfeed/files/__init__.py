@@ -1,1 +1,0 @@
-"""Files that each hold many scenes, as one sequence: `kerasfeed.FileSequence`."""

@@ -1,0 +1,366 @@
+"""Arguments of a feed, checked before anything is read.
+
+Invariant: every refusal says what was needed, what came and what to write instead; habits from Keras, tf.data and
+PyTorch are answered with the word used here.
+"""
+
+import inspect
+import math
+import operator
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kerasfeed.loaders.failures.policy import ON_ERROR, FaultPolicy
+from kerasfeed.orders.base import Order, Sequential, Shuffled
+from kerasfeed.orders.batch_bounds import EvenCut
+from kerasfeed.orders.custom import CustomOrder
+from kerasfeed.orders.plan import Plan
+from kerasfeed.spec.collation import Collation, Custom, Pad, Ragged, Stack
+from kerasfeed.util.optional_methods import refuse_other_kinds
+from kerasfeed.util.resources import cores
+from kerasfeed.util.validate import check_integer
+
+_WORD_HERE = {
+    "num_workers": "workers",
+    "num_parallel_calls": "workers",
+    "use_multiprocessing": 'worker_type="process" (or "thread")',
+    "multiprocessing_context": 'worker_type="process"; workers are clean interpreters, never forks',
+    "drop_last": "drop_remainder",
+    "prefetch_factor": "max_queue_size",
+    "buffer_size": "max_queue_size (the shuffle itself needs no buffer)",
+    "prefetch": "max_queue_size",
+    "collate_fn": "collate: 'stack', 'pad', 'ragged', kf.Pad(...), or a function from a list of scenes to a batch",
+    "sampler": "order (kf.Shuffled(), kf.BlockShuffled(...), kf.Weighted(weights), kf.Balanced(labels), or a function)",
+    "batch_sampler": "batch_size and order (kf.Bucketed(lengths, boundaries) for batches of similar length)",
+    "generator": "seed",
+    "worker_init_fn": "an on_worker_begin(worker) method of the sequence",
+    "persistent_workers": "nothing: workers stay until feed.close()",
+    "pin_memory": "nothing, or feed.to_tf_dataset(device=...)",
+    "num_shards": "shard_count",
+    "index": "shard_index",
+    "rank": "shard_index",
+    "world_size": "shard_count",
+    "num_processes": 'shard_count, or shard="auto"',
+    "process_index": 'shard_index, or shard="auto"',
+    "process_count": 'shard_count, or shard="auto"',
+    "input_context": "shard",
+    "shard_options": 'shard (a pair, or "auto")',
+    "dataset": "sequence, the first argument",
+}
+_COLLATIONS: dict[str, Any] = {"stack": Stack, "pad": Pad, "ragged": Ragged}
+_MORE = " (or kf.Pad(...), kf.Ragged(...), or a function from a list of scenes to a batch)"
+_COLUMN_NAMES = {2: "X, y", 3: "X, y, sample_weight"}
+WORKER_TYPES = ("auto", "process", "thread")
+
+
+def refuse_unknown(unknown: Mapping[str, Any], method: Callable[..., Any], kind: str = "Feed") -> None:
+    """Raise a TypeError for keyword arguments that `method` does not have, naming the right word.
+
+    Raises:
+        TypeError: `unknown` is not empty.
+    """
+    for name in unknown:
+        if name in _WORD_HERE:
+            raise TypeError(f"{kind}() has no argument {name!r}. Use {_WORD_HERE[name]}")
+        known = list(inspect.signature(method).parameters)[1:-1]  # without self and **unknown
+        raise TypeError(f"{kind}() has no argument {name!r}. It takes {', '.join(known)}")
+
+
+def check_sequence(sequence: Any, caller: str = "Feed()") -> int:
+    """The length of a sequence, which `caller` was given.
+
+    Raises:
+        TypeError: It cannot be indexed by integers from 0.
+        ValueError: It is empty.
+    """
+    name = type(sequence).__name__
+    if isinstance(sequence, type):
+        raise TypeError(
+            f"{caller} needs an instance, received the class {sequence.__name__}: write {sequence.__name__}(...)"
+        )
+    if isinstance(sequence, Iterator):
+        raise TypeError(
+            f"{caller} needs a sequence that can be indexed, received a {name}, which can only be read forward. "
+            "kf.StreamFeed(function, batch_size) takes a function that makes it anew for each epoch. Or write a class "
+            "with __len__ and __getitem__(index) that makes one scene, or pass list(...) if it fits in memory"
+        )
+    if isinstance(sequence, Mapping | str | bytes):
+        raise TypeError(
+            f"{caller} needs a sequence of scenes indexed by 0, 1, 2, ..., received a {name}. For a dict of arrays "
+            "pass kf.Zip(**arrays), whose scenes are dicts"
+        )
+    refuse_other_kinds(caller, sequence)
+    missing = [method for method in ("__len__", "__getitem__") if not hasattr(type(sequence), method)]
+    if missing == ["__len__"] and isinstance(getattr(type(sequence), "num_batches", None), property):
+        batches = _num_batches(sequence)  # a Keras PyDataset may say its length so
+        if batches is None:
+            raise TypeError(f"{caller} needs a finite sequence, and {name} has no length. Give it a __len__")
+        return batches
+    if missing:
+        raise TypeError(
+            f"{caller} needs an object with __len__ and __getitem__(index), received a {name} without "
+            f"{' and '.join(missing)}. Subclass kerasfeed.SceneSequence"
+        )
+    length = len(sequence)
+    if length < 1:
+        raise ValueError(f"the sequence is empty: len({name}) is {length}. Check the path or the filter that made it")
+    return length
+
+
+def refuse_other_items(sequence: Any, batch_size: int) -> None:
+    """Refuse a sequence whose items are batches, and a list of arrays that are columns of scenes, `[X, y]`.
+
+    Arrays are columns where they are two or three, have one row a scene each, and could not be scenes of one feed, or
+    would not fill a batch.
+
+    Raises:
+        TypeError: It is a feed, or a list of columns; the message says what to write.
+        ValueError: It is a `keras.utils.PyDataset`.
+    """
+    bases = {(base.__name__, base.__module__.partition(".")[0]) for base in type(sequence).__mro__}
+    if ("Feed", "kerasfeed") in bases:
+        raise TypeError("the sequence is a Feed already; pass its `sequence`")
+    if ("PyDataset", "keras") in bases:
+        raise ValueError(
+            f"each item of {type(sequence).__name__}, a keras.utils.PyDataset, is a batch already: use batch_size=None"
+        )
+    if not isinstance(sequence, list | tuple) or len(sequence) not in _COLUMN_NAMES:
+        return
+    shapes = [tuple(getattr(column, "shape", None) or ()) for column in sequence]
+    if not all(shapes) or len({shape[0] for shape in shapes}) > 1 or shapes[0][0] <= len(sequence):
+        return
+    kinds = {(len(shape), str(getattr(column, "dtype", ""))) for shape, column in zip(shapes, sequence, strict=True)}
+    if len(kinds) == 1 and batch_size <= len(sequence):
+        return
+    received = ", ".join(map(str, shapes))
+    raise TypeError(
+        f"Feed() needs a sequence of scenes, and this {type(sequence).__name__} of {len(sequence)} arrays of shapes "
+        f"{received} would be {len(sequence)} scenes, the arrays themselves. For scenes that hold a row of each, write "
+        f"kf.Zip({_COLUMN_NAMES[len(sequence)]})"
+    )
+
+
+def _num_batches(sequence: Any) -> int | None:
+    try:
+        batches = sequence.num_batches
+    except NotImplementedError:
+        return None
+    return None if batches is None else operator.index(batches)
+
+
+def check_workers(workers: Any, worker_type: Any) -> int:
+    """The number of workers of a feed.
+
+    Raises:
+        TypeError: `workers` is neither an integer nor "auto".
+        ValueError: It is below 0; `worker_type` is unknown.
+    """
+    if worker_type not in WORKER_TYPES:
+        raise ValueError(f"worker_type must be one of {', '.join(WORKER_TYPES)}, received {worker_type!r}")
+    remedy = ' (0 loads in the calling thread, "auto" uses every core)'
+    return cores() if workers == "auto" else check_integer("workers", workers, 0, remedy=remedy)
+
+
+def refuse_skip(policy: FaultPolicy, where: str, *, replaceable: bool = True) -> None:
+    """Refuse to leave scenes out where batches must have one shape.
+
+    Args:
+        policy: The feed's.
+        where: What needs batches of one shape.
+        replaceable: Whether other scenes can be loaded instead.
+
+    Raises:
+        ValueError: `on_error` is "skip".
+    """
+    if policy.on_error == "skip":
+        other = "'replace', or " if replaceable else ""
+        raise ValueError(
+            f"on_error='skip' changes the shape and the number of batches, so it is for plain loops and not for "
+            f"{where}: use on_error={other}'mask', which gives failed scenes sample_weight 0"
+        )
+
+
+def check_policy(
+    on_error: Any, max_failures: Any, timeout: Any, error_log: Any, *, batched: bool, workers: int
+) -> FaultPolicy:
+    """The policy that these arguments of a feed ask for.
+
+    Raises:
+        TypeError: An argument is of the wrong type.
+        ValueError: An argument is out of range, or two do not go together.
+    """
+    if on_error not in ON_ERROR:
+        raise ValueError(f"on_error must be one of {', '.join(map(repr, ON_ERROR))}, received {on_error!r}")
+    if on_error == "mask" and not batched:
+        raise ValueError("on_error='mask' needs a batch_size: where items are batches already use on_error='replace'")
+    if isinstance(max_failures, float | np.floating):
+        if not 0 < max_failures <= 1:
+            raise ValueError(
+                f"max_failures must be a count of at least 1, or a share in (0, 1], received {max_failures!r}"
+            )
+        max_failures = float(max_failures)
+    elif max_failures is not None:
+        max_failures = check_integer("max_failures", max_failures, 1, remedy=" (a share of the scenes is a float)")
+    return FaultPolicy(on_error, max_failures, _check_timeout(timeout, workers), _check_log(error_log))
+
+
+def _check_timeout(timeout: Any, workers: int) -> float | None:
+    if timeout is None:
+        return None
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float | np.number):
+        raise TypeError(f"timeout must be a number of seconds, received {timeout!r} of type {type(timeout).__name__}")
+    if not 0 < timeout < math.inf:
+        raise ValueError(f"timeout must be a positive number of seconds, or None for any time, received {timeout!r}")
+    if not workers:
+        raise ValueError(
+            "timeout needs workers: with workers=0 the calling thread loads, and nobody can end what it is at. Use "
+            "workers=1, worker_type='process'"
+        )
+    return float(timeout)
+
+
+def _check_log(error_log: Any) -> str | None:
+    if error_log is None:
+        return None
+    try:
+        path = Path(error_log).absolute()
+    except TypeError:
+        raise TypeError(
+            f"error_log must be a path, received {error_log!r} of type {type(error_log).__name__}"
+        ) from None
+    if path.is_dir() or not path.parent.is_dir():
+        what = "is a folder" if path.is_dir() else f"is in a folder that does not exist ({path.parent})"
+        raise ValueError(f"error_log={str(error_log)!r} {what}; name a file in an existing folder")
+    return str(path)
+
+
+def check_order(order: Any, shuffle: bool) -> Order:
+    """The order that `order` and `shuffle` of a feed ask for.
+
+    Raises:
+        TypeError: `order` is neither an `Order` nor a function.
+        ValueError: Both are given.
+    """
+    if order is None:
+        return Shuffled() if shuffle else Sequential()
+    if isinstance(order, type) and issubclass(order, Order):
+        raise TypeError(f"order needs an instance, received the class {order.__name__}: write {order.__name__}(...)")
+    if not isinstance(order, Order) and not callable(order):
+        raise TypeError(
+            "order must be kf.Sequential(), kf.Shuffled(), kf.BlockShuffled(block_size), kf.Weighted(weights), "
+            "kf.Balanced(labels), kf.Bucketed(lengths, boundaries), or a function (length, seed, epoch) -> indices, "
+            f"received {order!r} of type {type(order).__name__}"
+        )
+    if shuffle:
+        raise ValueError(
+            f"order={order!r} and shuffle=True are two answers to one question; leave shuffle out (shuffle=True means "
+            "order=kf.Shuffled())"
+        )
+    return order if isinstance(order, Order) else CustomOrder(order)
+
+
+def check_seed(seed: Any, order: Order, shard_count: int) -> int:
+    """The seed of a feed, drawn where none is given.
+
+    Raises:
+        TypeError: It is not an integer.
+        ValueError: It is negative; it is missing, and every shard would draw an order of its own.
+    """
+    if seed is not None:
+        return check_integer("seed", seed, 0)
+    if shard_count > 1 and order.needs_seed:
+        raise ValueError(
+            f"{shard_count} shards of a shuffled epoch need a seed, the same for all: each would draw an order of its "
+            "own, and some scenes would come twice and others not at all. Pass seed=0, for example"
+        )
+    return int(np.random.SeedSequence().generate_state(1)[0])
+
+
+def check_collate(collate: Any, plan: Plan, on_error: str) -> Collation:
+    """How scenes become a batch, as `collate` of a feed asks for.
+
+    Raises:
+        TypeError: `collate` is none of what it may be.
+        ValueError: It does not go together with another argument.
+    """
+    if isinstance(collate, type) and issubclass(collate, Pad | Ragged):
+        raise TypeError(
+            f"collate needs an instance, received the class {collate.__name__}: write kf.{collate.__name__}()"
+        )
+    made = _COLLATIONS[collate]() if isinstance(collate, str) and collate in _COLLATIONS else collate
+    if isinstance(made, str):
+        raise ValueError(f"collate must be one of {', '.join(map(repr, _COLLATIONS))}, received {made!r}{_MORE}")
+    if plan.batch_size is None and not isinstance(made, Stack):
+        raise ValueError(
+            f"batch_size=None says that items are batches already, and collate={collate!r} makes batches of scenes: "
+            "give a batch_size, or leave collate out"
+        )
+    if isinstance(made, Stack | Pad | Ragged):
+        return made
+    if not callable(made):
+        raise TypeError(f"collate must be a str, received {made!r} of type {type(made).__name__}{_MORE}")
+    if on_error == "mask" or plan.pad_remainder:
+        which = "on_error='mask'" if on_error == "mask" else "pad_remainder=True"
+        raise ValueError(
+            f"{which} gives single rows sample_weight 0, and what the rows of a batch are only the function given as "
+            "collate knows: use collate='pad' or 'ragged', or "
+            + ("on_error='replace'" if on_error == "mask" else "drop_remainder=True")
+        )
+    return Custom(made, _batch_sizes(plan, on_error))
+
+
+def _batch_sizes(plan: Plan, on_error: str) -> tuple[int, ...]:
+    """Numbers of scenes that batches of this shard have, as far as the shape of a batch may depend on them."""
+    sizes = set(plan.sizes())
+    if on_error == "skip":
+        sizes.add(max(1, plan.rows - 1))
+    return tuple(sorted(sizes))
+
+
+def check_plan(plan: Plan, on_error: Any) -> None:
+    """Refuse plans in which a shard, or every shard, would have nothing to do, and filler where it cannot be.
+
+    Raises:
+        ValueError: The message says which.
+    """
+    if plan.pad_remainder:
+        _check_padding(plan, on_error)
+    if plan.batch_size is None and plan.cut.full > plan.shard_count:
+        raise ValueError(
+            f"order={plan.order!r} makes batches of up to {plan.cut.full // plan.shard_count} items, and with "
+            "batch_size=None every item of the sequence is a batch already: give a batch_size, or leave batch_sizes out"
+        )
+    if plan.steps == 0:
+        raise ValueError(
+            f"drop_remainder=True drops everything: an epoch has {plan.scenes} scenes and a step takes "
+            f"{plan.cut.full} (batch_size {plan.cut.full // plan.shard_count} x shard_count {plan.shard_count}). Use a "
+            "smaller batch_size or drop_remainder=False"
+        )
+    if not plan.pad_remainder and plan.cut.smallest < plan.shard_count:
+        which = "the last step" if isinstance(plan.cut, EvenCut) else "the short step of a bucket"
+        raise ValueError(
+            f"{which} has {plan.cut.smallest} scenes for {plan.shard_count} shards: one would have none, and "
+            "the shards would disagree on the number of steps. Use drop_remainder=True, pad_remainder=True (which "
+            "fills up), or a batch_size that leaves at least "
+            f"{plan.shard_count} of {plan.scenes} scenes for {which}"
+        )
+
+
+def _check_padding(plan: Plan, on_error: Any) -> None:
+    if plan.drop_remainder:
+        raise ValueError(
+            "drop_remainder=True and pad_remainder=True are two answers to one question: short batches are dropped, or "
+            "filled up with scenes of sample_weight 0. Give either"
+        )
+    if plan.batch_size is None:
+        raise ValueError(
+            "pad_remainder=True needs a batch_size: where items are batches already, only the sequence can fill them up"
+        )
+    if on_error == "skip":
+        raise ValueError(
+            "pad_remainder=True gives every batch the same number of rows, and on_error='skip' leaves rows out: use "
+            "on_error='mask', which gives failed scenes sample_weight 0 too, or 'replace'"
+        )

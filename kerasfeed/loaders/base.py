@@ -1,0 +1,163 @@
+"""The `Loader` protocol: batches of a plan, made somewhere, promised as futures.
+
+Invariant: a batch is a pure function of (sequence, plan, epoch, step). Every loader returns the same bits for the same
+four, whatever its workers; `kerasfeed.loaders.inline` is the reference. `submit` is the only data path: whoever wants
+parallelism calls it ahead.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from kerasfeed.loaders.environment import Surroundings
+from kerasfeed.loaders.failures.policy import FaultPolicy
+from kerasfeed.orders.plan import Plan
+from kerasfeed.spec.collation import Collation, Custom, Stack
+from kerasfeed.spec.scene_spec import SceneSpec
+from kerasfeed.util.read_cost import ReadCost
+
+if TYPE_CHECKING:
+    from kerasfeed.loaders.batches.layout import Layout
+    from kerasfeed.loaders.failures.failure_log import Faults
+    from kerasfeed.loaders.file_identities import FirstOpened
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a loader is to load.
+
+    Attributes:
+        sequence: Any object with `__len__` and `__getitem__`.
+        plan: The indices of every step; `plan.seed` also seeds each scene's `rng`.
+        workers: Concurrent `__getitem__` calls, at least 1; the inline loader ignores it.
+        max_memory: Ceiling of the slots, bytes.
+        look_ahead: Batches that the consumer means to keep in flight, at least 1.
+        policy: What to do about scenes that fail.
+        collate: How scenes become a batch.
+        spec: Spec of a scene, where it is known; else scenes are read to infer it.
+        inherit: Descriptors that worker processes must inherit for the sequence's sake.
+        first_opened: What files were when first opened, for loaders that work for one feed; None: for this one alone.
+        item_text: What messages call an item of a stream, by epoch and index; None where an index tells.
+        surroundings: Directory and environment of worker processes: those of the moment when the feed was made.
+        watches_random: Whether to look if the first scenes use the global random generators.
+    """
+
+    sequence: Any
+    plan: Plan
+    workers: int
+    max_memory: int
+    look_ahead: int
+    policy: FaultPolicy = field(default_factory=FaultPolicy)
+    collate: Collation = field(default_factory=Stack)
+    spec: SceneSpec | None = None
+    inherit: tuple[int, ...] = ()
+    first_opened: "FirstOpened | None" = None
+    item_text: Callable[[int, int], str] | None = None
+    surroundings: Surroundings = field(default_factory=Surroundings.now)
+    watches_random: bool = True
+
+    @property
+    def maker(self) -> Custom | None:
+        """The user's function that makes whole batches; None where batches are made row by row."""
+        return self.collate if isinstance(self.collate, Custom) else None
+
+    @property
+    def weighs(self) -> bool:
+        """Whether every batch has weights, for rows that count for nothing."""
+        return self.policy.on_error == "mask" or self.plan.pad_remainder
+
+    def filler(self, epoch: int, step: int) -> int | None:
+        """How many of the last rows of a batch only fill it up; None where batches are not filled up."""
+        return self.plan.filler(epoch, step) if self.plan.pad_remainder else None
+
+
+@dataclass(frozen=True)
+class LoaderStats:
+    """A snapshot of a loader.
+
+    Attributes:
+        worker_type: "inline", "thread" or "process".
+        workers: Concurrent `__getitem__` calls.
+        batches: Batches delivered so far.
+        copied: Of these, batches copied out to ordinary memory because the slots had reached `max_memory`.
+        slots: Slots that exist.
+        slot_bytes: Bytes of one slot.
+        pids: Process ids of the workers, for "process".
+        respawns: Worker processes that died and were replaced.
+        failed: Scenes that failed and were replaced, masked or skipped.
+        seeds_random: Whether `random` and `numpy.random` are seeded for each scene, because the first scenes use them.
+    """
+
+    worker_type: str
+    workers: int
+    batches: int
+    copied: int
+    slots: int
+    slot_bytes: int
+    pids: tuple[int, ...] = ()
+    respawns: int = 0
+    failed: int = 0
+    seeds_random: bool = False
+
+
+class Loader(ABC):
+    """Makes the batches of a job. All methods may be called from any thread.
+
+    Attributes:
+        faults: What has failed, and the warnings that wait for the user.
+        layout: Where the fields of a scene stand in a batch, as soon as that is known; it stays known after `close`.
+    """
+
+    faults: "Faults"
+    layout: "Layout | None" = None
+
+    @property
+    @abstractmethod
+    def spec(self) -> SceneSpec:
+        """Spec of a scene (of a batch, with `job.maker`); the first use reads a few scenes spread over the sequence."""
+
+    @property
+    @abstractmethod
+    def look_ahead(self) -> int:
+        """Batches worth keeping in flight, at least 1; 1 where `submit` itself does the work."""
+
+    @abstractmethod
+    def submit(self, epoch: int, step: int, *, patience: float | None = None) -> Future[Any]:
+        """Promise one batch: the scene's nesting, each field an ndarray with a leading axis, or as `job.collate` says.
+
+        With `on_error="mask"`, and where the plan fills batches up, scenes `(x, y)` become batches `(x, y, float32[B]
+        weights)`. With "skip", a batch may have fewer rows, and is None when none is left.
+
+        Cancelling the future skips the scenes not yet begun. Callbacks of the future run on a thread that other batches
+        wait for: they must not block, and must not submit. Errors of the sequence are the future's; errors of the
+        call are raised here.
+
+        Args:
+            epoch: Epoch, from 0.
+            step: Step of it.
+            patience: How long to wait for memory, s, where `max_memory` is reached; None is for ever. A loader whose
+                `submit` does the work itself takes as long as that takes.
+
+        Raises:
+            NotYet: There was no memory for so long.
+            IndexError: `step` is out of range.
+            FeedClosedError: The loader is closed.
+        """
+
+    @abstractmethod
+    def refresh(self, change: Callable[[], None]) -> None:
+        """Run `change`, which alters `job.sequence`, while no scene is being loaded; workers then see the result."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Stop the workers and free what they hold; idempotent. Batches already delivered stay valid."""
+
+    @abstractmethod
+    def stats(self) -> LoaderStats:
+        """A snapshot of counters."""
+
+    @abstractmethod
+    def waste(self) -> ReadCost | None:
+        """What one worker reads wastefully, as measured there; None as long as none does. Cheap: 1 us."""

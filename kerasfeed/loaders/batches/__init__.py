@@ -1,0 +1,1 @@
+"""A batch in the making: its memory, and how scenes come into it."""

@@ -1,0 +1,233 @@
+"""Fill rows of a slot from a sequence: the one function that every loader runs, in whatever thread or process.
+
+Invariant: rows are written once, straight from what `__getitem__` returned, or by the sequence itself where it can;
+nothing is read twice but one scene of such a sequence, and nothing but the rows asked for is touched. Values without a
+fixed place (text, rows too large for their place) are returned beside.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kerasfeed.errors import SpecError
+from kerasfeed.loaders.batches.in_place import check_row, is_direct, row_of, rows_of, soil
+from kerasfeed.loaders.batches.layout import Layout, SlotView
+from kerasfeed.loaders.batches.scene_writer import Beside, SceneWriter
+from kerasfeed.loaders.batches.variable_rows import Runs
+from kerasfeed.sequences.base import SceneContext, enter_context, scene_reader
+from kerasfeed.sequences.global_random import SeedingContext
+from kerasfeed.spec.collation import Custom
+from kerasfeed.spec.scene_spec import SceneSpec, describe, flatten
+from kerasfeed.util import read_cost
+from kerasfeed.util.error_text import message_of
+from kerasfeed.util.optional_methods import ahead_reader, batch_reader, scene_writer, takes_out
+
+# Item 1 is the row that is being loaded: a list, or a worker's line on the bulletin. An item costs 15 ns, a call 70.
+RowNote = list[int] | memoryview
+MANY = -1
+
+
+class FailedSceneError(Exception):
+    """Internal carrier: which scene failed, or which method given many; the user's exception is its cause."""
+
+    def __init__(self, index: int | None, row: int | None, method: str = "get_batch") -> None:
+        super().__init__(index, row, method)
+        self.index = index
+        self.row = row
+        self.method = method
+
+
+class Cancelled(Exception):
+    """Internal: the consumer has given the batch up."""
+
+
+class Filler:
+    """Writes scenes of one sequence into slots of one layout.
+
+    Attributes:
+        meter: What reading these scenes has cost.
+    """
+
+    def __init__(self, sequence: Any, layout: Layout, length: int, collate: Custom | None = None) -> None:
+        """Load scenes of `sequence`, which has `length` of them; `collate` makes batches of them, where it is given."""
+        self.meter = read_cost.Meter(length)
+        self._scene = scene_reader(sequence)
+        self._layout = layout
+        self._spec = layout.spec
+        self._collate = collate
+        # What get_batch returns is stacked, and so of one shape.
+        self._get_batch = batch_reader(sequence) if layout.batched and not layout.forms else None
+        direct = is_direct(layout.spec) and collate is None
+        self._takes_out = self._get_batch is not None and direct and takes_out(self._get_batch)
+        self._read_into = scene_writer(sequence) if direct else None
+        self._read_ahead = ahead_reader(sequence)
+        self._checked = False  # whether a scene that the sequence wrote has been compared with __getitem__
+        self._writer = SceneWriter(layout, whole=collate is not None)
+
+    def fill(
+        self,
+        view: SlotView,
+        start: int,
+        stop: int,
+        serial: int,
+        context: SceneContext,
+        note: RowNote,
+    ) -> Beside:
+        """Load the scenes of rows [start, stop) of a slot.
+
+        Args:
+            view: The slot; `view.indices` says which scenes.
+            start: First row, inclusive.
+            stop: Last row, exclusive.
+            serial: Number of the batch; `view.control[0]` holds it once the batch is given up.
+            context: The thread's context; its seed and epoch are set.
+            note: Where each row is noted before its scene is read; `MANY` where they are read at once.
+
+        Raises:
+            FailedSceneError: The cause is the sequence's exception, or a SpecError that names index and field.
+            Cancelled: The batch was given up.
+        """
+        beside: Beside = {}
+        indices = view.indices[start:stop].tolist()
+        previous, previous_meter = enter_context(context), read_cost.enter(self.meter)
+        row, index = start, None
+        try:
+            if self._collate is not None:
+                self._load_whole(view, start, stop, serial, context, note, beside)
+                return beside
+            if self._get_batch is not None and view.control[0] != serial:
+                note[1] = MANY
+                self._load_batches(view, start, stop, context, beside)
+                return beside
+            control, scene, read_into, writer = view.control, self._scene, self._read_into, self._writer
+            places = writer.places(view)
+            runs = Runs(self._layout, view, start, stop) if self._layout.forms else None
+            for row, index in enumerate(indices, start):
+                if control[0] == serial:
+                    raise Cancelled
+                context.move_to(index)
+                note[1] = row
+                if read_into is None:
+                    writer.write(view, row, scene(index), places, beside, runs)
+                    continue
+                if not self._checked:
+                    soil(view, row, row + 1)
+                read_into(index, row_of(self._spec, view, row))
+                if not self._checked:
+                    self._check(view, row, context, "read_into")
+            if runs is not None:
+                runs.finish(beside)
+        except (Cancelled, FailedSceneError):
+            raise
+        except BaseException as error:
+            raise FailedSceneError(index, None if index is None else row) from error
+        finally:
+            enter_context(previous)
+            read_cost.enter(previous_meter)
+            self.meter.note_scenes(stop - start)
+        return beside
+
+    def read_ahead(self, indices: NDArray[np.int64]) -> None:
+        """Tell the sequence, if it cares, which scenes will be loaded soon.
+
+        Raises:
+            FailedSceneError: The cause is the sequence's exception.
+        """
+        if self._read_ahead is None:
+            return
+        previous = read_cost.enter(self.meter)
+        try:
+            self._read_ahead(indices.copy() if self._collate is None else indices[indices >= 0])
+        except BaseException as error:
+            raise FailedSceneError(None, None, "read_ahead") from error
+        finally:
+            read_cost.enter(previous)
+
+    def _check(self, view: SlotView, row: int, context: SceneContext, method: str) -> None:
+        index = int(view.indices[row])
+        context.move_to(index)  # the scene's random numbers from their beginning
+        scene = self._scene(index)
+        check_row(self._spec, view, row, scene, method)
+        self._checked = True
+
+    def _load_batches(self, view: SlotView, start: int, stop: int, context: SceneContext, beside: Beside) -> None:
+        if not isinstance(context, SeedingContext):
+            context.move_to(None)
+            self._load_batch(view, start, stop, context, beside)
+            return
+        # How a batch is cut depends on the time that scenes take: one by one, or they would draw other numbers.
+        for row in range(start, stop):
+            context.move_to(int(view.indices[row]))
+            context.move_to(None)
+            self._load_batch(view, row, row + 1, context, beside)
+
+    def _load_batch(self, view: SlotView, start: int, stop: int, context: SceneContext, beside: Beside) -> None:
+        assert self._get_batch is not None
+        indices = view.indices[start:stop].copy()
+        if not self._takes_out:
+            self._writer.write_batch(view, start, stop, self._get_batch(indices), None, beside)
+            return
+        out = rows_of(self._spec, view, start, stop)
+        if not self._checked:
+            soil(view, start, stop)
+        batch = self._get_batch(indices, out=out)
+        if batch is not None:
+            self._writer.write_batch(view, start, stop, batch, flatten(out)[0], beside)
+        if not self._checked:
+            self._check(view, start, context, "get_batch")
+
+    def _load_whole(
+        self,
+        view: SlotView,
+        start: int,
+        stop: int,
+        serial: int,
+        context: SceneContext,
+        note: RowNote,
+        beside: Beside,
+    ) -> None:
+        assert self._collate is not None
+        scenes = []
+        for row, index in enumerate(view.indices[start:stop].tolist(), start):
+            if view.control[0] == serial:
+                raise Cancelled
+            if index < 0:  # left out
+                continue
+            context.move_to(index)
+            note[1] = row
+            try:
+                scenes.append(self._scene(index))
+            except BaseException as error:
+                raise FailedSceneError(index, row) from error
+        context.move_to(None)
+        note[1] = MANY
+        try:
+            batch = self._collate.function(scenes)
+            self._writer.write(view, 0, batch, self._writer.places(view), beside, None)
+        except BaseException as error:
+            raise FailedSceneError(None, None, "collate") from error
+
+
+def probe(sequence: Any, index: int, seed: int, collate: Custom | None = None) -> SceneSpec:
+    """The spec of one scene, read as epoch 0 would read it; with `collate`, of batches of it.
+
+    Raises:
+        FailedSceneError: The cause is the sequence's exception, or a SpecError that names index and field.
+    """
+    context = SceneContext(seed, 0)
+    context.move_to(index)
+    previous = enter_context(context)
+    try:
+        scene = scene_reader(sequence)(index)
+        if collate is not None:
+            context.move_to(None)
+            return collate.describe(scene)
+        try:
+            return describe(scene)
+        except SpecError as error:
+            raise SpecError(f"scene {index}: {message_of(error)}") from None
+    except BaseException as error:
+        raise FailedSceneError(index, None) from error
+    finally:
+        enter_context(previous)

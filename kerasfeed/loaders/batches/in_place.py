@@ -1,0 +1,69 @@
+"""Sequences that write into the slot themselves: what they are given, and the check that they write the scene.
+
+Invariant: a slot filled through `read_into(index, out)` or `get_batch(indices, out)` holds the bits that `__getitem__`
+would have given. A sequence that breaks this is found out at the first scene, which is read both ways.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kerasfeed.errors import SpecError
+from kerasfeed.loaders.batches.layout import SlotView
+from kerasfeed.spec.scene_spec import SceneSpec, coerce, flatten, structure_text
+from kerasfeed.util.error_text import message_of
+
+_SOIL = 0xA5  # new slots are zeros, and so are many scenes
+
+
+def is_direct(spec: SceneSpec) -> bool:
+    """Whether every field has a fixed place in a slot, so that a sequence can be given views of a row."""
+    return all(field.is_fixed for field in spec.fields)
+
+
+def row_of(spec: SceneSpec, view: SlotView, row: int) -> Any:
+    """One row of a slot, nested as the scene is: writable arrays, 0-d for numbers."""
+    return spec.unflatten([field[row, ...] for field in view.fields])
+
+
+def rows_of(spec: SceneSpec, view: SlotView, start: int, stop: int) -> Any:
+    """Rows [start, stop) of a slot, nested as the scene is: writable arrays with a leading axis."""
+    return spec.unflatten([field[start:stop] for field in view.fields])
+
+
+def soil(view: SlotView, start: int, stop: int) -> None:
+    """Fill rows [start, stop) with what hardly any scene holds, so that `check_row` finds what is left unwritten."""
+    for field in view.fields:
+        field[start:stop].reshape(-1).view(np.uint8)[...] = _SOIL
+
+
+def check_row(spec: SceneSpec, view: SlotView, row: int, scene: Any, method: str) -> None:
+    """Compare a row that `method` wrote with the same scene from `__getitem__`.
+
+    Raises:
+        SpecError: They differ; the message names index and field.
+    """
+    index = view.indices[row]
+    leaves, treespec = flatten(scene)
+    if treespec != spec.treespec:
+        raise SpecError(
+            f"scene {index}: expected the structure {structure_text(spec.treespec)}, received "
+            f"{structure_text(treespec)}. Return the same nesting for every index"
+        )
+    for path, field, leaf, target in zip(spec.paths, spec.fields, leaves, view.fields, strict=True):
+        try:
+            expected = np.asarray(coerce(leaf, field, path))
+        except SpecError as error:
+            raise SpecError(f"scene {index}: {message_of(error)}") from None
+        if expected.tobytes() != target[row, ...].tobytes():
+            raise SpecError(
+                f"scene {index}, field {path!r}: {method} wrote {_short(target[row, ...])}, __getitem__ returns "
+                f"{_short(expected)}. Both must give the same bits for every index: write every element of `out`, and "
+                "draw random numbers from self.rng in the same order"
+            )
+
+
+def _short(array: NDArray[Any]) -> str:
+    text = np.array2string(array.ravel()[:6], separator=", ", threshold=6)
+    return text if array.size <= 6 else text.removesuffix("]") + ", ...]"

@@ -1,0 +1,211 @@
+"""Where in a slot each field stands.
+
+Invariant: a layout is arithmetic on a spec, equal in parent and worker. Every field starts on a 64-byte boundary, so
+that TensorFlow, JAX and PyTorch alias its memory; a slot is a whole number of pages, so that it can be given back to
+the system alone.
+"""
+
+import mmap
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kerasfeed.spec.field_forms import Form, Padded
+from kerasfeed.spec.scene_spec import ArraySpec, SceneSpec
+
+ALIGNMENT = 64
+_HEADER = 64
+# A field whose shape differs from scene to scene gets this multiple of the largest row seen while inferring the spec.
+# Pages never written cost nothing; a row that is larger still travels beside the slot.
+_HEADROOM = 2
+# Of padded and ragged fields: lengths often have long tails, and one row that is too large costs its batch a copy.
+_FORM_HEADROOM = 4
+
+
+def align(nbytes: int, boundary: int = ALIGNMENT) -> int:
+    """`nbytes` rounded up to a multiple of `boundary`."""
+    return -(-nbytes // boundary) * boundary
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where one field stands in a slot; offsets are bytes from the slot's beginning.
+
+    Attributes:
+        offset: Of the first row.
+        row_bytes: Bytes reserved for one row; 0 for text.
+        shapes: Of int64[rows, axes], the shape of every row; only for fields whose shape is not fixed.
+        starts: Of int64[rows], where rows begin; only for rows that stand one behind the other.
+        mask: Of the mask of the whole batch; only where there is one.
+        mask_bytes: Bytes reserved for it.
+    """
+
+    offset: int
+    row_bytes: int
+    shapes: int
+    starts: int
+    mask: int
+    mask_bytes: int
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Memory map of one slot: a header, the indices, then the fields.
+
+    Attributes:
+        spec: Spec of a scene; of a batch, where batches are made whole.
+        rows: Most rows of a batch, at least 1.
+        batched: Whether arrays get a leading axis; False where what is written is a batch already.
+        largest: Largest row of every field seen while inferring the spec, padded where it will be, bytes.
+        forms: What becomes of every field that is not stacked, None for those that are; empty where all are.
+        witness: Index of a scene that was read to infer the spec, and so has every size that the spec fixes.
+    """
+
+    spec: SceneSpec
+    rows: int
+    batched: bool
+    largest: tuple[int, ...]
+    forms: tuple[Form | None, ...] = ()
+    witness: int = 0
+
+    def form(self, number: int) -> Form | None:
+        """What becomes of a field; None where it is stacked."""
+        return self.forms[number] if self.forms else None
+
+    @property
+    def places_per_field(self) -> int:
+        """Rows for which every field has room: one where what is written is a batch already."""
+        return self.rows if self.batched else 1
+
+    def fixed_shape(self, number: int) -> tuple[int, ...] | None:
+        """The shape that every row of a field takes in a slot; None where that is not known before it is loaded."""
+        field, form = self.spec.fields[number], self.form(number)
+        if isinstance(form, Padded) and form.is_static:
+            return tuple(size or 0 for size in form.padded(field.shape))
+        return tuple(size or 0 for size in field.shape) if field.is_fixed else None
+
+    @cached_property
+    def row_bytes(self) -> tuple[int, ...]:
+        """Bytes reserved for one row of every field; 0 for text."""
+        return tuple(self._row_bytes(number, field) for number, field in enumerate(self.spec.fields))
+
+    def _row_bytes(self, number: int, field: ArraySpec) -> int:
+        shape = self.fixed_shape(number)
+        if shape is not None:
+            return prod(shape) * field.dtype.itemsize
+        if field.is_text:
+            return 0
+        if self.form(number) is None:
+            return max(ALIGNMENT, _HEADROOM * self.largest[number])
+        itemsize = max(1, field.dtype.itemsize)
+        return align(max(ALIGNMENT, _FORM_HEADROOM * self.largest[number]), itemsize)
+
+    @cached_property
+    def places(self) -> tuple[Place, ...]:
+        """Where every field stands."""
+        return self._map[1]
+
+    @cached_property
+    def _map(self) -> tuple[int, tuple[Place, ...], int]:
+        rows = self.places_per_field
+        indices, cursor = _HEADER, align(_HEADER + 8 * self.rows)
+        tables = []
+        for number, field in enumerate(self.spec.fields):
+            shapes, starts = cursor, cursor
+            if not field.is_fixed and not field.is_text:
+                cursor = align(cursor + 8 * rows * len(field.shape))
+                if self.form(number) is not None and self.fixed_shape(number) is None:
+                    starts, cursor = cursor, align(cursor + 8 * rows)
+            tables.append((shapes, starts))
+        places = []
+        for number, row_bytes in enumerate(self.row_bytes):
+            offset, cursor = cursor, align(cursor + row_bytes * rows)
+            mask_bytes = self._mask_bytes(number, row_bytes)
+            places.append(Place(offset, row_bytes, *tables[number], cursor, mask_bytes))
+            cursor = align(cursor + mask_bytes)
+        return indices, tuple(places), cursor
+
+    def _mask_bytes(self, number: int, row_bytes: int) -> int:
+        form, field = self.form(number), self.spec.fields[number]
+        if not isinstance(form, Padded) or not form.masked:
+            return 0
+        padded = {axis.axis for axis in form.axes}
+        rest = prod(size or 1 for axis, size in enumerate(field.shape) if axis not in padded)
+        return self.rows * (row_bytes // (max(1, field.dtype.itemsize) * rest))
+
+    @property
+    def indices_offset(self) -> int:
+        """Offset of int64[rows], the indices of the batch."""
+        return self._map[0]
+
+    @property
+    def field_offsets(self) -> tuple[int, ...]:
+        """Offset of the first row of every field."""
+        return tuple(place.offset for place in self.places)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of a slot, a whole number of pages."""
+        return align(self._map[2], mmap.ALLOCATIONGRANULARITY)
+
+
+class SlotView:
+    """NumPy views of one slot's memory, for whoever fills it.
+
+    Attributes:
+        control: int64[8]; the number of the last batch given up while in this slot, and the rows of the present one.
+        indices: int64[rows]; -1 for a scene that is left out of a batch made whole.
+        shapes: int64[rows, axes] of every field without a fixed shape, else None.
+        starts: int64[rows] of every field whose rows stand one behind the other, in elements, else None.
+        fields: dtype[rows, ...] of a field whose rows have a fixed place; dtype[rows * capacity] of one whose rows
+            stand one behind the other; else uint8[rows * row_bytes].
+    """
+
+    __slots__ = ("control", "fields", "indices", "shapes", "starts")
+
+    def __init__(self, layout: Layout, memory: Any, base: int) -> None:
+        self.control = memoryview(memory)[base : base + _HEADER].cast("q")
+        self.indices: NDArray[np.int64] = np.ndarray(
+            layout.rows, np.int64, buffer=memory, offset=base + layout.indices_offset
+        )
+        self.shapes: list[NDArray[np.int64] | None] = []
+        self.starts: list[NDArray[np.int64] | None] = []
+        self.fields: list[NDArray[Any]] = []
+        rows = layout.places_per_field
+        for number, (field, place) in enumerate(zip(layout.spec.fields, layout.places, strict=True)):
+            self.fields.append(field_array(layout, number, rows, memory, base))
+            has_shapes = not field.is_fixed and not field.is_text
+            self.shapes.append(
+                np.ndarray((rows, len(field.shape)), np.int64, buffer=memory, offset=base + place.shapes)
+                if has_shapes
+                else None
+            )
+            self.starts.append(
+                np.ndarray(rows, np.int64, buffer=memory, offset=base + place.starts)
+                if place.starts != place.shapes
+                else None
+            )
+
+
+def field_array(layout: Layout, number: int, rows: int, memory: Any, base: int) -> NDArray[Any]:
+    """One field of the first `rows` rows of a slot at `base`, as `SlotView.fields` has it."""
+    field, place = layout.spec.fields[number], layout.places[number]
+    offset, shape = base + place.offset, layout.fixed_shape(number)
+    if shape is not None:
+        return np.ndarray((rows, *shape), field.dtype, buffer=memory, offset=offset)
+    if layout.form(number) is not None:
+        count = rows * (place.row_bytes // max(1, field.dtype.itemsize))
+        return np.ndarray(count, field.dtype, buffer=memory, offset=offset)
+    return np.ndarray(rows * place.row_bytes, np.uint8, buffer=memory, offset=offset)
+
+
+def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """An uninitialised array in ordinary memory that starts on a 64-byte boundary."""
+    nbytes = int(np.prod(shape)) * dtype.itemsize
+    raw = np.empty(nbytes + ALIGNMENT, np.uint8)
+    start = -raw.ctypes.data % ALIGNMENT
+    return raw[start : start + nbytes].view(dtype).reshape(shape)

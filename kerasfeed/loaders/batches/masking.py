@@ -1,0 +1,131 @@
+"""Rows of a batch that hold no scene, or one that only fills it up: masked, or left out.
+
+Invariant: a masked batch has the shape and structure of every other batch, and weight 0 in its blank rows and in its
+filler. Everything here happens in memory that the batch owns.
+"""
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import numpy as np
+import optree
+from numpy.typing import NDArray
+
+from kerasfeed.errors import SpecError
+from kerasfeed.loaders.batches.layout import Layout, SlotView, aligned_empty
+from kerasfeed.loaders.batches.scene_writer import Beside
+from kerasfeed.spec.field_forms import Form, Padded
+from kerasfeed.spec.scene_spec import ArraySpec, SceneSpec, flatten, structure_text
+
+WEIGHT = np.dtype(np.float32)
+_FAILED = ("on_error='mask'", "failed scenes", "on_error='replace'")
+_FILLER = ("pad_remainder=True", "the scenes that fill a short batch up", "drop_remainder=True")
+
+
+def check_maskable(spec: SceneSpec, *, padded: bool) -> None:
+    """Refuse scenes that have no place for a weight.
+
+    Args:
+        spec: The spec of a scene.
+        padded: Whether it is for filler that weights are needed, and not for failed scenes alone.
+
+    Raises:
+        SpecError: A scene is not `(x, y)` or `(x, y, sample_weight)`.
+    """
+    argument, gives, remedy = _FILLER if padded else _FAILED
+    scene = spec.unflatten(spec.fields)
+    if type(scene) is not tuple or len(scene) not in (2, 3):
+        raise SpecError(
+            f"{argument} gives {gives} sample_weight 0, so a scene must be (x, y) or (x, y, sample_weight); received "
+            f"the structure {structure_text(spec.treespec)}. Return such a tuple, or use {remedy}"
+        )
+    for path, field in zip(spec.paths, spec.fields, strict=True):
+        if path.split(".")[0] == "2" and (field.is_text or field.dtype.kind not in "biuf"):
+            raise SpecError(f"{argument} needs a numeric sample_weight, received field {path!r}, {field}")
+
+
+def check_weight_forms(spec: SceneSpec, forms: Sequence[Form | None]) -> None:
+    """Refuse weights of which a row cannot be made to count for nothing.
+
+    Raises:
+        SpecError: A field of the scenes' own `sample_weight` is ragged, masked, or padded with another value than 0.
+    """
+    for path, form in zip(spec.paths, forms, strict=False):
+        plain = isinstance(form, Padded) and not form.masked and not form.value
+        if path.split(".")[0] == "2" and form is not None and not plain:
+            raise SpecError(
+                f"field {path!r} is part of sample_weight, and rows that count for nothing are 0 there: it can be "
+                f"stacked, or padded with 0 and without a mask. Use kf.Pad(value={{{path!r}: 0}}, mask=[...])"
+            )
+
+
+def weighted(spec: SceneSpec) -> SceneSpec:
+    """The spec of the scenes of a feed whose batches have weights: with one, float32[], where they bring none."""
+    scene = spec.unflatten(spec.fields)
+    if len(scene) == 3:
+        return spec
+    with_weight: Any = (*scene, 0)
+    treespec = optree.tree_structure(with_weight)
+    return SceneSpec(treespec, (*spec.fields, ArraySpec((), WEIGHT)))
+
+
+def with_weights(batch: Any, rows: int, blank: Collection[int], filler: int) -> Any:
+    """A batch with weights that are 0 in `blank` and in the last `filler` rows.
+
+    A batch `(x, y)` gets float32[rows] of them; of `(x, y, sample_weight)` those rows are zeroed in place.
+    """
+    zeroed = [*blank, *range(rows - filler, rows)]
+    if len(batch) == 3:
+        for leaf in flatten(batch[2])[0]:
+            leaf[zeroed] = 0
+        return batch
+    weights = aligned_empty((rows,), WEIGHT)
+    weights[:] = 1
+    weights[zeroed] = 0
+    return (*batch, weights)
+
+
+def fill_blank(view: SlotView, layout: Layout, beside: Beside, rows: int, blank: Collection[int]) -> None:
+    """Fill the blank rows of a slot with zeros and empty text, in the shape of the other rows."""
+    whole = next((row for row in range(rows) if row not in blank), None)
+    for number, field in enumerate(layout.spec.fields):
+        if layout.form(number) is not None:
+            continue  # `settle` knows what such a row is
+        if field.is_text:
+            values = beside.setdefault(number, {})
+            like = _empty_text(field, None if whole is None else values[whole])
+            values.update(dict.fromkeys(blank, like))
+        elif field.is_fixed:
+            view.fields[number][list(blank)] = np.zeros((), field.dtype)
+        else:
+            _fill_sized(view, number, field, beside, whole, blank)
+
+
+def _empty_text(field: ArraySpec, like: Any) -> Any:
+    empty: Any = b"" if field.dtype.kind == "S" else ""
+    shape = tuple(size or 0 for size in field.shape) if like is None else np.shape(like)
+    return np.full(shape, empty, object) if field.shape else empty
+
+
+def _fill_sized(
+    view: SlotView, number: int, field: ArraySpec, beside: Beside, whole: int | None, blank: Collection[int]
+) -> None:
+    shapes = view.shapes[number]
+    assert shapes is not None
+    shape = tuple(size or 0 for size in field.shape) if whole is None else tuple(shapes[whole].tolist())
+    zeros = np.zeros(shape, field.dtype)
+    for row in blank:
+        shapes[row] = shape
+        if beside.get(number):  # the other rows are too large for their places, and stand beside too
+            beside[number][row] = zeros
+            continue
+        np.ndarray(shape, field.dtype, buffer=view.fields[number].data, offset=row * zeros.nbytes)[...] = 0
+
+
+def kept_rows(array: NDArray[Any], rows: int, blank: Collection[int]) -> NDArray[Any]:
+    """The rows of an array [rows, ...] that are not blank, copied to aligned memory of its own."""
+    kept = [row for row in range(rows) if row not in blank]
+    if array.dtype == object:
+        return array[kept]
+    target = aligned_empty((len(kept), *array.shape[1:]), array.dtype)
+    return np.take(array, kept, axis=0, out=target)

@@ -1,0 +1,230 @@
+"""A batch in the making: its slot, the rows still missing, and what the consumer finally gets.
+
+Invariant: the future is settled exactly once, when every row has been accounted for; only then is the slot leased,
+or returned, so that no worker can write into memory that somebody else holds. Of several failed scenes the one in the
+lowest row is reported, whatever order the workers met them in.
+"""
+
+import itertools
+import math
+import os
+from collections.abc import Collection
+from concurrent.futures import Future, InvalidStateError
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from kerasfeed.errors import SpecError
+from kerasfeed.loaders.batches.filler import MANY
+from kerasfeed.loaders.batches.finalize import FormedField
+from kerasfeed.loaders.batches.layout import Layout, aligned_empty
+from kerasfeed.loaders.batches.masking import fill_blank, kept_rows, with_weights
+from kerasfeed.loaders.batches.scene_writer import Beside
+from kerasfeed.loaders.batches.slots import Slot, SlotPool
+from kerasfeed.spec.field_forms import Form, common_shape, nest, stack_text
+from kerasfeed.spec.scene_spec import ArraySpec
+
+_TASK_SECONDS = 0.002
+_QUICK_LEAST, _QUICK_MEAN = 50e-6, 1e-3  # s a scene
+_serials = itertools.count(1)
+
+
+class Pace:
+    """Running estimate of the seconds that one scene takes, and the rows that make a task of about 2 ms.
+
+    A task costs about 50 us of messages: at 2 ms that is 3 %, and tiny scenes still travel as whole batches.
+    """
+
+    def __init__(self, *, whole: bool = False) -> None:
+        """Nothing has been measured; with `whole`, every batch is one task."""
+        self.seconds = 0.0
+        self.least = math.inf  # of late: the seconds of a scene where no other thread held the interpreter
+        self._whole = whole
+
+    def note(self, seconds: float, scenes: int) -> None:
+        """Take a measurement: `scenes` scenes took `seconds`."""
+        measured = seconds / scenes
+        self.seconds = measured if not self.seconds else 0.8 * self.seconds + 0.2 * measured
+        self.least = min(measured, 1.05 * self.least)
+
+    @property
+    def is_quick(self) -> bool:
+        """Whether scenes take microseconds, so that two threads side by side are slower than one after the other.
+
+        They would hand the interpreter to and fro at every row. A scene that waits for it seems to take longer, so the
+        mean alone does not tell; the least alone would be that of a cached scene among others that wait for a disk.
+        """
+        return self.least < _QUICK_LEAST and self.seconds < _QUICK_MEAN
+
+    def ranges(self, rows: int, workers: int) -> list[tuple[int, int]]:
+        """Cut `rows` rows into [start, stop) ranges, one a task."""
+        if self._whole:
+            return [(0, rows)]
+        # A task no longer than its share: with slow scenes all workers begin on the first batch at once.
+        fitting = math.ceil(_TASK_SECONDS / self.seconds) if self.seconds else rows
+        length = max(1, min(rows, fitting))
+        if length < rows:
+            length = min(length, math.ceil(rows / min(workers, rows)))
+        return [(start, min(start + length, rows)) for start in range(0, rows, length)]
+
+
+def _skip_if_cancelled(slot: Slot, serial: int, owner: int, future: Future[Any]) -> None:
+    # A fork of the owner shares the slot's memory with it, and cancels what it has inherited as it ends.
+    if future.cancelled() and os.getpid() == owner:
+        slot.view.control[0] = serial
+
+
+def scene_text(batch: "BatchInProgress | None", row: int) -> str:
+    """Which scene stands in a row of a batch, in words; `MANY` where they are read at once.
+
+    Without a batch `row` is the index of a scene that is read to infer the spec.
+    """
+    if batch is None:
+        return f"scene {row} (to infer the spec)"
+    place = f"(epoch {batch.epoch}, step {batch.step})"
+    if row == MANY:
+        return f"several scenes at once {place}"
+    return f"scene {batch.slot.view.indices[row]} {place}"
+
+
+class BatchInProgress:
+    """State of one submitted batch. Not thread-safe: its loader guards it."""
+
+    __slots__ = (
+        "beside", "blank", "epoch", "failure", "failure_row", "filler", "future", "missing", "on_error", "replaced",
+        "rows", "serial", "slot", "step",
+    )  # fmt: skip
+
+    def __init__(
+        self, slot: Slot, epoch: int, step: int, rows: int, on_error: str = "raise", filler: int | None = None
+    ) -> None:
+        """`filler`: how many of the last rows only fill the batch up; None where batches need no weights for that."""
+        # Unique in the process, so that a cancellation that comes late cannot touch the slot's next batch.
+        self.serial = next(_serials)
+        self.slot = slot
+        slot.view.control[1] = rows
+        self.epoch = epoch
+        self.step = step
+        self.rows = rows
+        self.missing = rows
+        self.on_error = on_error
+        self.filler = filler
+        self.blank: set[int] = set()  # rows that hold no scene
+        self.replaced: dict[int, tuple[int, int]] = {}  # row -> the scene that failed, stand-ins tried
+        self.beside: Beside = {}
+        self.failure: BaseException | None = None
+        self.failure_row = rows
+        self.future: Future[Any] = Future()
+        # Not a bound method: a cycle of batch and future would keep slots leased until the collector runs.
+        self.future.add_done_callback(partial(_skip_if_cancelled, slot, self.serial, os.getpid()))
+
+    def add(self, start: int, stop: int, beside: Beside) -> bool:
+        """Account for rows [start, stop); True when none is missing."""
+        for number, values in beside.items():
+            self.beside.setdefault(number, {}).update(values)
+        self.missing -= stop - start
+        return self.missing == 0
+
+    def fail(self, start: int, stop: int, row: int, error: BaseException) -> bool:
+        """Account for rows [start, stop) of which `row` failed; True when none is missing."""
+        if row < self.failure_row or self.failure is None:
+            self.failure, self.failure_row = error, row
+        self.missing -= stop - start
+        return self.missing == 0
+
+    def leave_out(self, row: int) -> None:
+        """Account for one row that will hold no scene."""
+        self.blank.add(row)
+        self.missing -= 1
+
+    def give_up(self, error: BaseException) -> None:
+        """Fail the future at once and have workers skip what is left; the slot is settled when they have."""
+        try:
+            self.future.set_exception(error)
+        except InvalidStateError:
+            pass  # settled or cancelled meanwhile
+        self.slot.view.control[0] = self.serial
+
+    def settle(self, pool: SlotPool) -> bool:
+        """Deliver the batch, or its failure; returns whether it had to be copied out of its slot."""
+        copied = False
+        try:
+            if self.failure is None and not self.future.done():
+                exporter = pool.lease(self.slot)
+                copied = exporter is None
+                try:
+                    # The slot is in flight until leased, so at the ceiling its own memory is read, then returned.
+                    memory, base = (self.slot.memory, self.slot.offset) if exporter is None else (exporter, 0)
+                    result = self._assemble(pool.layout, memory, base, copy=copied)
+                finally:
+                    if exporter is None:
+                        pool.release(self.slot)
+                self.future.set_result(result)
+                return copied
+            pool.release(self.slot)
+            if self.failure is not None:
+                self.future.set_exception(self.failure)
+        except InvalidStateError:
+            pass  # cancelled meanwhile
+        except Exception as error:  # noqa: BLE001 - whatever went wrong belongs to whoever waits for the batch
+            if isinstance(error, SpecError):  # it says all; its traceback would keep the slot until the collector runs
+                error.__traceback__ = None
+            if not self.future.done():
+                self.future.set_exception(error)
+        return copied
+
+    def _assemble(self, layout: Layout, memory: Any, base: int, *, copy: bool) -> Any:
+        skipped: Collection[int] = ()
+        if self.blank:
+            if self.on_error == "skip" and len(self.blank) == self.rows:
+                return None
+            if layout.batched:  # else the batch was made without them
+                fill_blank(self.slot.view, layout, self.beside, self.rows, self.blank)
+                skipped = self.blank if self.on_error == "skip" else ()
+        leaves: list[Any] = []
+        for number, field in enumerate(layout.spec.fields):
+            form = layout.form(number)
+            if form is not None:
+                leaves.append(self._formed(number, form, layout, memory, base, skipped, copy=copy))
+                continue
+            leaf = self._field(number, field, layout, memory, base)
+            if skipped:
+                leaf = kept_rows(leaf, self.rows, skipped)
+            elif copy and isinstance(leaf, np.ndarray) and not field.is_text:
+                target = aligned_empty(leaf.shape, leaf.dtype)
+                target[...] = leaf
+                leaf = target
+            leaves.append(leaf)
+        batch = nest(layout.spec, layout.forms, leaves) if layout.forms else layout.spec.unflatten(leaves)
+        if self.filler is None and self.on_error != "mask":
+            return batch
+        return with_weights(batch, self.rows, self.blank, self.filler or 0)
+
+    def _formed(
+        self, number: int, form: Form, layout: Layout, memory: Any, base: int, skipped: Collection[int], *, copy: bool
+    ) -> Any:
+        beside = self.beside.get(number, {})
+        field = FormedField(layout, number, form, self.slot.view, self.rows, beside, self.blank, memory, base)
+        kept = [row for row in range(self.rows) if row not in skipped] if skipped else None
+        return field.leaf(kept, copy=copy)
+
+    def _field(self, number: int, field: ArraySpec, layout: Layout, memory: Any, base: int) -> Any:
+        path, view = layout.spec.paths[number], self.slot.view
+        beside = self.beside.get(number, {})
+        if field.is_text:
+            if not layout.batched:
+                return beside[0]
+            return stack_text(path, [beside[row] for row in range(self.rows)], view.indices)
+        shapes = view.shapes[number]
+        if shapes is None:
+            shape = tuple(size or 0 for size in field.shape)
+        else:
+            shape = common_shape(path, shapes[: self.rows if layout.batched else 1], view.indices)
+        if beside:
+            stacked = aligned_empty((self.rows if layout.batched else 1, *shape), field.dtype)
+            for row, value in beside.items():
+                stacked[row] = value
+            return stacked if layout.batched else stacked[0]
+        whole = (self.rows, *shape) if layout.batched else shape
+        return np.ndarray(whole, field.dtype, buffer=memory, offset=base + layout.places[number].offset)

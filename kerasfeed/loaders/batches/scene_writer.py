@@ -1,0 +1,195 @@
+"""One scene into its row of a slot, or many at once into theirs.
+
+Invariant: a row is written once, straight from the arrays of the scene. Values without a place (text, rows too large
+for theirs) are returned beside.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kerasfeed.errors import SpecError
+from kerasfeed.loaders.batches.layout import Layout, SlotView
+from kerasfeed.loaders.batches.variable_rows import Run, Runs
+from kerasfeed.spec.field_forms import unequal_text
+from kerasfeed.spec.scene_spec import (
+    ArraySpec,
+    as_array,
+    as_others,
+    coerce,
+    describe,
+    describe_leaf,
+    flatten,
+    is_nested,
+    structure_text,
+    takes_dtype,
+)
+from kerasfeed.util.error_text import message_of
+
+# Values that stand beside the slot: field number -> row -> value.
+Beside = dict[int, dict[int, Any]]
+_PYTHON_TYPE = {"b": bool, "i": int, "f": float, "c": complex}
+
+
+class SceneWriter:
+    """Writes scenes of one layout."""
+
+    def __init__(self, layout: Layout, *, whole: bool = False) -> None:
+        """Write scenes, or, with `whole`, batches that the user's function made, as if each were one scene."""
+        self._spec = layout.spec
+        self._row_bytes = layout.row_bytes
+        self._whole = whole
+        self._batched, self._witness = layout.batched, layout.witness
+        # Raises a ValueError where the nesting differs; five times faster than flattening and comparing.
+        self._leaves_of = layout.spec.treespec.flatten_up_to
+        self._checks = [
+            (
+                number,
+                field,
+                field.dtype if field.is_fixed else None,  # None matches no array: text and sized rows go another way
+                field.shape,
+                _PYTHON_TYPE.get(field.dtype.kind) if field.weak and field.shape == () else None,
+            )
+            for number, field in enumerate(layout.spec.fields)
+        ]
+
+    def places(self, view: SlotView) -> list[Any]:
+        """What `write` needs to know of the fields of one slot."""
+        return [(view.fields[check[0]], *check) for check in self._checks]
+
+    def write(self, view: SlotView, row: int, scene: Any, places: list[Any], beside: Beside, runs: Runs | None) -> None:
+        """Write one scene.
+
+        Args:
+            view: The slot.
+            row: Where in it.
+            scene: What the sequence returned.
+            places: What `places(view)` gave.
+            beside: Where values go that have no place.
+            runs: The runs of the task, where some fields are padded or ragged.
+
+        Raises:
+            SpecError: The scene is not as the layout's spec says.
+        """
+        try:
+            leaves = self._leaves_of(scene)
+        except ValueError:
+            raise self._wrong_structure(view, row, scene) from None
+        for leaf, (target, number, field, dtype, shape, python_type) in zip(leaves, places, strict=True):
+            kind = type(leaf)
+            if kind is np.ndarray or isinstance(leaf, np.generic):
+                exact = leaf.shape == shape and leaf.dtype == dtype
+            else:
+                exact = kind is python_type
+                if not exact and is_nested(leaf, self._spec.treespec):
+                    raise self._wrong_structure(view, row, scene)
+            if not exact:
+                run = None if runs is None else runs.of(number)
+                if run is not None:
+                    self._write_run(view, row, number, field, leaf, beside, run)
+                else:
+                    self._write_other(view, row, number, field, leaf, beside)
+                continue
+            try:
+                target[row] = leaf
+            except OverflowError as error:
+                path = self._spec.paths[number]
+                raise SpecError(
+                    f"{self._who(view, row)}: field {path!r} is {leaf}, too large: {message_of(error)}"
+                ) from None
+
+    def _write_other(self, view: SlotView, row: int, number: int, field: ArraySpec, leaf: Any, beside: Beside) -> None:
+        array = self._coerced(view, row, number, field, leaf)
+        if field.is_text:
+            beside.setdefault(number, {})[row] = array  # text is immutable, and arrays of it were copied by coerce
+        elif field.is_fixed:
+            view.fields[number][row] = array
+        else:
+            self._write_sized(view, row, number, array, beside)
+
+    def _write_run(
+        self, view: SlotView, row: int, number: int, field: ArraySpec, leaf: Any, beside: Beside, run: Run
+    ) -> None:
+        array = leaf if run.takes(leaf) else self._coerced(view, row, number, field, leaf)
+        if not run.write(row, array):
+            beside.setdefault(number, {})[row] = array.copy()
+
+    def _coerced(self, view: SlotView, row: int, number: int, field: ArraySpec, leaf: Any) -> Any:
+        try:
+            return coerce(leaf, field, self._spec.paths[number])
+        except SpecError as error:
+            told = f"{self._who(view, row)}: {message_of(error)}"
+            unequal = self._unequal(view, row, number, field, leaf)
+            raise SpecError(f"{told.split('. ')[0]}; {unequal}" if unequal else told) from None
+
+    def _unequal(self, view: SlotView, row: int, number: int, field: ArraySpec, leaf: Any) -> str | None:
+        """What to tell of a field whose size differs where the scenes read first agree; None for another fault."""
+        if not (self._batched and field.is_fixed and isinstance(leaf, np.ndarray | list)):
+            return None
+        try:
+            found = as_others(describe_leaf(leaf, ""), field)
+        except SpecError:
+            return None
+        if len(found.shape) != len(field.shape) or found.shape == field.shape or not takes_dtype(field, found):
+            return None
+        one, other = (self._witness, field.shape), (int(view.indices[row]), found.shape)
+        return unequal_text(self._spec.paths[number], one, other, rare=True)
+
+    def _who(self, view: SlotView, row: int) -> str:
+        return f"scene {view.indices[row]}" if not self._whole else "the batch that collate returned"
+
+    def _write_sized(self, view: SlotView, row: int, number: int, array: NDArray[Any], beside: Beside) -> None:
+        shapes = view.shapes[number]
+        assert shapes is not None
+        shapes[row] = array.shape
+        if array.nbytes > self._row_bytes[number]:
+            beside.setdefault(number, {})[row] = array.copy()  # the sequence may reuse its array for the next scene
+            return
+        # Rows of one batch must agree in shape, so each stands at its number times its own size, with no gaps.
+        target = np.ndarray(array.shape, array.dtype, buffer=view.fields[number].data, offset=row * array.nbytes)
+        target[...] = array
+
+    def write_batch(
+        self, view: SlotView, start: int, stop: int, batch: Any, written: list[Any] | None, beside: Beside
+    ) -> None:
+        """Copy what `get_batch` returned, save the leaves that are the arrays `written`, which it was given."""
+        count = stop - start
+        leaves, treespec = flatten(batch)
+        if treespec != self._spec.treespec:
+            raise SpecError(
+                f"get_batch returned the structure {structure_text(treespec)}, __getitem__ "
+                f"{structure_text(self._spec.treespec)}. Return the same nesting from both"
+            )
+        for leaf, (number, field, _, _, _) in zip(leaves, self._checks, strict=True):
+            if written is not None and leaf is written[number]:
+                continue
+            path = self._spec.paths[number]
+            array = as_array(leaf, path)
+            if isinstance(array, str | bytes) or array.ndim == 0 or len(array) != count:
+                found = describe(leaf).fields[0]
+                raise SpecError(
+                    f"get_batch, field {path!r}: expected a leading axis of {count}, one row an index, received {found}"
+                )
+            if field.is_fixed and array.shape[1:] == field.shape and array.dtype == field.dtype:
+                view.fields[number][start:stop] = array
+                continue
+            for row in range(start, stop):
+                self._write_other(view, row, number, field, _weakened(array[row - start], field), beside)
+
+    def _wrong_structure(self, view: SlotView, row: int, scene: Any) -> SpecError:
+        who = self._who(view, row)
+        try:
+            found = describe(scene)
+        except SpecError as error:
+            return SpecError(f"{who}: {message_of(error)}")
+        received = ", ".join(f"{path}: {field}" for path, field in zip(found.paths, found.fields, strict=True))
+        return SpecError(
+            f"{who}: expected the structure {structure_text(self._spec.treespec)}, received "
+            f"{structure_text(found.treespec)} ({received}). Return the same nesting for every index"
+        )
+
+
+def _weakened(value: Any, field: ArraySpec) -> Any:
+    # A column of Python numbers comes back from get_batch as an array; its scalars may be promoted like the numbers.
+    return value.item() if field.weak and isinstance(value, np.generic) else value

@@ -1,0 +1,311 @@
+"""Batch memory: pooled slots, leased to the consumer through the exporter of their buffer.
+
+Invariant: a slot is free, in flight (a loader fills it) or leased (something refers to its memory), and is never
+handed out while leased. The lease ends when the exporter, a ctypes array over the slot, is collected; every ndarray,
+tf.Tensor, jax.Array and torch.Tensor over the slot keeps that exporter alive. (Not an ndarray: NumPy collapses chains
+of views, so a finalizer on an array can run while a view of it lives.)
+
+The pool grows instead of making anyone wait, up to `max_memory`. Beyond, a finished batch is copied out to ordinary
+memory, so that the slots in flight always return and no consumer, however greedy, can stop the loader.
+"""
+
+import ctypes
+import mmap
+import operator
+import os
+import sys
+import tempfile
+import threading
+import time
+import weakref
+from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from kerasfeed.errors import FeedClosedError, SceneTimeoutError
+from kerasfeed.loaders.batches.layout import Layout, SlotView
+from kerasfeed.loaders.resource_errors import is_of_memory, memory_refused, naming_descriptors
+from kerasfeed.util.polling import NotYet
+
+_TRIM_EVERY = 64
+_POP = operator.methodcaller("pop")
+_POPLEFT = operator.methodcaller("popleft")
+
+
+class Arena:
+    """Memory that grows by segments; shared with other processes through one descriptor where asked for.
+
+    One anonymous file holds all segments: nothing appears in /dev/shm, Docker's 64 MB limit there does not apply, and
+    nothing is left behind by a killed process. Where the system has no memfd, an unlinked temporary file serves (a
+    POSIX shared memory object would not: macOS does not let one grow).
+    """
+
+    def __init__(self, *, shared: bool, who: str = "the feed") -> None:
+        """Memory of `who`, as messages name it."""
+        self._who = who
+        self.fd = anonymous_file("kerasfeed-slots") if shared else None
+        self._discard = getattr(mmap, "MADV_REMOVE" if shared else "MADV_DONTNEED", None)
+        self.nbytes = 0
+
+    def grow(self, nbytes: int) -> tuple[mmap.mmap, int]:
+        """Add a segment of `nbytes`, a whole number of pages; returns its memory and its offset in the file.
+
+        Raises:
+            OSError: The system refuses so much; the message says who asked, how much, and what to do.
+        """
+        offset = self.nbytes
+        try:
+            memory = self._segment(offset, nbytes)
+        except OSError as error:
+            if not is_of_memory(error):
+                raise
+            raise memory_refused(error, self._who, nbytes, offset, shared=self.fd is not None) from error
+        self.nbytes += nbytes
+        return memory, offset
+
+    def _segment(self, offset: int, nbytes: int) -> mmap.mmap:
+        if self.fd is None:
+            if sys.platform == "win32":
+                return mmap.mmap(-1, nbytes)
+            # Private: a fork of this process must not write into this process's batches.
+            return mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        with naming_descriptors(self._who, 1):
+            os.ftruncate(self.fd, offset + nbytes)
+            return mmap.mmap(self.fd, nbytes, offset=offset)
+
+    def discard(self, memory: mmap.mmap, offset: int, nbytes: int) -> None:
+        """Give pages back to the system, where it takes them; they read as zeros afterwards."""
+        if self._discard is not None:
+            with suppress(OSError):
+                memory.madvise(self._discard, offset, nbytes)
+
+    def close(self) -> None:
+        """Close the descriptor; memory still referred to stays valid."""
+        if self.fd is not None:
+            os.close(self.fd)
+            self.fd = None
+
+
+def anonymous_file(name: str) -> int:
+    """Descriptor of a new empty file in memory that no path leads to."""
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create(name, os.MFD_CLOEXEC)
+    with tempfile.TemporaryFile(prefix=name) as file:
+        return os.dup(file.fileno())
+
+
+@dataclass(frozen=True, eq=False)
+class Slot:
+    """Memory of one batch.
+
+    Attributes:
+        memory: The segment that holds it.
+        segment_offset: Offset of the segment in the arena's file, bytes.
+        offset: Offset of the slot in the segment, bytes.
+        view: The views that a loader of this process fills.
+    """
+
+    memory: mmap.mmap
+    segment_offset: int
+    offset: int
+    view: SlotView
+
+
+class SlotPool:
+    """Slots of one layout.
+
+    Attributes:
+        stuck: Slots in flight that a thread which hangs may still write to.
+        total: Slots that exist.
+    """
+
+    def __init__(self, layout: Layout, arena: Arena, *, max_memory: int, in_flight: int) -> None:
+        """Make an empty pool.
+
+        Args:
+            layout: What a slot holds.
+            arena: Where slots are made; the pool does not close it.
+            max_memory: Ceiling of all slots, bytes.
+            in_flight: Batches the loader wants in flight at once; up to half of the ceiling is kept for them.
+
+        Raises:
+            ValueError: `max_memory` does not hold two slots.
+        """
+        self.layout = layout
+        self.limit = max_memory // layout.nbytes
+        if self.limit < 2:
+            raise ValueError(
+                f"max_memory={max_memory:,} bytes is too small: a batch takes {layout.nbytes:,} bytes of slot and at "
+                f"least two are needed. Use max_memory >= {2 * layout.nbytes:,} or a smaller batch_size"
+            )
+        self._most_leased = self.limit - max(1, min(in_flight, self.limit // 2))
+        self._in_flight_wanted = in_flight
+        self._arena = arena
+        self._exporter_type = ctypes.c_ubyte * layout.nbytes
+        # Finalizers append to the one and release the other at any moment, even inside the lock below: both are atomic.
+        # Released where a slot comes back to a starving pool. No SimpleQueue: in a thread that is woken late, and finds
+        # that another was quicker, its `get` waits for ever, whatever the timeout (Python 3.11).
+        self._free: deque[Slot] = deque()
+        self._returned = threading.Lock()
+        self._returned.acquire()
+        self._cold: list[Slot] = []
+        self._slots: list[Slot] = []
+        self._leased: set[Slot] = set()
+        self._lock = threading.Lock()
+        self._in_flight = 0
+        self._acquired = 0
+        self._fewest_free = 0
+        self._starving = False
+        self._closed = False
+        self.stuck = 0
+        self.total = 0
+
+    @property
+    def ceiling(self) -> int:
+        """Most bytes of all slots together."""
+        return self.limit * self.layout.nbytes
+
+    def acquire(self, patience: float | None = None) -> Slot:
+        """A slot to fill. Waits only at the ceiling, for a batch in flight; never for the consumer.
+
+        Args:
+            patience: How long to wait, s; None is for ever.
+
+        Raises:
+            NotYet: There was none for so long.
+            FeedClosedError: The pool was closed while waiting.
+            SceneTimeoutError: Nothing but threads that hang could give a slot back.
+        """
+        deadline = None if patience is None else time.monotonic() + patience
+        while not self._closed:
+            taken: list[Slot] = []
+            counted = False
+            try:
+                with self._lock:
+                    self._take(taken)
+                    if taken:
+                        self._in_flight += 1
+                        counted = True
+                    else:
+                        self._starving = True
+                        self._refuse_if_stuck()
+            except BaseException:  # Ctrl-C, perhaps as the lock is given back
+                if taken and counted:
+                    self.release(taken[0])
+                elif taken:
+                    self._return(taken[0])
+                raise
+            if taken:
+                return taken[0]
+            self._returned.acquire(timeout=0.05)  # a bound, in case the slot came back just before we starved
+            if deadline is not None and time.monotonic() >= deadline:
+                raise NotYet
+        raise FeedClosedError("the feed was closed while a batch waited for memory")
+
+    def _refuse_if_stuck(self) -> None:
+        if self.stuck and self.stuck >= self._in_flight:
+            raise SceneTimeoutError(
+                f"threads that hang hold {self.stuck} of the {self.limit} batches that max_memory has room for: no "
+                "further batch can be loaded until they return, or others are let go of. Use worker_type='process', "
+                "where workers that hang are ended, or raise max_memory"
+            )
+
+    def _take(self, taken: list[Slot]) -> None:
+        """Move a slot into `taken`, if there is one; inside one call, for Ctrl-C comes between calls."""
+        self._acquired += 1
+        if self._acquired % _TRIM_EVERY == 0:
+            self._trim()
+        try:
+            taken.extend(map(_POP, (self._free,)))  # the last one back is the one still in the processor's cache
+        except IndexError:
+            if not self._cold and self.total < self.limit:
+                self._grow()
+            if self._cold:
+                taken.extend(map(_POP, (self._cold,)))
+            return
+        self._fewest_free = min(self._fewest_free, len(self._free))
+
+    def _grow(self) -> None:
+        # Doubling keeps the number of segments, and so of descriptors and of maps in every worker, logarithmic.
+        count = max(1, min(max(2, self.total), self.limit - self.total))
+        nbytes = self.layout.nbytes
+        memory, segment_offset = self._arena.grow(count * nbytes)
+        made = [
+            Slot(memory, segment_offset, offset, SlotView(self.layout, memory, offset))
+            for offset in range(0, count * nbytes, nbytes)
+        ]
+        self._slots.extend(made)
+        self.total += count  # with the next line, or Ctrl-C in between would leave slots that nobody counts
+        self._cold.extend(made)
+
+    def _trim(self) -> None:
+        # Slots that stayed free through all the last acquisitions are more than the consumer needs.
+        for _ in range(max(0, self._fewest_free - 2)):
+            try:
+                self._cold.extend(map(_POPLEFT, (self._free,)))
+            except IndexError:
+                break
+            slot = self._cold[-1]
+            self._arena.discard(slot.memory, slot.offset, self.layout.nbytes)
+        self._fewest_free = len(self._free)
+
+    def release(self, slot: Slot) -> None:
+        """Give back a slot in flight that will not be leased."""
+        with self._lock:
+            self._in_flight -= 1
+        self._return(slot)
+
+    def _end_lease(self, slot: Slot) -> None:
+        self._leased.discard(slot)
+        self._return(slot)
+
+    def _return(self, slot: Slot) -> None:
+        if self._closed:  # other batches may keep the file of all slots alive for long
+            self._arena.discard(slot.memory, slot.offset, self.layout.nbytes)
+            return
+        self._free.append(slot)
+        if self._starving:
+            self._starving = False
+            self._wake()
+
+    def _wake(self) -> None:
+        with suppress(RuntimeError):  # it is released already
+            self._returned.release()
+
+    def lease(self, slot: Slot) -> Any | None:
+        """End the flight of a slot and lease it.
+
+        Returns:
+            The exporter: an object with the buffer protocol, as long as the slot; the slot is free again when nothing
+            refers to it. None at the ceiling: then the slot is still in flight, and the caller copies the batch out
+            and releases it.
+        """
+        with self._lock:
+            leased = self.total - len(self._free) - len(self._cold) - self._in_flight
+            if leased >= self._most_leased:
+                return None
+            self._in_flight -= 1
+        exporter = self._exporter_type.from_buffer(slot.memory, slot.offset)
+        self._leased.add(slot)
+        weakref.finalize(exporter, self._end_lease, slot).atexit = False
+        return exporter
+
+    def close(self) -> None:
+        """Refuse further `acquire`."""
+        self._closed = True
+        self._free.clear()
+        self._cold.clear()
+        self._wake()
+
+    def free(self, *, flying: bool) -> None:
+        """Close, and free the memory; leases stay valid until they end.
+
+        Args:
+            flying: Whether a batch in flight may still be delivered; else what it has written goes too.
+        """
+        self.close()
+        slots, self._slots = self._slots, []
+        for slot in slots:
+            if not flying and slot not in self._leased:
+                self._arena.discard(slot.memory, slot.offset, self.layout.nbytes)

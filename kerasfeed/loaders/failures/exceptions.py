@@ -1,0 +1,129 @@
+"""Exceptions on their way from a worker to the consumer.
+
+Invariant: the consumer catches the type that the sequence raised. What kerasfeed knows (index, epoch, step, worker,
+the worker's traceback) is attached as notes, never mixed into the user's own message.
+"""
+
+from dataclasses import dataclass
+
+from kerasfeed.loaders.batches.filler import FailedSceneError
+from kerasfeed.loaders.failures.exception_pickle import Packed, arrived, pack
+from kerasfeed.util.error_notes import TRACEBACK_HEAD, can_travel, noted
+from kerasfeed.util.error_text import (
+    add_note,
+    cause_of,
+    full_text,
+    notes_of,
+    set_notes,
+    summary,
+    traceback_of,
+    without_own_frames,
+)
+
+_REPRODUCTION = "Reproduce it here: "
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a scene was being loaded.
+
+    Attributes:
+        indices: Indices of the scenes at work: one, or those of a `get_batch` call.
+        epoch: Epoch number; None while the spec is inferred.
+        step: Step number; None while the spec is inferred, and for a scene loaded by itself.
+        worker: What loaded it, for example "worker process 1 (pid 4711)".
+        method: The method of the sequence that was given several indices.
+    """
+
+    indices: tuple[int, ...]
+    epoch: int | None
+    step: int | None
+    worker: str
+    method: str = "get_batch"
+
+    def __str__(self) -> str:
+        if self.epoch is None:
+            when = "while inferring the spec"
+        else:
+            when = f"epoch {self.epoch}" + ("" if self.step is None else f", step {self.step}")
+        return f"kerasfeed: {self.scenes}, {when}, in {self.worker}\n{self.reproduction}"
+
+    @property
+    def scenes(self) -> str:
+        """The scenes, as a message names them."""
+        if len(self.indices) == 1:
+            return f"scene {self.indices[0]}"
+        known = [index for index in self.indices if index >= 0]  # the others were left out of the batch
+        shown = ", ".join(map(str, known[:8])) + (", ..." if len(known) > 8 else "")
+        return f"scenes {shown} ({self.method})"
+
+    @property
+    def reproduction(self) -> str:
+        """The line that raises the exception again, in the user's own thread."""
+        ways = []
+        if self.step is not None:
+            ways.append(f"kf.load(feed, epoch={self.epoch}, step={self.step})")
+        elif self.epoch is not None:
+            ways.append(f"kf.load(feed, epoch={self.epoch}, index={self.indices[0]})")
+        if len(self.indices) == 1:
+            ways.append(f"sequence[{self.indices[0]}]")
+        return f"{_REPRODUCTION}{', or '.join(ways)}"
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A failed scene in a form that crosses processes.
+
+    Attributes:
+        index: Index of the scene; None where many were read at once.
+        row: Its row in the batch; None likewise.
+        packed: The exception, as completely as it can be sent.
+        summary: Type and message, for what cannot.
+        text: The worker's traceback, formatted.
+        method: The method that failed, where many were read at once.
+    """
+
+    index: int | None
+    row: int | None
+    packed: Packed
+    summary: str
+    text: str
+    method: str
+
+
+def to_failure(carrier: FailedSceneError) -> Failure:
+    """Describe the exception behind `carrier` in the worker that met it."""
+    error = cause_of(carrier)
+    assert error is not None
+    return Failure(carrier.index, carrier.row, pack(error), summary(error), full_text(error), carrier.method)
+
+
+def from_failure(failure: Failure, place: Place) -> BaseException:
+    """The exception to raise in the consumer for a failure that came from another process."""
+    error = for_consumer(arrived(failure.packed, failure.summary), place)
+    # A note and not the cause: Keras raises what it caught `from None`.
+    add_note(error, f"{TRACEBACK_HEAD}\n{failure.text}")
+    return error
+
+
+def for_consumer(error: BaseException, place: Place) -> BaseException:
+    """The exception to raise in the consumer: `error` itself with the place as a note, where its type can travel.
+
+    Others arrive as the cause of a `SceneError`; see `can_travel`.
+    """
+    BaseException.with_traceback(error, without_own_frames(traceback_of(error)))  # which a frozen exception takes too
+    if can_travel(error):
+        _forget(error, place)
+    return noted(error, "the sequence raised ", str(place))
+
+
+def without_reproduction(error: BaseException) -> None:
+    """Drop the advice to load the scene by its index, which a stream has not."""
+    if notes := notes_of(error):
+        set_notes(error, [note.split(f"\n{_REPRODUCTION}")[0] for note in notes])
+
+
+def _forget(error: BaseException, place: Place) -> None:
+    """Drop what was noted when the same object was raised for the same scene before."""
+    if notes := notes_of(error):
+        set_notes(error, [note for note in notes if not note.startswith(f"kerasfeed: {place.scenes}, ")])

@@ -1,0 +1,174 @@
+"""What a feed does about scenes that fail, and what it remembers of them.
+
+Invariant: what becomes of a failed scene is a function of (policy, seed, epoch, index), never of the worker that met
+it or of the time, so that every loader and every shard decides alike. All methods may be called from any thread.
+"""
+
+import json
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+
+from kerasfeed.errors import FeedWarning, TooManyFailuresError
+from kerasfeed.loaders.failures.exceptions import without_reproduction
+from kerasfeed.loaders.failures.policy import FaultPolicy
+from kerasfeed.loaders.failures.table import FailedScene, FailureTable
+from kerasfeed.util.deferred_warnings import Notices
+from kerasfeed.util.error_text import add_note, exception_text, full_text, message_of, notes_of
+
+_REPLACEMENT_STREAM = 2  # orders draw from stream 0 of the seed, scenes from stream 1
+_MOST_ROWS = 10_000
+MOST_STAND_INS = 64  # that are tried in place of one scene
+
+
+class Faults:
+    """The policy of one feed and the record of its failures.
+
+    Attributes:
+        policy: What to do.
+        notices: Warnings for the user.
+        respawns: Worker processes that were replaced.
+    """
+
+    def __init__(self, policy: FaultPolicy, length: int) -> None:
+        """Nothing has failed yet of `length` scenes; 0 for a stream, whose length nobody knows."""
+        self.policy = policy
+        self.notices = Notices()
+        self.respawns = 0
+        self._length = length
+        # Scenes that failed by ending or hanging their workers, with the error. Of a stream those of one repetition,
+        # like the failed ones below: in the next one others have their numbers.
+        self._fatal: dict[int, BaseException] = {}
+        self._repetition = 0
+        self._failed_before = 0
+        self._lock = threading.Lock()
+        self._rows: dict[tuple[int | None, str], FailedScene] = {}
+        self._failed: set[int] = set()
+        self._forgotten = 0
+
+    def note(
+        self, index: int | None, epoch: int | None, step: int | None, error: BaseException, *, action: str = ""
+    ) -> None:
+        """Record one failure, in memory and in the log. Calls the exception's `__str__`, so holds no lock there."""
+        if not self._length:
+            without_reproduction(error)
+        text = exception_text(error)
+        with self._lock:
+            before = self._rows.get((index, text))
+            if before is None and len(self._rows) >= _MOST_ROWS:
+                self._forgotten += 1
+            else:
+                count = 1 if before is None else before.count + 1
+                self._rows[index, text] = FailedScene(index, epoch, step, text, count)
+        if self.policy.error_log is not None:
+            self._log(self.policy.error_log, index, epoch, step, error, action or self.policy.on_error)
+
+    def _log(
+        self, path: str, index: int | None, epoch: int | None, step: int | None, error: BaseException, action: str
+    ) -> None:
+        record = {
+            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "index": index,
+            "epoch": epoch,
+            "step": step,
+            "exception": exception_text(error),
+            "action": action,
+            "traceback": full_text(error),
+        }
+        try:
+            with Path(path).open("a", encoding="utf-8", errors="backslashreplace") as file:
+                file.write(json.dumps(record) + "\n")  # one write of a file opened to append: lines stay whole
+        except OSError as trouble:
+            self.notices.post("log", f"error_log={path!r} cannot be written: {message_of(trouble)}", FeedWarning)
+
+    @property
+    def has_fatal(self) -> bool:
+        """Whether there are scenes that are not to be tried again."""
+        return bool(self._fatal)
+
+    def fatal(self, index: int, epoch: int) -> BaseException | None:
+        """Why a scene is not to be tried again; None where it may be."""
+        with self._lock:
+            return self._fatal.get(index) if self._is_present(epoch) else None
+
+    def note_fatal(self, index: int, epoch: int, error: BaseException) -> None:
+        """The scene has ended or hung its workers: it is not to be tried again, except where errors are raised."""
+        if self.policy.on_error == "raise":
+            return
+        with self._lock:
+            if self._is_present(epoch):
+                self._fatal[index] = error
+
+    def _is_present(self, epoch: int) -> bool:
+        """Whether scenes are counted with those of `epoch`: always, but in a stream, which begins anew with a later."""
+        if self._length or epoch == self._repetition:
+            return True
+        if epoch < self._repetition:  # nobody waits for it any more
+            return False
+        self._repetition = epoch
+        self._failed_before += len(self._failed)
+        self._failed.clear()
+        self._fatal.clear()
+        return True
+
+    def refusal(self, index: int, epoch: int, error: BaseException) -> TooManyFailuresError | None:
+        """Count `index` as failed; the error to end with where that is one scene too many."""
+        with self._lock:
+            if not self._is_present(epoch):
+                return None
+            self._failed.add(index)
+            length = self._length or index + 1  # of the repetition as much as was seen
+            count, most = len(self._failed), self.policy.most_failed(length)
+        if count <= most:
+            return None
+        scenes = "scenes" if self._length else f"scenes of repetition {epoch}"
+        given = "the default, a tenth" if self.policy.max_failures is None else repr(self.policy.max_failures)
+        refusal = TooManyFailuresError(
+            f"{count:,} of {length:,} {scenes} have failed and on_error={self.policy.on_error!r} bears {most:,} "
+            f"(max_failures: {given}). The last was scene {index}: {exception_text(error)}. feed.failures lists them; "
+            "mend the scenes, or raise max_failures (a count, or a share such as 0.2)"
+        )
+        refusal.__cause__ = error
+        for note in notes_of(error):
+            add_note(refusal, note)
+        return refusal
+
+    def note_copied(self, ceiling: int) -> None:
+        """A batch was copied out of its slot, because the slots, `ceiling` bytes in all, are held by the consumer."""
+        self.notices.post(
+            "copied",
+            f"the consumer keeps so many batches that they fill max_memory ({ceiling:,} bytes): from here on "
+            "batches are copied to ordinary memory, which costs time and is not bounded. Let go of batches that are "
+            "done with, or raise max_memory",
+            FeedWarning,
+        )
+
+    def table(self) -> FailureTable:
+        """What has failed so far."""
+        with self._lock:
+            return FailureTable(list(self._rows.values()), self._forgotten)
+
+    @property
+    def failed(self) -> int:
+        """Scenes that failed and were replaced, masked or skipped."""
+        return self._failed_before + len(self._failed)
+
+
+def replacement(seed: int, epoch: int, index: int, attempt: int, length: int) -> int:
+    """The scene that stands in for a failed one: a function of its arguments alone (NumPy's SeedSequence).
+
+    Args:
+        seed: Seed of the plan.
+        epoch: Epoch number.
+        index: The scene that failed.
+        attempt: 1 for the first stand-in, 2 for the one after that has failed too.
+        length: Scenes of the sequence, at least 2.
+
+    Returns:
+        An index in [0, length) that is not `index`.
+    """
+    source = np.random.SeedSequence(entropy=seed, spawn_key=(_REPLACEMENT_STREAM, epoch, index, attempt))
+    drawn = int(source.generate_state(1, np.uint64)[0]) % (length - 1)
+    return drawn + (drawn >= index)

@@ -1,0 +1,128 @@
+"""What becomes of rows whose scene failed: the one place where `on_error` is carried out.
+
+Invariant: a failed row is accounted for, or cut into ranges that are to be loaded again, never both. Every loader goes
+through here, so all agree. Not thread-safe: the loader guards the batch.
+"""
+
+from kerasfeed.errors import SceneError
+from kerasfeed.loaders.base import Job
+from kerasfeed.loaders.batches.pending_batch import BatchInProgress
+from kerasfeed.loaders.failures.failure_log import MOST_STAND_INS, Faults, replacement
+from kerasfeed.util.error_text import exception_text
+
+Range = tuple[int, int]
+LEFT_OUT = -1  # in place of a scene's index, in a batch that is made whole
+
+
+class Mender:
+    """Carries out the policy of one feed."""
+
+    def __init__(self, job: Job, faults: Faults) -> None:
+        self._plan = job.plan
+        self._whole = job.maker is not None
+        self._on_error = faults.policy.on_error
+        self._faults = faults
+
+    def begin(self, batch: BatchInProgress, ranges: list[Range]) -> list[Range]:
+        """The ranges to load of a new batch: without the scenes that are known to end their workers."""
+        if not self._faults.has_fatal:
+            return ranges
+        if self._whole:
+            return self._begin_whole(batch, ranges)
+        result: list[Range] = []
+        for first, stop in ranges:
+            start = first
+            for row in range(first, stop):
+                error = self._faults.fatal(int(batch.slot.view.indices[row]), batch.epoch)
+                if error is not None:
+                    if start < row:
+                        result.append((start, row))
+                    result.extend(self.mend(batch, row, row + 1, row, error))
+                    start = row + 1
+            if start < stop:
+                result.append((start, stop))
+        return result
+
+    def mend(self, batch: BatchInProgress, start: int, stop: int, row: int | None, error: BaseException) -> list[Range]:
+        """Deal with rows [start, stop), of which `row` failed; None where they were read at once and one is to blame.
+
+        Returns:
+            Ranges to load (again); when there are none, all of [start, stop) has been accounted for.
+        """
+        if batch.future.done():
+            batch.add(start, stop, {})
+            return []
+        if self._on_error == "raise":
+            batch.fail(start, stop, start if row is None else row, error)
+            return []
+        if row is None and self._whole:  # the function that makes batches failed, or what is called before it
+            batch.fail(start, stop, start, error)
+            return []
+        if row is None and stop - start > 1:
+            return [(each, each + 1) for each in range(start, stop)]
+        row = start if row is None else row
+        index = int(batch.slot.view.indices[row])
+        refusal = self._faults.refusal(index, batch.epoch, error)
+        if refusal is not None:
+            batch.fail(start, stop, row, refusal)
+            return []
+        if self._whole:
+            return self._mend_whole(batch, start, stop, row, index, error)
+        rest = [(first, last) for first, last in ((start, row), (row + 1, stop)) if first < last]
+        if self._on_error != "replace":
+            batch.leave_out(row)
+            return rest
+        stand_in = self._stand_in(batch, row, index)
+        if stand_in is None:
+            batch.fail(start, stop, row, _no_stand_in(batch.replaced[row][0], error))
+            return []
+        batch.slot.view.indices[row] = stand_in
+        return [*rest, (row, row + 1)]
+
+    def _begin_whole(self, batch: BatchInProgress, ranges: list[Range]) -> list[Range]:
+        for row in range(batch.rows):
+            error = self._faults.fatal(int(batch.slot.view.indices[row]), batch.epoch)
+            if error is not None:
+                ranges = self.mend(batch, 0, batch.rows, row, error)
+                if not ranges:
+                    break
+        return ranges
+
+    def _mend_whole(
+        self, batch: BatchInProgress, start: int, stop: int, row: int, index: int, error: BaseException
+    ) -> list[Range]:
+        """Have the whole batch made anew, with another scene in the row, or without."""
+        indices = batch.slot.view.indices
+        if self._on_error == "skip":
+            batch.blank.add(row)
+            indices[row] = LEFT_OUT
+            if len(batch.blank) < batch.rows:
+                return [(start, stop)]
+            batch.add(start, stop, {})
+            return []
+        stand_in = self._stand_in(batch, row, index)
+        if stand_in is None:
+            batch.fail(start, stop, row, _no_stand_in(batch.replaced[row][0], error))
+            return []
+        indices[row] = stand_in
+        return [(start, stop)]
+
+    def _stand_in(self, batch: BatchInProgress, row: int, index: int) -> int | None:
+        original, attempt = batch.replaced.get(row, (index, 0))
+        batch.replaced[row] = (original, attempt)
+        while self._plan.length > 1 and attempt < MOST_STAND_INS:
+            attempt += 1
+            batch.replaced[row] = (original, attempt)
+            drawn = replacement(self._plan.seed, batch.epoch, original, attempt, self._plan.length)
+            if self._faults.fatal(drawn, batch.epoch) is None:
+                return drawn
+        return None
+
+
+def _no_stand_in(index: int, error: BaseException) -> SceneError:
+    found = SceneError(
+        f"scene {index} failed, and no other scene could be loaded in its place ({MOST_STAND_INS} were tried, or "
+        f"there is none). The last failed with {exception_text(error)}"
+    )
+    found.__cause__ = error
+    return found

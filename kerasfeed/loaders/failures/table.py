@@ -1,0 +1,89 @@
+"""The scenes that failed, as a table.
+
+Invariant: values only; whoever looks at a table sees it as it was when it was asked for.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, overload
+
+_ROWS_SHOWN = 100
+
+
+@dataclass(frozen=True)
+class FailedScene:
+    """One scene that failed, with one exception.
+
+    Attributes:
+        index: Index of the scene; None where several were read at once (`get_batch`) and all were given up.
+        epoch: Epoch in which it failed last; None while the spec was inferred.
+        step: Step likewise.
+        exception: Type and message, at most 200 characters.
+        count: How often it has failed so.
+    """
+
+    index: int | None
+    epoch: int | None
+    step: int | None
+    exception: str
+    count: int
+
+
+class FailureTable(Sequence[FailedScene]):
+    """What `feed.failures` returns: a sequence of `FailedScene` by index, drawn as a table in a notebook."""
+
+    def __init__(self, rows: Sequence[FailedScene], forgotten: int = 0) -> None:
+        """A table of `rows`; `forgotten` failures beyond those it holds happened too."""
+        self._rows = tuple(sorted(rows, key=lambda row: (-1 if row.index is None else row.index, row.exception)))
+        self.forgotten = forgotten
+
+    @overload
+    def __getitem__(self, index: int) -> FailedScene: ...
+    @overload
+    def __getitem__(self, index: slice) -> "FailureTable": ...
+    def __getitem__(self, index: int | slice) -> "FailedScene | FailureTable":
+        return FailureTable(self._rows[index]) if isinstance(index, slice) else self._rows[index]
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __iter__(self) -> Iterator[FailedScene]:
+        return iter(self._rows)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, FailureTable) and self._rows == other._rows
+
+    def __hash__(self) -> int:
+        return hash(self._rows)
+
+    def __repr__(self) -> str:
+        if not self._rows:
+            return "no scene has failed"
+        lines = [f"{'index':>10} {'epoch':>6} {'step':>8} {'count':>6}  exception"]
+        for row in self._rows[:_ROWS_SHOWN]:
+            index, epoch, step, count, exception = _cells(row)
+            lines.append(f"{index:>10} {epoch:>6} {step:>8} {count:>6}  {exception}")
+        return "\n".join([*lines, *([self._more()] if self._more() else [])])
+
+    def _repr_html_(self) -> str:
+        from kerasfeed.spec.html import table  # a worker has no notebook to draw in
+
+        columns = ["index", "epoch", "step", "count", "exception"]
+        rows = [_cells(row) for row in self._rows[:_ROWS_SHOWN]]
+        facts = [("scenes", f"{len({row.index for row in self._rows}):,}")]
+        return table("Failed scenes", facts if rows else [("", "none")], columns, rows, self._more())
+
+    def _more(self) -> str:
+        more = len(self._rows) - _ROWS_SHOWN
+        parts = [f"and {more:,} more rows"] if more > 0 else []
+        if self.forgotten:
+            parts.append(f"{self.forgotten:,} further failures were not kept")
+        return "; ".join(parts)
+
+
+def _cells(row: FailedScene) -> list[str]:
+    return [*(_number(value) for value in (row.index, row.epoch, row.step)), str(row.count), row.exception]
+
+
+def _number(value: int | None) -> Any:
+    return "-" if value is None else str(value)

@@ -1,0 +1,217 @@
+"""The bulletin: one shared file on which the parent posts objects that all workers read.
+
+Invariant: the parent alone posts; a post is complete before its version is raised, and a worker reads a topic only
+after a task has told it the version. An object is pickled once. Its arrays travel as out-of-band buffers of pickle
+protocol 5 (PEP 574) into the file, and each worker maps them copy-on-write: all share the pages, yet each may write to
+its arrays as if they were its own.
+
+The file's first bytes also hold the board, one line a worker, on which workers note what they are doing, so that the
+parent can say what a dead one was at. What a worker finds out of the sequence that all must heed stands there too.
+"""
+
+import enum
+import io
+import mmap
+import os
+import pickle
+from contextlib import suppress
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+import numpy as np
+
+from kerasfeed.loaders.batches.layout import align
+from kerasfeed.loaders.batches.slots import anonymous_file
+from kerasfeed.loaders.resource_errors import is_of_memory, memory_refused
+from kerasfeed.util.exact_text import TextCloudPickler
+
+_PAGE = mmap.ALLOCATIONGRANULARITY
+_LINE = 64
+_OUT_OF_BAND_FROM = 4096
+_FLOOR, _RANDOM = 3, 4  # places in the line of Topic.START
+
+
+class Topic(enum.IntEnum):
+    """What can be posted."""
+
+    START = 0
+    SEQUENCE = 1
+    LAYOUT = 2
+    MAKER = 3
+
+
+class _Pickler(TextCloudPickler):
+    """Sends a memory-mapped array as the name of its file, not as its bytes; functions without TensorFlow's mark."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        """Called by pickle for every object."""
+        if type(obj) is np.memmap and (place := _file_place(obj)) is not None:
+            return _open_memmap, place
+        reduced = super().reducer_override(obj)
+        if isinstance(obj, FunctionType) and isinstance(reduced, tuple) and len(reduced) > 2:
+            # tf.numpy_function hangs itself onto functions that it was given: each worker would import TensorFlow.
+            reduced[2][0].pop("ag_dnc_wrapper__", None)
+        return reduced
+
+
+def _file_place(array: np.memmap[Any, Any]) -> tuple[Any, ...] | None:
+    memory, name = array._mmap, array.filename  # type: ignore[attr-defined]
+    order = "C" if array.flags.c_contiguous else "F" if array.flags.f_contiguous else None
+    # With mode "c", or without a name, the file does not hold what the array does.
+    if memory is None or name is None or order is None or array.mode == "c" or not array.size:
+        return None
+    start = array.offset - array.offset % mmap.ALLOCATIONGRANULARITY
+    within = array.ctypes.data - np.frombuffer(memory, np.uint8).ctypes.data
+    if array.flags.writeable:
+        array.flush()
+    mode = "c" if array.flags.writeable else "r"
+    return str(Path(name).absolute()), array.dtype, mode, start + within, array.shape, order
+
+
+def _open_memmap(name: str, dtype: Any, mode: Any, offset: int, shape: tuple[int, ...], order: Any) -> Any:
+    return np.memmap(name, dtype, mode, offset, shape, order)
+
+
+class Bulletin:
+    """One side's view of the shared file."""
+
+    def __init__(self, fd: int, workers: int) -> None:
+        """Open the file behind `fd`, already sized by `Bulletin.create`."""
+        self.fd = fd
+        self._latest: dict[Topic, tuple[int, int]] = {}
+        self._previous: dict[Topic, tuple[int, int]] = {}
+        self._head_bytes = align(_LINE * (len(Topic) + workers), _PAGE)
+        self._head = mmap.mmap(fd, self._head_bytes)
+        # Line of a topic: version (0 for none), offset, bytes. Line of a worker: task + 1 (0 when idle), row.
+        self._lines = memoryview(self._head).cast("q")
+
+    @classmethod
+    def create(cls, workers: int) -> "Bulletin":
+        """A new bulletin for `workers` workers."""
+        fd = anonymous_file("kerasfeed-bulletin")
+        try:
+            os.ftruncate(fd, align(_LINE * (len(Topic) + workers), _PAGE))
+            return cls(fd, workers)
+        except BaseException:
+            os.close(fd)
+            raise
+
+    def post(self, topic: Topic, value: Any) -> int:
+        """Replace what stands under `topic`; returns its new version.
+
+        Raises:
+            Exception: What pickling `value` raised.
+        """
+        buffers: list[memoryview] = []
+
+        def keep_in_band(buffer: pickle.PickleBuffer) -> bool:
+            raw = buffer.raw()
+            if raw.nbytes < _OUT_OF_BAND_FROM:
+                return True
+            buffers.append(raw)
+            return False
+
+        stream = io.BytesIO()
+        _Pickler(stream, protocol=5, buffer_callback=keep_in_band).dump(value)
+        pickled = stream.getbuffer()
+        parts = [pickled, *buffers]
+        table = align(8 * (1 + len(parts)))
+        starts, cursor = [], table
+        for part in parts:
+            starts.append(cursor)
+            cursor = align(cursor + part.nbytes)
+        nbytes = align(cursor, _PAGE)
+        offset = os.fstat(self.fd).st_size
+        try:
+            os.ftruncate(self.fd, offset + nbytes)
+            memory = mmap.mmap(self.fd, nbytes, offset=offset)
+        except OSError as error:
+            if not is_of_memory(error):
+                raise
+            raise memory_refused(error, "the feed", nbytes, offset, what="what its workers are to know") from error
+        with memory:
+            sizes = [part.nbytes for part in parts]
+            memory[: 8 * (1 + len(parts))] = b"".join(n.to_bytes(8, "little") for n in [len(parts), *sizes])
+            for start, part in zip(starts, parts, strict=True):
+                memory[start : start + part.nbytes] = part
+        line = topic * _LINE // 8
+        version = self._lines[line]
+        self._lines[line + 1], self._lines[line + 2], self._lines[line] = offset, nbytes, version + 1
+        # The one before stays: a worker may be about to read it, and says farewell to it when it takes this one.
+        if topic in self._previous:
+            self._free(*self._previous.pop(topic))
+        if topic in self._latest:
+            self._previous[topic] = self._latest[topic]
+        self._latest[topic] = (offset, nbytes)
+        return version + 1
+
+    def _free(self, offset: int, nbytes: int) -> None:
+        if hasattr(mmap, "MADV_REMOVE"):
+            with mmap.mmap(self.fd, nbytes, offset=offset) as memory:
+                memory.madvise(mmap.MADV_REMOVE)
+
+    def read(self, topic: Topic) -> tuple[int, Any]:
+        """Version and object that stand under `topic`.
+
+        Raises:
+            LookupError: Nothing was posted there.
+            Exception: What unpickling raised, for example ModuleNotFoundError.
+        """
+        line = topic * _LINE // 8
+        while True:
+            version, offset, nbytes = self._lines[line : line + 3].tolist()
+            if not version:
+                raise LookupError(f"nothing was posted under {topic.name}")
+            try:
+                value = self._load(offset, nbytes)
+            except Exception:
+                if self._lines[line] == version:
+                    raise
+            else:
+                if self._lines[line] == version:
+                    return version, value
+            # Replaced while it was read, which takes long where unpickling imports: its memory may have been freed.
+
+    def _load(self, offset: int, nbytes: int) -> Any:
+        memory = memoryview(mmap.mmap(self.fd, nbytes, offset=offset, access=mmap.ACCESS_COPY))
+        count = int.from_bytes(memory[:8], "little")
+        sizes = memory[8 : 8 + 8 * count].cast("q").tolist()
+        cursor, parts = align(8 * (1 + count)), []
+        for size in sizes:
+            parts.append(memory[cursor : cursor + size])
+            cursor = align(cursor + size)
+        return pickle.loads(parts[0], buffers=parts[1:])
+
+    @property
+    def floor(self) -> int:
+        """Tasks with lower numbers are not to be begun: they were sent before a worker died, and are sent anew."""
+        return self._lines[_FLOOR]
+
+    @floor.setter
+    def floor(self, number: int) -> None:
+        self._lines[_FLOOR] = number
+
+    @property
+    def used_random(self) -> int:
+        """The global random generators that scenes were seen to use; where there are any, workers seed both."""
+        return self._lines[_RANDOM]
+
+    def note_random(self, used: int) -> None:
+        """Note that scenes use them; by the worker that has seen it, for all."""
+        if used:
+            self._lines[_RANDOM] |= used
+
+    def worker_line(self, number: int) -> memoryview:
+        """int64[8] of one worker: number of its task + 1 (0 when idle), row of its scene (its index, in a probe)."""
+        start = (len(Topic) + number) * _LINE // 8
+        return self._lines[start : start + _LINE // 8]
+
+    def close(self) -> None:
+        """Give back the descriptor and the map, which has a descriptor of its own; idempotent."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+            self._lines.release()
+            with suppress(BufferError):  # somebody looks at a line just now, and gives the map back when done
+                self._head.close()

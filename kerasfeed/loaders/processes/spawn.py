@@ -1,0 +1,166 @@
+"""Start a worker process.
+
+Invariant: a worker is a new interpreter (`sys.executable`), never a fork of this process and never a second run of the
+user's main module. It inherits exactly the descriptors named here, and hands none of them on. It starts in the
+directory, and with the environment, that the feed was made in, whatever has become of this process's since.
+
+On Linux the kernel kills a worker whose parent is gone, whatever the worker is at, even a scene that holds the GIL in
+compiled code. The kernel means the thread that started it, not the process, so each worker is started by a thread of
+its own, its keeper, which lives exactly as long as the worker.
+"""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from concurrent.futures import Future
+from contextlib import suppress
+from pathlib import Path
+
+import kerasfeed
+from kerasfeed.loaders.environment import DirectoryGoneError, Surroundings
+from kerasfeed.loaders.processes.protocol import STACK_SIGNAL
+from kerasfeed.loaders.processes.worker_process import WorkerHandle, own_peak
+from kerasfeed.util.error_text import message_of
+from kerasfeed.util.resources import cores
+
+_COMMAND = """
+import os, sys
+if sys.platform == "linux":
+    import ctypes
+    ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG, SIGKILL
+if os.getppid() != {parent}:  # it died before the line above
+    os._exit(0)
+for fd in {descriptors}:  # a process that a scene starts must not hold the pipes open
+    os.set_inheritable(fd, False)
+# Before other packages, so that it is this kerasfeed, and after the standard library.
+packages = [n for n, path in enumerate(sys.path) if path.endswith("-packages")]
+sys.path.insert(packages[0] if packages else len(sys.path), {root!r})
+from kerasfeed.loaders.processes.worker import main
+main({arguments})
+"""
+
+
+class _Keeper(threading.Thread):
+    """Starts one worker process and waits for its end; see the module's invariant."""
+
+    def __init__(
+        self,
+        number: int,
+        count: int,
+        fds: tuple[int, int, int, int, int],
+        inherit: tuple[int, ...],
+        surroundings: Surroundings,
+        seed: int,
+    ) -> None:
+        super().__init__(name=f"kerasfeed-keeper-{number}", daemon=True)
+        self.ours, self._theirs = socket.socketpair()
+        self.started: Future[subprocess.Popen[bytes]] = Future()
+        self._number = number
+        self._count = count
+        self._fds = fds
+        self._inherit = inherit
+        self._surroundings = surroundings
+        self._seed = seed
+        self._abandoned = False
+
+    def abandon(self) -> None:
+        """Nobody will own the worker: have it end by itself, if it was started."""
+        self._abandoned = True
+        if self.ident is None:  # nor was this thread
+            self.ours.close()
+            self._theirs.close()
+        else:
+            with suppress(OSError):  # closed, where there is no worker
+                self.ours.shutdown(socket.SHUT_RDWR)
+
+    def run(self) -> None:
+        try:
+            process = self._start()
+        except BaseException as error:  # noqa: BLE001 - raised where the worker was asked for
+            self.ours.close()
+            self.started.set_exception(error)
+            return
+        self.started.set_result(process)
+        if sys.platform == "linux":
+            try:
+                # Not reaped: the process id stays the worker's until its owner has asked how it ended.
+                os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+            except ChildProcessError:
+                pass  # the owner has asked
+            # The end of file would not come by itself where a process that the worker left, or a fork of this one,
+            # holds the other end.
+            self.ours.shutdown(socket.SHUT_RDWR)
+        if self._abandoned:
+            process.wait()
+            self.ours.close()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        # Inherited: neither Ctrl-C, the end of a terminal nor the question where it is must kill a worker that does not
+        # yet handle them.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP, STACK_SIGNAL})
+        fds = (*self._fds[:2], self._theirs.fileno(), *self._fds[2:])
+        directory = self._surroundings.directory
+        try:
+            arguments = ", ".join(map(str, (self._number, self._count, *fds)))
+            command = _COMMAND.format(
+                parent=os.getpid(),
+                descriptors=(*fds, *self._inherit),
+                root=str(Path(kerasfeed.__file__).parents[1]),
+                arguments=arguments,
+            )
+            return subprocess.Popen(
+                [sys.executable, "-P", "-c", command],  # -P: a struct.py in the working directory is not ours
+                stdin=subprocess.DEVNULL,
+                pass_fds=(*fds, *self._inherit),
+                cwd=directory,
+                env=self._surroundings.variables(self._seed, max(1, cores() // self._count)),
+            )
+        except OSError as error:
+            if directory is None or error.filename != directory:
+                raise
+            raise DirectoryGoneError(
+                error.errno,
+                f"worker processes start in the directory in which the feed was made, and it cannot be entered any "
+                f"more ({error.strerror}). Keep it for as long as the feed is used, or make the feed in another one",
+                directory,
+            ) from None
+        finally:
+            self._theirs.close()
+
+
+def start_worker(
+    number: int,
+    count: int,
+    *,
+    task_fd: int,
+    result_fd: int,
+    slots_fd: int,
+    bulletin_fd: int,
+    stacks_fd: int,
+    inherit: tuple[int, ...] = (),
+    surroundings: Surroundings,
+    seed: int,
+) -> WorkerHandle:
+    """Start worker `number` of `count`, in `surroundings`, with hashes of text of the feed's `seed`.
+
+    Descriptors are those of its ends, and what else it is to `inherit`.
+
+    Raises:
+        OSError: The process could not be started.
+    """
+    if not sys.executable:
+        raise OSError("sys.executable is empty, so no worker process can be started; use worker_type='thread'")
+    keeper = _Keeper(number, count, (task_fd, result_fd, slots_fd, bulletin_fd, stacks_fd), inherit, surroundings, seed)
+    try:
+        keeper.start()
+        process = keeper.started.result()
+    except BaseException as error:
+        keeper.abandon()
+        if isinstance(error, RuntimeError):  # what Python says where the system has no thread left
+            raise OSError(f"no thread for its keeper: {message_of(error)}") from error
+        raise
+    keeper.ours.setblocking(False)
+    return WorkerHandle(number, process, keeper.ours, bytearray(), keeper, own_peak())

@@ -1,0 +1,70 @@
+"""Where a worker process is, as Python's faulthandler tells, also when it hangs in C or crashes.
+
+Invariant: one anonymous file for all workers of a session; workers append to it, the parent reads and empties it.
+"""
+
+import fcntl
+import os
+import time
+
+from kerasfeed.loaders.batches.slots import anonymous_file
+from kerasfeed.loaders.processes.protocol import STACK_SIGNAL
+
+_MAX_BYTES = 1 << 16
+_ROOM = f"{os.sep}kerasfeed{os.sep}loaders{os.sep}"
+_MACHINERY = '"<frozen importlib'  # five lines of it for each import
+_ENTRY = f"{_ROOM}processes{os.sep}worker.py"
+
+
+class Stacks:
+    """The parent's side.
+
+    Attributes:
+        fd: Descriptor that workers inherit.
+    """
+
+    def __init__(self) -> None:
+        self.fd = anonymous_file("kerasfeed-stacks")
+        fcntl.fcntl(self.fd, fcntl.F_SETFL, fcntl.fcntl(self.fd, fcntl.F_GETFL) | os.O_APPEND)
+
+    def ask(self, pid: int, *, patience: float = 0.5) -> str:
+        """The stack of the living worker `pid`, innermost call last; empty where it does not answer in time, s."""
+        self.take()
+        try:
+            os.kill(pid, STACK_SIGNAL)
+        except OSError:
+            return ""
+        deadline = time.monotonic() + patience
+        size = 0
+        while time.monotonic() < deadline:
+            time.sleep(0.01)
+            before, size = size, os.fstat(self.fd).st_size
+            if size and size == before:
+                break
+        return self.take()
+
+    def take(self) -> str:
+        """The stack that a worker has written, also as it crashed; empty where none has. Empties the file."""
+        text = os.pread(self.fd, _MAX_BYTES, 0).decode(errors="replace")
+        os.ftruncate(self.fd, 0)
+        return users_part(text)
+
+    def close(self) -> None:
+        """Close the file; idempotent."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+
+def users_part(text: str) -> str:
+    """The user's calls in a faulthandler report of all threads: those that the worker's main thread made."""
+    cut = ""  # lines are innermost first
+    for section in text.split("\n\n"):
+        lines = [line for line in section.splitlines() if line.startswith("  File ") and _MACHINERY not in line]
+        own = next((number for number, line in enumerate(lines) if _ROOM in line), len(lines))
+        users = "\n".join(reversed(lines[: own or 1]))
+        if any(_ENTRY in line and line.endswith(" in main") for line in lines):
+            return users
+        if section.rstrip().endswith("\n  ..."):  # faulthandler stops after 100 calls, which imports easily make
+            cut = users
+    return cut

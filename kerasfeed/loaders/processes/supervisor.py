@@ -1,0 +1,411 @@
+"""The thread that reads what workers report, and replaces those that die or hang.
+
+Invariant: no work is lost with a worker, and none is written twice at once. What a dead worker had read from the pipe
+and not yet noted is not known, so everything that no living worker has noted as its own is sent anew under higher
+numbers, after a floor was raised below which workers refuse to begin. A worker that notes a task before it looks at
+the floor returns it; one that noted it before the floor rose is seen to hold it.
+"""
+
+import pickle
+import select
+import threading
+import time
+from contextlib import suppress
+from typing import Any, Protocol
+
+from kerasfeed.errors import FeedWarning, KerasfeedError, SceneTimeoutError, WorkerDiedError, WorkerStartError
+from kerasfeed.loaders.base import Job
+from kerasfeed.loaders.batches.filler import MANY
+from kerasfeed.loaders.batches.pending_batch import BatchInProgress, Pace
+from kerasfeed.loaders.batches.spec_inference import Probe
+from kerasfeed.loaders.environment import DirectoryGoneError
+from kerasfeed.loaders.failures import watchdog
+from kerasfeed.loaders.failures.exceptions import Failure, Place, from_failure
+from kerasfeed.loaders.failures.failure_log import Faults
+from kerasfeed.loaders.failures.recovery import Mender
+from kerasfeed.loaders.processes.crash_policy import Death, Deaths, fatal_text, function_text, respawn_text, start_text
+from kerasfeed.loaders.processes.pipes import Pipes
+from kerasfeed.loaders.processes.protocol import NOWHERE, Result, Status, Wasteful
+from kerasfeed.loaders.processes.shared_objects import Bulletin
+from kerasfeed.loaders.processes.stack_dumps import Stacks
+from kerasfeed.loaders.processes.tasks import LoadWork, ProbeWork, Work
+from kerasfeed.loaders.processes.worker_process import WorkerHandle
+from kerasfeed.loaders.worker_hooks import post_failed_end
+from kerasfeed.sequences.global_random import NOTICE, notice_text
+from kerasfeed.util.error_notes import wrapped
+from kerasfeed.util.error_text import message_of
+from kerasfeed.util.read_cost import ReadCost
+
+_DYING_SECONDS = 2.0
+# Processors may let a worker look at the floor before its note can be seen here; no note stays unseen for so long.
+_SETTLING_SECONDS = 0.001
+
+
+class SupervisedSession(Protocol):
+    """What the supervisor asks of its `Session`, and does to it."""
+
+    job: Job
+    faults: Faults
+    mender: Mender
+    lock: Any  # a reentrant one
+    pace: Pace
+    bulletin: Bulletin
+    stacks: Stacks
+    pipes: Pipes
+    workers: list[WorkerHandle]
+    work: dict[int, Work]
+    waste: ReadCost | None
+    closed: bool
+    doubtful: bool
+
+    def has_ended(self) -> bool:
+        """Whether it is closed or has failed."""
+
+    def start_worker(self, number: int) -> WorkerHandle:
+        """Start worker `number`."""
+
+    def settle(self, batch: BatchInProgress) -> None:
+        """Deliver a batch of which no row is missing."""
+
+    def swap(self, number: int, works: list[Work]) -> None:
+        """Take task `number` off the list, and send others."""
+
+    def send_anew(self, lost: dict[int, Work]) -> None:
+        """Send tasks again."""
+
+    def raise_floor(self) -> None:
+        """Have workers leave out tasks with the numbers that were given so far."""
+
+    def fail(self, error: BaseException) -> None:
+        """Fail all that is waited for."""
+
+
+class Supervisor:
+    """See the module's invariant. All methods but `start` and `join` run on its thread."""
+
+    def __init__(self, session: SupervisedSession) -> None:
+        self._session = session
+        self._faults = session.faults
+        self._tick = watchdog.tick_seconds(session.job.policy.timeout)
+        self._patience = watchdog.Patience(self._tick)
+        self._next_look = 0.0
+        self._deaths = Deaths()
+        self._vacant: set[int] = set()
+        self._poll = select.poll()
+        self._links: dict[int, WorkerHandle] = {}
+        self._thread = threading.Thread(target=self._run, name="kerasfeed-supervisor", daemon=True)
+
+    def start(self) -> None:
+        """Begin, with the workers that the session has."""
+        self._thread.start()
+
+    def join(self) -> None:
+        """Wait for the end, which comes when the session is closed and its pipes are woken."""
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            self._serve()
+        except BaseException as error:  # noqa: BLE001 - whoever waits must not wait for a thread that is gone
+            self._session.fail(wrapped(error, "the supervisor of the workers failed: ", KerasfeedError))
+
+    def _serve(self) -> None:
+        session, pipes, poll = self._session, self._session.pipes, self._poll
+        poll.register(pipes.result_out, select.POLLIN)
+        poll.register(pipes.wake_out, select.POLLIN)
+        for handle in session.workers:
+            self._watch_worker(handle)
+        writing = False
+        while not session.closed:
+            ready = {fd for fd, _ in poll.poll(1000 * self._tick)}
+            if pipes.wake_out in ready:
+                pipes.calm()
+            gone = [self._links[fd] for fd in ready & self._links.keys() if not self._links[fd].receive()]
+            if pipes.result_out in ready:
+                self._handle_results()
+            if time.monotonic() >= self._next_look:
+                gone += [handle for handle in self._look() if handle not in gone]
+            for handle in gone:
+                self._bury(handle)
+            if session.doubtful:
+                session.doubtful = False
+                session.send_anew(self._not_begun())
+            if writing or gone or pipes.wake_out in ready:
+                writing = self._flush(writing)
+
+    def _watch_worker(self, handle: WorkerHandle) -> None:
+        self._links[handle.link.fileno()] = handle
+        self._poll.register(handle.link.fileno(), select.POLLIN)
+
+    def _flush(self, writing: bool) -> bool:
+        """Write the tasks that wait; returns whether some still do, and then has `poll` tell when there is room."""
+        session = self._session
+        with session.lock:
+            blocked = not session.closed and not session.pipes.flush()
+        if blocked and not writing:
+            self._poll.register(session.pipes.task_in, select.POLLOUT)
+        elif writing and not blocked:
+            self._poll.unregister(session.pipes.task_in)
+        return blocked
+
+    # ---- results
+
+    def _handle_results(self) -> None:
+        for result in self._session.pipes.results():
+            self._handle(result)
+        used = self._session.bulletin.used_random
+        if used and not self._faults.notices.told(NOTICE):
+            self._faults.notices.post(NOTICE, notice_text(used, seeded=True), FeedWarning)
+
+    def take_last_words(self) -> None:
+        """Post what workers told as they ended; after `join`, on the thread that closes the session."""
+        poll = select.poll()
+        poll.register(self._session.pipes.result_out, select.POLLIN)
+        with suppress(OSError, ValueError):  # one was killed as it spoke
+            while poll.poll(0):
+                for result in self._session.pipes.results():
+                    payload = self._session.workers[result.worker].take(result.payload_bytes)
+                    if result.status == Status.END_FAILED:
+                        post_failed_end(self._faults.notices, pickle.loads(payload))
+
+    def _handle_last_results(self) -> None:
+        """Handle whatever a dead worker, among others, still reported."""
+        poll = select.poll()
+        poll.register(self._session.pipes.result_out, select.POLLIN)
+        while poll.poll(0):
+            self._handle_results()
+
+    def _handle(self, result: Result) -> None:
+        session = self._session
+        if not 0 <= result.worker < len(session.workers):
+            raise ValueError(f"{result} came from a worker that does not exist")
+        status, handle = Status(result.status), session.workers[result.worker]
+        payload = pickle.loads(handle.take(result.payload_bytes)) if result.payload_bytes else None
+        if status == Status.STARTED:
+            handle.started = True
+            handle.look()
+            self._deaths.started()
+            if len(session.workers) < session.job.workers:
+                self._vacant.add(len(session.workers))
+                self._fill_vacancies()
+            return
+        if status == Status.END_FAILED:
+            post_failed_end(self._faults.notices, str(payload))
+            return
+        if status == Status.NOT_STARTED:
+            session.fail(_start_error(handle, payload))
+            return
+        work = session.work.get(result.number)
+        if work is None:  # sent anew before this came, or given up
+            return
+        if isinstance(payload, Failure) != (status == Status.FAILED):
+            raise ValueError(f"{result} came with a payload of type {type(payload).__name__}")
+        if status == Status.RETURNED:
+            session.swap(result.number, [work])
+        elif isinstance(work, ProbeWork):
+            session.swap(result.number, [])
+            self._finish_probe(work, result, payload, handle)
+        else:
+            session.swap(result.number, self._finish_rows(work, result, payload, handle))
+
+    def _finish_probe(self, work: ProbeWork, result: Result, payload: Any, handle: WorkerHandle) -> None:
+        if isinstance(payload, Failure):
+            work.give_up(from_failure(payload, Place((work.index,), None, None, _name(handle))))
+        elif not work.future.done():
+            work.future.set_result(Probe(work.index, payload, result.seconds))
+
+    def _finish_rows(self, work: LoadWork, result: Result, payload: Any, handle: WorkerHandle) -> list[Work]:
+        """Account for loaded rows, and for failed ones; returns what is to be loaded in their place."""
+        session, batch = self._session, work.batch
+        if isinstance(payload, Wasteful):
+            session.waste, payload = payload.cost, payload.payload
+        if isinstance(payload, Failure):
+            indices = (payload.index,) if payload.index is not None else work.indices()
+            error = from_failure(payload, Place(indices, batch.epoch, batch.step, _name(handle), payload.method))
+            self._faults.note(payload.index, batch.epoch, batch.step, error)
+            return self._mend(work, payload.row, error)
+        if result.status == Status.CANCELLED and not batch.future.done():
+            raise ValueError(f"{result} came for a batch that somebody waits for")
+        if result.status == Status.DONE:
+            session.pace.note(result.seconds, work.stop - work.start)
+            self._deaths.progress(work)  # before the slot, which tells its scenes, is delivered and filled anew
+        if batch.add(work.start, work.stop, payload or {}):
+            session.settle(batch)
+        return []
+
+    def _mend(self, work: LoadWork, row: int | None, error: BaseException) -> list[Work]:
+        session, batch = self._session, work.batch
+        with session.lock:
+            ranges = session.mender.mend(batch, work.start, work.stop, row, error)
+            complete = batch.missing == 0
+        if complete:
+            session.settle(batch)
+        return [LoadWork(batch, start, stop) for start, stop in ranges]
+
+    # ---- workers that hang
+
+    def _look(self) -> list[WorkerHandle]:
+        """Look after the workers, once a tick; returns those that have ended, by themselves or by our hand."""
+        now = time.monotonic()
+        self._next_look = now + self._tick
+        self._patience.begin(now)
+        self._fill_vacancies()
+        handles = [handle for handle in self._session.workers if handle.link.fileno() in self._links]
+        if self._session.work:
+            return [handle for handle in handles if handle.has_ended() or self._is_hung(handle)]
+        for handle in handles:
+            self._patience.look(handle.number, None)
+        return [handle for handle in handles if handle.has_ended()]
+
+    def _is_hung(self, handle: WorkerHandle) -> bool:
+        handle.look()
+        number, row = self._session.bulletin.worker_line(handle.number)[:2].tolist()
+        work = self._session.work.get(number - 1)
+        token = (number, row) if work is not None else None if handle.started else handle.process.pid
+        seconds = self._patience.look(handle.number, token)
+        timeout = self._session.job.policy.timeout
+        at_once = isinstance(work, LoadWork) and row in (MANY, NOWHERE)  # nowhere: it may be announcing them all
+        scenes = work.stop - work.start if isinstance(work, LoadWork) and at_once else 1
+        if timeout is not None and work is not None and seconds >= timeout * scenes:
+            handle.hung = self._session.stacks.ask(handle.process.pid)
+            handle.process.kill()
+            return True
+        if seconds >= watchdog.STALL_SECONDS:
+            self._tell_stall(handle, None if work is None else work.scene(row) or "the sequence anew", seconds)
+        return False
+
+    def _tell_stall(self, handle: WorkerHandle, scene: str | None, seconds: float) -> None:
+        kind = "loading" if scene is None else "stall"
+        if self._faults.notices.told(kind):
+            return
+        stack = self._session.stacks.ask(handle.process.pid)
+        if scene is None:
+            text = watchdog.loading_text("the sequence and what it imports", _name(handle), seconds, stack)
+        else:
+            remedy = watchdog.remedy_of("process", self._session.job.policy.timeout)
+            text = watchdog.stall_text(scene, _name(handle), seconds, stack, remedy)
+        self._faults.notices.tell_now(kind, text, FeedWarning)
+
+    # ---- workers that die
+
+    def _bury(self, handle: WorkerHandle) -> None:
+        """Account for a worker that has ended: replace it, and have its work done by others."""
+        session = self._session
+        self._poll.unregister(handle.link.fileno())
+        del self._links[handle.link.fileno()]
+        handle.receive()
+        handle.end(_DYING_SECONDS)
+        lost = self._not_begun(handle)
+        handle.close()
+        if session.has_ended():
+            return
+        line = session.bulletin.worker_line(handle.number)
+        number, row = line[:2].tolist()
+        line[0] = 0
+        culprit = lost.pop(number - 1, None)
+        death = Death(
+            _name(handle), handle.ending(), culprit.scene(row) if culprit else "", handle.peak,
+            handle.hung or session.stacks.take(), handle.hung is not None, handle.started,
+        )  # fmt: skip
+        self._replace(handle, death)
+        if culprit is not None:
+            session.swap(number - 1, self._judge(culprit, row, death))
+        elif handle.started and self._deaths.between(death):
+            session.fail(WorkerDiedError(f"worker processes die one after the other, of no scene: the last, {death}"))
+        session.send_anew(lost)
+
+    def _not_begun(self, dead: WorkerHandle | None = None) -> dict[int, Work]:
+        """The work that no living worker has begun, nor will: by number, in the order in which it was sent."""
+        session = self._session
+        with session.lock:
+            if session.has_ended():
+                return {}
+            session.raise_floor()
+            time.sleep(_SETTLING_SECONDS)
+            living = [handle for handle in session.workers if handle is not dead]
+            held = {session.bulletin.worker_line(handle.number)[0] - 1 for handle in living}
+            suspects = session.work.keys() - held
+        self._handle_last_results()  # after the notes were read: a worker reports before it takes its note back
+        return {number: session.work[number] for number in sorted(suspects & session.work.keys())}
+
+    def _replace(self, handle: WorkerHandle, death: Death) -> None:
+        session = self._session
+        if not handle.started and self._deaths.at_start(death):
+            session.fail(WorkerStartError(start_text(death)))
+            return
+        self._faults.respawns += 1
+        self._faults.notices.post("respawn", respawn_text(death), FeedWarning)
+        self._vacant.add(handle.number)
+        self._fill_vacancies()
+
+    def _fill_vacancies(self) -> None:
+        session = self._session
+        while self._vacant and not session.has_ended():
+            number = self._vacant.pop()
+            try:
+                self._watch_worker(session.start_worker(number))
+            except OSError as error:  # no memory, or no room for a process: others may make some
+                if not self._links or isinstance(error, DirectoryGoneError):
+                    session.fail(
+                        WorkerStartError(
+                            f"no worker process could be started in place of a dead one: {message_of(error)}"
+                        )
+                    )
+                self._vacant.add(number)
+                return
+
+    def _judge(self, work: Work, row: int, death: Death) -> list[Work]:
+        """What is to be done about the work that a worker died of."""
+        index = work.index_at(row)
+        if index is None:
+            if isinstance(work, LoadWork) and row == MANY:  # which of them it was is found out one by one
+                if self._session.job.maker is not None:
+                    return self._judge_function(work, death)
+                return [LoadWork(work.batch, each, each + 1) for each in range(work.start, work.stop)]
+            if self._deaths.between(death):
+                self._session.fail(WorkerDiedError(f"worker processes die one after the other: the last, {death}"))
+            return [work]
+        policy = self._session.job.policy
+        count = self._deaths.of_scene(index, death)
+        if count < self._deaths.enough(death, policy.tries_in_time if death.hung else policy.tries):
+            return [work]
+        self._deaths.judged(index)
+        epoch, step = (work.batch.epoch, work.batch.step) if isinstance(work, LoadWork) else (None, None)
+        call = "" if step is None or not self._session.job.plan.length else f"kf.load(feed, epoch={epoch}, step={step})"
+        kind = SceneTimeoutError if death.hung else WorkerDiedError
+        error = kind(fatal_text(death, index, count, policy.timeout, call, self._item_text(epoch or 0, index)))
+        self._faults.note_fatal(index, epoch or 0, error)
+        if isinstance(work, ProbeWork):  # noted where the others are that fail while the spec is inferred
+            work.give_up(error)
+            return []
+        self._faults.note(index, epoch, step, error)
+        return self._mend(work, work.start if row == MANY else row, error)
+
+    def _item_text(self, epoch: int, index: int) -> str | None:
+        text = self._session.job.item_text
+        return None if text is None else text(epoch, index)
+
+    def _judge_function(self, work: LoadWork, death: Death) -> list[Work]:
+        """The same where a worker died of the function that makes whole batches."""
+        batch, policy = work.batch, self._session.job.policy
+        name = -1 - batch.serial  # no scene's index
+        count = self._deaths.of_scene(name, death)
+        if count < self._deaths.enough(death, policy.tries_in_time if death.hung else policy.tries):
+            return [work]
+        self._deaths.judged(name)
+        error = (SceneTimeoutError if death.hung else WorkerDiedError)(function_text(death, batch.epoch, batch.step))
+        self._faults.note(None, batch.epoch, batch.step, error)
+        return self._mend(work, None, error)
+
+
+def _name(handle: WorkerHandle) -> str:
+    return f"worker process {handle.number} (pid {handle.process.pid})"
+
+
+def _start_error(handle: WorkerHandle, text: Any) -> KerasfeedError:
+    last = str(text).strip().splitlines()[-1]
+    return WorkerStartError(
+        f"{_name(handle)} could not load the sequence: {last}. A module that the sequence needs must be importable in "
+        f"a new interpreter (installed, or beside the script); on_worker_begin must not fail. Its traceback:\n{text}"
+    )

@@ -1,0 +1,91 @@
+"""What the system refuses a feed: descriptors, processes, memory. Said with the feed's name, the amount and a remedy.
+
+Invariant: an error keeps its type and its errno, and is otherwise left alone.
+"""
+
+import errno
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from kerasfeed.util.error_text import class_name, message_of, reworded
+
+_DESCRIPTORS = 16  # of a feed of processes, beside one for each worker: pipes, memory, and those of a start
+
+
+def feed_name(sequence: object, workers: int, worker_type: str) -> str:
+    """A feed, as a message names it; `worker_type` is "process" or "thread"."""
+    plural = "es" if worker_type == "process" else "s"
+    return f"the feed of {class_name(sequence)} ({workers} worker {worker_type}{plural if workers != 1 else ''})"
+
+
+def descriptors_of(workers: int) -> int:
+    """File descriptors that a feed with so many worker processes takes, about."""
+    return _DESCRIPTORS + workers
+
+
+@contextmanager
+def naming_descriptors(who: str, count: int) -> Iterator[None]:
+    """Have an error that there are no descriptors left say who needs `count` of them, and what to do.
+
+    Raises:
+        OSError: What came within, reworded where it is such an error.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.EMFILE, errno.ENFILE):
+            raise
+        here = error.errno == errno.EMFILE
+        remedy = (
+            "Raise the limit in the shell that starts the program (ulimit -n 65536), use fewer workers, or close feeds "
+            "and files that are done with"
+            if here
+            else "Close feeds, files and programs that are done with"
+        )
+        raise reworded(
+            error,
+            f"{who} needs about {count} file descriptors, and {'this process' if here else 'the system'} has not so "
+            f"many left{_limit() if here else ''}: {message_of(error)}. {remedy}",
+        ) from error
+
+
+def memory_refused(
+    error: OSError, who: str, nbytes: int, held: int, *, shared: bool = True, what: str = "batches"
+) -> OSError:
+    """The error of `who`, which has `held` bytes of memory for `what` and asked for `nbytes` more."""
+    if error.errno == errno.EFBIG:
+        why = f"memory that processes share counts as a file, and files of this process may have {_most_bytes()}"
+        remedy = "Raise that (ulimit -f unlimited), or use worker_type='thread'"
+    else:
+        why = "the system has not so much left" + (" for memory that processes share" if shared else "")
+        remedy = "Lower max_memory, max_queue_size or batch_size, and let go of batches that are done with"
+    return reworded(
+        error,
+        f"{who} asked for {nbytes:,} bytes more for {what}, beside {held:,} that it has, and was refused: "
+        f"{message_of(error)}; {why}. {remedy}",
+    )
+
+
+def is_of_memory(error: BaseException) -> bool:
+    """Whether it says that memory, or a file in memory, cannot be as large as was asked for."""
+    return isinstance(error, OSError) and error.errno in (errno.EFBIG, errno.ENOSPC, errno.ENOMEM, errno.EDQUOT)
+
+
+def _limit() -> str:
+    import resource  # absent on Windows, which imports this room and starts no worker
+
+    try:
+        opened = f", {len(list(Path('/proc/self/fd').iterdir())):,} of which are open"
+    except OSError:  # none is left to look with, or there is no such folder
+        opened = ""
+    return f" of {resource.getrlimit(resource.RLIMIT_NOFILE)[0]:,}{opened}"
+
+
+def _most_bytes() -> str:
+    if sys.platform == "win32":
+        return "a limited size"
+    import resource
+
+    return f"at most {resource.getrlimit(resource.RLIMIT_FSIZE)[0]:,} bytes"

@@ -1,0 +1,1 @@
+"""The loader whose workers are threads."""

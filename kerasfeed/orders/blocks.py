@@ -1,0 +1,270 @@
+"""An order that shuffles blocks of scenes, and mixes the scenes of a few blocks at a time.
+
+Invariant: every scene comes exactly once an epoch, and the blocks of a window come together and never again.
+"""
+
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kerasfeed.orders.base import Order, Shuffled, count_reads
+from kerasfeed.orders.named_blocks import NamedBlocks, WindowShuffle
+from kerasfeed.orders.permutation import generator
+from kerasfeed.util.validate import check_integer
+
+# Streams of the seed; `permute` says what a stream is.
+_SHORT_BLOCK_STREAM = 2
+_WINDOW_STREAM = 3
+_FOLLOWED = 200_000  # positions of a full shuffle followed for a report: 0.1 s
+
+
+@dataclass(frozen=True)
+class BlockReport:
+    """What an order in blocks saves, and what it costs; `str` of it is two lines.
+
+    Attributes:
+        scenes: Scenes in an epoch.
+        blocks: Blocks of the sequence.
+        held: Blocks that the reader is taken to keep: the order's window.
+        reads: Blocks read in an epoch.
+        shuffled_reads: Blocks read by the same reader in a full shuffle; of long epochs estimated from their start.
+        mixing: See `Order.mixing`.
+        shuffled_mixing: The same of a full shuffle, about 1.
+    """
+
+    scenes: int
+    blocks: int
+    held: int
+    reads: int
+    shuffled_reads: int
+    mixing: float
+    shuffled_mixing: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.scenes:,} scenes in {self.blocks:,} blocks, {self.held:,} of them kept by the reader\n"
+            f"reads per epoch {self.reads:,} (full shuffle {self.shuffled_reads:,}), "
+            f"mixing {self.mixing:.2f} (full shuffle {self.shuffled_mixing:.2f})"
+        )
+
+
+@dataclass(frozen=True, init=False, repr=False)
+class BlockShuffled(Order):
+    """Blocks of scenes in random order, and the scenes of a few blocks at a time mixed.
+
+    For scenes that are cheap to read together, such as those of one HDF5 chunk, or of one file. Every scene comes
+    exactly once an epoch. The epoch is cut into windows of `window` blocks; a reader that keeps that many blocks reads
+    each once, whereas a full shuffle reads nearly one a scene. A window of all blocks is a full shuffle.
+
+    `kf.show(kf.BlockShuffled(50))` draws dashes, `window` of them one above the other, each a block.
+
+    Of a sequence whose length is no multiple of `block_size` the last block is short; it too stands anywhere.
+
+    Args:
+        block_size: Consecutive scenes of one block, at least 1; or an object that has a `block_size`, such as a dataset
+            of an `HDF5File`, whose blocks are its chunks; or one that has a `block_of`, such as a `FileSequence`, whose
+            blocks are its files, or a view of one. Either this or `block_of` is given.
+        block_of: Which block each scene is of, where blocks are of unequal size, or their scenes do not stand together:
+            int or str[number of scenes], such as the file of each; or a function from an index to one of these, called
+            once for each index, from 0, when the length of the sequence is first known. Takes 4 bytes a scene.
+        window: Blocks whose scenes are mixed, at least 1. More mix better and take more memory: a window of W comes
+            to about 1 - 1 / W of the full shuffle's `mixing`.
+
+    Raises:
+        TypeError: An argument is of the wrong type, or not exactly one of `block_size` and `block_of` is given.
+        ValueError: A number is below 1, or `block_of` is not one a scene.
+    """
+
+    block_size: int | None
+    window: int
+    _named: NamedBlocks | None = field(repr=False)
+
+    def __init__(self, block_size: Any = None, *, block_of: Any = None, window: int = 4) -> None:
+        if (block_size is None) == (block_of is None):
+            came = "neither" if block_of is None else "both"
+            raise TypeError(
+                "BlockShuffled needs either block_size (scenes of a block, or a dataset that has one) or block_of (the "
+                f"block of each scene), received {came}"
+            )
+        if block_of is None and (found := getattr(block_size, "block_of", None)) is not None:
+            block_size, block_of = None, found
+        block_of = getattr(block_of, "block_of", block_of)
+        size, named = None, None
+        if block_of is None:
+            what = (
+                "an integer, or a dataset that has a block_size (an array of the block of each scene is block_of=...)"
+            )
+            size = check_integer("block_size", getattr(block_size, "block_size", block_size), 1, what=what)
+        else:
+            named = NamedBlocks(block_of)
+        object.__setattr__(self, "block_size", size)
+        object.__setattr__(self, "window", check_integer("window", window, 1))
+        object.__setattr__(self, "_named", named)
+
+    def __str__(self) -> str:
+        blocks = f"blocks of {self.block_size:,}" if self._named is None else str(self._named)
+        return f"{blocks} shuffled, windows of {self.window:,}"
+
+    def __repr__(self) -> str:
+        blocks = f"block_size={self.block_size}" if self._named is None else f"block_of=<{self._named}>"
+        return f"BlockShuffled({blocks}, window={self.window})"
+
+    def identity(self) -> str:
+        """See `Order.identity`."""
+        return repr(self) if self._named is None else f"BlockShuffled({self._named.identity()}, window={self.window})"
+
+    @property
+    def made_for(self) -> int | None:
+        """See `Order.made_for`."""
+        return None if self._named is None else self._named.made_for
+
+    def num_scenes(self, length: int) -> int:
+        """See `Order.num_scenes`."""
+        if self._named is not None:
+            self._named.groups(length)
+        return length
+
+    def indices(self, start: int, stop: int, *, length: int, seed: int, epoch: int) -> NDArray[np.int64]:
+        """See `Order.indices`; costs the windows that the positions lie in, at most 8 of which are kept."""
+        shuffle = self._shuffle(length, seed, epoch)
+        pieces = []
+        position = start
+        while position < stop:
+            number = shuffle.rank_at(position) // self.window
+            first = shuffle.position_of(number * self.window)
+            scenes = shuffle.scenes(self.window, number)
+            until = min(stop, first + len(scenes))
+            pieces.append(scenes[position - first : until - first])
+            position = until
+        if not pieces:
+            return np.empty(0, dtype=np.int64)
+        return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+
+    def _shuffle(self, length: int, seed: int, epoch: int) -> WindowShuffle:
+        if self._named is not None:
+            return self._named.shuffle(length, seed, epoch)
+        assert self.block_size is not None
+        return _Blocks.of(self.block_size, length, seed, epoch)
+
+    def places(self, indices: NDArray[np.int64], length: int) -> NDArray[np.int64]:
+        """See `Order.places`: of `block_of`, where they would stand block by block."""
+        return indices if self._named is None else self._named.groups(length).places()[indices]
+
+    def reads_per_epoch(self, length: int) -> int:
+        """Blocks read in an epoch by a reader that keeps `window` of them: as many as there are."""
+        if self._named is not None:
+            return self._named.groups(length).count
+        assert self.block_size is not None
+        return -(-length // self.block_size)
+
+    def report(self, length: int | None = None, *, seed: int = 0, epoch: int = 0) -> BlockReport:
+        """Reads per epoch and mixing, each beside the full shuffle's.
+
+        Args:
+            length: Number of scenes in the sequence; None is that of `block_of`.
+            seed: The feed's seed.
+            epoch: Epoch number, from 0.
+
+        Raises:
+            TypeError: `length` is None and the order fits any.
+        """
+        if length is None:
+            length = self.made_for
+        if length is None:
+            raise TypeError(f"{self!r} fits sequences of any length: write report(length)")
+        full = Shuffled()
+        followed = min(length, _FOLLOWED)
+        indices = full.indices(0, followed, length=length, seed=seed, epoch=epoch)
+        blocks = indices // (self.block_size or 1)
+        if self._named is not None:
+            blocks = self._named.groups(length).numbers()[indices]
+        return BlockReport(
+            scenes=length,
+            blocks=self.reads_per_epoch(length),
+            held=self.window,
+            reads=self.reads_per_epoch(length),
+            shuffled_reads=round(count_reads(blocks.tolist(), self.window) * length / followed),
+            mixing=self.mixing(length, seed=seed, epoch=epoch),
+            shuffled_mixing=full.mixing(length, seed=seed, epoch=epoch),  # the same in any numbering of the scenes
+        )
+
+
+@dataclass(frozen=True)
+class _Blocks:
+    """The blocks of one epoch in their order: the full ones permuted, the short one put among them.
+
+    Attributes:
+        size: Scenes of a full block.
+        full: Number of full blocks.
+        short: Scenes of the short block, in [0, size); 0 for none.
+        short_rank: Place of the short block, in [0, full]; `full` where there is none.
+        length: Number of scenes in the sequence.
+        seed: The feed's seed.
+        epoch: Epoch number, from 0.
+    """
+
+    size: int
+    full: int
+    short: int
+    short_rank: int
+    length: int
+    seed: int
+    epoch: int
+
+    @classmethod
+    def of(cls, size: int, length: int, seed: int, epoch: int) -> "_Blocks":
+        """The blocks of a sequence of `length` scenes in one epoch."""
+        full, short = divmod(length, size)
+        return cls(size, full, short, _short_rank(full, seed, epoch) if short else full, length, seed, epoch)
+
+    @property
+    def count(self) -> int:
+        """Number of blocks."""
+        return self.full + (self.short > 0)
+
+    def rank_at(self, position: int) -> int:
+        """Which block of the epoch holds `position`."""
+        before_short = self.short_rank * self.size
+        if position < before_short:
+            return position // self.size
+        if position < before_short + self.short:
+            return self.short_rank
+        # Behind the short block everything stands where it would were that block full, less what it lacks.
+        return (position + (self.size - self.short if self.short else 0)) // self.size
+
+    def position_of(self, rank: int) -> int:
+        """First position of the block at `rank`."""
+        missing = self.size - self.short if self.short and rank > self.short_rank else 0
+        return rank * self.size - missing
+
+    def scenes(self, window: int, number: int) -> NDArray[np.int64]:
+        """Indices of the scenes of window `number`, of `window` blocks, mixed."""
+        return _window(self.size, window, number, self.length, self.seed, self.epoch)
+
+
+@lru_cache(maxsize=16)
+def _short_rank(full: int, seed: int, epoch: int) -> int:
+    return int(generator(seed, (_SHORT_BLOCK_STREAM, epoch)).integers(full + 1))
+
+
+@lru_cache(maxsize=8)
+def _window(size: int, window: int, number: int, length: int, seed: int, epoch: int) -> NDArray[np.int64]:
+    """Indices of the scenes of window `number`, mixed."""
+    blocks = _Blocks.of(size, length, seed, epoch)
+    ranks = np.arange(number * window, min((number + 1) * window, blocks.count), dtype=np.int64)
+    is_short = (ranks == blocks.short_rank) & (blocks.short > 0)
+    places = ranks[~is_short]
+    places -= (places > blocks.short_rank) & (blocks.short > 0)  # places among the full blocks
+    chosen = places
+    if len(places):
+        first, last = int(places[0]), int(places[-1])
+        chosen = Shuffled().indices(first, last + 1, length=blocks.full, seed=seed, epoch=epoch)
+    scenes: NDArray[np.int64] = (chosen[:, None] * size + np.arange(size, dtype=np.int64)).ravel()
+    if is_short.any():
+        scenes = np.concatenate([scenes, np.arange(blocks.full * size, length, dtype=np.int64)])
+    generator(seed, (_WINDOW_STREAM, epoch, number)).shuffle(scenes)
+    scenes.setflags(write=False)
+    return scenes

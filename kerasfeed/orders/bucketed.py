@@ -1,0 +1,285 @@
+"""An order whose batches hold scenes of similar length, so that little is padded.
+
+Invariant: every scene comes exactly once an epoch, but for what `drop_remainder` drops; a batch never mixes buckets;
+the number of steps is the same in every epoch.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kerasfeed.orders.base import Order, Shuffled
+from kerasfeed.orders.batch_bounds import Bounds, Cut
+from kerasfeed.orders.groups import Groups, check_length, check_numbers
+from kerasfeed.orders.permutation import shuffled
+from kerasfeed.util.validate import check_integer
+
+# Streams of the seed; `permute` says what a stream is.
+_MEMBER_STREAM = 9
+_STEP_STREAM = 10
+
+
+@dataclass(frozen=True)
+class BucketCut(Cut):
+    """Batches of one bucket each, in an order that is new every epoch.
+
+    Positions go through the buckets one after the other; steps do not.
+
+    Attributes:
+        sizes: Scenes of each bucket; a bucket may be empty.
+        rows: Scenes of a full global batch of each bucket, at least 1.
+        drop_remainder: Whether each bucket's short last batch is left out.
+    """
+
+    sizes: tuple[int, ...]
+    rows: tuple[int, ...]
+    drop_remainder: bool
+
+    @cached_property
+    def _ends(self) -> NDArray[np.int64]:
+        """Where the batches of each bucket end among all, before steps are shuffled: int64[buckets]."""
+        sizes, rows = np.array(self.sizes), np.array(self.rows)
+        return np.cumsum(sizes // rows if self.drop_remainder else -(-sizes // rows))
+
+    @cached_property
+    def _found(self) -> tuple[set[int], set[int]]:
+        """Sizes that global batches have when full, and those that they really have."""
+        full, real = set(), set()
+        for size, rows in zip(self.sizes, self.rows, strict=True):
+            whole, rest = divmod(size, rows)
+            kept = rest and not self.drop_remainder
+            if whole or kept:
+                full.add(rows)
+            if whole:
+                real.add(rows)
+            if kept:
+                real.add(rest)
+        return full, real
+
+    @property
+    def steps(self) -> int:
+        """See `Cut.steps`."""
+        return int(self._ends[-1])
+
+    @property
+    def full(self) -> int:
+        """See `Cut.full`."""
+        return max(self._found[0] or self.rows)
+
+    @property
+    def sizes_when_full(self) -> tuple[int, ...]:
+        """See `Cut.sizes_when_full`."""
+        return self.rows
+
+    @property
+    def largest(self) -> int:
+        """See `Cut.largest`."""
+        return max(self._found[1] or self.rows)
+
+    @property
+    def smallest(self) -> int:
+        """See `Cut.smallest`."""
+        return min(self._found[1] or self.rows)
+
+    @property
+    def kept(self) -> int:
+        """See `Cut.kept`."""
+        dropped = sum(size % rows for size, rows in zip(self.sizes, self.rows, strict=True))
+        return sum(self.sizes) - (dropped if self.drop_remainder else 0)
+
+    @property
+    def has_one_size(self) -> bool:
+        """See `Cut.has_one_size`."""
+        return len(self._found[0]) <= 1
+
+    def bounds(self, step: int, *, seed: int, epoch: int) -> Bounds:
+        """See `Cut.bounds`."""
+        number = int(shuffled(step, step + 1, self.steps, seed, (_STEP_STREAM, epoch))[0])
+        bucket = int(np.searchsorted(self._ends, number, side="right"))
+        place = number - (int(self._ends[bucket - 1]) if bucket else 0)
+        rows = self.rows[bucket]
+        first = sum(self.sizes[:bucket])
+        start = first + place * rows
+        return Bounds(start, min(start + rows, first + self.sizes[bucket]), rows)
+
+
+@dataclass(frozen=True)
+class PaddingReport:
+    """What bucketing saves where scenes are padded to the longest of their batch; `str` of it is one line.
+
+    Attributes:
+        scenes: Scenes in an epoch.
+        steps: Batches in an epoch.
+        batch_size: Scenes of a batch of the shuffle it is compared with.
+        padded: Share of the values in batches that are padding, in [0, 1).
+        shuffled_padded: The same for a full shuffle cut into batches of `batch_size`.
+        saved: Share of the values in the full shuffle's batches that these do without; below 0 if they have more.
+    """
+
+    scenes: int
+    steps: int
+    batch_size: int
+    padded: float
+    shuffled_padded: float
+    saved: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.scenes:,} scenes in {self.steps:,} batches: {self.padded:.1%} padding (full shuffle in batches of "
+            f"{self.batch_size:,}: {self.shuffled_padded:.1%}), {self.saved:.1%} of all values saved"
+        )
+
+
+class Bucketed(Order):
+    """Batches of scenes of similar length, shuffled within a bucket of lengths; the batches shuffled over all buckets.
+
+    Bucket k holds the lengths in [boundaries[k - 1], boundaries[k]), as tf.data's `bucket_by_sequence_length` has it.
+    Each bucket's last batch may be short, unless the feed drops or pads remainders. Where lengths grow with the index,
+    `kf.show(kf.Bucketed(lengths, boundaries), batch_size=32)` draws each batch as a patch in the band of its bucket.
+
+    Args:
+        lengths: Length of each scene: int[number of scenes], at least 0, in the order of their indices.
+        boundaries: Integers, ascending, at least one.
+        batch_sizes: Scenes in a batch of each bucket, one more than there are boundaries; of one shard, as the feed's
+            `batch_size` is, in place of which they are used. None is the feed's for all.
+
+    Raises:
+        TypeError: `lengths`, `boundaries` or `batch_sizes` are not integers.
+        ValueError: `lengths` are not one a scene, `boundaries` do not ascend, or `batch_sizes` are not one a bucket.
+    """
+
+    def __init__(self, lengths: Any, boundaries: Any, batch_sizes: Any = None) -> None:
+        self._lengths = check_numbers("lengths", lengths, whole=True)
+        self._lengths.setflags(write=False)
+        self._boundaries = _check_boundaries(boundaries)
+        self._batch_sizes = None if batch_sizes is None else _check_batch_sizes(batch_sizes, len(self._boundaries) + 1)
+        numbers = np.searchsorted(np.array(self._boundaries), self._lengths, side="right")
+        self._groups = Groups.of(numbers, len(self._boundaries) + 1)
+        self._identity = f"Bucketed({self._groups.count} buckets, {self._groups.digest()})"
+
+    @property
+    def made_for(self) -> int:
+        """See `Order.made_for`."""
+        return self._groups.length
+
+    @property
+    def bucket_sizes(self) -> tuple[int, ...]:
+        """Scenes of each bucket."""
+        return tuple(self._groups.sizes.tolist())
+
+    def __str__(self) -> str:
+        return f"{self._groups.count:,} buckets by length"
+
+    def __repr__(self) -> str:
+        sizes = "" if self._batch_sizes is None else f", batch_sizes={list(self._batch_sizes)}"
+        return f"Bucketed(<{self.made_for:,} lengths>, boundaries={list(self._boundaries)}{sizes})"
+
+    def identity(self) -> str:
+        """See `Order.identity`."""
+        return self._identity
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Bucketed) and other._key == self._key
+
+    @property
+    def _key(self) -> tuple[str, tuple[int, ...] | None]:
+        return self._identity, self._batch_sizes
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    def num_scenes(self, length: int) -> int:
+        """See `Order.num_scenes`."""
+        check_length("lengths", self.made_for, length)
+        return length
+
+    def cut(self, length: int, batch_size: int, shard_count: int, drop_remainder: bool) -> BucketCut:
+        """See `Order.cut`."""
+        self.num_scenes(length)
+        sizes = self._batch_sizes or (batch_size,) * self._groups.count
+        return BucketCut(self.bucket_sizes, tuple(size * shard_count for size in sizes), drop_remainder)
+
+    def indices(self, start: int, stop: int, *, length: int, seed: int, epoch: int) -> NDArray[np.int64]:
+        """See `Order.indices`; positions go through the buckets one after the other."""
+        members, offsets = self._groups.members, self._groups.offsets.tolist()
+        pieces = [np.empty(0, np.int64)]
+        for bucket, (first, last) in enumerate(pairwise(offsets)):
+            begin, end = max(start, first), min(stop, last)
+            if begin < end:
+                stream = (_MEMBER_STREAM, epoch, bucket)
+                ranks = shuffled(begin - first, end - first, last - first, seed, stream)
+                pieces.append(members[first + ranks].astype(np.int64))
+        return pieces[-1] if len(pieces) <= 2 else np.concatenate(pieces)
+
+    def report(self, batch_size: int | None = None, *, seed: int = 0, epoch: int = 0) -> PaddingReport:
+        """How much of the batches is padding, beside a full shuffle's; O(number of scenes).
+
+        Args:
+            batch_size: The feed's. Needed where there are no `batch_sizes`; where there are, the full shuffle has as
+                many batches as this order unless it is given.
+            seed: The feed's seed.
+            epoch: Epoch number, from 0.
+
+        Raises:
+            TypeError: A batch size is needed, or it is not an integer.
+            ValueError: It is below 1.
+        """
+        count = self.made_for
+        if batch_size is None and self._batch_sizes is None:
+            raise TypeError("the padding depends on the batch size, and this order has none: write report(batch_size)")
+        given = 1 if batch_size is None else check_integer("batch_size", batch_size, 1)
+        cut = self.cut(count, given, 1, drop_remainder=False)
+        even = max(1, round(count / cut.steps)) if batch_size is None else given
+        starts = [
+            np.arange(first, first + size, rows)
+            for first, size, rows in zip(self._groups.offsets.tolist(), cut.sizes, cut.rows, strict=False)
+        ]
+        ours = self._values(self.indices(0, count, length=count, seed=seed, epoch=epoch), np.concatenate(starts))
+        full = Shuffled().indices(0, count, length=count, seed=seed, epoch=epoch)
+        theirs = self._values(full, np.arange(0, count, even))
+        total = int(self._lengths.sum())
+        return PaddingReport(
+            scenes=count,
+            steps=cut.steps,
+            batch_size=even,
+            padded=1 - total / ours if ours else 0.0,
+            shuffled_padded=1 - total / theirs if theirs else 0.0,
+            saved=1 - ours / theirs if theirs else 0.0,
+        )
+
+    def _values(self, indices: NDArray[np.int64], starts: NDArray[np.int64]) -> int:
+        """Values in all batches, padded to the longest scene of each; a batch ends where the next starts."""
+        rows = np.diff(np.append(starts, len(indices)))
+        return int((np.maximum.reduceat(self._lengths[indices], starts) * rows).sum())
+
+
+def _check_boundaries(boundaries: Any) -> tuple[int, ...]:
+    found = _integers("boundaries", boundaries, 0)
+    if not found or any(one >= other for one, other in pairwise(found)):
+        raise ValueError(
+            f"boundaries must ascend, and be one or more, received {list(found)}: k boundaries make k + 1 buckets, for "
+            "example [128, 256, 512]"
+        )
+    return found
+
+
+def _check_batch_sizes(batch_sizes: Any, buckets: int) -> tuple[int, ...]:
+    found = _integers("batch_sizes", batch_sizes, 1)
+    if len(found) != buckets:
+        raise ValueError(
+            f"batch_sizes must be one a bucket, {buckets} for {buckets - 1} boundaries (the last bucket holds whatever "
+            f"is longer), received {len(found)}"
+        )
+    return found
+
+
+def _integers(what: str, values: Any, least: int) -> tuple[int, ...]:
+    try:
+        parts = list(values)
+    except TypeError:
+        raise TypeError(f"{what} must be a list of integers, received {values!r}") from None
+    return tuple(check_integer(f"{what}[{place}]", value, least) for place, value in enumerate(parts))

@@ -1,0 +1,115 @@
+"""A user's own order: a function `(length, seed, epoch) -> indices`.
+
+Invariant: what the function returns is checked before any of it is used, and has the same number of scenes in every
+epoch; it is called once for each epoch that is asked for, a few of which are kept.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kerasfeed.orders.base import Order
+from kerasfeed.orders.groups import Kept, Portable
+from kerasfeed.util.error_text import add_note
+
+_EPOCHS_KEPT = 3  # the one consumed, the one loaded ahead, and epoch 0, whose length is all epochs'
+
+
+class CustomOrder(Order):
+    """Indices as a function gives them; each epoch's take 8 bytes a scene while they are kept.
+
+    Args:
+        function: Takes (length, seed, epoch), returns the indices of the epoch: integers in [0, length), as many in
+            every epoch, at least 1; may repeat some and leave others out.
+        seed: The feed's seed, with which epoch 0 is asked for to know how many scenes an epoch has.
+    """
+
+    def __init__(self, function: Callable[[int, int, int], Any], seed: int = 0) -> None:
+        self._function = Portable(function)
+        self._seed = seed
+        self._identity = f"CustomOrder({self._function.identity()})"
+        self._epochs: Kept[NDArray[np.int64]] = Kept(_EPOCHS_KEPT)
+        self._counts: Kept[int] = Kept(1)
+
+    def __str__(self) -> str:
+        return f"order of {self._function}"
+
+    def __repr__(self) -> str:
+        return f"<order of {self._function}>"
+
+    def identity(self) -> str:
+        """See `Order.identity`."""
+        return self._identity
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, CustomOrder) and other.identity() == self.identity()
+
+    def __hash__(self) -> int:
+        return hash(self._identity)
+
+    def seeded(self, seed: int) -> "CustomOrder":
+        """See `Order.seeded`."""
+        return self if seed == self._seed else CustomOrder(self._function.function, seed)
+
+    def num_scenes(self, length: int) -> int:
+        """See `Order.num_scenes`; calls the function for epoch 0.
+
+        Raises:
+            TypeError, ValueError: What it returned cannot be indices; the message says why.
+            Exception: What the function raises.
+        """
+        return self._counts.get(length, lambda: len(self._epoch(length, self._seed, 0)))
+
+    def indices(self, start: int, stop: int, *, length: int, seed: int, epoch: int) -> NDArray[np.int64]:
+        """See `Order.indices`.
+
+        Raises:
+            TypeError, ValueError: What the function returned cannot be the indices of this epoch.
+            Exception: What the function raises.
+        """
+        count = self.num_scenes(length)
+        found = self._epoch(length, seed, epoch)
+        if len(found) != count:
+            raise ValueError(
+                f"order={self._function} gave {len(found):,} indices for epoch {epoch} and {count:,} for epoch 0: an "
+                "epoch has the same number of scenes each time, so that the number of steps is known"
+            )
+        return found[start:stop]
+
+    def _epoch(self, length: int, seed: int, epoch: int) -> NDArray[np.int64]:
+        return self._epochs.get((length, seed, epoch), lambda: self._call(length, seed, epoch))
+
+    def _call(self, length: int, seed: int, epoch: int) -> NDArray[np.int64]:
+        try:
+            found = self._function.function(length, seed, epoch)
+        except Exception as error:
+            add_note(error, f"order={self._function} raised it when called with ({length}, {seed}, {epoch})")
+            raise
+        return _checked(found, f"order={self._function}", length, epoch)
+
+
+def _checked(found: Any, who: str, length: int, epoch: int) -> NDArray[np.int64]:
+    """What a function returned, as read-only int64[scenes]."""
+    try:
+        array = np.array(found)  # a copy, which the function cannot change behind our back
+    except ValueError:
+        array = np.array(None)
+    if array.ndim != 1 or not len(array):
+        what = f"an array of shape {list(array.shape)}" if array.dtype.kind != "O" else f"a {type(found).__name__}"
+        raise ValueError(f"{who} must return int64[scenes], at least one, for epoch {epoch}, and returned {what}")
+    if array.dtype.kind not in "iu":
+        raise TypeError(
+            f"{who} must return integers for epoch {epoch}, and returned {array.dtype} ({array[0]!r} at position 0). "
+            "A mask becomes indices by np.flatnonzero(mask)"
+        )
+    bad = np.flatnonzero((array < 0) | (array >= length))
+    if bad.size:
+        raise ValueError(
+            f"{who} must return indices in [0, {length}) for epoch {epoch}, and returned {array[bad[0]]} at position "
+            f"{bad[0]}" + (f", and {bad.size - 1:,} more out of range" if bad.size > 1 else "")
+        )
+    indices = array.astype(np.int64)
+    indices.setflags(write=False)
+    return indices

@@ -1,0 +1,208 @@
+"""What orders made from arrays are built of: groups of scenes, tables kept for a few epochs, checked arguments.
+
+Invariant: tables are read-only and small: 4 bytes a scene below 2**31 scenes, 8 above.
+"""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kerasfeed.util.error_text import message_of
+from kerasfeed.util.fingerprint import digest, name_of
+from kerasfeed.util.frames import as_sequence
+
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True, eq=False)
+class Groups:
+    """The scenes of a sequence divided into groups; each scene is in exactly one.
+
+    Attributes:
+        members: int32 or int64[length], the indices of the first group in ascending order, then those of the next.
+        offsets: int64[groups + 1]; group g holds `members[offsets[g]:offsets[g + 1]]`. A group may be empty.
+    """
+
+    members: NDArray[np.integer[Any]]
+    offsets: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, numbers: NDArray[np.integer[Any]], count: int) -> "Groups":
+        """The groups of scenes whose group numbers, each in [0, count), are `numbers[index]`."""
+        sorted_scenes = np.argsort(numbers, kind="stable")
+        members: NDArray[np.integer[Any]] = sorted_scenes
+        if len(numbers) < 2**31:
+            members = sorted_scenes.astype(np.int32)
+        offsets = np.zeros(count + 1, np.int64)
+        np.cumsum(np.bincount(numbers, minlength=count), out=offsets[1:])
+        members.setflags(write=False)
+        offsets.setflags(write=False)
+        return cls(members, offsets)
+
+    @property
+    def length(self) -> int:
+        """Number of scenes."""
+        return len(self.members)
+
+    @property
+    def count(self) -> int:
+        """Number of groups."""
+        return len(self.offsets) - 1
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """Scenes of each group, int64[groups]."""
+        return np.diff(self.offsets)
+
+    def numbers(self) -> NDArray[np.int64]:
+        """Group number of each scene, int64[length]."""
+        numbers = np.empty(self.length, np.int64)
+        numbers[self.members] = np.repeat(np.arange(self.count), self.sizes)
+        return numbers
+
+    def places(self) -> NDArray[np.int64]:
+        """Where each scene stands in `members`, int64[length]."""
+        places = np.empty(self.length, np.int64)
+        places[self.members] = np.arange(self.length)
+        return places
+
+    def digest(self) -> str:
+        """A text that two divisions of the same scenes share only if they are the same."""
+        return digest(self.members, self.offsets)
+
+
+class _Making(Generic[Value]):
+    """One value, made once."""
+
+    __slots__ = ("lock", "value")
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.value: Value | None = None
+
+
+class Kept(Generic[Value]):
+    """The last few values made, by key; safe in threads. Copies and pickles are empty.
+
+    A value is made while those wait who want the same one, so that none is made twice.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._lock = threading.Lock()
+        self._values: OrderedDict[Any, _Making[Value]] = OrderedDict()
+
+    def get(self, key: Any, make: Callable[[], Value]) -> Value:
+        """The value of `key`, made by `make()`, which may be a user's function, where it is not kept."""
+        with self._lock:
+            making = self._values.setdefault(key, _Making())
+            self._values.move_to_end(key)
+            if len(self._values) > self._most:
+                self._values.popitem(last=False)
+        if making.value is None:
+            with making.lock:
+                if making.value is None:
+                    making.value = make()
+        return making.value
+
+    def __reduce__(self) -> Any:
+        return Kept, (self._most,)
+
+
+@dataclass(frozen=True, eq=False)
+class Portable:
+    """A user's function that pickles, be it a lambda or from `__main__`.
+
+    Attributes:
+        function: The callable.
+    """
+
+    function: Callable[..., Any]
+
+    def __str__(self) -> str:
+        return name_of(self.function)
+
+    def identity(self) -> str:
+        """A text that two functions share only if their code and what they enclose are the same."""
+        return f"{getattr(self.function, '__module__', '')}.{self} {digest(self.function)}"
+
+    def __reduce__(self) -> Any:
+        import cloudpickle
+
+        return _unpickled, (cloudpickle.dumps(self.function),)
+
+
+def _unpickled(data: bytes) -> Portable:
+    import cloudpickle
+
+    return Portable(cloudpickle.loads(data))
+
+
+def check_names(what: str, values: Any, example: str) -> NDArray[Any]:
+    """Labels, or block names, as an array: integers, booleans or strings, one a scene.
+
+    Args:
+        what: The argument, for the message.
+        values: What came.
+        example: How to make what is needed, for the message.
+
+    Raises:
+        TypeError: The values are neither integers, booleans nor strings.
+        ValueError: They are not one a scene, or there are none.
+    """
+    array = _as_array(what, values)
+    if array.dtype.kind == "O" and array.ndim == 1 and all(isinstance(value, str) for value in array):
+        array = array.astype(str)  # as pandas keeps them
+    if array.ndim != 1 or not len(array):
+        raise ValueError(
+            f"{what} must be one name a scene, int or str[number of scenes], received shape {array.shape}: {example}"
+        )
+    if array.dtype.kind not in "iubUS":
+        bad = next((f" ({value!r} at index {k})" for k, value in enumerate(array) if not isinstance(value, str)), "")
+        raise TypeError(f"{what} must be integers, booleans or strings, received {array.dtype}{bad}: {example}")
+    return array
+
+
+def check_numbers(what: str, values: Any, *, whole: bool) -> NDArray[Any]:
+    """Weights, or lengths, as an array: finite, at least 0, one a scene; int64, or float64 where not `whole`.
+
+    Raises:
+        TypeError: The values are not numbers, or not integers where they must be.
+        ValueError: They are not one a scene, there are none, or one is negative or not finite.
+    """
+    array = _as_array(what, values)
+    if array.ndim != 1 or not len(array):
+        raise ValueError(f"{what} must be one number a scene, shape [number of scenes], received shape {array.shape}")
+    if array.dtype.kind not in ("iu" if whole else "iubf"):
+        kind = "integers" if whole else "numbers"
+        raise TypeError(f"{what} must be {kind}, received {array.dtype} ({array[0]!r} at index 0)")
+    bad = np.flatnonzero(~(np.isfinite(array) & (array >= 0)))
+    if bad.size:
+        more = f", and {bad.size - 1:,} more" if bad.size > 1 else ""
+        raise ValueError(f"{what} must be finite and at least 0, received {array[bad[0]]} at index {bad[0]}{more}")
+    return array.astype(np.int64 if whole else np.float64)
+
+
+def _as_array(what: str, values: Any) -> NDArray[Any]:
+    try:
+        return np.asarray(as_sequence(values))
+    except ValueError as error:  # rows of unequal length
+        raise ValueError(f"{what} must be an array with one value a scene: {message_of(error)}") from None
+
+
+def check_length(what: str, made_for: int, length: int) -> None:
+    """Refuse a sequence that an order was not made for.
+
+    Raises:
+        ValueError: The lengths differ.
+    """
+    if made_for != length:
+        raise ValueError(
+            f"{what} has {made_for:,} entries and the sequence {length:,} scenes: give one entry for each scene, in "
+            "the order of their indices"
+        )

@@ -1,0 +1,191 @@
+"""Orders that draw scenes more or less often: by weight, and evenly over classes.
+
+Invariant: the scene at a position is a function of (seed, epoch, position) alone, computed without the ones before it;
+so these orders are cut into steps and shards, and resumed, like any other, and no scene is read to be thrown away.
+"""
+
+from abc import abstractmethod
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kerasfeed.orders.base import Order
+from kerasfeed.orders.groups import Groups, Kept, check_length, check_names, check_numbers
+from kerasfeed.orders.permutation import SMALL_ROUNDS, permute_each, stream_keys, uniforms
+from kerasfeed.util.fingerprint import digest
+from kerasfeed.util.validate import check_integer
+
+# Streams of the seed; `permute` says what a stream is.
+_WEIGHTED_STREAM = 6
+_CLASS_STREAM = 7
+_MEMBER_STREAM = 8
+_BLOCK = 2048  # positions drawn at once: 32 alone cost half as much
+_BLOCKS_KEPT = 64
+
+
+class Drawn(Order):
+    """Draws position by position, in blocks, of which a few are kept.
+
+    Args:
+        identity: See `Order.identity`.
+        made_for: Number of scenes it was made for.
+        count: Scenes in an epoch; None is as many.
+    """
+
+    def __init__(self, identity: str, made_for: int, count: int | None) -> None:
+        self._made_for = made_for
+        self._count = made_for if count is None else check_integer("num_scenes", count, 1)
+        self._identity = f"{type(self).__name__}({identity}, num_scenes={self._count})"
+        self._blocks: Kept[NDArray[np.int64]] = Kept(_BLOCKS_KEPT)
+
+    @abstractmethod
+    def draw(self, positions: NDArray[np.int64], seed: int, epoch: int) -> NDArray[np.int64]:
+        """Indices at any positions, int64[P]."""
+
+    @property
+    def made_for(self) -> int:
+        """See `Order.made_for`."""
+        return self._made_for
+
+    def identity(self) -> str:
+        """See `Order.identity`."""
+        return self._identity
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Drawn) and other.identity() == self.identity()
+
+    def __hash__(self) -> int:
+        return hash(self._identity)
+
+    def indices(self, start: int, stop: int, *, length: int, seed: int, epoch: int) -> NDArray[np.int64]:
+        """See `Order.indices`."""
+        if start >= stop:
+            return np.empty(0, dtype=np.int64)
+        first, last = start // _BLOCK, (stop - 1) // _BLOCK
+        blocks = [
+            self._blocks.get((block, seed, epoch), partial(self._block, block, seed, epoch))
+            for block in range(first, last + 1)
+        ]
+        joined = blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
+        return joined[start - first * _BLOCK : stop - first * _BLOCK]
+
+    def _block(self, block: int, seed: int, epoch: int) -> NDArray[np.int64]:
+        positions = np.arange(block * _BLOCK, min((block + 1) * _BLOCK, self._count), dtype=np.int64)
+        found = self.draw(positions, seed, epoch)
+        found.setflags(write=False)
+        return found
+
+
+class Weighted(Drawn):
+    """Scenes drawn with replacement: each position is scene k with probability `weights[k] / sum(weights)`.
+
+    A scene may come several times in an epoch, or not at all. Random numbers of a scene (`self.rng`) depend on
+    (seed, epoch, index), so the same scene in the same epoch is augmented in the same way each time.
+    `kf.show(kf.Weighted(weights))` draws a cloud, denser where the weights are larger.
+
+    Args:
+        weights: Numbers >= 0, [number of scenes], in the order of their indices; need not sum to 1. A scene of weight 0
+            never comes.
+        num_scenes: Scenes in an epoch, at least 1. None is the number of weights.
+
+    Raises:
+        TypeError: `weights` are not numbers, or `num_scenes` is not an integer.
+        ValueError: `weights` are not one a scene, one is negative or not finite, or all are 0.
+    """
+
+    def __init__(self, weights: Any, num_scenes: int | None = None) -> None:
+        checked = check_numbers("weights", weights, whole=False)
+        largest = checked.max()
+        if largest == 0:
+            raise ValueError(f"all {len(checked):,} weights are 0: no scene could be drawn. Give one a weight above 0")
+        cumulative = np.cumsum(checked / largest)
+        cumulative /= cumulative[-1]
+        cumulative[np.flatnonzero(checked)[-1] :] = 1.0  # so that no draw in [0, 1) falls behind
+        cumulative.setflags(write=False)
+        self._cumulative = cumulative
+        super().__init__(f"{len(checked)} weights {digest(cumulative)}", len(checked), num_scenes)
+
+    def __str__(self) -> str:
+        return f"{self._count:,} drawn by weight"
+
+    def __repr__(self) -> str:
+        return f"Weighted(<{self.made_for:,} weights>, num_scenes={self._count})"
+
+    def num_scenes(self, length: int) -> int:
+        """See `Order.num_scenes`."""
+        check_length("weights", self.made_for, length)
+        return self._count
+
+    def spread(self, length: int) -> float:
+        """See `Order.spread`: of two draws by these weights."""
+        return float(2 * (self._cumulative * (1 - self._cumulative)).sum())
+
+    def draw(self, positions: NDArray[np.int64], seed: int, epoch: int) -> NDArray[np.int64]:
+        """See `Drawn.draw`; O(log length) a scene."""
+        drawn = uniforms(positions, stream_keys(seed, (_WEIGHTED_STREAM, epoch)))
+        return np.searchsorted(self._cumulative, drawn, side="right").astype(np.int64)
+
+
+class Balanced(Drawn):
+    """All classes equally often, whatever their sizes, and the scenes of a class equally often too.
+
+    Of C classes, each run of C positions has one scene of each class, in random order. The scenes of a class come in a
+    random order of their own; when all of them have come, in a new one. So in an epoch the classes differ by at most
+    one scene, and so do the scenes of a class: small classes are repeated, of large ones each epoch takes other scenes.
+    Random numbers of a scene (`self.rng`) depend on (seed, epoch, index), so a scene that comes again in the same epoch
+    is augmented in the same way. An epoch of (classes x scenes of the smallest class) scenes has no repeats.
+    `kf.show(kf.Balanced(labels))` draws a cloud, denser where small classes stand.
+
+    Args:
+        labels: Class of each scene: int, bool or str[number of scenes], in the order of their indices;
+            `kerasfeed.labels_of` reads them from a sequence.
+        num_scenes: Scenes in an epoch, at least 1. None is the number of labels.
+
+    Raises:
+        TypeError: `labels` are neither integers, booleans nor strings, or `num_scenes` is not an integer.
+        ValueError: `labels` are not one a scene, or there are none.
+    """
+
+    def __init__(self, labels: Any, num_scenes: int | None = None) -> None:
+        checked = check_names(
+            "labels", labels, "kf.labels_of(sequence, field) reads them, labels.argmax(-1) makes them of one-hot ones"
+        )
+        names, numbers = np.unique(checked, return_inverse=True)
+        self._groups = Groups.of(numbers, len(names))
+        self._sizes = self._groups.sizes
+        super().__init__(f"{len(names)} classes {self._groups.digest()}", len(checked), num_scenes)
+
+    def __str__(self) -> str:
+        return f"{self._count:,} balanced over {self._groups.count:,} classes"
+
+    def __repr__(self) -> str:
+        return (
+            f"Balanced(<{self.made_for:,} labels of {self._groups.count:,} classes with {self._sizes.min():,} to "
+            f"{self._sizes.max():,} scenes>, num_scenes={self._count})"
+        )
+
+    def num_scenes(self, length: int) -> int:
+        """See `Order.num_scenes`."""
+        check_length("labels", self.made_for, length)
+        return self._count
+
+    def spread(self, length: int) -> float:
+        """See `Order.spread`: of two scenes of two classes drawn evenly."""
+        cumulative = np.cumsum(1 / self._sizes[self._groups.numbers()])
+        cumulative /= cumulative[-1]
+        return float(2 * (cumulative * (1 - cumulative)).sum())
+
+    def draw(self, positions: NDArray[np.int64], seed: int, epoch: int) -> NDArray[np.int64]:
+        """See `Drawn.draw`; O(1) a scene."""
+        count = self._groups.count
+        runs, places = np.divmod(positions, count)
+        class_keys = stream_keys(seed, (_CLASS_STREAM, epoch), SMALL_ROUNDS)
+        member_keys = stream_keys(seed, (_MEMBER_STREAM, epoch), SMALL_ROUNDS)
+        classes = permute_each(places, np.full_like(places, count), runs, class_keys)
+        sizes = self._sizes[classes]
+        rounds, ranks = np.divmod(runs, sizes)
+        chosen = permute_each(ranks, sizes, rounds * count + classes, member_keys)
+        found: NDArray[np.int64] = self._groups.members[self._groups.offsets[classes] + chosen].astype(np.int64)
+        return found

@@ -1,0 +1,1 @@
+"""Files that each hold many scenes, as one sequence: `FileSequence`."""

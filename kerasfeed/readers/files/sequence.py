@@ -1,0 +1,287 @@
+"""`FileSequence`: files that each hold many scenes, as one sequence.
+
+Invariant: which scene stands at an index is fixed when the sequence is made. A file is read when one of its scenes is
+wanted, by one thread while others wait, and kept within bounds; every process keeps files of its own.
+"""
+
+import operator
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kerasfeed.readers.files.contents import Contents
+from kerasfeed.readers.files.contents_factory import contents_of
+from kerasfeed.readers.files.counts import check_count, count_files, given_counts
+from kerasfeed.readers.files.counts_cache import CountsCache, file_of
+from kerasfeed.readers.files.forward_contents import Stream, StreamEnded
+from kerasfeed.readers.files.index_map import places_of
+from kerasfeed.readers.files.per_process import Kept, KeptHere
+from kerasfeed.readers.files.stats import FileStats
+from kerasfeed.readers.files.validate import check_cache_bytes, check_cache_files, check_function, check_paths
+from kerasfeed.sequences.base import SceneSequence
+from kerasfeed.util import opened_files, read_cost
+from kerasfeed.util.error_text import add_note, message_of, reworded
+from kerasfeed.util.opened_files import changed, identity_of
+from kerasfeed.util.validate import check_integer
+
+_STREAM_SHARE = 8  # of the bytes of the cache, for what is kept of one file that is read forward
+
+
+@dataclass(frozen=True)
+class FileRow:
+    """Where a scene comes from.
+
+    Attributes:
+        path: The file, as it was given.
+        row: Number of the scene in the file, from 0.
+    """
+
+    path: Any
+    row: int
+
+
+class FileSequence(SceneSequence):
+    """Files that each hold many scenes, as one sequence: an index is a file and a row of it.
+
+    `read_file(path)` returns the scenes of one file:
+
+    * a tuple or dict of arrays with one row a scene, all of one length (lists are taken for columns too); a scene is
+      then a tuple or dict of rows. `numpy.load` will do;
+    * one array, whose rows are the scenes;
+    * a list of scenes, or any `Sequence` or `SceneSequence`, which may load scenes when asked for them;
+    * an iterator, most simply by being a generator function, for a file that does not fit in memory. It is read
+      forward: rows asked for in order cost nothing, a row ahead costs those between, which are kept (up to `lookback`
+      of them) until they are asked for, and a row behind costs the file from its beginning. So it suits
+      `kf.Sequential()` and threads; each worker process reads the whole file for its share of the scenes. Better, where
+      the format allows, is a "path" for each part, such as `(path, row_group)`.
+
+    Files are blocks: `order=kf.BlockShuffled(files, window=4)` visits them in random order and mixes
+    the scenes of 4 at a time, so that each is read about once an epoch, by each worker process for itself; worker
+    threads share what is read. Files must not change while they are in use: one that has when it is read again, or by
+    another worker, is an error.
+
+    Arrays in scenes are read-only, for they are those kept: copy what is to be changed in place.
+
+    Args:
+        paths: The files, in order (sort what a glob gives). Anything that `read_file` understands and that can be
+            pickled may stand for a file.
+        read_file: Called with one of `paths`, in any thread or process, several at a time.
+        count: Scenes of each file: one integer for all, one for each, or a function from path to integer. None reads
+            each file once, in parallel, to find out.
+        interleave: Files that take turns in the order of the indices: with k, the order is that of
+            `tf.data.Dataset.interleave(cycle_length=k)`. 1 is one file after the other.
+        cache_files: Most files kept, or held open, by each process; at least 1, and at least
+            `interleave`.
+        cache_bytes: Most bytes of arrays kept by each process; one file is kept whatever its size. "auto" is 1/16 of
+            the memory, at most 1 GiB.
+        counts_cache: Path of a JSON file that keeps what was counted; a file is counted anew when its size or time of
+            change differs.
+        lookback: Most scenes kept of a file that is read forward only, at least 1; of an eighth of `cache_bytes`.
+        on_error: What becomes of a file that cannot be counted: "raise", or "skip", which leaves it out with a
+            `kf.FeedWarning` and lists it in `skipped`. What fails later is dealt with by the feed's own `on_error`.
+
+    Attributes:
+        paths: The files, less those skipped.
+        counts: int64[F], scenes of each.
+        skipped: Pairs of a file that was left out and why.
+
+    Raises:
+        TypeError: An argument is of the wrong type.
+        ValueError: An argument is out of range; there are no files, or no scenes in them.
+        Exception: What `read_file` or `count` raises while files are counted, with the file as a note.
+    """
+
+    def __init__(
+        self,
+        paths: Iterable[Any],
+        read_file: Callable[[Any], Any],
+        count: Any = None,
+        *,
+        interleave: int = 1,
+        cache_files: int = 64,
+        cache_bytes: int | Literal["auto"] = "auto",
+        counts_cache: str | os.PathLike[str] | None = None,
+        lookback: int = 1024,
+        on_error: Literal["raise", "skip"] = "raise",
+    ) -> None:
+        self.paths = check_paths(paths)
+        self.skipped: tuple[tuple[Any, str], ...] = ()
+        self._read_file = check_function(read_file)
+        self._interleave = check_integer("interleave", interleave, 1)
+        self._cache_files = check_cache_files(cache_files, self._interleave)
+        self._cache_bytes = check_cache_bytes(cache_bytes)
+        self._lookback = check_integer("lookback", lookback, 1)
+        if on_error not in ("raise", "skip"):
+            raise ValueError(f"on_error must be 'raise' or 'skip' for counting, received {on_error!r}")
+        self._taken = 0  # how often `close` has allowed files to be others
+        self._kept = Kept(self._cache_files, self._cache_bytes)
+        self.counts = self._counted(count, counts_cache, on_error == "skip")
+        self.counts.setflags(write=False)
+        self._places = places_of(self.counts, self._interleave)
+        if not self._places.length:
+            raise ValueError(f"there is no scene in any of the {len(self.paths)} files; the first is {self.paths[0]!r}")
+        self._storage = read_cost.Storage(
+            name=f"the {len(self.paths):,} files from {self.paths[0]!r} on",
+            short_name="files",
+            block_size=max(1, int(self.counts.mean())),
+            row_bytes=1,
+            nbytes=len(self),
+            cache_bytes=self._cache_bytes,
+            unit="file",
+        )
+
+    def _counted(self, count: Any, counts_cache: Any, skip: bool) -> NDArray[np.int64]:
+        given = given_counts(count, len(self.paths))
+        if given is not None:
+            return np.array(given, np.int64)
+
+        def count_one(file: int) -> int:
+            path = self.paths[file]
+            if count is not None:
+                return check_count(count(path), f"what count({path!r}) returned")
+            contents = self._read(file)
+            return contents.count_all() if isinstance(contents, Stream) else contents.count or 0
+
+        cache = None if counts_cache is None else CountsCache(counts_cache)
+        counted = count_files(self.paths, count_one, cache, skip=skip)
+        self.paths = tuple(self.paths[file] for file in counted.kept)
+        self.skipped = counted.skipped
+        return counted.counts
+
+    def _cache_state(self) -> Any:
+        """What the data depends on, for `kerasfeed.sequences.cache.key`, which looks at the files as well."""
+        return self.paths, self._read_file, self.counts, self._interleave
+
+    # ---- scenes
+
+    def __len__(self) -> int:
+        return self._places.length
+
+    def __getitem__(self, index: Any) -> Any:
+        """The scene at `index`; negative indices count from the end.
+
+        Raises:
+            IndexError: There is no such scene.
+            ValueError: The file has not the number of scenes that was counted.
+            Exception: What `read_file` raises, with file and row as a note.
+        """
+        file, row = self._locate(index)
+        try:
+            kept = self._kept.here()
+            contents = kept.cache.get(file, lambda: self._read_counted(file, kept))
+            try:
+                scene = contents.row(row)
+            except StreamEnded as ended:
+                raise self._miscounted(file, ended.args[0]) from None
+            if isinstance(contents, Stream) and row + 1 == self.counts[file] and not contents.ends_after(row):
+                raise self._miscounted(file, None)
+        except BaseException as error:
+            add_note(error, f"kerasfeed: row {row} of file {self.paths[file]!r} (number {file} of {len(self.paths)})")
+            raise
+        return scene
+
+    def locate(self, index: int) -> FileRow:
+        """File and row of the scene at `index`."""
+        file, row = self._locate(index)
+        return FileRow(self.paths[file], row)
+
+    @property
+    def block_of(self) -> NDArray[np.int64]:
+        """int64[N], number of the file of every scene, of which `kf.BlockShuffled(files)` makes its blocks."""
+        return self._places.file_of
+
+    def _locate(self, index: int) -> tuple[int, int]:
+        number = operator.index(index)
+        length = self._places.length
+        if not -length <= number < length:
+            raise IndexError(f"index {number} is out of range: there are {length} scenes, 0 to {length - 1}")
+        return self._places.locate(number % length)
+
+    # ---- files
+
+    def _read(self, file: int) -> Contents:
+        """The contents of a file, for one use."""
+        path = self.paths[file]
+        return self._contents(path, lambda _: self._reopened(path))
+
+    def _contents(self, path: Any, reopen: Callable[[int], Iterator[Any]]) -> Contents:
+        value = self._read_file(path)
+        try:
+            return contents_of(value, reopen, self._lookback, self._cache_bytes // _STREAM_SHARE)
+        except (TypeError, ValueError) as error:
+            raise reworded(error, f"file {path!r}: {message_of(error)}") from error
+
+    def _reopened(self, path: Any) -> Iterator[Any]:
+        return iter(self._read_file(path))
+
+    def _read_counted(self, file: int, kept: KeptHere) -> Contents:
+        """The contents of a file that has as many scenes as were counted, for the cache."""
+        path, count = self.paths[file], int(self.counts[file])
+        began = time.perf_counter()
+
+        def note(rows: int) -> None:
+            seconds = time.perf_counter() - began
+            kept.log.note(file, seconds)
+            meter = read_cost.current()
+            if meter is not None:
+                meter.note(self._storage, file, nbytes=rows, seconds=seconds)
+
+        def reopen(rows: int) -> Iterator[Any]:
+            nonlocal began
+            note(rows)
+            began = time.perf_counter()
+            self._refuse_change(file, kept)
+            return self._reopened(path)
+
+        self._refuse_change(file, kept)
+        contents = self._contents(path, reopen)
+        self._refuse_change(file, kept)  # which it may have done while it was read
+        note(0 if contents.count is None else count)
+        if contents.count not in (None, count):
+            raise self._miscounted(file, contents.count)
+        return contents
+
+    def _refuse_change(self, file: int, kept: KeptHere) -> None:
+        """Raise where a file is not what it was when it was first read, here or by another worker process."""
+        where = file_of(self.paths[file])
+        if where is None:
+            return
+        if not where.is_file():  # a folder changes with what is put into it, and what is missing read_file tells
+            return
+        found = identity_of(where)
+        known = kept.first.setdefault(file, found)
+        shared = opened_files.first(str(where.absolute()), self._taken, found)
+        for before in (known, shared or known):
+            if difference := before.difference(found):
+                raise changed(str(where), difference)
+
+    def _miscounted(self, file: int, found: int | None) -> ValueError:
+        return ValueError(
+            f"file {self.paths[file]!r} has {'more' if found is None else found} scenes, and {self.counts[file]} were "
+            "counted, or given, when the sequence was made. Has it changed, or does read_file leave scenes out? Make "
+            "a new FileSequence, without count and counts_cache if they are out of date"
+        )
+
+    def stats(self) -> FileStats:
+        """What reading has cost so far, in this process; worker processes have their own."""
+        kept = self._kept.here()
+        return kept.log.stats(kept.cache.files)
+
+    def close(self) -> None:
+        """Let go of what this process keeps; idempotent, and the sequence can be used again.
+
+        It then takes the files as they are, with as many scenes as were counted; within a worker process as they were
+        when one of the workers first read them.
+        """
+        self._kept.here().clear()
+        if not opened_files.in_worker():
+            self._taken += 1
+
+    def __repr__(self) -> str:
+        turns = "" if self._interleave == 1 else f", {self._interleave} in turn"
+        return f"FileSequence({len(self.paths):,} files{turns}: {len(self):,} scenes)"

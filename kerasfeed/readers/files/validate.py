@@ -1,0 +1,68 @@
+"""Arguments of a `FileSequence`, checked before anything is read.
+
+Invariant: every refusal says what was needed, what came and what to write instead.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from typing import Any
+
+from kerasfeed.util.resources import memory
+from kerasfeed.util.validate import check_integer
+
+_AUTO_SHARE = 16  # of the machine's memory, as for HDF5 chunks: eight worker processes then take half at most
+_AUTO_MOST = 1 << 30
+
+
+def check_paths(paths: Any) -> tuple[Any, ...]:
+    """`paths` as a tuple, in their order."""
+    if isinstance(paths, str | bytes | os.PathLike):
+        raise TypeError(
+            f"FileSequence() needs a list of paths, received the single path {paths!r}: write [{paths!r}], or "
+            "sorted(glob.glob(...)) for a pattern or a folder"
+        )
+    if isinstance(paths, AbstractSet | Mapping) or not isinstance(paths, Iterable):
+        raise TypeError(
+            f"FileSequence() needs a list of paths, in an order that is the same in every run, received a "
+            f"{type(paths).__name__}: write sorted(...)"
+        )
+    found = tuple(paths)
+    if not found:
+        raise ValueError("FileSequence() needs at least one file, received no paths. Check the pattern that found none")
+    return found
+
+
+def check_function(read_file: Any) -> Callable[[Any], Any]:
+    """`read_file`, if it can be called."""
+    if isinstance(read_file, Iterator):
+        raise TypeError(
+            f"read_file must be a function of a path, received a {type(read_file).__name__}, which is what such a "
+            "function returns: pass the function itself, without calling it"
+        )
+    if not callable(read_file):
+        raise TypeError(
+            f"read_file must be a function of a path that returns the scenes of that file, received {read_file!r} of "
+            f"type {type(read_file).__name__}"
+        )
+    return read_file  # type: ignore[no-any-return]
+
+
+def check_cache_bytes(cache_bytes: Any) -> int:
+    """Bytes that `cache_bytes` stands for."""
+    if not isinstance(cache_bytes, str):
+        return check_integer("cache_bytes", cache_bytes, 0)
+    if cache_bytes != "auto":
+        raise ValueError(f"cache_bytes must be 'auto' or a number of bytes, received {cache_bytes!r}")
+    return min(_AUTO_MOST, memory() // _AUTO_SHARE)
+
+
+def check_cache_files(cache_files: Any, interleave: int) -> int:
+    """`cache_files`, if the files that take turns find room."""
+    most = check_integer("cache_files", cache_files, 1)
+    if most < interleave:
+        raise ValueError(
+            f"interleave={interleave} lets {interleave} files take turns, and cache_files={most} keeps fewer, so each "
+            f"would be read again for every scene: use cache_files={interleave} or more, or a smaller interleave"
+        )
+    return most

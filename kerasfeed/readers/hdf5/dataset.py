@@ -1,0 +1,345 @@
+"""A dataset as users hold it.
+
+Invariant: whatever reads it, a selection gives what h5py gives, or what NumPy gives where h5py gives up. Every access
+holds the open file while it lasts, so that no `close()` in another thread ends it.
+"""
+
+import math
+import weakref
+from collections.abc import Iterator
+from typing import Any, NoReturn, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kerasfeed.readers.hdf5 import via_h5py
+from kerasfeed.readers.hdf5.codecs import DecodeError
+from kerasfeed.readers.hdf5.error_messages import named, note_source
+from kerasfeed.readers.hdf5.open_files import OpenDataset, SharedFile
+from kerasfeed.readers.hdf5.selection import Selection, checked_place, checked_places, plan, rows
+from kerasfeed.readers.hdf5.stats import ReadStats
+from kerasfeed.readers.hdf5.storage import ReaderChoice
+from kerasfeed.util.error_text import message_of
+
+
+class DatasetFile(Protocol):
+    """What a dataset asks of its `HDF5File`."""
+
+    path: str
+    _cache_limit: int | None
+
+    def _open(self) -> SharedFile: ...
+
+    def _unknown(self, name: str) -> KeyError: ...
+
+
+class HDF5Dataset:
+    """One dataset of an `HDF5File`; pickles with it. Safe to use from several threads."""
+
+    def __init__(self, file: DatasetFile, name: str) -> None:
+        self.file = file
+        self.name = name
+        self._cached: tuple[Any, OpenDataset] | None = None
+
+    def _open(self) -> tuple[SharedFile, OpenDataset]:
+        try:
+            return self._opened()
+        except Exception as error:
+            note_source(error, self.name, self.file.path)
+            raise
+
+    def _opened(self) -> tuple[SharedFile, OpenDataset]:
+        shared = self.file._open()
+        cached = self._cached
+        if cached is None or cached[0] is not shared.handle:
+            opened = shared.dataset(self.name, self.file._cache_limit)
+            if opened is None:
+                raise self.file._unknown(self.name)
+            cached = self._cached = (shared.handle, opened)
+        elif cached[1].choice is None and cached[1].is_due:
+            cached = self._cached = (shared.handle, self._examined(shared))
+        if shared.how.swmr:
+            cached[1].handle.refresh()  # rows that the writer added since
+        return shared, cached[1]
+
+    def _examined(self, shared: SharedFile) -> OpenDataset:
+        opened = shared.dataset(self.name, self.file._cache_limit, examined=True)
+        assert opened is not None
+        return opened
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Sizes of the axes; None for a null dataset, which holds nothing at all."""
+        shape = self._open()[1].shape
+        return None if shape is None else tuple(shape)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """NumPy dtype as stored."""
+        return self._open()[1].dtype
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.shape or ())
+
+    @property
+    def size(self) -> int:
+        """Number of items."""
+        shape = self._open()[1].shape
+        return 0 if shape is None else math.prod(shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all items, decoded."""
+        return self.size * self.dtype.itemsize
+
+    @property
+    def chunks(self) -> tuple[int, ...] | None:
+        """Sizes of a storage chunk; None where storage is contiguous."""
+        return self._open()[1].handle.chunks  # type: ignore[no-any-return]
+
+    @property
+    def block_size(self) -> int:
+        """Rows of axis 0 that are cheap to read together: those of one chunk; 1 where storage is contiguous."""
+        chunks = self.chunks
+        return max(1, chunks[0]) if chunks else 1
+
+    @property
+    def attrs(self) -> dict[str, Any]:
+        """The dataset's attributes."""
+        return dict(self._open()[1].handle.attrs)
+
+    @property
+    def reader(self) -> ReaderChoice:
+        """Who reads this dataset: `kind` "direct" or "h5py", and the `reason` for the latter; `str` gives both."""
+        choice = self._examined(self._open()[0]).choice
+        assert choice is not None
+        return choice
+
+    def stats(self) -> ReadStats:
+        """What reading this dataset has cost this process since the file was opened, as a snapshot."""
+        return self._open()[1].counters.snapshot()
+
+    def __len__(self) -> int:
+        shape = self._open()[1].shape
+        if not shape:
+            raise TypeError(f"{self._where} has no axes, and so no length")
+        return shape[0]
+
+    def __iter__(self) -> Iterator[Any]:
+        for index in range(len(self)):
+            yield self[index]
+
+    def __getitem__(self, selection: Any) -> Any:
+        """Read a selection.
+
+        Integers, slices, Ellipsis, masks, sorted lists and names of fields mean what they mean to h5py. Beyond that,
+        with NumPy's meaning: lists may be unsorted and have repeats, steps may be negative, and a mask may cover
+        several axes. As in h5py, each axis is selected on its own, and only one may have a list or mask.
+
+        Returns:
+            An array of the dataset's dtype that may be written; a scalar where h5py gives one.
+
+        Raises:
+            IndexError: The selection is out of range; names dataset, axis and size.
+            OSError: The file is damaged, gone or changed; the message names it.
+        """
+        shared, opened = self._open()
+        try:
+            reader = opened.reader
+            if reader is None:
+                return self._by_h5py(shared, opened, selection)
+            shape = opened.shape
+            if type(selection) is int or isinstance(selection, np.integer):
+                try:
+                    return reader.row(checked_place(int(selection), shape[0], 0, self._where))
+                except (DecodeError, OSError):
+                    return self._after_error(shared, opened, selection)
+            planned = plan(selection, shape, self._where)
+            if planned is None:
+                opened.counters.fall_back()
+                return self._by_h5py(shared, opened, selection)
+            out = np.empty(planned.shape, opened.dtype)
+            if planned.size:
+                try:
+                    reader.read(planned, out)
+                except (DecodeError, OSError):
+                    return self._after_error(shared, opened, selection)
+            return out if out.ndim else out[()]
+        except Exception as error:  # noqa: BLE001  # raised again, with the names
+            self._fail(error, f"[{selection!r}]")
+
+    def read_into(self, selection: Any, out: NDArray[Any]) -> None:
+        """Read a selection into an array that exists already, such as a row of a batch.
+
+        Args:
+            selection: As for `dataset[selection]`.
+            out: Writable array of exactly the selection's shape, of the dataset's dtype (either byte order). Where it
+                is C-contiguous, whole chunks and contiguous data go there without a copy in between.
+
+        Raises:
+            TypeError: `out` is no array or of another dtype.
+            ValueError: `out` is read-only or of another shape.
+            IndexError, OSError: As `dataset[selection]`.
+        """
+        shared, opened = self._open()
+        try:
+            dtype = opened.dtype
+            self._check_out(out, dtype)
+            shape = opened.shape
+            if opened.reader is not None and (type(selection) is int or isinstance(selection, np.integer)):
+                place = checked_place(int(selection), shape[0], 0, self._where)
+                if out.shape != shape[1:]:
+                    raise self._wrong_shape(shape[1:], out)
+                try:
+                    opened.reader.row_into(place, out)
+                except (DecodeError, OSError):
+                    self._put(self._after_error(shared, opened, selection), out)
+                return
+            planned = None if shape is None else plan(selection, shape, self._where)
+            if planned is not None and planned.shape + dtype.shape != out.shape:
+                raise self._wrong_shape(planned.shape + dtype.shape, out)
+            if opened.reader is None or planned is None:
+                self._put(self._by_h5py(shared, opened, selection, planned), out)
+            else:
+                self._read_planned(shared, opened, selection, planned, out)
+        except Exception as error:  # noqa: BLE001  # raised again, with the names
+            self._fail(error, f"[{selection!r}]")
+
+    def take(self, indices: Any, out: NDArray[Any] | None = None) -> NDArray[Any]:
+        """Many rows of axis 0 at once, each chunk read once, several chunks at a time.
+
+        Args:
+            indices: Integers in one axis, in any order, repeats and negative ones allowed.
+            out: Where the rows go: writable [len(indices), *shape[1:]] of the dataset's dtype. A new array by default.
+
+        Returns:
+            `out`, or the new array: row k is `dataset[indices[k]]`.
+
+        Raises:
+            IndexError, TypeError, ValueError, OSError: As `read_into`.
+        """
+        shared, opened = self._open()
+        try:
+            shape, dtype = opened.shape, opened.dtype
+            if not shape:
+                raise TypeError(f"{self._where} has no axis to take rows of")
+            places = checked_places(indices, shape[0], 0, self._where)
+            wanted = (len(places), *shape[1:])
+            if out is not None:
+                self._check_out(out, dtype)
+                if out.shape != wanted + dtype.shape:
+                    raise self._wrong_shape(wanted + dtype.shape, out)
+            if opened.reader is None:
+                found = self._by_h5py(shared, opened, places, rows(places, shape))
+                if out is None:
+                    return found  # type: ignore[no-any-return]
+                self._put(found, out)
+                return out
+            result = np.empty(wanted, dtype) if out is None else out
+            if result.size:
+                try:
+                    opened.reader.take(places, result)
+                except (DecodeError, OSError):
+                    self._put(self._after_error(shared, opened, places), result)
+            return result
+        except Exception as error:  # noqa: BLE001  # raised again, with the names
+            self._fail(error, ".take(...)")
+
+    def read_ahead(self, indices: Any) -> None:
+        """Begin to decode the chunks of these rows on other threads, as far as half of the cache holds them.
+
+        Returns at once and raises nothing: what is wrong with an index or a chunk shows when it is read.
+
+        Args:
+            indices: Integers in one axis: rows that will be read soon.
+        """
+        try:
+            shared, opened = self._open()
+            if opened.reader is not None:
+                places = checked_places(indices, opened.shape[0], 0, self._where)
+                opened.reader.ahead(places, weakref.ref(shared))
+        except Exception:  # noqa: BLE001  # the read itself will tell, where it can be handled
+            return
+
+    def _read_planned(
+        self, shared: SharedFile, opened: OpenDataset, selection: Any, planned: Selection, out: NDArray[Any]
+    ) -> None:
+        if not planned.size:
+            return
+        assert opened.reader is not None
+        try:
+            opened.reader.read(planned, out)
+        except (DecodeError, OSError):
+            self._put(self._after_error(shared, opened, selection), out)
+
+    def _by_h5py(
+        self, shared: SharedFile, opened: OpenDataset, selection: Any, planned: Selection | None = None
+    ) -> Any:
+        """h5py's answer, from a file that did not change: it reads as zeros what has been cut off."""
+        shape = opened.shape
+        if planned is None and shape:
+            planned = plan(selection, shape, self._where)
+        found = via_h5py.read(opened.handle, selection, planned)
+        if shared.source is not None and not shared.how.swmr:
+            shared.source.check(now=True)
+        return found
+
+    def _after_error(self, shared: SharedFile, opened: OpenDataset, selection: Any) -> Any:
+        """h5py's answer, or its error, where the direct reader failed on a file that did not change."""
+        if shared.source is not None:
+            shared.source.check(now=True)
+        opened.counters.fall_back()
+        return self._by_h5py(shared, opened, selection)
+
+    @property
+    def _where(self) -> str:
+        return f"dataset {self.name!r}"
+
+    def _fail(self, error: Exception, what: str) -> NoReturn:
+        try:
+            if isinstance(error, OSError):
+                raise named(
+                    error, f"cannot read {self.name!r}{what} of {self.file.path!r}: {message_of(error)}"
+                ) from error
+            note_source(error, self.name, self.file.path, what)
+            raise error
+        finally:
+            del error  # its traceback holds this frame, and that the open file
+
+    def _check_out(self, out: Any, dtype: np.dtype[Any]) -> None:
+        if not isinstance(out, np.ndarray):
+            raise TypeError(f"out must be a NumPy array, received {type(out).__name__}")
+        if dtype.subdtype is not None:
+            dtype = dtype.base  # items that are arrays are axes of the result
+        if out.dtype != dtype and out.dtype.newbyteorder("=") != dtype.newbyteorder("="):
+            raise TypeError(f"out must be of dtype {dtype}, as {self._where} is, received {out.dtype}")
+        if not out.flags.writeable:
+            raise ValueError("out is read-only; pass an array that may be written")
+
+    def _wrong_shape(self, shape: tuple[int, ...], out: NDArray[Any]) -> ValueError:
+        return ValueError(f"out must have the shape {shape} of what is read, received {out.shape}")
+
+    def _put(self, found: Any, out: NDArray[Any]) -> None:
+        if np.shape(found) != out.shape:
+            raise self._wrong_shape(np.shape(found), out)
+        if out.dtype == found.dtype and out.dtype.names and not out.dtype.hasobject:
+            opaque = np.dtype((np.void, out.dtype.itemsize))  # padding moves along
+            out.view(opaque)[...] = np.asarray(found).view(opaque)
+        else:
+            out[...] = found
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        if copy is False:
+            raise ValueError(f"{self!r} must be read to become an array; it cannot be had without a copy")
+        return np.asarray(self[...], dtype=dtype)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"file": self.file, "name": self.name}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.file, self.name, self._cached = state["file"], state["name"], None
+
+    def __repr__(self) -> str:
+        return f"HDF5Dataset({self.name!r}, shape={self.shape}, dtype={self.dtype}, file={self.file.path!r})"

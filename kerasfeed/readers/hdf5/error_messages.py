@@ -1,0 +1,83 @@
+"""What to tell a user whose file cannot be read.
+
+Invariant: a message names the file, what is wrong with it as far as a look at it tells, and what to do.
+"""
+
+import os
+from pathlib import Path
+
+from kerasfeed.util.error_text import add_note, message_of, notes_of, reworded
+
+_NAMES_SHOWN = 20
+_SIGNATURE = b"\x89HDF\r\n\x1a\n"
+
+
+def missing(path: str) -> FileNotFoundError:
+    """There is no such file."""
+    if Path(path).is_dir():
+        return FileNotFoundError(f"{path!r} is a folder; HDF5File needs a file in it")
+    folder = Path(path).parent
+    where = f"in the folder {str(folder)!r}" if folder.is_dir() else f"and no folder {str(folder)!r}"
+    return FileNotFoundError(
+        f"there is no file {Path(path).name!r} {where}. Check the path; relative ones start at the working directory"
+    )
+
+
+def named(error: OSError, message: str) -> OSError:
+    """An error of the same type (PermissionError, BlockingIOError) with another message."""
+    found = reworded(error, message)  # which a type with a constructor of its own may refuse, as fsspec's
+    return OSError(message) if found is error else found
+
+
+def note_source(error: Exception, name: str, path: str, what: str = "") -> None:
+    """Note dataset and file of a failed read, where neither the message nor a note names both."""
+    for text in (message_of(error), *notes_of(error)):
+        if repr(name) in text and repr(path) in text:
+            return
+    add_note(error, f"kerasfeed: reading {name!r}{what} of {path!r}")
+
+
+def cause(path: str, error: OSError) -> str:
+    """Why opening the file at `path` failed."""
+    if isinstance(error, PermissionError | BlockingIOError):
+        return message_of(error)
+    try:
+        with Path(path).open("rb") as file:
+            # HDF5 looks for its signature at 0, 512, 1024, 2048, ...: before it a user block may stand.
+            size = os.fstat(file.fileno()).st_size
+            place = 0
+            while place < size:
+                file.seek(place)
+                if file.read(len(_SIGNATURE)) == _SIGNATURE:
+                    return f"it is a damaged HDF5 file, or one still being written ({message_of(error)})"
+                place = max(512, 2 * place)
+    except OSError:
+        return message_of(error)
+    return f"it is not an HDF5 file ({size:,} bytes, no HDF5 signature). Was it downloaded or written to the end?"
+
+
+def stored_name(name: str) -> str | bytes:
+    """A name as h5py takes it: names that are no UTF-8 (old writers use other encodings) are bytes there."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return os.fsencode(name)
+    return name
+
+
+def shown_name(name: str | bytes) -> str:
+    """A name that h5py gave, as text that `stored_name` takes back."""
+    return os.fsdecode(name)
+
+
+def printable(name: str) -> str:
+    """A name that every terminal can show."""
+    return name.encode(errors="backslashreplace").decode()
+
+
+def listing(names: list[str], *, is_all: bool = True) -> str:
+    """Some names for a message; `is_all`: whether there are no others than `names`."""
+    shown = ", ".join(map(printable, names[:_NAMES_SHOWN])) or "(none)"
+    if not is_all:
+        return f"{shown} and many more"
+    return f"{shown} and {len(names) - _NAMES_SHOWN:,} more" if len(names) > _NAMES_SHOWN else shown

@@ -1,0 +1,258 @@
+"""Lazy, picklable HDF5 files.
+
+Invariant: a file is opened when first read, once per process, and any number of threads may share it. What pickles is
+the path, the arguments and, once the file has been opened, what it was then: whoever opens it later, in a worker or
+here, gets the same file or an error.
+"""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import h5py
+
+from kerasfeed.readers.hdf5 import describe
+from kerasfeed.readers.hdf5.chunk_cache import limit_of
+from kerasfeed.readers.hdf5.dataset import HDF5Dataset
+from kerasfeed.readers.hdf5.error_messages import cause, listing, missing, named, note_source, stored_name
+from kerasfeed.readers.hdf5.members import Members
+from kerasfeed.readers.hdf5.open_files import How, SharedFile, registry
+from kerasfeed.util import opened_files
+from kerasfeed.util.error_text import message_of
+from kerasfeed.util.opened_files import Identity, changed, identity_of
+
+_MOST_NAMES = 1000  # looked at for a message
+
+
+class HDF5File(Members):
+    """An HDF5 file opened for reading when first needed.
+
+    A mapping from names to datasets and groups, as h5py's files are: `file["points"]`, `file["scene_7/points"]`,
+    `for name in file`, `len(file)`, `keys()`, `values()`, `items()`. `dataset_paths()` lists those in all groups.
+
+    Safe to keep in a sequence: it pickles as its path, and each worker process opens a handle of its own. Safe to read
+    from several threads, which then decode several chunks at once: `file[name].reader` says whether they do.
+
+    Args:
+        path: The file. Relative paths are resolved now, so that workers find it. A URL such as "s3://..." is read
+            through fsspec, by h5py.
+        chunk_cache: Bound of the memory that keeps decoded chunks, bytes for this file in each process; 0 keeps none.
+            HDF5Files of one file with equal bounds share one cache. "auto": 1/16 of the memory that the process may
+            use, at most 1 GiB, in one cache for all files of the process that say "auto", however many they are.
+        swmr: Open a file that another process extends meanwhile (single writer, multiple readers). h5py then reads it,
+            and every access sees the rows written so far.
+        driver: h5py's name of a driver ("core", "stdio", "ros3", ...). h5py then reads the file.
+        **driver_options: What the driver takes.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        OSError: On first use: it is not an HDF5 file, or it changed since it was first opened.
+        ValueError, TypeError: `chunk_cache` is not a bound.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        chunk_cache: int | str = "auto",
+        swmr: bool = False,
+        driver: str | None = None,
+        **driver_options: Any,
+    ) -> None:
+        self.path = str(path)
+        self._local = "://" not in self.path and driver != "ros3"
+        if self._local:
+            self.path = str(Path(path).absolute())
+        self._chunk_cache = chunk_cache
+        limit = limit_of(chunk_cache)
+        self._cache_limit = None if chunk_cache == "auto" else limit
+        self._how = How(swmr, driver, tuple(sorted(driver_options.items())))
+        self._identity: Identity | None = None
+        self._taken = 0  # how often `close` has allowed another file to stand at the path
+        self._opened: SharedFile | None = None
+        if self._local and driver != "family" and not Path(self.path).is_file():
+            raise missing(self.path)
+
+    def _open(self) -> SharedFile:
+        opened = self._opened  # read once: another thread may close meanwhile
+        if opened is None or opened.generation != registry.generation:
+            opened = self._opened = self._opened_anew()
+        return opened
+
+    def _opened_anew(self) -> SharedFile:
+        known = self._identity
+        try:
+            found = identity_of(self.path) if self._local and self._how.driver != "family" else None
+        except FileNotFoundError:
+            raise missing(self.path) from None
+        if found is not None:
+            self._refuse_change(known, found)
+            first = opened_files.first(self.path, self._taken, found)
+            self._refuse_change(first, found)
+            known = known or first
+        try:
+            opened = registry.open(self.path, self._how, found)
+        except FileNotFoundError as error:
+            if not self._local:
+                raise named(error, f"cannot open {self.path!r}: {message_of(error)}") from error
+            raise missing(self.path) from None
+        except OSError as error:
+            why = cause(self.path, error) if self._local else message_of(error)
+            raise named(error, f"cannot open {self.path!r}: {why}") from error
+        self._refuse_change(known, opened.identity)
+        self._identity = opened.identity
+        return opened
+
+    def _refuse_change(self, known: Identity | None, found: Identity | None) -> None:
+        if known is None or found is None:
+            return
+        difference = known.difference(found, may_grow=self._how.swmr)
+        if difference:
+            raise changed(self.path, difference)
+
+    def __getitem__(self, name: str) -> Any:
+        """The dataset or group `name`; names may be paths such as "group/points".
+
+        Raises:
+            KeyError: There is no such dataset; the message lists those there are.
+        """
+        if not isinstance(name, str):
+            raise TypeError(
+                f"an HDF5File is indexed by the name of a dataset, received {name!r}: write file[name][{name!r}]"
+            )
+        try:
+            opened = self._open()
+            if opened.dataset(name, self._cache_limit) is not None:
+                return HDF5Dataset(self, name)
+            if isinstance(opened.get(name), h5py.Group):
+                return HDF5Group(self, name)
+        except Exception as error:
+            note_source(error, name, self.path)
+            raise
+        raise self._unknown(name)
+
+    def _unknown(self, name: str) -> KeyError:
+        seen = describe.entries(self._group(), self.path, _MOST_NAMES)
+        names = listing([path for path, is_dataset in seen if is_dataset], is_all=len(seen) < _MOST_NAMES)
+        return KeyError(f"{name!r} is not in the file; {self.path!r} holds the datasets {names}")
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and isinstance(self._open().get(name), h5py.Dataset | h5py.Group)
+
+    def _group(self) -> h5py.Group:
+        return self._open().handle
+
+    @property
+    def _path_of_file(self) -> str:
+        return self.path
+
+    @property
+    def attrs(self) -> dict[str, Any]:
+        """The attributes of the file."""
+        return dict(self._open().handle.attrs)
+
+    def tree(self) -> str:
+        """Groups and datasets as indented text: shape, dtype, chunks, filters, and who reads each dataset and why."""
+        return HDF5Group(self, "/").tree()
+
+    def _repr_html_(self) -> str:
+        return HDF5Group(self, "/")._repr_html_()
+
+    def close(self) -> None:
+        """Let go of this process's handle, which closes unless another HDF5File uses it; the next read opens it again.
+
+        It then takes the file as it is: a file that was rewritten is read anew. In the `on_epoch_begin` or
+        `on_epoch_end` of a sequence this holds for all workers of its feed. Within a worker process it does not: what
+        counts there is what the file was when one of the workers first opened it. Idempotent. An HDF5File that is
+        dropped unclosed lets go as well.
+        """
+        self._opened = None
+        self._identity = None
+        if not opened_files.in_worker():
+            self._taken += 1
+
+    def __enter__(self) -> "HDF5File":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        how, seen = self._how, self._identity
+        return {
+            "path": self.path,
+            "chunk_cache": self._chunk_cache,
+            "how": (how.swmr, how.driver, how.options),
+            "seen": None if seen is None else (seen.device, seen.inode, seen.size, seen.mtime_ns),
+            "taken": self._taken,
+        }
+
+    def _cache_state(self) -> Any:
+        """What the data depends on, for `kerasfeed.sequences.cache.key`, which looks at the file as well."""
+        return self.path, self._how.swmr, self._how.driver, self._how.options
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        how = How(*state["how"])
+        self.__init__(  # type: ignore[misc]
+            state["path"],
+            chunk_cache=state["chunk_cache"],
+            swmr=how.swmr,
+            driver=how.driver,
+            **dict(how.options),
+        )
+        self._identity = None if state["seen"] is None else Identity(*state["seen"])
+        self._taken = state["taken"]
+
+    def __repr__(self) -> str:
+        return f"HDF5File({self.path!r})"
+
+
+class HDF5Group(Members):
+    """One group of an `HDF5File`: a mapping from names to datasets and groups. Pickles with the file."""
+
+    def __init__(self, file: HDF5File, name: str) -> None:
+        self.file = file
+        self.name = name
+
+    def _group(self) -> h5py.Group:
+        return self.file._open().handle[stored_name(self.name)]
+
+    @property
+    def _path_of_file(self) -> str:
+        return self.file.path
+
+    def _path(self, name: str) -> str:
+        return name if name.startswith("/") else f"{self.name.rstrip('/')}/{name}"
+
+    def __getitem__(self, name: str) -> Any:
+        """The dataset or group `name` below this one.
+
+        Raises:
+            KeyError: There is no such dataset; the message lists those of the file.
+        """
+        if not isinstance(name, str):
+            raise TypeError(
+                f"an HDF5Group is indexed by the name of a dataset, received {name!r}: write group[name][{name!r}]"
+            )
+        return self.file[self._path(name)]
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and self._path(name) in self.file
+
+    @property
+    def attrs(self) -> dict[str, Any]:
+        """The attributes of the group."""
+        return dict(self._group().attrs)
+
+    def tree(self) -> str:
+        """Groups and datasets below as indented text: shape, dtype, chunks, filters, and who reads each and why."""
+        opened = self.file._open()
+        title = Path(self.file.path).name + ("" if self.name == "/" else f": {self.name}")
+        return describe.tree(title, self._group(), opened, self.file._cache_limit)
+
+    def _repr_html_(self) -> str:
+        opened = self.file._open()
+        return describe.table(repr(self), self._group(), opened, self.file._cache_limit)
+
+    def __repr__(self) -> str:
+        return repr(self.file) if self.name == "/" else f"HDF5Group({self.name!r}, file={self.file.path!r})"

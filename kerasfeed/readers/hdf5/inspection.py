@@ -1,0 +1,229 @@
+"""How a dataset lies in its file, and whether it can be read past HDF5.
+
+Invariant: `examine` answers "direct" only for what has been understood in full and then checked against h5py, bytes and
+values; everything else has a reason to be read by h5py. It calls HDF5, whose lock it holds while it does; what it
+returns needs neither HDF5 nor a lock.
+"""
+
+import math
+import os
+from array import array
+from typing import Any
+
+import h5py
+import numpy as np
+from h5py._objects import phil
+from numpy.typing import NDArray
+
+from kerasfeed.readers.hdf5.chunks import ChunkIndex, Grid
+from kerasfeed.readers.hdf5.codecs import DecodeError, Filter, Pipeline
+from kerasfeed.readers.hdf5.selfcheck import check_chunks, check_items
+from kerasfeed.readers.hdf5.storage import Chunked, Contiguous, Declined, Layout, ReaderChoice
+from kerasfeed.util.error_text import message_of, summary
+
+_UNSHIFTED = (1, 14, 4)  # before this HDF5, chunk addresses leave out the user block
+
+
+def refusal(file: h5py.File, driver: str) -> str:
+    """Why no dataset of an open file can be read past HDF5; empty where some may be.
+
+    Args:
+        file: The open file.
+        driver: h5py's name of the driver that it was opened with.
+    """
+    if file.driver != "sec2":
+        return f"driver {driver!r}"
+    intent = file.id.get_intent()
+    if intent & h5py.h5f.ACC_SWMR_READ:
+        return "single writer, multiple readers: the file may grow"
+    if intent:
+        return "the file is open for writing in this process"
+    if not hasattr(os, "preadv"):
+        return "no preadv on this system"
+    return ""
+
+
+def examine(file: h5py.File, dataset: h5py.Dataset, size: int) -> tuple[Layout | None, ReaderChoice]:
+    """Decide who reads `dataset`.
+
+    Args:
+        file: The open file, of which there is no `refusal`.
+        dataset: One of its datasets.
+        size: Bytes of the file.
+
+    Returns:
+        The layout and "direct", or None and the reason.
+    """
+    with phil:
+        try:
+            layout = _layout(file, dataset, size)
+            if isinstance(layout, Chunked):
+                check_chunks(file, dataset, layout)
+            else:
+                check_items(file, dataset, layout)
+        except Declined as reason:
+            return None, ReaderChoice("h5py", message_of(reason))
+        except Exception as error:  # noqa: BLE001  # whatever goes wrong here, h5py may still read it
+            return None, ReaderChoice("h5py", summary(error).splitlines()[0])
+    return layout, ReaderChoice("direct")
+
+
+def filters_of(dataset: h5py.Dataset) -> tuple[Filter, ...]:
+    """The filters of a dataset, in the order in which they were applied."""
+    properties = dataset.id.get_create_plist()
+    found = (properties.get_filter(number) for number in range(properties.get_nfilters()))
+    return tuple(Filter(code, tuple(values)) for code, _, values, _ in found)
+
+
+def _layout(file: h5py.File, dataset: h5py.Dataset, size: int) -> Layout:
+    if h5py.h5o.get_info(dataset.id).fileno != h5py.h5o.get_info(file.id).fileno:
+        raise Declined("in another file, by an external link")
+    if dataset.shape is None:
+        raise Declined("no data")
+    if dataset.shape == ():
+        raise Declined("a scalar")
+    dtype = dataset.dtype
+    if dtype.hasobject:
+        raise Declined("text or arrays of variable length, or references")
+    if dtype.subdtype is not None:
+        raise Declined("items that are arrays")
+    if _padded(dtype):
+        raise Declined("items with padding")
+    try:
+        same = dataset.id.get_type().equal(h5py.h5t.py_create(dtype))
+    except TypeError:
+        same = False
+    if not same:
+        raise Declined("a type that HDF5 has to convert")
+    properties = dataset.id.get_create_plist()
+    if properties.get_external_count():
+        raise Declined("external storage")
+    kind = properties.get_layout()
+    if kind == h5py.h5d.CONTIGUOUS:
+        return _contiguous(dataset, size)
+    if kind == h5py.h5d.CHUNKED:
+        return _chunked(file, dataset, properties, size)
+    name = {h5py.h5d.COMPACT: "compact storage", h5py.h5d.VIRTUAL: "a virtual dataset"}
+    raise Declined(name.get(kind, f"layout {kind}"))
+
+
+def _padded(dtype: np.dtype[Any]) -> bool:
+    """Whether items hold bytes that mean nothing: HDF5 need not keep those, so that no check could compare them."""
+    if dtype.subdtype is not None:
+        return _padded(dtype.subdtype[0])
+    if dtype.names is None:
+        return dtype.kind in "fc" and dtype.itemsize // (1 + (dtype.kind == "c")) > 8  # long double: 10 bytes of 16
+    fields = [dtype[name] for name in dtype.names]
+    return sum(field.itemsize for field in fields) != dtype.itemsize or any(map(_padded, fields))
+
+
+def _contiguous(dataset: h5py.Dataset, size: int) -> Contiguous:
+    address = dataset.id.get_offset()
+    nbytes = math.prod(dataset.shape) * dataset.dtype.itemsize
+    if address is None:
+        raise Declined("storage not allocated")
+    if address + nbytes > size:
+        raise Declined("storage beyond the end of the file")
+    return Contiguous(tuple(dataset.shape), dataset.dtype, address)
+
+
+def _chunked(file: h5py.File, dataset: h5py.Dataset, properties: Any, size: int) -> Chunked:
+    shape, chunks, dtype = tuple(dataset.shape), tuple(dataset.chunks), dataset.dtype
+    grid = Grid(shape, chunks)
+    nbytes = math.prod(chunks) * dtype.itemsize
+    try:
+        pipeline = Pipeline(filters_of(dataset), nbytes)
+    except DecodeError as error:
+        raise Declined(message_of(error)) from None
+    if not hasattr(dataset.id, "chunk_iter"):
+        raise Declined("this HDF5 cannot list chunks")
+    shift = file.userblock_size if h5py.version.hdf5_version_tuple < _UNSHIFTED else 0
+    index = _index(dataset, grid, shift)
+    undefined = properties.fill_value_defined() == h5py.h5d.FILL_VALUE_UNDEFINED
+    if len(index) < grid.count and (undefined or properties.get_fill_time() == h5py.h5d.FILL_TIME_NEVER):
+        raise Declined("missing chunks without a fill value")
+    _check_index(index, grid, pipeline, size)
+    fill = np.empty((), dtype)
+    fill[()] = dataset.fillvalue
+    return Chunked(grid, dtype, index, pipeline, fill)
+
+
+def _index(dataset: h5py.Dataset, grid: Grid, shift: int) -> ChunkIndex:
+    """Where the chunks are.
+
+    HDF5 calls back for each: 1.3 s for a million chunks, of which 0.8 s are HDF5's own. Plain arrays take the answers:
+    keeping the tuples themselves would take 300 MB meanwhile, and more time for the garbage collector.
+    """
+    corners, addresses, sizes, masks = array("q"), array("Q"), array("I"), array("I")
+    add_corner, add_address, add_size, add_mask = corners.extend, addresses.append, sizes.append, masks.append
+
+    def note(chunk: Any) -> None:
+        corner, mask, address, stored = chunk
+        add_corner(corner)
+        add_mask(mask)
+        add_address(address)
+        add_size(stored)
+
+    if grid.count >= 1 << 62:
+        raise Declined("too many chunks to number")
+    if grid.count:
+        dataset.id.chunk_iter(note)
+    rank = len(grid.shape)
+    numbers = np.zeros(len(addresses), np.int64)
+    inside = np.ones(len(addresses), bool)
+    table = np.frombuffer(corners, np.int64).reshape(-1, rank) if len(addresses) else np.empty((0, rank), np.int64)
+    for axis, (size, chunk, stride) in enumerate(zip(grid.shape, grid.chunks, grid.strides, strict=True)):
+        numbers += table[:, axis] // chunk * stride
+        inside &= table[:, axis] < size
+    _check_order(table, grid, dataset.maxshape)
+    where = np.array(addresses, np.uint64) + np.uint64(shift)
+    kept = (numbers, where, np.array(sizes, np.uint32), np.array(masks, np.uint32))
+    if not inside.all():
+        kept = tuple(part[inside] for part in kept)  # type: ignore[assignment]
+    return ChunkIndex(*kept, grid.count)
+
+
+def _check_order(corners: NDArray[np.int64], grid: Grid, maxshape: tuple[int | None, ...]) -> None:
+    """Decline an index that lists chunks in an order that it cannot have: it is damaged.
+
+    HDF5 searches old indexes (B-trees of version 1, which have no checksum) by order, and would not find such chunks.
+    Every index lists its chunks row-major, but that of one unlimited axis puts this axis first.
+    """
+    scaled, odd = np.divmod(corners, np.array(grid.chunks))
+    if odd.any() or (scaled < 0).any():
+        raise Declined("a damaged index: chunks between the places of chunks")
+    unlimited = [axis for axis, most in enumerate(maxshape) if most is None]
+    orders = [list(range(len(grid.chunks)))]
+    if len(unlimited) == 1:
+        orders.append(sorted(orders[0], key=lambda axis: axis != unlimited[0]))
+    for order in orders:
+        ranks = np.zeros(len(scaled), np.int64)
+        extents = [int(scaled[:, axis].max(initial=0)) + 1 for axis in order]
+        if math.prod(extents) >= 1 << 62:
+            raise Declined("too many chunks to number")
+        for axis, extent in zip(order, extents, strict=True):
+            ranks = ranks * extent + scaled[:, axis]
+        if (np.diff(ranks) > 0).all():
+            return
+    raise Declined("a damaged index: chunks out of order")
+
+
+def _check_index(index: ChunkIndex, grid: Grid, pipeline: Pipeline, size: int) -> None:
+    if not len(index):
+        return
+    if int((index.addresses + index.sizes).max()) > size:
+        raise Declined("chunks beyond the end of the file")
+    if index.numbers is not None and len(np.unique(index.numbers)) != len(index):
+        raise Declined("a chunk listed twice")
+    if not pipeline.filters:
+        if (index.sizes != pipeline.nbytes).any():
+            raise Declined("chunks of another size than their shape has")
+        return
+    # HDF5 may store chunks at the edge unfiltered (H5Pset_chunk_opts) and marks them by nothing but their size.
+    if not grid.has_edges:
+        return
+    full = index.sizes == pipeline.nbytes
+    if index.masks is not None:
+        full &= index.masks == 0
+    if any(grid.is_edge(index.stored(position)) for position in np.flatnonzero(full).tolist()):
+        raise Declined("chunks at the edge that may be stored unfiltered")

@@ -1,0 +1,273 @@
+"""The files that this process has open.
+
+Invariant: one handle per file and process, whatever the names and the number of HDF5Files (several handles of one file
+crash HDF5 on some dtypes, h5py issue 2920); it closes when the last that uses it lets go. After a fork the child knows
+none of its parent's handles. Files whose cache has no bound of its own share one.
+"""
+
+import math
+import os
+import threading
+import weakref
+from dataclasses import dataclass
+from typing import Any
+
+import h5py
+import numpy as np
+
+from kerasfeed.readers.hdf5.chunk_cache import ChunkCache, limit_of
+from kerasfeed.readers.hdf5.chunked import ChunkedReader
+from kerasfeed.readers.hdf5.contiguous import ContiguousReader
+from kerasfeed.readers.hdf5.error_messages import shown_name, stored_name
+from kerasfeed.readers.hdf5.inspection import examine, refusal
+from kerasfeed.readers.hdf5.small_datasets import Small, WholeReader, small
+from kerasfeed.readers.hdf5.stats import Counters
+from kerasfeed.readers.hdf5.storage import Chunked, Layout, ReaderChoice
+from kerasfeed.util import read_cost
+from kerasfeed.util.file_bytes import Source
+from kerasfeed.util.opened_files import Identity
+
+Reader = ChunkedReader | ContiguousReader | WholeReader
+_EXAMINED_AT_ONCE = 32  # datasets of a file; of others, if they are small, first see whether they are read often
+
+
+@dataclass(frozen=True)
+class How:
+    """How a file is opened, besides where it is.
+
+    Attributes:
+        swmr: As single writer, multiple readers.
+        driver: h5py's name of the driver; None for the usual one.
+        options: Of the driver: pairs of name and value.
+    """
+
+    swmr: bool = False
+    driver: str | None = None
+    options: tuple[tuple[str, Any], ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class OpenDataset:
+    """A dataset of an open file.
+
+    Attributes:
+        handle: h5py's dataset.
+        dtype: As h5py gives it.
+        choice: Who reads it; None where that has not been examined.
+        reader: The direct reader, or that of a small one that has not been examined; None when h5py reads it.
+        counters: What reading it has cost.
+        fixed_shape: Sizes of the axes, where they cannot change.
+    """
+
+    handle: h5py.Dataset
+    dtype: np.dtype[Any]
+    choice: ReaderChoice | None
+    reader: Reader | None
+    counters: Counters
+    fixed_shape: tuple[int, ...] | None = None
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it is time to examine who reads it."""
+        return self.choice is None and isinstance(self.reader, WholeReader) and self.reader.is_spent
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Sizes of the axes now, without HDF5's lock where the direct reader reads; None for a null dataset."""
+        if self.fixed_shape is not None:
+            return self.fixed_shape
+        return self.handle.shape  # type: ignore[no-any-return]
+
+
+class SharedFile:
+    """One open file. All methods may be called from any thread."""
+
+    def __init__(self, path: str, how: How, identity: Identity | None) -> None:
+        """Open it.
+
+        Args:
+            path: A path or URL.
+            how: How.
+            identity: Of the file at the path; None for what is not a file of this machine.
+        """
+        self.path = path
+        self.how = how
+        self.identity = identity
+        self.generation = registry.generation
+        self.handle, self._stream = _opened(path, how)
+        self.source: Source | None = None
+        if identity is not None and self.handle.driver == "sec2":
+            # HDF5's own descriptor: certain to be this file, and there is one fewer to close.
+            descriptor = self.handle.id.get_vfd_handle()
+            self.identity = Identity.of(os.fstat(descriptor))
+            self.source = Source(path, descriptor, self.identity)
+        self._refusal = refusal(self.handle, how.driver or self.handle.driver)
+        self._is_readonly = self.handle.mode == "r"
+        self._links = _link_access()
+        self._lock = threading.Lock()
+        self._layouts: dict[str, tuple[h5py.Dataset, Layout | None, ReaderChoice]] = {}
+        self._datasets: dict[tuple[str, int | None], OpenDataset] = {}
+        self._caches: dict[int | None, ChunkCache] = {None: registry.cache}
+        self._kept: list[tuple[ChunkCache, range]] = []  # where chunks of this file may be, and under which keys
+        finalizer = weakref.finalize(self, _release, self.handle, self._stream, self._kept)
+        finalizer.atexit = False  # a thread may be reading as the process ends
+
+    def dataset(self, name: str, cache_limit: int | None, *, examined: bool = False) -> OpenDataset | None:
+        """The dataset `name`, read through a cache of `cache_limit` bytes; None where there is none of that name.
+
+        HDF5Files with equal limits share a cache; with different ones they share all but that. None is the cache that
+        all files share. `examined`: whether who reads it must be known, also of a small one.
+        """
+        found = self._datasets.get((name, cache_limit))
+        if found is not None and not (examined and found.choice is None):
+            return found
+        with self._lock:
+            found = self._datasets.get((name, cache_limit))
+            if found is None or (examined and found.choice is None):
+                handle = self.get(name) if found is None else found.handle
+                if not isinstance(handle, h5py.Dataset):
+                    return None
+                counters = Counters() if found is None else found.counters
+                found = self._datasets[name, cache_limit] = self._made(handle, cache_limit, counters, examined)
+            return found
+
+    def get(self, name: str) -> Any:
+        """h5py's group or dataset `name`; None where there is none."""
+        stored = stored_name(name)
+        try:  # as h5py does it, which asks for the file's mode each time: that takes as long as to open the dataset
+            found = h5py.h5o.open(self.handle.id, stored.encode() if isinstance(stored, str) else stored, self._links)
+        except KeyError:
+            return None
+        if isinstance(found, h5py.h5d.DatasetID):
+            return h5py.Dataset(found, readonly=self._is_readonly)
+        return self.handle.get(stored)
+
+    def _made(self, handle: h5py.Dataset, cache_limit: int | None, counters: Counters, examined: bool) -> OpenDataset:
+        cache = self._caches.get(cache_limit)
+        if cache is None:
+            assert cache_limit is not None  # that one is there from the beginning
+            cache = self._caches[cache_limit] = ChunkCache(cache_limit)
+        known = None if examined else self._small(handle)
+        if known is not None:
+            assert self.source is not None
+            whole = WholeReader(handle, known, self.source, cache, counters)
+            self._kept.append((cache, whole.keys))
+            return OpenDataset(handle, known.dtype, None, whole, counters, known.shape)
+        name = shown_name(handle.name)
+        if name not in self._layouts:
+            self._layouts[name] = (handle, *self._examined(handle))
+        handle, layout, choice = self._layouts[name]
+        if layout is None or self.source is None:
+            return OpenDataset(handle, handle.dtype, choice, None, counters)
+        reader: Reader
+        if isinstance(layout, Chunked):
+            shape, dtype = layout.grid.shape, layout.dtype
+            nbytes = math.prod(shape) * dtype.itemsize
+            storage = read_cost.Storage(
+                name=f"{name.lstrip('/')!r} of {self.path!r}",
+                short_name=name.lstrip("/"),
+                block_size=layout.grid.chunks[0],
+                row_bytes=max(1, nbytes // max(1, shape[0])),
+                nbytes=nbytes,
+                cache_bytes=cache.limit,
+            )
+            reader = ChunkedReader(layout, self.source, cache, storage, counters)
+        else:
+            reader = ContiguousReader(layout, self.source, cache, counters)
+        self._kept.append((cache, reader.keys))
+        return OpenDataset(handle, layout.dtype, choice, reader, counters, tuple(handle.shape))
+
+    def _small(self, handle: h5py.Dataset) -> Small | None:
+        """A dataset that is one of very many, and small; else None."""
+        if len(self._layouts) < _EXAMINED_AT_ONCE or self._refusal or self.source is None:
+            return None
+        try:
+            return small(handle, h5py.h5o.get_info(self.handle.id).fileno)
+        except Exception:  # noqa: BLE001  # the file is damaged: the examination says what of it can be read
+            return None
+
+    def _examined(self, handle: h5py.Dataset) -> tuple[Layout | None, ReaderChoice]:
+        if self._refusal:
+            return None, ReaderChoice("h5py", self._refusal)
+        return examine(self.handle, handle, 0 if self.identity is None else self.identity.size)
+
+
+def _link_access() -> Any:
+    """How links are followed: h5py's way, which closes the files behind external ones with their datasets."""
+    links, files = h5py.h5p.create(h5py.h5p.LINK_ACCESS), h5py.h5p.create(h5py.h5p.FILE_ACCESS)
+    files.set_fclose_degree(h5py.h5f.CLOSE_STRONG)
+    links.set_elink_fapl(files)
+    return links
+
+
+def _opened(path: str, how: How) -> tuple[h5py.File, Any]:
+    """The h5py file, and the stream below it where the path is a URL that h5py cannot read by itself."""
+    options = dict(how.options)
+    if how.driver is not None:
+        options["driver"] = how.driver
+    if how.driver == "core":
+        options.setdefault("backing_store", False)
+    if "://" not in path or how.driver is not None:
+        if how.swmr:
+            options["swmr"] = True
+        return h5py.File(path, "r", **options), None
+    try:
+        import fsspec
+    except ImportError:
+        raise ImportError(
+            f"reading {path!r} needs the package fsspec, and the one of its protocol: pip install fsspec"
+        ) from None
+    stream = fsspec.open(path, "rb", **options).open()
+    try:
+        return h5py.File(stream, "r"), stream
+    except BaseException:
+        stream.close()
+        raise
+
+
+def _release(handle: h5py.File, stream: Any, kept: list[tuple[ChunkCache, range]]) -> None:
+    handle.close()
+    if stream is not None:
+        stream.close()
+    for cache, keys in kept:
+        cache.forget(keys)
+
+
+class Registry:
+    """The open files, by device and inode, so that two names of one file share a handle.
+
+    Attributes:
+        generation: Changes with a fork.
+        cache: Of all files whose cache has no bound of its own.
+    """
+
+    def __init__(self) -> None:
+        self.generation = 0
+        self._forget()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._forget)
+
+    def _forget(self) -> None:
+        self.generation += 1
+        self.cache = ChunkCache(limit_of("auto"))
+        self._lock = threading.Lock()
+        self._files: weakref.WeakValueDictionary[tuple[Any, ...], SharedFile] = weakref.WeakValueDictionary()
+
+    def open(self, path: str, how: How, identity: Identity | None) -> SharedFile:
+        """The open file at `path`, opened if it is not yet.
+
+        Args:
+            path: A path or URL.
+            how: How to open it.
+            identity: Of the file that stands there now; None for what is not a file of this machine.
+        """
+        place = (path,) if identity is None else (identity.device, identity.inode)
+        key = (*place, how.swmr, how.driver, repr(how.options))
+        with self._lock:
+            shared = self._files.get(key)
+            if shared is None:
+                shared = self._files[key] = SharedFile(path, how, identity)
+            return shared
+
+
+registry = Registry()

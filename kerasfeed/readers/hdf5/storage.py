@@ -1,0 +1,70 @@
+"""What is known of a dataset's storage, as values.
+
+Invariant: plain facts; made by `layout`, read by the readers, and neither HDF5 nor a lock is needed to use them.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kerasfeed.readers.hdf5.chunks import ChunkIndex, Grid
+from kerasfeed.readers.hdf5.codecs import Pipeline
+
+
+@dataclass(frozen=True)
+class ReaderChoice:
+    """Who reads a dataset.
+
+    Attributes:
+        kind: "direct" (past HDF5, in parallel) or "h5py" (under HDF5's lock).
+        reason: Why not directly; empty for "direct".
+    """
+
+    kind: str
+    reason: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.reason}" if self.reason else self.kind
+
+
+@dataclass(frozen=True, eq=False)
+class Contiguous:
+    """A dataset stored in one piece.
+
+    Attributes:
+        shape: Sizes of the axes.
+        dtype: As stored.
+        address: Byte offset in the file.
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    address: int
+
+
+@dataclass(frozen=True, eq=False)
+class Chunked:
+    """A dataset stored in chunks.
+
+    Attributes:
+        grid: Its shape and chunks.
+        dtype: As stored.
+        index: Where each chunk is.
+        pipeline: What undoes the filters.
+        fill: 0-d array: what missing chunks hold.
+    """
+
+    grid: Grid
+    dtype: np.dtype[Any]
+    index: ChunkIndex
+    pipeline: Pipeline
+    fill: NDArray[Any]
+
+
+Layout = Contiguous | Chunked
+
+
+class Declined(Exception):
+    """A dataset is left to h5py; the message is the reason."""

@@ -1,0 +1,70 @@
+"""How records stand in a TFRecord file: length, checksum of the length, data, checksum of the data.
+
+Invariant: all numbers are little-endian; checksums are masked CRC32C (Castagnoli), as TensorFlow writes them.
+"""
+
+import struct
+from typing import NamedTuple
+
+import google_crc32c
+
+from kerasfeed.readers.tfrecord.example import Piece
+
+HEADER_BYTES = 12
+FRAME_BYTES = 16
+_LENGTH = struct.Struct("<Q")
+_HEADER = struct.Struct("<QI")
+_CHECKSUM = struct.Struct("<I")
+_MASK = 0xA282EAD8
+_COPIED = 1 << 14
+
+
+class Header(NamedTuple):
+    """The head of a record.
+
+    Attributes:
+        length: Bytes of the data.
+        is_right: Whether the checksum of the length holds.
+    """
+
+    length: int
+    is_right: bool
+
+
+def masked_crc(data: bytes) -> int:
+    """Masked CRC32C of `data`: a checksum of data that may hold checksums."""
+    return _masked(google_crc32c.value(data))
+
+
+def _masked(crc: int) -> int:
+    return ((crc >> 15 | crc << 17) + _MASK) & 0xFFFFFFFF
+
+
+def frame(data: bytes) -> bytes:
+    """A record as it stands in the file."""
+    length = _LENGTH.pack(len(data))
+    return b"".join((length, _CHECKSUM.pack(masked_crc(length)), data, _CHECKSUM.pack(masked_crc(data))))
+
+
+def framed(pieces: list[Piece]) -> list[Piece]:
+    """The same of data in pieces: in one piece where it is small, else with large pieces as they are."""
+    size = sum(map(len, pieces))
+    if size < _COPIED:
+        return [frame(b"".join(pieces))]
+    crc = 0
+    for piece in pieces:
+        crc = google_crc32c.extend(crc, piece)
+    length = _LENGTH.pack(size)
+    return [b"".join((length, _CHECKSUM.pack(masked_crc(length)))), *pieces, _CHECKSUM.pack(_masked(crc))]
+
+
+def read_header(data: bytes, start: int = 0) -> Header:
+    """The head of the record that begins at byte `start` of `data`."""
+    length, crc = _HEADER.unpack_from(data, start)
+    return Header(length, masked_crc(data[start : start + 8]) == crc)
+
+
+def is_whole(record: bytes) -> bool:
+    """Whether the checksum of the data of a record, frame included, holds."""
+    crc: int = _CHECKSUM.unpack_from(record, len(record) - 4)[0]
+    return masked_crc(record[HEADER_BYTES:-4]) == crc

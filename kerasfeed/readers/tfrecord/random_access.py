@@ -1,0 +1,279 @@
+"""The bytes of a record file from any offset on, as if it were not compressed.
+
+Invariant: what a file that was cut or rewritten meanwhile holds is never returned. Reads may come from any thread. A
+compressed file is decompressed from the nearest known point before the offset: from the beginning of a member, of which
+files written here have one every 64 KiB, or from the state that decompression had a while before.
+"""
+
+import bisect
+import itertools
+import os
+import threading
+import weakref
+import zlib
+from abc import ABC, abstractmethod
+from collections import OrderedDict
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from isal import isal_zlib
+from isal.igzip_lib import IsalError
+
+from kerasfeed.errors import RecordError
+from kerasfeed.readers.tfrecord.framing import HEADER_BYTES, read_header
+from kerasfeed.util.error_text import message_of
+from kerasfeed.util.file_bytes import Source
+from kerasfeed.util.opened_files import Identity, changed
+
+MEMBER_BYTES = 1 << 16  # records of a member of the files written here, before compression
+_SPAN = 1 << 22  # decompressed bytes from one kept state to the next; a state takes about 40 KiB
+_BLOCK = 1 << 16  # compressed bytes read at a time
+_CACHE_BYTES = 1 << 25
+_GZIP_HEADER, _ZLIB_HEADER = 31, 15  # zlib's own words for them
+_serials = itertools.count()  # unlike the id of a stream, never that of another
+
+
+class WindowCache:
+    """Decompressed pieces of files, those used last, for all threads of a process."""
+
+    def __init__(self, limit: int = _CACHE_BYTES) -> None:
+        self._limit = limit
+        self._lock = threading.Lock()
+        self._held: OrderedDict[tuple[int, int, int], bytes] = OrderedDict()
+        self._nbytes = 0
+
+    def get(self, key: tuple[int, int, int]) -> bytes | None:
+        """What is kept under `key`."""
+        with self._lock:
+            found = self._held.get(key)
+            if found is not None:
+                self._held.move_to_end(key)
+            return found
+
+    def put(self, key: tuple[int, int, int], data: bytes) -> None:
+        """Keep `data`, and let go of what was not used for longest."""
+        with self._lock:
+            if key not in self._held:
+                self._held[key] = data
+                self._nbytes += len(data)
+            while self._nbytes > self._limit and len(self._held) > 1:
+                self._nbytes -= len(self._held.popitem(last=False)[1])
+
+
+class Stream(ABC):
+    """One open file. It closes when nobody refers to it any more.
+
+    Attributes:
+        identity: What the file was when it was opened.
+    """
+
+    identity: Identity
+
+    @abstractmethod
+    def read(self, start: int, size: int) -> bytes:
+        """Up to `size` bytes from `start` on; fewer where the file ends, or is damaged after them.
+
+        Raises:
+            RecordError: The file is damaged at `start`.
+            OSError: It cannot be read, or changed since it was opened.
+        """
+
+    @property
+    @abstractmethod
+    def length(self) -> int | None:
+        """Bytes in all; None while that is not known."""
+
+    @property
+    def members(self) -> list[tuple[int, int]]:
+        """Where members begin, in the file and in what it decompresses to; empty where nothing is compressed."""
+        return []
+
+
+def open_stream(
+    path: Path, cache: WindowCache, expected: Identity | None = None, members: list[tuple[int, int]] | None = None,
+    length: int | None = None,
+) -> Stream:  # fmt: skip
+    """Open a file of records, compressed or not.
+
+    Args:
+        path: The file.
+        cache: Where decompressed pieces are kept.
+        expected: What it must be.
+        members: Where its members are known to begin.
+        length: Its bytes when decompressed, where known.
+
+    Raises:
+        OSError: It cannot be opened, or is not what was expected.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise FileNotFoundError(f"there is no file {str(path)!r} any more") from None
+    identity = Identity.of(os.fstat(descriptor))
+    source = Source(str(path), descriptor, identity)
+    try:
+        if expected is not None and (difference := expected.difference(identity)):
+            raise changed(str(path), difference)
+        head = os.pread(descriptor, HEADER_BYTES, 0)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    header = _compression(head)
+    stream = _Plain(source) if header is None else _Compressed(source, header, cache, members, length)
+    weakref.finalize(stream, os.close, descriptor).atexit = False  # a thread may be reading as the process ends
+    return stream
+
+
+def _compression(head: bytes) -> int | None:
+    """The header of compressed data, in zlib's words; None where `head` begins a record."""
+    if len(head) < 2 or (len(head) == HEADER_BYTES and read_header(head).is_right):
+        return None
+    if head[:2] == b"\x1f\x8b":
+        return _GZIP_HEADER
+    return _ZLIB_HEADER if head[0] & 0x0F == 8 and int.from_bytes(head[:2], "big") % 31 == 0 else None
+
+
+class _Plain(Stream):
+    def __init__(self, source: Source) -> None:
+        self.identity = source.identity
+        self._source = source
+
+    def read(self, start: int, size: int) -> bytes:
+        """See `Stream.read`."""
+        size = min(size, self.identity.size - start)
+        return self._source.read(start, size) if size > 0 else b""
+
+    @property
+    def length(self) -> int | None:
+        """See `Stream.length`."""
+        return self.identity.size
+
+
+@dataclass(frozen=True)
+class _Point:
+    """Where decompression can begin.
+
+    Attributes:
+        start: Offset in what the file decompresses to.
+        compressed: Offset in the file.
+        state: zlib's state there; None at the beginning of a member.
+    """
+
+    start: int
+    compressed: int
+    state: Any
+
+
+class _Compressed(Stream):
+    def __init__(
+        self, source: Source, header: int, cache: WindowCache, members: list[tuple[int, int]] | None, length: int | None
+    ) -> None:
+        self.identity = source.identity
+        self._serial = next(_serials)
+        self._source = source
+        self._header = header
+        self._cache = cache
+        self._lock = threading.Lock()
+        self._points = [_Point(start, compressed, None) for compressed, start in members or [(0, 0)]]
+        self._starts = [point.start for point in self._points]
+        self._length = length
+
+    @property
+    def length(self) -> int | None:
+        """See `Stream.length`."""
+        return self._length
+
+    @property
+    def members(self) -> list[tuple[int, int]]:
+        """See `Stream.members`."""
+        return [(point.compressed, point.start) for point in self._points if point.state is None]
+
+    def read(self, start: int, size: int) -> bytes:
+        """See `Stream.read`."""
+        pieces: list[bytes] = []
+        while size > 0 and (self._length is None or start < self._length):
+            with self._lock:
+                point = self._points[bisect.bisect_right(self._starts, start) - 1]
+            try:
+                data = self._window(point)
+            except RecordError:
+                if not pieces:
+                    raise
+                break
+            piece = data[start - point.start : start - point.start + size]
+            pieces.append(piece)
+            start += len(piece)
+            size -= len(piece)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def _window(self, point: _Point) -> bytes:
+        """What stands between a point and the next, which is known afterwards."""
+        self._source.check()
+        key = (self._serial, point.start, point.compressed)  # an empty member begins where the next one does
+        data = self._cache.get(key)
+        if data is None:
+            try:
+                data = self._member(point)
+                data = self._inflate(point) if data is None else data
+            except (zlib.error, IsalError) as error:  # type: ignore[misc]
+                self._source.check(now=True)
+                raise RecordError(
+                    f"{self._source.path!r} is damaged: what is compressed from byte {point.compressed:,} on does not "
+                    f"decompress ({message_of(error)})"
+                ) from None
+            self._cache.put(key, data)
+        return data
+
+    def _member(self, point: _Point) -> bytes | None:
+        """A whole small member, of which is known where it ends."""
+        with self._lock:
+            place = bisect.bisect_right(self._starts, point.start)
+            following = self._points[place] if place < len(self._points) else None
+        if following is not None:
+            stop, start = following.compressed, following.start
+        elif self._length is not None:
+            stop, start = self.identity.size, self._length
+        else:
+            return None
+        if point.state is not None or (following is not None and following.state is not None):
+            return None
+        if start - point.start > _SPAN:
+            return None
+        packed = self._source.read(point.compressed, stop - point.compressed)
+        data: bytes = isal_zlib.decompress(packed, self._header, max(1, start - point.start))
+        if len(data) != start - point.start:
+            raise zlib.error(f"it gives {len(data):,} bytes and not {start - point.start:,}")
+        return data
+
+    def _inflate(self, point: _Point) -> bytes:
+        """Decompress a span from a point on, and note where it ends."""
+        state = zlib.decompressobj(self._header) if point.state is None else point.state.copy()
+        offset, size, pieces = point.compressed, 0, []
+        while size < _SPAN and not state.eof:
+            packed = self._source.read(offset, min(_BLOCK, self.identity.size - offset))
+            before = state.copy()
+            try:
+                if not packed:
+                    raise RecordError(f"{self._source.path!r} is cut off: its compressed data do not end")
+                piece = state.decompress(packed, _SPAN - size)
+            except (zlib.error, RecordError):
+                if not size:
+                    raise
+                state = before  # what came before it is whole; whoever reads on from there gets the error
+                break
+            offset += len(packed) - len(state.unconsumed_tail) - len(state.unused_data)
+            size += len(piece)
+            pieces.append(piece)
+        self._note(point.start + size, offset, None if state.eof else state)
+        return b"".join(pieces)
+
+    def _note(self, start: int, compressed: int, state: Any) -> None:
+        with self._lock:
+            if state is None and compressed == self.identity.size:
+                self._length = start
+                return
+            first, place = bisect.bisect_left(self._starts, start), bisect.bisect_right(self._starts, start)
+            if all(point.compressed != compressed for point in self._points[first:place]):
+                self._points.insert(place, _Point(start, compressed, state))
+                self._starts.insert(place, start)

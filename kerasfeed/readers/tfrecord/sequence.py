@@ -1,0 +1,277 @@
+"""`TFRecordSequence`: TFRecord files as a sequence, any record at any time.
+
+Invariant: a record is returned as it was written or not at all. What pickles is where records begin and what their
+files were; whoever reads in another process gets the same files or an error.
+"""
+
+import bisect
+import itertools
+import os
+import threading
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kerasfeed.errors import FeedWarning, RecordError, SpecError
+from kerasfeed.readers.tfrecord.example import Example
+from kerasfeed.readers.tfrecord.fields import SceneCodec, infer_spec
+from kerasfeed.readers.tfrecord.framing import FRAME_BYTES, HEADER_BYTES, is_whole, read_header
+from kerasfeed.readers.tfrecord.index import FileIndex, index_files
+from kerasfeed.readers.tfrecord.names import expand
+from kerasfeed.readers.tfrecord.random_access import Stream, WindowCache, open_stream
+from kerasfeed.readers.tfrecord.spec_file import find_sidecars
+from kerasfeed.sequences.base import SceneSequence
+from kerasfeed.spec.scene_spec import SceneSpec, flatten, probe_indices
+from kerasfeed.spec.spec_json import as_scene_spec
+from kerasfeed.util.deferred_warnings import warn_caller
+from kerasfeed.util.error_text import message_of
+from kerasfeed.util.resources import cores
+
+_OPEN_FILES = 128
+_RUN_BYTES = 1 << 20
+_LEAST_THREADS, _MOST_THREADS = 4, 32  # heads are found by waiting for the disk more than by computing
+
+
+class TFRecordSequence(SceneSequence):
+    """TFRecord files of `tf.train.Example`s as a sequence of scenes, for `Feed` with any order.
+
+    Scene k is the k-th record of the files in their order. Where each record begins is found once, from the heads of
+    the records, by several threads, and kept in a hidden file beside each; an index of a file that has changed is not
+    used. Files that `kf.write_tfrecords` wrote, and any that TensorFlow wrote, compressed or not, can be read. No
+    TensorFlow is imported.
+
+    Safe to read from several threads. It pickles with its index; each process opens the files for itself.
+
+    Args:
+        paths: A file, a glob ("train-*.tfrecord", in natural order), a pattern ("train-{shard:05d}-of-{count:05d}...",
+            all of whose shards must be there), or a list of these.
+        spec: What a scene is: a nesting of `kf.ArraySpec`s. The features have the names of the fields ("0",
+            "1.points"). None takes what `write_tfrecords` wrote beside the files. Where there is nothing, a scene is a
+            dict of the features that a few records have: scalars where these hold one value each, else arrays of one
+            axis; bytes as they are.
+        verify: Whether to compare each record with its checksum (0.1 ms a MB).
+        index_cache: A folder to keep the index in; None for a hidden file beside each file, where that can be written;
+            False to keep it in memory alone.
+        workers: Threads that find the records; "auto" is four times the number of cores, up to 32.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        RecordError: The files hold no record, shards are missing, or a file does not hold what was written to it.
+        TypeError, SpecError: `spec` is no spec, or records of which none was given disagree.
+    """
+
+    def __init__(
+        self,
+        paths: Any,
+        spec: Any = None,
+        *,
+        verify: bool = True,
+        index_cache: str | os.PathLike[str] | bool | None = None,
+        workers: int | str = "auto",
+    ) -> None:
+        self.verify = bool(verify)
+        given = None if spec is None else as_scene_spec(spec)
+        found = expand(paths)
+        threads = min(_MOST_THREADS, _LEAST_THREADS * cores()) if workers == "auto" else int(workers)
+        cache = True if index_cache is None else index_cache
+        self._files = index_files(found, cache if isinstance(cache, bool) else Path(cache).absolute(), max(1, threads))
+        self._stops = list(itertools.accumulate(map(len, self._files)))
+        if not len(self):
+            raise RecordError(f"{_listed(found)} hold{'s' * (len(found) == 1)} no record")
+        self._begin()
+        known = self._known_spec(found)
+        self._is_inferred = given is None and known is None
+        self._codec = SceneCodec(given or known or self._inferred_spec())
+        for file in self._files:
+            if file.damage is not None:
+                warn_caller(
+                    f"{str(file.path)!r}: {file.damage}. Reading it raises kf.RecordError; a feed with on_error= goes "
+                    "on without it",
+                    FeedWarning,
+                )
+
+    def _begin(self) -> None:
+        self._lock = threading.Lock()
+        self._cache = WindowCache()
+        self._open: OrderedDict[int, Stream] = OrderedDict()
+        self._owner = os.getpid()
+
+    # ---- what it is
+
+    def __len__(self) -> int:
+        return self._stops[-1]
+
+    @property
+    def spec(self) -> Any:
+        """The nesting of a scene, with a `kf.ArraySpec` for each field."""
+        return self._codec.spec.unflatten(self._codec.spec.fields)
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The files, in order."""
+        return tuple(str(file.path) for file in self._files)
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """Records of each file."""
+        return tuple(map(len, self._files))
+
+    @property
+    def block_size(self) -> int:
+        """Records that are cheap to read together, about 1 MiB of them; for `kf.BlockShuffled`."""
+        nbytes = sum(int(file.starts[-1]) for file in self._files)
+        return max(1, min(len(self), round(_RUN_BYTES * len(self) / max(1, nbytes))))
+
+    def _known_spec(self, paths: list[Path]) -> SceneSpec | None:
+        """The spec beside the files, if they are what it describes."""
+        described = find_sidecars(paths)
+        spec: SceneSpec | None = None
+        for file in self._files:
+            if file.path not in described:
+                continue
+            sidecar, shard = described[file.path]
+            if file.damage is None and len(file) != shard.scenes:
+                raise RecordError(
+                    f"{str(file.path)!r} holds {len(file):,} records, and {shard.scenes:,} were written to it: it is "
+                    "cut off or another file stands in its place"
+                )
+            if spec is not None and sidecar.spec != spec:
+                raise SpecError(
+                    f"{_listed(paths)} hold scenes of two kinds: read them as two sequences, or give spec= with the "
+                    "fields that both have"
+                )
+            spec = sidecar.spec
+        return spec
+
+    def _inferred_spec(self) -> SceneSpec:
+        examples = []
+        for index in probe_indices(len(self)):
+            try:
+                examples.append((self._place(index), Example(self._record(index))))
+            except RecordError:
+                if len(self) == 1:
+                    raise
+            except ValueError as error:
+                raise RecordError(f"{self._place(index)}: {message_of(error)}") from None
+        if not examples:
+            raise RecordError(
+                f"no record of {_listed([file.path for file in self._files])} that was looked at is whole"
+            )
+        return as_scene_spec(infer_spec(examples))
+
+    # ---- scenes
+
+    def __getitem__(self, index: Any) -> Any:
+        """The scene of one record; negative indices count from the end.
+
+        Raises:
+            IndexError: `index` is out of range.
+            RecordError: The record is damaged; the message names file, offset and record.
+            SpecError: It is not what the spec says; the message names record and feature.
+            OSError: The file cannot be read, or changed meanwhile.
+        """
+        return self._codec.spec.unflatten([_own(leaf) for leaf in self._leaves(index)])
+
+    def read_into(self, index: int, out: Any) -> None:
+        """Write the scene at `index` into `out`, which has its nesting; see `SceneSequence`."""
+        for leaf, target in zip(self._leaves(index), flatten(out)[0], strict=True):
+            target[...] = leaf
+
+    def _leaves(self, index: int) -> list[Any]:
+        index = range(len(self))[index]
+        record = self._record(index)
+        try:
+            return self._codec.decode(record)
+        except SpecError as error:
+            more = ". The spec was inferred from a few records: give spec=" if self._is_inferred else ""
+            raise SpecError(f"{self._place(index)}: {message_of(error)}{more}") from None
+        except ValueError as error:
+            raise RecordError(f"{self._place(index)}: {message_of(error)}") from None
+
+    def record(self, index: int) -> bytes:
+        """The serialized `tf.train.Example` at `index`; raises as `sequence[index]` does."""
+        return self._record(range(len(self))[index])
+
+    def _record(self, index: int) -> bytes:
+        number, row = self._find(index)
+        file = self._files[number]
+        if file.damage is not None and row == len(file) - 1:
+            raise RecordError(f"{self._place(index)}: {file.damage}")
+        start, stop = int(file.starts[row]), int(file.starts[row + 1])
+        size = stop - start
+        try:
+            stream = self._stream(number)
+            data = stream.read(start, size)
+            if len(data) < size:
+                stream.read(start + len(data), 1)  # which says why
+        except RecordError as error:
+            raise RecordError(f"{self._place(index)}: {message_of(error)}") from None
+        if len(data) != size or read_header(data).length != size - FRAME_BYTES:
+            raise RecordError(f"{self._place(index)} is not where the index has it: the file was changed or is damaged")
+        if self.verify and not (read_header(data).is_right and is_whole(data)):
+            raise RecordError(f"{self._place(index)} is damaged: its checksum does not hold")
+        return data[HEADER_BYTES:-4]
+
+    def _find(self, index: int) -> tuple[int, int]:
+        """Number of the file, and of the record in it."""
+        number = bisect.bisect_right(self._stops, index)
+        return number, index - (self._stops[number - 1] if number else 0)
+
+    def _place(self, index: int) -> str:
+        number, row = self._find(index)
+        file = self._files[number]
+        unpacked = " when decompressed" if len(file.members) else ""
+        return f"record {row} of {str(file.path)!r} (at byte {int(file.starts[row]):,}{unpacked})"
+
+    def _stream(self, number: int) -> Stream:
+        """The open file of this number; those not used for longest are closed."""
+        if self._owner != os.getpid():  # a fork: another thread may have held the lock
+            self._begin()
+        with self._lock:
+            stream = self._open.get(number)
+            if stream is not None:
+                self._open.move_to_end(number)
+                return stream
+            file: FileIndex = self._files[number]
+            members = [(int(compressed), int(start)) for compressed, start in file.members]
+            length = int(file.starts[-1]) if file.damage is None else None
+            stream = open_stream(file.path, self._cache, file.identity, members, length)
+            self._open[number] = stream
+            if len(self._open) > _OPEN_FILES:
+                self._open.popitem(last=False)
+            return stream
+
+    # ---- life
+
+    def close(self) -> None:
+        """Close the files and let go of what is kept of them; they open again when read. Idempotent."""
+        with self._lock:
+            self._open.clear()
+            self._cache = WindowCache()
+
+    def __getstate__(self) -> dict[str, Any]:
+        left_here = ("_lock", "_cache", "_open", "_owner")
+        return {name: value for name, value in self.__dict__.items() if name not in left_here}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._begin()
+
+    def __repr__(self) -> str:
+        spec = self._codec.spec
+        fields = ", ".join(f"{path}: {field}" for path, field in zip(spec.paths, spec.fields, strict=True))
+        files = f"{len(self._files):,} file{'s' * (len(self._files) != 1)}"
+        return f"TFRecordSequence({len(self):,} records of {files}: {fields})"
+
+
+def _own(leaf: Any) -> Any:
+    """A value that its owner may change: what was decoded is read-only."""
+    if not isinstance(leaf, np.ndarray):
+        return leaf
+    return leaf.copy() if leaf.ndim else leaf[()]
+
+
+def _listed(paths: list[Path]) -> str:
+    return repr(str(paths[0])) + (f" and {len(paths) - 1:,} more files" if len(paths) > 1 else "")

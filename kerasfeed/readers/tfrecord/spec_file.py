@@ -1,0 +1,122 @@
+"""The file beside a set of shards that describes them: spec, scenes of each, how they were written.
+
+Invariant: it appears when the set is complete, whole, and lists the names of the shards, by which readers find it.
+"""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from kerasfeed.errors import RecordError
+from kerasfeed.readers.tfrecord.names import SIDECAR_SUFFIX
+from kerasfeed.spec.scene_spec import SceneSpec
+from kerasfeed.spec.spec_json import spec_from_json, spec_to_json
+from kerasfeed.util.atomic_write import write_whole
+from kerasfeed.util.error_text import summary
+
+FORMAT = "kerasfeed records"
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class ShardFile:
+    """One shard.
+
+    Attributes:
+        name: Of the file, without its folder.
+        scenes: Scenes in it.
+        bytes: Its size.
+    """
+
+    name: str
+    scenes: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Sidecar:
+    """What describes a set of shards.
+
+    Attributes:
+        spec: Spec of a scene.
+        files: The shards, in their order.
+        assignment: "round_robin" or "contiguous".
+        compression: None or "GZIP".
+        seed: Behind each scene's `rng` when it was written.
+    """
+
+    spec: SceneSpec
+    files: tuple[ShardFile, ...]
+    assignment: str
+    compression: str | None
+    seed: int
+
+    def write(self, path: Path) -> None:
+        """Write it, at once or not at all."""
+        value = {
+            "format": FORMAT,
+            "version": VERSION,
+            "scenes": sum(file.scenes for file in self.files),
+            "spec": spec_to_json(self.spec),
+            "files": [asdict(file) for file in self.files],
+            "assignment": self.assignment,
+            "compression": self.compression,
+            "seed": self.seed,
+        }
+        write_json(path, value)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write JSON through to the disk, under a temporary name that then becomes `path`."""
+    write_whole(path, (json.dumps(value, indent=1) + "\n").encode(), durable=True)
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """A JSON object of our own; None for any other file, and for none.
+
+    Raises:
+        RecordError: A later kerasfeed wrote it.
+    """
+    try:
+        value = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return None
+    if not isinstance(value, dict) or value.get("format") != FORMAT:
+        return None
+    if value.get("version") != VERSION:
+        raise RecordError(
+            f"{str(path)!r} was written by a later kerasfeed (version {value.get('version')} of the format, here "
+            f"{VERSION}): upgrade, or move it away and give spec="
+        )
+    return value
+
+
+def read_sidecar(path: Path) -> Sidecar | None:
+    """The sidecar at `path`; None where there is none.
+
+    Raises:
+        RecordError: It is one, and makes no sense.
+    """
+    value = read_json(path)
+    if value is None:
+        return None
+    try:
+        files = tuple(ShardFile(str(file["name"]), int(file["scenes"]), int(file["bytes"])) for file in value["files"])
+        spec = spec_from_json(value["spec"])
+        return Sidecar(spec, files, value["assignment"], value["compression"], value["seed"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise RecordError(f"{str(path)!r} is damaged: {summary(error)}") from None
+
+
+def find_sidecars(paths: list[Path]) -> dict[Path, tuple[Sidecar, ShardFile]]:
+    """The sidecars that list some of `paths`, and what they say of each, by path."""
+    found: dict[Path, tuple[Sidecar, ShardFile]] = {}
+    for folder in sorted({path.parent for path in paths}):
+        listed = {}
+        for each in sorted(folder.glob(f"*{SIDECAR_SUFFIX}")):
+            sidecar = read_sidecar(each)
+            if sidecar is not None:
+                listed.update({folder / file.name: (sidecar, file) for file in sidecar.files})
+        found.update({path: listed[path] for path in paths if path in listed})
+    return found

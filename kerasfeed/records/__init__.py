@@ -1,1 +1,0 @@
-"""Scenes written to files, and read back from TFRecords."""

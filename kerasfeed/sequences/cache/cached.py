@@ -1,0 +1,269 @@
+"""`Cached`: scenes kept in memory or on disk once they have been read.
+
+Invariant: a scene that is served is one that the sequence gave under the key that it has now, bit for bit. The key
+(`kerasfeed.sequences.cache.key`) covers class, state and source files; whatever cannot be keyed, and whatever is
+random, is refused, and whatever cannot be kept is read again.
+"""
+
+import operator
+import os
+import re
+import threading
+import time
+import warnings
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from kerasfeed.errors import FeedWarning, KerasfeedError
+from kerasfeed.sequences.base import SceneSequence, scene_reader
+from kerasfeed.sequences.cache.files import SceneFiles, frozen_leaves, nbytes_of
+from kerasfeed.sequences.cache.key import Key, key_of
+from kerasfeed.sequences.context import UnrandomContext, Worker, enter_context
+from kerasfeed.sequences.indexing import place_in
+from kerasfeed.sequences.view_base import View, identity_of
+from kerasfeed.spec.lists import own
+from kerasfeed.spec.scene_spec import structure_text
+from kerasfeed.util.error_text import message_of
+from kerasfeed.util.optional_methods import blocks_in, name_of
+from kerasfeed.util.resources import memory
+
+_LOOK_SECONDS = 0.2  # between looks at what is inside attributes
+_LOOK_SHARE = 50  # and at least this many times what a look takes
+_FEW_FILES = 8  # looked at for every scene: 2 us each
+_MANY_FILES = 256  # beyond, a scene that is kept may have been read while a file changed, within 0.2 s
+_PROBED = 3  # scenes of a process after which the whole state is compared: reading must leave it as it is
+
+
+class Cached(View, SceneSequence):
+    """The scenes of a sequence, each read once and kept.
+
+    For scenes that are slow to read or compute and are the same in every epoch. What is random belongs after the cache:
+    `kf.Map(kf.Cached(sequence), augment)`; a sequence that asks for `self.rng` is refused.
+
+    A scene is kept under a key made of the sequence's class (its code, and the code of yours that it calls), its
+    attributes, and size and mtime of every file, or all files below every folder, that an attribute names. When one of
+    them changes, scenes are read again. An attribute that is set anew is noticed at once, and so is a file, unless
+    there are more than 8; these, and what changes inside an attribute, within 0.2 s (or 50 times what looking takes).
+    Files that no attribute names are not looked at, nor is what installed packages do beyond their version: pass a
+    `key` where that matters.
+
+    Args:
+        sequence: Any object with `__len__` and `__getitem__(index)`.
+        path: Folder that keeps the scenes, one file each, for any number of processes and runs. None keeps them in
+            memory: threads share them, each worker process keeps its own.
+        max_memory: Bytes of scenes kept in memory, by all workers of a feed together; what is over is read each time.
+            None is an eighth of the memory of the machine or container. For a cache in memory only.
+        key: A text in place of the key that is worked out, for state that cannot be compared: change it whenever scenes
+            change, for nothing else is then looked at.
+
+    Raises:
+        TypeError: `sequence` cannot be indexed, or its state cannot be compared; the message says what to do.
+        ValueError: `path` and `max_memory` are both given, or a value is out of range.
+        OSError: `path` cannot be made a folder.
+    """
+
+    def __init__(
+        self,
+        sequence: Any,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        max_memory: int | None = None,
+        key: str | None = None,
+    ) -> None:
+        self._hold(sequence)
+        if path is not None and max_memory is not None:
+            raise ValueError("kf.Cached keeps scenes on disk (path) or in memory (max_memory): give one of them")
+        if max_memory is not None and (isinstance(max_memory, bool) or not isinstance(max_memory, int)):
+            raise TypeError(f"max_memory must be a number of bytes, received {max_memory!r}")
+        if max_memory is not None and max_memory < 1:
+            raise ValueError(f"max_memory must be at least 1 byte, received {max_memory}")
+        if key is not None and not isinstance(key, str):
+            raise TypeError(f"key must be a text, received {key!r} of type {type(key).__name__}")
+        self._given_key = key
+        self._max_memory = memory() // 8 if max_memory is None else max_memory
+        self.path = None if path is None else Path(path).absolute()
+        if self.path is not None:
+            try:
+                self.path.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise type(error)(
+                    f"path={str(path)!r} must be a folder, or a name for a new one: {message_of(error)}"
+                ) from error
+        self._begin_empty()
+        self._check_key()
+
+    def _begin_empty(self) -> None:
+        self._lock = threading.Lock()
+        self._looking = threading.Lock()
+        self._key = Key("", {})
+        self._seen: list[Any] = []
+        self._look_again = 0.0
+        self._probes = _PROBED
+        self._limit = self._max_memory
+        self._scenes: dict[int, tuple[list[Any], Any]] = {}
+        self._nbytes = 0
+        self._files: SceneFiles | None = None
+        self._nestings: dict[str, Any] = {}
+        self._writes = True
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in ("_parts", "_lengths", "_given_key", "_max_memory", "path")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._begin_empty()
+
+    def _cache_state(self) -> Any:
+        return self._parts, self._given_key
+
+    @property
+    def sequence(self) -> Any:
+        """The sequence inside."""
+        return self._parts[0]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of scenes that this process keeps in memory."""
+        return self._nbytes
+
+    def __len__(self) -> int:
+        return self._lengths[0]
+
+    def _identity(self) -> str:
+        return identity_of(self.sequence)  # its scenes are the same
+
+    def __getitem__(self, index: int | slice) -> Any:
+        """The scene at `index`, arrays of its own; negative indices count from the end.
+
+        Raises:
+            IndexError: `index` is out of range.
+            KerasfeedError: The scene is random, or reading it changes what it is kept under.
+            Exception: What the sequence raises.
+        """
+        place = place_in(index, len(self), self)
+        self._check_key()
+        kept = self._kept(place)
+        leaves, treespec = self._read(place) if kept is None else kept
+        if self.path is None:  # these stay here; what came from a file does not
+            leaves = [own(leaf) for leaf in leaves]
+        return treespec.unflatten(leaves)
+
+    def _kept(self, place: int) -> tuple[list[Any], Any] | None:
+        if self.path is None:
+            return self._scenes.get(place)
+        files = self._files
+        found = files.read(place) if files is not None and self._nestings else None  # the first tells the nesting
+        treespec = None if found is None else self._nestings.get(found[1])
+        return None if found is None or treespec is None else (found[0], treespec)
+
+    def _read(self, place: int) -> tuple[list[Any], Any]:
+        key, files, seen = self._key, self._files, self._seen
+        name = name_of(self.sequence)
+        refusal = (
+            f"scene {place} of {name} asks for random numbers, and a cache would keep one draw for every epoch. Put "
+            f"what is random after the cache: kf.Map(kf.Cached({name}(...)), function), where function(scene, rng) is "
+            "given the generator"
+        )
+        previous = enter_context(UnrandomContext(refusal))
+        try:
+            with self._reading(0, [place], [place]):
+                leaves, treespec = frozen_leaves(scene_reader(self.sequence)(place))
+        finally:
+            enter_context(previous)
+        self._probes -= 1
+        self._check_key(afresh=self._probes >= 0)
+        if self._key.digest == key.digest and (len(key.files) > _MANY_FILES or key.holds()):
+            self._keep(key, files, place, leaves, treespec)
+        elif self._key.files == key.files and key.digest != self._key.digest and seen is not self._seen:
+            raise KerasfeedError(
+                f"reading scene {place} changed {name} itself, and with it the key of kf.Cached. Keep what changes "
+                "while scenes are read (counters, open files) out of the state, with __getstate__, or pass key='...'"
+            )
+        return leaves, treespec
+
+    def _keep(self, key: Key, files: SceneFiles | None, place: int, leaves: list[Any], treespec: Any) -> None:
+        if files is None:
+            size = nbytes_of(leaves)
+            with self._lock:
+                room = self._nbytes + size <= self._limit
+                if room and place not in self._scenes and self._key.digest == key.digest:
+                    self._scenes[place] = leaves, treespec
+                    self._nbytes += size
+            return
+        self._nestings[structure_text(treespec)] = treespec
+        if not self._writes:
+            return
+        try:
+            files.write(place, leaves, treespec)
+        except OSError as error:
+            self._writes = False
+            warnings.warn(
+                f"kf.Cached cannot write to {str(self.path)!r} ({message_of(error)}); from here on this process keeps "
+                "no more scenes and reads them each time. Make room, or give another path",
+                FeedWarning,
+                stacklevel=2,
+            )
+
+    def _check_key(self, *, afresh: bool = False) -> None:
+        """Work the key out anew where something may have changed, or `afresh`; a new key begins an empty cache."""
+        if self._given_key is not None:
+            if not self._key.digest:
+                readable = re.sub(r"[^\w.-]", "_", self._given_key)[:80]
+                self._renew(Key(f"{readable}-{zlib.crc32(self._given_key.encode()):08x}", {}), [])
+            return
+        seen, now, key = _attributes(self.sequence, []), time.monotonic(), self._key
+        same = now < self._look_again and len(seen) == len(self._seen) and all(map(operator.is_, seen, self._seen))
+        if same and not afresh and (len(key.files) > _FEW_FILES or key.holds()):
+            return
+        with self._looking:
+            found = key_of(self.sequence)
+            took = time.monotonic() - now
+            self._look_again = now + took + max(_LOOK_SECONDS, _LOOK_SHARE * took)
+            self._renew(found, seen)
+
+    def _renew(self, key: Key, seen: list[Any]) -> None:
+        with self._lock:
+            if key.digest != self._key.digest:
+                self._scenes, self._nbytes = {}, 0
+                self._nestings = {}
+                if self.path is not None:
+                    self._files = SceneFiles(self.path / f"{name_of(self.sequence)}-{key.digest}")
+            self._key, self._seen = key, seen
+
+    def clear(self) -> None:
+        """Forget all scenes kept under the key of now; on disk for every process. Older keys stay in `path`."""
+        self._check_key()
+        with self._lock:
+            self._scenes, self._nbytes = {}, 0
+            if self._files is not None:
+                self._files.clear()
+
+    def _own_hook(self, name: str) -> Callable[..., Any] | None:
+        return self._share_memory if name == "on_worker_begin" and self.path is None else None
+
+    def _share_memory(self, worker: Worker) -> None:
+        if worker.worker_type == "process":
+            self._limit = self._max_memory // worker.count
+
+    def _block_size(self) -> int | None:
+        return getattr(self.sequence, "block_size", None)
+
+    def _block_of(self) -> Any:
+        return blocks_in(self.sequence)
+
+    def __repr__(self) -> str:
+        where = "in memory" if self.path is None else f"in {str(self.path)!r}"
+        return f"Cached of {name_of(self.sequence)} {where}, {len(self):,} scenes"
+
+
+def _attributes(sequence: Any, found: list[Any]) -> list[Any]:
+    """The values of all attributes of a sequence and of what is inside views, as they are now."""
+    found.append(sequence)
+    if isinstance(sequence, View):
+        for part in sequence._parts:
+            _attributes(part, found)
+    elif hasattr(sequence, "__dict__"):
+        found += vars(sequence).values()
+    return found

@@ -1,0 +1,106 @@
+"""Which scenes of a sequence are meant by a slice, a range, integers or a mask.
+
+Invariant: pure; the answer is a `range` where the question was one, else an int64 array that cannot be written, with
+all indices in [0, length).
+"""
+
+import operator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kerasfeed.util.frames import as_sequence
+
+Picks = range | NDArray[np.int64]
+
+
+def picks_of(indices: Any, length: int, name: str) -> Picks:
+    """The indices meant, normalised.
+
+    Args:
+        indices: A slice, a range, integers in one axis (negative ones count from the end), or bools, one a scene.
+        length: Scenes in the sequence.
+        name: What messages call the sequence.
+
+    Raises:
+        TypeError: `indices` is none of these.
+        ValueError: A mask of another length, or an array of several axes.
+        IndexError: An index is out of range; the message names its position.
+    """
+    if isinstance(indices, slice):
+        return range(*indices.indices(length))
+    if isinstance(indices, range):
+        chosen = _range_in(indices, length)
+        if chosen is not None:
+            return chosen
+    if not hasattr(type(indices), "__len__") or isinstance(indices, str | bytes | dict | set | frozenset):
+        raise TypeError(
+            f"indices must be integers in a list or array, a slice, a range or a mask of bools, received "
+            f"{indices!r:.60} of type {type(indices).__name__}"
+        )
+    array: Any = np.asarray(as_sequence(indices))
+    if array.ndim != 1:
+        raise ValueError(f"indices must have one axis, received shape {array.shape}")
+    if array.dtype == np.bool_:
+        if len(array) != length:
+            raise ValueError(f"the mask has {len(array)} values, and {name} has {length} scenes: give one bool a scene")
+        return _frozen(np.flatnonzero(array))
+    if array.size and array.dtype.kind not in "iu":
+        raise TypeError(
+            f"indices must be integers or bools, received dtype {array.dtype}; np.flatnonzero(...) turns a condition "
+            "into indices"
+        )
+    bad: Any = np.flatnonzero((array >= length) | (array < -length)) if array.size else ()
+    if len(bad):
+        first = int(bad[0])
+        raise IndexError(f"indices[{first}] is {array[first]}, out of range: {name} has {length} scenes")
+    chosen_array = array.astype(np.int64)  # a copy: the caller may change his
+    chosen_array[chosen_array < 0] += length
+    return _frozen(chosen_array)
+
+
+def _range_in(indices: range, length: int) -> range | None:
+    """The range with its ends in [0, length); None where only some of it is negative, or it is out of range."""
+    if not indices:
+        return range(0)
+    least, most = sorted((indices[0], indices[-1]))
+    if least >= 0 and most < length:
+        return indices
+    if most < 0 and least >= -length:
+        return range(indices.start + length, indices.stop + length, indices.step)
+    return None
+
+
+def _frozen(array: NDArray[Any]) -> NDArray[np.int64]:
+    array.setflags(write=False)
+    return array
+
+
+def picked(picks: Picks, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The picks at `positions`, int64[B] in [0, len(picks))."""
+    if isinstance(picks, range):
+        return positions * picks.step + picks.start
+    return picks[positions]
+
+
+def place_in(index: Any, length: int, view: Any) -> int:
+    """`index` as an int in [0, length); negative ones count from the end.
+
+    Raises:
+        TypeError: It is not an integer.
+        IndexError: It is out of range.
+    """
+    try:
+        place = operator.index(index)
+    except TypeError:
+        many = "; kf.Subset(sequence, indices) picks many" if hasattr(type(index), "__len__") else ""
+        raise TypeError(
+            f"a {type(view).__name__} is indexed by an integer or a slice, received {index!r:.60} of type "
+            f"{type(index).__name__}{many}"
+        ) from None
+    if place < 0:
+        place += length
+    if not 0 <= place < length:
+        raise IndexError(f"index {index} is out of range: {view!r} has {length} scenes")
+    return place

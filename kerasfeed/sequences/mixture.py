@@ -1,0 +1,198 @@
+"""`Mixture`: sequences mixed in fixed proportions.
+
+Invariant: which scene of which source stands at an index is a function of (weights, lengths, seed, index) alone,
+computed in O(sources) memory. In every prefix of the mixture each source has its share, to within two scenes.
+
+Method: a Huffman tree of the sources by weight. At each node the scenes that reach it are dealt to the two branches
+as evenly as integers allow: the first branch, of share p, has round(n p) of the first n (a Beatty sequence), in exact
+integer arithmetic. A count is wrong by at most 1/2 at one node, and an error comes down the tree multiplied by the
+shares below. Since a branch of a branch has at most half of the weight, that adds up to less than 2. Within a source
+the scenes come in computed permutations (`kerasfeed.orders.permutation`), a new one each time it has been gone through.
+"""
+
+import heapq
+import operator
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+from itertools import count
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kerasfeed.orders.permutation import generator, permute_one, round_keys
+from kerasfeed.sequences.base import SceneSequence
+from kerasfeed.sequences.view_base import Routed
+from kerasfeed.sequences.views import listed_parts
+from kerasfeed.util.optional_methods import name_of
+from kerasfeed.util.validate import check_integer
+
+_TABLE_BELOW = 1 << 13  # a table of so many is drawn in 80 us; beyond, scenes of far passes would wait for theirs
+_STREAM = 0x6D6978  # "mix": apart from the streams of orders and scenes
+_MOST = 1 << 62
+
+
+@dataclass(frozen=True)
+class _Node:
+    """A place where scenes are dealt to two branches.
+
+    Attributes:
+        share: Weight of `first` over the weight of both.
+        first: A node, or the number of a source.
+        second: Likewise.
+    """
+
+    share: Fraction
+    first: "_Node | int"
+    second: "_Node | int"
+
+
+class Mixture(Routed, SceneSequence):
+    """Scenes of several sequences in fixed proportions, evenly interleaved.
+
+    Within one pass of a source each of its scenes comes once, in random order; then the next pass begins, in another
+    order. An index stands for the same scene in every epoch.
+
+    Args:
+        sequences: The sources, at least one, none empty.
+        weights: Their shares, positive numbers; only their ratios count.
+        num_scenes: Scenes in the mixture. None is the least number with which every scene of every source comes at
+            least once; smaller or more heavily weighted sources are then gone through several times.
+        seed: Integer >= 0 behind the order within the sources.
+
+    Raises:
+        TypeError: A source cannot be indexed, or a number is of another type.
+        ValueError: A source is empty, weights do not fit, or a number is out of range.
+    """
+
+    def __init__(self, sequences: Any, weights: Any, num_scenes: int | None = None, seed: int = 0) -> None:
+        if not isinstance(sequences, list | tuple):
+            raise TypeError(f"kf.Mixture needs a list of sequences and a list of weights, received {sequences!r:.60}")
+        self._hold(*listed_parts("Mixture", (sequences,)))
+        for number, length in enumerate(self._lengths):
+            if not length:
+                raise ValueError(f"kf.Mixture: sequences[{number}], a {name_of(self._parts[number])}, is empty")
+        self.weights = _shares(weights, len(self._parts))
+        self._seed = check_integer("seed", seed, 0)
+        self._tree = _tree_of(self.weights)
+        self._num_scenes = self._enough() if num_scenes is None else check_integer("num_scenes", num_scenes, 1)
+        if self._num_scenes > _MOST:
+            raise ValueError(
+                f"the mixture would have {self._num_scenes} scenes, more than {_MOST}: give a smaller num_scenes, or "
+                "weights that differ less"
+            )
+
+    @property
+    def sequences(self) -> tuple[Any, ...]:
+        """The sources."""
+        return self._parts
+
+    def counts(self, num_scenes: int | None = None) -> tuple[int, ...]:
+        """How many of the first `num_scenes` scenes (all by default) come from each source."""
+        found = [0] * len(self._parts)
+        stack: list[tuple[_Node | int, int]] = [(self._tree, len(self) if num_scenes is None else num_scenes)]
+        while stack:
+            node, total = stack.pop()
+            if isinstance(node, int):
+                found[node] = total
+            else:
+                first = _dealt(node, total)
+                stack += [(node.first, first), (node.second, total - first)]
+        return tuple(found)
+
+    def _enough(self) -> int:
+        """The least number of scenes with which every source has been gone through."""
+        low, high = 0, sum(self._lengths)
+        while not self._complete(high):
+            low, high = high + 1, 2 * high
+        while low < high:
+            middle = (low + high) // 2
+            low, high = (low, middle) if self._complete(middle) else (middle + 1, high)
+        return low
+
+    def _complete(self, num_scenes: int) -> bool:
+        return all(found >= length for found, length in zip(self.counts(num_scenes), self._lengths, strict=True))
+
+    def __len__(self) -> int:
+        return self._num_scenes
+
+    def _route(self, place: int) -> tuple[int, int]:
+        node: _Node | int = self._tree
+        while not isinstance(node, int):
+            first = _dealt(node, place)
+            if _dealt(node, place + 1) > first:
+                node, place = node.first, first
+            else:
+                node, place = node.second, place - first
+        turn, position = divmod(place, self._lengths[node])
+        return node, _scene_at(position, self._lengths[node], turn, self._seed, node)
+
+    def _routes(self, places: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        routes = np.array([self._route(place) for place in places.tolist()], np.int64).reshape(-1, 2)
+        return routes[:, 0], routes[:, 1]
+
+    def _choice(self) -> str:
+        return f"{', '.join(map(str, self.weights))} (seed {self._seed})"
+
+    def __repr__(self) -> str:
+        shares = ", ".join(
+            f"{float(share):.3g} of {name_of(part)}" for share, part in zip(self.weights, self._parts, strict=True)
+        )
+        return f"Mixture of {shares}, {len(self):,} scenes"
+
+
+def _shares(weights: Any, sources: int) -> tuple[Fraction, ...]:
+    try:
+        found = [_fraction(weight) for weight in weights]
+    except (TypeError, ValueError, OverflowError):
+        raise TypeError(f"weights must be numbers, one a sequence, received {weights!r:.60}") from None
+    if len(found) != sources:
+        raise ValueError(f"{sources} sequences need {sources} weights, received {len(found)}")
+    for number, weight in enumerate(found):
+        if weight <= 0:
+            raise ValueError(f"weights[{number}] is {float(weight)}: weights must be positive; leave the sequence out")
+    return tuple(weight / sum(found) for weight in found)
+
+
+def _fraction(weight: Any) -> Fraction:
+    # A float means the decimal that it prints as: 0.7 and 0.3 are 7 and 3 in 10, not 53-bit numbers.
+    return Fraction(str(weight) if isinstance(weight, float | np.floating) else operator.index(weight))
+
+
+def _tree_of(shares: tuple[Fraction, ...]) -> "_Node | int":
+    ticket = count()  # equal weights are taken in order, so that the tree is one
+    heap: list[tuple[Fraction, int, _Node | int]] = [(share, next(ticket), k) for k, share in enumerate(shares)]
+    heapq.heapify(heap)
+    while len(heap) > 1:
+        weight, _, node = heapq.heappop(heap)
+        other_weight, _, other = heapq.heappop(heap)
+        total = weight + other_weight
+        heapq.heappush(heap, (total, next(ticket), _Node(weight / total, node, other)))
+    return heap[0][2]
+
+
+def _dealt(node: _Node, total: int) -> int:
+    """How many of the first `total` scenes that reach a node go to its first branch: the share, rounded."""
+    share = node.share
+    return (2 * total * share.numerator + share.denominator) // (2 * share.denominator)
+
+
+def _scene_at(position: int, length: int, turn: int, seed: int, source: int) -> int:
+    if length < _TABLE_BELOW:
+        return int(_table(length, turn, seed, source)[position])
+    return permute_one(position, length, _keys(turn, seed, source))
+
+
+@lru_cache(maxsize=64)  # at most 64 KiB each
+def _table(length: int, turn: int, seed: int, source: int) -> NDArray[np.int64]:
+    return generator(_seed_of(seed, source), (0, turn)).permutation(length)
+
+
+@lru_cache(maxsize=64)
+def _keys(turn: int, seed: int, source: int) -> tuple[int, ...]:
+    return tuple(round_keys(_seed_of(seed, source), turn).tolist())
+
+
+def _seed_of(seed: int, source: int) -> int:
+    return int(np.random.SeedSequence(seed, spawn_key=(_STREAM, source)).generate_state(1, np.uint64)[0])

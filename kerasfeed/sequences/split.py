@@ -1,0 +1,138 @@
+"""`split`: a sequence divided at random into disjoint subsets.
+
+Invariant: the subsets are a function of (length, fractions, seed, labels) alone. No scene is in two of them, every
+scene is in one, and their sizes are the fractions of the length, rounded by largest remainder.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kerasfeed.orders.groups import Portable
+from kerasfeed.sequences.base import Subset
+from kerasfeed.sequences.field import FieldOf
+from kerasfeed.util.frames import as_sequence
+from kerasfeed.util.optional_methods import check_part, name_of, note_once
+from kerasfeed.util.validate import check_integer
+
+_STREAM = 0x73706C  # "spl": apart from the streams of orders and scenes
+_TOLERANCE = 1e-9
+
+
+def split(sequence: Any, fractions: Any, seed: int, stratify: Any = None) -> tuple[Subset, ...]:
+    """Divide a sequence at random, for example into training and validation.
+
+    Args:
+        sequence: Any object with `__len__` and `__getitem__(index)`.
+        fractions: Share of each part, positive numbers that sum to 1.
+        seed: Integer >= 0; the same seed gives the same parts.
+        stratify: None, or what tells the class of each scene, so that every class is divided alike (to within one
+            scene a part): labels in one axis, one a scene; the place of a field (1, `"1.label"`); or a function of one
+            scene. For the last two every scene is read once, now, in this thread; `kerasfeed.labels_of` reads them with
+            workers, and keeps them.
+
+    Returns:
+        One `Subset` a fraction, with its indices in ascending order. They are disjoint, and together all of `sequence`.
+
+    Raises:
+        TypeError: An argument is of the wrong type.
+        ValueError: Fractions do not sum to 1, a part would be empty, or labels do not fit.
+    """
+    sequence = as_sequence(sequence)
+    length = check_part("kf.split", sequence)
+    shares = _shares(fractions)
+    seed = check_integer("seed", seed, 0)
+    sizes = _sizes(length, shares)
+    if 0 in sizes:
+        raise ValueError(
+            f"{name_of(sequence)} has {length:,} scene{'s' * (length > 1)}, too few for fractions {shares}: part "
+            f"{sizes.index(0)} would be empty. Use fewer or larger parts"
+        )
+    rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(_STREAM,))))
+    if stratify is None:
+        parts = np.split(rng.permutation(length), np.cumsum(sizes)[:-1])
+    else:
+        parts = _divided(_labels(sequence, length, stratify), shares, sizes, rng)
+    return tuple(Subset(sequence, np.sort(part)) for part in parts)
+
+
+def _shares(fractions: Any) -> list[float]:
+    try:
+        shares = [float(fraction) for fraction in fractions]
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"fractions must be numbers, one a part, for example (0.8, 0.2), received {fractions!r:.60}"
+        ) from None
+    for number, share in enumerate(shares):
+        if not 0 < share <= 1:
+            hint = "; a count is count / len(sequence)" if share > 1 else ""
+            raise ValueError(f"fractions[{number}] is {share}, and must be in (0, 1]{hint}")
+    total = math.fsum(shares)
+    if abs(total - 1) > _TOLERANCE:
+        rest = f"leave {1 - total:.6g} over: add a part for it" if total < 1 else f"are {total - 1:.6g} too much"
+        raise ValueError(f"fractions must sum to 1, and {shares} {rest}")
+    return shares
+
+
+def _sizes(length: int, shares: list[float]) -> list[int]:
+    """Sizes that sum to `length`, by largest remainder; the first of equal remainders wins."""
+    exact = [length * share for share in shares]
+    sizes = [math.floor(size + _TOLERANCE * length) for size in exact]
+    by_remainder = sorted(range(len(shares)), key=lambda part: sizes[part] - exact[part])
+    for part in by_remainder[: length - sum(sizes)]:
+        sizes[part] += 1
+    return sizes
+
+
+def _divided(
+    labels: NDArray[np.int64], shares: list[float], sizes: list[int], rng: np.random.Generator
+) -> list[NDArray[np.int64]]:
+    """Indices of each part, every class divided by `shares` to within one scene.
+
+    Every class gives each part its share rounded down. What is left over goes to the parts that still lack most, at
+    most one scene of a class each; this always comes out even (Gale and Ryser, 1957).
+    """
+    classes = [np.flatnonzero(labels == label) for label in range(int(labels.max()) + 1)]
+    rows = [[math.floor(len(members) * share + _TOLERANCE * len(members)) for share in shares] for members in classes]
+    lacking = [size - sum(column) for size, column in zip(sizes, zip(*rows, strict=True), strict=True)]
+    parts: list[list[NDArray[np.int64]]] = [[] for _ in shares]
+    for members, counts in zip(classes, rows, strict=True):
+        left = len(members) - sum(counts)
+        for part in sorted(range(len(shares)), key=lambda part: -lacking[part])[:left]:
+            counts[part] += 1
+            lacking[part] -= 1
+        mixed = rng.permutation(members)
+        for part, chosen in enumerate(np.split(mixed, np.cumsum(counts)[:-1])):
+            parts[part].append(chosen)
+    return [np.concatenate(chosen) for chosen in parts]
+
+
+def _labels(sequence: Any, length: int, stratify: Any) -> NDArray[np.int64]:
+    """Class of every scene as int64[length], numbered from 0."""
+    if isinstance(stratify, int | np.integer | str) and not isinstance(stratify, bool):
+        found: Any = _read(FieldOf(sequence, length, str(stratify)))
+    elif callable(stratify):
+        found = _read(FieldOf(sequence, length, Portable(stratify)))
+    else:
+        found = as_sequence(stratify)
+    labels = np.asarray(found)
+    if labels.ndim != 1 or len(labels) != length:
+        raise ValueError(
+            f"stratify needs one label a scene: {name_of(sequence)} has {length} scenes, received labels of shape "
+            f"{labels.shape}. For one-hot labels use labels.argmax(axis=1), or a function of a scene"
+        )
+    numbers: NDArray[np.int64] = np.unique(labels, return_inverse=True)[1].astype(np.int64)
+    return numbers
+
+
+def _read(fields: FieldOf) -> list[Any]:
+    labels = []
+    for index in range(len(fields)):
+        try:
+            labels.append(fields[index])
+        except Exception as error:
+            note_once(error, f"while reading the label of scene {index} of {name_of(fields.sequence)} for kf.split")
+            raise
+    return labels

@@ -1,0 +1,294 @@
+"""What every view passes on to the sequences inside it: optional methods, hooks, errors.
+
+Invariant: a view is a function of the index and of what is inside it. It reads nothing when it is made, its length is
+fixed then, and it has the optional methods that what is inside it allows, which give the bits that `__getitem__` gives.
+"""
+
+import copy
+import functools
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kerasfeed.sequences.context import Worker, current_context
+from kerasfeed.sequences.indexing import place_in
+from kerasfeed.spec.row_assembly import Gatherer, pieces_of, put_scene, take_rows
+from kerasfeed.util.fingerprint import digest
+from kerasfeed.util.frames import as_sequence
+from kerasfeed.util.optional_methods import (
+    ahead_reader,
+    batch_reader,
+    check_part,
+    listed,
+    name_of,
+    note_length,
+    note_once,
+    optional_method,
+    scene_writer,
+    takes_out,
+    views_own,
+)
+
+_NAMED = 4  # parts of which a view's identity says what they are
+_HOOKS = ("on_worker_begin", "on_worker_end", "on_epoch_begin", "on_epoch_end")
+
+
+def part_reader(part: Any) -> Callable[..., Any] | None:
+    """`get_batch` of a part of a view: its own, or NumPy's."""
+    if type(part) in (np.ndarray, np.memmap) and part.dtype.kind in "biufc" and part.ndim:
+        return functools.partial(take_rows, part)
+    return batch_reader(part)
+
+
+def parts_offer(parts: Sequence[Any], name: str) -> bool | None:
+    """Whether a view that reads from all of `parts` can offer the optional method `name`; None for other methods."""
+    readers = [part_reader(part) for part in parts]
+    match name:
+        case "get_batch":
+            return all(reader is not None for reader in readers)
+        case "out":
+            return any(reader is not None and takes_out(reader) for reader in readers)
+        case "read_into":
+            return any(scene_writer(part) is not None for part in parts)
+        case "read_ahead":
+            return any(ahead_reader(part) is not None for part in parts)
+    return None
+
+
+def apart(sequence: Any, known: dict[int, Any] | None = None) -> Any:
+    """A shallow copy of a sequence; of a view with copies of all that is inside it, shared where it is shared."""
+    known = {} if known is None else known
+    if id(sequence) not in known:
+        known[id(sequence)] = made = copy.copy(sequence)
+        if isinstance(sequence, View):
+            made._parts = tuple(apart(part, known) for part in sequence._parts)
+    return known[id(sequence)]
+
+
+def identity_of(sequence: Any) -> str:
+    """Class of a sequence; of a view what is inside it, too, and which part of that. Part of a feed's saved state."""
+    return sequence._identity() if isinstance(sequence, View) else type(sequence).__qualname__
+
+
+class View(ABC):
+    """A sequence made of sequences, its parts; what all views do alike. Mixed into a `SceneSequence`."""
+
+    _parts: tuple[Any, ...]
+    _lengths: tuple[int, ...]
+
+    def _hold(self, *parts: Any) -> None:
+        self._parts = tuple(map(as_sequence, parts))
+        self._lengths = tuple(check_part(f"kf.{name_of(self)}", part) for part in self._parts)
+
+    def _offers(self, name: str) -> bool:
+        """Whether the view has the optional method `name`; "out" stands for the parameter of `get_batch`."""
+        return name in _HOOKS and any(self._hooks(name))
+
+    def _identity(self) -> str:
+        own = " ".join(part for part in (type(self).__qualname__, self._choice()) if part)
+        parts = [identity_of(part) for part in self._parts]
+        if len(parts) == 1:
+            return f"{own} of {parts[0]}"
+        sized = [
+            f"{length:,} {f'({part})' if ' ' in part else part}"
+            for length, part in zip(self._lengths, parts, strict=True)
+        ]
+        if len(sized) > _NAMED:
+            sized = [*sized[: _NAMED - 1], f"{len(sized) - _NAMED + 1:,} more ({digest(sized)})"]
+        return f"{own} of {', '.join(sized[:-1])} and {sized[-1]}"
+
+    def _choice(self) -> str:
+        """What tells two views of the same class over the same sequences apart, shortly."""
+        return ""
+
+    def _own_hook(self, name: str) -> Callable[..., Any] | None:
+        """A hook of the view itself, beside those of what is inside it."""
+        return None
+
+    def _inside(self, name: str) -> dict[int, Any]:
+        """Whatever may have the hook `name`, each once, innermost first: by id, so that what is shared comes once."""
+        found: dict[int, Any] = {}
+        for part in self._parts:
+            if isinstance(part, View) and getattr(type(part), name) is getattr(View, name):
+                found |= {key: node for key, node in part._inside(name).items() if key not in found}
+            else:
+                found.setdefault(id(part), part)
+        found[id(self)] = self
+        return found
+
+    def _hook_of(self, node: Any, name: str) -> Any:
+        if isinstance(node, View) and (node is self or getattr(type(node), name) is getattr(View, name)):
+            return node._own_hook(name)
+        hook = optional_method(node, name)
+        # The hooks that Keras's base class defines do nothing.
+        return None if str(getattr(hook, "__module__", "")).startswith("keras.") else hook
+
+    def _hooks(self, name: str) -> Iterator[Callable[..., Any]]:
+        hooks = (self._hook_of(node, name) for node in self._inside(name).values())
+        return (hook for hook in hooks if hook is not None)
+
+    @views_own
+    def on_worker_begin(self, worker: Worker) -> None:
+        """Called by each worker; passed to every sequence inside once, however often it is inside."""
+        with ExitStack() as begun:
+            for node in self._inside("on_worker_begin").values():
+                begin, end = self._hook_of(node, "on_worker_begin"), self._hook_of(node, "on_worker_end")
+                if begin is not None:
+                    begin(worker)
+                if end is not None:
+                    begun.callback(end)
+            begun.pop_all()
+
+    @views_own
+    def on_worker_end(self) -> None:
+        """Called by each worker; passed on like `on_worker_begin`, outermost first."""
+        with ExitStack() as ends:
+            for end in self._hooks("on_worker_end"):
+                ends.callback(end)
+
+    @views_own
+    def on_epoch_begin(self) -> None:
+        """Called once an epoch; passed on like `on_worker_begin`."""
+        for begin in self._hooks("on_epoch_begin"):
+            begin()
+
+    @views_own
+    def on_epoch_end(self) -> None:
+        """Called once an epoch; passed on like `on_worker_begin`."""
+        for end in self._hooks("on_epoch_end"):
+            end()
+
+    @contextmanager
+    def _reading(self, part: int, inner: Any, outer: Any) -> Iterator[None]:
+        """Around the reading of scenes of a part: an error tells which of its scenes they are."""
+        try:
+            yield
+        except Exception as error:
+            self._note(error, part, inner, outer)
+            raise
+
+    def _note(self, error: Exception, part: int, inner: Any, outer: Any) -> None:
+        name, source = name_of(self), self._parts[part]
+        verb = "is" if len(outer) == 1 else "are"
+        which = f" (part {part})" if len(self._parts) > 1 else ""
+        note_once(error, f"{listed(outer)} of {name} {verb} {listed(inner)} of {name_of(source)}{which}")
+        note_length(error, name, source, self._lengths[part])
+
+    @property
+    def block_size(self) -> int:
+        """Consecutive scenes that are cheap to read together, where the sequence inside says so."""
+        size = self._block_size()
+        if size is None:
+            raise AttributeError(
+                f"{self!r} has no block_size: what is inside has none, or its blocks do not stay whole"
+            )
+        return size
+
+    def _block_size(self) -> int | None:
+        return None
+
+    @property
+    def block_of(self) -> NDArray[Any]:
+        """The block of every scene, int or str[len(self)], where there are blocks that `block_size` cannot tell."""
+        blocks = None if self._block_size() is not None else self._block_of()
+        if blocks is None:
+            raise AttributeError(f"{self!r} has no block_of: its blocks are of one size, or what is inside has none")
+        return blocks
+
+    def _block_of(self) -> NDArray[Any] | None:
+        return None
+
+
+class Routed(View):
+    """A view of which each scene is one scene of one part."""
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Number of scenes."""
+
+    @abstractmethod
+    def _route(self, place: int) -> tuple[int, int]:
+        """Part, and index in it, of the scene at `place` in [0, len(self))."""
+
+    @abstractmethod
+    def _routes(self, places: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The same for many, int64[B] each."""
+
+    def __getitem__(self, index: int | slice) -> Any:
+        """The scene at `index`; negative ones count from the end.
+
+        Raises:
+            IndexError: `index` is out of range.
+            Exception: What the part raises, with the place in it as a note.
+        """
+        place = place_in(index, len(self), self)
+        part, inner = self._route(place)
+        try:
+            return self._parts[part][inner]
+        except Exception as error:
+            self._note(error, part, [inner], [place])
+            raise
+
+    def _offers(self, name: str) -> bool:
+        offered = parts_offer(self._parts, name)
+        return super()._offers(name) if offered is None else offered
+
+    @views_own
+    def read_into(self, index: int, out: Any) -> None:
+        """Write the scene at `index` into `out`; see `SceneSequence`."""
+        place = place_in(index, len(self), self)
+        part, inner = self._route(place)
+        with self._reading(part, [inner], [place]):
+            write_scene(self._parts[part], inner, out)
+
+    @views_own
+    def get_batch(self, indices: NDArray[np.int64], out: Any = None) -> Any:
+        """The scenes at `indices`, int64[B] in [0, len(self)); see `SceneSequence`."""
+        places = np.asarray(indices, np.int64)
+        which, inner = self._routes(places)
+        pieces = pieces_of(which, inner, places)
+        if len(pieces) == 1:  # then its rows are all rows
+            return self._read_piece(pieces[0][0], inner, places, out)
+        gatherer = Gatherer(len(places), out)
+        for part, rows in pieces:
+            target = gatherer.target(rows)
+            batch = self._read_piece(part, inner[rows], places[rows], target)
+            if batch is not None:
+                gatherer.put(rows, batch, name_of(self._parts[part]))
+        return gatherer.result() if out is None else None
+
+    def _read_piece(self, part: int, inner: NDArray[np.int64], places: NDArray[np.int64], out: Any) -> Any:
+        context = current_context()
+        moved = nullcontext() if context is None else context.inside(places.tolist(), inner.tolist())
+        with moved, self._reading(part, inner, places):
+            return read_many(self._parts[part], inner, out)
+
+    @views_own
+    def read_ahead(self, indices: NDArray[np.int64]) -> None:
+        """Pass on which scenes will be read soon, each once."""
+        places = np.asarray(indices, np.int64)
+        which, inner = self._routes(places)
+        for part in np.unique(which).tolist():
+            announce = ahead_reader(self._parts[part])
+            if announce is not None:
+                announce(np.unique(inner[which == part]))
+
+
+def write_scene(part: Any, index: int, out: Any) -> None:
+    """Write a scene of a part into its place in a batch, by the part itself where it can."""
+    writer = scene_writer(part)
+    if writer is None:
+        put_scene(part[index], out)
+    else:
+        writer(index, out)
+
+
+def read_many(part: Any, indices: NDArray[np.int64], out: Any) -> Any:
+    """`get_batch` of a part that has one, with `out` where it takes that; None where all is in `out`."""
+    reader = part_reader(part)
+    assert reader is not None
+    return reader(indices, out=out) if out is not None and takes_out(reader) else reader(indices)

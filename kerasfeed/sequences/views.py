@@ -1,0 +1,290 @@
+"""`Concat`, `Zip` and `Map`: sequences one after another, side by side, and changed scene by scene.
+
+Invariant: as in `kerasfeed.sequences.view_base`, which see. Nothing is read when a view is made.
+"""
+
+import functools
+import inspect
+from bisect import bisect_right
+from collections.abc import Callable
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kerasfeed.sequences.base import SceneSequence
+from kerasfeed.sequences.context import current_context, current_rng
+from kerasfeed.sequences.indexing import place_in
+from kerasfeed.sequences.view_base import Routed, View, parts_offer, read_many, write_scene
+from kerasfeed.util.optional_methods import ahead_reader, blocks_in, name_of, note_once, views_own
+
+
+class Concat(Routed, SceneSequence):
+    """The scenes of several sequences, one sequence after another.
+
+    Args:
+        *sequences: Sequences whose scenes have the same structure, or one list of them. Their lengths are taken now.
+
+    Raises:
+        TypeError: One of them cannot be indexed.
+        ValueError: There is none.
+    """
+
+    def __init__(self, *sequences: Any) -> None:
+        self._hold(*listed_parts("Concat", sequences))
+        self._stops = list(accumulate(self._lengths))
+
+    @property
+    def sequences(self) -> tuple[Any, ...]:
+        """The sequences inside."""
+        return self._parts
+
+    def __len__(self) -> int:
+        return self._stops[-1]
+
+    def _route(self, place: int) -> tuple[int, int]:
+        part = bisect_right(self._stops, place)
+        return part, place - self._stops[part] + self._lengths[part]
+
+    def _routes(self, places: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        stops = np.array(self._stops, np.int64)
+        which = np.searchsorted(stops, places, side="right")
+        return which, places - (stops - np.array(self._lengths, np.int64))[which]
+
+    def _block_of(self) -> NDArray[Any] | None:
+        parts = [blocks_in(part) for part in self._parts]
+        found, stop = [], 0
+        for blocks in parts:
+            if blocks is None:
+                return None
+            names, numbers = np.unique(blocks, return_inverse=True)
+            found.append(numbers + stop)
+            stop += len(names)
+        return np.concatenate(found)
+
+    def __repr__(self) -> str:
+        return f"Concat of {_names(self._parts)}, {len(self):,} scenes"
+
+
+class Zip(View, SceneSequence):
+    """Scenes of several sequences side by side: scene k holds scene k of each.
+
+    All of them draw the same random numbers: each asks for the generator of the scene from its beginning. So an image
+    and its mask that are flipped by `self.rng.random() < 0.5` are flipped together.
+
+    Args:
+        *sequences: Sequences of one length; scenes are then tuples.
+        **named: Sequences of one length; scenes are then dicts. Either these or `sequences`.
+
+    Raises:
+        TypeError: One of them cannot be indexed; both kinds of arguments are given; or a list of sequences is.
+        ValueError: There is none, or the lengths differ; the message gives them.
+    """
+
+    def __init__(self, *sequences: Any, **named: Any) -> None:
+        if sequences and named:
+            raise TypeError("kf.Zip(a, b) makes tuples and kf.Zip(x=a, y=b) makes dicts: name all sequences or none")
+        if len(sequences) == 1 and _is_list_of_sequences(sequences[0]):
+            raise TypeError(
+                f"kf.Zip was given one {name_of(sequences[0])} of sequences, whose scenes would be these sequences: "
+                "write kf.Zip(*sequences)"
+            )
+        self._keys: tuple[Any, ...] = tuple(named) if named else tuple(range(len(sequences)))
+        self._hold(*(named.values() if named else sequences))
+        if not self._parts:
+            raise ValueError("kf.Zip needs at least one sequence")
+        if len(set(self._lengths)) > 1:
+            found = ", ".join(
+                f"{key}: {name_of(part)} has {length}"
+                for key, part, length in zip(self._keys, self._parts, self._lengths, strict=True)
+            )
+            raise ValueError(
+                f"kf.Zip needs sequences of one length, received {found} scenes. Cut them, for example sequence[:"
+                f"{min(self._lengths)}], if they belong together from the first on"
+            )
+
+    @property
+    def sequences(self) -> tuple[Any, ...]:
+        """The sequences inside."""
+        return self._parts
+
+    def __len__(self) -> int:
+        return self._lengths[0]
+
+    def __getitem__(self, index: int | slice) -> Any:
+        """The scene at `index`: a tuple, or a dict; negative indices count from the end.
+
+        Raises:
+            IndexError: `index` is out of range.
+            Exception: What a part raises, with the part as a note.
+        """
+        place = place_in(index, len(self), self)
+        return self._joined(self._each([place], lambda part: self._parts[part][place]))
+
+    def _joined(self, values: list[Any]) -> Any:
+        return tuple(values) if self._keys[0] == 0 else dict(zip(self._keys, values, strict=True))
+
+    def _each(self, places: Any, read: Callable[[int], Any]) -> list[Any]:
+        """`read(part)` for each part, with the scenes' random numbers from their beginning."""
+        context = current_context()
+        latest = None if context is None else context.restart_rng()
+        values = []
+        for part in range(len(self._parts)):
+            with self._reading(part, places, places):
+                values.append(read(part))
+            if context is not None:
+                latest = context.restart_rng() or latest
+        if context is not None:
+            context.restart_rng(latest)  # who draws after this goes on, and does not draw the same again
+        return values
+
+    def _offers(self, name: str) -> bool:
+        offered = parts_offer(self._parts, name)
+        return super()._offers(name) if offered is None else offered
+
+    @views_own
+    def read_into(self, index: int, out: Any) -> None:
+        """Write the scene at `index` into `out`; see `SceneSequence`."""
+        place = place_in(index, len(self), self)
+        self._each([place], lambda part: write_scene(self._parts[part], place, out[self._keys[part]]))
+
+    @views_own
+    def get_batch(self, indices: NDArray[np.int64], out: Any = None) -> Any:
+        """The scenes at `indices`, int64[B] in [0, len(self)); see `SceneSequence`."""
+        places = np.asarray(indices, np.int64)
+
+        def read(part: int) -> Any:
+            given = None if out is None else out[self._keys[part]]
+            batch = read_many(self._parts[part], places, given)
+            return given if batch is None else batch
+
+        return self._joined(self._each(places, read))
+
+    @views_own
+    def read_ahead(self, indices: NDArray[np.int64]) -> None:
+        """Pass on which scenes will be read soon."""
+        for part in self._parts:
+            announce = ahead_reader(part)
+            if announce is not None:
+                announce(indices)
+
+    def _choice(self) -> str:
+        return "" if self._keys[0] == 0 else ", ".join(self._keys)
+
+    def _block_size(self) -> int | None:
+        sizes = {part.block_size for part in self._parts if hasattr(part, "block_size")}
+        return sizes.pop() if len(sizes) == 1 else None
+
+    def _block_of(self) -> NDArray[Any] | None:
+        parts = [blocks for part in self._parts if (blocks := blocks_in(part)) is not None]
+        return parts[0] if len(parts) == 1 else None
+
+    def __repr__(self) -> str:
+        return f"Zip of {_names(self._parts)}, {len(self):,} scenes"
+
+
+class Map(View, SceneSequence):
+    """The scenes of a sequence, each changed by a function.
+
+    Args:
+        sequence: Any object with `__len__` and `__getitem__(index)`.
+        function: `function(scene)` returns the new scene. The scene is one argument, also where it is a tuple:
+            `lambda scene: (scene[0] / 255, scene[1])`. A function that has a parameter named `rng` is given the
+            scene's random generator there, a function of (seed, epoch, index) alone, as `self.rng` is. Worker
+            processes need a function that pickles; lambdas and functions of a notebook do.
+
+    Raises:
+        TypeError: `sequence` cannot be indexed, or `function` cannot be called.
+    """
+
+    def __init__(self, sequence: Any, function: Callable[..., Any]) -> None:
+        if not callable(function):
+            raise TypeError(f"kf.Map needs a function of one scene, received {function!r:.60}: write Map(sequence, f)")
+        self._hold(sequence)
+        self.function = function
+        self._draws = _has_rng(function)
+
+    @property
+    def sequence(self) -> Any:
+        """The sequence inside."""
+        return self._parts[0]
+
+    def __len__(self) -> int:
+        return self._lengths[0]
+
+    def __getitem__(self, index: int | slice) -> Any:
+        """What the function makes of the scene at `index`; negative ones count from the end.
+
+        Raises:
+            IndexError: `index` is out of range.
+            Exception: What the sequence or the function raises, with a note that says which.
+        """
+        place = place_in(index, len(self), self)
+        with self._reading(0, [place], [place]):
+            scene = self._parts[0][place]
+        try:
+            return self.function(scene, rng=current_rng()) if self._draws else self.function(scene)
+        except Exception as error:
+            note_once(error, f"in {_function_name(self.function)}, given scene {place} of {name_of(self.sequence)}")
+            raise
+
+    def _offers(self, name: str) -> bool:
+        return ahead_reader(self.sequence) is not None if name == "read_ahead" else super()._offers(name)
+
+    @views_own
+    def read_ahead(self, indices: NDArray[np.int64]) -> None:
+        """Pass on which scenes will be read soon."""
+        announce = ahead_reader(self.sequence)
+        assert announce is not None  # else nobody is offered this method
+        announce(indices)
+
+    def _block_size(self) -> int | None:
+        return getattr(self.sequence, "block_size", None)
+
+    def _block_of(self) -> NDArray[Any] | None:
+        return blocks_in(self.sequence)
+
+    def _choice(self) -> str:
+        return _function_name(self.function)
+
+    def __repr__(self) -> str:
+        return f"Map of {_function_name(self.function)} over {name_of(self.sequence)}, {len(self):,} scenes"
+
+
+def listed_parts(view: str, sequences: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The sequences given one by one, or in one list.
+
+    Raises:
+        ValueError: There is none.
+    """
+    if len(sequences) == 1 and isinstance(sequences[0], list | tuple):
+        sequences = tuple(sequences[0])
+    if not sequences:
+        raise ValueError(f"kf.{view} needs at least one sequence")
+    return sequences
+
+
+def _is_list_of_sequences(value: Any) -> bool:
+    listed = isinstance(value, list | tuple) and value
+    return bool(listed) and all(isinstance(part, SceneSequence) for part in value)
+
+
+def _names(parts: tuple[Any, ...]) -> str:
+    names = [name_of(part) for part in parts]
+    if len(names) > 4:
+        return f"{len(names)} sequences ({', '.join(names[:3])}, ...)"
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+def _has_rng(function: Callable[..., Any]) -> bool:
+    try:
+        return "rng" in inspect.signature(function).parameters
+    except (TypeError, ValueError):  # compiled, and silent about its parameters
+        return False
+
+
+def _function_name(function: Callable[..., Any]) -> str:
+    if isinstance(function, functools.partial):
+        return _function_name(function.func)
+    return getattr(function, "__name__", type(function).__name__)

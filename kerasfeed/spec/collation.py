@@ -1,0 +1,276 @@
+"""What a user may ask a batch to be, and what that means for each field of a scene.
+
+Invariant: values and pure functions of specs.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import optree
+
+from kerasfeed.errors import SpecError
+from kerasfeed.spec.field_forms import Form, Padded, PaddedAxis, RaggedRows, mask_key
+from kerasfeed.spec.scene_spec import ArraySpec, SceneSpec, describe, merge
+from kerasfeed.util.validate import check_integer
+
+Sizes = int | tuple[int | None, ...] | None
+
+
+@dataclass(frozen=True)
+class Stack:
+    """All rows of a field have one shape."""
+
+    def resolve(self, spec: SceneSpec) -> tuple[SceneSpec, tuple[Form | None, ...]]:
+        """The spec of a scene as it is, and no forms."""
+        return spec, ()
+
+
+@dataclass(frozen=True)
+class Custom:
+    """Whole batches are made by a function of the user's.
+
+    Attributes:
+        function: From a list of scenes to a batch.
+        sizes: Numbers of scenes that batches may have, each at least 1; enough of them to tell which axes of a batch
+            depend on it.
+    """
+
+    function: Callable[[list[Any]], Any]
+    sizes: tuple[int, ...]
+
+    def describe(self, scene: Any) -> SceneSpec:
+        """The spec of batches of this one scene, repeated.
+
+        Raises:
+            Exception: What the function raised; SpecError: a batch holds what no batch can.
+        """
+        fields, treespec = optree.tree_flatten(scene)
+        # Lists and dicts of its own for each: the function may take from them.
+        lists = [[optree.tree_unflatten(treespec, fields) for _ in range(size)] for size in self.sizes]
+        return merge([(len(scenes), describe(self.function(scenes))) for scenes in lists])
+
+    def resolve(self, spec: SceneSpec) -> tuple[SceneSpec, tuple[Form | None, ...]]:
+        """The spec of a batch as it is, and no forms."""
+        return spec, ()
+
+
+@dataclass(frozen=True, init=False)
+class Pad:
+    """Pads scenes that differ in shape at the end of each axis, to one shape a batch: `Feed(..., collate=kf.Pad())`.
+
+    Padded are the fields whose shape differs between the few scenes that are read to infer the spec, on the axes that
+    differ, and the fields that are named here, at least on their first axis. All others are stacked. A field is named
+    by its path: `"0"`, `"1.points"`; `"scene"` where a scene is one array.
+
+    Args:
+        value: What the padding holds: one value for all padded fields, or a dict from field to value (0 for the
+            others). It must fit the field's dtype.
+        multiple_of: Padded sizes are multiples of it, so that a compiled model meets few shapes. One integer for all
+            padded fields, or a dict from field to an integer, or to a tuple with one integer for each padded axis.
+        length: Padded sizes are exactly this, so that a compiled model meets one shape, and `element_spec` tells it.
+            Given as `multiple_of` is; None in a tuple leaves that axis to the batch's longest row. A scene that is
+            longer is an error. Where it is given, `multiple_of` does not apply.
+        mask: Which padded fields come with a mask: True for all, a field, or several. A mask is True where a row has
+            values: bool[B, longest], with one axis for each padded axis. A field of a dict gets it beside, under
+            its key and `_mask`; in place of any other field stands `(field, mask)`.
+        fields: Fields to pad even where the first scenes happen to agree in shape.
+
+    Raises:
+        TypeError: An argument is of the wrong type.
+        ValueError: A size is below 1.
+    """
+
+    value: Any
+    multiple_of: Any
+    length: Any
+    mask: Any
+    fields: tuple[str, ...]
+
+    def __init__(
+        self,
+        value: Any = 0,
+        *,
+        multiple_of: int | Mapping[str, Sizes] | None = None,
+        length: int | Mapping[str, Sizes] | None = None,
+        mask: bool | str | Sequence[str] = False,
+        fields: str | Sequence[str] = (),
+    ) -> None:
+        object.__setattr__(self, "value", dict(value) if isinstance(value, Mapping) else value)
+        object.__setattr__(self, "multiple_of", _check_sizes("multiple_of", multiple_of))
+        object.__setattr__(self, "length", _check_sizes("length", length))
+        object.__setattr__(self, "mask", mask if isinstance(mask, bool) else _check_names("mask", mask))
+        object.__setattr__(self, "fields", _check_names("fields", fields))
+
+    def resolve(self, spec: SceneSpec) -> tuple[SceneSpec, tuple[Form | None, ...]]:
+        """The spec of a scene with None for every padded axis, and what becomes of each field.
+
+        Raises:
+            SpecError: What was asked for does not fit the fields; the message names the field.
+        """
+        named = self._named()
+        _check_paths("kf.Pad", spec, named)
+        fields, forms = list(spec.fields), list[Form | None]([None] * len(spec.fields))
+        for number, (path, field) in enumerate(zip(spec.paths, spec.fields, strict=True)):
+            if path in named:
+                field = _loosened("kf.Pad", path, field)
+            if field.is_text or None not in field.shape:
+                continue
+            fields[number], forms[number] = field, self._form(path, field)
+        loose = replace(spec, fields=tuple(fields))
+        if any(isinstance(form, Padded) and form.masked for form in forms):
+            _check_mask_keys(loose, forms)
+        return loose, tuple(forms) if any(forms) else ()
+
+    def _named(self) -> set[str]:
+        dicts = [given for given in (self.value, self.multiple_of, self.length) if isinstance(given, dict)]
+        return {*self.fields, *(self.mask if isinstance(self.mask, tuple) else ()), *(key for d in dicts for key in d)}
+
+    def _form(self, path: str, field: ArraySpec) -> Padded:
+        axes = [axis for axis, size in enumerate(field.shape) if size is None]
+        multiples = _sizes_of("multiple_of", self.multiple_of, path, field, len(axes))
+        lengths = _sizes_of("length", self.length, path, field, len(axes))
+        value = self.value.get(path, 0) if isinstance(self.value, dict) else self.value
+        padded = tuple(
+            PaddedAxis(axis, multiple or 1, length)
+            for axis, multiple, length in zip(axes, multiples, lengths, strict=True)
+        )
+        masked = self.mask if isinstance(self.mask, bool) else path in self.mask
+        return Padded(padded, _value_of(value, path, field), masked)
+
+
+@dataclass(frozen=True, init=False)
+class Ragged:
+    """Joins scenes that differ in length, without padding: `Feed(..., collate=kf.Ragged())`.
+
+    A ragged field arrives as a `tf.RaggedTensor` in `to_tf_dataset()`, and as a `kerasfeed.RaggedArray` elsewhere.
+    Ragged are the fields whose first axis differs between the few scenes that are read to infer the spec, and those
+    that are named here. All others are stacked.
+
+    Args:
+        fields: Fields that are ragged even where the first scenes happen to agree in length.
+
+    Raises:
+        TypeError: An argument is of the wrong type.
+    """
+
+    fields: tuple[str, ...]
+
+    def __init__(self, fields: str | Sequence[str] = ()) -> None:
+        object.__setattr__(self, "fields", _check_names("fields", fields))
+
+    def resolve(self, spec: SceneSpec) -> tuple[SceneSpec, tuple[Form | None, ...]]:
+        """The spec of a scene with None for the first axis of ragged fields, and what becomes of each field.
+
+        Raises:
+            SpecError: Scenes differ on another axis than the first; the message names the field.
+        """
+        _check_paths("kf.Ragged", spec, self.fields)
+        fields, forms = list(spec.fields), list[Form | None]([None] * len(spec.fields))
+        for number, (path, field) in enumerate(zip(spec.paths, spec.fields, strict=True)):
+            if path in self.fields:
+                field = _loosened("kf.Ragged", path, field)
+            if field.is_text or None not in field.shape:
+                continue
+            if None in field.shape[1:]:
+                raise SpecError(
+                    f"field {path!r} is {field}: a ragged field may differ on its first axis alone. Use collate='pad', "
+                    "or return an array whose other axes have one size"
+                )
+            fields[number], forms[number] = field, RaggedRows()
+        return replace(spec, fields=tuple(fields)), tuple(forms) if any(forms) else ()
+
+
+Collation = Stack | Pad | Ragged | Custom
+
+
+def _check_names(name: str, value: Any) -> tuple[str, ...]:
+    if isinstance(value, str):
+        return (value,)
+    names = tuple(value) if isinstance(value, Sequence | set | frozenset) else None
+    if names is None or not all(isinstance(each, str) for each in names):
+        also = "True, False, " if name == "mask" else ""
+        raise TypeError(
+            f"{name} must be {also}a field such as '0' or '1.points', or a list of fields, received {value!r}"
+        )
+    return tuple(sorted(names)) if isinstance(value, set | frozenset) else names
+
+
+def _check_sizes(name: str, value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {path: _check_size(f"{name}[{path!r}]", size, nested=True) for path, size in value.items()}
+    return _check_size(name, value, nested=False)
+
+
+def _check_size(name: str, value: Any, *, nested: bool) -> Any:
+    if value is None:
+        return None
+    if nested and isinstance(value, tuple | list):
+        return tuple(_check_size(name, size, nested=False) for size in value)
+    more = "a tuple of integers" if nested else "a dict from field to integer"
+    return check_integer(name, value, 1, what=f"an integer, {more}, or None")
+
+
+def _sizes_of(name: str, given: Any, path: str, field: ArraySpec, count: int) -> tuple[int | None, ...]:
+    size = given.get(path) if isinstance(given, dict) else given
+    if not isinstance(size, tuple):
+        return (size,) * count
+    if len(size) != count:
+        raise SpecError(
+            f"kf.Pad: {name}[{path!r}] is {size}, {len(size)} sizes, and field {path!r}, {field}, has {count} padded "
+            "axes (marked ?). Give one size for each, None for none"
+        )
+    return size
+
+
+def _value_of(value: Any, path: str, field: ArraySpec) -> Any:
+    try:
+        if np.iscomplexobj(value) and field.dtype.kind != "c":
+            raise TypeError
+        with np.errstate(all="ignore"):
+            cast = np.asarray(value).astype(field.dtype)
+        lost = np.isfinite(value) and not np.isfinite(cast) if cast.dtype.kind in "fc" else cast != value
+        same = cast.ndim == 0 and (cast.dtype.kind == "V" or not lost)
+    except (TypeError, ValueError, OverflowError):
+        same = False
+    if not same:
+        raise SpecError(
+            f"kf.Pad: field {path!r} is {field}, and no element of it can be {value!r}. Name another value for this "
+            f"field: kf.Pad(value={{{path!r}: ...}})"
+        )
+    return cast[()]
+
+
+def _check_paths(what: str, spec: SceneSpec, named: set[str] | tuple[str, ...]) -> None:
+    unknown = sorted(set(named) - set(spec.paths), key=str)
+    if unknown:
+        raise SpecError(
+            f"{what} names the field {unknown[0]!r}, which scenes do not have: their fields are "
+            f"{', '.join(map(repr, spec.paths))}"
+        )
+
+
+def _loosened(what: str, path: str, field: ArraySpec) -> ArraySpec:
+    if field.is_text or not field.shape:
+        raise SpecError(
+            f"{what} names the field {path!r}, which is {field}: text and single numbers have no axis to pad or to join"
+        )
+    if field.untyped:
+        raise SpecError(
+            f"{what} names the field {path!r}, of which the scenes that are read to infer the spec hold empty lists "
+            "alone: they tell no dtype. Return np.asarray(values, dtype=...) in place of the list"
+        )
+    return replace(field, shape=(None, *field.shape[1:]))
+
+
+def _check_mask_keys(spec: SceneSpec, forms: Sequence[Form | None]) -> None:
+    for path, form in zip(spec.paths, forms, strict=True):
+        if not isinstance(form, Padded) or not form.masked:
+            continue
+        key = mask_key(path)
+        if any(other == key or other.startswith(f"{key}.") for other in spec.paths):
+            raise SpecError(
+                f"kf.Pad: the mask of field {path!r} would stand under {key!r}, where scenes have a field "
+                "already. Rename that field, or name the fields that need a mask: mask=[...]"
+            )

@@ -1,0 +1,184 @@
+"""The spec that a user gives for the scenes of a stream, and scenes checked against it one by one.
+
+Invariant: a scene that was accepted is as the spec says, and, unless asked otherwise, in memory of its own.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import optree
+from numpy.typing import NDArray
+
+from kerasfeed.errors import SpecError
+from kerasfeed.spec.lists import is_array
+from kerasfeed.spec.scene_spec import ArraySpec, SceneSpec, as_array, coerce, describe_leaf, flatten, structure_text
+from kerasfeed.spec.spec_json import as_scene_spec
+
+_IMMUTABLE = (bool, int, float, complex, str, bytes)
+_HOLDS = {"b": "b", "i": "biu", "u": "biu", "f": "biuf", "c": "biufc", "V": "biuf"}  # V: bfloat16 and its kin
+
+
+def scene_spec_of(structure: Any) -> SceneSpec:
+    """The spec that a nesting of `kf.ArraySpec`s, or a feed's `scene_spec`, is.
+
+    Raises:
+        TypeError: It is of something else.
+        SpecError: It has no field, or two of one name.
+    """
+    return as_scene_spec(structure)
+
+
+class _Number(NamedTuple):
+    """Python numbers of type `python` from `low` to `high`, both inclusive, which `dtype` holds."""
+
+    python: type[float]
+    low: float
+    high: float
+    dtype: np.dtype[Any]
+
+
+class SceneCheck:
+    """Compares scenes with a spec: 2 us for two small arrays, copies included. Thread-safe."""
+
+    def __init__(self, spec: SceneSpec) -> None:
+        self.spec = spec
+        self._leaves_of = spec.treespec.flatten_up_to
+        self._unflatten = spec.treespec.unflatten
+        # None equals no shape, as text and open axes go another way.
+        self._exact = [(field.dtype, field.shape if field.is_fixed else None) for field in spec.fields]
+        self._numbers = [_number_of(field) for field in spec.fields]
+
+    def conform(self, scene: Any, *, copy: bool = True) -> Any:
+        """The scene with an array (or `str`, `bytes`) of the spec for every field.
+
+        Python numbers, and lists of them, take the field's dtype where it holds them; byte order is made native. All
+        else must match exactly.
+
+        Args:
+            scene: What came.
+            copy: Whether arrays are copied; else they may be the scene's own.
+
+        Raises:
+            SpecError: It is not as the spec says; the message names the field, what was expected and what came.
+        """
+        try:
+            leaves: list[Any] = self._leaves_of(scene)
+        except ValueError:
+            raise self._wrong_structure(scene) from None
+        for place, (leaf, (dtype, shape)) in enumerate(zip(leaves, self._exact, strict=True)):
+            if type(leaf) is np.ndarray and leaf.shape == shape and leaf.dtype == dtype:
+                if copy:
+                    leaves[place] = leaf.copy()
+            else:
+                leaves[place] = self._other(place, leaf, copy)
+        return self._unflatten(leaves)
+
+    def _other(self, place: int, leaf: Any, copy: bool) -> Any:
+        number = self._numbers[place]
+        if number is not None and type(leaf) is number.python and number.low <= leaf <= number.high:
+            return number.dtype.type(leaf)
+        field, path = self.spec.fields[place], self.spec.paths[place]
+        if type(leaf) is np.ndarray and leaf.dtype == field.dtype and _fits(field, leaf.shape):
+            return leaf.copy() if copy else leaf
+        listed = type(leaf) is list and is_array(leaf)
+        if type(leaf) in _IMMUTABLE or listed:
+            made = _of_numbers(leaf, field, path)
+            if made is not None:
+                return made
+        elif flatten(leaf)[1].num_nodes > 1:
+            raise SpecError(
+                f"field {path!r}: expected {field}, received a {type(leaf).__name__} of the structure "
+                f"{structure_text(flatten(leaf)[1])}. Nest scenes as the spec is nested: {self._expected}"
+            )
+        value = as_array(leaf, path) if listed else leaf
+        found = describe_leaf(value, path)
+        if found.dtype != field.dtype:
+            raise SpecError(f"field {path!r}: expected {field}, received {found}. {_dtype_remedy(field)}")
+        if not _fits(field, found.shape):
+            raise SpecError(
+                f"field {path!r}: expected {field}, received {found}. Bring it to that shape (crop, pad, reshape), or "
+                "write None in the spec for an axis whose size differs from scene to scene"
+            )
+        made = coerce(value, field, path)
+        return np.array(made) if copy and isinstance(made, np.ndarray) and not field.is_text else made
+
+    @property
+    def _expected(self) -> str:
+        return structure_text(self.spec.treespec)
+
+    def _wrong_structure(self, scene: Any) -> SpecError:
+        found = flatten(scene)[1]
+        received = f"{type(scene).__name__}" if found.num_nodes == 1 else structure_text(found)
+        return SpecError(
+            f"expected the structure {self._expected} with the fields {', '.join(self.spec.paths)}, received "
+            f"{received}. Nest scenes as the spec is nested"
+        )
+
+
+def _number_of(field: ArraySpec) -> _Number | None:
+    """The Python numbers that a field takes with little ado; None where it takes none."""
+    dtype = field.dtype
+    if field.shape != () or dtype.kind not in "biuf":
+        return None
+    if dtype.kind == "b":
+        return _Number(bool, False, True, dtype)
+    if dtype.kind == "f":
+        return _Number(float, float(np.finfo(dtype).min), float(np.finfo(dtype).max), dtype)
+    return _Number(int, int(np.iinfo(dtype).min), int(np.iinfo(dtype).max), dtype)
+
+
+def _fits(field: ArraySpec, shape: tuple[int | None, ...]) -> bool:
+    return len(shape) == len(field.shape) and all(
+        want is None or want == size for want, size in zip(field.shape, shape, strict=True)
+    )
+
+
+def _dtype_remedy(field: ArraySpec) -> str:
+    name = {"U": "str", "S": "bytes"}.get(field.dtype.kind)
+    if name:
+        return f"Give {name}, or an array of it, or write another dtype in the spec"
+    return f"Convert it (array.astype({field.dtype.name!r})), or write its dtype in the spec"
+
+
+def _of_numbers(leaf: Any, field: ArraySpec, path: str) -> NDArray[Any] | None:
+    """Python numbers as the array that `field` asks for; None where they are not numbers, or the field is none."""
+    try:
+        array = np.asarray(leaf)
+    except ValueError:
+        raise SpecError(f"field {path!r}: expected {field}, received a list of lists of unequal length") from None
+    if not array.size and type(leaf) is list:
+        return coerce(leaf, field, path)  # type: ignore[no-any-return]
+    if array.dtype.kind not in "biufcO" or field.is_text or not _fits(field, array.shape):
+        return None
+    if array.dtype.kind in _HOLDS.get(field.dtype.kind, ""):
+        with np.errstate(over="ignore", invalid="ignore"):
+            made = array.astype(field.dtype)
+        if _is_kept(array, made):
+            return made
+    elif array.dtype.kind == "O" and not all(isinstance(value, int) for value in array.flat):
+        as_array(array, path)  # which says what it is
+        return None
+    raise SpecError(
+        f"field {path!r}: expected {field}, received {str(leaf)[:80]}, which that dtype does not hold. "
+        f"{_dtype_remedy(field)}"
+    )
+
+
+def _is_kept(array: NDArray[Any], made: NDArray[Any]) -> bool:
+    if made.dtype.kind in "iu":
+        return bool(np.all((made.astype(array.dtype) == array) & ((made < 0) == (array < 0))))
+    if array.dtype.kind in "fc":
+        return bool(np.all(np.isfinite(made) == np.isfinite(array)))
+    return True
+
+
+def own_copy(item: Any) -> Any:
+    """An item of any kind, with copies of its NumPy arrays in tuples, lists and dicts of its own; about 1 us."""
+    if type(item) in _IMMUTABLE:
+        return item
+    if type(item) is tuple:
+        return tuple([each.copy() if type(each) is np.ndarray else own_copy(each) for each in item])
+    if type(item) is np.ndarray:
+        return item.copy()
+    leaves, treespec = optree.tree_flatten(item)
+    return treespec.unflatten([leaf.copy() if isinstance(leaf, np.ndarray) else leaf for leaf in leaves])

@@ -1,0 +1,259 @@
+"""What becomes of one field of a scene in a batch: stacked, or, where scenes differ in shape, padded or ragged.
+
+Invariant: pure functions of shapes and values; `None` in place of a form stands for a field that is stacked.
+"""
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+import optree
+from numpy.typing import NDArray
+
+from kerasfeed.errors import SpecError
+from kerasfeed.spec.scene_spec import ArraySpec, SceneSpec
+from kerasfeed.util.error_text import message_of
+
+SPLITS = np.dtype(np.int64)
+MASK = np.dtype(np.bool_)
+Shape = tuple[int, ...]
+
+
+class RaggedArray(NamedTuple):
+    """Rows of different lengths, one behind the other.
+
+    Row `k` of a batch is `values[row_splits[k] : row_splits[k + 1]]`.
+
+    Attributes:
+        values: dtype[total, ...], the rows joined along their first axis.
+        row_splits: int64[B + 1], from 0 to `total`, never falling.
+    """
+
+    values: Any
+    row_splits: Any
+
+
+@dataclass(frozen=True)
+class PaddedAxis:
+    """One axis that is padded.
+
+    Attributes:
+        axis: Its number in a scene's field, from 0.
+        multiple: The padded size is a multiple of it, at least 1.
+        length: The padded size where it is fixed, at least 1; None for that of the batch's longest row.
+    """
+
+    axis: int
+    multiple: int = 1
+    length: int | None = None
+
+
+@dataclass(frozen=True)
+class Padded:
+    """A field whose rows are padded at the end of each axis to one shape.
+
+    Attributes:
+        axes: The axes that are padded, rising.
+        value: What the padding holds, a scalar of the field's dtype.
+        masked: Whether a mask comes with the field.
+    """
+
+    axes: tuple[PaddedAxis, ...]
+    value: Any
+    masked: bool = False
+
+    @property
+    def is_static(self) -> bool:
+        """Whether the padded shape is one for all batches, so that a row has a fixed place in a slot."""
+        return all(axis.length is not None for axis in self.axes)
+
+    @property
+    def is_prefix(self) -> bool:
+        """Whether a row is the beginning of its padded row in memory."""
+        return len(self.axes) == 1 and self.axes[0].axis == 0
+
+    def padded(self, shape: Sequence[int | None]) -> tuple[int | None, ...]:
+        """The shape of a padded row, as far as it is known of a field of this shape."""
+        sizes = list(shape)
+        for axis in self.axes:
+            sizes[axis.axis] = axis.length
+        return tuple(sizes)
+
+    def target(self, shapes: NDArray[np.int64]) -> Shape:
+        """The shape to which rows of `shapes`, int64[B, axes], are padded."""
+        sizes: list[int] = shapes.max(axis=0).tolist()
+        for axis in self.axes:
+            longest = sizes[axis.axis]
+            sizes[axis.axis] = -(-longest // axis.multiple) * axis.multiple if axis.length is None else axis.length
+        return tuple(sizes)
+
+    def smallest(self, shape: Sequence[int | None]) -> Shape:
+        """A padded shape for batches that hold no scene: not of length 0, which few models take."""
+        least = {axis.axis: axis.length or axis.multiple for axis in self.axes}
+        return tuple(least.get(number, size or 0) for number, size in enumerate(shape))
+
+    def too_long(self, shape: Shape) -> PaddedAxis | None:
+        """The first axis on which a row is longer than its fixed length."""
+        return next((axis for axis in self.axes if axis.length is not None and shape[axis.axis] > axis.length), None)
+
+    def mask_shape(self, target: Sequence[int | None]) -> tuple[int | None, ...]:
+        """The shape of the mask of one row padded to `target`: one axis for each that is padded."""
+        return tuple(target[axis.axis] for axis in self.axes)
+
+    def fill_mask(self, mask: NDArray[np.bool_], shapes: NDArray[np.int64]) -> None:
+        """Set bool[B, ...] to True where rows of `shapes` have values, False where they are padding."""
+        mask[...] = True
+        for place, axis in enumerate(self.axes, 1):
+            shape = [1] * mask.ndim
+            shape[place] = mask.shape[place]
+            position = np.arange(mask.shape[place]).reshape(shape)
+            lengths = shapes[:, axis.axis].reshape([-1] + [1] * (mask.ndim - 1))
+            np.logical_and(mask, position < lengths, out=mask)
+
+
+@dataclass(frozen=True)
+class RaggedRows:
+    """A field whose rows are joined along their first axis."""
+
+
+Form = Padded | RaggedRows
+
+
+class Masked:
+    """A padded field and its mask, on their way to their places in a batch."""
+
+    __slots__ = ("array", "mask")
+
+    def __init__(self, array: Any, mask: Any) -> None:
+        self.array = array
+        self.mask = mask
+
+
+def nest(spec: SceneSpec, forms: Sequence[Form | None], leaves: Sequence[Any]) -> Any:
+    """The nesting of a batch, with `leaves` in place of the scene's fields; masks go where they belong."""
+    structure = spec.unflatten(leaves)
+    masked = any(isinstance(form, Padded) and form.masked for form in forms)
+    return _with_masks(structure) if masked else structure
+
+
+def mask_key(key: Any) -> str:
+    """The key under which the mask of the field `key` of a dict stands."""
+    return f"{key}_mask"
+
+
+def _with_masks(node: Any) -> Any:
+    """The same with `(array, mask)` for a masked field; in a dict the mask stands beside, under a key of its own."""
+    if isinstance(node, Masked):
+        return (node.array, node.mask)
+    if isinstance(node, dict):
+        result = copy.copy(node)
+        for key, value in node.items():
+            if isinstance(value, Masked):
+                result[key], result[mask_key(key)] = value.array, value.mask
+            else:
+                result[key] = _with_masks(value)
+        return result
+    if isinstance(node, list | tuple):
+        items = [_with_masks(item) for item in node]
+        return type(node)(*items) if hasattr(node, "_fields") else type(node)(items)
+    return optree.tree_map(lambda leaf: _with_masks(leaf) if isinstance(leaf, Masked) else leaf, node)
+
+
+def batch_structure(spec: SceneSpec, forms: Sequence[Form | None], rows: int | None) -> Any:
+    """The nesting of a batch with an `ArraySpec` for each of its arrays.
+
+    Args:
+        spec: Spec of a scene.
+        forms: What becomes of its fields; of those beyond the last form, stacking.
+        rows: Rows of every batch; None where they vary.
+    """
+    leaves: list[Any] = []
+    for number, field in enumerate(spec.fields):
+        form = forms[number] if number < len(forms) else None
+        if isinstance(form, Padded):
+            shape = form.padded(field.shape)
+            array = ArraySpec((rows, *shape), field.dtype)
+            mask = ArraySpec((rows, *form.mask_shape(shape)), MASK)
+            leaves.append(Masked(array, mask) if form.masked else array)
+        elif form is not None:
+            splits = ArraySpec((None if rows is None else rows + 1,), SPLITS)
+            leaves.append(RaggedArray(ArraySpec((None, *field.shape[1:]), field.dtype), splits))
+        else:
+            leaves.append(ArraySpec((rows, *field.shape), field.dtype))
+    return nest(spec, forms, leaves)
+
+
+def row_bytes(form: Form, field: ArraySpec, shapes: Sequence[Shape]) -> int:
+    """Bytes that the largest of some rows takes in a batch."""
+    if isinstance(form, Padded):
+        return prod(form.target(np.array(shapes, np.int64))) * field.dtype.itemsize
+    return max(map(prod, shapes)) * field.dtype.itemsize
+
+
+def common_shape(path: str, shapes: NDArray[np.int64], indices: NDArray[np.int64]) -> tuple[int, ...]:
+    """The one shape that all rows of a field have.
+
+    Args:
+        path: Name of the field.
+        shapes: int64[B, axes], the shape of every row.
+        indices: int64[B], the index of every row.
+
+    Raises:
+        SpecError: Two rows differ; the message names the field, both indices and both shapes.
+    """
+    different = np.flatnonzero((shapes != shapes[0]).any(axis=1))
+    if different.size:
+        row = int(different[0])
+        one, other = tuple(shapes[0].tolist()), tuple(shapes[row].tolist())
+        raise SpecError(unequal_text(path, (indices[0], one), (indices[row], other), rare=False))
+    return tuple(shapes[0].tolist())
+
+
+def unequal_text(path: str, one: tuple[int, Any], other: tuple[int, Any], *, rare: bool) -> str:
+    """What to tell of two scenes, each an index and a shape, that cannot be stacked.
+
+    With `rare`, the scenes that are read to infer the spec agree, and so the field is not padded by itself.
+    """
+    told = (
+        f"field {path!r} cannot be stacked: scene {one[0]} has shape {one[1]} and scene {other[0]} has shape {other[1]}"
+    )
+    if not rare:
+        return (
+            f"{told}. Use collate='pad' (pads to the longest of the batch) or collate='ragged' (keeps lengths), or "
+            "return one shape for every index"
+        )
+    told += ", unlike the few scenes that were read first"
+    if one[1][1:] != other[1][1:]:
+        return f"{told}. Return one shape for every index (crop, pad or resample in __getitem__)"
+    return (
+        f"{told}. Name the field: collate=kf.Pad(fields={path!r}) (pads to the longest of the batch) or "
+        f"collate=kf.Ragged({path!r}) (keeps lengths); or return one shape for every index"
+    )
+
+
+def stack_text(path: str, values: Sequence[Any], indices: NDArray[np.int64]) -> NDArray[Any]:
+    """Rows of `str` or `bytes` (or object arrays of them) as one object array with a leading axis.
+
+    Raises:
+        SpecError: Arrays of two rows differ in shape.
+    """
+    shapes = np.array([np.shape(value) for value in values], np.int64).reshape(len(values), -1)
+    stacked_shape = (len(values), *_common_text_shape(path, shapes, indices))
+    stacked = np.empty(stacked_shape, object)
+    for row, value in enumerate(values):
+        stacked[row] = value
+    return stacked
+
+
+def _common_text_shape(path: str, shapes: NDArray[np.int64], indices: NDArray[np.int64]) -> tuple[int, ...]:
+    try:
+        return common_shape(path, shapes, indices)
+    except SpecError as error:
+        told = message_of(error).split(" Use collate=")[0]
+        raise SpecError(
+            f"{told} Text is stacked whatever `collate` is: return one shape for every index, join the words into one "
+            "str, or give collate a function"
+        ) from None

@@ -1,0 +1,144 @@
+"""Lists that are arrays: of numbers, or of text, also in lists of lists.
+
+Invariant: whether a list is an array is a function of the types of its values alone, and no value is changed on its way
+into the array: no integer is rounded, no text is cut.
+"""
+
+import functools
+import itertools
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kerasfeed.errors import SpecError
+from kerasfeed.util.exact_text import exact_text
+
+_PYTHON_NUMBERS = (bool, int, float, complex)
+_REMEDY = "crop or pad the inner lists to one length, or return np.concatenate(...) of them and their lengths"
+
+
+@dataclass(frozen=True)
+class Listed:
+    """What a list of numbers or text is.
+
+    Attributes:
+        array: Its values; text as an object array of `str` or `bytes`.
+        weak: Whether all its values are Python numbers, which NumPy chose a dtype for.
+        untyped: Whether it holds no value, and so has no dtype of its own.
+    """
+
+    array: NDArray[Any]
+    weak: bool
+    untyped: bool
+
+
+def is_array(values: list[Any]) -> bool:
+    """Whether a list inside a scene is one array: its values, also in lists of lists, are all numbers or all text.
+
+    An empty list is one, and a list of arrays with axes, tuples or dicts is none. Lists in it may differ in length:
+    that is an error of the array.
+    """
+    return _kind_of(values) is not None
+
+
+def array_of(values: list[Any], path: str) -> Listed:
+    """The array that a list is.
+
+    Raises:
+        SpecError: Lists in it differ in length, or it holds integers that no dtype holds; the message names the field.
+    """
+    kind = _kind_of(values)
+    assert kind is not None
+    shape = _shape_of(values, path)
+    if kind in ("str", "bytes"):
+        array: NDArray[Any] = np.empty(shape, object)
+        array.reshape(-1)[:] = [_text(value) for value in _flat(values, len(shape))]
+        return Listed(array, weak=False, untyped=False)
+    if kind == "":
+        return Listed(np.zeros(shape), weak=True, untyped=True)
+    types = set(map(type, _flat(values, len(shape))))
+    if any(not issubclass(each, (*_PYTHON_NUMBERS, np.generic, np.ndarray)) for each in types):  # tensors
+        array = np.array([np.asarray(value)[()] for value in _flat(values, len(shape))]).reshape(shape)
+    else:
+        array = np.asarray(values)
+    integers = all(issubclass(each, int | np.integer) for each in types)
+    if array.dtype.kind == "O" or (integers and array.dtype.kind == "f"):
+        big = max((value for value in _flat(values, len(shape)) if isinstance(value, int)), key=abs, default=0)
+        if integers or abs(big) >= 1 << 63:
+            raise SpecError(f"field {path!r} is a list with {big_text(big)}")
+    return Listed(array, weak=all(issubclass(each, _PYTHON_NUMBERS) for each in types), untyped=False)
+
+
+def own(leaf: Any) -> Any:
+    """A field's value in memory of its own: a copy of an array or of a list; numbers and text as they are."""
+    if isinstance(leaf, np.ndarray):
+        return leaf.copy()
+    return [own(value) if type(value) is list else value for value in leaf] if type(leaf) is list else leaf
+
+
+def big_text(value: Any) -> str:
+    """What to tell of an integer that its field's dtype cannot hold."""
+    return (
+        f"the integer {value}, and no integer dtype holds all its values (int64 ends at 2**63 - 1, uint64 at "
+        "2**64 - 1). Return smaller integers, np.float64(...), or str"
+    )
+
+
+def _text(value: Any) -> Any:
+    return exact_text(value.item() if isinstance(value, np.ndarray) else value)
+
+
+def _kind_of(values: list[Any]) -> str | None:
+    """What a list holds: "number", "str", "bytes", or "" for nothing but empty lists; None where it is no array."""
+    found = ""
+    for kind in set(map(type, values)):
+        if kind is list:
+            inside = [_kind_of(value) for value in values if type(value) is list]
+        elif (name := _name_of(kind)) is not None:
+            inside = [name]
+        else:
+            inside = [_kind_of_array(value) for value in values if type(value) is kind]
+        for name in inside:
+            if name is None or (found and name and name != found):
+                return None
+            found = found or name
+    return found
+
+
+@functools.lru_cache(maxsize=256)
+def _name_of(kind: type) -> str | None:
+    if issubclass(kind, str):
+        return "str"
+    if issubclass(kind, bytes):
+        return "bytes"
+    return "number" if issubclass(kind, (*_PYTHON_NUMBERS, np.generic)) else None
+
+
+def _kind_of_array(value: Any) -> str | None:
+    """The kind of an array without axes, or of another framework's; None for anything else."""
+    if not hasattr(value, "__array__") or getattr(value, "shape", None) != () or isinstance(value, np.ma.MaskedArray):
+        return None
+    kind = value.dtype.kind if isinstance(value, np.ndarray) else ""
+    return {"U": "str", "T": "str", "S": "bytes", "O": None}.get(kind, "number")
+
+
+def _shape_of(values: list[Any], path: str) -> tuple[int, ...]:
+    if not any(type(value) is list for value in values):
+        return (len(values),)
+    shapes = [_shape_of(value, path) if type(value) is list else () for value in values]
+    for shape in shapes[1:]:
+        if shape != shapes[0]:
+            one, other = (f"a list of shape {each}" if each else "a single value" for each in (shapes[0], shape))
+            raise SpecError(
+                f"field {path!r} is a list that is nested unevenly: it holds {one} and {other}, and an array has one "
+                f"size on each axis. To make it one, {_REMEDY}"
+            )
+    return (len(values), *shapes[0])
+
+
+def _flat(values: list[Any], axes: int) -> Any:
+    for _ in range(axes - 1):
+        values = itertools.chain.from_iterable(values)  # type: ignore[assignment]
+    return values

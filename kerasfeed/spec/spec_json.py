@@ -1,0 +1,202 @@
+"""The spec of a scene as JSON, and the specs that users write.
+
+Invariant: `spec_from_json(spec_to_json(spec)) == spec` for the spec of every scene, but for namedtuples, which come
+back as namedtuples of the same name and fields, and for whether a number was Python's. Nothing that a file names is
+imported.
+"""
+
+import functools
+import re
+from collections import OrderedDict, namedtuple
+from typing import Any
+
+import numpy as np
+import optree
+
+from kerasfeed.errors import SpecError
+from kerasfeed.spec.scene_spec import BYTES, TEXT, ArraySpec, SceneSpec, describe, flatten, structure_text
+from kerasfeed.util.error_text import summary
+
+_NAMED = re.compile(r"(\w+)\((\w+(?:,\w+)*)\)")
+
+
+def as_scene_spec(spec: Any) -> SceneSpec:
+    """The spec that a nesting of `ArraySpec`s is, as users write it.
+
+    Raises:
+        TypeError: It is of something else.
+        SpecError: Two fields have one name.
+    """
+    scene = spec
+    if not isinstance(spec, SceneSpec):
+        leaves, treespec = optree.tree_flatten(spec)
+        for leaf in leaves:
+            if not isinstance(leaf, ArraySpec):
+                raise TypeError(
+                    "a spec is a nesting of kf.ArraySpec(shape, dtype), as the scenes are nested, for example "
+                    f"{{'image': kf.ArraySpec((28, 28), np.uint8)}}; received {leaf!r} of type {type(leaf).__name__}"
+                )
+        if not leaves:
+            raise SpecError(f"the spec holds no field: received {spec!r}. Give a kf.ArraySpec for every field")
+        held = optree.tree_leaves(spec, is_leaf=lambda node: node is not spec and _is_array(node))
+        if any(type(leaf) is list for leaf in held):
+            raise SpecError(
+                f"a list of single values inside a scene is one array, received the spec {spec!r}: give "
+                "kf.ArraySpec((n,), dtype) in place of a list of n specs without axes, or a tuple, for tuples"
+            )
+        scene = SceneSpec(treespec, tuple(_checked(leaf) for leaf in leaves))
+    assert isinstance(scene, SceneSpec)
+    if len(set(scene.paths)) < len(scene.paths):
+        double = next(path for path in scene.paths if scene.paths.count(path) > 1)
+        raise SpecError(f"two fields have the name {double!r} ({structure_text(scene.treespec)}): rename one of them")
+    return scene
+
+
+def _is_array(node: Any) -> bool:
+    """Whether scenes have one array where a spec has this list: it holds single numbers, or single texts, alone."""
+    if type(node) is not list:
+        return False
+    fields = [field for field in node if not _is_array(field)]
+    if not all(isinstance(field, ArraySpec) and field.shape == () for field in fields):
+        return False
+    return len({np.dtype(field.dtype).char if np.dtype(field.dtype).kind in "US" else "" for field in fields}) < 2
+
+
+def _checked(field: ArraySpec) -> ArraySpec:
+    shape: Any = field.shape
+    sizes = (shape,) if isinstance(shape, int) else shape
+    dtype: np.dtype[Any] = np.dtype(field.dtype)
+    if dtype.kind in "US":
+        dtype = TEXT if dtype.kind == "U" else BYTES
+    return ArraySpec(tuple(None if size is None else int(size) for size in sizes), dtype.newbyteorder("="), field.weak)
+
+
+def leaves_of(spec: SceneSpec, scene: Any) -> list[Any]:
+    """The fields of a scene, in the spec's order.
+
+    Raises:
+        SpecError: Its nesting is not the spec's.
+    """
+    try:
+        leaves: list[Any] = spec.treespec.flatten_up_to(scene)
+        if not spec.treespec.is_leaf() or type(scene) is not list:
+            return leaves
+    except ValueError:
+        pass
+    describe(scene)
+    raise SpecError(
+        f"expected the structure {structure_text(spec.treespec)}, received {structure_text(flatten(scene)[1])}. "
+        "Return the same nesting for every index"
+    )
+
+
+def spec_to_json(spec: SceneSpec) -> Any:
+    """What `json.dumps` takes.
+
+    Raises:
+        SpecError: The nesting holds what no file can describe.
+    """
+    return _to_json(spec.unflatten(spec.fields))
+
+
+def _to_json(value: Any) -> Any:
+    if isinstance(value, ArraySpec):
+        return {"array": {"shape": list(value.shape), "dtype": dtype_to_json(value.dtype)}}
+    if value is None:
+        return None
+    kind = type(value)
+    if kind in (tuple, list):
+        return {kind.__name__: [_to_json(item) for item in value]}
+    if kind in (dict, OrderedDict):
+        for key in value:
+            if type(key) not in (str, int):
+                raise SpecError(f"a scene has the dict key {key!r}: in a file, keys are str or int")
+        return {kind.__name__: [[key, _to_json(item)] for key, item in value.items()]}
+    if optree.is_namedtuple(value):
+        items = [[name, _to_json(item)] for name, item in zip(kind._fields, value, strict=True)]
+        return {"namedtuple": [kind.__name__, items]}
+    raise SpecError(
+        f"a scene holds a {kind.__name__}, and a file describes tuples, lists, dicts and namedtuples only. Return one "
+        "of these"
+    )
+
+
+def spec_from_json(value: Any) -> SceneSpec:
+    """The spec that `spec_to_json` described.
+
+    Raises:
+        ValueError: It is no description of a spec.
+    """
+    try:
+        leaves, treespec = optree.tree_flatten(_from_json(value, whole=True))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"it describes no spec: {summary(error)}") from None
+    if not leaves:
+        raise ValueError("it describes a spec without fields")
+    return SceneSpec(treespec, tuple(leaves))
+
+
+def _from_json(value: Any, *, whole: bool = False) -> Any:
+    if value is None:
+        return None
+    ((kind, inner),) = value.items()
+    if kind == "array":
+        return ArraySpec(tuple(inner["shape"]), dtype_from_json(inner["dtype"]))
+    if kind in ("tuple", "list"):
+        items = [_from_json(item) for item in inner]
+        # A list of single values inside a scene is one array: of a file that has them as fields they make a tuple.
+        return items if kind == "list" and (whole or not _is_array(items)) else tuple(items)
+    if kind in ("dict", "OrderedDict"):
+        return (dict if kind == "dict" else OrderedDict)((key, _from_json(item)) for key, item in inner)
+    if kind == "namedtuple":
+        name, items = inner
+        return _named_class(name, tuple(key for key, _ in items))(*(_from_json(item) for _, item in items))
+    raise KeyError(kind)
+
+
+@functools.lru_cache(maxsize=1024)
+def _named_class(name: str, fields: tuple[str, ...]) -> Any:
+    """A class of namedtuples, the same for the same name and fields, which pickles by its qualified name."""
+    made = namedtuple(name, fields)  # type: ignore[misc]
+    made.__module__, made.__qualname__ = __name__, f"{name}({','.join(fields)})"
+    return made
+
+
+def __getattr__(name: str) -> Any:
+    """The class of namedtuples that a pickle names."""
+    match = _NAMED.fullmatch(name)
+    if match is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return _named_class(match[1], tuple(match[2].split(",")))
+
+
+def dtype_to_json(dtype: np.dtype[Any]) -> Any:
+    """A name, or a list of names and dtypes for a structured dtype."""
+    if dtype in (TEXT, BYTES):
+        return "str" if dtype == TEXT else "bytes"
+    if dtype.names:
+        return [[name, dtype_to_json(dtype[name].base), list(dtype[name].shape)] for name in dtype.names]
+    return dtype.str[1:] if dtype.kind == "V" and dtype.type is np.void else dtype.name
+
+
+def dtype_from_json(value: Any) -> np.dtype[Any]:
+    """The dtype that `dtype_to_json` described.
+
+    Raises:
+        TypeError: There is none of this name here.
+    """
+    if isinstance(value, list):
+        made: np.dtype[Any] = np.dtype([(name, dtype_from_json(member), tuple(shape)) for name, member, shape in value])
+        return made
+    if value in ("str", "bytes"):
+        return TEXT if value == "str" else BYTES
+    try:
+        named: np.dtype[Any] = np.dtype(value)
+        return named
+    except TypeError:
+        import ml_dtypes  # of NumPy's own names there is none: bfloat16 and its kin, which TensorFlow and JAX bring
+
+        found = getattr(ml_dtypes, value, None)
+        if found is None:
+            raise
+        return np.dtype(found)  # type: ignore[no-any-return]

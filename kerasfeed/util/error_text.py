@@ -1,0 +1,243 @@
+"""What is said of exceptions, what is noted on them, and whose they are.
+
+Invariant: nothing here raises, whatever the methods, properties and metaclass of an exception's class do, but for the
+program's own Ctrl-C. The text of an exception is made here and nowhere else, for it is the user's code that makes it.
+"""
+
+import itertools
+import os
+import reprlib
+import signal
+import threading
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from types import CodeType, TracebackType
+from typing import Any, TypeVar
+
+from kerasfeed.errors import SpecError
+
+_PACKAGE = f"{Path(__file__).parent.parent}{os.sep}"
+_DEMO = f"{_PACKAGE}demo{os.sep}"  # scenes as a user writes them
+TEXT_LIMIT = 20_000  # characters of a text that repeats an exception: of a 2 MB message, beginning and end will do
+_MAX_LINE = 200
+_T = TypeVar("_T")
+_E = TypeVar("_E", bound=BaseException)
+# Past whatever a class, or its metaclass, has under the same name.
+_name_of = vars(type)["__name__"].__get__
+_traceback_of = vars(BaseException)["__traceback__"].__get__
+
+
+def class_name(value: object) -> str:
+    """The name of the class of `value`."""
+    return str(_name_of(type(value)))
+
+
+def message_of(error: BaseException, *, whole: bool = False) -> str:
+    """What `str` makes of an exception, unless `whole` without its middle where that is very long."""
+
+    def made() -> str:
+        text = str.__str__(str(error))  # an instance of a subclass of str may be what comes
+        return text if whole else shortened(text)
+
+    return guarded(made, lambda broken: f"(its message cannot be had: __str__ raised {class_name(broken)})")
+
+
+def summary(error: BaseException) -> str:
+    """Type and message of an exception on one line, more where the message has more."""
+    return f"{class_name(error)}: {message_of(error)}"
+
+
+def exception_text(error: BaseException) -> str:
+    """Type and message in one line of at most 200 characters."""
+    text = " ".join(summary(error)[: 3 * _MAX_LINE].split())
+    return text if len(text) <= _MAX_LINE else text[: _MAX_LINE - 1] + "…"
+
+
+def full_text(error: BaseException, *, with_notes: bool = True) -> str:
+    """Traceback of an exception with its causes, and with its own notes; it begins with the user's frames."""
+
+    def described() -> str:
+        found = traceback.TracebackException.from_exception(error)
+        _begin_with_the_users(found)
+        if not with_notes:
+            found.__notes__ = []
+        return shortened("".join(found.format()))
+
+    def bare(_: BaseException) -> str:  # without its causes and notes: looking for them has failed
+        return shortened("".join([*traceback.format_tb(_traceback_of(error)), summary(error), "\n"]))
+
+    return guarded(described, bare)
+
+
+def without_own_frames(frames: TracebackType | None) -> TracebackType | None:
+    """A traceback from the first frame on that is not kerasfeed's; as it is where there is none."""
+    found = frames
+    while found is not None and _is_own(found.tb_frame.f_code.co_filename):
+        found = found.tb_next
+    return found or frames
+
+
+def _is_own(filename: str) -> bool:
+    return filename.startswith(_PACKAGE) and not filename.startswith(_DEMO)
+
+
+def _begin_with_the_users(described: traceback.TracebackException | None) -> None:
+    """Leave out frames of kerasfeed's before the user's, of an exception and of its causes; of a `SpecError` all."""
+    if described is None:
+        return
+    own = list(itertools.takewhile(lambda frame: _is_own(frame.filename), described.stack))
+    if len(own) < len(described.stack) or _is_spec_error(described):
+        del described.stack[: len(own)]
+    for each in (described.__cause__, described.__context__, *(described.exceptions or ())):
+        _begin_with_the_users(each)
+
+
+def _is_spec_error(described: traceback.TracebackException) -> bool:
+    name = getattr(described, "exc_type_str", None)  # from Python 3.13 on, where exc_type warns
+    return described.exc_type is SpecError if name is None else name == f"{SpecError.__module__}.{SpecError.__name__}"
+
+
+def shown(value: object) -> str:
+    """A short `repr` of what a user has made."""
+    return guarded(
+        lambda: str.__str__(reprlib.repr(value)),
+        lambda broken: f"a {class_name(value)} (whose __repr__ raised {class_name(broken)})",
+    )
+
+
+def shortened(text: str) -> str:
+    """`text`, without its middle where it is very long."""
+    if len(text) <= TEXT_LIMIT:
+        return text
+    half = TEXT_LIMIT // 2
+    return f"{text[:half]}\n[... {len(text) - 2 * half:,} characters left out ...]\n{text[-half:]}"
+
+
+def notes_of(error: BaseException) -> list[str]:
+    """The notes of an exception; those that are text."""
+
+    def texts() -> list[str]:
+        notes = getattr(error, "__notes__", ())
+        return [str.__str__(note) for note in list(notes) if issubclass(type(note), str)]
+
+    return guarded(texts, lambda _: [])
+
+
+def add_note(error: BaseException, note: str) -> bool:
+    """Add a note to an exception; returns whether it takes one (a frozen dataclass does not)."""
+
+    def add() -> bool:
+        BaseException.add_note(error, note)
+        return True
+
+    return guarded(add, lambda _: False)
+
+
+def set_notes(error: BaseException, notes: list[str]) -> bool:
+    """Have an exception carry these notes; returns whether it takes them."""
+
+    def put() -> bool:
+        error.__notes__ = list(notes)
+        return True
+
+    return guarded(put, lambda _: False)
+
+
+def reworded(error: _E, text: str) -> _E:
+    """An error of the same type with another message; where its constructor refuses that, itself with a note."""
+
+    def made() -> _E:
+        # Many OSErrors, h5py's own among them, have no errno.
+        number = getattr(error, "errno", None) if issubclass(type(error), OSError) else None
+        found = type(error)(text) if number is None else type(error)(number, text)
+        return found if issubclass(type(found), type(error)) else error
+
+    found = guarded(made, lambda _: error)
+    if found is error:
+        add_note(error, f"kerasfeed: {text}")
+    return found
+
+
+def cause_of(error: BaseException) -> BaseException | None:
+    """What an exception was raised from."""
+    return guarded(lambda: error.__cause__, lambda _: None)
+
+
+def cause_message(error: BaseException) -> str:
+    """The message of what an exception was raised from; its own where that is nothing."""
+    cause = cause_of(error)
+    return message_of(error if cause is None else cause)
+
+
+def has_causes(error: BaseException) -> bool:
+    """Whether others are told of with an exception: what it was raised from, or while."""
+    return guarded(
+        lambda: error.__cause__ is not None or not (error.__suppress_context__ or error.__context__ is None),
+        lambda _: False,
+    )
+
+
+def traceback_of(error: BaseException) -> TracebackType | None:
+    """The traceback of an exception."""
+    found: TracebackType | None = _traceback_of(error)
+    return found
+
+
+def drop_frame(error: BaseException) -> None:
+    """Take the outermost frame out of its traceback."""
+    trace = _traceback_of(error)
+    vars(BaseException)["__traceback__"].__set__(error, None if trace is None else trace.tb_next)
+
+
+def is_true(error: BaseException) -> bool:
+    """Whether it counts as true, as `concurrent.futures` takes for granted: it returns None in place of others."""
+    return guarded(lambda: bool(error), lambda _: False)
+
+
+def is_printable(error: BaseException) -> bool:
+    """Whether others can print it and ask for its class, as tracebacks, notebooks and frameworks do."""
+
+    def looked_at() -> bool:
+        isinstance(error, _Nobody)  # which asks for its `__class__`
+        kind = type(error)
+        names = (kind.__name__, kind.__qualname__, kind.__module__)
+        _ = error.__traceback__, error.__cause__, error.__context__, error.__suppress_context__, error.with_traceback
+        return all(type(name) is str for name in names) and type(getattr(error, "__notes__", [])) is list
+
+    return guarded(looked_at, lambda _: False)
+
+
+def is_the_programs(error: BaseException) -> bool:
+    """Whether an exception is no fault of the code that it came out of: Ctrl-C, or what a signal's handler has raised.
+
+    Both strike the main thread, wherever it is. A worker process ignores Ctrl-C.
+    """
+    if issubclass(type(error), Exception) or threading.get_ident() != threading.main_thread().ident:
+        return False
+    if issubclass(type(error), KeyboardInterrupt):
+        return signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
+    handlers = {_code_of(signal.getsignal(number)) for number in signal.valid_signals()} - {None}
+    return bool(handlers) and any(frame.f_code in handlers for frame, _ in traceback.walk_tb(_traceback_of(error)))
+
+
+def _code_of(handler: Any) -> CodeType | None:
+    found = getattr(handler, "func", handler)  # of a partial
+    found = getattr(found, "__func__", found)
+    if not callable(found):  # SIG_DFL and SIG_IGN
+        return None
+    return getattr(found, "__code__", None) or getattr(vars(type(found)).get("__call__"), "__code__", None)
+
+
+def guarded(make: Callable[[], _T], otherwise: Callable[[BaseException], _T]) -> _T:
+    """What `make` returns, or, where it raises anything but the program's own Ctrl-C, `otherwise` of that."""
+    try:
+        return make()
+    except BaseException as broken:  # the user's code, which may raise SystemExit too
+        if is_the_programs(broken):
+            raise
+        return otherwise(broken)
+
+
+class _Nobody:
+    """A class that nothing is an instance of."""

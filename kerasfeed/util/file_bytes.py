@@ -1,0 +1,83 @@
+"""The bytes of an open file, read past HDF5, and the check that it is still the same file.
+
+Invariant: whoever reads holds the `SharedFile` that owns the descriptor, so that it is not closed, and its number not
+used for another file, meanwhile. A file that was truncated or rewritten under us is an error, not data.
+"""
+
+import os
+import time
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from kerasfeed.util import opened_files
+from kerasfeed.util.opened_files import Identity, changed, identity_of
+
+_CHECK_SECONDS = 0.2  # between looks at size and time of modification: each is a system call that gives up the GIL
+
+
+class Source:
+    """Reads an open file by byte offset. All methods may be called from any thread."""
+
+    def __init__(self, path: str, descriptor: int, identity: Identity) -> None:
+        """Read through `descriptor`, which belongs to someone else."""
+        self.path = path
+        self.descriptor = descriptor
+        self.identity = identity
+        self._next_check = 0.0
+
+    def check(self, *, now: bool = False) -> None:
+        """Look whether the file changed; unless `now`, at most five times a second.
+
+        Raises:
+            OSError: It did.
+        """
+        clock = time.monotonic()
+        if clock < self._next_check and not now:
+            return
+        difference = self.identity.difference(Identity.of(os.fstat(self.descriptor)))
+        if not difference and clock >= self._next_check and opened_files.in_worker():
+            difference = self._replaced()
+        if difference:
+            raise changed(self.path, difference)
+        self._next_check = clock + _CHECK_SECONDS
+
+    def _replaced(self) -> str:
+        """Whether another file stands at the path: workers that open it later would read that one."""
+        with suppress(OSError):  # gone: nobody reads anything else
+            return self.identity.difference(identity_of(self.path))
+        return ""
+
+    def read(self, address: int, size: int) -> bytes:
+        """`size` bytes from `address` on.
+
+        Raises:
+            OSError: The file ends before, or changed.
+        """
+        self.check()
+        data = os.pread(self.descriptor, size, address)
+        if len(data) != size:  # a signal, more than 2 GiB, or the end of the file
+            whole = np.empty(size, np.uint8)
+            self._fill(address, whole)
+            return whole.tobytes()
+        return data
+
+    def read_into(self, address: int, out: Any) -> None:
+        """Fill `out`, a contiguous array of plain items, from `address` on.
+
+        Raises:
+            OSError: The file ends before, or changed.
+        """
+        self.check()
+        if os.preadv(self.descriptor, (out,), address) != out.nbytes:
+            self._fill(address, out.reshape(-1).view(np.uint8))
+
+    def _fill(self, address: int, out: Any) -> None:
+        done = 0
+        while done < len(out):
+            count = os.preadv(self.descriptor, (out[done:],), address + done)
+            if count == 0:
+                self.check(now=True)
+                raise OSError(f"{self.path!r} ends at byte {address + done:,}, {len(out) - done:,} bytes too early")
+            done += count

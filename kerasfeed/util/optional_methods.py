@@ -1,0 +1,168 @@
+"""What may be asked of a sequence that a loader reads, or that stands inside a view.
+
+Invariant: optional methods are looked up on the class, and a view answers for what is inside it. Nothing here reads a
+scene.
+"""
+
+import contextlib
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kerasfeed.util.error_text import add_note, notes_of
+
+ReadInto = Callable[[int, Any], Any]
+ReadAhead = Callable[[NDArray[np.int64]], Any]
+READER = "_kerasfeed_reader"  # attribute of a `__getitem__` that takes slices: the one that takes integers alone
+_SHOWN = 8  # indices that a note names
+
+
+def optional_method(sequence: Any, name: str) -> Any:
+    """The bound method `name` of a sequence whose class defines it, else None.
+
+    Looked up on the class: a `__getattr__` that finds columns, or wraps another object, is not asked. A view has the
+    methods that what is inside it allows.
+    """
+    method = getattr(type(sequence), name, None)
+    if method is None or (_is_views_own(method) and not sequence._offers(name)):
+        return None
+    return getattr(sequence, name)
+
+
+def takes_out(method: Callable[..., Any]) -> bool:
+    """Whether `method` has a parameter named `out`, and uses it."""
+    if _is_views_own(method) and getattr(method, "__name__", "") == "get_batch":
+        return bool(method.__self__._offers("out"))  # type: ignore[attr-defined]
+    try:
+        return "out" in inspect.signature(method).parameters
+    except (TypeError, ValueError):  # compiled, and silent about its parameters
+        return False
+
+
+def batch_reader(sequence: Any) -> Callable[..., Any] | None:
+    """The sequence's `get_batch`, where it is a SceneSequence that defines one."""
+    if getattr(type(sequence), "_is_scene_sequence", False):
+        return optional_method(sequence, "get_batch")  # type: ignore[no-any-return]
+    return None
+
+
+def scene_writer(sequence: Any) -> ReadInto | None:
+    """The sequence's `read_into(index, out)`, where it defines one with that second parameter."""
+    method = optional_method(sequence, "read_into")
+    return method if method is not None and takes_out(method) else None
+
+
+def ahead_reader(sequence: Any) -> ReadAhead | None:
+    """The sequence's `read_ahead(indices)`, where it defines one."""
+    return optional_method(sequence, "read_ahead")  # type: ignore[no-any-return]
+
+
+def blocks_in(sequence: Any) -> NDArray[Any] | None:
+    """The block of every scene, int or str[len(sequence)], by its `block_of` or its `block_size`; else None.
+
+    As `BlockShuffled` takes them: `block_of` may be an array, or a function from an index.
+    """
+    blocks = getattr(sequence, "block_of", None)
+    if blocks is not None:
+        return np.array([blocks(index) for index in range(len(sequence))]) if callable(blocks) else np.asarray(blocks)
+    size = getattr(sequence, "block_size", None)
+    return None if size is None else np.arange(len(sequence)) // size
+
+
+def views_own(method: Any) -> Any:
+    """Mark a method of a view class as there only where the view's `_offers` says so."""
+    method._views_own = True
+    return method
+
+
+def _is_views_own(method: Any) -> bool:
+    return getattr(method, "_views_own", False) is True
+
+
+def name_of(sequence: Any) -> str:
+    """What a message calls a sequence: its class."""
+    return type(sequence).__name__
+
+
+def check_part(view: str, sequence: Any) -> int:
+    """The length of a sequence that a view is made of.
+
+    Raises:
+        TypeError: It cannot be indexed by integers from 0; the message says what to pass instead.
+    """
+    name = name_of(sequence)
+    if isinstance(sequence, type):
+        raise TypeError(f"{view} needs instances, received the class {sequence.__name__}: write {sequence.__name__}()")
+    if any(
+        base.__name__ == "BaseFeed" and base.__module__ == "kerasfeed.feeds.base" for base in type(sequence).__mro__
+    ):
+        raise TypeError(f"{view} is made of sequences of scenes, and a Feed gives batches: pass feed.sequence")
+    if isinstance(sequence, Iterator):
+        raise TypeError(f"{view} needs sequences that can be indexed, received a {name}: pass list(...) of it")
+    refuse_other_kinds(view, sequence)
+    if isinstance(sequence, Mapping | str | bytes):
+        raise TypeError(f"{view} needs sequences of scenes indexed by 0, 1, 2, ..., received a {name}")
+    missing = [method for method in ("__len__", "__getitem__") if not hasattr(type(sequence), method)]
+    if missing:
+        raise TypeError(
+            f"{view} needs objects with __len__ and __getitem__(index), received a {name} without "
+            f"{' and '.join(missing)}. Subclass kerasfeed.SceneSequence"
+        )
+    return len(sequence)
+
+
+def refuse_other_kinds(who: str, sequence: Any) -> None:
+    """Refuse what is no sequence of scenes, and has a way of its own into a model.
+
+    Raises:
+        TypeError: `sequence` is a function, a `tf.data.Dataset`, or a tensor that requires grad; the message says what
+            to write.
+    """
+    name = name_of(sequence)
+    if inspect.isgeneratorfunction(sequence):
+        raise TypeError(
+            f"{who} needs a sequence that can be indexed, received the generator function "
+            f"{getattr(sequence, '__name__', name)}: kf.StreamFeed({getattr(sequence, '__name__', 'function')}, "
+            "batch_size) makes batches of what it yields"
+        )
+    if inspect.isroutine(sequence):
+        raise TypeError(
+            f"{who} needs a sequence that can be indexed, received the function "
+            f"{getattr(sequence, '__name__', name)}: call it if it makes one. kf.StreamFeed takes a function that "
+            "returns a generator"
+        )
+    if any(
+        kind.__name__ == "DatasetV2" and kind.__module__.startswith("tensorflow.") for kind in type(sequence).__mro__
+    ):
+        raise TypeError(
+            f"{who} needs a sequence that can be indexed, received a tf.data.Dataset ({name}), which fit takes as it "
+            "is: model.fit(dataset.batch(...), shuffle=False)"
+        )
+    if getattr(sequence, "requires_grad", False) is True:
+        raise TypeError(f"{who} needs data, received a {name} that requires grad: pass tensor.detach()")
+
+
+def listed(indices: Any) -> str:
+    """Indices as a message names them."""
+    numbers = [str(int(index)) for index in indices[:_SHOWN]]
+    return ("scene " if len(indices) == 1 else "scenes ") + ", ".join(numbers) + (", ..." * (len(indices) > _SHOWN))
+
+
+def note_once(error: BaseException, note: str) -> None:
+    """Add a note to an exception, unless it has it: a sequence may raise one object again and again."""
+    if note not in notes_of(error):
+        add_note(error, note)
+
+
+def note_length(error: BaseException, view: str, sequence: Any, expected: int) -> None:
+    """Note on `error` that a sequence is no longer as long as it was when the view was made."""
+    with contextlib.suppress(Exception):
+        if (found := len(sequence)) != expected:
+            note_once(
+                error,
+                f"{name_of(sequence)} had {expected} scenes when {view} was made of it, and has {found} now: make the "
+                "view again when the sequence has grown or shrunk",
+            )

@@ -1,0 +1,1 @@
+"""`write_hdf5` and `rechunk`."""

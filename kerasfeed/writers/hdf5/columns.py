@@ -1,0 +1,231 @@
+"""How scenes lie in an HDF5 file: a dataset for every field, its first axis the scenes.
+
+Invariant: chunks hold whole scenes, and a number of them that divides the scenes of a segment, so that the chunks of
+segments are those of the file. What HDF5 cannot hold is refused before anything is written.
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import h5py
+import numpy as np
+
+from kerasfeed.errors import SpecError
+from kerasfeed.spec.scene_spec import BYTES, TEXT, ArraySpec, SceneSpec, coerce
+from kerasfeed.spec.spec_json import spec_to_json
+from kerasfeed.writers.hdf5.filters import filters_for
+
+SPEC_ATTRIBUTE = "kerasfeed_spec"
+_CHUNK_BYTES = 1 << 16  # of fields that need several scenes for a chunk worth its overhead
+_SMALL_ROW = 1 << 12
+_TEXT_BYTES = 64  # taken for a text
+_BUFFER_BYTES = 1 << 20
+_SEGMENT_BYTES = 1 << 26
+_LEAST_SEGMENTS = 16  # so that a few workers share small files too
+_CHUNK_LIMIT = (1 << 32) - 1  # HDF5's own
+
+
+@dataclass(frozen=True)
+class Column:
+    """One field and its dataset.
+
+    Attributes:
+        name: Path of the dataset.
+        path: Name of the field.
+        field: Its spec; all axes have fixed sizes.
+        chunk: Scenes of a chunk; None where the dataset is contiguous.
+    """
+
+    name: str
+    path: str
+    field: ArraySpec
+    chunk: int | None
+
+    @property
+    def dtype(self) -> Any:
+        """The dtype of the dataset."""
+        if self.field.dtype == TEXT:
+            return h5py.string_dtype()
+        return h5py.vlen_dtype(np.uint8) if self.field.dtype == BYTES else self.field.dtype
+
+    @property
+    def row_shape(self) -> tuple[int, ...]:
+        """Shape of one scene's row."""
+        return tuple(size or 0 for size in self.field.shape)
+
+    @property
+    def buffered(self) -> int:
+        """Scenes that are written at a time."""
+        return self.chunk or max(1, _BUFFER_BYTES // max(1, self.field.nbytes or _TEXT_BYTES))
+
+    def create(self, file: h5py.File, scenes: int, compression: Any) -> h5py.Dataset:
+        """Make the dataset, for so many scenes."""
+        plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        links = h5py.h5p.create(h5py.h5p.LINK_CREATE)
+        links.set_create_intermediate_group(True)
+        links.set_char_encoding(h5py.h5t.CSET_UTF8)
+        shape, most = (scenes, *self.row_shape), (scenes, *self.row_shape)
+        if self.chunk is not None:
+            plist.set_chunk((self.chunk, *self.row_shape))
+            filters_for(compression).add_to(plist, np.dtype(self.dtype))
+            most = (h5py.h5s.UNLIMITED, *self.row_shape)  # so that a chunk may be larger than a short segment
+        space = h5py.h5s.create_simple(shape, most)
+        stored = h5py.h5t.py_create(np.dtype(self.dtype), logical=True)
+        return h5py.Dataset(h5py.h5d.create(file.id, self.name.encode(), stored, space, plist, links))
+
+    def encoded(self, leaf: Any) -> Any:
+        """A value as it is written.
+
+        Raises:
+            SpecError: It is not what the spec says, or HDF5 cannot hold it.
+        """
+        value = coerce(leaf, self.field, self.path)
+        if not self.field.is_text:
+            return value
+        values = [value] if isinstance(value, str | bytes) else value.ravel().tolist()
+        row = np.empty(len(values), object)
+        for place, text in enumerate(values):
+            if isinstance(text, str) and "\0" in text:
+                raise SpecError(
+                    f"field {self.path!r} holds text with a NUL character, where HDF5 ends it: return bytes"
+                )
+            row[place] = text if isinstance(text, str) else np.frombuffer(text, np.uint8)
+        return row.reshape(self.row_shape) if self.row_shape else row[0]
+
+
+@dataclass(frozen=True)
+class Columns:
+    """All fields of a spec.
+
+    Attributes:
+        spec: Spec of a scene.
+        columns: One a field, in its order.
+        compression: As in `rechunk`.
+    """
+
+    spec: SceneSpec
+    columns: tuple[Column, ...]
+    compression: Any
+
+    @cached_property
+    def unit(self) -> int:
+        """Scenes that every segment but the last holds a multiple of."""
+        return max(column.chunk or 1 for column in self.columns)
+
+    def segments(self, length: int) -> list[range]:
+        """The scenes of each segment: whole chunks of every field, 64 MiB or a 16th of all, if that is less."""
+        step = -(-_most_scenes(self.spec, length) // self.unit) * self.unit
+        return [range(start, min(start + step, length)) for start in range(0, length, step)]
+
+    def create(self, file: h5py.File, scenes: int) -> list[h5py.Dataset]:
+        """Make all datasets."""
+        return [column.create(file, scenes, self.compression) for column in self.columns]
+
+    def describe(self, file: h5py.File) -> None:
+        """Note the spec in the file."""
+        file.attrs[SPEC_ATTRIBUTE] = json.dumps(spec_to_json(self.spec))
+
+
+def columns_for(spec: SceneSpec, scenes_per_chunk: int | None, compression: Any, length: int) -> Columns:
+    """How scenes of a spec are laid out.
+
+    Args:
+        spec: Spec of a scene.
+        scenes_per_chunk: Scenes of a chunk; None for about 64 KiB of them, and contiguous without compression.
+        compression: As in `rechunk`.
+        length: Scenes in all.
+
+    Raises:
+        SpecError: A field has no fixed shape, or a dtype that HDF5 lacks, or two fields one name.
+        ValueError: A chunk would be too large, or the compression is unknown.
+    """
+    filters_for(compression)
+    names = [path.replace(".", "/") for path in spec.paths]
+    columns = []
+    most = _most_scenes(spec, length)
+    for name, path, field in zip(names, spec.paths, spec.fields, strict=True):
+        _check(path, field)
+        clash = next(
+            (other for other in names if other.startswith(f"{name}/")), name if names.count(name) > 1 else None
+        )
+        if clash is not None:
+            raise SpecError(f"the fields of the datasets {name!r} and {clash!r} are in each other's way: rename one")
+        is_plain = scenes_per_chunk is None and compression is None
+        chunk = None if is_plain or 0 in field.shape else _chunk(field, scenes_per_chunk, length, most)
+        if chunk is not None and chunk * field.nbytes > _CHUNK_LIMIT:
+            raise ValueError(
+                f"a chunk of {chunk:,} scenes of field {path!r} would take {chunk * field.nbytes:,} bytes, and HDF5 "
+                f"allows {_CHUNK_LIMIT:,}: use a smaller scenes_per_chunk"
+            )
+        columns.append(Column(name, path, field, chunk))
+    return Columns(spec, tuple(columns), compression)
+
+
+def _most_scenes(spec: SceneSpec, length: int) -> int:
+    """Scenes that a segment should hold, more only where a chunk does."""
+    scene_bytes = sum(field.nbytes or _TEXT_BYTES for field in spec.fields)
+    return max(1, min(_SEGMENT_BYTES // scene_bytes, -(-length // _LEAST_SEGMENTS)))
+
+
+def _chunk(field: ArraySpec, scenes_per_chunk: int | None, length: int, most: int) -> int:
+    """Scenes of a chunk: `scenes_per_chunk`, times a power of 2 for fields of a few bytes."""
+    row = field.nbytes or _TEXT_BYTES
+    chunk = min(scenes_per_chunk or 1, length)
+    while 2 * chunk <= most and 2 * chunk * row <= _CHUNK_BYTES and (scenes_per_chunk is None or row < _SMALL_ROW):
+        chunk *= 2
+    return chunk
+
+
+def _check(path: str, field: ArraySpec) -> None:
+    if None in field.shape:
+        raise SpecError(
+            f"field {path!r} is {field}, and all rows of an HDF5 dataset have one shape. Pad, crop or resample it in "
+            "__getitem__, or use kf.write_tfrecords, where shapes may vary"
+        )
+    # h5py stores NumPy's extensions (bfloat16, float8) as bytes without a meaning.
+    if field.dtype.kind == "V" and field.dtype.type is not np.void:
+        raise SpecError(f"field {path!r} is {field}, a dtype that HDF5 lacks: return it as another, such as float32")
+
+
+def write_rows(dataset: h5py.Dataset, start: int, rows: Any) -> None:
+    """Write rows of a dataset from `start` on.
+
+    h5py's own assignment makes one array of a list of arrays that happen to be equally long.
+    """
+    if not dataset.dtype.hasobject:
+        dataset[start : start + len(rows)] = rows
+        return
+    rest = (0,) * (dataset.ndim - 1)
+    space = dataset.id.get_space()
+    space.select_hyperslab((start, *rest), rows.shape)
+    dataset.id.write(h5py.h5s.create_simple(rows.shape), space, np.ascontiguousarray(rows).astype(dataset.dtype))
+
+
+class ColumnWriter:
+    """Fills a dataset row by row, a chunk at a time."""
+
+    def __init__(self, column: Column, dataset: h5py.Dataset, check: Callable[[], None]) -> None:
+        """Write to `dataset`; `check` raises where the file can no longer be written."""
+        self._dataset = dataset
+        self._check = check
+        dtype = object if column.field.is_text else column.field.dtype
+        self._buffer: Any = np.empty((min(column.buffered, max(1, len(dataset))), *column.row_shape), dtype)
+        self._held = self._written = 0
+
+    def add(self, row: Any) -> None:
+        """Append one scene's value."""
+        self._buffer[self._held] = row
+        self._held += 1
+        if self._held == len(self._buffer):
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what is held."""
+        if self._held:
+            write_rows(self._dataset, self._written, self._buffer[: self._held])
+            self._written += self._held
+            self._held = 0
+            self._check()

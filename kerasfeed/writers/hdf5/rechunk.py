@@ -1,0 +1,317 @@
+"""Rewrite datasets of an HDF5 file into chunks that suit the reading of whole scenes.
+
+Invariant: `out` is either what it was or a complete, compared copy. Values, dtypes, fill values, attributes and maximal
+shapes are kept; storage alone changes. Memory is bounded by 256 MiB or a few chunks, whichever is more.
+"""
+
+import contextlib
+import hashlib
+import math
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from kerasfeed.util.error_text import message_of
+from kerasfeed.writers.hdf5.copy import Key, TreeCopy, holds_references, key_of
+from kerasfeed.writers.hdf5.filters import Filters, filters_for
+from kerasfeed.writers.hdf5.sink import Sink, appearing, interruptible
+
+_MEMORY = 1 << 28
+_CHUNK_LIMIT = (1 << 32) - 1  # bytes; HDF5's own
+_SHOWN = 20
+
+
+@dataclass(frozen=True)
+class RechunkedDataset:
+    """What became of one dataset.
+
+    Attributes:
+        name: Its path in the file.
+        chunks_before: Shape of a chunk before; None where storage was contiguous.
+        chunks: Shape of a chunk now.
+        count: Number of chunks now.
+        bytes_before: Stored bytes before, compressed.
+        bytes_after: Stored bytes now, compressed.
+    """
+
+    name: str
+    chunks_before: tuple[int, ...] | None
+    chunks: tuple[int, ...]
+    count: int
+    bytes_before: int
+    bytes_after: int
+
+
+@dataclass(frozen=True)
+class RechunkReport:
+    """What `rechunk` did.
+
+    Attributes:
+        out: The file written.
+        datasets: The datasets made anew.
+        bytes_before: Size of the file read, bytes.
+        bytes_after: Size of the file written, bytes.
+        seconds: Wall time, comparison included, s.
+    """
+
+    out: str
+    datasets: tuple[RechunkedDataset, ...]
+    bytes_before: int
+    bytes_after: int
+    seconds: float
+
+    def __str__(self) -> str:
+        lines = [f"{self.out}: {self.bytes_before:,} -> {self.bytes_after:,} bytes in {self.seconds:.1f} s, compared"]
+        for item in self.datasets:
+            before = "contiguous" if item.chunks_before is None else f"chunks {item.chunks_before}"
+            lines.append(
+                f"  {item.name}: {before} -> chunks {item.chunks} ({item.count:,} of them), {item.bytes_before:,} -> "
+                f"{item.bytes_after:,} bytes"
+            )
+        return "\n".join(lines)
+
+
+def rechunk(
+    path: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    name: str | Sequence[str] | None,
+    scenes_per_chunk: int,
+    compression: str | int | None = "gzip",
+    *,
+    overwrite: bool = False,
+    progress: bool = True,
+) -> RechunkReport:
+    """Copy an HDF5 file, rewriting datasets into chunks of shape (scenes_per_chunk, *scene shape).
+
+    A scene, the row of one index, then lies in a single chunk. Everything else of the file is copied as it is. The
+    result is compared with what was read before it takes its name.
+
+    Args:
+        path: The file to read.
+        out: The file to write; may be `path` itself with `overwrite=True`.
+        name: The dataset to rewrite, or several, or None for all that have an axis of scenes.
+        scenes_per_chunk: Scenes of one chunk, at least 1: 1 for reading in any order, more for scenes of a few KiB.
+            At most the number of scenes is used, except of a dataset that can grow.
+        compression: "gzip" (level 4, after byte shuffling), an integer from 0 to 9 (gzip of that level), "lzf", None
+            for none, or "blosc", "zstd", "lz4" where `hdf5plugin` is installed.
+        overwrite: Whether `out` may be replaced.
+        progress: Whether to show a progress bar.
+
+    Returns:
+        What was done.
+
+    Raises:
+        FileExistsError: `out` exists and `overwrite` is False.
+        FileNotFoundError: There is no file `path`, or no folder for `out`.
+        KeyError: There is no such dataset; the message lists those there are.
+        ValueError: A dataset has no axis of scenes, a chunk would take 4 GiB or more, the compression is unknown, or
+            the file holds something that cannot be copied.
+        OSError: Reading, writing or comparing failed (a full disk, a damaged file); `out` is what it was.
+    """
+    begin = time.perf_counter()
+    source, target = Path(path).absolute(), Path(out).absolute()
+    filters = filters_for(compression)
+    if isinstance(scenes_per_chunk, bool) or not isinstance(scenes_per_chunk, int | np.integer):
+        raise TypeError(f"scenes_per_chunk must be an integer, received {scenes_per_chunk!r}")
+    if scenes_per_chunk < 1:
+        raise ValueError(f"scenes_per_chunk must be at least 1, received {scenes_per_chunk}")
+    if not source.is_file():
+        raise FileNotFoundError(f"there is no file {str(source)!r} to rechunk")
+
+    def job(check: Callable[[], None]) -> tuple[RechunkedDataset, ...]:
+        with h5py.File(source, "r", rdcc_nbytes=_MEMORY // 2, rdcc_nslots=10_007) as file:
+            moves = [_Move(file[found], int(scenes_per_chunk), filters) for found in _names(file, str(source), name)]
+            with _bar(sum(2 * move.nbytes for move in moves), progress) as advance:
+                _write(file, part, fd, moves, check, advance)
+                os.fsync(fd)
+                return _compare(part, moves, check, advance)
+
+    with appearing(target, overwrite=overwrite) as (part, fd):
+        try:
+            datasets = interruptible(job)
+        except OSError as error:
+            message = (
+                f"rechunking {str(source)!r} into {str(target)!r} failed and left nothing behind: {message_of(error)}"
+            )
+            raise type(error)(error.errno, message) if error.errno is not None else type(error)(message) from error
+        bytes_before, bytes_after = source.stat().st_size, os.fstat(fd).st_size
+    return RechunkReport(str(target), datasets, bytes_before, bytes_after, time.perf_counter() - begin)
+
+
+def _names(file: h5py.File, path: str, name: str | Sequence[str] | None) -> list[str]:
+    """Names of the datasets to rewrite, each object once."""
+    found: list[str] = []
+
+    def visit(visited: str, item: Any) -> None:
+        if isinstance(item, h5py.Dataset):
+            found.append(visited)
+
+    file.visititems(visit)
+    if name is None:
+        return [each for each in found if _why_not(file[each]) is None]
+    wanted: dict[Key, str] = {}
+    for each in [name] if isinstance(name, str) else name:
+        item = file.get(each)
+        if not isinstance(item, h5py.Dataset):
+            kind = "a group" if isinstance(item, h5py.Group) else "not in the file"
+            shown = ", ".join(found[:_SHOWN]) or "(none)"
+            more = f" and {len(found) - _SHOWN:,} more" if len(found) > _SHOWN else ""
+            raise KeyError(f"{each!r} is {kind}; {path!r} holds the datasets {shown}{more}")
+        if key_of(item)[0] != key_of(file)[0]:
+            raise ValueError(f"{each!r} of {path!r} is a link to {item.file.filename!r}: rechunk that file")
+        if why_not := _why_not(item):
+            raise ValueError(f"{each!r} of {path!r} {why_not}")
+        wanted.setdefault(key_of(item), each)
+    if not wanted:
+        raise ValueError("name is an empty list: name a dataset, or pass None for all")
+    return list(wanted.values())
+
+
+def _why_not(dataset: h5py.Dataset) -> str | None:
+    if not dataset.shape:
+        return "is a single value: it has no axis of scenes to cut into chunks"
+    if 0 in dataset.maxshape:
+        return f"is empty for ever (shape {dataset.shape}): there is nothing to cut into chunks"
+    if holds_references(dataset.dtype):
+        return "holds references to objects, which no reader wants in chunks; it is copied as it is"
+    return None
+
+
+class _Move:
+    """One dataset on its way into other chunks."""
+
+    def __init__(self, source: h5py.Dataset, scenes_per_chunk: int, filters: Filters) -> None:
+        self.source = source
+        self.name: str = source.name
+        self.digests: list[tuple[int, int, bytes]] = []
+        self._filters = filters
+        row = max(1, math.prod(source.shape[1:])) * source.dtype.itemsize
+        self.nbytes = source.shape[0] * row
+        grows = source.maxshape[0] is None or source.maxshape[0] >= scenes_per_chunk
+        rows = scenes_per_chunk if grows else max(1, source.shape[0])
+        self.chunks = (rows, *(max(1, size) for size in source.shape[1:]))
+        if rows * row > _CHUNK_LIMIT:
+            raise ValueError(
+                f"a chunk of {rows:,} scenes of {self.name!r} would take {rows * row:,} bytes, and HDF5 allows "
+                f"{_CHUNK_LIMIT:,}. "
+                + (
+                    f"Use scenes_per_chunk={_CHUNK_LIMIT // row} or less"
+                    if row <= _CHUNK_LIMIT
+                    else "One scene is more"
+                )
+            )
+        # Whole chunks of both sides at a time where they fit, so that each is decoded and encoded once.
+        both = math.lcm(rows, source.chunks[0]) if source.chunks else rows
+        unit = both if both * row <= _MEMORY // 2 else rows
+        self.step = unit * max(1, _MEMORY // 8 // (unit * row))
+
+    def make(self, group: h5py.Group, name: bytes) -> h5py.Dataset:
+        """Create the dataset, without values and attributes."""
+        source, old = self.source, self.source.id.get_create_plist()
+        new = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        new.set_chunk(self.chunks)
+        new.set_fill_time(old.get_fill_time())
+        new.set_obj_track_times(old.get_obj_track_times())
+        new.set_attr_creation_order(old.get_attr_creation_order())
+        if old.fill_value_defined() == h5py.h5d.FILL_VALUE_USER_DEFINED:
+            new.set_fill_value(np.array(source.fillvalue, source.dtype))
+        self._filters.add_to(new, source.dtype)
+        if old.get_filter_by_id(h5py.h5z.FILTER_FLETCHER32) is not None:
+            new.set_fletcher32()
+        links = h5py.h5p.create(h5py.h5p.LINK_CREATE)
+        links.set_char_encoding(h5py.h5t.CSET_UTF8)
+        space = source.id.get_space()
+        return h5py.Dataset(h5py.h5d.create(group.id, name, source.id.get_type(), space, new, links))
+
+    def ranges(self) -> Iterator[tuple[int, int]]:
+        """Rows [start, stop) that are moved at a time."""
+        length = self.source.shape[0]
+        for start in range(0, length, self.step):
+            yield start, min(start + self.step, length)
+
+    def stored_chunks(self) -> int:
+        """Number of chunks of the shape."""
+        return math.prod(-(-size // chunk) for size, chunk in zip(self.source.shape, self.chunks, strict=True))
+
+
+def _write(
+    file: h5py.File, part: Path, fd: int, moves: list[_Move], check: Callable[[], None], advance: Callable[[int], None]
+) -> None:
+    sink = Sink(fd)
+    tracked = bool(file["/"].id.get_create_plist().get_link_creation_order())
+    block = file.userblock_size
+    with h5py.File(sink, "w", userblock_size=block or None, track_order=tracked, libver="v110") as made:
+        TreeCopy(file, made, {key_of(move.source): move.make for move in moves}).run()
+        for move in moves:
+            new = made[move.name]
+            for start, stop in move.ranges():
+                check()
+                sink.check()
+                rows = move.source[start:stop]
+                new[start:stop] = rows
+                move.digests.append((start, stop, _digest(rows)))
+                advance((stop - start) * move.nbytes // move.source.shape[0])
+    sink.check()
+    if block:
+        with Path(file.filename).open("rb") as original:
+            os.pwrite(fd, original.read(block), 0)
+
+
+def _compare(
+    part: Path, moves: list[_Move], check: Callable[[], None], advance: Callable[[int], None]
+) -> tuple[RechunkedDataset, ...]:
+    with h5py.File(part, "r") as made:
+        done = []
+        for move in moves:
+            old, new = move.source, made[move.name]
+            if (new.shape, new.maxshape, new.dtype) != (old.shape, old.maxshape, old.dtype):
+                raise OSError(f"comparison failed: {move.name!r} became {new}")
+            for start, stop, digest in move.digests:
+                check()
+                if _digest(new[start:stop]) != digest:
+                    raise OSError(
+                        f"comparison failed: rows {start} to {stop} of {move.name!r} are not what was written"
+                    )
+                advance((stop - start) * move.nbytes // old.shape[0])
+            sizes = old.id.get_storage_size(), new.id.get_storage_size()
+            done.append(RechunkedDataset(move.name, old.chunks, move.chunks, move.stored_chunks(), *sizes))
+        return tuple(done)
+
+
+def _digest(rows: Any) -> bytes:
+    digest = hashlib.blake2b(digest_size=16)
+    _feed(digest, np.asarray(rows))
+    return digest.digest()
+
+
+def _feed(digest: Any, values: Any) -> None:
+    if values.dtype.names:  # member by member: what stands between them is of no account
+        for name in values.dtype.names:
+            _feed(digest, values[name])
+    elif values.dtype.hasobject:
+        for value in values.ravel():
+            text = value if isinstance(value, bytes) else repr(np.asarray(value).tolist()).encode()
+            digest.update(len(text).to_bytes(8, "little") + text)
+    else:
+        digest.update(np.ascontiguousarray(values).reshape(-1).view(np.uint8))
+
+
+@contextlib.contextmanager
+def _bar(total: int, shown: bool) -> Iterator[Callable[[int], None]]:
+    """A progress bar over `total` bytes; gives what moves it on."""
+    if not shown:
+        yield lambda nbytes: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = [TextColumn("rechunking"), BarColumn(), DownloadColumn(), TimeRemainingColumn()]
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task("", total=total)
+        yield lambda nbytes: bar.update(task, advance=nbytes)

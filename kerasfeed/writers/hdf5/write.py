@@ -1,0 +1,200 @@
+"""`write_hdf5`: the scenes of any sequence as one HDF5 file, in parallel.
+
+Invariant: `path` is what it was, or the complete file. Workers write segments, files of some scenes each, which appear
+when they are complete; their chunks, compressed already, are then copied into the file as they are. A call that was
+broken off is gone on with by the same call.
+"""
+
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import h5py
+
+from kerasfeed.spec.scene_spec import SceneSpec
+from kerasfeed.spec.spec_json import leaves_of
+from kerasfeed.util.frames import as_sequence
+from kerasfeed.util.validate import check_integer
+from kerasfeed.writers.hdf5.columns import Columns, ColumnWriter, columns_for, write_rows
+from kerasfeed.writers.hdf5.sink import Sink, appearing, interruptible
+from kerasfeed.writers.shard_format import ShardFormat
+from kerasfeed.writers.shard_set import FileSet, remove_parts, write_set
+from kerasfeed.writers.shard_task import failed_write
+from kerasfeed.writers.shared_progress import Shard
+from kerasfeed.writers.worker_options import Crew, check_scenes
+
+_COPIED_BYTES = 1 << 24
+
+
+def write_hdf5(
+    sequence: Any,
+    path: str | os.PathLike[str],
+    *,
+    scenes_per_chunk: int | None = None,
+    compression: str | int | None = None,
+    workers: int | Literal["auto"] = "auto",
+    worker_type: Literal["auto", "process", "thread"] = "auto",
+    overwrite: bool = False,
+    seed: int = 0,
+    progress: bool = True,
+) -> str:
+    """Write the scenes of a sequence as datasets of an HDF5 file, scenes loaded and compressed in parallel.
+
+    A field is a dataset of its name ("points", "1/mask") whose first axis is the scenes: what `kf.HDF5File` reads
+    fast, and `kf.HDF5Scenes` gives back as scenes. Where the call is broken off, the same call goes on with the
+    segments that are complete, kept in a hidden folder beside `path` until the file is; meanwhile the disk holds the
+    scenes twice.
+
+    Args:
+        sequence: Any object with `__len__` and `__getitem__(index)` that returns one scene; see `Feed`. Every field has
+            one shape. `str` become variable-length strings, `bytes` variable-length uint8.
+        path: The file.
+        scenes_per_chunk: Scenes of one chunk, at least 1; fields of less than 4 KiB get a multiple. None is about 64
+            KiB of them, or one scene that is larger, and contiguous storage where there is no compression.
+        compression: None, "gzip" (level 4, after byte shuffling), an integer from 0 to 9 (gzip of that level), "lzf",
+            or "blosc", "zstd", "lz4" where `hdf5plugin` is installed.
+        workers: Segments written at the same time; see `write_tfrecords`.
+        worker_type: "thread", "process" or "auto"; see `Feed`. h5py compresses on one thread of a process at a time.
+        overwrite: Whether to replace `path`, and to begin anew where a call was broken off.
+        seed: Integer >= 0 behind each scene's `rng`, which is that of epoch 0.
+        progress: Whether to show a progress bar, where there is a terminal or a notebook.
+
+    Returns:
+        The path.
+
+    Raises:
+        TypeError, ValueError: An argument is wrong.
+        FileExistsError: `path` exists, or an unfinished write that was begun differently, and `overwrite` is False.
+        SpecError: Scenes differ, or hold what HDF5 cannot.
+        WorkerDiedError: Scenes ended their worker processes again and again.
+        OSError: Writing failed (a full disk); `path` is what it was.
+        Exception: What the sequence raised, with the scene as a note.
+    """
+    sequence = as_sequence(sequence)
+    length = check_scenes(sequence)
+    if scenes_per_chunk is not None:
+        scenes_per_chunk = check_integer("scenes_per_chunk", scenes_per_chunk, 1)
+    seed = check_integer("seed", seed, 0)
+    crew = Crew(sequence, workers, worker_type)
+    out = Path(os.path.realpath(path))
+    if out.is_dir():
+        raise IsADirectoryError(f"{str(out)!r} is a folder; name a file")
+    if not out.parent.is_dir():
+        raise FileNotFoundError(f"there is no folder {str(out.parent)!r} to write {out.name!r} to; make it first")
+    folder = out.with_name(f".{out.name}.segments")
+
+    def cut(spec: SceneSpec) -> tuple[tuple[Shard, ...], ShardFormat]:
+        columns = columns_for(spec, scenes_per_chunk, compression, length)
+        parts = enumerate(columns.segments(length))
+        return tuple(Shard(number, str(folder / f"{number:06d}.h5"), part) for number, part in parts), SegmentFormat(
+            columns
+        )
+
+    def discard(_: list[str]) -> None:
+        shutil.rmtree(folder, ignore_errors=True)
+        remove_parts(out)
+
+    def finish(spec: SceneSpec, segments: tuple[Shard, ...]) -> None:
+        remove_parts(out)
+        columns = columns_for(spec, scenes_per_chunk, compression, length)
+        _join(segments, columns, out, length, overwrite=overwrite)
+        shutil.rmtree(folder)
+
+    files = FileSet(
+        beside=out,
+        names=(out,),
+        arguments={"scenes_per_chunk": scenes_per_chunk, "compression": compression},
+        most=-(-length // (scenes_per_chunk or 1)),
+        cut=cut,
+        discard=discard,
+        finish=finish,
+        title="writing scenes",
+    )
+    write_set(sequence, length, files, crew=crew, seed=seed, spec=None, overwrite=overwrite, progress=progress)
+    return str(out)
+
+
+class SegmentFormat(ShardFormat):
+    """Segments: HDF5 files of the same datasets as the whole."""
+
+    def __init__(self, columns: Columns) -> None:
+        self._columns = columns
+
+    def encode(self, scene: Any) -> list[Any]:
+        """See `ShardFormat.encode`."""
+        leaves = leaves_of(self._columns.spec, scene)
+        return [column.encoded(leaf) for column, leaf in zip(self._columns.columns, leaves, strict=True)]
+
+    def write(self, descriptor: int, encoded: Iterator[Any], scenes: int) -> Any:
+        """See `ShardFormat.write`."""
+        sink = Sink(descriptor)
+        with h5py.File(sink, "w", libver="v110") as file:
+            datasets = self._columns.create(file, scenes)
+            writers = [
+                ColumnWriter(column, dataset, sink.check)
+                for column, dataset in zip(self._columns.columns, datasets, strict=True)
+            ]
+            for row in encoded:
+                for writer, value in zip(writers, row, strict=True):
+                    writer.add(value)
+            for writer in writers:
+                writer.flush()
+        sink.check()
+
+    def finish(self, path: Path, written: Any) -> None:
+        """See `ShardFormat.finish`."""
+
+    def count(self, path: Path) -> int | None:
+        """See `ShardFormat.count`."""
+        try:
+            with h5py.File(path, "r") as file:
+                counts = {len(file[column.name]) for column in self._columns.columns}
+        except (OSError, KeyError):
+            return None
+        return counts.pop() if len(counts) == 1 else None
+
+
+def _join(segments: Sequence[Shard], columns: Columns, out: Path, length: int, *, overwrite: bool) -> None:
+    """Copy segments into one file, chunks as they are."""
+
+    def job(check: Callable[[], None]) -> None:
+        sink = Sink(descriptor)
+
+        def check_both() -> None:
+            check()
+            sink.check()
+
+        with h5py.File(sink, "w", libver="v110") as whole:
+            columns.describe(whole)
+            targets = columns.create(whole, length)
+            for segment in segments:
+                with h5py.File(segment.path, "r") as file:
+                    for column, target in zip(columns.columns, targets, strict=True):
+                        _copy(file[column.name], target, segment.indices.start, check_both)
+        sink.check()
+
+    with appearing(out, overwrite=overwrite) as (_, descriptor):
+        try:
+            interruptible(job)
+        except OSError as error:
+            raise failed_write(error, str(out)) from error
+
+
+def _copy(source: h5py.Dataset, target: h5py.Dataset, start: int, check: Callable[[], None]) -> None:
+    """Copy all rows of `source` to rows of `target` from `start` on."""
+    rows = len(source)
+    if source.chunks is None or source.chunks != target.chunks or source.dtype.hasobject:
+        row = max(1, source.nbytes // max(1, rows))
+        step = max(1, _COPIED_BYTES // row)
+        for first in range(0, rows, step):
+            last = min(first + step, rows)
+            write_rows(target, start + first, source[first:last])
+            check()
+        return
+    rest = (0,) * (source.ndim - 1)
+    for first in range(0, rows, source.chunks[0]):
+        mask, chunk = source.id.read_direct_chunk((first, *rest))
+        target.id.write_direct_chunk((start + first, *rest), chunk, mask)
+        check()

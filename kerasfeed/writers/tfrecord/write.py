@@ -1,0 +1,144 @@
+"""`write_tfrecords`: the scenes of any sequence as TFRecord shards, in parallel.
+
+Invariant: each shard is written by one worker under a temporary name and is renamed when it is complete and on the
+disk. A call that was broken off is gone on with by the same call: which shards are complete their names tell.
+"""
+
+import os
+from pathlib import Path
+from typing import Any, Literal
+
+from kerasfeed.readers.tfrecord.index import index_path
+from kerasfeed.readers.tfrecord.names import shard_paths, sidecar_path
+from kerasfeed.readers.tfrecord.spec_file import ShardFile, Sidecar, read_sidecar
+from kerasfeed.spec.scene_spec import SceneSpec
+from kerasfeed.spec.spec_json import as_scene_spec
+from kerasfeed.util.deferred_warnings import warn_caller
+from kerasfeed.util.frames import as_sequence
+from kerasfeed.util.validate import check_integer
+from kerasfeed.writers.shard_format import ShardFormat
+from kerasfeed.writers.shard_set import FileSet, remove_parts, write_set
+from kerasfeed.writers.shared_progress import Shard
+from kerasfeed.writers.tfrecord.shard_format import TFRecordFormat
+from kerasfeed.writers.worker_options import Crew, check_scenes
+
+ASSIGNMENTS = ("round_robin", "contiguous")
+COMPRESSIONS = (None, "GZIP")
+
+
+def write_tfrecords(
+    sequence: Any,
+    pattern: str | os.PathLike[str],
+    *,
+    num_shards: int,
+    workers: int | Literal["auto"] = "auto",
+    worker_type: Literal["auto", "process", "thread"] = "auto",
+    assignment: Literal["round_robin", "contiguous"] = "round_robin",
+    compression: Literal["GZIP"] | None = None,
+    spec: Any = None,
+    overwrite: bool = False,
+    seed: int = 0,
+    progress: bool = True,
+) -> list[str]:
+    """Write the scenes of a sequence as TFRecord files, each a `tf.train.Example`, without TensorFlow.
+
+    Each shard is written by one worker, under a temporary name until it is complete. Where the call is broken off (an
+    error, Ctrl-C, a crash, a power cut), the same call goes on: complete shards are kept, the others are begun anew, no
+    scene is lost and none is there twice. `overwrite=True` always begins anew.
+
+    float32 fields become a `float_list`; int32, int64, single integers and booleans an `int64_list`; text a
+    `bytes_list`; every other dtype one bytes value, the array's memory, little-endian. Features have the names of the
+    fields ("0", "1.points"); an axis whose size varies adds `<name>/shape`. `kf.feature_description` and
+    `kf.parse_record` read that in tf.data, `kf.TFRecordSequence` here. A file `<pattern without the shard>.spec.json`
+    beside the shards holds the spec.
+
+    Args:
+        sequence: Any object with `__len__` and `__getitem__(index)` that returns one scene; see `Feed`.
+        pattern: Path of the shards, such as "train-{shard:05d}-of-{count:05d}.tfrecord".
+        num_shards: Number of files, at most one a scene.
+        workers: Shards written at the same time; 0 is the calling thread. "auto", with `worker_type="auto"`, tries
+            up to 200 scenes on a copy of the sequence, for 0.1 s: the calling thread writes all if that takes it less
+            than a second, else there is one process a core.
+        worker_type: "thread", "process" or "auto"; see `Feed`.
+        assignment: "round_robin": scene i goes to shard i % num_shards. "contiguous": each shard takes a run of scenes.
+        compression: None, or "GZIP": of about 64 KiB at a time, so that any record can be reached.
+        spec: A nesting of `kf.ArraySpec`s, where five scenes spread over the sequence do not tell which axes vary.
+        overwrite: Whether to replace files of these names, and the rest of the set that they are of.
+        seed: Integer >= 0 behind each scene's `rng`, which is that of epoch 0.
+        progress: Whether to show a progress bar, where there is a terminal or a notebook.
+
+    Returns:
+        The paths of the shards, in order.
+
+    Raises:
+        TypeError, ValueError: An argument is wrong.
+        FileExistsError: A file exists, or an unfinished write that was begun differently, and `overwrite` is False.
+        SpecError: Scenes differ, or cannot be stored.
+        WorkerDiedError: Scenes ended their worker processes again and again.
+        OSError: Writing failed (a full disk); complete shards stay, nothing else does.
+        Exception: What the sequence raised, with scene and shard as a note; complete shards stay.
+    """
+    sequence = as_sequence(sequence)
+    length = check_scenes(sequence)
+    count = check_integer("num_shards", num_shards, 1)
+    if count > length:
+        raise ValueError(f"num_shards is {count} and the sequence has {length} scenes: use at most one shard a scene")
+    if assignment not in ASSIGNMENTS:
+        raise ValueError(f"assignment must be one of {', '.join(map(repr, ASSIGNMENTS))}, received {assignment!r}")
+    if compression not in COMPRESSIONS:
+        raise ValueError(f"compression must be None or 'GZIP', received {compression!r}")
+    seed = check_integer("seed", seed, 0)
+    crew = Crew(sequence, workers, worker_type)
+    if workers != "auto" and crew.count > count:
+        warn_caller(
+            f"{crew.count} workers have {count} shards to write, each of which is one worker's: "
+            f"{crew.count - count} have nothing to do. Use num_shards={crew.count} or more",
+            UserWarning,
+        )
+    pattern = os.fspath(pattern)
+    paths, sidecar = shard_paths(pattern, count), sidecar_path(pattern)
+
+    def cut(found: SceneSpec) -> tuple[tuple[Shard, ...], ShardFormat]:
+        parts = [assigned(length, count, number, assignment) for number in range(count)]
+        shards = (Shard(number, str(path), part) for number, (path, part) in enumerate(zip(paths, parts, strict=True)))
+        return tuple(shards), TFRecordFormat(found, compression)
+
+    def finish(found: SceneSpec, shards: tuple[Shard, ...]) -> None:
+        files = (
+            ShardFile(path.name, len(shard.indices), path.stat().st_size)
+            for path, shard in zip(paths, shards, strict=True)
+        )
+        Sidecar(found, tuple(files), assignment, compression, seed).write(sidecar)
+
+    files = FileSet(
+        beside=sidecar,
+        names=(*paths, sidecar),
+        arguments={"num_shards": count, "assignment": assignment, "compression": compression},
+        most=count,
+        cut=cut,
+        discard=lambda names: _discard(paths, sidecar, names),
+        finish=finish,
+        title="writing records",
+    )
+    known = None if spec is None else as_scene_spec(spec)
+    write_set(sequence, length, files, crew=crew, seed=seed, spec=known, overwrite=overwrite, progress=progress)
+    return [str(path) for path in paths]
+
+
+def assigned(length: int, count: int, shard: int, assignment: str) -> range:
+    """Indices of the scenes of one shard."""
+    if assignment == "round_robin":
+        return range(shard, length, count)
+    return range(shard * length // count, (shard + 1) * length // count)
+
+
+def _discard(paths: list[Path], sidecar: Path, names: list[str]) -> None:
+    """Remove these files, those of an unfinished set, and all of the set that a sidecar of this name describes."""
+    described = read_sidecar(sidecar)
+    names = names if described is None else [*names, *(file.name for file in described.files)]
+    sidecar.unlink(missing_ok=True)
+    for path in {*paths, *map(sidecar.with_name, names)}:
+        remove_parts(path)
+        for each in (path, index_path(path)):
+            if each is not None:
+                each.unlink(missing_ok=True)

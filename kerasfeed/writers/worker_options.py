@@ -1,0 +1,76 @@
+"""Who writes: workers of a loader, as asked for, or the calling thread where that is as soon done.
+
+Invariant: workers that were asked for are started, once.
+"""
+
+import io
+import pickle
+from typing import Any
+
+from kerasfeed.loaders.arguments import WORKER_TYPES, check_sequence
+from kerasfeed.loaders.base import Job, Loader
+from kerasfeed.loaders.factory import make_loader
+from kerasfeed.orders.plan import Plan
+from kerasfeed.util.error_text import message_of
+from kerasfeed.util.exact_text import TextCloudPickler
+from kerasfeed.util.frames import is_in_memory
+from kerasfeed.util.resources import cores
+from kerasfeed.util.validate import check_integer
+from kerasfeed.writers.shard_task import ShardSequence
+
+_MEMORY = 1 << 26  # of numbers alone
+
+
+class Crew:
+    """Who writes: number and type of workers, checked.
+
+    Args:
+        sequence: Whose scenes are written.
+        workers: As in `Feed`.
+        worker_type: As in `Feed`.
+
+    Attributes:
+        count: Number of workers.
+        chooses: Whether the calling thread may write by itself, where that takes no longer.
+
+    Raises:
+        TypeError, ValueError: An argument is wrong.
+    """
+
+    def __init__(self, sequence: Any, workers: Any, worker_type: str) -> None:
+        if worker_type not in WORKER_TYPES:
+            raise ValueError(f"worker_type must be one of {', '.join(WORKER_TYPES)}, received {worker_type!r}")
+        self.count = cores() if workers == "auto" else check_integer("workers", workers, 0)
+        self._type = "thread" if worker_type == "auto" and is_in_memory(sequence) else worker_type
+        self.chooses = workers == "auto" and self._type == "auto"
+
+    def loader(self, sequence: ShardSequence, most: int) -> Loader:
+        """A loader of a sequence whose items keep `most` of the workers busy."""
+        count = min(self.count, most)
+        return make_loader(Job(sequence, Plan(len(sequence), None), count, _MEMORY, 2 * count or 1), self._type)
+
+
+def copied(item: ShardSequence) -> ShardSequence | None:
+    """A copy as a worker would get it, its large arrays shared; None where it cannot be pickled."""
+    buffers: list[pickle.PickleBuffer] = []
+    try:
+        file = io.BytesIO()
+        TextCloudPickler(file, protocol=5, buffer_callback=buffers.append).dump(item)
+        copy: ShardSequence = pickle.loads(file.getvalue(), buffers=buffers)
+    except Exception:  # noqa: BLE001 - told where it is to be sent to processes
+        return None
+    return copy
+
+
+def check_scenes(sequence: Any) -> int:
+    """The length of a sequence that is to be written.
+
+    Raises:
+        TypeError, ValueError: It is a feed, or no sequence, or empty.
+    """
+    if hasattr(sequence, "plan") and hasattr(sequence, "sequence"):
+        raise TypeError("the sequence is a Feed, whose items are batches: pass its `sequence`")
+    try:
+        return check_sequence(sequence)
+    except TypeError as error:
+        raise TypeError(message_of(error).replace("Feed() needs", "writing needs")) from None
