@@ -11,8 +11,8 @@ import numpy as np
 
 import kerasfeed as kf
 from kerasfeed.feeds.generators.generators import Generators, LocalGenerators
-from kerasfeed.feeds.generators.parallel import Fleet
-from kerasfeed.loaders.failures.policy import FaultPolicy
+from kerasfeed.feeds.generators.parallel import ParallelGenerators
+from kerasfeed.loaders.failures.policy import FailurePolicy
 
 KINDS = {"local": None, "inline": (0, "thread"), "thread": (3, "thread"), "process": (2, "process")}
 
@@ -24,7 +24,7 @@ def new_source(kind, make_generator, count=1, *, seed=7, policy=None, **argument
         return LocalGenerators(generators, policy)
     workers, worker_type = KINDS[kind]
     arguments = {"workers": workers, "worker_type": worker_type, "max_memory": 1 << 28, **arguments}
-    return Fleet(generators, policy=policy or FaultPolicy(), **arguments)
+    return ParallelGenerators(generators, policy=policy or FailurePolicy(), **arguments)
 
 
 def all_of(source, repetition=0, limit=7):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scenes_drawn import Drawn, assert_same
 
 from kerasfeed.loaders.base import Job
-from kerasfeed.loaders.failures.policy import FaultPolicy
+from kerasfeed.loaders.failures.policy import FailurePolicy
 from kerasfeed.loaders.inline import InlineLoader
 from kerasfeed.loaders.processes.loader import ProcessLoader
 from kerasfeed.loaders.threads.loader import ThreadLoader
@@ -89,7 +89,7 @@ def test_every_loader_equals_the_inline_loader_whatever_is_drawn(kind):
         on_error=st.sampled_from(["raise", "replace", "skip"]),
     )
     def check(plan, fields, nesting, bad, random, workers, slots, on_error):
-        policy = FaultPolicy(on_error, max_failures=50)
+        policy = FailurePolicy(on_error, max_failures=50)
         sequence = Drawn(plan.length, fields, nesting, bad, random)
         for shard in _shards(plan):
             with closing(InlineLoader(Job(sequence, shard, 1, 1 << 30, 1, policy))) as reference:

@@ -125,4 +125,4 @@ def test_frames_of_kerasfeed_that_the_user_has_called_stay():
     except ValueError as error:
         text = full_text(error)
     assert files_in(text)[0] == "test_error_frames.py"
-    assert "views.py" in files_in(text)
+    assert "sequences/views.py" in files_in(text)

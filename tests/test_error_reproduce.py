@@ -40,7 +40,7 @@ def test_a_loaded_batch_is_that_of_the_feed_bit_for_bit(sequence, workers, worke
                 assert optree.tree_structure(again) == optree.tree_structure(batch)
                 _assert_same(again, batch)
         assert next(iter(feed)) is not None
-        assert feed._clock.current == 0
+        assert feed.clock.current == 0
 
 
 @pytest.mark.parametrize("sequence", [faulty.Raising((7,)), faulty.Weighted((7,))], ids=lambda s: type(s).__name__)

@@ -156,7 +156,7 @@ def test_a_loop_left_early_is_an_epoch_and_the_next_loop_is_whole(feed):
     for _ in feed:
         break
     assert sorted(_labels(feed)) == list(range(37))
-    assert feed._clock.current == 1
+    assert feed.clock.current == 1
 
 
 @pytest.mark.light(where=lambda feed: feed[0] != "process")

@@ -20,7 +20,7 @@ import kerasfeed as kf
 from kerasfeed.loaders.batches.pending_batch import BatchInProgress
 from kerasfeed.loaders.failures import watchdog as watch
 from kerasfeed.loaders.processes.protocol import STACK_SIGNAL
-from kerasfeed.loaders.processes.stack_dumps import Stacks, users_part
+from kerasfeed.loaders.processes.stack_dumps import StackDumps, users_part
 from kerasfeed.loaders.threads.session import _Post
 
 
@@ -329,8 +329,8 @@ def test_a_worker_that_is_asked_for_its_stack_before_it_can_answer_lives_on(feed
 @pytest.mark.heavy
 def test_a_stalled_worker_is_disturbed_once(feed_of, monkeypatch, tmp_path):
     asked = []
-    ask = Stacks.ask
-    monkeypatch.setattr(Stacks, "ask", lambda stacks, pid: asked.append(pid) or ask(stacks, pid))
+    ask = StackDumps.ask
+    monkeypatch.setattr(StackDumps, "ask", lambda stacks, pid: asked.append(pid) or ask(stacks, pid))
     feed = feed_of(scenes.Held(tmp_path, 1), 1, workers=1)
     feed[0]  # brings the worker up
     (tmp_path / "hold").touch()

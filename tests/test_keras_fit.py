@@ -238,7 +238,7 @@ def test_validation_leaves_the_epochs_of_training_alone(feed):
         assert trainer.trained == [order_of(feed, epoch) for epoch in range(3)]
         assert trainer.record.tested == [list(range(10))] * 3
         assert history.history["val_consumed"] == [10, 10, 10]
-        assert validation._clock.current == 0
+        assert validation.clock.current == 0
 
 
 @pytest.mark.heavy

@@ -16,7 +16,7 @@ from kerasfeed.errors import KerasfeedError
 from kerasfeed.loaders.base import Job
 from kerasfeed.loaders.batches.layout import Layout
 from kerasfeed.loaders.batches.slots import Arena
-from kerasfeed.loaders.environment import Surroundings
+from kerasfeed.loaders.environment import Environment
 from kerasfeed.loaders.processes.loader import ProcessLoader
 from kerasfeed.loaders.processes.pipes import Pipes
 from kerasfeed.loaders.processes.protocol import (
@@ -30,9 +30,9 @@ from kerasfeed.loaders.processes.protocol import (
     Task,
     decode_results,
 )
-from kerasfeed.loaders.processes.shared_objects import Bulletin, Topic
+from kerasfeed.loaders.processes.shared_objects import SharedObjects, Topic
 from kerasfeed.loaders.processes.spawn import start_worker
-from kerasfeed.loaders.processes.stack_dumps import Stacks
+from kerasfeed.loaders.processes.stack_dumps import StackDumps
 from kerasfeed.loaders.processes.worker_process import end_workers
 from kerasfeed.orders.plan import Plan
 from kerasfeed.spec.scene_spec import describe, merge
@@ -160,18 +160,18 @@ class Worker:
     """A real worker process, and the ends of its pipes."""
 
     def __init__(self):
-        self.arena, self.bulletin, self.pipes = Arena(shared=True), Bulletin.create(1), Pipes()
-        self.stacks = Stacks()
+        self.arena, self.shared_objects, self.pipes = Arena(shared=True), SharedObjects.create(1), Pipes()
+        self.stacks = StackDumps()
         sequence = scenes.Clouds()
         self.layout = Layout(merge([(0, describe(sequence[0]))]), 8, True, (48, 8))
-        self.bulletin.post(Topic.START, Start(tuple(sys.path), 1, 0, 37))
-        self.bulletin.post(Topic.SEQUENCE, sequence)
-        self.bulletin.post(Topic.LAYOUT, self.layout)
+        self.shared_objects.post(Topic.START, Start(tuple(sys.path), 1, 0, 37))
+        self.shared_objects.post(Topic.SEQUENCE, sequence)
+        self.shared_objects.post(Topic.LAYOUT, self.layout)
         _, self.offset = self.arena.grow(2 * self.layout.nbytes)
         self.handle = start_worker(
             0, 1, task_fd=self.pipes.task_out, result_fd=self.pipes.result_in,
-            slots_fd=self.arena.fd, bulletin_fd=self.bulletin.fd, stacks_fd=self.stacks.fd,
-            surroundings=Surroundings.now(), seed=0,
+            slots_fd=self.arena.fd, shared_objects_fd=self.shared_objects.fd, stacks_fd=self.stacks.fd,
+            environment=Environment.now(), seed=0,
         )  # fmt: skip
         assert self.pipes.results()[0].status == Status.STARTED
 
@@ -183,7 +183,7 @@ class Worker:
         self.pipes.close_tasks()
         end_workers([self.handle], grace=0.0)
         self.pipes.close()
-        self.bulletin.close()
+        self.shared_objects.close()
         self.arena.close()
         self.stacks.close()
 

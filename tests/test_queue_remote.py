@@ -19,7 +19,7 @@ from programs import ROOT, finish, launch
 from waits import PROGRAM_SECONDS, wait_until
 
 import kerasfeed as kf
-from kerasfeed.feeds.queues.connection import Line, connect
+from kerasfeed.feeds.queues.connection import Connection, connect
 from kerasfeed.feeds.queues.source import QueueSource
 from kerasfeed.spec.conformance import scene_spec_of
 
@@ -338,7 +338,7 @@ def test_a_stranger_without_the_key_is_turned_away(source, said):
     stranger.sendall(said)
     if said:
         with pytest.raises((ConnectionError, EOFError)):
-            Line(stranger).prove(b"another key", b"producer", b"feed")
+            Connection(stranger).prove(b"another key", b"producer", b"feed")
     else:
         stranger.shutdown(socket.SHUT_WR)
     stranger.close()

@@ -10,7 +10,7 @@ import pytest
 from streams import WAYS
 
 import kerasfeed as kf
-from kerasfeed.feeds.streams.item_store import FileTape
+from kerasfeed.feeds.streams.item_store import FileStore
 
 
 def numbers():
@@ -132,7 +132,7 @@ def test_an_item_that_has_ended_its_workers_does_not_keep_others_of_its_number_f
 
 
 def test_the_tape_holds_as_many_batches_as_may_be_in_flight():
-    tape = FileTape(2, 1400)
+    tape = FileStore(2, 1400)
     try:
         for step in range(1400):
             tape.put(3, step, [f"{step}a", f"{step}b"])

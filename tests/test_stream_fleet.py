@@ -25,7 +25,7 @@ from scenes_streams import (
 from waits import wait_until
 
 from kerasfeed.errors import FeedClosedError, FeedWarning, SceneTimeoutError, SpecError, WorkerDiedError
-from kerasfeed.loaders.failures.policy import FaultPolicy
+from kerasfeed.loaders.failures.policy import FailurePolicy
 
 
 @pytest.fixture
@@ -45,9 +45,9 @@ def fleet_of():
 @pytest.mark.heavy
 @pytest.mark.parametrize("kind", ["thread", "process"])
 def test_scenes_taken_as_they_are_ready_are_the_same_and_each_generator_keeps_its_order(fleet_of, kind):
-    fleet = fleet_of(kind, counting, 4, deterministic=False)
+    feed = fleet_of(kind, counting, 4, deterministic=False)
     for repetition in range(2):
-        items = all_of(fleet, repetition, limit=100)
+        items = all_of(feed, repetition, limit=100)
         assert sorted(items) == sorted(itertools.chain(*(counting(n, 4) for n in range(4))))
         for n in range(4):
             assert [k for m, k in items if m == n] == [k for _, k in counting(n, 4)]
@@ -61,14 +61,14 @@ def test_a_slow_generator_holds_up_nobody_where_scenes_are_taken_as_they_are_rea
             go_on.wait(60)
         yield from ((n, k) for k in range(700))
 
-    fleet = fleet_of("thread", make_generator, 3, deterministic=False)
-    fleet.begin(0)
+    feed = fleet_of("thread", make_generator, 3, deterministic=False)
+    feed.begin(0)
     items = []
     while len(items) < 1400:
-        items += fleet.take(100)
+        items += feed.take(100)
     assert {n for n, _ in items} == {1, 2}
     go_on.set()
-    while taken := fleet.take(100):
+    while taken := feed.take(100):
         items += taken
     assert len(items) == 2100
 
@@ -82,11 +82,11 @@ def test_where_all_generators_are_ahead_of_the_consumer_each_gives_about_as_much
             made[n] += 1
             yield n
 
-    fleet = fleet_of("thread", counted, 3, workers=workers, deterministic=False)
-    fleet.begin(0)
+    feed = fleet_of("thread", counted, 3, workers=workers, deterministic=False)
+    feed.begin(0)
     while sum(given) < 3000:
         wait_until(lambda: all(m > g + 1 for m, g in zip(made, given, strict=True)))
-        for n in fleet.take(32):
+        for n in feed.take(32):
             given[n] += 1
     assert min(given) > 333
 
@@ -101,12 +101,12 @@ def test_scenes_that_follow_a_slow_one_at_once_do_not_wait_for_the_next_slow_one
                 time.sleep(0.01)
             yield k
 
-    fleet = fleet_of("thread", make_generator)
-    fleet.begin(0)
+    feed = fleet_of("thread", make_generator)
+    feed.begin(0)
     go_on[0].set()
     items = []
     while len(items) < 7:
-        items += fleet.take(100)
+        items += feed.take(100)
     assert items == list(range(7))
     go_on[1].set()
 
@@ -119,15 +119,15 @@ def test_of_scenes_that_are_there_none_waits_for_one_that_is_not(fleet_of):
         go_on.wait(60)
         yield n
 
-    fleet = fleet_of("thread", make_generator, 2)
-    fleet.begin(0)
-    first = fleet.take(100)
+    feed = fleet_of("thread", make_generator, 2)
+    feed.begin(0)
+    first = feed.take(100)
     while len(first) < 2:
-        first += fleet.take(100)
+        first += feed.take(100)
     assert first == [0, 1]
     go_on.set()
-    rest = fleet.take(100)
-    while taken := fleet.take(100):
+    rest = feed.take(100)
+    while taken := feed.take(100):
         rest += taken
     assert rest == [0, 1]
 
@@ -141,14 +141,14 @@ def test_of_a_burst_of_scenes_next_to_nothing_waits_for_the_scene_after_it(fleet
         go_on.wait(60)
         yield burst
 
-    fleet = fleet_of("thread", make_generator, 1)
-    fleet.begin(0)
+    feed = fleet_of("thread", make_generator, 1)
+    feed.begin(0)
     found = []
     while len(found) < burst - late:
-        found += fleet.take(burst - late - len(found))
+        found += feed.take(burst - late - len(found))
     assert found == list(range(burst - late))
     go_on.set()
-    assert fleet.take(1)
+    assert feed.take(1)
 
 
 @pytest.mark.parametrize(
@@ -166,11 +166,11 @@ def test_of_a_burst_of_scenes_next_to_nothing_waits_for_the_scene_after_it(fleet
     ids=["promoted", "dtype", "axes", "text", "nesting"],
 )
 def test_generators_that_disagree_are_told_with_the_field(fleet_of, scene, told):
-    fleet = fleet_of("thread", unlike(scene), 3)
+    feed = fleet_of("thread", unlike(scene), 3)
     if told is None:
-        assert len(all_of(fleet)) == 4
+        assert len(all_of(feed)) == 4
         return
-    items, error = until_error(fleet)
+    items, error = until_error(feed)
     assert len(items) == 3
     assert isinstance(error, SpecError)
     with pytest.raises(SpecError, match=told) as caught:
@@ -201,18 +201,18 @@ def test_generators_that_cannot_be_sent_are_refused_or_run_in_threads():
     with pytest.raises(TypeError, match=r"\(make_generator\) cannot be sent to worker processes: .*lock"):
         new_source("process", make_generator, 2)
     with pytest.warns(UserWarning, match="falls back to threads: make_generator"):
-        fleet = new_source("process", make_generator, 2, worker_type="auto")
-    assert all_of(fleet) == [0, 1]
-    assert fleet.stats().worker_type == "thread"
-    fleet.close()
+        feed = new_source("process", make_generator, 2, worker_type="auto")
+    assert all_of(feed) == [0, 1]
+    assert feed.stats().worker_type == "thread"
+    feed.close()
 
 
 @pytest.mark.heavy
 def test_processes_seed_the_global_random_numbers_for_each_generator(fleet_of):
     found = []
     for workers in (1, 2):
-        fleet = fleet_of("process", old_fashioned, 3, workers=workers)
-        found.append([all_of(fleet, repetition, limit=100) for repetition in (0, 1, 0)])
+        feed = fleet_of("process", old_fashioned, 3, workers=workers)
+        found.append([all_of(feed, repetition, limit=100) for repetition in (0, 1, 0)])
     first, second, again = found[0]
     assert found[1] == found[0]
     assert again == first
@@ -239,15 +239,15 @@ def test_whoever_waits_is_woken_by_leave_and_by_close(fleet_of, in_turn):
         go_on.wait(60)
         yield n
 
-    fleet = fleet_of("thread", make_generator, 2, deterministic=in_turn)
-    fleet.begin(0)
-    threading.Timer(0.1, fleet.leave).start()
-    assert fleet.take(5) == []
-    fleet.begin(1)
-    closing = threading.Thread(target=lambda: (time.sleep(0.1), fleet.close()))
+    feed = fleet_of("thread", make_generator, 2, deterministic=in_turn)
+    feed.begin(0)
+    threading.Timer(0.1, feed.leave).start()
+    assert feed.take(5) == []
+    feed.begin(1)
+    closing = threading.Thread(target=lambda: (time.sleep(0.1), feed.close()))
     closing.start()
     with pytest.raises(FeedClosedError):
-        fleet.take(5)
+        feed.take(5)
     go_on.set()
     closing.join()
 
@@ -255,23 +255,23 @@ def test_whoever_waits_is_woken_by_leave_and_by_close(fleet_of, in_turn):
 @pytest.mark.heavy
 @pytest.mark.parametrize("make", [killed_once, killed_once_starting], ids=["replayed", "started"])
 def test_a_worker_that_dies_loses_no_scene_and_repeats_none(fleet_of, make, tmp_path):
-    fleet = fleet_of("process", make(tmp_path / "died"), 3)
-    items = all_of(fleet, limit=50)
+    feed = fleet_of("process", make(tmp_path / "died"), 3)
+    items = all_of(feed, limit=50)
     assert [item[:2] for item in items] == [(n, k) for k in range(400) for n in range(3)]
-    assert fleet.stats().respawns == 1
+    assert feed.stats().respawns == 1
     if make is killed_once_starting:
         starts = {start for n, _, start in items if n == 1}
         assert len(starts) == 2
         assert max(starts) > 0
     with pytest.warns(FeedWarning, match=r"a scene of generator 1 \(repetition 0\)"):
-        fleet.faults.notices.tell()
+        feed.faults.notices.tell()
 
 
 @pytest.mark.heavy
 def test_a_scene_that_ends_its_worker_again_and_again_is_told_after_those_before_it(fleet_of):
-    fleet = fleet_of("process", killing, 2, policy=FaultPolicy(max_failures=1))
-    items, error = until_error(fleet)
-    fleet.faults.notices.mute("respawn")
+    feed = fleet_of("process", killing, 2, policy=FailurePolicy(max_failures=1))
+    items, error = until_error(feed)
+    feed.faults.notices.mute("respawn")
     assert items == [(n, k) for k in range(10) for n in range(2)] + [(0, 10)]
     assert isinstance(error, WorkerDiedError)
     assert "ended with exit code 3 while it loaded scene 10 of generator 1 (repetition 0)" in str(error)
@@ -281,21 +281,21 @@ def test_a_scene_that_ends_its_worker_again_and_again_is_told_after_those_before
 
 @pytest.mark.heavy
 def test_a_generator_that_ends_its_worker_is_borne_like_one_that_raises(fleet_of):
-    fleet = fleet_of("process", killing, 3, workers=1, policy=FaultPolicy("skip", max_failures=1))
-    items = all_of(fleet)
+    feed = fleet_of("process", killing, 3, workers=1, policy=FailurePolicy("skip", max_failures=1))
+    items = all_of(feed)
     assert [k for n, k in items if n == 1] == list(range(10))
     assert [k for n, k in items if n == 2] == list(range(30))
-    (row,) = fleet.faults.table()
+    (row,) = feed.faults.table()
     assert row.index == 10 * 3 + 1
 
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("kind", ["process"])
 def test_a_generator_that_hangs_is_told_and_others_go_on(fleet_of, kind):
-    fleet = fleet_of(kind, hanging, 3, policy=FaultPolicy("skip", timeout=1.5))
-    items = all_of(fleet)
+    feed = fleet_of(kind, hanging, 3, policy=FailurePolicy("skip", timeout=1.5))
+    items = all_of(feed)
     assert sorted(items) == [(0, 0), (0, 1), (0, 2), (1, 0), (2, 0), (2, 1), (2, 2)]
-    (row,) = fleet.faults.table()
+    (row,) = feed.faults.table()
     assert row.exception.startswith("SceneTimeoutError: scene 1 of generator 1 (repetition 0) took longer than")
 
 
@@ -308,8 +308,8 @@ def test_a_generator_that_hangs_in_a_thread_is_told(fleet_of):
         go_on.wait(60)
         yield n
 
-    fleet = fleet_of("thread", make_generator, 2, policy=FaultPolicy(timeout=1.0))
-    items, error = until_error(fleet)
+    feed = fleet_of("thread", make_generator, 2, policy=FailurePolicy(timeout=1.0))
+    items, error = until_error(feed)
     go_on.set()
     assert items[:1] == [0]
     assert isinstance(error, SceneTimeoutError)
@@ -318,10 +318,10 @@ def test_a_generator_that_hangs_in_a_thread_is_told(fleet_of):
 
 @pytest.mark.heavy
 def test_a_fleet_that_is_dropped_ends_its_workers():
-    fleet = new_source("process", endless, 2)
-    fleet.begin(0)
-    fleet.take(3)
-    del fleet
+    feed = new_source("process", endless, 2)
+    feed.begin(0)
+    feed.take(3)
+    del feed
     gc.collect()
 
 

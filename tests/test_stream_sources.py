@@ -22,7 +22,7 @@ from scenes_streams import (
 )
 
 from kerasfeed.errors import FeedClosedError, TooManyFailuresError
-from kerasfeed.loaders.failures.policy import FaultPolicy
+from kerasfeed.loaders.failures.policy import FailurePolicy
 
 
 @pytest.fixture(params=sorted(KINDS))
@@ -100,7 +100,7 @@ def test_an_error_comes_after_the_scenes_before_it_and_names_its_place(source_of
 
 
 def test_a_generator_that_failed_leaves_the_turn_where_errors_are_borne(source_of):
-    source = source_of(failing, 3, policy=FaultPolicy("skip"))
+    source = source_of(failing, 3, policy=FailurePolicy("skip"))
     for repetition in range(2):
         items = all_of(source, repetition)
         assert items == in_turn(*([(n, k) for k in range(4 if n == 1 else 6)] for n in range(3)))
@@ -110,7 +110,7 @@ def test_a_generator_that_failed_leaves_the_turn_where_errors_are_borne(source_o
 
 @pytest.mark.parametrize("source_of", ["local", "thread"], indirect=True)
 def test_where_all_generators_have_failed_none_is_borne(source_of):
-    items, error = until_error(source_of(all_failing, 2, policy=FaultPolicy("skip")))
+    items, error = until_error(source_of(all_failing, 2, policy=FailurePolicy("skip")))
     assert items == [0, 1]
     assert isinstance(error, TooManyFailuresError)
     assert "all of 2 generators have failed in repetition 0. The last was generator 1, at its scene 1" in str(error)
@@ -119,7 +119,7 @@ def test_where_all_generators_have_failed_none_is_borne(source_of):
 
 @pytest.mark.parametrize("source_of", ["local", "thread"], indirect=True)
 def test_no_more_generators_may_fail_than_max_failures(source_of):
-    source = source_of(failing, 3, policy=FaultPolicy("skip", max_failures=0.3))
+    source = source_of(failing, 3, policy=FailurePolicy("skip", max_failures=0.3))
     _, error = until_error(source)
     assert isinstance(error, TooManyFailuresError)
     assert "1 of 3 generators have failed and on_error='skip' bears 0" in str(error)

@@ -12,7 +12,7 @@ import pytest
 
 import kerasfeed as kf
 from kerasfeed.errors import WorkerStartError
-from kerasfeed.loaders.environment import Surroundings, hash_seed
+from kerasfeed.loaders.environment import Environment, hash_seed
 
 pytestmark = [
     pytest.mark.timeout(100),
@@ -143,13 +143,13 @@ def test_hashes_of_workers_are_a_function_of_the_seed(folders):
 @pytest.mark.parametrize("given", ["0", "7", "4294967295"])
 def test_a_hash_seed_of_the_environment_comes_first(folders, monkeypatch, given):
     monkeypatch.setenv("PYTHONHASHSEED", given)
-    assert Surroundings.now().variables(5, 1)["PYTHONHASHSEED"] == given
+    assert Environment.now().variables(5, 1)["PYTHONHASHSEED"] == given
 
 
 @pytest.mark.parametrize("given", ["", "random"])
 def test_an_environment_that_asks_for_random_hashes_sets_no_hash_seed(folders, monkeypatch, given):
     monkeypatch.setenv("PYTHONHASHSEED", given)
-    assert Surroundings.now().variables(5, 1)["PYTHONHASHSEED"] == str(hash_seed(5))
+    assert Environment.now().variables(5, 1)["PYTHONHASHSEED"] == str(hash_seed(5))
 
 
 def test_hash_seeds_are_those_that_python_takes():
@@ -225,4 +225,4 @@ def test_workers_search_a_relative_path_where_this_process_does(folders, monkeyp
 
 def test_what_surroundings_are_shown_as_holds_no_variables(monkeypatch):
     monkeypatch.setenv("KERASFEED_TEST_PLACE", "password")
-    assert "password" not in repr(Surroundings.now())
+    assert "password" not in repr(Environment.now())

@@ -142,7 +142,7 @@ def test_a_script_of_tensorflow_1_trains_on_the_dataset(tmp_path):
 
 def test_a_device_may_be_named(feed):
     for device in ("/cpu:0", "cpu:0"):
-        epoch = feed._clock.taken // len(feed)
+        epoch = feed.clock.taken // len(feed)
         dataset = feed.to_tf_dataset(device=device)
         assert dataset.element_spec == (tf.TensorSpec((8, 4, 3), tf.float32), tf.TensorSpec((8,), tf.int64))
         assert len(dataset) == 5

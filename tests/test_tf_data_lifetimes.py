@@ -68,7 +68,7 @@ def test_an_iterator_abandoned_half_way_leaks_nothing_and_the_next_epoch_is_whol
             next(iterator)
             del iterator
             gc.collect()
-            assert feed._clock.taken == (epoch + 1) * len(feed)
+            assert feed.clock.taken == (epoch + 1) * len(feed)
         assert indices_of(dataset) == order_of(feed, 3)
         assert feed.stats().slots <= 40
 

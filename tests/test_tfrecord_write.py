@@ -20,7 +20,7 @@ from waits import PROGRAM_SECONDS, once_told
 
 import kerasfeed as kf
 from kerasfeed.readers.tfrecord.spec_file import read_sidecar
-from kerasfeed.writers import shared_progress as board
+from kerasfeed.writers import shared_progress as shared
 from kerasfeed.writers.tfrecord.write import assigned
 
 PATTERN = "train-{shard:05d}-of-{count:05d}.tfrecord"
@@ -374,7 +374,7 @@ def test_progress_is_shown_on_a_terminal_only(tmp_path, monkeypatch, stream):
 
 @pytest.mark.heavy
 def test_scenes_that_do_not_end_are_told_of_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(board, "_STALL_SECONDS", 0.3)
+    monkeypatch.setattr(shared, "_STALL_SECONDS", 0.3)
     told = threading.Event()
 
     class Hangs(Small):

@@ -15,18 +15,19 @@ LOADS = {"load", "loads", "Unpickler"}
 PICKLES = {"pickle", "cloudpickle", "_pickle", "dill", "joblib", "marshal", "shelve"}
 # Where something is unpickled, and whose bytes they are.
 ALLOWED = {
-    "loaders/bulletin.py": "the parent's posts, in a memory file without a path, inherited by the worker",
-    "loaders/travel.py": "what the worker itself has just pickled, and what came over its socket pair",
-    "order_tables.py": "a user's function within a pickle that the user, or the program, is loading already",
-    "loaders/supervisor.py": "payloads of a worker, over the socket pair that it inherited",
-    "records/board.py": "the shards to write, in a file that the parent has made and nobody else may write to",
-    "records/crew.py": "a sequence that this process has just pickled",
-    "records/writing.py": "what a worker has found a scene to be like, in memory that it inherited",
-    "streams/chunks.py": "scenes that a worker has packed, in memory that it inherited",
-    "streams/tape.py": "the parent's items, in a memory file without a path, inherited by the worker",
-    "streams/wire.py": "messages of the other end, after each has proved that it knows the key",
+    "loaders/processes/shared_objects.py": "what the parent put into a memory file that the worker has inherited",
+    "loaders/failures/exception_pickle.py": "what the worker has just pickled, and what came over its socket pair",
+    "orders/groups.py": "a user's function within a pickle that the user, or the program, is loading already",
+    "loaders/processes/supervisor.py": "payloads of a worker, over the socket pair that it inherited",
+    "writers/shared_progress.py": "the shards to write, in a file of the parent's that others may not write to",
+    "writers/worker_options.py": "a sequence that this process has just pickled",
+    "writers/shard_set.py": "what a worker has found a scene to be like, in memory that it inherited",
+    "feeds/generators/chunk_codec.py": "scenes that a worker has packed, in memory that it inherited",
+    "feeds/streams/item_store.py": "the parent's items, in a memory file without a path, inherited by the worker",
+    "feeds/queues/connection.py": "messages of the other end, after each has proved that it knows the key",
 }
-REACHABLE = {"streams/remote.py", "streams/serving.py", "streams/wire.py"}  # by processes that were given the key
+# By processes that were given the key.
+REACHABLE = {"feeds/queues/producer.py", "feeds/queues/server.py", "feeds/queues/connection.py"}
 NETWORK = {"bind", "listen", "accept", "connect", "connect_ex", "create_server", "create_connection", "sendto"}
 
 
@@ -94,6 +95,9 @@ def test_every_other_socket_is_one_of_a_pair_or_inherited():
         for where, name in _calls(path)
         if where == "socket" and room not in REACHABLE
     }
-    assert made == {("loaders/spawn.py", "socket.socketpair"), ("loaders/worker.py", "socket.socket")}
-    worker = (PACKAGE / "loaders/worker.py").read_text()
+    assert made == {
+        ("loaders/processes/spawn.py", "socket.socketpair"),
+        ("loaders/processes/worker.py", "socket.socket"),
+    }
+    worker = (PACKAGE / "loaders/processes/worker.py").read_text()
     assert "socket.socket(fileno=link_fd)" in worker

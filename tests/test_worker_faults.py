@@ -19,7 +19,7 @@ from killer import Killer
 from waits import wait_until
 
 import kerasfeed as kf
-from kerasfeed.loaders.processes.crash_policy import Death, Deaths, start_text
+from kerasfeed.loaders.processes.crash_policy import Crash, CrashPolicy, start_text
 from kerasfeed.loaders.processes.loader import session, spawn
 from kerasfeed.loaders.processes.tasks import ProbeWork
 from kerasfeed.loaders.processes.worker_process import WorkerHandle
@@ -164,8 +164,8 @@ def test_scenes_that_somebody_s_kills_happen_to_hit_are_not_blamed(feed_of):
 
 
 def test_a_death_is_held_against_a_scene_unless_others_die_for_no_reason():
-    deaths = Deaths()
-    killed = Death("worker process 0", "was killed by SIGKILL", "scene 7", 0, "", hung=False, started=True)
+    deaths = CrashPolicy()
+    killed = Crash("worker process 0", "was killed by SIGKILL", "scene 7", 0, "", hung=False, started=True)
     crashed = dataclasses.replace(killed, ending="was killed by SIGSEGV")
     assert [deaths.of_scene(7, killed) for _ in range(3)] == [1, 2, 3]
     assert deaths.enough(killed, 3) == 3
@@ -176,8 +176,8 @@ def test_a_death_is_held_against_a_scene_unless_others_die_for_no_reason():
 
 
 def test_a_scene_that_loads_after_its_worker_was_killed_was_not_to_blame():
-    deaths = Deaths()
-    killed = Death("worker process 0", "was killed by SIGKILL", "scene 7", 0, "", hung=False, started=True)
+    deaths = CrashPolicy()
+    killed = Crash("worker process 0", "was killed by SIGKILL", "scene 7", 0, "", hung=False, started=True)
     deaths.of_scene(7, killed)
     deaths.progress(ProbeWork(7, Future()))
     assert deaths.enough(killed, 3) == 15
@@ -350,7 +350,7 @@ def test_a_warning_that_a_filter_makes_an_error_reaches_the_user_and_loses_nothi
     [("was killed by SIGKILL", "out of memory shows as SIGKILL"), ("ended with exit code 1", "stderr says why")],
 )
 def test_what_is_said_of_a_death_at_the_start_fits_it(ending, why):
-    death = Death("worker process 0 (pid 7)", ending, "", 0, "", hung=False, started=False)
+    death = Crash("worker process 0 (pid 7)", ending, "", 0, "", hung=False, started=False)
     text = start_text(death)
     assert f"worker process 0 (pid 7) {ending} before it could load the sequence; " in text
     assert why in text

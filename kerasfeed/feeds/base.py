@@ -23,7 +23,7 @@ from kerasfeed.feeds.cursor import CursorThreads
 from kerasfeed.feeds.display import feed_html, feed_text, public_names
 from kerasfeed.feeds.epoch_clock import EpochClock
 from kerasfeed.feeds.hooks import RequestLog, SequenceHooks
-from kerasfeed.feeds.prefetch import Window, window_of
+from kerasfeed.feeds.prefetch import Prefetcher, window_of
 from kerasfeed.feeds.sharding import find_shard
 from kerasfeed.feeds.state import FeedState, number_of, state_of, warn_of_hooks
 from kerasfeed.loaders.arguments import (
@@ -136,7 +136,7 @@ class BaseFeed:
         self.clock = EpochClock(self.plan.steps, self.seed)
         self.hooks = SequenceHooks(sequence, self._loader.refresh)
         self.request_log = RequestLog()
-        self._loops: weakref.WeakSet[Window] = weakref.WeakSet()  # look-ahead of loops
+        self._loops: weakref.WeakSet[Prefetcher] = weakref.WeakSet()  # look-ahead of loops
         self.cursors = CursorThreads()
         self._arguments = {
             "shuffle": shuffle, "order": order, "seed": self.seed, "drop_remainder": drop_remainder, "workers": workers,

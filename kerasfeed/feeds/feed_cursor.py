@@ -14,7 +14,7 @@ from kerasfeed.errors import FeedClosedError
 from kerasfeed.feeds.cursor import Cursor, EndOfData
 from kerasfeed.feeds.epoch_clock import EpochClock
 from kerasfeed.feeds.hooks import TimedTake
-from kerasfeed.feeds.prefetch import Window, window_of
+from kerasfeed.feeds.prefetch import Prefetcher, window_of
 from kerasfeed.orders.base import Sequential, Shuffled
 from kerasfeed.orders.blocks import BlockShuffled
 from kerasfeed.util.optional_methods import ahead_reader
@@ -52,7 +52,7 @@ class FeedCursor:
         self._feed = feed
         known = self._known()
         self._numbers = range(first := claim(known, count), first + count)
-        self._window: Window = window_of(weakref.proxy(known), self._numbers, in_order=in_order)
+        self._window: Prefetcher = window_of(weakref.proxy(known), self._numbers, in_order=in_order)
         self._timed = TimedTake(self._window.take, known.request_log)
 
     def _known(self) -> Any:

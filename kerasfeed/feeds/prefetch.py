@@ -16,7 +16,7 @@ from kerasfeed.util.polling import NotYet, result_of, wait_for_exit
 Submit = Callable[[int, float | None], "Future[Any]"]
 
 
-class Window:
+class Prefetcher:
     """Some consecutive batches of the stream in flight.
 
     Attributes:
@@ -118,14 +118,14 @@ def _first_done(futures: list["Future[Any]"], patience: float | None) -> "Future
     return done
 
 
-def window_of(feed: Any, numbers: range, shuffled: bool | None = False, *, in_order: bool = True) -> Window:
+def window_of(feed: Any, numbers: range, shuffled: bool | None = False, *, in_order: bool = True) -> Prefetcher:
     """Look-ahead along the batches `numbers` of a feed, given as a weak proxy where the window may outlive it.
 
     Args:
         feed: The feed.
         numbers: Numbers of batches.
         shuffled: Whether steps are shuffled, but for those of a resumed epoch; None is never.
-        in_order: See `Window`.
+        in_order: See `Prefetcher`.
     """
     clock = feed.clock
 
@@ -134,4 +134,4 @@ def window_of(feed: Any, numbers: range, shuffled: bool | None = False, *, in_or
         return feed.submit(*place, patience=patience)
 
     border = len(feed) if feed.has_epoch_hooks else None
-    return Window(submit, numbers.start, numbers.stop, feed.look_ahead, border, in_order=in_order)
+    return Prefetcher(submit, numbers.start, numbers.stop, feed.look_ahead, border, in_order=in_order)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from kerasfeed.feeds.generators.generators import Generators, LocalGenerators
-from kerasfeed.feeds.generators.parallel import Fleet
+from kerasfeed.feeds.generators.parallel import ParallelGenerators
 from kerasfeed.feeds.stream_base import BaseStream
 from kerasfeed.feeds.streams.options import StreamOptions
 from kerasfeed.feeds.streams.source import Source
@@ -62,10 +62,10 @@ class BaseStreamFeed(BaseStream):
         if self._functions or self._options.workers == 0:
             return LocalGenerators(self.generators, policy)
         wanted = self.generators.count if self._options.workers == "auto" else int(self._options.workers)
-        return Fleet(
+        return ParallelGenerators(
             self.generators, workers=min(wanted, self.generators.count), worker_type=self._options.worker_type,
             deterministic=self.deterministic, max_memory=self._options.max_memory, policy=policy,
-            surroundings=self._options.surroundings,
+            environment=self._options.environment,
         )  # fmt: skip
 
     def close(self) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from kerasfeed.loaders.failures.policy import ON_ERROR, FaultPolicy
+from kerasfeed.loaders.failures.policy import ON_ERROR, FailurePolicy
 from kerasfeed.orders.base import Order, Sequential, Shuffled
 from kerasfeed.orders.batch_bounds import EvenCut
 from kerasfeed.orders.custom import CustomOrder
@@ -164,7 +164,7 @@ def check_workers(workers: Any, worker_type: Any) -> int:
     return cores() if workers == "auto" else check_integer("workers", workers, 0, remedy=remedy)
 
 
-def refuse_skip(policy: FaultPolicy, where: str, *, replaceable: bool = True) -> None:
+def refuse_skip(policy: FailurePolicy, where: str, *, replaceable: bool = True) -> None:
     """Refuse to leave scenes out where batches must have one shape.
 
     Args:
@@ -185,7 +185,7 @@ def refuse_skip(policy: FaultPolicy, where: str, *, replaceable: bool = True) ->
 
 def check_policy(
     on_error: Any, max_failures: Any, timeout: Any, error_log: Any, *, batched: bool, workers: int
-) -> FaultPolicy:
+) -> FailurePolicy:
     """The policy that these arguments of a feed ask for.
 
     Raises:
@@ -204,7 +204,7 @@ def check_policy(
         max_failures = float(max_failures)
     elif max_failures is not None:
         max_failures = check_integer("max_failures", max_failures, 1, remedy=" (a share of the scenes is a float)")
-    return FaultPolicy(on_error, max_failures, _check_timeout(timeout, workers), _check_log(error_log))
+    return FailurePolicy(on_error, max_failures, _check_timeout(timeout, workers), _check_log(error_log))
 
 
 def _check_timeout(timeout: Any, workers: int) -> float | None:

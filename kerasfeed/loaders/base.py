@@ -11,8 +11,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from kerasfeed.loaders.environment import Surroundings
-from kerasfeed.loaders.failures.policy import FaultPolicy
+from kerasfeed.loaders.environment import Environment
+from kerasfeed.loaders.failures.policy import FailurePolicy
 from kerasfeed.orders.plan import Plan
 from kerasfeed.spec.collation import Collation, Custom, Stack
 from kerasfeed.spec.scene_spec import SceneSpec
@@ -20,7 +20,7 @@ from kerasfeed.util.read_cost import ReadCost
 
 if TYPE_CHECKING:
     from kerasfeed.loaders.batches.layout import Layout
-    from kerasfeed.loaders.failures.failure_log import Faults
+    from kerasfeed.loaders.failures.failure_log import FailureLog
     from kerasfeed.loaders.file_identities import FirstOpened
 
 
@@ -40,7 +40,7 @@ class Job:
         inherit: Descriptors that worker processes must inherit for the sequence's sake.
         first_opened: What files were when first opened, for loaders that work for one feed; None: for this one alone.
         item_text: What messages call an item of a stream, by epoch and index; None where an index tells.
-        surroundings: Directory and environment of worker processes: those of the moment when the feed was made.
+        environment: Directory and environment of worker processes: those of the moment when the feed was made.
         watches_random: Whether to look if the first scenes use the global random generators.
     """
 
@@ -49,13 +49,13 @@ class Job:
     workers: int
     max_memory: int
     look_ahead: int
-    policy: FaultPolicy = field(default_factory=FaultPolicy)
+    policy: FailurePolicy = field(default_factory=FailurePolicy)
     collate: Collation = field(default_factory=Stack)
     spec: SceneSpec | None = None
     inherit: tuple[int, ...] = ()
     first_opened: "FirstOpened | None" = None
     item_text: Callable[[int, int], str] | None = None
-    surroundings: Surroundings = field(default_factory=Surroundings.now)
+    environment: Environment = field(default_factory=Environment.now)
     watches_random: bool = True
 
     @property
@@ -110,7 +110,7 @@ class Loader(ABC):
         layout: Where the fields of a scene stand in a batch, as soon as that is known; it stays known after `close`.
     """
 
-    faults: "Faults"
+    faults: "FailureLog"
     layout: "Layout | None" = None
 
     @property

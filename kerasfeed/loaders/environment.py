@@ -29,7 +29,7 @@ class DirectoryGoneError(FileNotFoundError):
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class Environment:
     """Directory and environment of one moment.
 
     Attributes:
@@ -41,7 +41,7 @@ class Surroundings:
     environment: Mapping[str, str] = field(repr=False)  # it may hold passwords
 
     @classmethod
-    def now(cls) -> "Surroundings":
+    def now(cls) -> "Environment":
         """Those of this moment; 30 us."""
         try:
             directory = str(Path.cwd())

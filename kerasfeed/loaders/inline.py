@@ -24,8 +24,8 @@ from kerasfeed.loaders.batches.slots import Arena, SlotPool
 from kerasfeed.loaders.batches.spec_inference import Probe, layout_for, probe_scenes, watched
 from kerasfeed.loaders.failures import watchdog
 from kerasfeed.loaders.failures.exceptions import Place, for_consumer
-from kerasfeed.loaders.failures.failure_log import Faults
-from kerasfeed.loaders.failures.recovery import Mender, Range
+from kerasfeed.loaders.failures.failure_log import FailureLog
+from kerasfeed.loaders.failures.recovery import Range, Recovery
 from kerasfeed.loaders.worker_hooks import begin_worker, end_worker, post_failed_end
 from kerasfeed.sequences.base import SceneContext, Worker
 from kerasfeed.spec.scene_spec import SceneSpec
@@ -68,11 +68,11 @@ class InlineLoader(Loader):
         self._closed = False
         self._batches = 0
         self._copied = 0
-        self.faults = Faults(job.policy, job.plan.length)
-        self._mender = Mender(job, self.faults)
+        self.faults = FailureLog(job.policy, job.plan.length)
+        self._recovery = Recovery(job, self.faults)
         self._posts: dict[int, _Post] = {}  # by thread
         self._patience = watchdog.Patience(watchdog.tick_seconds(None))
-        self._watch: watchdog.Watch | None = None
+        self._watch: watchdog.Watchdog | None = None
 
     @property
     def spec(self) -> SceneSpec:
@@ -137,7 +137,7 @@ class InlineLoader(Loader):
             failed = tuple(indices) if carrier.index is None else (carrier.index,)
             error = for_consumer(error, Place(failed, batch.epoch, batch.step, _WORKER, carrier.method))
             self.faults.note(carrier.index, batch.epoch, batch.step, error)
-            again = self._mender.mend(batch, start, stop, carrier.row, error)
+            again = self._recovery.mend(batch, start, stop, carrier.row, error)
             del error, batch, post  # the traceback ends in this frame: only the collector would free them
             return again
         return []
@@ -164,7 +164,7 @@ class InlineLoader(Loader):
                 raise FeedClosedError("the feed is closed; make a new one")
             if self._pool is None or self._filler is None:
                 if self._watch is None:
-                    self._watch = watchdog.Watch(self.look, watchdog.tick_seconds(None))
+                    self._watch = watchdog.Watchdog(self.look, watchdog.tick_seconds(None))
                 with self._at(None, "the sequence (on_worker_begin)"):
                     failed = begin_worker(self._job.sequence, Worker(0, 1, "inline"), _WORKER)
                 try:
@@ -235,7 +235,7 @@ class InlineLoader(Loader):
 
 
 def read_ahead(
-    filler: Filler, faults: Faults, epoch: int, step: int, indices: NDArray[np.int64], worker: str
+    filler: Filler, faults: FailureLog, epoch: int, step: int, indices: NDArray[np.int64], worker: str
 ) -> Future[Any] | None:
     """Announce a batch to the sequence; where it raises, note that, and return a failed future if errors are raised.
 

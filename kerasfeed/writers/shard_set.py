@@ -26,8 +26,8 @@ from kerasfeed.util.error_text import notes_of, set_notes
 from kerasfeed.writers.resume_lock import claimed
 from kerasfeed.writers.shard_format import ShardFormat
 from kerasfeed.writers.shard_task import PROBING, WRITING, ShardSequence, StoppedError
-from kerasfeed.writers.shared_progress import Board, Shard, shown
-from kerasfeed.writers.worker_options import Crew, copied
+from kerasfeed.writers.shared_progress import Shard, SharedProgress, shown
+from kerasfeed.writers.worker_options import WorkerOptions, copied
 
 SHORT_SECONDS = 1.0  # two processes take 0.5 s to start, and save half
 _SLOW_SECONDS = 1e-3  # of a scene; below, describing it is what takes time
@@ -67,7 +67,7 @@ def write_set(
     length: int,
     files: FileSet,
     *,
-    crew: Crew,
+    worker_options: WorkerOptions,
     seed: int,
     spec: SceneSpec | None,
     overwrite: bool,
@@ -83,7 +83,7 @@ def write_set(
     with claimed(Path(f"{hidden}.unfinished")) as claim:
         if not overwrite:
             claim.refuse(files.names)
-        with _Writer(sequence, length, files, crew, seed, Path(f"{hidden}.progress")) as writer:
+        with _Writer(sequence, length, files, worker_options, seed, Path(f"{hidden}.progress")) as writer:
             spec = writer.learn(spec)
             shards, shard_format = files.cut(spec)
             fingerprint = {
@@ -105,13 +105,15 @@ def write_set(
 class _Writer(contextlib.AbstractContextManager["_Writer"]):
     """One loader that learns the spec, then writes the shards."""
 
-    def __init__(self, sequence: Any, length: int, files: FileSet, crew: Crew, seed: int, path: Path) -> None:
+    def __init__(
+        self, sequence: Any, length: int, files: FileSet, worker_options: WorkerOptions, seed: int, path: Path
+    ) -> None:
         self._length = length
         self._files = files
-        self._crew = crew
+        self._worker_options = worker_options
         self._item = ShardSequence(sequence, length, seed, path)
         self._path = path
-        self._board: Board | None = None
+        self._shared: SharedProgress | None = None
         self._loader: Loader | None = None
         self._respawns = 0
 
@@ -121,10 +123,10 @@ class _Writer(contextlib.AbstractContextManager["_Writer"]):
         Raises:
             Exception: What the sequence raised; SpecError.
         """
-        if self._crew.chooses:
+        if self._worker_options.chooses:
             spec = self._try_here(spec)
         if self._loader is None:
-            self._loader = self._crew.loader(self._item, self._files.most)
+            self._loader = self._worker_options.loader(self._item, self._files.most)
         return self._probed(self._loader) if spec is None else spec
 
     def _try_here(self, spec: SceneSpec | None) -> SceneSpec | None:
@@ -135,7 +137,7 @@ class _Writer(contextlib.AbstractContextManager["_Writer"]):
         item = copied(self._item)
         if item is None:
             return spec
-        loader = self._crew.loader(item, 0)
+        loader = self._worker_options.loader(item, 0)
         try:
             spec = spec or self._probed_soon(loader)
             if spec is not None and self._seconds(item, spec, loader) < SHORT_SECONDS:
@@ -180,15 +182,15 @@ class _Writer(contextlib.AbstractContextManager["_Writer"]):
         """
         for folder in {Path(shard.path).parent for shard in shards}:
             folder.mkdir(exist_ok=True)
-        Board.write(self._path, shards, shard_format)
-        self._board = board = Board(self._path)
+        SharedProgress.write(self._path, shards, shard_format)
+        self._shared = shared = SharedProgress(self._path)
         loader = self._loader
         assert loader is not None
         # They speak of items; what they would say is said here.
         loader.faults.notices.mute("stall", "loading", "respawn")
-        with shown(board, bar=bar, title=self._files.title):
+        with shown(shared, bar=bar, title=self._files.title):
             for number, future in _submitted(loader, len(shards)):
-                self._settled(future, board.index(number), shards[number])
+                self._settled(future, shared.index(number), shards[number])
         self._respawns = loader.stats().respawns
 
     def _settled(self, future: "Future[Any]", index: int, shard: Shard | None) -> Any:
@@ -210,13 +212,13 @@ class _Writer(contextlib.AbstractContextManager["_Writer"]):
         raise error
 
     def __exit__(self, *_: object) -> None:
-        if self._board is not None:
-            self._board.stop()
+        if self._shared is not None:
+            self._shared.stop()
         if self._loader is not None:
             self._loader.close()
             self._loader.faults.notices.tell_last()
-        if self._board is not None:
-            for path in {Path(shard.path) for shard in self._board.shards}:
+        if self._shared is not None:
+            for path in {Path(shard.path) for shard in self._shared.shards}:
                 remove_parts(path)
         self._path.unlink(missing_ok=True)
 

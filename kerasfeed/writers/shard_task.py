@@ -21,7 +21,7 @@ from kerasfeed.sequences.context import current_context
 from kerasfeed.util.error_text import add_note, cause_of, message_of, reworded
 from kerasfeed.writers.hdf5.sink import appearing
 from kerasfeed.writers.shard_format import ShardFormat
-from kerasfeed.writers.shared_progress import Board, Shard
+from kerasfeed.writers.shared_progress import Shard, SharedProgress
 
 LEARNING, PROBING, WRITING = range(3)
 _TRIED, _TRIALS = 64, 3
@@ -43,24 +43,24 @@ class ShardSequence:
     """A sequence whose items are shards: loading one writes it. So the loaders write shards, whatever befalls workers.
 
     What an item is the epoch says, so that one loader does all: in `LEARNING`, in which loaders look at a few items to
-    learn what they are, nothing; in `PROBING`, the spec of a scene; in `WRITING`, a shard of those on the board.
+    learn what they are, nothing; in `PROBING`, the spec of a scene; in `WRITING`, a shard of those on the shared.
 
     Args:
         sequence: Where the scenes come from.
         length: Its length.
         seed: Behind each scene's `rng`.
-        board: The file of the board, which is there from `WRITING` on.
+        shared: The file of the shared, which is there from `WRITING` on.
     """
 
-    def __init__(self, sequence: Any, length: int, seed: int, board: Path) -> None:
+    def __init__(self, sequence: Any, length: int, seed: int, shared: Path) -> None:
         self.sequence = sequence
         self._length = length
         self._seed = seed
-        self._path = board
-        self._board: Board | None = None
+        self._path = shared
+        self._shared: SharedProgress | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_board": None}
+        return {**self.__dict__, "_shared": None}
 
     def on_worker_begin(self, worker: Worker) -> None:
         """See `SceneSequence`."""
@@ -97,20 +97,20 @@ class ShardSequence:
         return pickled
 
     def _done(self, item: int) -> bytes:
-        board = self._board
-        if board is None:
-            board = self._board = Board(self._path)
-        shard, shard_format = board.shards[item], board.shard_format
+        shared = self._shared
+        if shared is None:
+            shared = self._shared = SharedProgress(self._path)
+        shard, shard_format = shared.shards[item], shared.shard_format
         path = Path(shard.path)
         if not (path.exists() and shard_format.count(path) == len(shard.indices)):
             try:
-                _write(shard_format, self._encoded(shard, shard_format, board), shard, path)
+                _write(shard_format, self._encoded(shard, shard_format, shared), shard, path)
             except _SceneFailedError as carrier:
-                board.stop()  # nobody begins another
+                shared.stop()  # nobody begins another
                 error = cause_of(carrier)
                 assert error is not None
                 raise told(error, carrier.index, shard) from None
-        board.note(shard.number, len(shard.indices), shard.indices[-1])
+        shared.note(shard.number, len(shard.indices), shard.indices[-1])
         return b""
 
     def trial(self, shard_format: ShardFormat, seconds: float) -> float:
@@ -152,14 +152,14 @@ class ShardSequence:
                 raise told(error, carrier.index) from None
             return (time.perf_counter() - begin) / done
 
-    def _encoded(self, shard: Shard, shard_format: ShardFormat, board: Board | None) -> Iterator[Any]:
+    def _encoded(self, shard: Shard, shard_format: ShardFormat, shared: SharedProgress | None) -> Iterator[Any]:
         # Where a worker process seeds the global random generators for its item, they are for each scene of it.
         context = type(current_context() or SceneContext(0, 0))(self._seed, 0)
         for done, index in enumerate(shard.indices):
-            if board is not None:
-                if board.stopped:
+            if shared is not None:
+                if shared.stopped:
                     raise StoppedError("the writing was broken off")
-                board.note(shard.number, done, index)
+                shared.note(shard.number, done, index)
             context.move_to(index)
             previous = enter_context(context)
             try:

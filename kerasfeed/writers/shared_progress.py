@@ -43,7 +43,7 @@ class Shard:
     indices: range
 
 
-class Board:
+class SharedProgress:
     """What is to be written, and how far that is.
 
     Args:
@@ -102,11 +102,11 @@ class Board:
 
 
 @contextlib.contextmanager
-def shown(board: Board, *, bar: bool, title: str) -> Iterator[None]:
+def shown(shared: SharedProgress, *, bar: bool, title: str) -> Iterator[None]:
     """A progress bar, where there is a terminal or a notebook, and a warning of a scene that does not end."""
     over = threading.Event()
-    drawn = _bar(sum(len(shard.indices) for shard in board.shards), title) if bar else None
-    thread = threading.Thread(target=_watch, args=(board, drawn, over), name="kerasfeed-progress", daemon=True)
+    drawn = _bar(sum(len(shard.indices) for shard in shared.shards), title) if bar else None
+    thread = threading.Thread(target=_watch, args=(shared, drawn, over), name="kerasfeed-progress", daemon=True)
     with drawn or contextlib.nullcontext():
         thread.start()
         try:
@@ -129,14 +129,14 @@ def _bar(total: int, title: str) -> Any:
     return bar
 
 
-def _watch(board: Board, bar: Any, over: threading.Event) -> None:
+def _watch(shared: SharedProgress, bar: Any, over: threading.Event) -> None:
     begin = time.monotonic()
-    first = last = sum(board.done(shard.number) for shard in board.shards)
+    first = last = sum(shared.done(shard.number) for shard in shared.shards)
     moved = begin
     told = False
     while True:
         ended = over.wait(_TICK)
-        done = sum(board.done(shard.number) for shard in board.shards)
+        done = sum(shared.done(shard.number) for shard in shared.shards)
         now = time.monotonic()
         if done != last:
             last, moved = done, now
@@ -148,7 +148,9 @@ def _watch(board: Board, bar: Any, over: threading.Event) -> None:
         if now - moved > _STALL_SECONDS and not told:
             told = True
             at = sorted(
-                board.index(shard.number) for shard in board.shards if 0 < board.done(shard.number) < len(shard.indices)
+                shared.index(shard.number)
+                for shard in shared.shards
+                if 0 < shared.done(shard.number) < len(shard.indices)
             )
             listed = f", at scenes {', '.join(map(str, at[:8]))}" if at else ""
             with contextlib.suppress(Warning):

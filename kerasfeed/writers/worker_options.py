@@ -21,7 +21,7 @@ from kerasfeed.writers.shard_task import ShardSequence
 _MEMORY = 1 << 26  # of numbers alone
 
 
-class Crew:
+class WorkerOptions:
     """Who writes: number and type of workers, checked.
 
     Args:

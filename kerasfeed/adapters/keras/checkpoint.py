@@ -70,7 +70,7 @@ class FeedCheckpoint(keras.callbacks.Callback):  # type: ignore[misc]
 
     def __init__(self, feed: "Feed", path: str | os.PathLike[str], save_freq: int | Literal["epoch"] = "epoch") -> None:
         super().__init__()
-        if not hasattr(feed, "keras_side"):
+        if not hasattr(feed, "fit_tracker"):
             raise TypeError(f"FeedCheckpoint(feed, path) resumes a kerasfeed.Feed, received a {type(feed).__name__}")
         self.feed = feed
         self.path = Path(path)
@@ -116,7 +116,7 @@ class FeedCheckpoint(keras.callbacks.Callback):  # type: ignore[misc]
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Called by Keras; `batch` is the last step of an execution."""
-        number = self.feed.keras_side.consumed()
+        number = self.feed.fit_tracker.consumed()
         self.feed.clock.consumed = number
         if self.save_freq != "epoch" and number - self._saved >= self.save_freq:
             self._saved = number
@@ -124,7 +124,7 @@ class FeedCheckpoint(keras.callbacks.Callback):  # type: ignore[misc]
         elif not self._measured:  # the first one tells how many iterations a batch is
             self._record()
         followed = self._follows != "feed"
-        if self.feed.keras_side.ends_early(number, followed=followed) and not self.model.stop_training:
+        if self.feed.fit_tracker.ends_early(number, followed=followed) and not self.model.stop_training:
             self.model.stop_training = _EpochEnd()  # Keras's own switch, to leave an epoch in the middle
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
@@ -149,7 +149,7 @@ class FeedCheckpoint(keras.callbacks.Callback):  # type: ignore[misc]
     # ---- what is done
 
     def _begin(self, position: TrainerPosition) -> None:
-        side = self.feed.keras_side
+        side = self.feed.fit_tracker
         self._follows = "feed"
         if not side.clock.serves(position.iterator):
             self._follows = self._adopt(position)
@@ -183,7 +183,7 @@ class FeedCheckpoint(keras.callbacks.Callback):  # type: ignore[misc]
         Returns:
             Whether each epoch is an iteration of the dataset, or all take from one that does not end.
         """
-        side, iterator = self.feed.keras_side, position.iterator
+        side, iterator = self.feed.fit_tracker, position.iterator
         if isinstance(iterator.data_adapter, TrainerData):
             raise ValueError("fit was given another feed than FeedCheckpoint: make it with the feed that is trained on")
         batches, steps = batches_of(iterator), iterator.steps_per_epoch
@@ -221,7 +221,7 @@ class FeedCheckpoint(keras.callbacks.Callback):  # type: ignore[misc]
             )
         epoch = records.cut.epoch_of(here.number)
         rest = records.cut.end_of(epoch) - here.number
-        self.feed.keras_side.resume(here.number, shuffled=here.shuffled_steps, rest=rest)
+        self.feed.fit_tracker.resume(here.number, shuffled=here.shuffled_steps, rest=rest)
         begin_with(self.model, epoch)
         self._set_epoch = True
         return epoch, here.shuffled_steps
@@ -242,7 +242,7 @@ class FeedCheckpoint(keras.callbacks.Callback):  # type: ignore[misc]
         if self._records is None:
             return
         self._measured = True
-        side = self.feed.keras_side
+        side = self.feed.fit_tracker
         number = side.consumed()
         shuffled = side.clock.is_shuffled(number, side.clock.shuffled)
         record = Record(iterations_of(self.model), number, shuffled, scale_of(self.model))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from kerasfeed.adapters.keras.adapter import KerasAdapter
 from kerasfeed.adapters.keras.feed_run import EpochCursor, FeedRun
-from kerasfeed.adapters.keras.feed_side import KerasSide
+from kerasfeed.adapters.keras.fit_tracker import FitTracker
 from kerasfeed.adapters.keras.trainer import KerasCall, Request
 from kerasfeed.errors import FeedWarning
 from kerasfeed.feeds.base import BaseFeed
@@ -82,16 +82,16 @@ class Feed(BaseFeed, KerasAdapter):
 
     def _begin(self, ahead: int) -> None:
         KerasAdapter.__init__(self, ahead)
-        self.keras_side = KerasSide(self)
+        self.fit_tracker = FitTracker(self)
 
     def _consumed(self) -> int:
-        return self.keras_side.consumed()
+        return self.fit_tracker.consumed()
 
     def _resume(self, number: int, *, shuffled: bool) -> None:
-        self.keras_side.resume(number, shuffled=shuffled)
+        self.fit_tracker.resume(number, shuffled=shuffled)
 
     def _give_up(self) -> None:
-        self.keras_side.give_up()
+        self.fit_tracker.give_up()
 
     # ---- frameworks
 
@@ -145,4 +145,4 @@ class Feed(BaseFeed, KerasAdapter):
         return EpochCursor(self)
 
     def _keras_hook(self, *, begins: bool) -> None:
-        self.keras_side.hooked(begins=begins)
+        self.fit_tracker.hooked(begins=begins)

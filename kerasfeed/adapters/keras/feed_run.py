@@ -6,14 +6,14 @@ Invariant: which batches an epoch of `fit` takes is decided as it begins, so wha
 import weakref
 from typing import Any
 
-from kerasfeed.adapters.keras.feed_side import KerasSide
+from kerasfeed.adapters.keras.fit_tracker import FitTracker
 from kerasfeed.adapters.keras.run import KerasRun
 from kerasfeed.adapters.keras.trainer import Request, trainer_position
 from kerasfeed.errors import FeedClosedError
 from kerasfeed.feeds.cursor import Cursor, EndOfData
 from kerasfeed.feeds.feed_cursor import claim, only_submits
 from kerasfeed.feeds.hooks import TimedTake
-from kerasfeed.feeds.prefetch import Window, window_of
+from kerasfeed.feeds.prefetch import Prefetcher, window_of
 
 
 class FeedRun(KerasRun):
@@ -44,7 +44,7 @@ class FeedRun(KerasRun):
         self._in_order = in_order
         self.shuffled = request.trains and shuffled
         self.superseded = False
-        self.window: Window | None = None
+        self.window: Prefetcher | None = None
         self.numbers = range(0)
         self.begins_anew = not self.steps_per_epoch or self.steps_per_epoch % self.execution > 0
         self.stop = 0  # number after that of the last batch worth loading ahead
@@ -54,7 +54,7 @@ class FeedRun(KerasRun):
             self._prepare()
 
     def _prepare(self) -> None:
-        side: KerasSide = self.feed.keras_side
+        side: FitTracker = self.feed.fit_tracker
         side.begin_run(self)
         side.clock.prepare(self._iterator(), self.request.initial_epoch, self.steps_per_epoch or int(self.steps))
 
@@ -109,7 +109,7 @@ class FeedRun(KerasRun):
         feed.request_log.clear()
         self._claimed = None
         if self.proper and (self.request.trains or self.other):
-            feed.keras_side.end_epoch()
+            feed.fit_tracker.end_epoch()
 
     def make_cursor(self) -> Cursor:
         """See `KerasRun.make_cursor`."""

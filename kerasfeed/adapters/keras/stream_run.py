@@ -132,7 +132,7 @@ class KerasRepetition:
         self._taken.leave(self._taken.taken - len(returned))
 
 
-class StreamSide:
+class RunningFit:
     """The `fit` that takes of a stream, if one does."""
 
     def __init__(self) -> None:

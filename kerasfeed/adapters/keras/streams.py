@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kerasfeed.adapters.keras.adapter import KerasAdapter
-from kerasfeed.adapters.keras.stream_run import KerasRepetition, StreamRun, StreamSide
+from kerasfeed.adapters.keras.stream_run import KerasRepetition, RunningFit, StreamRun
 from kerasfeed.adapters.keras.trainer import KerasCall, Request
 from kerasfeed.feeds.cursor import Cursor
 from kerasfeed.feeds.queue_feed import BaseQueueFeed
@@ -31,7 +31,7 @@ class KerasStream(BaseStream, KerasAdapter):
     def _begin_life(self, functions: Any) -> None:
         super()._begin_life(functions)
         self._begin_keras()
-        self._side = StreamSide()
+        self._side = RunningFit()
 
     def end_fit(self) -> None:
         """See `BaseStream.end_fit`."""

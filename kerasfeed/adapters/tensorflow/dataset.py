@@ -17,7 +17,7 @@ import optree
 import tensorflow as tf
 
 from kerasfeed.adapters.tensorflow import iteration as tf_iteration
-from kerasfeed.adapters.tensorflow.error_relay import Raised
+from kerasfeed.adapters.tensorflow.error_relay import ErrorRelay
 from kerasfeed.adapters.tensorflow.feed_dataset import FeedDataset, Loops
 from kerasfeed.adapters.tensorflow.iteration import END, NOT_YET, Begin, Source
 from kerasfeed.spec.field_forms import RaggedArray
@@ -58,7 +58,7 @@ def batches_dataset(
     Raises:
         TypeError: A field has a dtype that TensorFlow lacks.
     """
-    source = Source(begin, Raised(), ends=count is None)
+    source = Source(begin, ErrorRelay(), ends=count is None)
     dataset = _batches(source, structure, count, ragged_tensors)
     return _known(make(_prefetched(_undivided(dataset), device, structure), source, count, loops), source)
 
@@ -74,7 +74,7 @@ def scenes_dataset(begin: Begin, structure: Any, *, count: int) -> FeedDataset:
     Raises:
         TypeError: A field has a dtype that TensorFlow lacks.
     """
-    source = Source(begin, Raised(), ends=True)  # zip asks once more than the range, and drops what comes of it
+    source = Source(begin, ErrorRelay(), ends=True)  # zip asks once more than the range, and drops what comes of it
     scenes = _without_end(_batches(source, structure, None).unbatch())
     dataset = tf.data.Dataset.zip((tf.data.Dataset.range(count), scenes)).map(_as_written(lambda _, scene: scene))
     return _known(FeedDataset(_untuned(dataset), source, count, None), source)

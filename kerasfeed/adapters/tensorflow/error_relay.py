@@ -16,7 +16,7 @@ _NUMBER = re.compile(r"\[kerasfeed error (\d+)\]")
 _numbers = itertools.count(1)
 
 
-class Raised:
+class ErrorRelay:
     """The exceptions that one dataset has given to TensorFlow. Thread-safe.
 
     Args:

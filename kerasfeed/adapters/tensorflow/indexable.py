@@ -19,7 +19,7 @@ import numpy as np
 
 from kerasfeed.errors import FeedClosedError, SpecError
 from kerasfeed.feeds.cursor import EndOfData
-from kerasfeed.feeds.prefetch import Window
+from kerasfeed.feeds.prefetch import Prefetcher
 from kerasfeed.loaders.arguments import check_seed, check_sequence
 from kerasfeed.loaders.failures.exceptions import Place, for_consumer, without_reproduction
 from kerasfeed.loaders.worker_hooks import begin_worker
@@ -280,7 +280,7 @@ class ScenesCursor:
         self._begun = self._given = 0  # scenes
         self._stacks: deque[Any] = deque()
         ahead = 2 * self._known().count + 2  # every thread at one task while it has another waiting
-        self._window = Window(self._submit, 0, sys.maxsize, ahead, in_order=in_order)
+        self._window = Prefetcher(self._submit, 0, sys.maxsize, ahead, in_order=in_order)
 
     def _known(self) -> SceneReaders:
         readers = self._readers()

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import optree
 
-from kerasfeed.adapters.tensorflow.error_relay import Raised
+from kerasfeed.adapters.tensorflow.error_relay import ErrorRelay
 from kerasfeed.errors import FeedClosedError, SceneError
 from kerasfeed.feeds.cursor import Cursor, EndOfData, elsewhere
 from kerasfeed.util.error_notes import note_causes
@@ -40,7 +40,7 @@ class Source:
         context: Context variables of whoever has begun the last loop.
     """
 
-    def __init__(self, begin: Begin, raised: Raised, *, ends: bool) -> None:
+    def __init__(self, begin: Begin, raised: ErrorRelay, *, ends: bool) -> None:
         self.begin = begin
         self.raised = raised
         self.ends = ends

@@ -15,10 +15,10 @@ import numpy as np
 import optree
 
 from kerasfeed.errors import FeedClosedError, SceneError
-from kerasfeed.feeds.generators.round_robin import FailedGenerators, Rotation, named
+from kerasfeed.feeds.generators.round_robin import FailedGenerators, RoundRobin, named
 from kerasfeed.feeds.streams.source import Source
-from kerasfeed.loaders.failures.failure_log import Faults
-from kerasfeed.loaders.failures.policy import FaultPolicy
+from kerasfeed.loaders.failures.failure_log import FailureLog
+from kerasfeed.loaders.failures.policy import FailurePolicy
 from kerasfeed.loaders.failures.table import FailedScene
 from kerasfeed.sequences.context import SceneContext, enter_context
 from kerasfeed.util.error_text import is_the_programs
@@ -176,22 +176,22 @@ class LocalGenerators(Source):
         generators: What runs.
     """
 
-    def __init__(self, generators: Generators, policy: FaultPolicy | None = None) -> None:
+    def __init__(self, generators: Generators, policy: FailurePolicy | None = None) -> None:
         """Run nothing yet. Without a `policy`, what a generator raises ends the repetition."""
         self.generators = generators
-        self._failed = FailedGenerators(policy or FaultPolicy(), generators.count)
+        self._failed = FailedGenerators(policy or FailurePolicy(), generators.count)
         self._running = threading.Lock()  # held by whoever runs generators, or ends them
         self._left = True
         self._closed = False
         self._repetition = 0
-        self._rotation = Rotation(0)
+        self._round_robin = RoundRobin(0)
         self._context = SceneContext(generators.seed, 0)
         self._made: dict[int, Iterator[Any]] = {}
         self._positions: list[int] = []
         self._raised: BaseException | None = None  # by the generator whose turn it is, after other items
 
     @property
-    def faults(self) -> Faults:
+    def faults(self) -> FailureLog:
         """The generators that have failed."""
         return self._failed.faults
 
@@ -208,7 +208,7 @@ class LocalGenerators(Source):
         self._refuse_closed()
         with self._running:
             self._end()
-            self._rotation = Rotation(self.generators.count)
+            self._round_robin = RoundRobin(self.generators.count)
             self._positions = [0] * self.generators.count
             self._context = SceneContext(self.generators.seed, repetition)
             self._repetition = repetition
@@ -234,9 +234,9 @@ class LocalGenerators(Source):
         return items
 
     def _run(self, items: list[Any], limit: int) -> None:
-        rotation, positions, count = self._rotation, self._positions, self.generators.count
-        while len(items) < limit and rotation.living and not self._left:
-            n = rotation.current
+        round_robin, positions, count = self._round_robin, self._positions, self.generators.count
+        while len(items) < limit and round_robin.living and not self._left:
+            n = round_robin.current
             self._context.move_to(positions[n] * count + n)
             try:
                 item = self._next(n)
@@ -249,11 +249,11 @@ class LocalGenerators(Source):
                 self._fail(n)
                 continue
             if item is _ENDED:
-                rotation.drop(n)
+                round_robin.drop(n)
                 continue
             items.append(item if type(item) in _IMMUTABLE else _own(item))
             positions[n] += 1
-            rotation.advance()
+            round_robin.advance()
 
     def _next(self, n: int) -> Any:
         if self._raised is not None:
@@ -268,7 +268,7 @@ class LocalGenerators(Source):
         error, self._raised = self._raised, None
         position, repetition = self._positions[n], self._repetition
         error = named(error, n, self.generators.count, position, repetition)
-        self._rotation.drop(n)
+        self._round_robin.drop(n)
         try:
             self._failed.bear(n, position, repetition, error)
         except BaseException:

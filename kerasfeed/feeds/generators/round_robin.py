@@ -5,8 +5,8 @@ order.
 """
 
 from kerasfeed.errors import TooManyFailuresError
-from kerasfeed.loaders.failures.failure_log import Faults
-from kerasfeed.loaders.failures.policy import FaultPolicy
+from kerasfeed.loaders.failures.failure_log import FailureLog
+from kerasfeed.loaders.failures.policy import FailurePolicy
 from kerasfeed.util.error_notes import can_travel, wrapped
 from kerasfeed.util.error_text import add_note, exception_text, notes_of, set_notes
 
@@ -14,7 +14,7 @@ _NOTE = "kerasfeed: generator "
 _LOADERS_NOTE = "kerasfeed: scene "
 
 
-class Rotation:
+class RoundRobin:
     """The generators that have not ended in this repetition.
 
     Attributes:
@@ -55,8 +55,8 @@ class FailedGenerators:
             as no generator has ended; `epoch` is the repetition. Its notices wait for the user.
     """
 
-    def __init__(self, policy: FaultPolicy, count: int) -> None:
-        self.faults = Faults(policy, count)
+    def __init__(self, policy: FailurePolicy, count: int) -> None:
+        self.faults = FailureLog(policy, count)
         self._count = count
         self._ever: set[int] = set()
         self._now: set[int] = set()

@@ -17,9 +17,9 @@ from kerasfeed.feeds.generators.generators import Generators
 from kerasfeed.feeds.generators.worker_side import SIZES, Ask, RunningGenerators
 from kerasfeed.feeds.streams.plan import StreamPlan
 from kerasfeed.loaders.base import Job, Loader, LoaderStats
-from kerasfeed.loaders.environment import DirectoryGoneError, Surroundings
+from kerasfeed.loaders.environment import DirectoryGoneError, Environment
 from kerasfeed.loaders.factory import make_loader
-from kerasfeed.loaders.failures.policy import FaultPolicy
+from kerasfeed.loaders.failures.policy import FailurePolicy
 from kerasfeed.loaders.file_identities import FirstOpened
 from kerasfeed.loaders.processes.loader import processes_supported
 from kerasfeed.util.deferred_warnings import Notices, warn_caller
@@ -31,7 +31,7 @@ _SOME = "a scene"
 _WORKER = re.compile(r"^kerasfeed: scenes? .*, in (.+)$", re.MULTILINE)
 
 
-class Crew:
+class GeneratorWorkers:
     """Workers of one kind.
 
     Attributes:
@@ -45,11 +45,11 @@ class Crew:
         workers: int,
         worker_type: str,
         max_memory: int,
-        policy: FaultPolicy,
+        policy: FailurePolicy,
         notices: Notices,
-        surroundings: Surroundings,
+        environment: Environment,
     ) -> None:
-        """Start them, without waiting; see `Fleet` for the arguments.
+        """Start them, without waiting; see `ParallelGenerators` for the arguments.
 
         Raises:
             TypeError: The generators cannot be sent to worker processes.
@@ -72,7 +72,7 @@ class Crew:
                 sequence = RunningGenerators(generators, capacity, timed=policy.timeout is not None)
                 plan = StreamPlan(batch_size=None, seed=generators.seed, readable=list(SIZES))
                 job = Job(
-                    sequence, plan, min(workers, 1), share, flying, _workers_policy(policy), surroundings=surroundings,
+                    sequence, plan, min(workers, 1), share, flying, _workers_policy(policy), environment=environment,
                     first_opened=self._first_opened,
                     watches_random=False,  # they are each generator's own there
                 )  # fmt: skip
@@ -142,11 +142,11 @@ class Crew:
         self._first_opened.close()
 
 
-def _workers_policy(policy: FaultPolicy) -> FaultPolicy:
+def _workers_policy(policy: FailurePolicy) -> FailurePolicy:
     # Failures are dealt with by whoever joins the generators; of the workers it is only wanted that they are replaced.
     # A chunk is tried twice at least: which of its scenes ended the worker is known when the generator runs again.
     tries = max(2, policy.max_failures) if isinstance(policy.max_failures, int) else None
-    return FaultPolicy(max_failures=tries, timeout=policy.timeout)
+    return FailurePolicy(max_failures=tries, timeout=policy.timeout)
 
 
 def rewording(count: int) -> Any:

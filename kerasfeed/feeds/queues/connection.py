@@ -28,7 +28,7 @@ _AUTH_SECONDS = 10.0
 Address = str | tuple[str, int]
 
 
-class Line:
+class Connection:
     """One end of a connection."""
 
     def __init__(self, sock: socket.socket) -> None:

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any
 
 from kerasfeed.errors import ConsumerGoneError
-from kerasfeed.feeds.queues.connection import Address, Line, connect, packed, uninterrupted
+from kerasfeed.feeds.queues.connection import Address, Connection, connect, packed, uninterrupted
 from kerasfeed.loaders.failures.exception_pickle import Packed, arrived, pack
 from kerasfeed.util.error_text import add_note, full_text, shown, summary
 
@@ -208,7 +208,7 @@ class _Call:
         self._feed_pid = feed_pid
         self.is_unanswered = False
         try:
-            self.line = Line(connect(address))
+            self.line = Connection(connect(address))
         except OSError as error:
             raise self._gone() from error
         _OPEN.add(self)

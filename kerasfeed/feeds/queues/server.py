@@ -13,7 +13,7 @@ from collections import Counter
 from typing import Any, Protocol
 
 from kerasfeed.errors import FeedWarning, ProducerDiedError
-from kerasfeed.feeds.queues.connection import Line, connect, listen, packed
+from kerasfeed.feeds.queues.connection import Connection, connect, listen, packed
 from kerasfeed.feeds.queues.producer import Answer, Farewell, Greeting, Producer, Request
 from kerasfeed.loaders.failures.exception_pickle import arrived, pack
 from kerasfeed.loaders.resource_errors import naming_descriptors
@@ -55,7 +55,7 @@ class ProducerServer:
         self._key = secrets.token_bytes(32)
         self._lock = threading.RLock()  # the collector may call `close` while its thread holds it
         self._counts: Counter[bytes] = Counter()  # scenes put, by the producer's name
-        self._lines: dict[Line, threading.Thread] = {}
+        self._connections: dict[Connection, threading.Thread] = {}
         self._closed = threading.Event()
         with naming_descriptors("a queue feed with producers in other processes", 2):
             self._socket, self._address = listen()
@@ -75,10 +75,10 @@ class ProducerServer:
             connect(self._address).close()  # wakes who accepts
         self._join(self._thread)
         with self._lock:
-            lines = dict(self._lines)
-        for line in lines:
-            line.hang_up()
-        for thread in lines.values():
+            connections = dict(self._connections)
+        for connection in connections:
+            connection.hang_up()
+        for thread in connections.values():
             self._join(thread)
         self._socket.close()
 
@@ -90,8 +90,8 @@ class ProducerServer:
     def abandon(self) -> None:
         """Close the copies of the sockets that a forked process has."""
         self._socket.close()
-        for line in list(self._lines):
-            line.close()
+        for connection in list(self._connections):
+            connection.close()
 
     def _accept(self) -> None:
         while not self._closed.is_set():
@@ -106,34 +106,34 @@ class ProducerServer:
                 sock.close()
                 return
             sock.settimeout(None)
-            line = Line(sock)
-            thread = threading.Thread(target=self._serve, args=(line,), name="kerasfeed-producers", daemon=True)
+            connection = Connection(sock)
+            thread = threading.Thread(target=self._serve, args=(connection,), name="kerasfeed-producers", daemon=True)
             with self._lock:
                 try:
                     thread.start()
                 except RuntimeError:  # no more threads are to be had; the producer is told that nobody answers
                     sock.close()
                     continue
-                self._lines[line] = thread
+                self._connections[connection] = thread
 
-    def _serve(self, line: Line) -> None:
+    def _serve(self, connection: Connection) -> None:
         try:
-            line.prove(self._key, b"feed", b"producer")
-            greeting = line.receive()
+            connection.prove(self._key, b"feed", b"producer")
+            greeting = connection.receive()
             assert isinstance(greeting, Greeting)
-            self._answer(line, greeting)
+            self._answer(connection, greeting)
         except (OSError, EOFError):
             pass  # a stranger, or gone before it had put anything
         finally:
-            line.close()
+            connection.close()
             with self._lock:
-                self._lines.pop(line, None)
+                self._connections.pop(connection, None)
 
-    def _answer(self, line: Line, greeting: Greeting) -> None:
+    def _answer(self, connection: Connection, greeting: Greeting) -> None:
         """Do what a producer asks for until it ends."""
         while True:
             try:
-                request = line.receive()
+                request = connection.receive()
             except EOFError:
                 self._mourn(greeting)
                 return
@@ -143,7 +143,7 @@ class ProducerServer:
                     f"kerasfeed: process {os.getpid()}, which the scene was sent to, cannot unpickle it. Put arrays, "
                     "numbers and text, or classes from a module that both processes can import",
                 )
-                self._reply(line, error)
+                self._reply(connection, error)
                 continue
             if isinstance(request, Farewell):
                 self._counts.pop(greeting.name, None)
@@ -151,12 +151,12 @@ class ProducerServer:
             try:
                 self._do(request, greeting)
             except BaseException as error:  # noqa: BLE001 - it is raised where the call was made
-                self._reply(line, error)
+                self._reply(connection, error)
                 continue
             if request.method == "put":
                 with self._lock:
                     self._counts[greeting.name] += 1
-            self._reply(line, None)
+            self._reply(connection, None)
 
     def _do(self, request: Request, greeting: Greeting) -> None:
         source = self._source
@@ -173,10 +173,10 @@ class ProducerServer:
             add_note(error, f"{TRACEBACK_HEAD}\n{trace}")
             source.fail(error)
 
-    def _reply(self, line: Line, error: BaseException | None) -> None:
+    def _reply(self, connection: Connection, error: BaseException | None) -> None:
         answer = None if error is None else Answer(pack(error), summary(error))
         with contextlib.suppress(OSError):  # gone: the next receive tells
-            line.send(packed(answer))
+            connection.send(packed(answer))
 
     def _mourn(self, greeting: Greeting) -> None:
         if self._closed.is_set() or self._source.is_over:

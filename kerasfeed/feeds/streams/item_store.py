@@ -35,7 +35,7 @@ _MOST_BYTES = 1 << 30  # at once; Linux writes at most 2 GB
 Key = tuple[int, int]
 
 
-class Tape(ABC):
+class ItemStore(ABC):
     """The items of the batches in flight. `put` and `drop` may be called from any thread."""
 
     @abstractmethod
@@ -68,7 +68,7 @@ class Tape(ABC):
         return ()
 
 
-class MemoryTape(Tape):
+class MemoryStore(ItemStore):
     """Items for workers of this process."""
 
     def __init__(self, rows: int) -> None:
@@ -77,15 +77,15 @@ class MemoryTape(Tape):
         self._batches: dict[Key, Sequence[Any]] = {}
 
     def put(self, epoch: int, step: int, items: Sequence[Any]) -> None:
-        """See `Tape.put`."""
+        """See `ItemStore.put`."""
         self._batches[epoch, step] = items
 
     def drop(self, epoch: int, step: int) -> None:
-        """See `Tape.drop`."""
+        """See `ItemStore.drop`."""
         self._batches.pop((epoch, step), None)
 
     def item(self, epoch: int, index: int) -> Any:
-        """See `Tape.item`."""
+        """See `ItemStore.item`."""
         step, row = divmod(index, self._rows)
         items = self._batches.get((epoch, step))
         if items is None:
@@ -93,11 +93,11 @@ class MemoryTape(Tape):
         return items[row]
 
     def close(self) -> None:
-        """See `Tape.close`."""
+        """See `ItemStore.close`."""
         self._batches.clear()
 
 
-class FileTape(Tape):
+class FileStore(ItemStore):
     """Items for worker processes; it pickles as a reader of the inherited file."""
 
     def __init__(self, rows: int, batches: int = 1024) -> None:
@@ -108,7 +108,7 @@ class FileTape(Tape):
         self._lock = threading.Lock()
         self._places: dict[Key, tuple[int, int, int]] = {}  # entry, offset, bytes
         with naming_descriptors("a stream feed with worker processes", descriptors_of(0)):
-            self._fd = anonymous_file("kerasfeed-tape")
+            self._fd = anonymous_file("kerasfeed-item_store")
         os.ftruncate(self._fd, self._table_bytes)
         self._memory = mmap.mmap(self._fd, self._table_bytes)
         self._table = memoryview(self._memory).cast("q")
@@ -117,11 +117,11 @@ class FileTape(Tape):
 
     @property
     def fds(self) -> tuple[int, ...]:
-        """See `Tape.fds`."""
+        """See `ItemStore.fds`."""
         return (self._fd,)
 
     def put(self, epoch: int, step: int, items: Sequence[Any]) -> None:
-        """See `Tape.put`."""
+        """See `ItemStore.put`."""
         blob = _pickled(items, step * self._rows)
         with self._lock:
             if self._closed:
@@ -152,7 +152,7 @@ class FileTape(Tape):
         return offset
 
     def drop(self, epoch: int, step: int) -> None:
-        """See `Tape.drop`."""
+        """See `ItemStore.drop`."""
         with self._lock:
             place = self._places.pop((epoch, step), None)
             if place is None or self._closed:
@@ -163,11 +163,11 @@ class FileTape(Tape):
                 os.ftruncate(self._fd, self._table_bytes)
 
     def item(self, epoch: int, index: int) -> Any:
-        """See `Tape.item`."""
-        return TapeReader(self._fd, self._rows, self._table_bytes).item(epoch, index)
+        """See `ItemStore.item`."""
+        return StoreReader(self._fd, self._rows, self._table_bytes).item(epoch, index)
 
     def close(self) -> None:
-        """See `Tape.close`."""
+        """See `ItemStore.close`."""
         with self._lock:
             if self._closed:
                 return
@@ -178,11 +178,11 @@ class FileTape(Tape):
             os.close(self._fd)
 
     def __reduce__(self) -> Any:
-        return TapeReader, (self._fd, self._rows, self._table_bytes)
+        return StoreReader, (self._fd, self._rows, self._table_bytes)
 
 
-class TapeReader:
-    """A worker's view of a `FileTape`."""
+class StoreReader:
+    """A worker's view of a `FileStore`."""
 
     def __init__(self, fd: int, rows: int, table_bytes: int) -> None:
         self._fd = fd
@@ -193,7 +193,7 @@ class TapeReader:
         self._bounds: NDArray[np.int64] = np.zeros(0, np.int64)
 
     def item(self, epoch: int, index: int) -> Any:
-        """See `Tape.item`."""
+        """See `ItemStore.item`."""
         step, row = divmod(index, self._rows)
         if self._key != (epoch, step):
             self._find(epoch, step)

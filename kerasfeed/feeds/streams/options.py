@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from kerasfeed.feeds.streams.item_store import FileTape, MemoryTape, Tape
-from kerasfeed.feeds.streams.pipeline import Chained, Function, StreamCore, TapedScenes
+from kerasfeed.feeds.streams.item_store import FileStore, ItemStore, MemoryStore
+from kerasfeed.feeds.streams.pipeline import Chained, Function, StoredItems, StreamCore
 from kerasfeed.feeds.streams.plan import StreamPlan
 from kerasfeed.feeds.streams.source import Source
 from kerasfeed.loaders.arguments import check_collate, check_policy, check_seed, check_workers
 from kerasfeed.loaders.base import Job, Loader
-from kerasfeed.loaders.environment import Surroundings
+from kerasfeed.loaders.environment import Environment
 from kerasfeed.loaders.factory import make_loader
-from kerasfeed.loaders.failures.policy import FaultPolicy
+from kerasfeed.loaders.failures.policy import FailurePolicy
 from kerasfeed.loaders.inline import InlineLoader
 from kerasfeed.loaders.processes.loader import processes_supported
 from kerasfeed.orders.base import Sequential
@@ -41,18 +41,18 @@ class StreamOptions:
         ahead: Batches made ahead of the consumer, at least 1.
         collation: How scenes become a batch.
         spec: Spec of a scene, where it was given.
-        surroundings: Directory and environment of worker processes, which start later.
+        environment: Directory and environment of worker processes, which start later.
     """
 
     plan: StreamPlan
     workers: Any
     worker_type: str
-    policy: FaultPolicy
+    policy: FailurePolicy
     max_memory: int
     ahead: int
     collation: Collation
     spec: SceneSpec | None
-    surroundings: Surroundings
+    environment: Environment
 
     @classmethod
     def checked(
@@ -100,7 +100,7 @@ class StreamOptions:
             ahead=check_integer("max_queue_size", max_queue_size, 1),
             collation=check_collate(collate, plan, on_error),
             spec=None if spec is None else scene_spec_of(spec),
-            surroundings=Surroundings.now(),
+            environment=Environment.now(),
         )  # fmt: skip
 
     def make_core(
@@ -125,12 +125,12 @@ class StreamOptions:
         count = self._map_workers() if functions else 0
         processes = count > 0 and self.worker_type != "thread" and processes_supported()
         source = make_source()
-        tape: Tape = FileTape(plan.rows, self.ahead) if processes else MemoryTape(plan.rows)
-        item_text = partial(_item_text, tape) if functions else None
+        item_store: ItemStore = FileStore(plan.rows, self.ahead) if processes else MemoryStore(plan.rows)
+        item_text = partial(_item_text, item_store) if functions else None
         job = Job(
-            TapedScenes(tape, Chained(functions) if functions else None), plan, count, self.max_memory, self.ahead,
-            self.policy, self.collation, spec=spec, inherit=tape.fds, item_text=item_text,
-            surroundings=self.surroundings,
+            StoredItems(item_store, Chained(functions) if functions else None), plan, count, self.max_memory,
+            self.ahead, self.policy, self.collation, spec=spec, inherit=item_store.fds, item_text=item_text,
+            environment=self.environment,
             # Threads that fill a queue may use the global random generators just then; without functions nothing does.
             watches_random=bool(functions) and (processes or source.afresh),
         )  # fmt: skip
@@ -138,17 +138,17 @@ class StreamOptions:
             loader: Loader = make_loader(job, self.worker_type) if count else InlineLoader(job)
         except BaseException:
             source.close()
-            tape.close()
+            item_store.close()
             raise
-        return StreamCore(source, tape, loader, job, threaded=self.workers != 0)
+        return StreamCore(source, item_store, loader, job, threaded=self.workers != 0)
 
     def _map_workers(self) -> int:
         return cores() if self.workers == "auto" else int(self.workers)
 
 
-def _item_text(tape: Tape, epoch: int, index: int) -> str:
+def _item_text(item_store: ItemStore, epoch: int, index: int) -> str:
     # Its batch may have been cancelled meanwhile, or it may not unpickle.
-    return guarded(lambda: shown(tape.item(epoch, index)), lambda _: f"number {index} of repetition {epoch}")
+    return guarded(lambda: shown(item_store.item(epoch, index)), lambda _: f"number {index} of repetition {epoch}")
 
 
 def _check_padding(batch_size: int | None, drop_remainder: bool, on_error: Any) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from kerasfeed.errors import FeedClosedError
-from kerasfeed.feeds.streams.item_store import Tape
+from kerasfeed.feeds.streams.item_store import ItemStore
 from kerasfeed.feeds.streams.plan import StreamPlan
 from kerasfeed.feeds.streams.repetition import Repetition
 from kerasfeed.feeds.streams.source import Source
@@ -39,17 +39,17 @@ class Chained:
         return item
 
 
-class TapedScenes:
-    """What the loader takes for a sequence: the items on the tape, or what a function makes of them."""
+class StoredItems:
+    """What the loader takes for a sequence: the items on the item_store, or what a function makes of them."""
 
-    def __init__(self, tape: Any, function: Function | None) -> None:
-        self._tape = tape
+    def __init__(self, item_store: Any, function: Function | None) -> None:
+        self._item_store = item_store
         self._function = function
 
     def __getitem__(self, index: int) -> Any:
         context = current_context()
         assert context is not None
-        item = self._tape.item(context.epoch, index)
+        item = self._item_store.item(context.epoch, index)
         if self._function is None:
             return item
         try:
@@ -62,12 +62,12 @@ class TapedScenes:
 class StreamCore:
     """A source, its loader, and the repetition that runs."""
 
-    def __init__(self, source: Source, tape: Tape, loader: Loader, job: Job, *, threaded: bool) -> None:
+    def __init__(self, source: Source, item_store: ItemStore, loader: Loader, job: Job, *, threaded: bool) -> None:
         """Put them together.
 
         Args:
             source: Where items come from.
-            tape: How they reach the loader's workers.
+            item_store: How they reach the loader's workers.
             loader: Makes batches of them.
             job: The loader's.
             threaded: Whether a thread reads the source ahead of the consumer, up to `job.look_ahead` batches.
@@ -81,7 +81,7 @@ class StreamCore:
         self.loader = loader
         self.plan = plan
         self.ahead = job.look_ahead if threaded else 0
-        self._tape = tape
+        self._item_store = item_store
         self.inferred = job.spec is not None
         self._repetition: Repetition | None = None
         self._lock = threading.RLock()
@@ -111,7 +111,7 @@ class StreamCore:
         """Promise the batch of these items; the spec must be known."""
         first = step * self.plan.rows
         try:
-            self._tape.put(epoch, step, items)
+            self._item_store.put(epoch, step, items)
             self.plan.announce(epoch, step, np.arange(first, first + len(items), dtype=np.int64))
             future = self.loader.submit(epoch, step)
         except BaseException:
@@ -137,16 +137,16 @@ class StreamCore:
         self.plan.readable[:] = [first + row for row in rows]
         self.plan.others[:] = [first + row for row in range(len(items)) if row not in rows]
         try:
-            self._tape.put(0, step, items)
+            self._item_store.put(0, step, items)
             self.inferred = isinstance(self.loader.spec, SceneSpec)
         finally:
-            self._tape.drop(0, step)
+            self._item_store.drop(0, step)
 
     def _done(self, epoch: int, step: int, _: "Future[Any]") -> None:
         self._drop(epoch, step)
 
     def _drop(self, epoch: int, step: int) -> None:
-        self._tape.drop(epoch, step)
+        self._item_store.drop(epoch, step)
         self.plan.forget(epoch, step)
 
     def close(self) -> None:
@@ -160,4 +160,4 @@ class StreamCore:
             repetition.close()
         self.source.close()
         self.loader.close()
-        self._tape.close()
+        self._item_store.close()

@@ -23,7 +23,7 @@ from kerasfeed.util import read_cost
 from kerasfeed.util.error_text import message_of
 from kerasfeed.util.optional_methods import ahead_reader, batch_reader, scene_writer, takes_out
 
-# Item 1 is the row that is being loaded: a list, or a worker's line on the bulletin. An item costs 15 ns, a call 70.
+# Item 1 is the row that is being loaded: a list, or a worker's line in the shared file. An item costs 15 ns, a call 70.
 RowNote = list[int] | memoryview
 MANY = -1
 

@@ -13,7 +13,7 @@ from kerasfeed.errors import FeedWarning
 from kerasfeed.loaders.base import Job
 from kerasfeed.loaders.batches.layout import Layout
 from kerasfeed.loaders.batches.masking import check_maskable, check_weight_forms
-from kerasfeed.loaders.failures.failure_log import MOST_STAND_INS, Faults, replacement
+from kerasfeed.loaders.failures.failure_log import MOST_STAND_INS, FailureLog, replacement
 from kerasfeed.sequences.global_random import NOTICE, GlobalRandomWatch, notice_text
 from kerasfeed.spec.field_forms import Form, row_bytes
 from kerasfeed.spec.scene_spec import ArraySpec, SceneSpec, as_others, merge, with_open_rows
@@ -47,7 +47,7 @@ def outcome_of(future: Future[Probe]) -> Probe | BaseException:
     return future.result() if error is None else error
 
 
-def probe_scenes(job: Job, faults: Faults, read: ReadProbes) -> list[Probe]:
+def probe_scenes(job: Job, faults: FailureLog, read: ReadProbes) -> list[Probe]:
     """Read a few scenes spread over the sequence; where scenes may fail, others in place of those that do.
 
     Args:
@@ -69,7 +69,7 @@ def probe_scenes(job: Job, faults: Faults, read: ReadProbes) -> list[Probe]:
         del found  # the traceback of what was raised holds this frame: only the collector would free them
 
 
-def _probes(job: Job, faults: Faults, read: ReadProbes) -> list[Probe] | BaseException:
+def _probes(job: Job, faults: FailureLog, read: ReadProbes) -> list[Probe] | BaseException:
     """What `probe_scenes` returns or raises."""
     found: list[Probe] = []
     wanted = [(index, index, 0) for index in job.plan.probe_indices()]
@@ -107,7 +107,7 @@ def _probes(job: Job, faults: Faults, read: ReadProbes) -> list[Probe] | BaseExc
         result = first_error = refusal = nothing = None  # a scene read in this thread has a traceback that ends here
 
 
-def watched(job: Job, faults: Faults, read: ReadProbes) -> ReadProbes:
+def watched(job: Job, faults: FailureLog, read: ReadProbes) -> ReadProbes:
     """`read`, in threads of this process, with a warning where scenes use the global random generators.
 
     Other threads may use them too. Where they go on changing while no scene is read, for four times as long and 20 to

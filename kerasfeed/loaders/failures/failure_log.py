@@ -13,7 +13,7 @@ import numpy as np
 
 from kerasfeed.errors import FeedWarning, TooManyFailuresError
 from kerasfeed.loaders.failures.exceptions import without_reproduction
-from kerasfeed.loaders.failures.policy import FaultPolicy
+from kerasfeed.loaders.failures.policy import FailurePolicy
 from kerasfeed.loaders.failures.table import FailedScene, FailureTable
 from kerasfeed.util.deferred_warnings import Notices
 from kerasfeed.util.error_text import add_note, exception_text, full_text, message_of, notes_of
@@ -23,7 +23,7 @@ _MOST_ROWS = 10_000
 MOST_STAND_INS = 64  # that are tried in place of one scene
 
 
-class Faults:
+class FailureLog:
     """The policy of one feed and the record of its failures.
 
     Attributes:
@@ -32,7 +32,7 @@ class Faults:
         respawns: Worker processes that were replaced.
     """
 
-    def __init__(self, policy: FaultPolicy, length: int) -> None:
+    def __init__(self, policy: FailurePolicy, length: int) -> None:
         """Nothing has failed yet of `length` scenes; 0 for a stream, whose length nobody knows."""
         self.policy = policy
         self.notices = Notices()

@@ -12,7 +12,7 @@ _RATE = 0.1
 
 
 @dataclass(frozen=True)
-class FaultPolicy:
+class FailurePolicy:
     """What to do about scenes that fail.
 
     Attributes:

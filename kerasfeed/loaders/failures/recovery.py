@@ -7,17 +7,17 @@ through here, so all agree. Not thread-safe: the loader guards the batch.
 from kerasfeed.errors import SceneError
 from kerasfeed.loaders.base import Job
 from kerasfeed.loaders.batches.pending_batch import BatchInProgress
-from kerasfeed.loaders.failures.failure_log import MOST_STAND_INS, Faults, replacement
+from kerasfeed.loaders.failures.failure_log import MOST_STAND_INS, FailureLog, replacement
 from kerasfeed.util.error_text import exception_text
 
 Range = tuple[int, int]
 LEFT_OUT = -1  # in place of a scene's index, in a batch that is made whole
 
 
-class Mender:
+class Recovery:
     """Carries out the policy of one feed."""
 
-    def __init__(self, job: Job, faults: Faults) -> None:
+    def __init__(self, job: Job, faults: FailureLog) -> None:
         self._plan = job.plan
         self._whole = job.maker is not None
         self._on_error = faults.policy.on_error

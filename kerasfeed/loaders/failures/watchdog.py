@@ -46,7 +46,7 @@ class Patience:
         return seconds
 
 
-class Watch:
+class Watchdog:
     """A thread that calls `owner.look()` every `tick` seconds; it does not keep the owner alive."""
 
     def __init__(self, look: Callable[[], Any], tick: float) -> None:

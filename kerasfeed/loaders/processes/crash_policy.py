@@ -20,7 +20,7 @@ _DOUBT_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
-class Death:
+class Crash:
     """How one worker process ended.
 
     Attributes:
@@ -57,7 +57,7 @@ class Death:
         return f" (its peak memory was {self.peak / 1e6:,.0f} MB)" if self.peak else ""
 
 
-class Deaths:
+class CrashPolicy:
     """Counts deaths by their cause."""
 
     def __init__(self) -> None:
@@ -67,13 +67,13 @@ class Deaths:
         self._first_at_start = 0.0
         self._between = 0
 
-    def of_scene(self, index: int, death: Death) -> int:
+    def of_scene(self, index: int, death: Crash) -> int:
         """A worker died at the scene `index`; returns how many did without the scene being loaded in between."""
         count = self._by_scene.get(index, (0, False))[0] + 1
         self._by_scene[index] = (count, death.killed and not death.hung)
         return count
 
-    def enough(self, death: Death, tries: int) -> int:
+    def enough(self, death: Crash, tries: int) -> int:
         """How many deaths like this one it takes to blame a scene that has `tries`."""
         doubtful = death.killed and not death.hung and time.monotonic() - self._last_innocent < _DOUBT_SECONDS
         return tries * _DOUBT if doubtful else tries
@@ -93,7 +93,7 @@ class Deaths:
         """The scene `index` is not tried again."""
         del self._by_scene[index]
 
-    def at_start(self, death: Death) -> bool:
+    def at_start(self, death: Crash) -> bool:
         """A worker died before it had loaded the sequence, as did all since one has; whether that is once too often."""
         self._note_innocent(death.killed)
         now = time.monotonic()
@@ -108,14 +108,14 @@ class Deaths:
         """A worker has loaded the sequence."""
         self._at_start = 0
 
-    def between(self, death: Death) -> bool:
+    def between(self, death: Crash) -> bool:
         """A worker died of no scene; whether that is once too often."""
         self._note_innocent(death.killed)
         self._between += 1
         return self._between >= _MOST_BETWEEN
 
 
-def start_text(death: Death) -> str:
+def start_text(death: Crash) -> str:
     """Why workers that die before they have loaded the sequence are not started again."""
     why = "what it printed to stderr says why"
     if death.killed:
@@ -126,7 +126,7 @@ def start_text(death: Death) -> str:
     )
 
 
-def fatal_text(death: Death, index: int, count: int, timeout: float | None, batch: str, item: str | None = None) -> str:
+def fatal_text(death: Crash, index: int, count: int, timeout: float | None, batch: str, item: str | None = None) -> str:
     """Why a scene that ended its worker is not tried again.
 
     Args:
@@ -161,7 +161,7 @@ def fatal_text(death: Death, index: int, count: int, timeout: float | None, batc
     return f"{what}{_stack(death)} {remedy}{other}"
 
 
-def function_text(death: Death, epoch: int, step: int) -> str:
+def function_text(death: Crash, epoch: int, step: int) -> str:
     """Why a batch is not tried again whose making, by the function given as collate, ended its worker."""
     what = "took too long and was ended" if death.hung else death.ending
     return (
@@ -171,7 +171,7 @@ def function_text(death: Death, epoch: int, step: int) -> str:
     )
 
 
-def respawn_text(death: Death) -> str:
+def respawn_text(death: Crash) -> str:
     """The warning that a worker was replaced."""
     again = "its scene is tried again" if death.scene else "its work is done by others"
     return (
@@ -180,5 +180,5 @@ def respawn_text(death: Death) -> str:
     )
 
 
-def _stack(death: Death) -> str:
+def _stack(death: Crash) -> str:
     return f" It was at\n{death.stack}\n" if death.stack else ""

@@ -15,7 +15,7 @@ from typing import Any
 from kerasfeed.errors import FeedClosedError, WorkerDiedError
 from kerasfeed.loaders.base import Job, Loader, LoaderStats
 from kerasfeed.loaders.batches.slots import SlotPool
-from kerasfeed.loaders.failures.failure_log import Faults
+from kerasfeed.loaders.failures.failure_log import FailureLog
 from kerasfeed.loaders.file_identities import FirstOpened
 from kerasfeed.loaders.inline import refuse_after_fork
 from kerasfeed.loaders.processes.session import Session
@@ -41,7 +41,7 @@ class ProcessLoader(Loader):
         self._sessions: list[Session] = []
         self._closed = False
         self._owner = os.getpid()
-        self.faults = Faults(job.policy, job.plan.length)
+        self.faults = FailureLog(job.policy, job.plan.length)
         self._own_first_opened = FirstOpened()
         self._finalizer = weakref.finalize(self, _close_all, self._sessions, self._own_first_opened)
 

@@ -2,7 +2,8 @@
 
 Invariant: a record is a fixed number of bytes, at most PIPE_BUF, so that the kernel writes and reads it whole: many
 workers read tasks from one pipe and write results to one pipe without a lock, and a worker that dies never leaves half
-a record behind. Payloads without a fixed size travel beside: to workers on the bulletin, from a worker over its link.
+a record behind. Payloads without a fixed size travel beside: to workers in a shared file (`SharedObjects`), from a
+worker over its link.
 """
 
 import enum

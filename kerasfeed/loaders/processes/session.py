@@ -21,14 +21,14 @@ from kerasfeed.loaders.batches.pending_batch import BatchInProgress, Pace
 from kerasfeed.loaders.batches.slots import Arena, Slot, SlotPool
 from kerasfeed.loaders.batches.spec_inference import Probe, layout_for, outcome_of, probe_scenes
 from kerasfeed.loaders.environment import search_path
-from kerasfeed.loaders.failures.failure_log import Faults
-from kerasfeed.loaders.failures.recovery import Mender
+from kerasfeed.loaders.failures.failure_log import FailureLog
+from kerasfeed.loaders.failures.recovery import Recovery
 from kerasfeed.loaders.file_identities import FirstOpened
 from kerasfeed.loaders.processes.pipes import Pipes
 from kerasfeed.loaders.processes.protocol import Kind, Start, Task
-from kerasfeed.loaders.processes.shared_objects import Bulletin, Topic
+from kerasfeed.loaders.processes.shared_objects import SharedObjects, Topic
 from kerasfeed.loaders.processes.spawn import start_worker
-from kerasfeed.loaders.processes.stack_dumps import Stacks
+from kerasfeed.loaders.processes.stack_dumps import StackDumps
 from kerasfeed.loaders.processes.supervisor import Supervisor
 from kerasfeed.loaders.processes.tasks import LoadWork, ProbeWork, Work
 from kerasfeed.loaders.processes.worker_process import WorkerHandle, end_workers
@@ -52,7 +52,7 @@ class Session:
         workers: The present worker of each number.
     """
 
-    def __init__(self, job: Job, faults: Faults, first_opened: FirstOpened) -> None:
+    def __init__(self, job: Job, faults: FailureLog, first_opened: FirstOpened) -> None:
         """Start the workers of `job`, which share with others what files were when first opened.
 
         Raises:
@@ -61,7 +61,7 @@ class Session:
         """
         self.job = job
         self.faults = faults
-        self.mender = Mender(job, faults)
+        self.recovery = Recovery(job, faults)
         # Reentrant: the collector may close a dropped loader from inside any of these sections.
         self.lock = threading.RLock()
         self.idle = threading.Condition(self.lock)
@@ -82,11 +82,11 @@ class Session:
         who = feed_name(job.sequence, job.workers, "process")
         naming = naming_descriptors(who, descriptors_of(job.workers))
         with naming, ExitStack() as undo:  # each takes a descriptor, and there may be none left
-            self.bulletin = Bulletin.create(job.workers)
-            undo.callback(self.bulletin.close)
+            self.shared_objects = SharedObjects.create(job.workers)
+            undo.callback(self.shared_objects.close)
             self._arena = Arena(shared=True, who=who)
             undo.callback(self._arena.close)
-            self.stacks = Stacks()
+            self.stacks = StackDumps()
             undo.callback(self.stacks.close)
             opened_fd = first_opened.descriptor()
             start = Start(
@@ -98,7 +98,7 @@ class Session:
                 opened_fd,
                 job.watches_random,
             )
-            self.bulletin.post(Topic.START, start)
+            self.shared_objects.post(Topic.START, start)
             self._post_maker()
             self.post_sequence()
             self.pipes = Pipes()
@@ -134,10 +134,10 @@ class Session:
             task_fd=self.pipes.task_out,
             result_fd=self.pipes.result_in,
             slots_fd=self._arena.fd,
-            bulletin_fd=self.bulletin.fd,
+            shared_objects_fd=self.shared_objects.fd,
             stacks_fd=self.stacks.fd,
             inherit=(*self.job.inherit, self._first_opened.descriptor()),
-            surroundings=self.job.surroundings,
+            environment=self.job.environment,
             seed=self.job.plan.seed,
         )
         self.workers[number : number + 1] = [handle]
@@ -156,7 +156,7 @@ class Session:
         with self.lock:
             if self.has_ended():
                 raise self.failure or FeedClosedError("the feed was closed while its first scenes were read")
-            self.bulletin.post(Topic.LAYOUT, layout)
+            self.shared_objects.post(Topic.LAYOUT, layout)
             self.pool = SlotPool(layout, self._arena, max_memory=self.job.max_memory, in_flight=self.job.look_ahead)
 
     def _read_probes(self, indices: list[int]) -> list[Probe | BaseException]:
@@ -179,7 +179,7 @@ class Session:
             slot.view.indices[:rows] = indices
             batch = BatchInProgress(slot, epoch, step, rows, self.job.policy.on_error, self.job.filler(epoch, step))
             with self.lock:
-                ranges = self.mender.begin(batch, self.pace.ranges(rows, self.job.workers))
+                ranges = self.recovery.begin(batch, self.pace.ranges(rows, self.job.workers))
                 self._send([LoadWork(batch, start, stop) for start, stop in ranges])
             if not ranges:  # none of its scenes is to be tried
                 self.settle(batch)
@@ -223,7 +223,7 @@ class Session:
 
     def raise_floor(self) -> None:
         """Have workers refuse every task sent so far that they have not begun. The caller holds `lock`."""
-        self.bulletin.floor = self._last_number + 1
+        self.shared_objects.floor = self._last_number + 1
         self.pipes.forget()
 
     def _send(self, works: list[Work]) -> None:
@@ -252,7 +252,7 @@ class Session:
         if self.job.maker is None:
             return
         try:
-            self.bulletin.post(Topic.MAKER, self.job.maker)
+            self.shared_objects.post(Topic.MAKER, self.job.maker)
         except Exception as error:
             raise TypeError(
                 f"the function given as collate cannot be sent to worker processes: {message_of(error)}. Give it no "
@@ -267,7 +267,7 @@ class Session:
         """
         sequence = self.job.sequence
         try:
-            self.version = self.bulletin.post(Topic.SEQUENCE, sequence)
+            self.version = self.shared_objects.post(Topic.SEQUENCE, sequence)
         except Exception as error:
             if is_of_memory(error):
                 raise
@@ -313,7 +313,7 @@ class Session:
         end_workers(self.workers, grace=0.2 if dead else _GRACE)
         self._supervisor.take_last_words()
         self.pipes.close()
-        self.bulletin.close()
+        self.shared_objects.close()
         if self.pool is not None:
             self.pool.free(flying=False)
         self._arena.close()

@@ -1,4 +1,4 @@
-"""The bulletin: one shared file on which the parent posts objects that all workers read.
+"""One shared file in which the parent puts objects that all workers read.
 
 Invariant: the parent alone posts; a post is complete before its version is raised, and a worker reads a topic only
 after a task has told it the version. An object is pickled once. Its arrays travel as out-of-band buffers of pickle
@@ -73,11 +73,11 @@ def _open_memmap(name: str, dtype: Any, mode: Any, offset: int, shape: tuple[int
     return np.memmap(name, dtype, mode, offset, shape, order)
 
 
-class Bulletin:
+class SharedObjects:
     """One side's view of the shared file."""
 
     def __init__(self, fd: int, workers: int) -> None:
-        """Open the file behind `fd`, already sized by `Bulletin.create`."""
+        """Open the file behind `fd`, already sized by `SharedObjects.create`."""
         self.fd = fd
         self._latest: dict[Topic, tuple[int, int]] = {}
         self._previous: dict[Topic, tuple[int, int]] = {}
@@ -87,9 +87,9 @@ class Bulletin:
         self._lines = memoryview(self._head).cast("q")
 
     @classmethod
-    def create(cls, workers: int) -> "Bulletin":
-        """A new bulletin for `workers` workers."""
-        fd = anonymous_file("kerasfeed-bulletin")
+    def create(cls, workers: int) -> "SharedObjects":
+        """New ones, for `workers` workers."""
+        fd = anonymous_file("kerasfeed-objects")
         try:
             os.ftruncate(fd, align(_LINE * (len(Topic) + workers), _PAGE))
             return cls(fd, workers)

@@ -20,7 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import kerasfeed
-from kerasfeed.loaders.environment import DirectoryGoneError, Surroundings
+from kerasfeed.loaders.environment import DirectoryGoneError, Environment
 from kerasfeed.loaders.processes.protocol import STACK_SIGNAL
 from kerasfeed.loaders.processes.worker_process import WorkerHandle, own_peak
 from kerasfeed.util.error_text import message_of
@@ -52,7 +52,7 @@ class _Keeper(threading.Thread):
         count: int,
         fds: tuple[int, int, int, int, int],
         inherit: tuple[int, ...],
-        surroundings: Surroundings,
+        environment: Environment,
         seed: int,
     ) -> None:
         super().__init__(name=f"kerasfeed-keeper-{number}", daemon=True)
@@ -62,7 +62,7 @@ class _Keeper(threading.Thread):
         self._count = count
         self._fds = fds
         self._inherit = inherit
-        self._surroundings = surroundings
+        self._environment = environment
         self._seed = seed
         self._abandoned = False
 
@@ -102,7 +102,7 @@ class _Keeper(threading.Thread):
         # yet handle them.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP, STACK_SIGNAL})
         fds = (*self._fds[:2], self._theirs.fileno(), *self._fds[2:])
-        directory = self._surroundings.directory
+        directory = self._environment.directory
         try:
             arguments = ", ".join(map(str, (self._number, self._count, *fds)))
             command = _COMMAND.format(
@@ -116,7 +116,7 @@ class _Keeper(threading.Thread):
                 stdin=subprocess.DEVNULL,
                 pass_fds=(*fds, *self._inherit),
                 cwd=directory,
-                env=self._surroundings.variables(self._seed, max(1, cores() // self._count)),
+                env=self._environment.variables(self._seed, max(1, cores() // self._count)),
             )
         except OSError as error:
             if directory is None or error.filename != directory:
@@ -138,13 +138,13 @@ def start_worker(
     task_fd: int,
     result_fd: int,
     slots_fd: int,
-    bulletin_fd: int,
+    shared_objects_fd: int,
     stacks_fd: int,
     inherit: tuple[int, ...] = (),
-    surroundings: Surroundings,
+    environment: Environment,
     seed: int,
 ) -> WorkerHandle:
-    """Start worker `number` of `count`, in `surroundings`, with hashes of text of the feed's `seed`.
+    """Start worker `number` of `count`, in `environment`, with hashes of text of the feed's `seed`.
 
     Descriptors are those of its ends, and what else it is to `inherit`.
 
@@ -153,7 +153,9 @@ def start_worker(
     """
     if not sys.executable:
         raise OSError("sys.executable is empty, so no worker process can be started; use worker_type='thread'")
-    keeper = _Keeper(number, count, (task_fd, result_fd, slots_fd, bulletin_fd, stacks_fd), inherit, surroundings, seed)
+    keeper = _Keeper(
+        number, count, (task_fd, result_fd, slots_fd, shared_objects_fd, stacks_fd), inherit, environment, seed
+    )
     try:
         keeper.start()
         process = keeper.started.result()

@@ -16,7 +16,7 @@ _MACHINERY = '"<frozen importlib'  # five lines of it for each import
 _ENTRY = f"{_ROOM}processes{os.sep}worker.py"
 
 
-class Stacks:
+class StackDumps:
     """The parent's side.
 
     Attributes:

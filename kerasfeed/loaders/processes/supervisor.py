@@ -21,13 +21,20 @@ from kerasfeed.loaders.batches.spec_inference import Probe
 from kerasfeed.loaders.environment import DirectoryGoneError
 from kerasfeed.loaders.failures import watchdog
 from kerasfeed.loaders.failures.exceptions import Failure, Place, from_failure
-from kerasfeed.loaders.failures.failure_log import Faults
-from kerasfeed.loaders.failures.recovery import Mender
-from kerasfeed.loaders.processes.crash_policy import Death, Deaths, fatal_text, function_text, respawn_text, start_text
+from kerasfeed.loaders.failures.failure_log import FailureLog
+from kerasfeed.loaders.failures.recovery import Recovery
+from kerasfeed.loaders.processes.crash_policy import (
+    Crash,
+    CrashPolicy,
+    fatal_text,
+    function_text,
+    respawn_text,
+    start_text,
+)
 from kerasfeed.loaders.processes.pipes import Pipes
 from kerasfeed.loaders.processes.protocol import NOWHERE, Result, Status, Wasteful
-from kerasfeed.loaders.processes.shared_objects import Bulletin
-from kerasfeed.loaders.processes.stack_dumps import Stacks
+from kerasfeed.loaders.processes.shared_objects import SharedObjects
+from kerasfeed.loaders.processes.stack_dumps import StackDumps
 from kerasfeed.loaders.processes.tasks import LoadWork, ProbeWork, Work
 from kerasfeed.loaders.processes.worker_process import WorkerHandle
 from kerasfeed.loaders.worker_hooks import post_failed_end
@@ -45,12 +52,12 @@ class SupervisedSession(Protocol):
     """What the supervisor asks of its `Session`, and does to it."""
 
     job: Job
-    faults: Faults
-    mender: Mender
+    faults: FailureLog
+    recovery: Recovery
     lock: Any  # a reentrant one
     pace: Pace
-    bulletin: Bulletin
-    stacks: Stacks
+    shared_objects: SharedObjects
+    stacks: StackDumps
     pipes: Pipes
     workers: list[WorkerHandle]
     work: dict[int, Work]
@@ -89,7 +96,7 @@ class Supervisor:
         self._tick = watchdog.tick_seconds(session.job.policy.timeout)
         self._patience = watchdog.Patience(self._tick)
         self._next_look = 0.0
-        self._deaths = Deaths()
+        self._deaths = CrashPolicy()
         self._vacant: set[int] = set()
         self._poll = select.poll()
         self._links: dict[int, WorkerHandle] = {}
@@ -154,7 +161,7 @@ class Supervisor:
     def _handle_results(self) -> None:
         for result in self._session.pipes.results():
             self._handle(result)
-        used = self._session.bulletin.used_random
+        used = self._session.shared_objects.used_random
         if used and not self._faults.notices.told(NOTICE):
             self._faults.notices.post(NOTICE, notice_text(used, seeded=True), FeedWarning)
 
@@ -237,7 +244,7 @@ class Supervisor:
     def _mend(self, work: LoadWork, row: int | None, error: BaseException) -> list[Work]:
         session, batch = self._session, work.batch
         with session.lock:
-            ranges = session.mender.mend(batch, work.start, work.stop, row, error)
+            ranges = session.recovery.mend(batch, work.start, work.stop, row, error)
             complete = batch.missing == 0
         if complete:
             session.settle(batch)
@@ -260,7 +267,7 @@ class Supervisor:
 
     def _is_hung(self, handle: WorkerHandle) -> bool:
         handle.look()
-        number, row = self._session.bulletin.worker_line(handle.number)[:2].tolist()
+        number, row = self._session.shared_objects.worker_line(handle.number)[:2].tolist()
         work = self._session.work.get(number - 1)
         token = (number, row) if work is not None else None if handle.started else handle.process.pid
         seconds = self._patience.look(handle.number, token)
@@ -300,11 +307,11 @@ class Supervisor:
         handle.close()
         if session.has_ended():
             return
-        line = session.bulletin.worker_line(handle.number)
+        line = session.shared_objects.worker_line(handle.number)
         number, row = line[:2].tolist()
         line[0] = 0
         culprit = lost.pop(number - 1, None)
-        death = Death(
+        death = Crash(
             _name(handle), handle.ending(), culprit.scene(row) if culprit else "", handle.peak,
             handle.hung or session.stacks.take(), handle.hung is not None, handle.started,
         )  # fmt: skip
@@ -324,12 +331,12 @@ class Supervisor:
             session.raise_floor()
             time.sleep(_SETTLING_SECONDS)
             living = [handle for handle in session.workers if handle is not dead]
-            held = {session.bulletin.worker_line(handle.number)[0] - 1 for handle in living}
+            held = {session.shared_objects.worker_line(handle.number)[0] - 1 for handle in living}
             suspects = session.work.keys() - held
         self._handle_last_results()  # after the notes were read: a worker reports before it takes its note back
         return {number: session.work[number] for number in sorted(suspects & session.work.keys())}
 
-    def _replace(self, handle: WorkerHandle, death: Death) -> None:
+    def _replace(self, handle: WorkerHandle, death: Crash) -> None:
         session = self._session
         if not handle.started and self._deaths.at_start(death):
             session.fail(WorkerStartError(start_text(death)))
@@ -355,7 +362,7 @@ class Supervisor:
                 self._vacant.add(number)
                 return
 
-    def _judge(self, work: Work, row: int, death: Death) -> list[Work]:
+    def _judge(self, work: Work, row: int, death: Crash) -> list[Work]:
         """What is to be done about the work that a worker died of."""
         index = work.index_at(row)
         if index is None:
@@ -386,7 +393,7 @@ class Supervisor:
         text = self._session.job.item_text
         return None if text is None else text(epoch, index)
 
-    def _judge_function(self, work: LoadWork, death: Death) -> list[Work]:
+    def _judge_function(self, work: LoadWork, death: Crash) -> list[Work]:
         """The same where a worker died of the function that makes whole batches."""
         batch, policy = work.batch, self._session.job.policy
         name = -1 - batch.serial  # no scene's index

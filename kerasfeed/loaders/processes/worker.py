@@ -34,7 +34,7 @@ from kerasfeed.loaders.processes.protocol import (
     Task,
     Wasteful,
 )
-from kerasfeed.loaders.processes.shared_objects import Bulletin, Topic
+from kerasfeed.loaders.processes.shared_objects import SharedObjects, Topic
 from kerasfeed.loaders.worker_hooks import end_worker
 from kerasfeed.sequences.base import SceneContext, Worker, optional_method
 from kerasfeed.sequences.global_random import GlobalRandomWatch, SeedingContext
@@ -48,13 +48,13 @@ _WATCHED = 4  # tasks of each worker, beside the scenes that are read to infer t
 class WorkerProcess:
     """State of this process."""
 
-    def __init__(self, number: int, task_fd: int, result_fd: int, slots_fd: int, bulletin: Bulletin) -> None:
+    def __init__(self, number: int, task_fd: int, result_fd: int, slots_fd: int, shared_objects: SharedObjects) -> None:
         self._number = number
         self._task_fd = task_fd
         self._result_fd = result_fd
         self._slots_fd = slots_fd
-        self._bulletin = bulletin
-        self._line = bulletin.worker_line(number)
+        self._shared_objects = shared_objects
+        self._line = shared_objects.worker_line(number)
         self._seed = 0
         self._count = 0
         self._sequence: Any = None
@@ -83,7 +83,7 @@ class WorkerProcess:
             self._line[1] = NOWHERE
             # Noted first: a session that has not seen this note sends the task anew, and has raised the floor before.
             self._line[0] = task.number + 1
-            if task.number < self._bulletin.floor:
+            if task.number < self._shared_objects.floor:
                 self._report(link, Status.RETURNED, task.number, 0.0)
             else:
                 self._serve(task, link)
@@ -91,15 +91,15 @@ class WorkerProcess:
         self._end_worker(link)
 
     def _begin(self) -> None:
-        _, start = self._bulletin.read(Topic.START)
+        _, start = self._shared_objects.read(Topic.START)
         assert isinstance(start, Start)
         sys.path[:] = start.sys_path
         if start.opened_fd >= 0:
             opened_files.install(opened_files.Table(start.opened_fd))
         self._seed = start.seed
         if start.has_maker:
-            _, self._maker = self._bulletin.read(Topic.MAKER)
-        self._version, self._sequence = self._bulletin.read(Topic.SEQUENCE)
+            _, self._maker = self._shared_objects.read(Topic.MAKER)
+        self._version, self._sequence = self._shared_objects.read(Topic.SEQUENCE)
         self._count, self._length = start.count, start.length
         self._to_watch = _WATCHED if start.watches_random else 0
         self._begin_worker()
@@ -134,7 +134,7 @@ class WorkerProcess:
     def _renew(self, task: Task, link: socket.socket) -> None:
         self._end_worker(link)
         try:
-            version, self._sequence = self._bulletin.read(Topic.SEQUENCE)
+            version, self._sequence = self._shared_objects.read(Topic.SEQUENCE)
             self._filler = None
             self._begin_worker()
             self._version = version  # not before: a sequence that could not begin begins again with the next task
@@ -147,11 +147,11 @@ class WorkerProcess:
             return probe(self._sequence, task.start, self._seed, self._maker)
         finally:
             if watch is not None:
-                self._bulletin.note_random(watch.used())
+                self._shared_objects.note_random(watch.used())
 
     def _load(self, task: Task) -> Any:
         if self._layout is None:
-            _, self._layout = self._bulletin.read(Topic.LAYOUT)
+            _, self._layout = self._shared_objects.read(Topic.LAYOUT)
             assert isinstance(self._layout, Layout)
         if self._filler is None:
             self._filler = Filler(self._sequence, self._layout, self._length, self._maker)
@@ -166,7 +166,7 @@ class WorkerProcess:
         if task.stop - task.start > 1:  # not the whole batch: other workers, with caches of their own, load the rest
             self._filler.read_ahead(view.indices[task.start : task.stop])
         load = partial(self._filler.fill, view, task.start, task.stop, task.serial, note=self._line)
-        if self._bulletin.used_random:
+        if self._shared_objects.used_random:
             return load(SeedingContext(self._seed, task.epoch))
         context = SceneContext(self._seed, task.epoch)
         return self._load_watched(load, context) if self._to_watch else load(context)
@@ -183,7 +183,7 @@ class WorkerProcess:
         else:
             if not watch.used():
                 return payload
-        self._bulletin.note_random(watch.used())
+        self._shared_objects.note_random(watch.used())
         return load(SeedingContext(context.seed, context.epoch))
 
     def _with_waste(self, payload: Any) -> Any:
@@ -221,7 +221,7 @@ def main(
     result_fd: int,
     link_fd: int,
     slots_fd: int,
-    bulletin_fd: int,
+    shared_objects_fd: int,
     stacks_fd: int,
 ) -> None:
     """Entry point of the process: its number, the number of workers, and inherited descriptors."""
@@ -235,6 +235,6 @@ def main(
     link = socket.socket(fileno=link_fd)
     threading.Thread(target=watch_parent, args=(link_fd,), name="kerasfeed-watch-parent", daemon=True).start()
     try:
-        WorkerProcess(number, task_fd, result_fd, slots_fd, Bulletin(bulletin_fd, count)).run(link)
+        WorkerProcess(number, task_fd, result_fd, slots_fd, SharedObjects(shared_objects_fd, count)).run(link)
     except (BrokenPipeError, ConnectionResetError):
         pass  # the parent is gone

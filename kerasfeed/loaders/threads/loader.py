@@ -15,7 +15,7 @@ from kerasfeed.loaders.base import Job, Loader, LoaderStats
 from kerasfeed.loaders.batches.filler import Filler
 from kerasfeed.loaders.batches.pending_batch import BatchInProgress
 from kerasfeed.loaders.batches.slots import Arena, SlotPool
-from kerasfeed.loaders.failures.failure_log import Faults
+from kerasfeed.loaders.failures.failure_log import FailureLog
 from kerasfeed.loaders.inline import read_ahead, refuse_after_fork
 from kerasfeed.loaders.resource_errors import feed_name
 from kerasfeed.loaders.threads.session import LoadTask, ThreadSession
@@ -35,7 +35,7 @@ class ThreadLoader(Loader):
         self._sessions: list[ThreadSession] = []
         self._closed = False
         self._owner = os.getpid()
-        self.faults = Faults(job.policy, job.plan.length)
+        self.faults = FailureLog(job.policy, job.plan.length)
         self._finalizer = weakref.finalize(self, _close_all, self._sessions)
 
     @property

@@ -25,8 +25,8 @@ from kerasfeed.loaders.batches.slots import SlotPool
 from kerasfeed.loaders.batches.spec_inference import Probe, layout_for, outcome_of, probe_scenes, watched
 from kerasfeed.loaders.failures import watchdog as watch
 from kerasfeed.loaders.failures.exceptions import Place, for_consumer
-from kerasfeed.loaders.failures.failure_log import Faults
-from kerasfeed.loaders.failures.recovery import Mender, Range
+from kerasfeed.loaders.failures.failure_log import FailureLog
+from kerasfeed.loaders.failures.recovery import Range, Recovery
 from kerasfeed.loaders.worker_hooks import begin_worker, end_worker, post_failed_end
 from kerasfeed.sequences.base import SceneContext, Worker
 from kerasfeed.util.error_text import cause_of
@@ -81,10 +81,10 @@ class _Post:
 class ThreadSession:
     """The threads and what they share; see the module's invariant."""
 
-    def __init__(self, job: Job, faults: Faults) -> None:
+    def __init__(self, job: Job, faults: FailureLog) -> None:
         self.job = job
         self.faults = faults
-        self.mender = Mender(job, faults)
+        self.recovery = Recovery(job, faults)
         self.owner = os.getpid()
         # Reentrant: the collector may close a dropped loader from inside any of these sections.
         self.lock = threading.RLock()
@@ -106,7 +106,7 @@ class ThreadSession:
         self.patience = watch.Patience(watch.tick_seconds(job.policy.timeout))
         for number in range(job.workers):
             self.start_thread(number)
-        self.watch = watch.Watch(self.look, watch.tick_seconds(job.policy.timeout))
+        self.watch = watch.Watchdog(self.look, watch.tick_seconds(job.policy.timeout))
 
     def start_thread(self, number: int) -> None:
         """Start worker thread `number`, in place of the one that has the number."""
@@ -220,7 +220,7 @@ class ThreadSession:
         except BaseException as trouble:  # noqa: BLE001 - whatever it is, somebody waits for the batch
             error = trouble
         with self.lock:
-            again = self.mender.mend(batch, start, stop, carrier.row, error)
+            again = self.recovery.mend(batch, start, stop, carrier.row, error)
             return batch.missing == 0, again
 
     def settle(self, batch: BatchInProgress) -> None:

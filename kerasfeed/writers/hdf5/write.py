@@ -23,7 +23,7 @@ from kerasfeed.writers.shard_format import ShardFormat
 from kerasfeed.writers.shard_set import FileSet, remove_parts, write_set
 from kerasfeed.writers.shard_task import failed_write
 from kerasfeed.writers.shared_progress import Shard
-from kerasfeed.writers.worker_options import Crew, check_scenes
+from kerasfeed.writers.worker_options import WorkerOptions, check_scenes
 
 _COPIED_BYTES = 1 << 24
 
@@ -77,7 +77,7 @@ def write_hdf5(
     if scenes_per_chunk is not None:
         scenes_per_chunk = check_integer("scenes_per_chunk", scenes_per_chunk, 1)
     seed = check_integer("seed", seed, 0)
-    crew = Crew(sequence, workers, worker_type)
+    worker_options = WorkerOptions(sequence, workers, worker_type)
     out = Path(os.path.realpath(path))
     if out.is_dir():
         raise IsADirectoryError(f"{str(out)!r} is a folder; name a file")
@@ -112,7 +112,16 @@ def write_hdf5(
         finish=finish,
         title="writing scenes",
     )
-    write_set(sequence, length, files, crew=crew, seed=seed, spec=None, overwrite=overwrite, progress=progress)
+    write_set(
+        sequence,
+        length,
+        files,
+        worker_options=worker_options,
+        seed=seed,
+        spec=None,
+        overwrite=overwrite,
+        progress=progress,
+    )
     return str(out)
 
 

@@ -20,7 +20,7 @@ from kerasfeed.writers.shard_format import ShardFormat
 from kerasfeed.writers.shard_set import FileSet, remove_parts, write_set
 from kerasfeed.writers.shared_progress import Shard
 from kerasfeed.writers.tfrecord.shard_format import TFRecordFormat
-from kerasfeed.writers.worker_options import Crew, check_scenes
+from kerasfeed.writers.worker_options import WorkerOptions, check_scenes
 
 ASSIGNMENTS = ("round_robin", "contiguous")
 COMPRESSIONS = (None, "GZIP")
@@ -88,11 +88,11 @@ def write_tfrecords(
     if compression not in COMPRESSIONS:
         raise ValueError(f"compression must be None or 'GZIP', received {compression!r}")
     seed = check_integer("seed", seed, 0)
-    crew = Crew(sequence, workers, worker_type)
-    if workers != "auto" and crew.count > count:
+    worker_options = WorkerOptions(sequence, workers, worker_type)
+    if workers != "auto" and worker_options.count > count:
         warn_caller(
-            f"{crew.count} workers have {count} shards to write, each of which is one worker's: "
-            f"{crew.count - count} have nothing to do. Use num_shards={crew.count} or more",
+            f"{worker_options.count} workers have {count} shards to write, each of which is one worker's: "
+            f"{worker_options.count - count} have nothing to do. Use num_shards={worker_options.count} or more",
             UserWarning,
         )
     pattern = os.fspath(pattern)
@@ -121,7 +121,16 @@ def write_tfrecords(
         title="writing records",
     )
     known = None if spec is None else as_scene_spec(spec)
-    write_set(sequence, length, files, crew=crew, seed=seed, spec=known, overwrite=overwrite, progress=progress)
+    write_set(
+        sequence,
+        length,
+        files,
+        worker_options=worker_options,
+        seed=seed,
+        spec=known,
+        overwrite=overwrite,
+        progress=progress,
+    )
     return [str(path) for path in paths]
 
 

@@ -16,7 +16,7 @@ from kerasfeed.feeds.epoch_clock import EpochClock
 from kerasfeed.feeds.hooks import RequestLog, SequenceHooks
 
 
-class KerasSide:
+class FitTracker:
     """What a feed does when Keras calls it.
 
     Args:

@@ -1,6 +1,6 @@
 """What has come, and what is still to come, of one generator that runs elsewhere.
 
-Invariant: items are taken in the order in which the generator gave them. Not thread-safe: the fleet guards `pending`.
+Invariant: items are taken in the order in which the generator gave them. Not thread-safe: the feed guards `pending`.
 """
 
 from collections import deque
@@ -10,7 +10,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 
-class Lane:
+class RemoteGenerator:
     """One generator in one repetition, as the consumer sees it.
 
     Attributes:
