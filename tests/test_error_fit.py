@@ -102,8 +102,7 @@ def test_an_exception_of_the_validation_arrives_as_itself(feed, model):
 def test_where_keras_does_not_ask_for_the_end_of_an_epoch_tensorflows_error_tells_all(feed, model, monkeypatch):
     import tensorflow as tf
 
-    for room in ("keras_steps", "trainer"):
-        monkeypatch.setattr(f"kerasfeed.{room}.LOOP", "another_name")
+    monkeypatch.setattr("kerasfeed.adapters.keras.trainer.LOOP", "another_name")
     with (
         pytest.warns(kf.FeedWarning, match="does not ask a feed whether an epoch is over"),
         pytest.raises(tf.errors.OpError) as caught,

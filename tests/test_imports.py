@@ -138,6 +138,36 @@ def test_what_a_worker_imports_loads_no_framework():
     assert not loaded & FRAMEWORKS
 
 
+WITHOUT_KERAS = """
+import sys, tempfile, numpy as np, kerasfeed as kf
+from pathlib import Path
+from kerasfeed.feeds.base import BaseFeed
+folder = Path(tempfile.mkdtemp())
+scenes = [(np.full(3, n, np.float32), np.int32(n % 2)) for n in range(8)]
+with BaseFeed(kf.Cached(scenes, key="8"), 4, workers=2, worker_type="thread") as feed:
+    assert [len(y) for _, y in feed] == [4, 4] and len(feed[1][0]) == 4
+    assert feed.get_state()["epoch"] == 1
+    assert kf.load(feed, epoch=0, step=1)[0].tolist() == feed[1][0].tolist()
+assert kf.labels_of(scenes, 1, workers=1, progress=False).tolist() == [0, 1] * 4
+kf.write_hdf5(scenes, folder / "a.h5", workers=1, progress=False)
+with kf.HDF5File(folder / "a.h5") as file:
+    name = file.dataset_paths()[0]
+kf.rechunk(folder / "a.h5", folder / "b.h5", name, 4, progress=False)
+assert len(kf.HDF5Scenes(folder / "b.h5")) == 8
+kf.write_tfrecords(scenes, folder / "{shard}.tfrecord", num_shards=2, workers=1, progress=False)
+assert len(kf.TFRecordSequence(folder / "*.tfrecord")) == 8
+print(sorted({"keras", "tensorflow", "jax", "torch"} & set(sys.modules)))
+"""
+
+
+def test_what_needs_no_keras_does_not_import_it():
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_KERAS], capture_output=True, text=True, timeout=PROGRAM_SECONDS, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
 def test_every_public_name_resolves():
     for name in kerasfeed.__all__:
         assert getattr(kerasfeed, name) is not None

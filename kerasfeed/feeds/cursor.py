@@ -45,6 +45,9 @@ class Cursor(Protocol):
         """
 
 
+Begin = Callable[[contextvars.Context], Cursor]  # makes a cursor, with the context variables to run with
+
+
 def elsewhere(function: Callable[..., Any], *arguments: Any) -> None:
     """Run `function` soon, in another thread: for whoever may hold locks that it takes, and for the collector."""
     try:

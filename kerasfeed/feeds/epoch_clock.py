@@ -232,11 +232,6 @@ class EpochClock:
         """Whether `fit`, Keras's iterator, is the one that runs."""
         return fit is not None and self._fit is not None and self._fit() is fit
 
-    @property
-    def began(self) -> bool:
-        """Whether the `fit` that was prepared has begun its first epoch."""
-        return self._fit_began
-
     def _start(self, cut: FitCut) -> None:
         self._cut = cut
         self.fit_numbers = cut.numbers(cut.initial_epoch)

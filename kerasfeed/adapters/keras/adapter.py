@@ -4,12 +4,10 @@ Invariant: nothing of Keras is written to. A feed is a `PyDataset` and its own `
 is; where the installed Keras has no such interface, the `PyDataset` is left, and users are told what is lost.
 """
 
-import contextvars
-import sys
 import time
 import weakref
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -26,16 +24,15 @@ from kerasfeed.adapters.keras.trainer import (
     keras_call,
     keras_version,
     refuse_division,
-    request_of,
+    request_of_caller,
 )
 from kerasfeed.errors import FeedClosedError, FeedWarning
-from kerasfeed.feeds.cursor import Cursor, EndOfData
+from kerasfeed.feeds.cursor import Begin, Cursor, EndOfData
 from kerasfeed.spec.scene_spec import ArraySpec, lists_as_tuples
 from kerasfeed.util.deferred_warnings import warn_caller
 from kerasfeed.util.error_notes import note_causes
 from kerasfeed.util.polling import NotYet
 
-Begin = Callable[[contextvars.Context], Cursor]
 _DataAdapter: Any = data_adapter_class()
 _WEIGHTS = "You cannot specify `class_weight` and `sample_weight` at the same time."
 
@@ -83,11 +80,11 @@ class TrainerData(_DataAdapter):  # type: ignore[misc]
     @property
     def num_batches(self) -> Any:
         """Batches of an epoch, for Keras; None where that is not known."""
-        call = keras_call(frame := sys._getframe(1), self)
+        call = keras_call(self)
         if call is None:
             return self._known_batches()
         if call.method == "__init__":
-            request = request_of(frame)
+            request = request_of_caller()
             refuse_division(getattr(getattr(self._keras_feed, "shard", None), "count", 1))
             made = self._runs[call.iterator] = self._keras_run(call, request)
             made.convert = partial(_converted, weakref.ref(self), request.class_weight)
@@ -113,7 +110,7 @@ class TrainerData(_DataAdapter):  # type: ignore[misc]
 
     def on_epoch_begin(self) -> None:
         """Called by Keras."""
-        run = self._run_of(keras_call(sys._getframe(1), self))
+        run = self._run_of(keras_call(self))
         if run is None:
             self._tell_what_is_lost()
             self._keras_hook(begins=True)
@@ -122,7 +119,7 @@ class TrainerData(_DataAdapter):  # type: ignore[misc]
 
     def on_epoch_end(self) -> None:
         """Called by Keras."""
-        run = self._run_of(keras_call(sys._getframe(1), self))
+        run = self._run_of(keras_call(self))
         if run is None:
             self._keras_hook(begins=False)
         else:
@@ -130,24 +127,24 @@ class TrainerData(_DataAdapter):  # type: ignore[misc]
 
     def get_numpy_iterator(self) -> Iterator[Any]:
         """The batches as NumPy arrays."""
-        return self._batches(self._run_of(keras_call(sys._getframe(1), self)))
+        return self._batches(self._run_of(keras_call(self)))
 
     def get_jax_iterator(self) -> Iterator[Any]:
         """The batches as NumPy arrays, which JAX takes."""
-        run = self._run_of(keras_call(sys._getframe(1), self))
+        run = self._run_of(keras_call(self))
         return self._batches(run, "JAX")
 
     def get_torch_dataloader(self) -> Any:
         """The batches as tensors, in a `torch.utils.data.DataLoader`."""
         from kerasfeed.adapters.torch.data_loader import loader_of  # Keras asks on PyTorch alone
 
-        run = self._run_of(keras_call(sys._getframe(1), self))
+        run = self._run_of(keras_call(self))
         return loader_of(self._batches(run, "PyTorch"), keras.ops.convert_to_tensor)
 
     def get_tf_dataset(self) -> Any:
         """The batches as a `tf.data.Dataset`."""
-        run = self._run_of(keras_call(sys._getframe(1), self))
-        begin = partial(_open, weakref.ref(self), None if run is None else weakref.ref(run))
+        run = self._run_of(keras_call(self))
+        begin = _begin_of(weakref.ref(self), None if run is None else weakref.ref(run))
         try:
             dataset = self._keras_dataset(begin, None if run is None else run.request.class_weight)
         except Exception as error:
@@ -260,8 +257,8 @@ class _OfRun:
         pass
 
 
-def _open(data: Any, run: Any, context: contextvars.Context) -> Any:
-    return _cursor_of(data, run)
+def _begin_of(data: Any, run: Any) -> Begin:
+    return lambda context: _cursor_of(data, run)
 
 
 def _batches_of(data: Any, run: Any, backend: str | None) -> Iterator[Any]:
@@ -313,7 +310,11 @@ def weighted_by_class(batch: Any, class_weight: Any) -> Any:
 
 
 def class_weights_of(targets: Any, class_weight: Any) -> Any:
-    """The weight of each row, floatx[B], by its class: the target, or the place of the largest of several."""
+    """The weight of each row, floatx[B], by its class: the target, or the place of the largest of several.
+
+    Raises:
+        ValueError: There are several targets.
+    """
     if isinstance(targets, dict | tuple | list):
         raise ValueError("`class_weight` is only supported for Models with a single output.")
     labels = np.asarray(targets)

@@ -17,6 +17,8 @@ from kerasfeed.adapters.keras.adapter import TrainerData
 from kerasfeed.adapters.keras.progress_file import Record, TrainingRecords, sync_folder
 from kerasfeed.adapters.keras.trainer import (
     TrainerPosition,
+    adapter_of,
+    asked_steps,
     batches_of,
     keras_version,
     restored_epoch,
@@ -184,9 +186,9 @@ class FeedCheckpoint(keras.callbacks.Callback):  # type: ignore[misc]
             Whether each epoch is an iteration of the dataset, or all take from one that does not end.
         """
         side, iterator = self.feed.fit_tracker, position.iterator
-        if isinstance(iterator.data_adapter, TrainerData):
+        if isinstance(adapter_of(iterator), TrainerData):
             raise ValueError("fit was given another feed than FeedCheckpoint: make it with the feed that is trained on")
-        batches, steps = batches_of(iterator), iterator.steps_per_epoch
+        batches, steps = batches_of(iterator), asked_steps(iterator)
         asked = steps or batches
         if not asked:
             raise ValueError(

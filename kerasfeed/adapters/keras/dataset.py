@@ -9,13 +9,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from kerasfeed.adapters.keras.adapter import Begin, TrainerData, spec_weighted_by_class, weighted_by_class
+from kerasfeed.adapters.keras.adapter import TrainerData, spec_weighted_by_class, weighted_by_class
 from kerasfeed.adapters.keras.run import KerasRun
 from kerasfeed.adapters.keras.trainer import KerasCall, Request
 from kerasfeed.adapters.tensorflow.dataset import batches_dataset
 from kerasfeed.adapters.tensorflow.feed_dataset import FeedDataset
 from kerasfeed.adapters.tensorflow.iteration import Source
-from kerasfeed.feeds.cursor import Cursor
+from kerasfeed.feeds.cursor import Begin, Cursor
 from kerasfeed.feeds.feed_cursor import FeedLoops, begin_cursor
 
 

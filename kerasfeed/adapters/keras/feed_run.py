@@ -46,7 +46,7 @@ class FeedRun(KerasRun):
         self.superseded = False
         self.window: Prefetcher | None = None
         self.numbers = range(0)
-        self.begins_anew = not self.steps_per_epoch or self.steps_per_epoch % self.execution > 0
+        self.has_epoch_cursors = not self.steps_per_epoch or self.steps_per_epoch % self.execution > 0
         self.stop = 0  # number after that of the last batch worth loading ahead
         self.other = not request.method  # a trainer that is not Keras's
         self._claimed: range | None = None  # of a dataset, for an evaluation or a prediction
@@ -68,14 +68,14 @@ class FeedRun(KerasRun):
         """See `KerasRun.begin_epoch`."""
         feed = self.feed
         clock = feed.clock
-        if self.request.trains and self.proper:
+        if self.request.trains and self.built:
             position = trainer_position("fit")
             number = epoch + self.request.initial_epoch
             last = number
             if position is not None and position.epoch is not None:
                 number, last = position.epoch, max(position.epochs - 1, position.epoch)
             self.numbers = clock.begin(number, shuffled=self.shuffled)
-            if not self.begins_anew and len(self.numbers) % self.execution:
+            if not self.has_epoch_cursors and len(self.numbers) % self.execution:
                 raise ValueError(
                     f"the epoch that is resumed has {len(self.numbers):,} batches left, and with "
                     f"steps_per_epoch={self.steps_per_epoch} Keras takes {self.execution} at a time, also of the next "
@@ -85,7 +85,7 @@ class FeedRun(KerasRun):
         elif self.request.trains:
             self.numbers = clock.fit_numbers
             self.stop = self.numbers.start + 1  # the model is built on one batch
-        elif self.other and self.proper:
+        elif self.other and self.built:
             clock.begin_other()
             self.numbers = clock.fit_numbers
             self.stop = self.numbers.stop
@@ -108,7 +108,7 @@ class FeedRun(KerasRun):
         feed = self.feed
         feed.request_log.clear()
         self._claimed = None
-        if self.proper and (self.request.trains or self.other):
+        if self.built and (self.request.trains or self.other):
             feed.fit_tracker.end_epoch()
 
     def make_cursor(self) -> Cursor:
@@ -153,7 +153,7 @@ class RunCursor:
     def __init__(self, run: Any, window: Any) -> None:
         self._run = run
         self._window = window
-        self._stop = run().numbers.stop if run().begins_anew else None
+        self._stop = run().numbers.stop if run().has_epoch_cursors else None
         self._timed = TimedTake(window.take, run().feed.request_log)
 
     def take(self, patience: float | None) -> Any:

@@ -57,7 +57,7 @@ class FitTracker:
         if followed:
             asked: int | None = self.clock.fit_steps
         else:
-            asked = None if run is None or run.begins_anew else run.steps_per_epoch
+            asked = None if run is None or run.has_epoch_cursors else run.steps_per_epoch
         return asked is not None and len(numbers) < asked and number >= numbers.stop
 
     def give_up(self) -> None:

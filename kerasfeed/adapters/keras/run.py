@@ -12,7 +12,7 @@ from typing import Any
 
 from kerasfeed.adapters.keras.shared_cursor import Converted, SharedCursor
 from kerasfeed.adapters.keras.steps import EpochSteps, UnknownSteps
-from kerasfeed.adapters.keras.trainer import Request, asks_for_the_end, execution_of
+from kerasfeed.adapters.keras.trainer import Request, asked_steps, asks_for_the_end, execution_of
 from kerasfeed.errors import FeedClosedError
 from kerasfeed.feeds.cursor import Cursor, elsewhere
 
@@ -31,30 +31,30 @@ class KerasRun(ABC):
         steps: What Keras is told of the number of batches.
         steps_per_epoch: Batches of an epoch as the user, or the debugging switch of Keras, has asked for; None for all.
         execution: Batches of an execution.
-        begins_anew: Whether every epoch is a cursor of its own, and not part of one that goes on and on.
-        proper: Whether the model is built, and epochs count.
+        has_epoch_cursors: Whether every epoch has a cursor of its own, and not a part of one that goes on and on.
+        built: Whether the model is built, and epochs count.
         convert: Makes of a batch what Keras takes.
         in_other_threads: Whether threads of TensorFlow take, in which nothing may run that users wrote.
         cursor: What is being taken.
-        first: Steps that Keras had seen of it as the epoch began.
+        seen_at_begin: Batches of it that Keras had seen as the epoch began.
     """
 
     def __init__(self, feed: Any, iterator: Any, request: Request, most: int | None) -> None:
         self._feed = weakref.ref(feed)
         self.request = request
         self.steps = UnknownSteps(self) if most is None else EpochSteps(most, self)
-        self.steps_per_epoch: int | None = iterator.steps_per_epoch
+        self.steps_per_epoch: int | None = asked_steps(iterator)
         self.execution = execution_of(iterator)
         self._is_asked = asks_for_the_end(iterator)
-        self.begins_anew = not self.steps_per_epoch
-        self.proper = False
+        self.has_epoch_cursors = not self.steps_per_epoch
+        self.built = False
         self.in_other_threads = False
         self.convert: Callable[[Any], Any] = lambda batch: batch
         self.cursor: SharedCursor | None = None
         self._running = False
         self._epoch = 0
         self._count: int | None = None
-        self.first = 0
+        self.seen_at_begin = 0
         self._asked = -1  # steps seen as was asked last
         weakref.finalize(iterator, _close, self).atexit = False
 
@@ -104,17 +104,17 @@ class KerasRun(ABC):
     def reset(self) -> None:
         """Keras is about to begin the epochs proper."""
         self.close()
-        self.proper, self._epoch = True, 0
+        self.built, self._epoch = True, 0
         self._running = False  # what Keras has begun to build the model it never ends
 
     def on_epoch_begin(self) -> None:
         """Keras begins to go through the data."""
         self._running, self._asked = True, -1
-        if self.cursor is not None and self.begins_anew:
+        if self.cursor is not None and self.has_epoch_cursors:
             self.close()  # of an epoch that was left
         self._count = self.begin_epoch(self._epoch)
         if self.cursor is None:
-            self.first = 0
+            self.seen_at_begin = 0
             waits = self.in_other_threads and self.runs_what_users_wrote
             self.cursor = SharedCursor(Converted(self.make_cursor(), self.convert), waits=waits, served=self._is_asked)
 
@@ -124,11 +124,11 @@ class KerasRun(ABC):
             return  # Keras says so as it resets its iterator, too
         self._running = False
         self._epoch += 1
-        used = self._asked - self.first
+        used = self._asked - self.seen_at_begin
         if isinstance(self.steps, UnknownSteps):
             self.steps.known = used
         self.end_epoch(used)
-        if self.begins_anew:
+        if self.has_epoch_cursors:
             self.close()
 
     def is_over(self, seen: int) -> bool:
@@ -138,21 +138,21 @@ class KerasRun(ABC):
             Exception: What one of the batches raised.
         """
         if self._asked < 0:
-            self.first = seen
+            self.seen_at_begin = seen
         asked_before, self._asked = self._asked, seen
-        within, most = seen - self.first, self._count
+        within, most = seen - self.seen_at_begin, self._count
         wanted = self.steps_per_epoch or (None if isinstance(self.steps, UnknownSteps) else int(self.steps))
         if wanted is not None and within >= wanted:
             # Asked behind the last. Where executions would take more than the epoch has, the next one begins anew.
-            return self.begins_anew and bool(self.steps_per_epoch)
+            return self.has_epoch_cursors and bool(self.steps_per_epoch)
         if most is not None and within >= most:
             return asked_before != seen  # not again behind the loop: Keras would begin a further iterator
         if self.cursor is None:
             raise FeedClosedError(self.closed)
         # To build a model one batch is taken; TensorFlow's threads may take a whole execution.
-        execution = self.execution if self.proper or self.in_other_threads else 1
-        count = seen + execution if most is None else min(seen + execution, self.first + most)
-        last = self.begins_anew and most is not None and count >= self.first + most
+        execution = self.execution if self.built or self.in_other_threads else 1
+        count = seen + execution if most is None else min(seen + execution, self.seen_at_begin + most)
+        last = self.has_epoch_cursors and most is not None and count >= self.seen_at_begin + most
         cursor = self.cursor
         try:
             over = not cursor.ensure(count, last=last) and cursor.counted <= seen

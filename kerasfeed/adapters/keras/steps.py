@@ -11,7 +11,7 @@ progress bars show as unknown.
 import sys
 from typing import Any, Protocol
 
-from kerasfeed.adapters.keras.trainer import LOOP
+from kerasfeed.adapters.keras.trainer import asked_by_the_loop
 
 
 class Epochs(Protocol):
@@ -33,7 +33,7 @@ class EpochSteps(int):
         return made
 
     def __le__(self, seen: int) -> bool:
-        if sys._getframe(1).f_code.co_name == LOOP:  # seen >= self
+        if asked_by_the_loop():  # seen >= self
             return self._epochs.is_over(seen)
         return int(self) <= seen
 
@@ -53,19 +53,19 @@ class UnknownSteps:
         self.known = 0
 
     def __bool__(self) -> bool:
-        return sys._getframe(1).f_code.co_name == LOOP or self.known > 0
+        return asked_by_the_loop() or self.known > 0
 
     def __index__(self) -> int:
-        return sys.maxsize if sys._getframe(1).f_code.co_name == LOOP else self.known
+        return sys.maxsize if asked_by_the_loop() else self.known
 
     def __float__(self) -> float:
         return float(self.known)
 
     def __gt__(self, other: float) -> bool:
-        return sys._getframe(1).f_code.co_name == LOOP or self.known > other
+        return asked_by_the_loop() or self.known > other
 
     def __le__(self, seen: int) -> bool:
-        if sys._getframe(1).f_code.co_name == LOOP:  # seen >= self
+        if asked_by_the_loop():  # seen >= self
             return self._epochs.is_over(seen)
         return self.known <= seen
 

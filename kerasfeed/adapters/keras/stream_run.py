@@ -32,7 +32,7 @@ class StreamRun(KerasRun):
 
     def reset(self) -> None:
         """See `KerasRun.reset`; what came before was taken to build the model, also by `predict`."""
-        if self._taken is not None and not self.proper:
+        if self._taken is not None and not self.built:
             self._taken.building = True
         super().reset()
 
@@ -49,7 +49,7 @@ class StreamRun(KerasRun):
         feed = self.feed
         self._taken = StreamCursor(
             weakref.proxy(feed), endless=bool(self.steps_per_epoch), afresh=not self.request.trains,
-            building=not self.proper and self.request.method in ("fit", "evaluate"), kept=KEPT + self.execution,
+            building=not self.built and self.request.method in ("fit", "evaluate"), kept=KEPT + self.execution,
         )  # fmt: skip
         return RunCursor(weakref.ref(self), self._taken)
 
@@ -98,7 +98,7 @@ class RunCursor:
         if run is None:
             raise EndOfData
         try:
-            return self._timed(max(0, self._taken.taken - run.first), patience)
+            return self._timed(max(0, self._taken.taken - run.seen_at_begin), patience)
         except EndOfRepetition:
             if self._taken.taken or self._taken.left:
                 raise EndOfData from None

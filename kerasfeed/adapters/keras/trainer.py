@@ -10,7 +10,7 @@
 | the step that is trained on | variable `begin_step` of `fit` | 3.11 to 3.15 |
 | | variable `step` of `fit` | 3.10 |
 | the callbacks, and which of their hooks runs | frames of Keras's `CallbackList` | 3.10 to 3.15 |
-| whether a `num_batches` is compared in the loop over an epoch | its name, `_enumerate_iterator` | 3.10 to 3.15 |
+| whether Keras's loop over an epoch asks for `num_batches` | name of the function, `_enumerate_iterator` | 3.10 to 3.15 |
 | the epoch that a restored model goes on with | `_initial_epoch` of the model | 3.10 to 3.15 |
 | whether training runs in several processes | `_is_multi_process` of `keras.distribution`'s | 3.10 to 3.15 |
 | batches of an epoch of other data | `_num_batches` of Keras's iterator | 3.10 to 3.15 |
@@ -65,11 +65,6 @@ class TrainerPosition:
     execution: int
     hook: str | None
     callbacks: Sequence[Any] | None
-
-    @property
-    def goes_on(self) -> bool:
-        """Whether the `fit` that runs plans an epoch after this one."""
-        return self.method == "fit" and self.epoch is not None and self.epoch + 1 < self.epochs
 
     def trained(self, numbers: range) -> int:
         """Number of the batch after the last one that `fit` has trained on, of an epoch's `numbers`.
@@ -220,13 +215,34 @@ class KerasCall:
     method: str
 
 
-def keras_call(caller: FrameType, feed: Any) -> KerasCall | None:
-    """The call of `feed` in the frame `caller`; None where it is not one of Keras's iterators of it that calls."""
+def keras_call(data: Any) -> KerasCall | None:
+    """The call of the method of `data` that calls this; None where it is not one of Keras's iterators of it that calls.
+
+    Args:
+        data: A feed, or a dataset of one.
+    """
+    caller = sys._getframe(2)
     iterator = self_of(caller)
     is_of_keras = any(each.__name__ == "EpochIterator" for each in type(iterator).__mro__)
-    if not is_of_keras or getattr(iterator, "data_adapter", None) is not feed:
+    if not is_of_keras or adapter_of(iterator) is not data:
         return None
     return KerasCall(iterator, caller.f_code.co_name)
+
+
+def asked_by_the_loop() -> bool:
+    """Whether Keras's loop over the batches of an epoch calls the method that calls this."""
+    return sys._getframe(2).f_code.co_name == LOOP
+
+
+def adapter_of(iterator: Any) -> Any:
+    """The data of one of Keras's iterators."""
+    return getattr(iterator, "data_adapter", None)
+
+
+def asked_steps(iterator: Any) -> int | None:
+    """Batches of an epoch that a user, or Keras's debugging switch, has asked one of its iterators for."""
+    found: int | None = iterator.steps_per_epoch
+    return found
 
 
 @dataclass(frozen=True)
@@ -248,12 +264,13 @@ class Request:
     shuffle: bool
 
 
-def request_of(init: FrameType) -> Request:
-    """The request that Keras's iterator is made for, whose `__init__` runs in the frame `init`.
+def request_of_caller() -> Request:
+    """The request that Keras's iterator is made for, whose `__init__` calls the method that calls this.
 
     Raises:
         ValueError: Targets or weights were given beside the feed.
     """
+    init = sys._getframe(2)
     found = _variables(init, ("y", "sample_weight", "class_weight", "shuffle"))
     for name, what in (("y", "the targets"), ("sample_weight", "the sample weights")):
         if found.get(name) is not None:

@@ -19,7 +19,8 @@ import tensorflow as tf
 from kerasfeed.adapters.tensorflow import iteration as tf_iteration
 from kerasfeed.adapters.tensorflow.error_relay import ErrorRelay
 from kerasfeed.adapters.tensorflow.feed_dataset import FeedDataset, Loops
-from kerasfeed.adapters.tensorflow.iteration import END, NOT_YET, Begin, Source
+from kerasfeed.adapters.tensorflow.iteration import END, NOT_YET, Source
+from kerasfeed.feeds.cursor import Begin
 from kerasfeed.spec.field_forms import RaggedArray
 from kerasfeed.spec.scene_spec import ArraySpec, lists_as_tuples
 

@@ -8,7 +8,7 @@ whoever lets go of the iterator, in another thread.
 import contextvars
 import itertools
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -16,14 +16,12 @@ import optree
 
 from kerasfeed.adapters.tensorflow.error_relay import ErrorRelay
 from kerasfeed.errors import FeedClosedError, SceneError
-from kerasfeed.feeds.cursor import Cursor, EndOfData, elsewhere
+from kerasfeed.feeds.cursor import Begin, Cursor, EndOfData, elsewhere
 from kerasfeed.util.error_notes import note_causes
 from kerasfeed.util.polling import PATIENCE, NotYet
 
 # What a call says of the batch. NOT_YET: ask again.
 NOT_YET, READY, END = np.int32(0), np.int32(1), np.int32(2)
-
-Begin = Callable[[contextvars.Context], Cursor]
 
 
 class Source:
