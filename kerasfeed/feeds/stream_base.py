@@ -31,9 +31,10 @@ EMPTY = (
     "the stream is empty: it ended before its first scene. Check what its generators read; a generator made once and "
     "for all, outside make_generator, is exhausted after one repetition"
 )
-_PUBLIC = frozenset(
-    ["close", "element_spec", "failures", "map", "num_batches", "plan", "scene_spec", "seed", "stats", "to_tf_dataset"]
-)
+_PUBLIC = frozenset([
+    "close", "element_spec", "end_epoch", "fail", "failures", "map", "num_batches", "plan", "produce", "producer",
+    "producing", "put", "scene_spec", "seed", "stats", "to_tf_dataset",
+])  # fmt: skip
 
 
 class BaseStream(ABC):
