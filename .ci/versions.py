@@ -22,14 +22,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 # What meets Keras, TensorFlow, NumPy and h5py; the rest of the tests meets none of their versions' differences.
 RIM = [
-    "tests/test_callbacks.py", "tests/test_collate_frameworks.py", "tests/test_epochs_fit.py",
-    "tests/test_error_fit.py", "tests/test_error_tf_data.py", "tests/test_evaluate.py", "tests/test_hdf5_direct.py",
-    "tests/test_hdf5_file.py", "tests/test_keras_adapter.py", "tests/test_keras_fit.py",
-    "tests/test_keras_fit_errors.py",
-    "tests/test_keras_fit_models.py", "tests/test_labels.py", "tests/test_let_go.py", "tests/test_resume_fit.py",
-    "tests/test_resume_refusals.py", "tests/test_shards_evaluate.py", "tests/test_spec.py", "tests/test_state_tf.py",
-    "tests/test_stream_fit.py", "tests/test_stream_tf.py", "tests/test_summary.py", "tests/test_tf_data.py",
-    "tests/test_tf_data_graphs.py", "tests/test_tf_data_lifetimes.py", "tests/test_zero_copy.py",
+    "tests/adapters", "tests/feeds/test_labels.py", "tests/loaders/test_zero_copy.py",
+    "tests/readers/hdf5/test_hdf5_direct.py", "tests/readers/hdf5/test_hdf5_file.py", "tests/spec/test_spec.py",
+    "--ignore=tests/adapters/keras/test_on_jax.py", "--ignore=tests/adapters/keras/test_on_torch.py",
 ]  # fmt: skip
 
 

@@ -3,9 +3,9 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from places import ROOT
 
 ROOMS = """
 from typing import overload
@@ -73,7 +73,7 @@ def test_strict_mypy_takes_a_typed_class_and_slices(tmp_path):
     (tmp_path / "user.py").write_text(f"{ROOMS}\nrooms[10:20]\n")
     (tmp_path / "mypy.ini").write_text(SETTINGS)
     command = [sys.executable, "-m", "mypy", "--no-error-summary", "user.py"]
-    environment = {"MYPYPATH": str(Path(__file__).parents[1]), "PATH": os.environ["PATH"]}
+    environment = {"MYPYPATH": str(ROOT), "PATH": os.environ["PATH"]}
     said = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True).stdout.splitlines()
     assert len(said) == 1
     assert 'Invalid index type "slice[int, int, None]" for "Rooms"' in said[0]

@@ -10,7 +10,7 @@
 | the step that is trained on | variable `begin_step` of `fit` | 3.11 to 3.15 |
 | | variable `step` of `fit` | 3.10 |
 | the callbacks, and which of their hooks runs | frames of Keras's `CallbackList` | 3.10 to 3.15 |
-| whether Keras's loop over an epoch asks for `num_batches` | name of the function, `_enumerate_iterator` | 3.10 to 3.15 |
+| whether Keras's loop over an epoch asks | name of the function, `_enumerate_iterator` | 3.10 to 3.15 |
 | the epoch that a restored model goes on with | `_initial_epoch` of the model | 3.10 to 3.15 |
 | whether training runs in several processes | `_is_multi_process` of `keras.distribution`'s | 3.10 to 3.15 |
 | batches of an epoch of other data | `_num_batches` of Keras's iterator | 3.10 to 3.15 |

@@ -1,0 +1,153 @@
+"""The README's recipes for files of many scenes, and for evaluation: each is run, on real files of its format."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+from places import README
+
+import kerasfeed as kf
+
+TEXT = README.read_text()
+COUNTS = (5, 3, 6)
+SIDE = 4
+
+
+def snippet(name):
+    found = re.search(rf"<!-- tested: {name} -->\n```python\n(.*?)```", TEXT, re.DOTALL)
+    assert found, f"the README has no snippet {name!r}"
+    return found.group(1)
+
+
+def scene(file, row):
+    """Points and label of a scene."""
+    return [[file + 0.5, row, k] for k in range(2)], 100 * file + row
+
+
+def write_json(path, scenes):
+    path.write_text(json.dumps([{"points": points, "label": label} for points, label in scenes]))
+
+
+def write_avro(path, scenes):
+    fastavro = pytest.importorskip("fastavro")
+    point = {"type": "array", "items": {"type": "array", "items": "float"}}
+    fields = [{"name": "points", "type": point}, {"name": "label", "type": "long"}]
+    with path.open("wb") as file:
+        records = [{"points": points, "label": label} for points, label in scenes]
+        fastavro.writer(file, fastavro.parse_schema({"name": "Scene", "type": "record", "fields": fields}), records)
+
+
+def write_csv(path, scenes):
+    path.write_text("".join(f"{points[0][0]},{points[0][1]},{points[0][2]},{label}\n" for points, label in scenes))
+
+
+def write_jsonl(path, scenes):
+    path.write_text("".join(json.dumps({"points": points, "label": label}) + "\n" for points, label in scenes))
+
+
+def write_parquet(path, scenes):
+    pyarrow = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    table = pyarrow.table({"points": [points for points, _ in scenes], "label": [label for _, label in scenes]})
+    pq.write_table(table, path, row_group_size=2)
+
+
+FORMATS = {
+    "files": ("json", write_json),
+    "avro": ("avro", write_avro),
+    "csv": ("csv", write_csv),
+    "parquet": ("parquet", write_parquet),
+}
+
+
+def run(name, **known):
+    """Run a snippet as the user would, behind the first one's imports; the names it leaves."""
+    space = {"__name__": "__main__", **known}
+    exec("import glob, json\nimport numpy as np\nimport kerasfeed as kf\n" + snippet(name), space)
+    return space
+
+
+def labels_by(files, **arguments):
+    with kf.Feed(files, 4, **arguments) as feed:
+        return [label for batch in feed for label in batch[1].tolist()]
+
+
+def check(files, expected):
+    """All scenes in order, by every kind of worker; each once where files are shuffled."""
+    for workers, worker_type in ((0, "thread"), (2, "thread"), (1, "process")):
+        assert labels_by(files, workers=workers, worker_type=worker_type) == expected
+    shuffled = labels_by(files, workers=2, worker_type="thread", order=kf.BlockShuffled(files, window=2), seed=1)
+    assert sorted(shuffled) == sorted(expected) != shuffled
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "scans").mkdir()
+    return tmp_path
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_recipe_reads_every_scene_of_its_files(name, folder):
+    suffix, write = FORMATS[name]
+    expected = []
+    for file, count in enumerate(COUNTS):
+        scenes = [scene(file, row) for row in range(count)]
+        expected += scenes
+        write(folder / "scans" / f"{file}.{suffix}", scenes)
+    space = run(name)
+    files = space["files"]
+    check(files, [label for _, label in expected])
+    points = np.stack([files[index][0] for index in range(len(files))])
+    wanted = np.array([points[0] if name == "csv" else points for points, _ in expected], np.float32)
+    assert points.tobytes() == wanted.tobytes()
+    if name == "files":
+        assert (folder / "counts.json").exists()
+        with space["feed"] as feed:
+            assert sorted(label for _, labels in feed for label in labels.tolist()) == sorted(
+                label for _, label in expected
+            )
+    if name == "parquet":
+        assert files.counts.tolist() == [2, 2, 1, 2, 1, 2, 2, 2]
+        assert files.locate(4).path == ("scans/0.parquet", 2)
+
+
+def test_files_larger_than_memory_take_turns(folder):
+    for file in range(2):
+        write_jsonl(folder / "scans" / f"{file}.jsonl", [scene(file, row) for row in range(1000)])
+    files = run("lines")["files"]
+    with kf.Feed(files, 100, workers=2, worker_type="thread") as feed:
+        found = [label for batch in feed for label in batch[1].tolist()]
+    assert found == [100 * file + row for row in range(1000) for file in range(2)]
+
+
+def test_a_folder_of_images_is_a_file(folder):
+    image = pytest.importorskip("PIL.Image")
+    for name in ("cat", "dog"):
+        (folder / "images" / name).mkdir(parents=True)
+        for number in range(3):
+            pixels = np.full((SIDE, SIDE, 3), 10 * number + len(name), np.uint8)
+            image.fromarray(pixels).save(folder / "images" / name / f"{number}.png")
+    files = run("images")["files"]
+    check(files, ["cat"] * 3 + ["dog"] * 3)
+    assert files[4][0].tolist() == np.full((SIDE, SIDE, 3), 13).tolist()
+    assert files[4][0].dtype == np.uint8
+
+
+@pytest.mark.filterwarnings("ignore:__array__ implementation")
+@pytest.mark.usefixtures("memory_freed")
+def test_the_snippets_of_evaluation_are_true(folder):
+    import keras
+
+    scenes = [(np.full(1, k, np.float32), np.full(1, k % 3, np.float32)) for k in range(10)]
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    model.compile(loss="mse", optimizer=keras.optimizers.SGD(0.0))
+    with kf.Feed(scenes, 4, shuffle=True, seed=0, workers=0) as feed:
+        found = run("evaluate", model=model, feed=feed)["found"]
+        assert found["loss"].count == 9
+        run("summary", model=model, feed=feed)
+    written = {path.parent.relative_to(folder).as_posix() for path in folder.rglob("events.*")}
+    assert written == {"logs/worker-0", "logs/worker-0/train"}

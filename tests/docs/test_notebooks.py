@@ -1,0 +1,74 @@
+"""The notebooks run from top to bottom, and are kept without their outputs."""
+
+import re
+
+import pytest
+from places import ROOT
+
+nbformat = pytest.importorskip("nbformat", reason="needs nbformat (pip install kerasfeed[test])")
+
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.name)
+def test_a_notebook_is_kept_without_outputs(path):
+    notebook = nbformat.read(path, as_version=4)
+    nbformat.validate(notebook)
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            assert cell.outputs == []
+            assert cell.execution_count is None
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """Run a notebook in a folder of its own: its cells by their id."""
+    nbclient = pytest.importorskip("nbclient", reason="needs nbclient (pip install kerasfeed[test])")
+    pytest.importorskip("ipykernel", reason="needs ipykernel (pip install kerasfeed[test])")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
+
+    def run(name):
+        notebook = nbformat.read(ROOT / "notebooks" / name, as_version=4)
+        nbclient.NotebookClient(
+            notebook, timeout=240, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
+        ).execute()
+        return {cell.id: cell for cell in notebook.cells}
+
+    return run
+
+
+@pytest.mark.heavy
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Jupyter's own packages
+def test_the_quickstart_runs_and_learns(run):
+    cells = run("01_quickstart.ipynb")
+    assert "<svg" in cells["sequence"].outputs[0].data["text/html"]
+    assert "2 process workers" in cells["feed"].outputs[0].data["text/html"]
+    assert "(16, 256, 3) float32 True" in _printed(cells["again"])
+    accuracies = [float(found) for found in re.findall(r"validation accuracy ([\d.]+)", _printed(cells["fit"]))]
+    assert len(accuracies) == 10
+    assert max(accuracies) > 0.4
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Jupyter's own packages
+@pytest.mark.heavy
+def test_the_hdf5_notebook_draws_what_chunks_cost_and_counts_fewer_decodes_in_block_order(run):
+    pytest.importorskip("matplotlib", reason="needs matplotlib (pip install kerasfeed[test])")
+    cells = run("02_hdf5.ipynb")
+    assert "(21, 256, 1)" in cells["file"].outputs[0].data["text/html"]
+    assert "[direct]" in _printed(cells["tree"])
+    for name in ("touched", "decode_picture", "rates"):
+        assert [output for output in cells[name].outputs if "image/png" in output.get("data", {})], name
+    found = re.findall(r"(\w+) +(\d+) decodes of 128 chunks", _printed(cells["decodes"]))
+    decodes = {name: int(count) for name, count in found}
+    assert 128 <= decodes["BlockShuffled"] < 200
+    assert decodes["shuffled"] > 4 * decodes["BlockShuffled"]
+    assert "order=kf.BlockShuffled(file['many_a_chunk'].block_size)" in _printed(cells["warned"])
+    assert "decoded=" in cells["stats"].outputs[0].data["text/plain"]
+    assert "a scene touches 1 and decodes 1x its size" in _printed(cells["rechunked"])
+    assert "equal  True" in _printed(cells["rechunked"])
+    assert "64 batches" in _printed(cells["sequence"])
+
+
+def _printed(cell):
+    return "".join(output.text for output in cell.outputs if output.output_type == "stream")

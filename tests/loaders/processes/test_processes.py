@@ -1,0 +1,354 @@
+"""Worker processes as users meet them: crashes, plain scripts, big sequences, dead parents."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scenes
+from places import SUPPORT
+from waits import PROGRAM_SECONDS
+
+import kerasfeed as kf
+from kerasfeed.errors import WorkerDiedError, WorkerStartError
+from kerasfeed.loaders.base import Job
+from kerasfeed.loaders.processes.loader import ProcessLoader
+from kerasfeed.loaders.processes.protocol import Kind, Result, Status, Task, decode_results
+from kerasfeed.orders.plan import Plan
+
+SEARCH = f"{Path(kf.__file__).parents[1]}:{SUPPORT}"
+
+
+def _loader(sequence, batch_size=8, workers=2):
+    return ProcessLoader(Job(sequence, Plan(len(sequence), batch_size), workers, 1 << 30, 4))
+
+
+@pytest.fixture
+def run_script(tmp_path):
+    """Run a program as a user would, from a file without a `__main__` guard."""
+
+    def run(code, *, check=True, **options):
+        path = tmp_path / "script.py"
+        path.write_text(textwrap.dedent(code))
+        environment = {**os.environ, "PYTHONPATH": SEARCH, "KERAS_BACKEND": "jax"}
+        done = subprocess.run(
+            [sys.executable, "-W", "error::ResourceWarning", str(path)],
+            capture_output=True, text=True, timeout=PROGRAM_SECONDS, env=environment, cwd=tmp_path, **options,
+        )  # fmt: skip
+        assert not check or done.returncode == 0, done.stderr
+        return done
+
+    return run
+
+
+# ---- the program around it
+
+
+LOADER_SCRIPT = """
+    import numpy as np, sys
+    import kerasfeed as kf
+    from kerasfeed.loaders.base import Job
+    from kerasfeed.loaders.processes.loader import ProcessLoader
+    from kerasfeed.orders.plan import Plan
+    print("main runs")
+
+    scale = 3
+
+    def prepare(x):
+        return x * scale
+
+    class Rooms(kf.SceneSequence):
+        def __len__(self):
+            return 20
+        def __getitem__(self, index):
+            return prepare(np.full(4, index, np.float32)), sorted(sys.modules)
+
+    class Named(Rooms):
+        def __getitem__(self, index):
+            values, modules = super().__getitem__(index)
+            return values, " ".join(modules)
+
+    loader = ProcessLoader(Job(Named(), Plan(20, 4), 2, 1 << 30, 4))
+    values, modules = loader.submit(0, 1).result()
+    assert values[:, 0].tolist() == [12, 15, 18, 21], values
+    loaded = set(modules[0].split())
+"""
+
+
+def test_a_script_without_a_main_guard_works_and_runs_once(run_script):
+    done = run_script(LOADER_SCRIPT + "    print('done')\n")
+    assert done.stdout.split("\n") == ["main runs", "done", ""]
+    assert done.stderr == ""
+
+
+@pytest.mark.heavy
+def test_a_worker_imports_no_framework_even_when_the_script_did(run_script):
+    done = run_script(
+        "    import keras, tensorflow, jax\n"
+        + LOADER_SCRIPT
+        + "    print(sorted(loaded & {'keras', 'tensorflow', 'jax', 'torch', 'h5py', 'matplotlib'}))\n"
+    )
+    assert "[]" in done.stdout
+
+
+@pytest.mark.heavy
+def test_a_feed_left_open_ends_cleanly_with_the_script(run_script):
+    script = """
+        import numpy as np
+        import kerasfeed as kf
+        feed = kf.Feed([np.zeros(3)] * 50, 4, workers=2, worker_type="process")
+        iterator = iter(feed)
+        print(next(iterator).shape)
+    """
+    done = run_script(script)
+    assert done.stdout == "(4, 3)\n"
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.heavy
+def test_a_module_beside_the_script_is_found_by_workers(run_script, tmp_path):
+    (tmp_path / "rooms_module.py").write_text(
+        "import numpy as np\nclass Rooms:\n    def __len__(self): return 4\n"
+        "    def __getitem__(self, index): return np.float32(index)\n"
+    )
+    done = run_script("""
+        import light_keras
+        from rooms_module import Rooms
+        import kerasfeed as kf
+        with kf.Feed(Rooms(), 2, workers=1, worker_type="process") as feed:
+            print([batch.tolist() for batch in feed])
+    """)
+    assert done.stdout == "[[0.0, 1.0], [2.0, 3.0]]\n"
+
+
+# ---- faults
+
+
+class Deadly(scenes.Clouds):
+    def __getitem__(self, index):
+        if index == 7:
+            os._exit(7)
+        return super().__getitem__(index)
+
+
+@pytest.mark.heavy
+def test_a_worker_that_dies_is_an_error_of_its_batch_and_names_scene_and_ending():
+    loader = _loader(Deadly())
+    futures = [loader.submit(2, step) for step in range(5)]
+    errors = [future.exception(timeout=60) for future in futures]
+    found = [error for error in errors if error is not None]
+    assert found
+    assert all(isinstance(error, WorkerDiedError) for error in found)
+    assert "ended with exit code 7" in str(found[0])
+    assert "scene 7 (epoch 2, step 0)" in str(found[0])
+    loader.close()
+
+
+@pytest.mark.heavy
+def test_a_batch_submitted_while_a_worker_dies_fails_with_its_death():
+    loader = _loader(scenes.Clouds())
+    session, _ = loader._ready()
+    error = WorkerDiedError("worker process 0 was killed")
+    session.fail(error)
+    with pytest.raises(WorkerDiedError, match="worker process 0 was killed"):
+        session.submit(0, 0)  # as a caller who held the session when it failed
+    assert loader.submit(0, 0).result()[0].shape[0] > 0  # the next one gets new workers
+    loader.close()
+
+
+@pytest.mark.heavy
+def test_a_feed_survives_its_workers():
+    loader = _loader(scenes.Clouds())
+    loader.submit(0, 0).result()
+    for pid in loader.stats().pids:
+        os.kill(pid, signal.SIGKILL)
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        try:
+            points, _ = loader.submit(0, 1).result(timeout=60)
+            break
+        except WorkerDiedError:
+            continue  # the one that tells of the kills
+    assert points[0, 0, 0] == 800
+    loader.close()
+
+
+class Unloadable(scenes.Clouds):
+    def __reduce__(self):
+        return __import__, ("a_module_that_does_not_exist",)
+
+
+def test_a_sequence_that_does_not_load_in_a_worker_says_why():
+    loader = _loader(Unloadable())
+    with pytest.raises(WorkerStartError, match=r"could not load the sequence: ModuleNotFoundError.*must be importable"):
+        loader.submit(0, 0)
+    loader.close()
+
+
+def test_a_sequence_that_cannot_be_pickled_says_what_to_do():
+    import threading
+
+    class Locked(scenes.Clouds):
+        def __init__(self):
+            super().__init__()
+            self.lock = threading.Lock()
+
+    with pytest.raises(TypeError, match=r"the sequence \(Locked\) cannot be sent .* use worker_type='thread'"):
+        kf.Feed(Locked(), 4, workers=1, worker_type="process")
+
+
+# ---- memory
+
+
+class Big(kf.SceneSequence):
+    def __init__(self, nbytes):
+        self.values = np.zeros((nbytes // 4096, 512))
+        self.values[:, 0] = np.arange(len(self.values))
+
+    def __len__(self):
+        return len(self.values)
+
+    def __getitem__(self, index):
+        return self.values[index, :2]
+
+
+@pytest.mark.heavy
+@pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="needs Linux's smaps")
+def test_a_large_array_is_shared_by_all_workers_and_copied_into_none():
+    nbytes = 200 << 20
+    sequence = Big(nbytes)
+    loader = _loader(sequence, batch_size=64, workers=3)
+    plan = Plan(len(sequence), 64)
+    for step in range(plan.steps):
+        batch = loader.submit(0, step).result()
+        assert batch[0, 0] == step * 64
+    for pid in loader.stats().pids:
+        rollup = Path(f"/proc/{pid}/smaps_rollup").read_text().split()
+        own = int(rollup[rollup.index("Anonymous:") + 1]) << 10  # pages of its own, not of the shared file
+        assert own < nbytes / 4
+    loader.close()
+
+
+def test_a_memory_map_travels_as_its_file_s_name(tmp_path):
+    path = tmp_path / "values.npy"
+    values = np.arange(1 << 20, dtype=np.float32).reshape(-1, 64)
+    np.save(path, values)
+
+    class Mapped(kf.SceneSequence):
+        def __init__(self):
+            self.values = np.load(path, mmap_mode="r")
+            self.part = self.values[100:]
+
+        def __len__(self):
+            return 1000
+
+        def __getitem__(self, index):
+            return self.values[index], self.part[index], type(self.values).__name__
+
+    loader = _loader(Mapped())
+    whole, part, kinds = loader.submit(0, 3).result()
+    assert np.array_equal(whole, values[24:32])
+    assert np.array_equal(part, values[124:132])
+    assert set(kinds) == {"memmap"}
+    assert os.fstat(loader._sessions[0].shared_objects.fd).st_size < 1 << 17
+    loader.close()
+
+
+def test_workers_that_cannot_be_started_leave_nothing_behind(monkeypatch):
+    monkeypatch.setattr(sys, "executable", "/nonexistent/python")
+    for _ in range(3):
+        with pytest.raises(OSError, match="nonexistent"):
+            kf.Feed(scenes.Clouds(), 4, workers=2, worker_type="process")
+    with pytest.warns(UserWarning, match="falls back to threads"):
+        kf.Feed(scenes.Clouds(), 4, workers=2).close()
+
+
+@pytest.mark.heavy
+def test_a_file_in_the_working_directory_does_not_shadow_the_standard_library(run_script, tmp_path):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "struct.py").write_text("raise RuntimeError('shadowed')\n")
+    done = run_script("""
+        import light_keras
+        import os, numpy as np
+        import kerasfeed as kf
+        feed_class = kf.Feed
+        os.chdir("elsewhere")
+        with feed_class([np.zeros(3)] * 5, 4, workers=2, worker_type="process") as feed:
+            print(feed[0].shape)
+    """)
+    assert done.stdout == "(4, 3)\n"
+
+
+@pytest.mark.heavy
+def test_a_worker_may_write_to_its_arrays_without_touching_anyone_elses():
+    class Scratch(Big):
+        def __getitem__(self, index):
+            self.values[index] += 1
+            return self.values[index, :2]
+
+    sequence = Scratch(1 << 20)
+    loader = _loader(sequence, batch_size=16)
+    loader.submit(0, 0).result()
+    assert sequence.values[3, 0] == 3
+    loader.close()
+
+
+class Threads(kf.SceneSequence):
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        return os.environ["OPENBLAS_NUM_THREADS"] + " " + os.environ["OMP_NUM_THREADS"]
+
+
+@pytest.mark.heavy
+def test_libraries_in_workers_do_not_start_a_thread_a_core_each(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    loader = _loader(Threads(), batch_size=1, workers=2)
+    blas, omp = loader.submit(0, 0).result()[0].split()
+    assert int(blas) == max(1, len(os.sched_getaffinity(0)) // 2)
+    assert omp == "3"  # the user's word counts
+    loader.close()
+
+
+def test_without_memfd_workers_share_an_unlinked_file(monkeypatch):
+    monkeypatch.delattr(os, "memfd_create")
+    loader = _loader(scenes.Clouds())
+    assert loader.submit(0, 1).result()[1].tolist() == list(range(8, 16))
+    loader.close()
+
+
+# ---- messages
+
+
+def test_records_survive_encoding():
+    task = Task(Kind.LOAD, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10)
+    assert Task.decode(task.encode()) == task
+    result = Result(Status.DONE, 5, 1, 0, 0.25)
+    assert decode_results(result.encode() * 3) == [result] * 3
+
+
+@pytest.mark.parametrize("record", [b"", b"x", Task(Kind.LOAD, 1).encode()[:-1], Task(9, 1).encode()])
+def test_a_broken_task_is_a_value_error(record):
+    with pytest.raises(ValueError):
+        Task.decode(record)
+
+
+def test_a_broken_result_is_a_value_error():
+    with pytest.raises(ValueError, match="records of"):
+        decode_results(b"x" * 41)
+
+
+@pytest.mark.heavy
+def test_more_tasks_than_a_pipe_holds_are_all_done():
+    loader = _loader(scenes.Slow(20_000, 0.0), batch_size=20_000)
+    _ = loader.spec
+    loader._sessions[0].pace.seconds = 1.0  # single scenes: 88 bytes each, far more than the pipe takes
+    assert np.array_equal(loader.submit(0, 0).result(timeout=60)[1], np.arange(20_000))
+    loader.close()

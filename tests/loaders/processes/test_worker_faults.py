@@ -1,0 +1,383 @@
+"""Workers that die or starve: their work is done by others, and the consumer sees the same batches."""
+
+import dataclasses
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from concurrent.futures import Future
+
+import pytest
+import scenes
+import scenes_faulty as faulty
+from faulty_feeds import bits, reference
+from killer import Killer
+from waits import wait_until
+
+import kerasfeed as kf
+from kerasfeed.loaders.processes import session, spawn
+from kerasfeed.loaders.processes.crash_policy import Crash, CrashPolicy, start_text
+from kerasfeed.loaders.processes.tasks import ProbeWork
+from kerasfeed.loaders.processes.worker_process import WorkerHandle
+from kerasfeed.util.deferred_warnings import Notices
+
+# ---- death
+
+
+SCENE, BATCH = faulty.Faulty, faulty.FaultyBatches
+
+
+# Whether scenes are read one by one or many at a time is decided where nothing is known of how a worker ended.
+@pytest.mark.light(where=lambda kind, way: (kind, way) in [(SCENE, "sigkill"), (BATCH, "segfault")])
+@pytest.mark.parametrize(
+    ("kind", "way"),
+    [*((SCENE, way) for way in faulty.DEADLY), (BATCH, "segfault")],
+    ids=[*(f"scene-{way}" for way in faulty.DEADLY), "batch-segfault"],
+)
+def test_a_worker_that_dies_is_replaced_and_every_batch_is_what_it_was(feed_of, tmp_path, way, kind):
+    sequence = kind(faulty.DEADLY[way], (7, 20, 21), folder=tmp_path, times=2)
+    feed = feed_of(sequence)
+    with pytest.warns(kf.FeedWarning, match=faulty.ENDINGS[way]) as caught:
+        found = [bits(feed.epoch(epoch)) for epoch in (0, 1)]
+    assert found == [reference(kind(None, ()), epoch) for epoch in (0, 1)]
+    assert len(caught) == 1
+    assert "feed.stats().respawns counts such deaths" in str(caught[0].message)
+    assert feed.stats().respawns == 6
+    assert not feed.failures
+
+
+def test_the_peak_of_a_worker_that_nobody_saw_alive_is_known():
+    ours, theirs = socket.socketpair()
+    command = [sys.executable, "-S", "-c", "bytearray(100 << 20)"]
+    handle = WorkerHandle(0, subprocess.Popen(command), ours, bytearray(), threading.Thread(), floor=0)
+    theirs.close()
+    handle.end(30)
+    ours.close()
+    assert handle.process.returncode == 0
+    assert handle.peak > 100 << 20  # more, where this process holds more: see `own_peak`
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("way", faulty.DEADLY)
+def test_a_scene_that_ends_its_worker_again_and_again_is_an_error_that_names_all(feed_of, way, monkeypatch):
+    monkeypatch.setattr(spawn, "own_peak", lambda: 0)  # whatever this process held, the peak of a worker is known
+    feed = feed_of(faulty.Faulty(faulty.DEADLY[way]), shuffle=False)
+    with pytest.raises(kf.WorkerDiedError) as caught:
+        list(feed.epoch(2))
+    text = str(caught.value)
+    assert faulty.ENDINGS[way] in text
+    assert "while it loaded scene 7 (epoch 2, step 0)" in text
+    assert "has ended its worker 3 times" in text
+    assert "its peak memory was" in text
+    assert "sequence[7], or kf.load(feed, epoch=2, step=0)" in text
+    assert "use on_error='replace'" in text
+    if way == "segfault":
+        assert "in segfault" in text
+    assert [(row.index, row.count) for row in feed.failures] == [(7, 1)]
+
+
+@pytest.mark.heavy
+def test_max_failures_says_how_often_a_scene_may_end_its_worker(feed_of, tmp_path):
+    feed = feed_of(faulty.Faulty(faulty.leave, folder=tmp_path, times=3), max_failures=4)
+    with pytest.warns(kf.FeedWarning):
+        assert bits(feed.epoch(0)) == reference(scenes.Augmented())
+    feed = feed_of(faulty.Faulty(faulty.leave), max_failures=1)
+    with pytest.raises(kf.WorkerDiedError, match=r"The scene has ended its worker\. Out of memory"):
+        list(feed)
+    assert feed.stats().respawns == 1
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize(
+    ("kind", "on_error"),
+    [(SCENE, "replace"), (SCENE, "mask"), (SCENE, "skip"), (BATCH, "replace"), (BATCH, "skip")],
+    ids=["scene-replace", "scene-mask", "scene-skip", "batch-replace", "batch-skip"],
+)
+def test_a_deadly_scene_is_dealt_with_as_one_that_raises(feed_of, on_error, kind):
+    class Raising(faulty.Faulty):
+        def __getitem__(self, index):
+            if index in self.bad:
+                raise ValueError(index)
+            return super().__getitem__(index)
+
+    bad = (0, 20)  # the spec is inferred from the first
+    feed = feed_of(kind(faulty.segfault, bad), on_error=on_error)
+    with pytest.warns(kf.FeedWarning):
+        found = [bits(feed.epoch(epoch)) for epoch in range(3)]
+    assert found == [reference(Raising(None, bad), epoch, on_error=on_error) for epoch in range(3)]
+    assert 6 <= feed.stats().respawns <= 8  # those that read many at a time die once more of each
+    assert [row.index for row in feed.failures] == list(bad)
+
+
+@pytest.mark.heavy
+def test_a_feed_goes_on_after_an_error(feed_of):
+    feed = feed_of(faulty.Faulty(faulty.leave), shuffle=False)
+    with pytest.raises(kf.WorkerDiedError):
+        feed[0]
+    with pytest.warns(kf.FeedWarning):
+        found = feed[1]
+    assert found[0].shape == (8, 4, 3)
+
+
+@pytest.mark.heavy
+def test_a_whole_fit_completes_while_a_worker_is_killed_three_times_a_second(feed_of):
+    import keras
+
+    class Seen(keras.callbacks.Callback):
+        def __init__(self):
+            super().__init__()
+            self.losses = []
+
+        def on_train_batch_end(self, batch, logs=None):
+            self.losses.append(logs["loss"])
+
+    def train(feed):
+        keras.utils.set_random_seed(0)
+        model = keras.Sequential([keras.layers.Flatten(), keras.layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(1e-12), "mse")
+        seen = Seen()
+        model.fit(feed, epochs=3, verbose=0, callbacks=[seen])
+        return seen.losses
+
+    sequence = scenes.Slow(400, 0.004)
+    undisturbed = train(feed_of(sequence, 10))
+    feed = feed_of(sequence, 10, max_failures=10, workers=3)
+    with pytest.warns(kf.FeedWarning, match="was killed by SIGKILL"), Killer(feed, 0.3) as killer:
+        assert train(feed) == undisturbed
+    assert len(undisturbed) == 120
+    assert killer.kills >= 3
+    assert feed.stats().respawns >= 3
+
+
+@pytest.mark.heavy
+def test_scenes_that_somebody_s_kills_happen_to_hit_are_not_blamed(feed_of):
+    feed = feed_of(scenes.Slow(44, 0.08), 4, on_error="replace")
+    expected = reference(scenes.Clouds(44), batch_size=4)
+    with pytest.warns(kf.FeedWarning), Killer(feed, 0.3):
+        assert bits(feed.epoch(0)) == expected
+    assert feed.stats().respawns > 3
+    assert not feed.failures
+
+
+def test_a_death_is_held_against_a_scene_unless_others_die_for_no_reason():
+    deaths = CrashPolicy()
+    killed = Crash("worker process 0", "was killed by SIGKILL", "scene 7", 0, "", hung=False, started=True)
+    crashed = dataclasses.replace(killed, ending="was killed by SIGSEGV")
+    assert [deaths.of_scene(7, killed) for _ in range(3)] == [1, 2, 3]
+    assert deaths.enough(killed, 3) == 3
+    assert not deaths.between(killed)
+    assert deaths.enough(killed, 3) == 15
+    assert deaths.enough(crashed, 3) == 3
+    assert deaths.enough(dataclasses.replace(killed, hung=True), 2) == 2
+
+
+def test_a_scene_that_loads_after_its_worker_was_killed_was_not_to_blame():
+    deaths = CrashPolicy()
+    killed = Crash("worker process 0", "was killed by SIGKILL", "scene 7", 0, "", hung=False, started=True)
+    deaths.of_scene(7, killed)
+    deaths.progress(ProbeWork(7, Future()))
+    assert deaths.enough(killed, 3) == 15
+    assert deaths.of_scene(7, killed) == 1
+
+
+def _after_a_massacre(feed):
+    for pid in feed.stats().pids:
+        os.kill(pid, signal.SIGKILL)
+    return bits(feed.epoch(0))
+
+
+@pytest.mark.heavy
+def test_workers_killed_between_scenes_cost_nothing(feed_of):
+    feed = feed_of(scenes.Augmented())
+    first = bits(feed.epoch(0))
+    with pytest.warns(kf.FeedWarning, match="was killed by SIGKILL (between two scenes|while it started)"):
+        found = [_after_a_massacre(feed) for _ in range(3)]
+    assert found == [first] * 3
+    assert 2 <= feed.stats().respawns <= 6
+
+
+def _stopped_beside_a_death(feed):
+    iterator = feed.epoch(0)
+    found = bits([next(iterator)])
+    stopped, killed = feed.stats().pids
+    os.kill(stopped, signal.SIGSTOP)
+    os.kill(killed, signal.SIGKILL)
+    time.sleep(0.1)
+    os.kill(stopped, signal.SIGCONT)
+    return found + bits(iterator)
+
+
+@pytest.mark.heavy
+def test_a_stopped_worker_that_wakes_after_its_tasks_were_sent_anew_does_no_harm(feed_of):
+    feed = feed_of(scenes.Slow(200, 0.002))
+    expected = bits(feed.epoch(0))
+    with pytest.warns(kf.FeedWarning):
+        found = [_stopped_beside_a_death(feed) for _ in range(5)]
+    assert found == [expected] * 5
+
+
+def test_memory_that_the_system_refuses_is_the_scene_s_error(feed_of):
+    feed = feed_of(faulty.Faulty(faulty.hold_too_much), on_error="replace")
+    assert sum(len(batch[1]) for batch in feed.epoch(0)) == 37
+    assert "Error" in feed.failures[0].exception
+    assert feed.failures[0].index == 7
+
+
+@pytest.mark.heavy
+def test_a_scene_that_dies_while_the_spec_is_inferred_is_tried_again_or_replaced(feed_of, tmp_path):
+    feed = feed_of(faulty.Faulty(faulty.sigkill, (0,), folder=tmp_path, times=2))
+    with pytest.warns(kf.FeedWarning):
+        assert bits(feed.epoch(0)) == reference(scenes.Augmented())
+    feed = feed_of(faulty.Faulty(faulty.sigkill, (0,)))
+    with pytest.raises(kf.WorkerDiedError, match=r"scene 0 \(to infer the spec\)"):
+        _ = feed.element_spec
+    assert [(row.index, row.epoch, row.count) for row in feed.failures] == [(0, None, 1)]
+
+
+class DiesAtStart(scenes.Clouds):
+    def on_worker_begin(self, worker):
+        os._exit(3)
+
+
+@pytest.mark.heavy
+def test_workers_that_die_at_start_are_given_up(feed_of):
+    feed = feed_of(DiesAtStart())
+    with pytest.raises(kf.WorkerDiedError, match="ended with exit code 3 before it could load the sequence"):
+        next(iter(feed))
+
+
+@pytest.mark.heavy
+def test_a_worker_that_closes_all_its_descriptors_is_replaced(feed_of, tmp_path):
+    feed = feed_of(faulty.Faulty(lambda: os.closerange(3, 256) or time.sleep(1000), folder=tmp_path, times=1))
+    with pytest.warns(kf.FeedWarning):
+        assert bits(feed.epoch(0)) == reference(scenes.Augmented())
+
+
+def test_a_worker_whose_child_holds_its_socket_is_missed_all_the_same(feed_of, tmp_path):
+    def die_and_leave_a_child():
+        if os.fork() == 0:
+            time.sleep(8)
+            os._exit(0)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    feed = feed_of(faulty.Faulty(die_and_leave_a_child, folder=tmp_path, times=1))
+    with pytest.warns(kf.FeedWarning, match="was killed by SIGKILL"):
+        assert bits(feed.epoch(0)) == reference(scenes.Augmented())
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("error", [OSError(24, "Too many open files"), RuntimeError("can't start new thread")])
+def test_a_feed_goes_on_with_the_workers_it_has_where_no_more_can_be_started(feed_of, monkeypatch, error):
+    start = spawn._Keeper.start
+
+    def scarce(keeper):
+        if keeper.name == "kerasfeed-keeper-2":
+            raise type(error)(*error.args)
+        start(keeper)
+
+    monkeypatch.setattr(session, "cores", lambda: 1)  # the third worker is started when another is up
+    monkeypatch.setattr(spawn._Keeper, "start", scarce)
+    feed = feed_of(scenes.Augmented(), workers=3)
+    assert bits(feed.epoch(0)) == reference(scenes.Augmented())
+    monkeypatch.undo()
+    wait_until(lambda: len(feed.stats().pids) == 3)
+
+
+class Reopens(scenes.Clouds):
+    """Opens in each epoch anew what its scenes need, in the second epoch at the second try."""
+
+    def __init__(self, folder) -> None:
+        super().__init__()
+        self.folder = folder
+        self.epoch = 0
+        self.is_open = False
+
+    def on_epoch_end(self):
+        self.epoch += 1
+
+    def on_worker_begin(self, worker):
+        if self.epoch == 1 and not (self.folder / "tried").exists():
+            (self.folder / "tried").touch()
+            raise OSError("not yet")
+        self.is_open = True
+
+    def on_worker_end(self):
+        if not self.is_open:
+            (self.folder / "ended").touch()
+
+    def __getitem__(self, index):
+        if not self.is_open:
+            raise ValueError("nothing is open")
+        return super().__getitem__(index)
+
+
+@pytest.mark.heavy
+def test_a_worker_that_could_not_begin_an_epoch_tries_again(feed_of, tmp_path):
+    feed = feed_of(Reopens(tmp_path), workers=1, max_queue_size=1)
+    assert len(list(feed.epoch(0))) == 5
+    with pytest.raises(OSError, match="not yet") as caught:
+        next(feed.epoch(1))
+    assert "(on_worker_begin)" in caught.value.__notes__[0]
+    assert len(list(feed.epoch(1))) == 5
+    feed.close()
+    assert not (tmp_path / "ended").exists()
+
+
+def test_a_feed_that_an_epoch_hook_closes_says_that_it_is_closed(feed_of):
+    feed = feed_of(scenes.Clouds())
+    feed[0]
+    feed._loader.refresh(feed.close)
+    with pytest.raises(kf.FeedClosedError):
+        feed[0]
+
+
+def test_a_warning_that_a_filter_makes_an_error_reaches_the_user_and_loses_nothing(feed_of, tmp_path):
+    feed = feed_of(faulty.Faulty(faulty.leave, folder=tmp_path, times=1))
+    with pytest.raises(kf.FeedWarning):
+        list(feed.epoch(0))
+    assert bits(feed.epoch(0)) == reference(scenes.Augmented())
+
+
+# ---- pieces
+
+
+@pytest.mark.parametrize(
+    ("ending", "why"),
+    [("was killed by SIGKILL", "out of memory shows as SIGKILL"), ("ended with exit code 1", "stderr says why")],
+)
+def test_what_is_said_of_a_death_at_the_start_fits_it(ending, why):
+    death = Crash("worker process 0 (pid 7)", ending, "", 0, "", hung=False, started=False)
+    text = start_text(death)
+    assert f"worker process 0 (pid 7) {ending} before it could load the sequence; " in text
+    assert why in text
+
+
+def test_two_consumers_tell_what_waits_once():
+    class OneTurnLate(deque):
+        def __bool__(self):
+            return True  # as seen by a thread that another overtakes before it takes
+
+    notices = Notices()
+    notices._waiting = OneTurnLate()
+    notices.post("kind", "said", kf.FeedWarning)
+    notices.post("kind", "said", kf.FeedWarning)
+    with pytest.warns(kf.FeedWarning, match="said") as caught:
+        notices.tell()
+    assert len(caught) == 1
+    notices.tell_last()
+
+
+def test_hoarding_is_warned_of_once_and_harms_nothing():
+    with kf.Feed(scenes.Clouds(400), 4, workers=2, worker_type="thread", max_memory=1 << 15) as feed:
+        with pytest.warns(
+            kf.FeedWarning, match="the consumer keeps so many batches that they fill max_memory"
+        ) as caught:
+            kept = list(feed)
+        assert len(caught) == 1
+        assert [labels.tolist() for _, labels in kept] == [list(range(4 * k, 4 * k + 4)) for k in range(100)]
+        assert feed.stats().copied > 50
+        assert feed.stats().slots * feed.stats().slot_bytes <= 1 << 15

@@ -1,0 +1,230 @@
+"""HDF5 files and groups as mappings, and files of very many datasets."""
+
+import pickle
+import re
+from itertools import pairwise
+
+import h5py
+import numpy as np
+import pytest
+from places import README
+
+import kerasfeed as kf
+from kerasfeed.readers.hdf5 import describe
+from kerasfeed.readers.hdf5 import open_files as registry
+
+TEXT = README.read_text()
+LENGTHS = np.random.default_rng(0).integers(5, 30, 60)
+
+
+def scene(number):
+    return np.random.default_rng(number).normal(size=(LENGTHS[number], 3)).astype("f4")
+
+
+@pytest.fixture
+def path(tmp_path):
+    """A group a scene, and beside them other things."""
+    with h5py.File(tmp_path / "kerasfeed.h5", "w") as file:
+        for number in range(len(LENGTHS)):
+            how = {"compression": "gzip", "shuffle": True} if number % 2 else {}
+            file.create_dataset(f"scene_{number:05d}/points", data=scene(number), **how)
+            file[f"scene_{number:05d}/label"] = number
+        file["loose"] = np.arange(3)
+        file["nothing"] = h5py.SoftLink("/nowhere")
+        file["kind"] = np.dtype("f4")
+    return tmp_path / "kerasfeed.h5"
+
+
+def test_files_and_groups_are_mappings_as_those_of_h5py(path):
+    with h5py.File(path) as reference, kf.HDF5File(path) as file:
+        assert list(file) == list(file.keys()) == list(reference)
+        assert len(file) == len(file.keys()) == len(file.values()) == len(file.items()) == len(reference) == 63
+        assert dict(file["scene_00003"].items()).keys() == {"label", "points"}
+        assert [type(value).__name__ for value in file.values()][-3:] == ["HDF5Group", "HDF5Group", "HDF5Group"]
+        pairs = dict(file.items())
+        assert list(pairs) == list(reference)
+        assert pairs["nothing"] is None
+        assert pairs["kind"] is None
+        assert np.array_equal(pairs["loose"][:], [0, 1, 2])
+        group, theirs = file["scene_00001"], reference["scene_00001"]
+        assert list(group) == list(group.keys()) == list(theirs)
+        assert len(group) == 2
+        assert "points" in group
+        assert "points" in group.keys()  # noqa: SIM118
+        assert "scene_00001/points" in file
+        assert "scene_00001/nothing" not in file
+        assert file.get("scene_00001/nothing", 5) == 5
+        assert np.array_equal(file.get("scene_00001/points")[:], scene(1))
+        assert {name: value.shape for name, value in group.items()} == {"label": (), "points": (LENGTHS[1], 3)}
+        assert pickle.loads(pickle.dumps(group))["points"].shape == (LENGTHS[1], 3)
+        assert file._ipython_key_completions_() == list(reference)
+        assert len({file, group}) == 2
+        paths = file.dataset_paths()
+        assert len(paths) == 121
+        assert {"loose", "scene_00059/points"} <= set(paths)
+        assert group.dataset_paths() == ["label", "points"]
+
+
+def test_names_are_listed_without_a_walk_of_the_file(path, monkeypatch):
+    monkeypatch.setattr(describe, "entries", lambda *_: pytest.fail("walked"))
+    with kf.HDF5File(path) as file:
+        assert len(file) == len(list(file)) == len(list(file.keys())) == len(file["/"])
+        assert "x" not in file
+        assert next(iter(file.items()))[0] == "kind"
+
+
+def test_an_unknown_name_in_a_large_file_looks_at_some_of_it(path, monkeypatch):
+    with kf.HDF5File(path) as file:
+        with pytest.raises(KeyError, match=r"holds the datasets loose, scene_00000/label, .* and 101 more"):
+            file["x"]
+        monkeypatch.setattr("kerasfeed.readers.hdf5.file._MOST_NAMES", 30)
+        with pytest.raises(KeyError, match=r"holds the datasets loose, scene_00000/label, .*points and many more"):
+            file["x"]
+
+
+# ---- very many small datasets
+
+
+@pytest.fixture
+def few(monkeypatch):
+    """Few datasets are already very many."""
+    monkeypatch.setattr(registry, "_EXAMINED_AT_ONCE", 2)
+
+
+def _loads(monkeypatch):
+    """Names of the datasets that are examined from now on."""
+    examined = []
+    original = registry.examine
+    monkeypatch.setattr(
+        registry,
+        "examine",
+        lambda file, dataset, size: (examined.append(dataset.name), original(file, dataset, size))[1],
+    )
+    return examined
+
+
+def test_small_datasets_of_a_file_that_has_many_are_what_h5py_gives(path, few):
+    places = np.array([3, 0, 3])
+    with h5py.File(path) as reference, kf.HDF5File(path) as file:
+        for number in range(len(LENGTHS)):
+            name = f"scene_{number:05d}/points"
+            ours, theirs = file[name], reference[name]
+            for _ in range(2):
+                assert (ours.shape, ours.dtype, ours.chunks, len(ours)) == (
+                    theirs.shape, theirs.dtype, theirs.chunks, len(theirs)
+                )  # fmt: skip
+                for selection in ((), 2, -1, slice(1, 5), (slice(None), 1), (Ellipsis, slice(0, 2)), [1, 4], (2, 2)):
+                    found, expected = ours[selection], theirs[selection]
+                    assert type(found) is type(expected)
+                    assert np.array_equal(found, expected)
+                assert np.array_equal(ours[::-1, places[:2] % 3], theirs[()][::-1, places[:2] % 3])
+                assert np.array_equal(ours.take(places), theirs[()][places])
+                out = np.empty((2, 3), ">f4")
+                ours.read_into(slice(1, 3), out)
+                assert np.array_equal(out, theirs[1:3])
+                ours.read_into(4, out[0])
+                assert np.array_equal(out[0], theirs[4])
+                ours[0][...] = 7  # what one reader writes no other sees
+                ours.read_ahead([1, 2])
+        assert file["scene_00059/points"].stats().hits > 10
+
+
+def test_a_small_dataset_of_many_is_examined_when_it_is_read_again_and_again(path, few, monkeypatch):
+    examined = _loads(monkeypatch)
+    with kf.HDF5File(path, chunk_cache=0) as file:
+        names = [f"scene_{number:05d}/points" for number in range(5)]
+        datasets = [file[name] for name in names]
+        for _ in range(3):
+            assert all(np.array_equal(data[:], scene(number)) for number, data in enumerate(datasets))
+            assert examined == ["/scene_00000/points", "/scene_00001/points"]
+        assert all(np.array_equal(data[:], scene(number)) for number, data in enumerate(datasets))
+        assert examined == [f"/{name}" for name in names]
+        assert str(file["scene_00010/points"].reader) == "direct"  # which has to be found out
+        assert examined[-1] == "/scene_00010/points"
+        assert datasets[4].stats().nbytes > 4 * datasets[4].nbytes - 100
+    with kf.HDF5File(path) as file:
+        del examined[:]
+        for _ in range(5):
+            assert all(np.array_equal(file[name][:], scene(number)) for number, name in enumerate(names))
+        assert len(examined) == 2
+
+
+def test_a_small_dataset_of_many_that_is_damaged_gives_the_rows_that_are_whole(tmp_path, few):
+    path = tmp_path / "kerasfeed.h5"
+    with h5py.File(path, "w") as file:
+        for number in range(4):
+            file.create_dataset(f"{number}", data=np.arange(40).reshape(8, 5), chunks=(2, 5), compression="gzip")
+        place = file["3"].id.get_chunk_info(1)
+    damaged = bytearray(path.read_bytes())
+    damaged[place.byte_offset : place.byte_offset + place.size] = bytes(place.size)
+    path.write_bytes(damaged)
+    with kf.HDF5File(path) as file:
+        for number in range(4):
+            assert np.array_equal(file[f"{number}"][0], np.arange(5))
+        with pytest.raises(OSError, match=r"cannot read '3'\[2\] of"):
+            file["3"][2]
+        assert np.array_equal(file["3"][7], np.arange(35, 40))
+
+
+def test_a_file_that_changes_is_an_error_for_small_datasets_of_many_too(path, few):
+    with kf.HDF5File(path) as file:
+        for number in range(5):
+            file[f"scene_{number:05d}/points"][:]
+        data = path.read_bytes()
+        path.write_bytes(data + b"more")
+        with pytest.raises(OSError, match="changed since it was first opened: its size is"):
+            file["scene_00007/points"][:]
+        file.close()
+        assert np.array_equal(file["scene_00007/points"][:], scene(7))
+
+
+def test_what_other_files_hold_is_not_kept_as_part_of_this_one(tmp_path, few):
+    with h5py.File(tmp_path / "other.h5", "w") as file:
+        file["x"] = np.arange(4)
+    with h5py.File(tmp_path / "kerasfeed.h5", "w") as file:
+        for number in range(3):
+            file[f"{number}"] = np.arange(4)
+        file["linked"] = h5py.ExternalLink("other.h5", "/x")
+        layout = h5py.VirtualLayout((4,), "i8")
+        layout[:] = h5py.VirtualSource("other.h5", "x", (4,))
+        file.create_virtual_dataset("virtual", layout)
+        file.create_dataset("external", (4,), "u1", external=[("raw", 0, 4)])
+    with kf.HDF5File(tmp_path / "kerasfeed.h5") as file:
+        for name in ("0", "1", "2", "linked", "virtual"):
+            assert np.array_equal(file[name][:], np.arange(4))
+        for name in ("linked", "virtual", "external"):
+            assert file._open().dataset(name, None).choice.kind == "h5py"  # which looks at the other file each time
+        assert str(file["external"].reader) == "h5py: external storage"
+
+
+def rows_of(batch):
+    if not isinstance(batch, kf.RaggedArray):
+        return batch
+    return [batch.values[first:last] for first, last in pairwise(batch.row_splits)]
+
+
+@pytest.mark.parametrize("collate", ["pad", "ragged"])
+def test_the_recipe_for_scenes_in_groups_reads_them_in_every_loader(tmp_path, monkeypatch, collate):
+    monkeypatch.chdir(tmp_path)
+    lengths = [5, 9, 2, 7, 30, 1]
+    scans = [np.random.default_rng(n).normal(size=(length, 3)).astype("f4") for n, length in enumerate(lengths)]
+    with h5py.File("scans.h5", "w") as file:
+        for number, points in enumerate(scans):
+            file[f"scan_{number:05d}/points"], file[f"scan_{number:05d}/label"] = points, number
+    text = re.search(r"<!-- tested: groups -->\n```python\n(.*?)```", TEXT, re.DOTALL)[1]
+    names = {"kf": kf, "__name__": "recipe"}
+    exec(text.replace('collate="pad"', f'collate="{collate}", workers=0'), names)
+    with names["feed"] as feed:
+        assert feed.plan.batch_size == 32
+    for workers, worker_type in ((0, "thread"), (2, "thread"), (1, "process")):
+        sequence = names["Scans"]("scans.h5")
+        with kf.Feed(sequence, 4, collate=collate, workers=workers, worker_type=worker_type) as feed:
+            found = [
+                (points[row][: lengths[label]], label)
+                for points, labels in ((rows_of(points), labels) for points, labels in feed)
+                for row, label in enumerate(np.asarray(labels).tolist())
+            ]
+        sequence.file.close()
+        assert [label for _, label in found] == list(range(6))
+        for points, label in found:
+            assert np.array_equal(np.asarray(points), scans[label])

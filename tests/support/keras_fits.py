@@ -1,0 +1,169 @@
+"""What the tests of `fit` share: a model that records what it consumes. Imports Keras."""
+
+import importlib.util
+import subprocess
+import sys
+import weakref
+from typing import ClassVar
+
+import keras
+import numpy as np
+import pytest
+from places import ROOT, TESTS
+from scenes_frameworks import Numbered, environment_of
+
+import kerasfeed as kf
+
+BACKEND = keras.backend.backend()
+# Modules of tests that run on JAX and on PyTorch, too; the first ones by default.
+LIGHT_ON_ALL_BACKENDS = ["keras_fit"]
+HEAVY_ON_ALL_BACKENDS = [
+    "collate_frameworks", "epochs_fit", "error_fit", "evaluate", "keras_adapter", "keras_fit_errors",
+    "keras_fit_models", "keras_processes", "keras_versions", "predicted_order", "resume_fit", "resume_refusals",
+    "shards_evaluate", "stream_fit", "summary", "text_fit",
+]  # fmt: skip
+BACKEND_SECONDS = 1500  # for tests that take 100 s
+# Behind the loader nothing knows the backend: processes, which cost most, are tried on TensorFlow, and by a few tests.
+WORKERS = [(0, "thread"), (2, "thread"), (2, "process")][: 3 if BACKEND == "tensorflow" else 2]
+# A step compiled on JAX costs least over all, and is Keras's default there; on TensorFlow XLA costs most.
+JIT = BACKEND == "jax"
+
+
+class Consumed(keras.metrics.Metric):
+    """Notes the labels it is given, in order, until it is reset."""
+
+    def __init__(self):
+        super().__init__(name="consumed")
+        self.order = self.add_variable((256,), initializer="zeros", dtype="float32", name="order")
+        self.count = self.add_variable((), initializer="zeros", dtype="int32", name="count")
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        labels = keras.ops.reshape(keras.ops.cast(y_true, "float32"), (-1,))
+        places = self.count + keras.ops.arange(keras.ops.shape(labels)[0], dtype="int32")
+        self.order.assign(keras.ops.scatter_update(self.order, places[:, None], labels))
+        self.count.assign_add(keras.ops.cast(keras.ops.shape(labels)[0], "int32"))
+
+    def result(self):
+        return keras.ops.cast(self.count, "float32")
+
+    def labels(self):
+        count = int(np.asarray(self.count.value))
+        return np.asarray(self.order.value)[:count].astype(int).tolist()
+
+
+class Record(keras.callbacks.Callback):
+    """The labels of every epoch and of every evaluation; a function to call after each batch."""
+
+    def __init__(self, consumed, after_batch=None):
+        super().__init__()
+        self.consumed = consumed
+        self.after_batch = after_batch
+        self.trained = []
+        self.tested = []
+        self._training = False
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self._training = True
+
+    def on_train_batch_end(self, batch, logs=None):
+        if self.after_batch is not None:
+            self.after_batch(batch)
+
+    def _note(self):
+        if self._training:
+            self._training = False
+            self.trained.append(self.consumed.labels())
+
+    def on_test_begin(self, logs=None):
+        self._note()
+
+    def on_test_end(self, logs=None):
+        self.tested.append(self.consumed.labels())
+
+    def on_epoch_end(self, epoch, logs=None):
+        self._note()
+
+
+def _compiled(model=None, **arguments):
+    consumed = Consumed()
+    model = model or keras.Sequential([keras.Input((1,)), identity()])
+    arguments = {"loss": "mse", "jit_compile": JIT and not arguments.get("run_eagerly"), **arguments}
+    model.compile(optimizer=keras.optimizers.SGD(0.0), metrics=[consumed], **arguments)
+    return model, consumed
+
+
+class Trainer:
+    """A model that predicts its input and learns nothing, and the record of what it saw.
+
+    One of no particular kind has a model that an earlier test trained and its steps compiled, since that is what most
+    of such a test's time would go to. Not one whose `fit` was left by an exception: Keras on JAX cannot use it again.
+    """
+
+    _idle: ClassVar = []
+
+    def __init__(self, model=None, after_batch=None, **compile_arguments):
+        is_plain = model is None and not compile_arguments
+        made = self._idle.pop() if is_plain and self._idle else _compiled(model, **compile_arguments)
+        self.model, self.consumed = made
+        self.record = Record(self.consumed, after_batch)
+        self._end = weakref.finalize(self, self._idle.append if is_plain else id, made)
+        self._end.atexit = False
+
+    def fit(self, feed, **arguments):
+        callbacks = [*arguments.pop("callbacks", []), self.record]
+        try:
+            return self.model.fit(feed, callbacks=callbacks, verbose=0, **arguments)
+        except BaseException:
+            self._end.detach()
+            raise
+
+    @property
+    def trained(self):
+        return self.record.trained
+
+
+class ScalarTrainer(Trainer):
+    """One for labels without an axis: TensorFlow gives up the rank of a model's inputs once it has seen two."""
+
+    _idle: ClassVar = []
+
+
+def identity():
+    return keras.layers.Dense(1, use_bias=False, kernel_initializer="ones")
+
+
+def batches_of(feed, epoch):
+    return [feed.plan.indices(epoch, step).tolist() for step in range(len(feed))]
+
+
+def order_of(feed, epoch):
+    return [index for batch in batches_of(feed, epoch) for index in batch]
+
+
+def cut(order, rows):
+    return sorted(order[start : start + rows] for start in range(0, len(order), rows))
+
+
+def make_feed(length=24, batch_size=6, **arguments):
+    arguments = {"shuffle": True, "seed": 1, "workers": 2, "worker_type": "thread", **arguments}
+    return kf.Feed(Numbered(length), batch_size, **arguments)
+
+
+QUICK_MARKS = [  # of modules whose feeds have no worker processes, and so no memory to let go of: 0.3 s a test
+    pytest.mark.filterwarnings("ignore:__array__ implementation"),  # Keras's own, under NumPy 2.4
+]
+MARKS = [*QUICK_MARKS, pytest.mark.usefixtures("memory_freed")]
+
+
+def assert_holds_on(backend, modules, marked):
+    """Run tests of Keras once more, on another of its backends: those of some modules that `marked` selects."""
+    if importlib.util.find_spec(backend) is None:
+        pytest.skip(f"{backend} is not installed")
+    paths = [str(path) for name in modules for path in TESTS.glob(f"adapters/*/test_{name}.py")]
+    assert len(paths) == len(modules)
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=short", "-m", marked, *paths],
+        env=environment_of(KERAS_BACKEND=backend), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        text=True, timeout=BACKEND_SECONDS,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stdout[-8000:]
