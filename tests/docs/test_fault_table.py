@@ -34,7 +34,7 @@ TRIALS = {
 
 
 def case_of(function, fault, workers="process"):
-    library = Library(function, function, "tests.fault_fakes", function, "numpy", workers)
+    library = Library(function, function, "tests.support.fault_fakes", function, "numpy", workers)
     return Case(library, fault, "loop")
 
 

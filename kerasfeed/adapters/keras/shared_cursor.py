@@ -55,6 +55,7 @@ class SharedCursor:
         self._error: BaseException | None = None
         self._failed_at = 0
         self._closed = self._ended = False
+        self._served = served
         self._unserved = time.monotonic() if served else -math.inf
         self.counted = 0
         self._changed = threading.Condition(threading.Lock())
@@ -164,7 +165,8 @@ class SharedCursor:
                     self.counted += 1
                     if keep and not self._closed:
                         self._ready.append(batch)
-                if failed is not None and self._error is None and not keep and not self._closed:
+                # Kept for nobody it would hold, by its traceback, the iterator of TensorFlow that holds this.
+                if failed is not None and self._served and self._error is None and not keep and not self._closed:
                     self._error, self._failed_at = failed, self.counted
                 self._changed.notify_all()
             del failed

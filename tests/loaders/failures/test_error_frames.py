@@ -83,7 +83,7 @@ def test_an_exception_has_no_frames_of_kerasfeed_between_the_loop_and_the_users_
     error = raised_by(kf.Feed(make(), 4, workers=workers, worker_type="thread"), OSError)
     files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
     ours = (
-        "/loaders/fill.py",
+        "/loaders/batches/filler.py",
         "/kerasfeed/sequences/views.py",
         "/kerasfeed/sequences/base.py",
         "/kerasfeed/sequences/cache/cached.py",
@@ -125,4 +125,4 @@ def test_frames_of_kerasfeed_that_the_user_has_called_stay():
     except ValueError as error:
         text = full_text(error)
     assert files_in(text)[0] == "test_error_frames.py"
-    assert "sequences/views.py" in files_in(text)
+    assert "views.py" in files_in(text)

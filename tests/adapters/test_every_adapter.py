@@ -1,0 +1,98 @@
+"""What every way from a feed to a framework promises; `adapter_kinds.ADAPTERS` names them."""
+
+import gc
+
+import numpy as np
+import optree
+import pytest
+from adapter_kinds import ADAPTERS
+
+import kerasfeed as kf
+
+
+class Scenes(kf.SceneSequence):
+    """Scenes with a number each, some of which may fail."""
+
+    def __init__(self, bad=()):
+        self.bad = bad
+
+    def __len__(self):
+        return 22
+
+    def __getitem__(self, index):
+        if index in self.bad:
+            raise ValueError(f"bad scan {index}")
+        return {"x": np.full((2, 3), index, np.float32), "n": np.int32(index)}, self.rng.random(4, np.float32)
+
+
+@pytest.fixture(params=ADAPTERS)
+def batches_of(request):
+    return ADAPTERS[request.param]
+
+
+@pytest.fixture(params=[(0, "thread"), (2, "thread"), (2, "process")], ids=["inline", "thread", "process"])
+def make(request):
+    workers, kind = request.param
+
+    def feed(sequence=None, **arguments):
+        return kf.Feed(
+            Scenes() if sequence is None else sequence, 4, seed=5, workers=workers, worker_type=kind, **arguments
+        )
+
+    return feed
+
+
+def bits(batch):
+    return [np.asarray(leaf).tobytes() for leaf in optree.tree_leaves(batch)]
+
+
+def numbers(batches):
+    return [number for batch in batches for number in np.asarray(batch[0]["n"]).tolist()]
+
+
+def test_an_epoch_has_the_batches_of_a_loop_bit_for_bit_in_their_order(batches_of, make):
+    with make(shuffle=True) as feed:
+        expected = [bits(batch) for batch in feed.epoch(0)]
+        assert [bits(batch) for batch in batches_of(feed)] == expected
+
+
+def test_fields_keep_their_nesting_dtypes_and_shapes(batches_of, make):
+    with make(drop_remainder=True) as feed:
+        points, noise = next(iter(batches_of(feed)))
+        found = [np.asarray(field) for field in (points["x"], points["n"], noise)]
+    assert [(field.dtype, field.shape) for field in found] == [
+        (np.float32, (4, 2, 3)), (np.int32, (4,)), (np.float32, (4, 4)),
+    ]  # fmt: skip
+
+
+def test_batches_that_are_kept_stay_what_they_were(batches_of, make):
+    with make() as feed:
+        kept = list(batches_of(feed))
+        assert numbers(kept) == list(range(22))
+
+
+def test_whoever_leaves_early_leaves_nothing_running(batches_of, make):
+    with make() as feed:
+        found = iter(batches_of(feed))
+        assert numbers([next(found)]) == [0, 1, 2, 3]
+        del found
+        gc.collect()
+        assert numbers(feed.epoch(3)) == list(range(22))
+
+
+def test_what_a_scene_raises_arrives_with_its_index_behind_the_batches_before_it(batches_of, make):
+    with make(Scenes(bad=(13,))) as feed:
+        seen = []
+        with pytest.raises(Exception, match="bad scan 13") as caught:  # noqa: PT012 - what came before counts
+            for batch in batches_of(feed):
+                seen += numbers([batch])
+        assert seen == list(range(12))
+        told = "\n".join([str(caught.value), *getattr(caught.value, "__notes__", [])])
+        assert "scene 13" in told
+
+
+def test_a_closed_feed_is_refused(batches_of, make):
+    feed = make()
+    feed.close()
+    with pytest.raises(Exception, match="closed"):
+        list(batches_of(feed))
