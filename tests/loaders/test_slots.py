@@ -118,6 +118,7 @@ def test_ctrl_c_at_any_moment_leaves_no_slot_that_is_counted_twice_or_not_at_all
                         pool.release(taken.pop())
             except KeyboardInterrupt:
                 interrupted += 1
+            signal.setitimer(signal.ITIMER_REAL, 0)
             out = pool.total - len(pool._free) - len(pool._cold)
             assert pool.total <= pool.limit
             # Of what is out the caller lacks at most the one that it was being handed.
