@@ -30,7 +30,14 @@ def batches_of(request):
     return ADAPTERS[request.param]
 
 
-@pytest.fixture(params=[(0, "thread"), (2, "thread"), (2, "process")], ids=["inline", "thread", "process"])
+WORKERS = [
+    pytest.param((0, "thread"), id="inline"),
+    pytest.param((2, "thread"), id="thread"),
+    pytest.param((2, "process"), id="process", marks=pytest.mark.heavy),
+]
+
+
+@pytest.fixture(params=WORKERS)
 def make(request):
     workers, kind = request.param
 
