@@ -252,7 +252,7 @@ def test_a_handle_used_again_and_again_leaves_nothing_behind(source):
         with producer:
             producer.put(number)
     assert len(util._finalizer_registry) == before
-    wait_until(lambda: not filled._server._lines)
+    wait_until(lambda: not filled._server._connections)
     assert filled.take(100) == list(range(50))
 
 
