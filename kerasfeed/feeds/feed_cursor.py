@@ -25,7 +25,7 @@ def begin_cursor(feed: Any, count: int, in_order: bool, context: contextvars.Con
 
     Where `submit` would run what users wrote (scenes, hooks, orders), a thread of its own runs it.
     """
-    begin = partial(FeedCursor, weakref.ref(feed), count, in_order=in_order)
+    begin = partial(_claimed, weakref.ref(feed), count, in_order)
     return begin() if only_submits(feed) else feed.cursors.begin(begin, context)
 
 
@@ -44,32 +44,39 @@ def claim(feed: Any, count: int) -> int:
     return first
 
 
+def _claimed(feed: Callable[[], Any], count: int, in_order: bool) -> "FeedCursor":
+    first = claim(_alive(feed), count)
+    return FeedCursor(feed, range(first, first + count), in_order=in_order)
+
+
+def _alive(feed: Callable[[], Any]) -> Any:
+    found = feed()
+    if found is None:
+        raise FeedClosedError(
+            "the feed of this dataset is gone: keep a reference to the feed, or to the dataset, while it is iterated"
+        )
+    return found
+
+
 class FeedCursor:
-    """The next batches of a feed, which it does not keep alive; see `kerasfeed.feeds.cursor.Cursor`."""
+    """Batches of a feed, which it does not keep alive; see `kerasfeed.feeds.cursor.Cursor`."""
 
-    def __init__(self, feed: Callable[[], Any], count: int, *, in_order: bool) -> None:
-        """Claim `count` batches of `feed`, a weak reference; they come in their order, or as they are loaded."""
+    def __init__(
+        self, feed: Callable[[], Any], numbers: range, shuffled: bool | None = False, *, in_order: bool = True
+    ) -> None:
+        """Take the batches `numbers` of `feed`, a weak reference; see `window_of` for the other arguments."""
         self._feed = feed
-        known = self._known()
-        self._numbers = range(first := claim(known, count), first + count)
-        self._window: Prefetcher = window_of(weakref.proxy(known), self._numbers, in_order=in_order)
+        self._numbers = numbers
+        known = _alive(feed)
+        self._window: Prefetcher = window_of(weakref.proxy(known), numbers, shuffled, in_order=in_order)
         self._timed = TimedTake(self._window.take, known.request_log)
-
-    def _known(self) -> Any:
-        feed = self._feed()
-        if feed is None:
-            raise FeedClosedError(
-                "the feed of this dataset is gone: keep a reference to the feed, or to the dataset, while it is "
-                "iterated"
-            )
-        return feed
 
     def take(self, patience: float | None) -> Any:
         """See `kerasfeed.feeds.cursor.Cursor.take`."""
         number = self._window.next
         if number >= self._numbers.stop:
             raise EndOfData
-        self._known()
+        _alive(self._feed)
         return self._timed(number - self._numbers.start, patience)
 
     def close(self, returned: list[Any]) -> None:

@@ -18,6 +18,8 @@ from kerasfeed.adapters.tensorflow.iteration import Source
 from kerasfeed.feeds.cursor import Begin, Cursor
 from kerasfeed.feeds.feed_cursor import FeedLoops, begin_cursor
 
+RunOf = Callable[[KerasCall, Request], KerasRun]  # what one of Keras's iterators takes
+
 
 class KerasDataset(TrainerData, FeedDataset):
     """The batches of a feed, which hold it.
@@ -43,7 +45,7 @@ class KerasDataset(TrainerData, FeedDataset):
         feed: Any,
         device: str | None,
         begin: Begin,
-        run_of: Callable[[KerasCall, Request], KerasRun],
+        run_of: RunOf,
     ) -> None:
         super().__init__(dataset, source, count, loops)
         self._of = feed
@@ -85,13 +87,7 @@ def dataset_of(feed: Any, count: int, device: str | None, *, in_order: bool) -> 
 
 
 def dataset_for_keras(
-    begin: Begin,
-    feed: Any,
-    *,
-    count: int | None,
-    device: str | None,
-    loops: Any,
-    run_of: Callable[[KerasCall, Request], KerasRun],
+    begin: Begin, feed: Any, *, count: int | None, device: str | None, loops: Any, run_of: RunOf
 ) -> Any:
     """The dataset of the batches of `feed` that the cursors give which `begin` makes; see `KerasDataset`."""
     make = partial(KerasDataset, feed=feed, device=device, begin=begin, run_of=run_of)
