@@ -131,15 +131,14 @@ class TrainerData(_DataAdapter):  # type: ignore[misc]
 
     def get_jax_iterator(self) -> Iterator[Any]:
         """The batches as NumPy arrays, which JAX takes."""
-        run = self._run_of(keras_call(self))
-        return self._batches(run, "JAX")
+        return self._batches(self._run_of(keras_call(self)), "JAX")
 
     def get_torch_dataloader(self) -> Any:
         """The batches as tensors, in a `torch.utils.data.DataLoader`."""
         from kerasfeed.adapters.torch.data_loader import loader_of  # Keras asks on PyTorch alone
 
-        run = self._run_of(keras_call(self))
-        return loader_of(self._batches(run, "PyTorch"), keras.ops.convert_to_tensor)
+        batches = self._batches(self._run_of(keras_call(self)), "PyTorch")
+        return loader_of(batches, keras.ops.convert_to_tensor)
 
     def get_tf_dataset(self) -> Any:
         """The batches as a `tf.data.Dataset`."""
@@ -243,11 +242,11 @@ class _OfRun:
 
     def take(self, patience: float | None) -> Any:
         run = self._run()
-        if self._cursor is None and run is not None and not run.is_running and patience is not None:
-            time.sleep(patience)  # TensorFlow prefetches from an iterator that is for the epoch to come
-            raise NotYet
-        if self._cursor is None:
-            self._cursor = None if run is None else run.cursor
+        if self._cursor is None and run is not None:
+            if not run.is_running and patience is not None:
+                time.sleep(patience)  # TensorFlow prefetches from an iterator that is for the epoch to come
+                raise NotYet
+            self._cursor = run.cursor
         if self._cursor is None:
             raise EndOfData
         return self._cursor.take(patience)

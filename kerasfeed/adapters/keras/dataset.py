@@ -14,7 +14,6 @@ from kerasfeed.adapters.keras.run import KerasRun
 from kerasfeed.adapters.keras.trainer import KerasCall, Request
 from kerasfeed.adapters.tensorflow.dataset import batches_dataset
 from kerasfeed.adapters.tensorflow.feed_dataset import FeedDataset
-from kerasfeed.adapters.tensorflow.iteration import Source
 from kerasfeed.feeds.cursor import Begin, Cursor
 from kerasfeed.feeds.feed_cursor import FeedLoops, begin_cursor
 
@@ -25,29 +24,15 @@ class KerasDataset(TrainerData, FeedDataset):
     """The batches of a feed, which hold it.
 
     Args:
-        dataset: See `FeedDataset`.
-        source: See `FeedDataset`.
-        count: See `FeedDataset`.
-        loops: See `FeedDataset`.
+        given: See `FeedDataset`.
         feed: The feed.
         device: Where batches are prefetched to; see `batches_dataset`.
         begin: Makes the cursor of an iteration.
         run_of: What one of Keras's iterators takes of the feed through the dataset.
     """
 
-    def __init__(
-        self,
-        dataset: Any,
-        source: Source,
-        count: int | None,
-        loops: Any,
-        *,
-        feed: Any,
-        device: str | None,
-        begin: Begin,
-        run_of: RunOf,
-    ) -> None:
-        super().__init__(dataset, source, count, loops)
+    def __init__(self, *given: Any, feed: Any, device: str | None, begin: Begin, run_of: RunOf) -> None:
+        super().__init__(*given)
         self._of = feed
         self._device = device
         self._begin = begin

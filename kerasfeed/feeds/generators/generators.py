@@ -142,11 +142,10 @@ def _calling(function: Callable[..., Any], name: str, count: int) -> tuple[bool,
 
 
 def _iterator(made: Any, name: str) -> Iterator[Any]:
-    if hasattr(type(made), "__iter__") and not isinstance(made, str | bytes | Mapping):
+    is_iterable = hasattr(type(made), "__iter__") or hasattr(type(made), "__getitem__")
+    if is_iterable and not isinstance(made, str | bytes | Mapping):
         iterator: Iterator[Any] = iter(made)
         return iterator
-    if hasattr(type(made), "__getitem__") and not isinstance(made, str | bytes | Mapping):
-        return iter(made)
     remedy = "return a generator, or any iterable of scenes"
     if made is None:
         remedy = "is a `yield`, or a `return`, missing?"
