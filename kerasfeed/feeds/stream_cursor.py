@@ -64,7 +64,8 @@ class StreamCursor:
             empty = False
             while not self._over:
                 if self._repetition is None:
-                    self._repetition, self._given = self._begin(patience), 0
+                    self._repetition = self._feed.begin_repetition(chained=self._chained, patience=patience)
+                    self._given = 0
                 try:
                     batch = self._repetition.take(patience)
                 except EndOfData:
@@ -80,40 +81,39 @@ class StreamCursor:
                 raise FeedClosedError(SUPERSEDED)
             raise EndOfData
 
-    def _begin(self, patience: float | None) -> Any:
-        return self._feed.begin_repetition(chained=self._chained, patience=patience)
-
     def leave(self, used: int) -> None:
         """Keras has used the first `used` batches, and takes no more: those after them come again. Idempotent."""
-        left = max(0, self.taken - used)
-        self._leave(list(self._last)[max(0, len(self._last) - left) :], left)
+        with self._lock:
+            left = max(0, self.taken - used)
+            self._leave(list(self._last)[max(0, len(self._last) - left) :], left)
 
     def close(self, returned: list[Any]) -> None:
         """See `kerasfeed.feeds.cursor.Cursor.close`."""
-        self._leave(returned, len(returned))
+        with self._lock:
+            self._leave(returned, len(returned))
 
     def fail(self) -> None:
         """What was taken last ends the repetition, as it ends a loop."""
-        self._leave([], -1)
+        with self._lock:
+            self._leave([], -1)
 
     def _leave(self, kept: list[Any], left: int) -> None:
         """Take no more. Of the `left` batches that were not used, `kept` come again; -1 where there was an error."""
-        with self._lock:
-            self.left = True
-            if self._over:
-                return
-            self._over = True
-            repetition, self._repetition = self._repetition, None
-            if repetition is None:
-                return
-            repetition.put_back(kept)
-            whole = left == len(kept)
-            try:
-                self._feed.keep_repetition(
-                    repetition, chained=self._chained and whole, untouched=whole and left >= self._given
-                )
-            except ReferenceError:  # the feed was collected before Keras's generator
-                repetition.close()
+        self.left = True
+        if self._over:
+            return
+        self._over = True
+        repetition, self._repetition = self._repetition, None
+        if repetition is None:
+            return
+        repetition.put_back(kept)
+        whole = left == len(kept)
+        try:
+            self._feed.keep_repetition(
+                repetition, chained=self._chained and whole, untouched=whole and left >= self._given
+            )
+        except ReferenceError:  # the feed was collected before Keras's generator
+            repetition.close()
 
 
 class RepetitionCursor:
