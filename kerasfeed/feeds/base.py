@@ -11,18 +11,18 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from functools import partial
-from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kerasfeed.errors import SceneError
+from kerasfeed.feeds.any_feed import AnyFeed
 from kerasfeed.feeds.cost_warning import CostWatch
-from kerasfeed.feeds.cursor import CursorThreads
-from kerasfeed.feeds.display import feed_html, feed_text, public_names
+from kerasfeed.feeds.display import feed_html, feed_text
 from kerasfeed.feeds.epoch_clock import EpochClock
-from kerasfeed.feeds.hooks import RequestLog, SequenceHooks
+from kerasfeed.feeds.hooks import SequenceHooks
+from kerasfeed.feeds.options import FeedOptions
 from kerasfeed.feeds.prefetch import Prefetcher, window_of
 from kerasfeed.feeds.sharding import find_shard
 from kerasfeed.feeds.state import FeedState, number_of, state_of, warn_of_hooks
@@ -30,56 +30,39 @@ from kerasfeed.loaders.arguments import (
     check_collate,
     check_order,
     check_plan,
-    check_policy,
     check_seed,
     check_sequence,
-    check_workers,
     refuse_other_items,
-    refuse_unknown,
 )
-from kerasfeed.loaders.base import Job, LoaderStats
+from kerasfeed.loaders.base import LoaderStats
 from kerasfeed.loaders.batches.layout import Layout
-from kerasfeed.loaders.batches.masking import weighted
 from kerasfeed.loaders.factory import make_loader
 from kerasfeed.loaders.failures.table import FailureTable
 from kerasfeed.orders.base import Order
 from kerasfeed.orders.plan import Plan
 from kerasfeed.spec.collation import Custom
-from kerasfeed.spec.field_forms import batch_structure
-from kerasfeed.spec.scene_spec import SceneSpec, lists_as_tuples
+from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.util.frames import as_sequence
-from kerasfeed.util.resources import memory
 from kerasfeed.util.validate import check_integer
 
-_PUBLIC = frozenset([
-    "close", "element_spec", "epoch", "failures", "get_state", "indices", "num_batches", "plan", "scene_spec", "seed",
-    "sequence", "set_state", "shard", "stats", "submit", "to_tf_dataset",
-])  # fmt: skip
 
-
-ONLY_THE_CONSUMER_KNOWS = (
-    "only the consumer knows which batch is next: a dataset loads ahead, and a fit was stopped or takes a dataset made "
-    "of the feed's. Say feed.get_state(epoch=..., step=...) of the next batch, or use kf.FeedCheckpoint in fit"
-)
-
-
-class BaseFeed:
+class BaseFeed(AnyFeed):
     """Batches of a sequence, for loops: what `kerasfeed.Feed` is without Keras.
 
     Args, and what is raised: see `kerasfeed.Feed`.
 
     Attributes:
         sequence: The sequence.
-        plan: Which scenes each batch has.
-        seed: Integer >= 0.
         shard: Which shard it is, of how many, and who said so.
-        job: What the loader was told.
         collation: How scenes become a batch.
         clock: Where its consumers stand.
         hooks: The sequence's own `on_epoch_begin` and `on_epoch_end`.
-        request_log: When batches were asked for.
-        cursors: Threads that take batches for datasets.
     """
+
+    _public = frozenset([
+        "close", "element_spec", "epoch", "failures", "get_state", "indices", "num_batches", "plan", "scene_spec",
+        "seed", "sequence", "set_state", "shard", "stats", "submit", "to_tf_dataset",
+    ])  # fmt: skip
 
     def __init__(
         self,
@@ -105,51 +88,41 @@ class BaseFeed:
         error_log: str | os.PathLike[str] | None = None,
         **unknown: Any,
     ) -> None:
-        refuse_unknown(unknown, BaseFeed.__init__)
+        super().__init__(FeedOptions.checked(BaseFeed.__init__, locals(), "Feed"))
+        options = self._options
         sequence = as_sequence(sequence)
         length = check_sequence(sequence)
-        if batch_size is not None:
-            batch_size = check_integer("batch_size", batch_size, 1)
-            refuse_other_items(sequence, batch_size)
-        count = check_workers(workers, worker_type)
+        if options.batch_size is not None:
+            refuse_other_items(sequence, options.batch_size)
         self.shard = find_shard(shard, shard_index, shard_count)
         chosen = check_order(order, shuffle)
-        self.seed = check_seed(seed, chosen, self.shard.count)
-        chosen = chosen.seeded(self.seed)
-        order = None if order is None else chosen  # which pickles where the function may not
+        seed = check_seed(seed, chosen, self.shard.count)
+        chosen = chosen.seeded(seed)
         self.plan = Plan(
-            length, batch_size, chosen, self.seed, bool(drop_remainder), self.shard.index, self.shard.count,
+            length, options.batch_size, chosen, seed, bool(drop_remainder), self.shard.index, self.shard.count,
             bool(pad_remainder),
         )  # fmt: skip
         check_plan(self.plan, on_error)
-        ceiling = memory() // 4 if max_memory is None else check_integer("max_memory", max_memory, 1)
-        ahead = check_integer("max_queue_size", max_queue_size, 1)
         self.collation = check_collate(collate, self.plan, on_error)
-        if count:  # enough scenes in flight to keep every worker at one while it has another waiting
-            ahead = max(ahead, math.ceil(2 * count / (1 if isinstance(self.collation, Custom) else self.plan.rows)))
+        ahead = options.ahead
+        if options.workers:  # enough scenes in flight to keep every worker at one while it has another waiting
+            rows = 1 if isinstance(self.collation, Custom) else self.plan.rows
+            ahead = max(ahead, math.ceil(2 * options.workers / rows))
         self.sequence = sequence
-        batched = batch_size is not None
-        policy = check_policy(on_error, max_failures, timeout, error_log, batched=batched, workers=count)
-        self.job = Job(sequence, self.plan, count, ceiling, ahead, policy, self.collation)
+        self.job = options.job(sequence, self.plan, self.collation, look_ahead=ahead)
         self._loader = make_loader(self.job, worker_type)
         self._costs = CostWatch(chosen, self._loader.waste, self._loader.stats)
-        self.clock = EpochClock(self.plan.steps, self.seed)
+        self.clock = EpochClock(self.plan.steps, seed)
         self.hooks = SequenceHooks(sequence, self._loader.refresh)
-        self.request_log = RequestLog()
         self._loops: weakref.WeakSet[Prefetcher] = weakref.WeakSet()  # look-ahead of loops
-        self.cursors = CursorThreads()
         self._arguments = {
-            "shuffle": shuffle, "order": order, "seed": self.seed, "drop_remainder": drop_remainder, "workers": workers,
-            "worker_type": worker_type, "max_queue_size": max_queue_size, "max_memory": max_memory, "collate": collate,
-            "shard": shard if isinstance(shard, str) else self.shard, "pad_remainder": pad_remainder,
-            "on_error": on_error, "max_failures": max_failures, "timeout": timeout, "error_log": error_log,
+            **options.given, "seed": seed, "shard_index": 0, "shard_count": 1,
+            "order": None if order is None else chosen,  # which pickles where the function may not
+            "shard": shard if isinstance(shard, str) else self.shard,
         }  # fmt: skip
         self._begin(ahead)
 
     # ---- what a framework adds
-
-    def _begin(self, ahead: int) -> None:
-        """The feed is made; `ahead`: batches in flight ahead of the consumer."""
 
     def _consumed(self) -> int:
         """Number of the batch after the last one consumed.
@@ -157,9 +130,7 @@ class BaseFeed:
         Raises:
             RuntimeError: Only the consumer knows.
         """
-        if self.clock.consumed is None:
-            raise RuntimeError(ONLY_THE_CONSUMER_KNOWS)
-        return self.clock.consumed
+        return self.clock.check_consumed()
 
     def _resume(self, number: int, *, shuffled: bool) -> None:
         """Go on with batch `number`; see `EpochClock.resume`."""
@@ -193,11 +164,6 @@ class BaseFeed:
             raise SceneError(f"every scene of step {step} of epoch {epoch} failed and was skipped; see feed.failures")
         return self.without_lists(batch)
 
-    def without_lists(self, batch: Any) -> Any:
-        """A batch with tuples in place of lists, as TensorFlow and Keras take it. Issues the warnings that wait."""
-        self._loader.faults.notices.tell()
-        return lists_as_tuples(batch) if self._loader.spec.has_lists else batch
-
     def __iter__(self) -> Iterator[Any]:
         """One epoch of batches, loaded ahead; every iteration is the next epoch, or what `set_state` left of one."""
         numbers = self.clock.claim_epoch()
@@ -224,17 +190,17 @@ class BaseFeed:
         finally:
             window.close()
         self.hooks.leave()
-        self._tell()
+        self.tell()
 
     def submit(self, epoch: int, step: int, *, patience: float | None = None) -> "Future[Any]":
         """Promise the batch (epoch, step); waits at most for memory, see `kerasfeed.loaders.base.Loader.submit`."""
         self.cursors.wait()
         self.hooks.enter(epoch)
-        self._tell()
+        self.tell()
         return self._loader.submit(epoch, step, patience=patience)
 
-    def _tell(self) -> None:
-        """Issue the warnings that wait, here where the user stands."""
+    def tell(self) -> None:
+        """See `AnyFeed.tell`."""
         self._costs.check()
         self._loader.faults.notices.tell()
 
@@ -266,22 +232,6 @@ class BaseFeed:
     def has_epoch_hooks(self) -> bool:
         """Whether the sequence changes between epochs, so that none may begin before the one before is loaded."""
         return self.hooks.exist
-
-    @property
-    def element_spec(self) -> Any:
-        """Nesting of a batch with an `ArraySpec` for each of its arrays, batch axis first; None for what varies.
-
-        A ragged field is a `kerasfeed.RaggedArray` of two.
-        """
-        spec, layout = self._spec, self._loader.layout
-        if layout is None or not layout.batched:
-            return spec.unflatten(spec.fields)
-        return batch_structure(spec, layout.forms, self.plan.rows if self.plan.is_uniform else None)
-
-    @property
-    def _spec(self) -> SceneSpec:
-        spec = self._loader.spec
-        return weighted(spec) if self.job.weighs else spec
 
     @property
     def scene_spec(self) -> SceneSpec:
@@ -346,20 +296,9 @@ class BaseFeed:
         self._loader.close()
         self._loader.faults.notices.tell_last()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
-
     def __reduce__(self) -> Any:
         kind = next(kind for kind in type(self).__mro__ if kind.__init__ is BaseFeed.__init__)  # type: ignore[misc]
         return partial(kind, **self._arguments), (self.sequence, self.plan.batch_size)
-
-    def __dir__(self) -> list[str]:
-        return public_names(self, _PUBLIC)
 
     def __repr__(self) -> str:
         return feed_text(self.sequence, self.plan, self.shard, self.stats())

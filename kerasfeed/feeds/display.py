@@ -35,13 +35,7 @@ def public_names(feed: Any, public: frozenset[str]) -> list[str]:
     """What `dir(feed)` lists: the `public` names, those that a user's subclass adds, and Python's own."""
     of_users = takewhile(lambda kind: not kind.__module__.startswith(f"{_PACKAGE}."), type(feed).__mro__)
     added = {name for kind in of_users for name in vars(kind) if not name.startswith("_")}
-    return sorted(
-        {
-            *public.intersection(object.__dir__(feed)),
-            *added,
-            *(name for name in object.__dir__(feed) if name.startswith("__")),
-        }
-    )
+    return sorted(added | {name for name in object.__dir__(feed) if name in public or name.startswith("__")})
 
 
 def feed_html(sequence: Any, plan: Plan, shard: Shard, stats: LoaderStats, spec_of: Callable[[], Any]) -> str:

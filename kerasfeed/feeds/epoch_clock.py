@@ -12,6 +12,11 @@ from typing import Any
 
 from kerasfeed.orders.base import Shuffled
 
+_ONLY_THE_CONSUMER_KNOWS = (
+    "only the consumer knows which batch is next: a dataset loads ahead, and a fit was stopped or takes a dataset made "
+    "of the feed's. Say feed.get_state(epoch=..., step=...) of the next batch, or use kf.FeedCheckpoint in fit"
+)
+
 
 @dataclass(frozen=True)
 class FitCut:
@@ -128,6 +133,16 @@ class EpochClock:
         """Number of the first batch that the next consumer gets."""
         return self.taken if self._within else -(-self.taken // self.steps) * self.steps
 
+    def check_consumed(self) -> int:
+        """Number of the batch after the last one consumed.
+
+        Raises:
+            RuntimeError: Only the consumer knows.
+        """
+        if self.consumed is None:
+            raise RuntimeError(_ONLY_THE_CONSUMER_KNOWS)
+        return self.consumed
+
     def begin_other(self) -> None:
         """A trainer that is not Keras's `fit` begins an epoch."""
         with self._lock:
@@ -172,29 +187,27 @@ class EpochClock:
     def begin(self, epoch: int, *, shuffled: bool = False) -> range:
         """The `fit` begins `epoch`, and takes the batches that are its own, which are returned."""
         with self._lock:
-            if not self._fit_began:
-                self._start(self._plan(epoch))
-                self._fit_began = True
-            numbers = self.numbers(epoch)
-            self.fit_numbers = numbers
+            numbers = self._enter(epoch, shuffled=shuffled)
             self.current = numbers.start // self.steps
             self.taken = numbers.stop
             self._within = False
-            self.consumed = None
-            self.shuffled = shuffled
             return numbers
 
     def follow(self, epoch: int, *, anew: bool) -> None:
         """The `fit` begins `epoch`, whose batches a dataset claims; in an iteration that begins with it, if `anew`."""
         with self._lock:
-            if not self._fit_began:
-                self._start(self._plan(epoch))
-                self._fit_began = True
-            self.fit_numbers = self.numbers(epoch)
-            self.consumed = None
-            self.shuffled = False
+            numbers = self._enter(epoch, shuffled=False)
             if anew:
-                self.rewind(self.fit_numbers.start)
+                self.rewind(numbers.start)
+
+    def _enter(self, epoch: int, *, shuffled: bool) -> range:
+        if not self._fit_began:
+            self._start(self._plan(epoch))
+            self._fit_began = True
+        self.fit_numbers = self.numbers(epoch)
+        self.consumed = None
+        self.shuffled = shuffled
+        return self.fit_numbers
 
     def rewind(self, number: int) -> None:
         """Go back to batch `number`, which a dataset is to claim."""

@@ -7,6 +7,7 @@ like a loop over the feed; what TensorFlow loaded beyond is given back to the fe
 import contextvars
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -25,7 +26,7 @@ def begin_cursor(feed: Any, count: int, in_order: bool, context: contextvars.Con
 
     Where `submit` would run what users wrote (scenes, hooks, orders), a thread of its own runs it.
     """
-    begin = partial(FeedCursor, weakref.ref(feed), count, in_order=in_order)
+    begin = partial(_claimed, weakref.ref(feed), count, in_order)
     return begin() if only_submits(feed) else feed.cursors.begin(begin, context)
 
 
@@ -44,32 +45,39 @@ def claim(feed: Any, count: int) -> int:
     return first
 
 
+def _claimed(feed: Callable[[], Any], count: int, in_order: bool) -> "FeedCursor":
+    first = claim(_alive(feed), count)
+    return FeedCursor(feed, range(first, first + count), in_order=in_order)
+
+
+def _alive(feed: Callable[[], Any]) -> Any:
+    found = feed()
+    if found is None:
+        raise FeedClosedError(
+            "the feed of this dataset is gone: keep a reference to the feed, or to the dataset, while it is iterated"
+        )
+    return found
+
+
 class FeedCursor:
-    """The next batches of a feed, which it does not keep alive; see `kerasfeed.feeds.cursor.Cursor`."""
+    """Batches of a feed, which it does not keep alive; see `kerasfeed.feeds.cursor.Cursor`."""
 
-    def __init__(self, feed: Callable[[], Any], count: int, *, in_order: bool) -> None:
-        """Claim `count` batches of `feed`, a weak reference; they come in their order, or as they are loaded."""
+    def __init__(
+        self, feed: Callable[[], Any], numbers: range, shuffled: bool | None = False, *, in_order: bool = True
+    ) -> None:
+        """Take the batches `numbers` of `feed`, a weak reference; see `window_of` for the other arguments."""
         self._feed = feed
-        known = self._known()
-        self._numbers = range(first := claim(known, count), first + count)
-        self._window: Prefetcher = window_of(weakref.proxy(known), self._numbers, in_order=in_order)
+        self._numbers = numbers
+        known = _alive(feed)
+        self._window: Prefetcher = window_of(weakref.proxy(known), numbers, shuffled, in_order=in_order)
         self._timed = TimedTake(self._window.take, known.request_log)
-
-    def _known(self) -> Any:
-        feed = self._feed()
-        if feed is None:
-            raise FeedClosedError(
-                "the feed of this dataset is gone: keep a reference to the feed, or to the dataset, while it is "
-                "iterated"
-            )
-        return feed
 
     def take(self, patience: float | None) -> Any:
         """See `kerasfeed.feeds.cursor.Cursor.take`."""
         number = self._window.next
         if number >= self._numbers.stop:
             raise EndOfData
-        self._known()
+        _alive(self._feed)
         return self._timed(number - self._numbers.start, patience)
 
     def close(self, returned: list[Any]) -> None:
@@ -77,47 +85,45 @@ class FeedCursor:
         self._window.close()
 
 
+@dataclass(frozen=True)
 class FeedLoops:
     """What loops over a feed's dataset tell the feed.
 
-    Args:
+    Attributes:
         clock: Where the feed's consumers stand.
         batches: How many one iteration of the dataset has.
         counted: Whether they come in the order of the feed.
     """
 
-    def __init__(self, clock: EpochClock, batches: int, *, counted: bool) -> None:
-        self._clock = clock
-        self._batches = batches
-        self._counted = counted
+    clock: EpochClock
+    batches: int
+    counted: bool
 
     def begin(self) -> "FeedLoop":
         """A loop begins."""
-        return FeedLoop(self._clock, self._batches, self._counted)
+        return FeedLoop(self)
 
 
 class FeedLoop:
     """The batches that one loop has got."""
 
-    def __init__(self, clock: EpochClock, batches: int, counted: bool) -> None:
-        self._clock = clock
-        self._batches = batches
-        self._counted = counted
+    def __init__(self, loops: FeedLoops) -> None:
+        self._of = loops
         self._numbers: range | None = None
         self._got = 0
 
     def goes_on(self) -> bool:
         """A batch is about to be asked for; False where the loop is over."""
         if self._numbers is None:
-            self._numbers = self._clock.loop_numbers(self._batches)
+            self._numbers = self._of.clock.loop_numbers(self._of.batches)
         numbers = self._numbers
-        if self._got < len(numbers) or len(numbers) == self._batches:
+        if self._got < len(numbers) or len(numbers) == self._of.batches:
             return True
-        self._clock.end_claim(numbers.stop, numbers.start + self._batches)
+        self._of.clock.end_claim(numbers.stop, numbers.start + self._of.batches)
         return False
 
     def got(self) -> None:
         """The batch is there."""
         self._got += 1
-        if self._counted and self._numbers is not None:
-            self._clock.consumed = self._numbers.start + self._got
+        if self._of.counted and self._numbers is not None:
+            self._of.clock.consumed = self._numbers.start + self._got

@@ -31,8 +31,8 @@ class SequenceHooks:
         """Whether the sequence has either hook."""
         return self._begin is not None or self._end is not None
 
-    def enter(self, epoch: int) -> None:
-        """Make `epoch` the running one; ends the one before, if it still runs."""
+    def enter(self, epoch: int | None) -> None:
+        """Make `epoch` the running one, or none; ends the one before, if it still runs."""
         if not self.exist or self._running == epoch:
             return
         with self._lock:
@@ -41,11 +41,7 @@ class SequenceHooks:
 
     def leave(self) -> None:
         """End the running epoch, if any."""
-        if not self.exist:
-            return
-        with self._lock:
-            if self._running is not None:
-                self._refresh(lambda: self._switch(None))
+        self.enter(None)
 
     def _switch(self, epoch: int | None) -> None:
         if self._running is not None:

@@ -11,19 +11,19 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, Literal
 
+from kerasfeed.feeds.options import FeedOptions
 from kerasfeed.feeds.queues.producer import Producer
 from kerasfeed.feeds.queues.source import QueueSource
 from kerasfeed.feeds.stream_base import BaseStream
-from kerasfeed.feeds.streams.options import StreamOptions
 from kerasfeed.feeds.streams.source import Source
-from kerasfeed.loaders.arguments import refuse_unknown
-from kerasfeed.spec.conformance import scene_spec_of
 from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.util.validate import check_integer
 
 
 class BaseQueueFeed(BaseStream):
     """Batches of scenes that other code puts, for loops; see `kerasfeed.QueueFeed`."""
+
+    _public = BaseStream._public | {"end_epoch", "fail", "produce", "producer", "producing", "put"}
 
     def __init__(
         self,
@@ -46,15 +46,9 @@ class BaseQueueFeed(BaseStream):
         error_log: str | os.PathLike[str] | None = None,
         **unknown: Any,
     ) -> None:
-        refuse_unknown(unknown, BaseQueueFeed.__init__, type(self).__name__)
-        options = StreamOptions.checked(
-            batch_size, spec=spec, seed=seed, drop_remainder=drop_remainder, pad_remainder=pad_remainder,
-            workers=workers, worker_type=worker_type, max_queue_size=max_queue_size, max_memory=max_memory,
-            collate=collate, on_error=on_error, max_failures=max_failures, timeout=timeout, error_log=error_log,
-        )  # fmt: skip
-        super().__init__(options)
+        super().__init__(FeedOptions.checked(BaseQueueFeed.__init__, locals(), type(self).__name__))
         size = max(16, 2 * self.plan.rows) if maxsize is None else check_integer("maxsize", maxsize, 1)
-        self._source = QueueSource(size, spec=None if spec is None else scene_spec_of(spec), copy=bool(copy))
+        self._source = QueueSource(size, spec=self._spec, copy=bool(copy))
         self._hold = _Hold()  # which feeds made by `map` share
         weakref.finalize(self._hold, self._source.close)
 
@@ -124,7 +118,7 @@ class BaseQueueFeed(BaseStream):
 
     def __exit__(self, *raised: Any) -> None:
         try:
-            super().__exit__(*raised)
+            self._stop()
         finally:
             self._source.close()
 

@@ -7,78 +7,79 @@ the spec, is asked for.
 import dataclasses
 import threading
 import weakref
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator
-from types import TracebackType
 from typing import Any, Self
 
 from kerasfeed.errors import FeedClosedError
-from kerasfeed.feeds.cursor import CursorThreads
-from kerasfeed.feeds.display import public_names, stream_html, workers_text
-from kerasfeed.feeds.hooks import RequestLog
-from kerasfeed.feeds.streams.options import StreamOptions
-from kerasfeed.feeds.streams.pipeline import Function, StreamCore
-from kerasfeed.feeds.streams.repetition import EndOfRepetition, Repetition
+from kerasfeed.feeds.any_feed import AnyFeed
+from kerasfeed.feeds.cursor import EndOfData
+from kerasfeed.feeds.display import stream_html, workers_text
+from kerasfeed.feeds.options import FeedOptions
+from kerasfeed.feeds.streams.pipeline import Function, StreamCore, make_core
+from kerasfeed.feeds.streams.plan import StreamPlan
+from kerasfeed.feeds.streams.repetition import Repetition
 from kerasfeed.feeds.streams.source import Source
+from kerasfeed.loaders.arguments import check_collate, check_seed
 from kerasfeed.loaders.base import LoaderStats
-from kerasfeed.loaders.batches.masking import weighted
 from kerasfeed.loaders.failures.table import FailureTable
-from kerasfeed.spec.field_forms import batch_structure
-from kerasfeed.spec.scene_spec import SceneSpec, lists_as_tuples
+from kerasfeed.orders.base import Sequential
+from kerasfeed.spec.conformance import scene_spec_of
+from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.util.polling import wait_for_exit
 
 EMPTY = (
     "the stream is empty: it ended before its first scene. Check what its generators read; a generator made once and "
     "for all, outside make_generator, is exhausted after one repetition"
 )
-_PUBLIC = frozenset([
-    "close", "element_spec", "end_epoch", "fail", "failures", "map", "num_batches", "plan", "produce", "producer",
-    "producing", "put", "scene_spec", "seed", "stats", "to_tf_dataset",
-])  # fmt: skip
 
 
-class BaseStream(ABC):
+class BaseStream(AnyFeed):
     """Batches of a `Source`, for loops: what `kerasfeed.StreamFeed` and `QueueFeed` are without Keras."""
 
-    def __init__(self, options: StreamOptions) -> None:
-        self._options = options
-        self._begin(options.ahead)
-        self._begin_life(())
+    plan: StreamPlan
+    _public = frozenset([
+        "close", "element_spec", "failures", "map", "num_batches", "plan", "scene_spec", "seed", "stats",
+        "to_tf_dataset",
+    ])  # fmt: skip
 
-    def _begin_life(self, functions: tuple[Function, ...]) -> None:
-        self._functions = functions
-        self.plan = self._options.plan.afresh()
+    def __init__(self, options: FeedOptions) -> None:
+        given, on_error = options.given, options.policy.on_error
+        if given["pad_remainder"] and (given["drop_remainder"] or options.batch_size is None or on_error == "skip"):
+            raise ValueError(
+                "pad_remainder=True fills the last batch up with scenes of sample_weight 0, so that all have one size: "
+                "it needs a batch_size, and goes neither with drop_remainder=True nor with on_error='skip'"
+            )
+        if on_error == "replace":
+            raise ValueError(
+                "on_error='replace' draws another scene by its index, and a stream has none: use on_error='skip', or "
+                "'mask', which gives failed scenes sample_weight 0"
+            )
+        self.plan = StreamPlan(
+            batch_size=options.batch_size, seed=check_seed(given["seed"], Sequential(), 1),
+            drop_remainder=bool(given["drop_remainder"]), pad_remainder=bool(given["pad_remainder"]),
+        )  # fmt: skip
+        self._collation = check_collate(given["collate"], self.plan, on_error)
+        self._spec = None if given["spec"] is None else scene_spec_of(given["spec"])
+        self._functions: tuple[Function, ...] = ()
+        super().__init__(options)
+        self._begin(options.ahead)
+
+    def _begin_life(self) -> None:
+        super()._begin_life()
+        self.plan = self.plan.afresh()
         self._lock = threading.RLock()
         self._parts: StreamCore | None = None
         self._kept: Repetition | None = None
         self._kept_is_chain = False
         self._next = 0
         self._closed = False
-        self.request_log = RequestLog()
-        self.cursors = CursorThreads()
-
-    def __dir__(self) -> list[str]:
-        return public_names(self, _PUBLIC)
-
-    @property
-    def seed(self) -> int:
-        """Seed of all random numbers, at least 0."""
-        return self.plan.seed
-
-    # ---- what a framework adds
-
-    def _begin(self, ahead: int) -> None:  # noqa: B027 - frameworks may add to it
-        """The feed is made, but for its parts; `ahead`: batches made ahead of the consumer."""
 
     # ---- what subclasses say
 
     @abstractmethod
     def _make_source(self) -> Source:
         """The source, made when the first batch is asked for."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Nothing more is wanted of the feed, or nothing more comes; idempotent."""
 
     # ---- the parts
 
@@ -103,7 +104,8 @@ class BaseStream(ABC):
             raise RuntimeError("map() comes before the first batch: this feed has begun, or is closed. Make a new one")
         mapped = object.__new__(type(self))
         mapped.__dict__.update(self.__dict__)
-        mapped._begin_life((*self._functions, function))
+        mapped._functions = (*self._functions, function)
+        mapped._begin_life()
         return mapped
 
     def _core(self) -> StreamCore:
@@ -111,12 +113,15 @@ class BaseStream(ABC):
             if self._closed:
                 raise FeedClosedError("the feed is closed; make a new one")
             if self._parts is None:
-                self._parts = self._options.make_core(self.plan, self._make_source, self._functions, self._given_spec())
+                self._parts = make_core(
+                    self._options, self.plan, self._collation, self._make_source, self._functions, self._given_spec()
+                )
+                self.job, self._loader = self._parts.job, self._parts.loader
                 weakref.finalize(self, self._parts.close)
             return self._parts
 
     def _given_spec(self) -> SceneSpec | None:
-        return self._options.spec
+        return self._spec
 
     # ---- repetitions
 
@@ -146,7 +151,7 @@ class BaseStream(ABC):
             number, self._next = self._next, self._next + 1
         return core.begin(number)
 
-    def end_fit(self) -> None:  # noqa: B027
+    def end_fit(self) -> None:
         """A loop begins: a fit that was stopped gives back before what it still holds."""
 
     def keep_repetition(self, repetition: Repetition, *, chained: bool, untouched: bool) -> None:
@@ -162,7 +167,7 @@ class BaseStream(ABC):
         """The batches of one repetition, loaded ahead; every loop begins the next one."""
         self.end_fit()
         repetition = self.begin_repetition()
-        end, closed, ended = EndOfRepetition, FeedClosedError, False  # may be collected as the interpreter ends
+        end, closed, ended = EndOfData, FeedClosedError, False  # may be collected as the interpreter ends
         try:
             while True:
                 try:
@@ -207,7 +212,7 @@ class BaseStream(ABC):
         )
 
     def tell(self) -> None:
-        """Issue the warnings that wait, here where the user stands."""
+        """See `AnyFeed.tell`."""
         core = self._parts
         if core is not None:
             core.loader.faults.notices.tell()
@@ -233,29 +238,6 @@ class BaseStream(ABC):
             if not core.inferred:
                 raise ValueError(EMPTY)
         return core.loader.spec
-
-    @property
-    def element_spec(self) -> Any:
-        """Nesting of a batch with an `ArraySpec` for each of its arrays, batch axis first; None for what varies.
-
-        A ragged field is a `kerasfeed.RaggedArray` of two. The first use waits for the first batch.
-        """
-        spec = self.scene_spec
-        loader, plan = self._core().loader, self.plan
-        full = weighted(spec) if self._weighs else spec
-        layout = loader.layout
-        if layout is None or not layout.batched:
-            return full.unflatten(full.fields)
-        return batch_structure(full, layout.forms, plan.rows if plan.is_uniform else None)
-
-    @property
-    def _weighs(self) -> bool:
-        return self._options.policy.on_error == "mask" or self.plan.pad_remainder
-
-    def without_lists(self, batch: Any) -> Any:
-        """A batch with tuples in place of lists, as TensorFlow and Keras take it. Issues the warnings that wait."""
-        self.tell()
-        return lists_as_tuples(batch) if self._core().loader.spec.has_lists else batch
 
     # ---- life
 
@@ -302,11 +284,3 @@ class BaseStream(ABC):
         if core is not None:
             core.close()
             core.loader.faults.notices.tell_last()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._stop()

@@ -4,13 +4,13 @@ Invariant: what was taken and not used comes again, in its order, as far as it i
 """
 
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 from kerasfeed.errors import FeedClosedError
 from kerasfeed.feeds.cursor import EndOfData
-from kerasfeed.feeds.streams.repetition import EndOfRepetition
 from kerasfeed.util.polling import NotYet
 
 SUPERSEDED = "another fit, or loop, of the stream has begun. A stream is read by one at a time; make a feed for each"
@@ -18,7 +18,7 @@ KEPT = 8  # more than Keras and its backends take ahead of what they use
 
 
 class StreamCursor:
-    """The batches that one iterator of Keras's takes."""
+    """The batches that one iterator takes; see `kerasfeed.feeds.cursor.Cursor`."""
 
     def __init__(self, feed: Any, *, endless: bool, afresh: bool, building: bool = False, kept: int = KEPT) -> None:
         """Take batches of `feed`.
@@ -56,7 +56,7 @@ class StreamCursor:
 
         Raises:
             NotYet: It was not there for so long.
-            EndOfRepetition: There is none, or Keras has another iterator now.
+            EndOfData: There is none, or Keras has another iterator now.
             FeedClosedError: Another fit, or a loop, has begun.
             Exception: What the stream raised.
         """
@@ -64,10 +64,11 @@ class StreamCursor:
             empty = False
             while not self._over:
                 if self._repetition is None:
-                    self._repetition, self._given = self._begin(patience), 0
+                    self._repetition = self._feed.begin_repetition(chained=self._chained, patience=patience)
+                    self._given = 0
                 try:
                     batch = self._repetition.take(patience)
-                except EndOfRepetition:
+                except EndOfData:
                     self._over = not self._endless or empty
                     empty, self._repetition = True, None
                     continue
@@ -78,31 +79,41 @@ class StreamCursor:
                     return batch
             if self.superseded:
                 raise FeedClosedError(SUPERSEDED)
-            raise EndOfRepetition
-
-    def _begin(self, patience: float | None) -> Any:
-        return self._feed.begin_repetition(chained=self._chained, patience=patience)
+            raise EndOfData
 
     def leave(self, used: int) -> None:
         """Keras has used the first `used` batches, and takes no more: those after them come again. Idempotent."""
         with self._lock:
-            self.left = True
-            if self._over:
-                return
-            self._over = True
-            repetition, self._repetition = self._repetition, None
             left = max(0, self.taken - used)
-            if repetition is None:
-                return
-            kept = list(self._last)[max(0, len(self._last) - left) :]
-            repetition.put_back(kept)
-            whole = left == len(kept)
-            try:
-                self._feed.keep_repetition(
-                    repetition, chained=self._chained and whole, untouched=whole and left >= self._given
-                )
-            except ReferenceError:  # the feed was collected before Keras's generator
-                repetition.close()
+            self._leave(list(self._last)[max(0, len(self._last) - left) :], left)
+
+    def close(self, returned: list[Any]) -> None:
+        """See `kerasfeed.feeds.cursor.Cursor.close`."""
+        with self._lock:
+            self._leave(returned, len(returned))
+
+    def fail(self) -> None:
+        """What was taken last ends the repetition, as it ends a loop."""
+        with self._lock:
+            self._leave([], -1)
+
+    def _leave(self, kept: list[Any], left: int) -> None:
+        """Take no more. Of the `left` batches that were not used, `kept` come again; -1 where there was an error."""
+        self.left = True
+        if self._over:
+            return
+        self._over = True
+        repetition, self._repetition = self._repetition, None
+        if repetition is None:
+            return
+        repetition.put_back(kept)
+        whole = left == len(kept)
+        try:
+            self._feed.keep_repetition(
+                repetition, chained=self._chained and whole, untouched=whole and left >= self._given
+            )
+        except ReferenceError:  # the feed was collected before Keras's generator
+            repetition.close()
 
 
 class RepetitionCursor:
@@ -114,10 +125,9 @@ class RepetitionCursor:
 
     def __init__(self, feed: Callable[[], Any]) -> None:
         self._feed = feed
-        self._repetition: Any = None
-        self._taken = 0
-        self._over = False
-        self._known().end_fit()
+        known = self._known()
+        known.end_fit()
+        self._cursor = StreamCursor(weakref.proxy(known), endless=False, afresh=True, kept=0)
 
     def _known(self) -> Any:
         feed = self._feed()
@@ -129,39 +139,17 @@ class RepetitionCursor:
 
     def take(self, patience: float | None) -> Any:
         """See `kerasfeed.feeds.cursor.Cursor.take`. An error ends the repetition, as it ends a loop."""
-        if self._over:
-            raise EndOfData
         feed = self._known()
         try:
-            if self._repetition is None:
-                self._repetition = feed.begin_repetition(patience=patience)
-            batch = None
-            while batch is None:  # on_error="skip" has left no scene of it
-                batch = self._repetition.take(patience)
+            batch = self._cursor.take(patience)
             feed.tell()
-        except NotYet:
+        except (NotYet, EndOfData):
             raise
-        except EndOfRepetition:
-            self._over = True
-            raise EndOfData from None
         except BaseException:
-            self._leave(feed, untouched=False)
+            self._cursor.fail()
             raise
-        self._taken += 1
         return batch
 
     def close(self, returned: list[Any]) -> None:
         """See `kerasfeed.feeds.cursor.Cursor.close`."""
-        if self._repetition is None or self._over:
-            return
-        feed = self._feed()
-        if feed is None:
-            self._repetition.close()
-            return
-        self._repetition.put_back(returned)
-        self._leave(feed, untouched=len(returned) == self._taken)
-
-    def _leave(self, feed: Any, *, untouched: bool) -> None:
-        self._over = True
-        if self._repetition is not None:
-            feed.keep_repetition(self._repetition, chained=False, untouched=untouched)
+        self._cursor.close(returned)

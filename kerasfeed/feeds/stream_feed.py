@@ -10,10 +10,9 @@ from typing import Any, Literal
 
 from kerasfeed.feeds.generators.generators import Generators, LocalGenerators
 from kerasfeed.feeds.generators.parallel import ParallelGenerators
+from kerasfeed.feeds.options import FeedOptions
 from kerasfeed.feeds.stream_base import BaseStream
-from kerasfeed.feeds.streams.options import StreamOptions
 from kerasfeed.feeds.streams.source import Source
-from kerasfeed.loaders.arguments import refuse_unknown
 
 
 class BaseStreamFeed(BaseStream):
@@ -41,31 +40,18 @@ class BaseStreamFeed(BaseStream):
         error_log: str | os.PathLike[str] | None = None,
         **unknown: Any,
     ) -> None:
-        refuse_unknown(unknown, BaseStreamFeed.__init__, type(self).__name__)
+        super().__init__(FeedOptions.checked(BaseStreamFeed.__init__, locals(), type(self).__name__))
         self.deterministic = bool(deterministic)
-        options = StreamOptions.checked(
-            batch_size, spec=spec, seed=seed, drop_remainder=drop_remainder, pad_remainder=pad_remainder,
-            workers=workers, worker_type=worker_type, max_queue_size=max_queue_size, max_memory=max_memory,
-            collate=collate, on_error=on_error, max_failures=max_failures, timeout=timeout, error_log=error_log,
-        )  # fmt: skip
-        super().__init__(options)
         self.generators = Generators(make_generator, count, self.seed)
-        self._arguments = {
-            "count": count, "spec": spec, "seed": self.seed, "deterministic": deterministic,
-            "drop_remainder": drop_remainder, "pad_remainder": pad_remainder, "workers": workers,
-            "worker_type": worker_type, "max_queue_size": max_queue_size, "max_memory": max_memory, "collate": collate,
-            "on_error": on_error, "max_failures": max_failures, "timeout": timeout, "error_log": error_log,
-        }  # fmt: skip
 
     def _make_source(self) -> Source:
-        policy = self._options.policy
-        if self._functions or self._options.workers == 0:
-            return LocalGenerators(self.generators, policy)
-        wanted = self.generators.count if self._options.workers == "auto" else int(self._options.workers)
+        options, count = self._options, self.generators.count
+        if self._functions or not options.workers:
+            return LocalGenerators(self.generators, options.policy)
         return ParallelGenerators(
-            self.generators, workers=min(wanted, self.generators.count), worker_type=self._options.worker_type,
-            deterministic=self.deterministic, max_memory=self._options.max_memory, policy=policy,
-            environment=self._options.environment,
+            self.generators, workers=count if options.given["workers"] == "auto" else min(options.workers, count),
+            worker_type=options.worker_type, deterministic=self.deterministic, max_memory=options.max_memory,
+            policy=options.policy, environment=options.environment,
         )  # fmt: skip
 
     def close(self) -> None:
@@ -73,13 +59,10 @@ class BaseStreamFeed(BaseStream):
         self._stop()
 
     def __reduce__(self) -> Any:
+        arguments = {**self._options.given, "seed": self.seed}
         return _restore, (
-            type(self),
-            self.generators.make_generator,
-            self.plan.batch_size,
-            self._arguments,
-            self._functions,
-        )
+            type(self), self.generators.make_generator, self.plan.batch_size, arguments, self._functions,
+        )  # fmt: skip
 
     def _facts(self) -> list[tuple[str, str]]:
         return [("generators", f"{self.generators.count} of {self.generators.name}"), *super()._facts()]

@@ -77,10 +77,7 @@ def check_sequence(sequence: Any, caller: str = "Feed()") -> int:
         ValueError: It is empty.
     """
     name = type(sequence).__name__
-    if isinstance(sequence, type):
-        raise TypeError(
-            f"{caller} needs an instance, received the class {sequence.__name__}: write {sequence.__name__}(...)"
-        )
+    _refuse_class(caller, sequence)
     if isinstance(sequence, Iterator):
         raise TypeError(
             f"{caller} needs a sequence that can be indexed, received a {name}, which can only be read forward. "
@@ -141,6 +138,12 @@ def refuse_other_items(sequence: Any, batch_size: int) -> None:
         f"{received} would be {len(sequence)} scenes, the arrays themselves. For scenes that hold a row of each, write "
         f"kf.Zip({_COLUMN_NAMES[len(sequence)]})"
     )
+
+
+def _refuse_class(name: str, given: Any, kinds: Any = object, example: str = "{}(...)") -> None:
+    if isinstance(given, type) and issubclass(given, kinds):
+        kind = given.__name__
+        raise TypeError(f"{name} needs an instance, received the class {kind}: write {example.format(kind)}")
 
 
 def _num_batches(sequence: Any) -> int | None:
@@ -246,8 +249,7 @@ def check_order(order: Any, shuffle: bool) -> Order:
     """
     if order is None:
         return Shuffled() if shuffle else Sequential()
-    if isinstance(order, type) and issubclass(order, Order):
-        raise TypeError(f"order needs an instance, received the class {order.__name__}: write {order.__name__}(...)")
+    _refuse_class("order", order, Order)
     if not isinstance(order, Order) and not callable(order):
         raise TypeError(
             "order must be kf.Sequential(), kf.Shuffled(), kf.BlockShuffled(block_size), kf.Weighted(weights), "
@@ -286,10 +288,7 @@ def check_collate(collate: Any, plan: Plan, on_error: str) -> Collation:
         TypeError: `collate` is none of what it may be.
         ValueError: It does not go together with another argument.
     """
-    if isinstance(collate, type) and issubclass(collate, Pad | Ragged):
-        raise TypeError(
-            f"collate needs an instance, received the class {collate.__name__}: write kf.{collate.__name__}()"
-        )
+    _refuse_class("collate", collate, (Pad, Ragged), "kf.{}()")
     made = _COLLATIONS[collate]() if isinstance(collate, str) and collate in _COLLATIONS else collate
     if isinstance(made, str):
         raise ValueError(f"collate must be one of {', '.join(map(repr, _COLLATIONS))}, received {made!r}{_MORE}")

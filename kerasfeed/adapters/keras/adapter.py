@@ -16,7 +16,7 @@ import numpy as np
 import optree
 
 from kerasfeed.adapters.keras.run import KerasRun
-from kerasfeed.adapters.keras.shared_cursor import Converted, SharedCursor
+from kerasfeed.adapters.keras.shared_cursor import SharedCursor
 from kerasfeed.adapters.keras.trainer import (
     KerasCall,
     Request,
@@ -131,22 +131,23 @@ class TrainerData(_DataAdapter):  # type: ignore[misc]
 
     def get_jax_iterator(self) -> Iterator[Any]:
         """The batches as NumPy arrays, which JAX takes."""
-        run = self._run_of(keras_call(self))
-        return self._batches(run, "JAX")
+        return self._batches(self._run_of(keras_call(self)), "JAX")
 
     def get_torch_dataloader(self) -> Any:
         """The batches as tensors, in a `torch.utils.data.DataLoader`."""
         from kerasfeed.adapters.torch.data_loader import loader_of  # Keras asks on PyTorch alone
 
-        run = self._run_of(keras_call(self))
-        return loader_of(self._batches(run, "PyTorch"), keras.ops.convert_to_tensor)
+        batches = self._batches(self._run_of(keras_call(self)), "PyTorch")
+        return loader_of(batches, keras.ops.convert_to_tensor)
 
     def get_tf_dataset(self) -> Any:
         """The batches as a `tf.data.Dataset`."""
         run = self._run_of(keras_call(self))
-        begin = _begin_of(weakref.ref(self), None if run is None else weakref.ref(run))
+        feed, weak_run = weakref.ref(self), None if run is None else weakref.ref(run)
         try:
-            dataset = self._keras_dataset(begin, None if run is None else run.request.class_weight)
+            dataset = self._keras_dataset(
+                lambda context: _cursor_of(feed, weak_run), None if run is None else run.request.class_weight
+            )
         except Exception as error:
             note_causes(error)  # of the first scenes, which are read here
             raise
@@ -174,12 +175,9 @@ class TrainerData(_DataAdapter):  # type: ignore[misc]
         return _batches_of(weakref.ref(self), None if run is None else weakref.ref(run), backend)
 
     def _refuse_text(self, backend: str) -> None:
-        structure = self._keras_feed.element_spec
-        is_spec: Any = lambda leaf: isinstance(leaf, ArraySpec)  # noqa: E731
-        paths = optree.tree_paths(structure, is_leaf=is_spec)
-        for path, field in zip(paths, optree.tree_leaves(structure, is_leaf=is_spec), strict=True):
+        spec = self._keras_feed.scene_spec
+        for name, field in zip(spec.paths, spec.fields, strict=True):
             if field.is_text:
-                name = ".".join(str(key) for key in path) or "scene"
                 raise TypeError(
                     f"field {name!r} is text, and {backend} has no text. Turn it into numbers where scenes are made "
                     "(in __getitem__, or with map), or have Keras run on TensorFlow: KERAS_BACKEND=tensorflow"
@@ -229,7 +227,7 @@ def _cursor_of(data: Any, run: Any) -> Any:
     if known is None:
         raise FeedClosedError("the feed is gone: keep a reference to it while Keras iterates over it")
     if run is None:
-        return SharedCursor(Converted(known._keras_cursor(), partial(_converted, data, None)), served=False)
+        return SharedCursor(known._keras_cursor(), partial(_converted, data, None), served=False)
     if run() is None:
         raise FeedClosedError("the fit, or other run, that this iterator was for is over")
     return _OfRun(run)
@@ -244,21 +242,17 @@ class _OfRun:
 
     def take(self, patience: float | None) -> Any:
         run = self._run()
-        if self._cursor is None and run is not None and not run.is_running and patience is not None:
-            time.sleep(patience)  # TensorFlow prefetches from an iterator that is for the epoch to come
-            raise NotYet
-        if self._cursor is None:
-            self._cursor = None if run is None else run.cursor
+        if self._cursor is None and run is not None:
+            if not run.is_running and patience is not None:
+                time.sleep(patience)  # TensorFlow prefetches from an iterator that is for the epoch to come
+                raise NotYet
+            self._cursor = run.cursor
         if self._cursor is None:
             raise EndOfData
         return self._cursor.take(patience)
 
     def close(self, returned: list[Any]) -> None:
         pass
-
-
-def _begin_of(data: Any, run: Any) -> Begin:
-    return lambda context: _cursor_of(data, run)
 
 
 def _batches_of(data: Any, run: Any, backend: str | None) -> Iterator[Any]:

@@ -14,38 +14,25 @@ from kerasfeed.adapters.keras.run import KerasRun
 from kerasfeed.adapters.keras.trainer import KerasCall, Request
 from kerasfeed.adapters.tensorflow.dataset import batches_dataset
 from kerasfeed.adapters.tensorflow.feed_dataset import FeedDataset
-from kerasfeed.adapters.tensorflow.iteration import Source
 from kerasfeed.feeds.cursor import Begin, Cursor
 from kerasfeed.feeds.feed_cursor import FeedLoops, begin_cursor
+
+RunOf = Callable[[KerasCall, Request], KerasRun]  # what one of Keras's iterators takes
 
 
 class KerasDataset(TrainerData, FeedDataset):
     """The batches of a feed, which hold it.
 
     Args:
-        dataset: See `FeedDataset`.
-        source: See `FeedDataset`.
-        count: See `FeedDataset`.
-        loops: See `FeedDataset`.
+        given: See `FeedDataset`.
         feed: The feed.
         device: Where batches are prefetched to; see `batches_dataset`.
         begin: Makes the cursor of an iteration.
         run_of: What one of Keras's iterators takes of the feed through the dataset.
     """
 
-    def __init__(
-        self,
-        dataset: Any,
-        source: Source,
-        count: int | None,
-        loops: Any,
-        *,
-        feed: Any,
-        device: str | None,
-        begin: Begin,
-        run_of: Callable[[KerasCall, Request], KerasRun],
-    ) -> None:
-        super().__init__(dataset, source, count, loops)
+    def __init__(self, *given: Any, feed: Any, device: str | None, begin: Begin, run_of: RunOf) -> None:
+        super().__init__(*given)
         self._of = feed
         self._device = device
         self._begin = begin
@@ -85,13 +72,7 @@ def dataset_of(feed: Any, count: int, device: str | None, *, in_order: bool) -> 
 
 
 def dataset_for_keras(
-    begin: Begin,
-    feed: Any,
-    *,
-    count: int | None,
-    device: str | None,
-    loops: Any,
-    run_of: Callable[[KerasCall, Request], KerasRun],
+    begin: Begin, feed: Any, *, count: int | None, device: str | None, loops: Any, run_of: RunOf
 ) -> Any:
     """The dataset of the batches of `feed` that the cursors give which `begin` makes; see `KerasDataset`."""
     make = partial(KerasDataset, feed=feed, device=device, begin=begin, run_of=run_of)

@@ -3,14 +3,16 @@
 Invariant: to Keras it looks ahead by itself, so Keras's own threads and processes stay unused.
 """
 
+import weakref
 from typing import TYPE_CHECKING
 
 from kerasfeed.adapters.keras.adapter import KerasAdapter
-from kerasfeed.adapters.keras.feed_run import EpochCursor, FeedRun
+from kerasfeed.adapters.keras.feed_run import FeedRun
 from kerasfeed.adapters.keras.fit_tracker import FitTracker
 from kerasfeed.adapters.keras.trainer import KerasCall, Request
 from kerasfeed.errors import FeedWarning
 from kerasfeed.feeds.base import BaseFeed
+from kerasfeed.feeds.feed_cursor import FeedCursor
 from kerasfeed.feeds.sharding import refuse_second_sharding
 from kerasfeed.loaders.arguments import refuse_skip
 from kerasfeed.orders.base import Sequential
@@ -141,8 +143,9 @@ class Feed(BaseFeed, KerasAdapter):
             self._loader.faults.notices.post("predict", _PREDICTED_IN_ORDER, FeedWarning)
             self._loader.faults.notices.tell()
 
-    def _keras_cursor(self) -> EpochCursor:
-        return EpochCursor(self)
+    def _keras_cursor(self) -> FeedCursor:
+        first = self.clock.current * len(self)
+        return FeedCursor(weakref.ref(self), range(first, first + len(self)), None)
 
     def _keras_hook(self, *, begins: bool) -> None:
         self.fit_tracker.hooked(begins=begins)

@@ -120,7 +120,7 @@ class FeedRun(KerasRun):
         if self.window is None:
             shuffled = self.shuffled if self.request.trains else None
             numbers = range(self.numbers.start, self.stop)
-            self.window = window_of(weakref.proxy(feed), numbers, shuffled, in_order=self._in_order)
+            self.window = window_of(feed, numbers, shuffled, in_order=self._in_order)
         return RunCursor(weakref.ref(self), self.window)
 
     @property
@@ -141,7 +141,7 @@ class FeedRun(KerasRun):
         return self._iterator() is iterator
 
     def supersede(self) -> None:
-        """Another fit begins on the feed: this one, perhaps interrupted, takes no more."""
+        """See `KerasRun.supersede`."""
         self.superseded = True
         if self.window is not None:
             self.window.close()
@@ -168,23 +168,3 @@ class RunCursor:
 
     def close(self, returned: list[Any]) -> None:
         """See `kerasfeed.feeds.cursor.Cursor.close`; the run closes the window."""
-
-
-class EpochCursor:
-    """The batches of the epoch of `feed[step]`, for whoever is not one of Keras's iterators."""
-
-    def __init__(self, feed: Any) -> None:
-        clock = feed.clock
-        first = clock.current * clock.steps
-        self._stop = first + clock.steps
-        self._window = window_of(weakref.proxy(feed), range(first, self._stop), None)
-
-    def take(self, patience: float | None) -> Any:
-        """See `kerasfeed.feeds.cursor.Cursor.take`."""
-        if self._window.next >= self._stop:
-            raise EndOfData
-        return self._window.take(patience)
-
-    def close(self, returned: list[Any]) -> None:
-        """See `kerasfeed.feeds.cursor.Cursor.close`."""
-        self._window.close()

@@ -6,17 +6,15 @@ numbers of its batches from the start, so whatever TensorFlow prefetches beyond 
 lost or taken twice.
 """
 
-import weakref
-from collections.abc import Callable
 from typing import Any
 
+from kerasfeed.adapters.keras.run import RunningFit
 from kerasfeed.adapters.keras.trainer import trainer_position
-from kerasfeed.feeds.base import ONLY_THE_CONSUMER_KNOWS
 from kerasfeed.feeds.epoch_clock import EpochClock
 from kerasfeed.feeds.hooks import RequestLog, SequenceHooks
 
 
-class FitTracker:
+class FitTracker(RunningFit):
     """What a feed does when Keras calls it.
 
     Args:
@@ -24,20 +22,13 @@ class FitTracker:
     """
 
     def __init__(self, feed: Any) -> None:
+        super().__init__()
         self.clock: EpochClock = feed.clock
         self._hooks: SequenceHooks = feed.hooks
         self._log: RequestLog = feed.request_log
-        self._run: Callable[[], Any] = lambda: None  # of the last fit
         self._hooked_epoch_runs = False
 
     # ---- trainers
-
-    def begin_run(self, run: Any) -> None:
-        """A `fit` is about to begin, or, having built its model, to begin anew; no other goes on."""
-        known = self._run()
-        if known is not None and known is not run:
-            known.supersede()
-        self._run = weakref.ref(run)
 
     def shuffles(self, iterator: Any) -> bool:
         """Whether the `fit` of `iterator`, Keras's, shuffles the batches of the feed."""
@@ -94,9 +85,7 @@ class FitTracker:
         if position is not None and self.clock.serves(position.iterator):
             epoch = position.initial_epoch if position.epoch is None else position.epoch
             return position.trained(self.clock.numbers(epoch))
-        if self.clock.consumed is None:
-            raise RuntimeError(ONLY_THE_CONSUMER_KNOWS)
-        return self.clock.consumed
+        return self.clock.check_consumed()
 
     def resume(self, number: int, *, shuffled: bool, rest: int | None = None) -> None:
         """Go on with batch `number`; see `EpochClock.resume`.

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import CancelledError
 from typing import Any
 
-from kerasfeed.adapters.keras.shared_cursor import Converted, SharedCursor
+from kerasfeed.adapters.keras.shared_cursor import SharedCursor
 from kerasfeed.adapters.keras.steps import EpochSteps, UnknownSteps
 from kerasfeed.adapters.keras.trainer import Request, asked_steps, asks_for_the_end, execution_of
 from kerasfeed.errors import FeedClosedError
@@ -27,11 +27,13 @@ class KerasRun(ABC):
         most: Batches of the longest epoch; None where that is not known.
 
     Attributes:
+        feed: A weak proxy of the feed.
         request: As it was given.
         steps: What Keras is told of the number of batches.
         steps_per_epoch: Batches of an epoch as the user, or the debugging switch of Keras, has asked for; None for all.
         execution: Batches of an execution.
         has_epoch_cursors: Whether every epoch has a cursor of its own, and not a part of one that goes on and on.
+        is_running: Whether Keras goes through the data.
         built: Whether the model is built, and epochs count.
         convert: Makes of a batch what Keras takes.
         in_other_threads: Whether threads of TensorFlow take, in which nothing may run that users wrote.
@@ -40,7 +42,7 @@ class KerasRun(ABC):
     """
 
     def __init__(self, feed: Any, iterator: Any, request: Request, most: int | None) -> None:
-        self._feed = weakref.ref(feed)
+        self.feed: Any = weakref.proxy(feed)
         self.request = request
         self.steps = UnknownSteps(self) if most is None else EpochSteps(most, self)
         self.steps_per_epoch: int | None = asked_steps(iterator)
@@ -51,29 +53,12 @@ class KerasRun(ABC):
         self.in_other_threads = False
         self.convert: Callable[[Any], Any] = lambda batch: batch
         self.cursor: SharedCursor | None = None
-        self._running = False
+        self.is_running = False
         self._epoch = 0
         self._count: int | None = None
         self.seen_at_begin = 0
         self._asked = -1  # steps seen as was asked last
         weakref.finalize(iterator, _close, self).atexit = False
-
-    @property
-    def feed(self) -> Any:
-        """The feed.
-
-        Raises:
-            ReferenceError: It is gone.
-        """
-        found = self._feed()
-        if found is None:
-            raise ReferenceError("the feed is gone")
-        return found
-
-    @property
-    def is_running(self) -> bool:
-        """Whether Keras goes through the data."""
-        return self._running
 
     # ---- what feeds and streams do in their own ways
 
@@ -99,30 +84,34 @@ class KerasRun(ABC):
     def end_epoch(self, used: int) -> None:
         """The epoch is over, after so many batches."""
 
+    @abstractmethod
+    def supersede(self) -> None:
+        """Another fit or loop begins: this one, perhaps interrupted, takes no more."""
+
     # ---- what Keras says
 
     def reset(self) -> None:
         """Keras is about to begin the epochs proper."""
         self.close()
         self.built, self._epoch = True, 0
-        self._running = False  # what Keras has begun to build the model it never ends
+        self.is_running = False  # what Keras has begun to build the model it never ends
 
     def on_epoch_begin(self) -> None:
         """Keras begins to go through the data."""
-        self._running, self._asked = True, -1
+        self.is_running, self._asked = True, -1
         if self.cursor is not None and self.has_epoch_cursors:
             self.close()  # of an epoch that was left
         self._count = self.begin_epoch(self._epoch)
         if self.cursor is None:
             self.seen_at_begin = 0
             waits = self.in_other_threads and self.runs_what_users_wrote
-            self.cursor = SharedCursor(Converted(self.make_cursor(), self.convert), waits=waits, served=self._is_asked)
+            self.cursor = SharedCursor(self.make_cursor(), self.convert, waits=waits, served=self._is_asked)
 
     def on_epoch_end(self) -> None:
         """Keras has come to the end of the data, or of as many as it wanted."""
-        if not self._running:
+        if not self.is_running:
             return  # Keras says so as it resets its iterator, too
-        self._running = False
+        self.is_running = False
         self._epoch += 1
         used = self._asked - self.seen_at_begin
         if isinstance(self.steps, UnknownSteps):
@@ -174,6 +163,25 @@ class KerasRun(ABC):
         cursor, self.cursor = self.cursor, None
         if cursor is not None:
             cursor.close([])
+
+
+class RunningFit:
+    """The `fit` that takes of a feed, if one does."""
+
+    def __init__(self) -> None:
+        self._run: Callable[[], Any] = lambda: None  # of the last fit
+
+    def begin_run(self, run: KerasRun) -> None:
+        """A `fit` is about to begin, or, having built its model, to begin anew; no other goes on."""
+        if self._run() is not run:
+            self.end_fit()
+        self._run = weakref.ref(run)
+
+    def end_fit(self) -> None:
+        """Something else begins to take batches: no fit can still do so."""
+        run = self._run()
+        if run is not None:
+            run.supersede()
 
 
 def _close(run: KerasRun) -> None:

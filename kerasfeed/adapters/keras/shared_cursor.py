@@ -18,27 +18,12 @@ from kerasfeed.util.polling import PATIENCE, NotYet
 _ALONE = 10.0  # s
 
 
-class Converted:
-    """A cursor whose batches a function has made something else of."""
-
-    def __init__(self, cursor: Cursor, convert: Callable[[Any], Any]) -> None:
-        self._cursor = cursor
-        self._convert = convert
-
-    def take(self, patience: float | None) -> Any:
-        """See `Cursor.take`."""
-        return self._convert(self._cursor.take(patience))
-
-    def close(self, returned: list[Any]) -> None:
-        """See `Cursor.close`."""
-        self._cursor.close(returned)
-
-
 class SharedCursor:
     """A cursor for two: the trainer's thread, which waits for a batch, and TensorFlow's, which gets it. Thread-safe.
 
     Args:
         cursor: What is taken from, by one thread at a time.
+        convert: Makes of a batch what whoever takes gets.
         waits: Whether whoever gets batches waits for those that `ensure` has taken, and takes none, because that would
             run what users wrote in a thread of TensorFlow.
         served: Whether anybody calls `ensure`.
@@ -47,8 +32,11 @@ class SharedCursor:
         counted: Batches that have come so far.
     """
 
-    def __init__(self, cursor: Cursor, *, waits: bool = False, served: bool = True) -> None:
+    def __init__(
+        self, cursor: Cursor, convert: Callable[[Any], Any], *, waits: bool = False, served: bool = True
+    ) -> None:
         self._cursor = cursor
+        self._convert = convert
         self._waits = waits
         self._ready: deque[Any] = deque()
         self._taker: int | None = None  # the thread that waits for a batch
@@ -146,7 +134,7 @@ class SharedCursor:
         """Take a batch, having begun to; `keep` it for whoever asks next, else an error for `ensure`."""
         batch, came, ended, failed = None, False, False, None
         try:
-            batch = self._cursor.take(patience)
+            batch = self._convert(self._cursor.take(patience))
             came = True
             return batch
         except EndOfData:

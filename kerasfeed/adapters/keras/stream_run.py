@@ -16,7 +16,6 @@ from kerasfeed.feeds.cursor import Cursor, EndOfData
 from kerasfeed.feeds.hooks import TimedTake
 from kerasfeed.feeds.stream_base import EMPTY
 from kerasfeed.feeds.stream_cursor import KEPT, SUPERSEDED, StreamCursor
-from kerasfeed.feeds.streams.repetition import EndOfRepetition
 from kerasfeed.util.polling import NotYet
 
 
@@ -46,9 +45,8 @@ class StreamRun(KerasRun):
 
     def make_cursor(self) -> Cursor:
         """See `KerasRun.make_cursor`."""
-        feed = self.feed
         self._taken = StreamCursor(
-            weakref.proxy(feed), endless=bool(self.steps_per_epoch), afresh=not self.request.trains,
+            self.feed, endless=bool(self.steps_per_epoch), afresh=not self.request.trains,
             building=not self.built and self.request.method in ("fit", "evaluate"), kept=KEPT + self.execution,
         )  # fmt: skip
         return RunCursor(weakref.ref(self), self._taken)
@@ -75,10 +73,10 @@ class StreamRun(KerasRun):
     @property
     def used(self) -> int:
         """Batches that training was given of the present cursor; it may end within an epoch."""
-        return max(0, self._asked) + (self.execution if self._running and self._asked >= 0 else 0)
+        return max(0, self._asked) + (self.execution if self.is_running and self._asked >= 0 else 0)
 
     def supersede(self) -> None:
-        """Another fit or loop begins: where this one was stopped, Keras may let go of the data only much later."""
+        """See `KerasRun.supersede`; where this fit was stopped, Keras may let go of the data only much later."""
         if self._taken is not None:
             self._taken.superseded = True
         self.close()
@@ -99,9 +97,9 @@ class RunCursor:
             raise EndOfData
         try:
             return self._timed(max(0, self._taken.taken - run.seen_at_begin), patience)
-        except EndOfRepetition:
+        except EndOfData:
             if self._taken.taken or self._taken.left:
-                raise EndOfData from None
+                raise
             raise ValueError(EMPTY) from None
         except NotYet:
             raise
@@ -112,39 +110,3 @@ class RunCursor:
 
     def close(self, returned: list[Any]) -> None:
         """See `kerasfeed.feeds.cursor.Cursor.close`; the run leaves what it has taken."""
-
-
-class KerasRepetition:
-    """The batches of one repetition, for whoever is not one of Keras's iterators."""
-
-    def __init__(self, feed: Any) -> None:
-        self._taken = StreamCursor(weakref.proxy(feed), endless=False, afresh=True)
-
-    def take(self, patience: float | None) -> Any:
-        """See `kerasfeed.feeds.cursor.Cursor.take`."""
-        try:
-            return self._taken.take(patience)
-        except EndOfRepetition:
-            raise EndOfData from None
-
-    def close(self, returned: list[Any]) -> None:
-        """See `kerasfeed.feeds.cursor.Cursor.close`."""
-        self._taken.leave(self._taken.taken - len(returned))
-
-
-class RunningFit:
-    """The `fit` that takes of a stream, if one does."""
-
-    def __init__(self) -> None:
-        self._run: Callable[[], StreamRun | None] = lambda: None  # of the last fit
-
-    def begin_run(self, run: StreamRun) -> None:
-        """A `fit` is about to begin: no other goes on."""
-        self.end_fit()
-        self._run = weakref.ref(run)
-
-    def end_fit(self) -> None:
-        """Something else begins to take the stream's batches: no fit can still do so."""
-        run = self._run()
-        if run is not None:
-            run.supersede()

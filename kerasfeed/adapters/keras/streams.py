@@ -6,15 +6,16 @@ Invariant: to Keras they look ahead by themselves, so Keras's own threads and pr
 import contextvars
 import weakref
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kerasfeed.adapters.keras.adapter import KerasAdapter
-from kerasfeed.adapters.keras.stream_run import KerasRepetition, RunningFit, StreamRun
+from kerasfeed.adapters.keras.run import RunningFit
+from kerasfeed.adapters.keras.stream_run import StreamRun
 from kerasfeed.adapters.keras.trainer import KerasCall, Request
 from kerasfeed.feeds.cursor import Cursor
 from kerasfeed.feeds.queue_feed import BaseQueueFeed
 from kerasfeed.feeds.stream_base import BaseStream
-from kerasfeed.feeds.stream_cursor import RepetitionCursor
+from kerasfeed.feeds.stream_cursor import RepetitionCursor, StreamCursor
 from kerasfeed.feeds.stream_feed import BaseStreamFeed
 from kerasfeed.loaders.arguments import refuse_skip
 
@@ -28,8 +29,8 @@ class KerasStream(BaseStream, KerasAdapter):
     def _begin(self, ahead: int) -> None:
         KerasAdapter.__init__(self, ahead)
 
-    def _begin_life(self, functions: Any) -> None:
-        super()._begin_life(functions)
+    def _begin_life(self) -> None:
+        super()._begin_life()
         self._begin_keras()
         self._side = RunningFit()
 
@@ -70,8 +71,8 @@ class KerasStream(BaseStream, KerasAdapter):
             self._side.begin_run(run)
         return run
 
-    def _keras_cursor(self) -> KerasRepetition:
-        return KerasRepetition(self)
+    def _keras_cursor(self) -> StreamCursor:
+        return StreamCursor(weakref.proxy(self), endless=False, afresh=True)
 
     def _keras_hook(self, *, begins: bool) -> None:
         self.request_log.clear()

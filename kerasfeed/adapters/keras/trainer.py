@@ -10,7 +10,7 @@
 | the step that is trained on | variable `begin_step` of `fit` | 3.11 to 3.15 |
 | | variable `step` of `fit` | 3.10 |
 | the callbacks, and which of their hooks runs | frames of Keras's `CallbackList` | 3.10 to 3.15 |
-| whether Keras's loop over an epoch asks | name of the function, `_enumerate_iterator` | 3.10 to 3.15 |
+| whether Keras's loop over an epoch asks for `num_batches` | its name, `_enumerate_iterator` | 3.10 to 3.15 |
 | the epoch that a restored model goes on with | `_initial_epoch` of the model | 3.10 to 3.15 |
 | whether training runs in several processes | `_is_multi_process` of `keras.distribution`'s | 3.10 to 3.15 |
 | batches of an epoch of other data | `_num_batches` of Keras's iterator | 3.10 to 3.15 |
@@ -136,19 +136,15 @@ def _is_trainer(frame: FrameType) -> bool:
 
 
 def _position(frame: FrameType, hook: str | None, callbacks: Sequence[Any] | None) -> TrainerPosition:
-    code, variables = frame.f_code, frame.f_locals
-    names = {*code.co_varnames, *code.co_cellvars}
-    step = next((name for name in _STEP_VARIABLES if name in names), None)
-    iterator = variables.get("epoch_iterator")
-    position = TrainerPosition(
-        code.co_name, variables.get("epoch"), variables.get("initial_epoch") or 0, variables.get("epochs") or 0,
-        variables.get("steps_per_epoch"), iterator, None if step is None else variables.get(step) or 0,
+    code = frame.f_code
+    found = _variables(frame, (*_FIT_VARIABLES, *_STEP_VARIABLES))
+    step = next((name for name in _STEP_VARIABLES if name in {*code.co_varnames, *code.co_cellvars}), None)
+    iterator = found.get("epoch_iterator")
+    return TrainerPosition(
+        code.co_name, found.get("epoch"), found.get("initial_epoch") or 0, found.get("epochs") or 0,
+        found.get("steps_per_epoch"), iterator, None if step is None else found.get(step) or 0,
         1 if iterator is None else execution_of(iterator), hook, callbacks,
     )  # fmt: skip
-    # The copy would keep the last epoch's iterator. Dropped only at the next look, holding the GIL, a TensorFlow
-    # iterator stops training for 1 s.
-    _forget(frame, variables)
-    return position
 
 
 def restored_epoch(model: Any) -> int:
@@ -308,7 +304,8 @@ def _variables(frame: FrameType, names: Sequence[str]) -> dict[str, Any]:
 def _forget(frame: FrameType, variables: Any) -> None:
     """Empty a copy of a function's variables, which before Python 3.13 its frame keeps.
 
-    Those of a module, or of a class body, are no copy.
+    It would keep the last epoch's iterator. Dropped only at the next look, holding the GIL, a TensorFlow iterator stops
+    training for 1 s. Those of a module, or of a class body, are no copy.
     """
     if isinstance(variables, dict) and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
         variables.clear()

@@ -68,16 +68,16 @@ class ChunkWriter:
 
     def _group(self, leaves: list[Any], treespec: optree.PyTreeSpec) -> Group | None:
         last = self._groups[-1] if self._groups else None
-        offset = 0 if last is None else last.stop
-        if last is not None and offset + nbytes_of(leaves) > len(self._memory):
+        nbytes = nbytes_of(leaves)
+        if last is None and nbytes > len(self._memory):
+            self._memory = np.empty(nbytes, np.uint8)
+        if last is not None and last.stop + nbytes > len(self._memory):
             return None
-        if last is None and nbytes_of(leaves) > len(self._memory):
-            self._memory = np.empty(nbytes_of(leaves), np.uint8)
         kind = UnevenGroup if self._is_uneven else EvenGroup
-        group: Group = kind(leaves, treespec, self._memory, offset, last)
+        group: Group = kind(leaves, treespec, self._memory, last)
         if last is not None and group.structure is last.structure:  # of another shape, then
             self._is_uneven = True
-            group = UnevenGroup(leaves, treespec, self._memory, offset, last)
+            group = UnevenGroup(leaves, treespec, self._memory, last)
         return group
 
     def finish(self, head: Any) -> NDArray[np.uint8]:

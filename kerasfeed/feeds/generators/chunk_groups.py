@@ -51,14 +51,23 @@ class Group(ABC):
 
     Attributes:
         offset: Of the first of them, bytes.
+        stop: Where the last of them ends, bytes.
+        stride: From one scene to the next, bytes; -1 where it differs.
         rows: How many there are.
         columns: Of each field where it stands, or its values where it is not packed.
         structure: What they have in common.
     """
 
-    def __init__(self, leaves: list[Any], treespec: optree.PyTreeSpec, offset: int, before: "Group | None") -> None:
-        """Begin with a scene like this one, which is not put in; `before` is the group before."""
-        self.offset, self.rows = offset, 0
+    stride = -1
+
+    def __init__(
+        self, leaves: list[Any], treespec: optree.PyTreeSpec, memory: NDArray[np.uint8], before: "Group | None"
+    ) -> None:
+        """Begin with a scene like this one, which is not put in; `memory` is where they go, behind group `before`."""
+        self._memory = memory
+        self.offset: int = 0 if before is None else before.stop
+        self.stop: int = self.offset
+        self.rows = 0
         self.columns: list[Any] = [[] for _ in leaves]
         self._leaves_of = treespec.flatten_up_to
         self._types = [type(leaf) for leaf in leaves]
@@ -70,16 +79,11 @@ class Group(ABC):
         self.structure = Structure(treespec, dtypes, axes)
         if before is not None and before.structure == self.structure:
             self.structure = before.structure
+        self._begin(leaves)
 
-    @property
     @abstractmethod
-    def stop(self) -> int:
-        """Where the last of them ends, bytes."""
-
-    @property
-    @abstractmethod
-    def stride(self) -> int:
-        """From one scene to the next, bytes; -1 where it differs."""
+    def _begin(self, leaves: list[Any]) -> None:
+        """Note what the arrays of a scene are."""
 
     @abstractmethod
     def _pack(self, leaves: list[Any]) -> bool:
@@ -119,38 +123,20 @@ class EvenGroup(Group):
         room: How many scenes there is room for.
     """
 
-    def __init__(
-        self,
-        leaves: list[Any],
-        treespec: optree.PyTreeSpec,
-        memory: NDArray[np.uint8],
-        offset: int,
-        before: Group | None,
-    ) -> None:
-        """See `Group`; `memory` is where they go."""
-        super().__init__(leaves, treespec, offset, before)
-        self._stride = nbytes_of(leaves)
-        self.room = (len(memory) - offset) // self._stride if self._stride else 1 << 30
+    def _begin(self, leaves: list[Any]) -> None:
+        memory, offset = self._memory, self.offset
+        self.stride = nbytes_of(leaves)
+        self.room = (len(memory) - offset) // self.stride if self.stride else 1 << 30
         self._arrays: list[tuple[int, NDArray[Any] | None, np.dtype[Any], tuple[int, ...]]] = []
         place = 0
         for number in self._packed:
             leaf = leaves[number]
             target = None
             if leaf.nbytes and self.room > 0:
-                target = _strided(memory, self.room, leaf.shape, leaf.dtype, offset + place, self._stride)
+                target = _strided(memory, self.room, leaf.shape, leaf.dtype, offset + place, self.stride)
             self._arrays.append((number, target, leaf.dtype, leaf.shape))
             self.columns[number] = (place, leaf.shape)
             place += _rounded(leaf.nbytes)
-
-    @property
-    def stop(self) -> int:
-        """See `Group.stop`."""
-        return self.offset + self.rows * self._stride
-
-    @property
-    def stride(self) -> int:
-        """See `Group.stride`."""
-        return self._stride
 
     def _pack(self, leaves: list[Any]) -> bool:
         row = self.rows
@@ -162,38 +148,18 @@ class EvenGroup(Group):
                 return False
             if target is not None:
                 target[row] = leaf
+        self.stop += self.stride
         return True
 
 
 class UnevenGroup(Group):
     """Scenes whose shapes differ."""
 
-    def __init__(
-        self,
-        leaves: list[Any],
-        treespec: optree.PyTreeSpec,
-        memory: NDArray[np.uint8],
-        offset: int,
-        before: Group | None,
-    ) -> None:
-        """See `Group`; `memory` is where they go."""
-        super().__init__(leaves, treespec, offset, before)
-        self._memory = memory
-        self._stop = offset
+    def _begin(self, leaves: list[Any]) -> None:
         self._arrays = [(number, leaves[number].dtype, leaves[number].ndim) for number in self._packed]
 
-    @property
-    def stop(self) -> int:
-        """See `Group.stop`."""
-        return self._stop
-
-    @property
-    def stride(self) -> int:
-        """See `Group.stride`."""
-        return -1
-
     def _pack(self, leaves: list[Any]) -> bool:
-        stop = self._stop
+        stop = self.stop
         for number, dtype, axes in self._arrays:
             leaf = leaves[number]
             if leaf.ndim != axes or (leaf.dtype is not dtype and leaf.dtype != dtype):
@@ -201,14 +167,14 @@ class UnevenGroup(Group):
             stop += _rounded(leaf.nbytes)
         if stop > len(self._memory):
             return False
-        place = self._stop
+        place = self.stop
         for number, dtype, _ in self._arrays:
             leaf = leaves[number]
             if leaf.nbytes:
                 np.ndarray(leaf.shape, dtype, self._memory, place)[...] = leaf
             self.columns[number].append((place, leaf.shape))
             place += _rounded(leaf.nbytes)
-        self._stop = stop
+        self.stop = stop
         return True
 
 

@@ -7,27 +7,23 @@ the user's function is: whoever runs it, and wherever, so that one that is lost 
 import contextlib
 import inspect
 import itertools
-import threading
 from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import Any
 
 import numpy as np
-import optree
 
-from kerasfeed.errors import FeedClosedError, SceneError
-from kerasfeed.feeds.generators.round_robin import FailedGenerators, RoundRobin, named
-from kerasfeed.feeds.streams.source import Source
-from kerasfeed.loaders.failures.failure_log import FailureLog
+from kerasfeed.errors import SceneError
+from kerasfeed.feeds.generators.joined import JoinedGenerators
+from kerasfeed.feeds.generators.round_robin import named
 from kerasfeed.loaders.failures.policy import FailurePolicy
-from kerasfeed.loaders.failures.table import FailedScene
 from kerasfeed.sequences.context import SceneContext, enter_context
+from kerasfeed.spec.conformance import own_copy
 from kerasfeed.util.error_text import is_the_programs
 from kerasfeed.util.validate import check_integer
 
 _GENERATOR_STREAM = 3  # orders draw from stream 0 of the seed, scenes from stream 1, replacements from stream 2
 _BY_NAME = ("start", "rng")
 _ENDED = object()
-_IMMUTABLE = (str, bytes, int, float, bool, complex)
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
@@ -146,11 +142,10 @@ def _calling(function: Callable[..., Any], name: str, count: int) -> tuple[bool,
 
 
 def _iterator(made: Any, name: str) -> Iterator[Any]:
-    if hasattr(type(made), "__iter__") and not isinstance(made, str | bytes | Mapping):
+    is_iterable = hasattr(type(made), "__iter__") or hasattr(type(made), "__getitem__")
+    if is_iterable and not isinstance(made, str | bytes | Mapping):
         iterator: Iterator[Any] = iter(made)
         return iterator
-    if hasattr(type(made), "__getitem__") and not isinstance(made, str | bytes | Mapping):
-        return iter(made)
     remedy = "return a generator, or any iterable of scenes"
     if made is None:
         remedy = "is a `yield`, or a `return`, missing?"
@@ -163,13 +158,7 @@ def _iterator(made: Any, name: str) -> Iterator[Any]:
     raise TypeError(f"{name} must return a generator of scenes, and it returned a {type(made).__name__}: {remedy}")
 
 
-def _own(item: Any) -> Any:
-    """The same in lists, dicts and arrays of its own: a generator may use its own again for the next."""
-    leaves, treespec = optree.tree_flatten(item)
-    return treespec.unflatten(leaf.copy() if isinstance(leaf, np.ndarray) else leaf for leaf in leaves)
-
-
-class LocalGenerators(Source):
+class LocalGenerators(JoinedGenerators):
     """Generators run in the calling thread, joined round-robin; the reference that every other way must equal.
 
     Attributes:
@@ -177,65 +166,34 @@ class LocalGenerators(Source):
     """
 
     def __init__(self, generators: Generators, policy: FailurePolicy | None = None) -> None:
-        """Run nothing yet. Without a `policy`, what a generator raises ends the repetition."""
+        """Run nothing yet; see `JoinedGenerators`."""
+        super().__init__(generators.count, policy)
         self.generators = generators
-        self._failed = FailedGenerators(policy or FailurePolicy(), generators.count)
-        self._running = threading.Lock()  # held by whoever runs generators, or ends them
-        self._left = True
-        self._closed = False
-        self._repetition = 0
-        self._round_robin = RoundRobin(0)
         self._context = SceneContext(generators.seed, 0)
         self._made: dict[int, Iterator[Any]] = {}
         self._positions: list[int] = []
         self._raised: BaseException | None = None  # by the generator whose turn it is, after other items
 
-    @property
-    def faults(self) -> FailureLog:
-        """The generators that have failed."""
-        return self._failed.faults
-
-    def failures(self) -> list[FailedScene]:
-        """See `Source.failures`."""
-        return list(self.faults.table())
-
-    def tell(self) -> None:
-        """See `Source.tell`."""
-        self.faults.notices.tell()
-
     def begin(self, repetition: int) -> None:
         """See `Source.begin`."""
         self._refuse_closed()
-        with self._running:
-            self._end()
-            self._round_robin = RoundRobin(self.generators.count)
-            self._positions = [0] * self.generators.count
+        with self._taking:
+            self._forget()
+            self._positions = [0] * self._count
             self._context = SceneContext(self.generators.seed, repetition)
-            self._repetition = repetition
-            self._failed.begin()
             self._raised = None
-            self._left = False
+            self._begin(repetition)
 
-    def take(self, limit: int) -> list[Any]:
-        """See `Source.take`; runs the generators."""
-        self._refuse_closed()
-        items: list[Any] = []
+    def _join(self, items: list[Any], limit: int) -> None:
+        previous = enter_context(self._context)
         try:
-            with self._running:
-                previous = enter_context(self._context)
-                try:
-                    self._run(items, limit)
-                finally:
-                    enter_context(previous)
+            self._run(items, limit)
         finally:
-            self._end_if_left()
-        if not items:
-            self._refuse_closed()
-        return items
+            enter_context(previous)
 
     def _run(self, items: list[Any], limit: int) -> None:
-        round_robin, positions, count = self._round_robin, self._positions, self.generators.count
-        while len(items) < limit and round_robin.living and not self._left:
+        round_robin, positions, count = self._round_robin, self._positions, self._count
+        while len(items) < limit and round_robin.living and not self._gone:
             n = round_robin.current
             self._context.move_to(positions[n] * count + n)
             try:
@@ -251,7 +209,7 @@ class LocalGenerators(Source):
             if item is _ENDED:
                 round_robin.drop(n)
                 continue
-            items.append(item if type(item) in _IMMUTABLE else _own(item))
+            items.append(own_copy(item))
             positions[n] += 1
             round_robin.advance()
 
@@ -266,39 +224,23 @@ class LocalGenerators(Source):
     def _fail(self, n: int) -> None:
         assert self._raised is not None
         error, self._raised = self._raised, None
-        position, repetition = self._positions[n], self._repetition
-        error = named(error, n, self.generators.count, position, repetition)
-        self._round_robin.drop(n)
+        position = self._positions[n]
+        error = named(error, n, self._count, position, self._repetition)
         try:
-            self._failed.bear(n, position, repetition, error)
-        except BaseException:
-            self._left = True
-            raise
+            self._bear(n, position, error)
         finally:
             del error  # whose traceback holds this frame: only the collector would free it
 
     def leave(self) -> None:
         """See `Source.leave`; the generators are ended, by the thread that runs them if one does."""
-        self._left = True
-        self._end_if_left()
+        self._gone = True
+        self._forget_if_gone()
 
     def close(self) -> None:
         """See `Source.close`."""
         self._closed = True
         self.leave()
 
-    def _end_if_left(self) -> None:
-        if self._left and self._running.acquire(blocking=False):
-            try:
-                if self._left:
-                    self._end()
-            finally:
-                self._running.release()
-
-    def _end(self) -> None:
+    def _forget(self) -> None:
         while self._made:
             end(self._made.popitem()[1])
-
-    def _refuse_closed(self) -> None:
-        if self._closed:
-            raise FeedClosedError("the feed is closed; make a new one")

@@ -8,6 +8,7 @@ the scene that is next, which nobody but the consumer knows.
 
 import threading
 from concurrent.futures import CancelledError
+from functools import partial
 from itertools import chain
 from queue import SimpleQueue
 from typing import Any
@@ -15,23 +16,21 @@ from typing import Any
 from kerasfeed.errors import FeedClosedError, SpecError, WorkerDiedError, WorkerStartError
 from kerasfeed.feeds.generators.chunk_codec import ChunkReader
 from kerasfeed.feeds.generators.generators import Generators
+from kerasfeed.feeds.generators.joined import JoinedGenerators
 from kerasfeed.feeds.generators.remote_generator import RemoteGenerator, drain, waking
-from kerasfeed.feeds.generators.round_robin import FailedGenerators, RoundRobin, named
+from kerasfeed.feeds.generators.round_robin import RoundRobin, named
 from kerasfeed.feeds.generators.spec_agreement import Agreement
 from kerasfeed.feeds.generators.worker_side import Ask, Head
-from kerasfeed.feeds.generators.workers import GeneratorWorkers, place_of, retold, rewording
-from kerasfeed.feeds.streams.source import Source
+from kerasfeed.feeds.generators.workers import GeneratorWorkers, place_of, retold, reworded
 from kerasfeed.loaders.base import LoaderStats
 from kerasfeed.loaders.environment import Environment
-from kerasfeed.loaders.failures.failure_log import FailureLog
 from kerasfeed.loaders.failures.policy import FailurePolicy
-from kerasfeed.loaders.failures.table import FailedScene
 from kerasfeed.util.deferred_warnings import Notices
 
 _DOUBT = 5  # as where a loader counts: somebody else may end workers
 
 
-class ParallelGenerators(Source):
+class ParallelGenerators(JoinedGenerators):
     """Generators in workers."""
 
     def __init__(
@@ -60,71 +59,42 @@ class ParallelGenerators(Source):
             TypeError: The generators cannot be sent to worker processes.
             OSError: There can be no worker processes.
         """
-        policy = policy or FailurePolicy()
+        super().__init__(generators.count, policy)
         self.generators = generators
-        self._failed = FailedGenerators(policy, generators.count)
-        self._failed.faults.notices = Notices(rewording(generators.count))
+        self.faults.notices = Notices(partial(reworded, generators.count))
         self._workers = GeneratorWorkers(
-            generators, workers=workers, worker_type=worker_type, max_memory=max_memory, policy=policy,
-            notices=self._failed.faults.notices, environment=environment or Environment.now(),
+            generators, workers=workers, worker_type=worker_type, max_memory=max_memory,
+            policy=self.faults.policy, notices=self.faults.notices, environment=environment or Environment.now(),
         )  # fmt: skip
         self._in_turn = deterministic or not workers
         self._ready: SimpleQueue[None] = SimpleQueue()  # something was done, or the consumer has gone
         self._lock = threading.Lock()  # guards their `pending` and the two flags
-        self._taking = threading.Lock()  # held by whoever takes, or lets go of what is not wanted any more
-        self._gone, self._closed = True, False
-        self._repetition = 0
-        self._round_robin = RoundRobin(0)
         self._remotes: list[RemoteGenerator] = []
         self._reader = ChunkReader()
         self._agreement = Agreement()
-
-    @property
-    def faults(self) -> FailureLog:
-        """The generators that have failed, and warnings that wait for the user."""
-        return self._failed.faults
 
     def stats(self) -> LoaderStats:
         """A snapshot of the workers' counters; a batch is a chunk here."""
         return self._workers.stats()
 
-    def failures(self) -> list[FailedScene]:
-        """See `Source.failures`."""
-        return list(self.faults.table())
-
-    def tell(self) -> None:
-        """See `Source.tell`."""
-        self.faults.notices.tell()
-
     def begin(self, repetition: int) -> None:
         """See `Source.begin`; waits until the workers have started."""
         self.leave()
-        remotes = [RemoteGenerator(n) for n in range(self.generators.count)]
+        remotes = [RemoteGenerator(n) for n in range(self._count)]
         with self._taking, self._lock:
             self._refuse_closed()
-            self._remotes, self._repetition, self._gone = remotes, repetition, False
-            self._round_robin = RoundRobin(self.generators.count)
-        self._failed.begin()
+            self._remotes = remotes
+            self._begin(repetition)
         for ahead in range(self._workers.depth):
             for remote in remotes:
                 if len(remote.pending) == ahead:
                     self._ask(remote)
 
-    def take(self, limit: int) -> list[Any]:
-        """See `Source.take`."""
-        self._refuse_closed()
-        items: list[Any] = []
+    def _join(self, items: list[Any], limit: int) -> None:
         join = self._join_in_turn if self._in_turn else self._join_as_ready
-        try:
-            with self._taking:
-                while len(items) < limit and self._round_robin.living and not self._gone:
-                    if not join(items, limit):
-                        break
-        finally:
-            self._forget_if_gone()
-        if not items:
-            self._refuse_closed()
-        return items
+        while len(items) < limit and self._round_robin.living and not self._gone:
+            if not join(items, limit):
+                break
 
     def leave(self) -> None:
         """See `Source.leave`."""
@@ -136,14 +106,8 @@ class ParallelGenerators(Source):
         self._ready.put(None)
         self._forget_if_gone()
 
-    def _forget_if_gone(self) -> None:
-        """Let go of the scenes that nobody will take; whoever takes at the moment does that when it has noticed."""
-        if self._gone and self._taking.acquire(blocking=False):
-            try:
-                if self._gone:
-                    self._remotes, self._round_robin = [], RoundRobin(0)
-            finally:
-                self._taking.release()
+    def _forget(self) -> None:
+        self._remotes, self._round_robin = [], RoundRobin(0)
 
     def close(self) -> None:
         """See `Source.close`."""
@@ -151,10 +115,6 @@ class ParallelGenerators(Source):
             self._closed = True
         self.leave()
         self._workers.close()
-
-    def _refuse_closed(self) -> None:
-        if self._closed:
-            raise FeedClosedError("the feed is closed; make a new one")
 
     # ---- joining
 
@@ -239,9 +199,9 @@ class ParallelGenerators(Source):
             raise
         except BaseException as error:  # noqa: BLE001 - whatever it is, the policy decides
             where = place_of(error)
-            told, is_exact = retold(error, self.generators.count)
+            told, is_exact = retold(error, self._count)
             position = remote.received if is_exact else f"{remote.received} or later"
-            remote.error = named(told, remote.n, self.generators.count, position, self._repetition, where)
+            remote.error = named(told, remote.n, self._count, position, self._repetition, where)
             del told
             return
         finally:
@@ -278,7 +238,7 @@ class ParallelGenerators(Source):
                 f"generator {remote.n} has ended its worker process {remote.deaths} times at its scene "
                 f"{remote.received}, or soon after. To go on without generators that do so use on_error='skip'"
             )
-            remote.error = named(error, remote.n, self.generators.count, remote.received, self._repetition)
+            remote.error = named(error, remote.n, self._count, remote.received, self._repetition)
 
     def _ask(self, remote: RemoteGenerator) -> None:
         start, remote.start = remote.start, None
@@ -300,13 +260,9 @@ class ParallelGenerators(Source):
 
     def _fail(self, remote: RemoteGenerator) -> None:
         self._drop_pending(remote)
-        self._round_robin.drop(remote.n)
         error, remote.error = remote.error, None
         assert error is not None
         try:
-            self._failed.bear(remote.n, remote.received, self._repetition, error)
-        except BaseException:
-            self.leave()
-            raise
+            self._bear(remote.n, remote.received, error)
         finally:
             del error  # whose traceback holds this frame: only the collector would free it

@@ -1,14 +1,11 @@
-"""Whose turn it is among several generators, and what becomes of those that fail.
+"""Whose turn it is among several generators, and what is said of one that fails.
 
 Invariant: turns go round in the order of the generators' numbers. Who leaves is passed over; the others keep their
 order.
 """
 
-from kerasfeed.errors import TooManyFailuresError
-from kerasfeed.loaders.failures.failure_log import FailureLog
-from kerasfeed.loaders.failures.policy import FailurePolicy
 from kerasfeed.util.error_notes import can_travel, wrapped
-from kerasfeed.util.error_text import add_note, exception_text, notes_of, set_notes
+from kerasfeed.util.error_text import notes_of, set_notes
 
 _NOTE = "kerasfeed: generator "
 _LOADERS_NOTE = "kerasfeed: scene "
@@ -45,64 +42,6 @@ class RoundRobin:
             self.turn -= 1
         if self.turn == len(self.living):
             self.turn = 0
-
-
-class FailedGenerators:
-    """Carries out `on_error` for generators: one that has raised is over, so it is never tried again by itself.
-
-    Attributes:
-        faults: The record of failures: `index` is `position * count + n`, the scene's number in the repetition as long
-            as no generator has ended; `epoch` is the repetition. Its notices wait for the user.
-    """
-
-    def __init__(self, policy: FailurePolicy, count: int) -> None:
-        self.faults = FailureLog(policy, count)
-        self._count = count
-        self._ever: set[int] = set()
-        self._now: set[int] = set()
-
-    def begin(self) -> None:
-        """A repetition begins, in which no generator has failed."""
-        self._now.clear()
-
-    def bear(self, n: int, position: int, repetition: int, error: BaseException) -> None:
-        """Record that generator `n` failed at its scene `position`, or end the repetition.
-
-        Raises:
-            Exception: `error` itself, or TooManyFailuresError.
-        """
-        self.faults.note(position * self._count + n, repetition, None, error)
-        ending = self._ending(n, position, repetition, error)
-        try:
-            if ending is error:
-                raise error
-            if ending is not None:
-                raise ending from error
-        finally:
-            del ending, error  # whose traceback holds this frame: only the collector would free them
-
-    def _ending(self, n: int, position: int, repetition: int, error: BaseException) -> BaseException | None:
-        """What ends the repetition now that generator `n` has failed with `error`; None where it goes on."""
-        policy = self.faults.policy
-        if policy.on_error == "raise":
-            return error
-        self._ever.add(n)
-        self._now.add(n)
-        most = policy.most_failed(self._count)
-        if len(self._ever) <= most and len(self._now) < self._count:
-            return None
-        why = (
-            f"{len(self._ever)} of {self._count} generators have failed and on_error={policy.on_error!r} bears {most}"
-            if len(self._ever) > most
-            else f"all of {self._count} generators have failed in repetition {repetition}"
-        )
-        refusal = TooManyFailuresError(
-            f"{why}. The last was generator {n}, at its scene {position}: {exception_text(error)}. feed.failures lists "
-            "them; mend the generators, or catch in them what may be passed over"
-        )
-        for note in notes_of(error):
-            add_note(refusal, note)
-        return refusal
 
 
 def named(

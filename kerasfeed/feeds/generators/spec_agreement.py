@@ -5,10 +5,12 @@ Invariant: what was found to agree is compared once. Shapes may differ: what bec
 
 from typing import Any
 
-import numpy as np
+import optree
 
 from kerasfeed.errors import SpecError
 from kerasfeed.spec.scene_spec import ArraySpec, SceneSpec, describe, merge, structure_text
+
+_BARE = optree.treespec_leaf()
 
 
 class Agreement:
@@ -53,7 +55,7 @@ def _text(one: SceneSpec, other: SceneSpec, first: int, n: int, position: int) -
             "Yield the same nesting of tuples and dicts always"
         )
     fields = zip(one.paths, one.fields, other.fields, strict=True)
-    path, before, now = next(each for each in fields if not _mergeable(*each[1:]))
+    path, before, now = next(each for each in fields if not _agree(*each[1:]))
     example = "" if before.is_text else f", for example array.astype(np.{before.dtype.name})"
     if len(before.shape) != len(now.shape):
         example = ""
@@ -63,12 +65,9 @@ def _text(one: SceneSpec, other: SceneSpec, first: int, n: int, position: int) -
     )
 
 
-def _mergeable(one: ArraySpec, other: ArraySpec) -> bool:
-    if len(one.shape) != len(other.shape):
+def _agree(*fields: ArraySpec) -> bool:
+    try:
+        merge([(0, SceneSpec(_BARE, (field,))) for field in fields])
+    except SpecError:
         return False
-    return one.dtype == other.dtype or (one.weak and other.weak and _promotes(one, other))
-
-
-def _promotes(one: ArraySpec, other: ArraySpec) -> bool:
-    dtype = np.result_type(one.dtype, other.dtype)
-    return not (dtype.kind == "f" and one.dtype.kind in "iu" and other.dtype.kind in "iu")
+    return True

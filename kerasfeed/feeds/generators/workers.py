@@ -6,7 +6,6 @@ Invariant: a generator is always asked for at the same worker, and a worker serv
 import re
 import threading
 from concurrent.futures import Future
-from functools import partial
 from itertools import count
 from typing import Any
 
@@ -149,12 +148,9 @@ def _workers_policy(policy: FailurePolicy) -> FailurePolicy:
     return FailurePolicy(max_failures=tries, timeout=policy.timeout)
 
 
-def rewording(count: int) -> Any:
-    """What makes texts of a loader speak of generators, of which there are `count`."""
-    return partial(_reworded, count)
+def reworded(count: int, text: str) -> str:
+    """A text of a loader, which then speaks of generators, of which there are `count`."""
 
-
-def _reworded(count: int, text: str) -> str:
     def place(found: re.Match[str]) -> str:
         ask = Ask.of(int(found[1]), count)
         scene = _SOME if ask.position is None else f"scene {ask.position}"
@@ -178,7 +174,7 @@ def retold(error: BaseException, count: int) -> tuple[BaseException, bool]:
     """
     if not issubclass(type(error), WorkerDiedError | SceneTimeoutError):
         return error, True
-    told, cut, _ = _reworded(count, message_of(error)).partition(" Reproduce it in a Python of its own")
+    told, cut, _ = reworded(count, message_of(error)).partition(" Reproduce it in a Python of its own")
     if cut:
         told = told.replace(", as often as max_failures allows", "")
         told += " To go on without generators that do so use on_error='skip'"

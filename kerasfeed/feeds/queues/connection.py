@@ -49,9 +49,7 @@ class Connection:
         Raises:
             OSError: The other end is gone.
         """
-        first, *others = parts
-        self._socket.sendall(first)
-        for part in others:
+        for part in parts:
             self._socket.sendall(part)
 
     def receive(self) -> Any:
@@ -97,10 +95,8 @@ class Connection:
 
     def hang_up(self) -> None:
         """End the connection for both ends and all their copies; a thread that waits here gets EOFError."""
-        try:
+        with contextlib.suppress(OSError):  # it has ended already
             self._socket.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass  # it has ended already
 
     def close(self) -> None:
         """Close this copy of the connection; idempotent."""

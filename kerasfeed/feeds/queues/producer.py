@@ -87,15 +87,15 @@ class Producer:
             FeedClosedError: No more scenes are wanted, or the feed's process has ended.
             Exception: What pickling raised, with a note.
         """
-        self._ask(Request("put", scene, timeout))
+        self.calls().ask(Request("put", scene, timeout))
 
     def end_epoch(self, *, timeout: float | None = None) -> None:
         """End the epoch, as `end_epoch` of the feed: one producer says it, for all."""
-        self._ask(Request("end_epoch", timeout=timeout))
+        self.calls().ask(Request("end_epoch", timeout=timeout))
 
     def close(self) -> None:
         """Say that no more comes, from any producer, as `close` of the feed. To end this producer alone, return."""
-        self._ask(Request("finish"))
+        self.calls().ask(Request("finish"))
 
     def fail(self, error: BaseException) -> None:
         """Have the consumer get `error`, with its traceback here as a note, after what was put so far.
@@ -105,7 +105,7 @@ class Producer:
         """
         if not issubclass(type(error), BaseException):
             raise TypeError(f"fail() takes an exception, for example fail(OSError('...')); received {shown(error)}")
-        self._ask(Request("fail", (pack(error), summary(error), full_text(error))))
+        self.calls().ask(Request("fail", (pack(error), summary(error), full_text(error))))
 
     def __enter__(self) -> "Producer":
         return self
@@ -145,9 +145,6 @@ class Producer:
                     calls.at_end = util.Finalize(self, _say_farewell, args=(calls,), exitpriority=10)
                     self._calls = calls
         return calls
-
-    def _ask(self, request: Request) -> None:
-        self.calls().ask(request)
 
     def _end(self) -> None:
         calls, self._calls = self._calls, None

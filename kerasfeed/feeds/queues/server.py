@@ -153,15 +153,14 @@ class ProducerServer:
             except BaseException as error:  # noqa: BLE001 - it is raised where the call was made
                 self._reply(connection, error)
                 continue
-            if request.method == "put":
-                with self._lock:
-                    self._counts[greeting.name] += 1
             self._reply(connection, None)
 
     def _do(self, request: Request, greeting: Greeting) -> None:
         source = self._source
         if request.method == "put":
             source.put(request.argument, timeout=request.timeout, copy=False)
+            with self._lock:
+                self._counts[greeting.name] += 1
         elif request.method == "end_epoch":
             source.end_epoch(timeout=request.timeout)
         elif request.method == "finish":

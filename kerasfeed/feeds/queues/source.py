@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, ClassVar, Literal
 
-from kerasfeed.errors import ConsumerGoneError, FeedClosedError, SpecError
-from kerasfeed.feeds.queues import errors
+from kerasfeed.errors import ConsumerGoneError, FeedClosedError, QueueFullError, SpecError
 from kerasfeed.feeds.queues.epoch_queue import EpochQueue
 from kerasfeed.feeds.queues.producer import Producer
 from kerasfeed.feeds.queues.server import ProducerServer
@@ -23,10 +22,11 @@ from kerasfeed.spec.conformance import SceneCheck, own_copy
 from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.util.deferred_warnings import Notices
 from kerasfeed.util.error_notes import can_travel, wrapped
-from kerasfeed.util.error_text import add_note, message_of, shown, traceback_of
+from kerasfeed.util.error_text import add_note, message_of, shown, summary, traceback_of
 from kerasfeed.util.polling import wait_for_exit
 
 _JOIN_SECONDS = 5.0
+_NO_MORE = "the feed takes no more scenes:"
 
 
 class QueueSource(Source):
@@ -93,16 +93,7 @@ class QueueSource(Source):
                 raise SpecError(f"put() after {self.count} scenes: {message_of(error)}") from None
         elif copy:
             item = own_copy(item)
-        deadline = _deadline(timeout)
-        while True:
-            with self._lock:
-                self._refuse_if_closed()
-                if len(self._queue) < self.maxsize:
-                    self._queue.add(item)
-                    self._consumers.wake(1)
-                    return
-                gate = self._enlist(deadline, timeout, "scenes")
-            self._wait_for_room(gate, deadline)
+        self._enter(lambda: self._queue.add(item), lambda: len(self._queue), timeout, "scenes")
 
     def end_epoch(self, *, timeout: float | None = None) -> None:
         """End the epoch after what was put so far; it may be empty. Waits where `maxsize` ends wait to be reached.
@@ -111,16 +102,7 @@ class QueueSource(Source):
             QueueFullError, FeedClosedError, RuntimeError: As `put` does.
         """
         self._refuse_other_process()
-        deadline = _deadline(timeout)
-        while True:
-            with self._lock:
-                self._refuse_if_closed()
-                if self._queue.ends < self.maxsize:
-                    self._queue.end()
-                    self._consumers.wake_all()
-                    return
-                gate = self._enlist(deadline, timeout, "ends of epochs")
-            self._wait_for_room(gate, deadline)
+        self._enter(self._queue.end, lambda: self._queue.ends, timeout, "ends of epochs")
 
     def finish(self) -> None:
         """Say that no more comes; idempotent. What was put is still taken, an epoch not yet ended ends there."""
@@ -265,26 +247,50 @@ class QueueSource(Source):
 
     def _refuse_if_closed(self) -> None:
         if self._is_closed:
-            raise errors.consumer_gone(self.count)
+            raise ConsumerGoneError(
+                f"{_NO_MORE} its consumer has closed it, after {self.count} were put. End the producer, or put inside "
+                "`with feed.producing():`, which ends quietly then"
+            )
         if self._failure is not None:
-            raise errors.failed(self._failure, self.count)
+            raise FeedClosedError(
+                f"{_NO_MORE} a producer has failed, after {self.count} were put ({summary(self._failure)}). Mend that, "
+                "and make a new feed"
+            )
         if self._is_finished:
-            raise errors.finished(self.count)
+            raise FeedClosedError(
+                f"{_NO_MORE} close() has said, after {self.count} were put, that no more come. Call it once, after the "
+                "last put() of all producers"
+            )
 
     def _refuse_other_process(self) -> None:
         if os.getpid() != self._pid:
-            raise errors.other_process(self._pid, os.getpid())
+            raise RuntimeError(
+                f"this queue is filled in process {self._pid}, and this is process {os.getpid()}, which has only a "
+                "copy of it. Give the process `feed.producer()` and put to that"
+            )
 
-    def _enlist(self, deadline: float | None, timeout: float | None, what: str) -> threading.Lock:
-        """A gate to wait at for room, in what is left of `timeout`."""
-        if deadline is not None and time.monotonic() >= deadline:
-            raise errors.full(timeout, self.maxsize, what)
-        return self._producers.enlist()
-
-    def _wait_for_room(self, gate: threading.Lock, deadline: float | None) -> None:
-        if self._producers.sleep_for_consumer(gate, deadline):
-            wait_for_exit()
-            raise errors.program_over(self.count)
+    def _enter(self, add: Callable[[], None], count: Callable[[], int], timeout: float | None, what: str) -> None:
+        """Call `add` as soon as fewer than `maxsize` wait, by `count`, within `timeout`; `what`: name of these."""
+        deadline = _deadline(timeout)
+        while True:
+            with self._lock:
+                self._refuse_if_closed()
+                if count() < self.maxsize:
+                    add()
+                    self._consumers.wake_all()
+                    return
+                if deadline is not None and time.monotonic() >= deadline:
+                    raise QueueFullError(
+                        f"the queue was full for {timeout:g} s: {self.maxsize} {what} wait to be taken "
+                        f"(maxsize={self.maxsize}). The consumer is slower than the producers: wait longer "
+                        "(timeout=None waits for ever), or raise maxsize"
+                    )
+                gate = self._producers.enlist()
+            if self._producers.sleep_for_consumer(gate, deadline):
+                wait_for_exit()
+                raise ConsumerGoneError(
+                    f"{_NO_MORE} the program has ended, after {self.count} were put, and nobody is left to take them"
+                )
 
 
 def _deadline(timeout: float | None) -> float | None:

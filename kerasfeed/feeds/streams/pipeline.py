@@ -7,53 +7,43 @@ the order of their items. How many wait for the consumer is bounded, so a source
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from kerasfeed.errors import FeedClosedError
-from kerasfeed.feeds.streams.item_store import ItemStore
+from kerasfeed.feeds.options import FeedOptions
+from kerasfeed.feeds.streams.item_store import FileStore, ItemStore, MemoryStore
 from kerasfeed.feeds.streams.plan import StreamPlan
 from kerasfeed.feeds.streams.repetition import Repetition
 from kerasfeed.feeds.streams.source import Source
 from kerasfeed.loaders.base import Job, Loader
+from kerasfeed.loaders.factory import make_loader
+from kerasfeed.loaders.processes.loader import processes_supported
 from kerasfeed.sequences.context import current_context
+from kerasfeed.spec.collation import Collation
 from kerasfeed.spec.scene_spec import SceneSpec, probe_indices
-from kerasfeed.util.error_text import add_note, shown
+from kerasfeed.util.error_text import add_note, guarded, shown
 
 Function = Callable[[Any], Any]
 
 
-@dataclass(frozen=True)
-class Chained:
-    """Functions applied one after the other."""
-
-    functions: tuple[Function, ...]
-
-    def __call__(self, item: Any) -> Any:
-        """What the last of them makes of it."""
-        for function in self.functions:
-            item = function(item)
-        return item
-
-
 class StoredItems:
-    """What the loader takes for a sequence: the items on the item_store, or what a function makes of them."""
+    """What the loader takes for a sequence: the items on the item_store, or what functions make of them in turn."""
 
-    def __init__(self, item_store: Any, function: Function | None) -> None:
+    def __init__(self, item_store: Any, functions: tuple[Function, ...]) -> None:
         self._item_store = item_store
-        self._function = function
+        self._functions = functions
 
     def __getitem__(self, index: int) -> Any:
         context = current_context()
         assert context is not None
-        item = self._item_store.item(context.epoch, index)
-        if self._function is None:
-            return item
+        made = item = self._item_store.item(context.epoch, index)
         try:
-            return self._function(item)
+            for function in self._functions:
+                made = function(made)
+            return made
         except Exception as error:
             add_note(error, f"kerasfeed: the item was {shown(item)}; call the function with it to reproduce")
             raise
@@ -73,11 +63,13 @@ class StreamCore:
             threaded: Whether a thread reads the source ahead of the consumer, up to `job.look_ahead` batches.
 
         Attributes:
+            job: As it was given.
             inferred: Whether the spec of a scene is known.
         """
         plan = job.plan
         assert isinstance(plan, StreamPlan)
         self.source = source
+        self.job = job
         self.loader = loader
         self.plan = plan
         self.ahead = job.look_ahead if threaded else 0
@@ -117,7 +109,7 @@ class StreamCore:
         except BaseException:
             self._drop(epoch, step)
             raise
-        future.add_done_callback(partial(self._done, epoch, step))
+        future.add_done_callback(lambda _: self._drop(epoch, step))
         try:
             return future
         finally:
@@ -142,9 +134,6 @@ class StreamCore:
         finally:
             self._item_store.drop(0, step)
 
-    def _done(self, epoch: int, step: int, _: "Future[Any]") -> None:
-        self._drop(epoch, step)
-
     def _drop(self, epoch: int, step: int) -> None:
         self._item_store.drop(epoch, step)
         self.plan.forget(epoch, step)
@@ -161,3 +150,49 @@ class StreamCore:
         self.source.close()
         self.loader.close()
         self._item_store.close()
+
+
+def make_core(
+    options: FeedOptions,
+    plan: StreamPlan,
+    collation: Collation,
+    make_source: Callable[[], Source],
+    functions: tuple[Function, ...],
+    spec: SceneSpec | None,
+) -> StreamCore:
+    """Start what makes batches of a source's items.
+
+    Args:
+        options: What the user has asked for.
+        plan: Nobody else's.
+        collation: How scenes become a batch.
+        make_source: Makes the source.
+        functions: Applied to every item one after the other, by workers.
+        spec: Spec of what they return, where it is known.
+
+    Raises:
+        TypeError: Something cannot be sent to worker processes.
+        OSError: There can be no worker processes.
+    """
+    workers = options.workers if functions else 0
+    processes = workers > 0 and options.worker_type != "thread" and processes_supported()
+    source = make_source()
+    item_store: ItemStore = FileStore(plan.rows, options.ahead) if processes else MemoryStore(plan.rows)
+    job = options.job(
+        StoredItems(item_store, functions), plan, collation, workers=workers, spec=spec,
+        inherit=item_store.fds, item_text=partial(_item_text, item_store) if functions else None,
+        # Threads that fill a queue may use the global random generators just then; without functions nothing does.
+        watches_random=bool(functions) and (processes or source.afresh),
+    )  # fmt: skip
+    try:
+        loader = make_loader(job, options.worker_type)
+    except BaseException:
+        source.close()
+        item_store.close()
+        raise
+    return StreamCore(source, item_store, loader, job, threaded=options.workers > 0)
+
+
+def _item_text(item_store: ItemStore, epoch: int, index: int) -> str:
+    # Its batch may have been cancelled meanwhile, or it may not unpickle.
+    return guarded(lambda: shown(item_store.item(epoch, index)), lambda _: f"number {index} of repetition {epoch}")

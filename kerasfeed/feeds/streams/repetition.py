@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 from kerasfeed.errors import FeedClosedError
+from kerasfeed.feeds.cursor import EndOfData
 from kerasfeed.feeds.streams.plan import StreamPlan
 from kerasfeed.feeds.streams.source import Source
 from kerasfeed.loaders.batches.spec_inference import NothingReadError
@@ -20,10 +21,6 @@ from kerasfeed.util.error_text import cause_of, is_the_programs
 from kerasfeed.util.polling import NotYet, result_of
 
 _PATIENCE = 5.0
-
-
-class EndOfRepetition(Exception):
-    """Internal: the repetition has no further batch."""
 
 
 class Batches(Protocol):
@@ -155,14 +152,14 @@ class Repetition:
 
         Raises:
             NotYet: It was not there for so long.
-            EndOfRepetition: There is none.
+            EndOfData: There is none.
             Exception: What the source raised, or whatever made a scene of an item.
         """
         with suppress(IndexError):
             return self._returned.popleft()
         entry = self._next_entry(patience)
         if entry is None:
-            raise EndOfRepetition
+            raise EndOfData
         try:
             if not isinstance(entry, Future):
                 without_reproduction(entry)
@@ -184,8 +181,7 @@ class Repetition:
 
     def _next_entry(self, patience: float | None) -> "Future[Any] | BaseException | None":
         """What is next. It stays where it is, so that Ctrl-C in whoever waits for it loses nothing."""
-        if not self._core.ahead and not self._entries and not self._stopped:
-            self._entries.append(self._read())
+        self._read_if_alone()
         with self._condition:
             if not self._condition.wait_for(lambda: self._entries or self._stopped, patience):
                 raise NotYet
@@ -198,6 +194,11 @@ class Repetition:
                 return entry
             finally:
                 del entry  # the traceback of what the source raised ends in this frame
+
+    def _read_if_alone(self) -> None:
+        """Read what is next, if that is not there and no thread reads ahead."""
+        if not self._core.ahead and not self._entries and not self._stopped:
+            self._entries.append(self._read())
 
     def _remove(self, entry: "Future[Any]") -> None:
         with self._condition:
@@ -213,8 +214,8 @@ class Repetition:
         """
         if self._core.ahead:
             self._first.wait()
-        elif not self._entries and not self._returned and not self._stopped:
-            self._entries.append(self._read())
+        elif not self._returned:
+            self._read_if_alone()
         with self._condition:
             entry = self._entries[0] if self._entries else None
         if isinstance(entry, BaseException):
@@ -226,8 +227,8 @@ class Repetition:
         Raises:
             NotYet: It was not known for `patience` s.
         """
-        if not self._core.ahead and not self._entries and not self._returned and not self._stopped:
-            self._entries.append(self._read())
+        if not self._returned:
+            self._read_if_alone()
         with self._condition:
             if not self._condition.wait_for(lambda: self._entries or self._returned or self._stopped, patience):
                 raise NotYet

@@ -316,10 +316,10 @@ def test_three_thousand_batches_take_no_more_slots_threads_and_items_than_a_hund
     held = []
     for number, _ in enumerate(batches):
         if number in (100, 3000):
-            tape = os.fstat(feed._parts._tape.fds[0]).st_size
+            store = os.fstat(feed._parts._item_store.fds[0]).st_size
             threads = sorted(each.name for each in threading.enumerate() if each.name.startswith("kerasfeed"))
             assert feed.stats().slots <= 16
-            assert tape < 1 << 20
+            assert store < 1 << 20
             held.append(threads)
         if number == 3000:
             break

@@ -1,0 +1,98 @@
+"""`AnyFeed`: what every feed has, whether it can be indexed or only be read forward.
+
+Invariant: it decides nothing about data: a feed's batches are those that its one loader makes.
+"""
+
+from abc import ABC, abstractmethod
+from types import TracebackType
+from typing import Any, ClassVar, Self
+
+from kerasfeed.feeds.cursor import CursorThreads
+from kerasfeed.feeds.display import public_names
+from kerasfeed.feeds.hooks import RequestLog
+from kerasfeed.feeds.options import FeedOptions
+from kerasfeed.loaders.base import Job, Loader
+from kerasfeed.loaders.batches.masking import weighted
+from kerasfeed.orders.plan import Plan
+from kerasfeed.spec.field_forms import batch_structure
+from kerasfeed.spec.scene_spec import SceneSpec, lists_as_tuples
+
+
+class AnyFeed(ABC):
+    """Batches of a loader.
+
+    Attributes:
+        plan: Which scenes each batch has.
+        job: What the loader was told.
+        request_log: When batches were asked for.
+        cursors: Threads that take batches for datasets.
+    """
+
+    _public: ClassVar[frozenset[str]]
+    plan: Plan
+    job: Job
+    _loader: Loader
+
+    def __init__(self, options: FeedOptions) -> None:
+        self._options = options
+        self._begin_life()
+
+    def _begin_life(self) -> None:
+        self.request_log = RequestLog()
+        self.cursors = CursorThreads()
+
+    # ---- what a framework adds
+
+    def _begin(self, ahead: int) -> None:  # noqa: B027 - frameworks may add to it
+        """The feed is made; `ahead`: batches in flight ahead of the consumer."""
+
+    # ---- what subclasses say
+
+    @property
+    @abstractmethod
+    def scene_spec(self) -> SceneSpec:
+        """Spec of a scene; the first use may read a few scenes, or wait for them. The loader is there then."""
+
+    @abstractmethod
+    def tell(self) -> None:
+        """Issue the warnings that wait, here where the user stands."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Nothing more is wanted of the feed, or nothing more comes; idempotent."""
+
+    # ---- what they share
+
+    @property
+    def seed(self) -> int:
+        """Seed of all random numbers, at least 0."""
+        return self.plan.seed
+
+    @property
+    def element_spec(self) -> Any:
+        """Nesting of a batch with an `ArraySpec` for each of its arrays, batch axis first; None for what varies.
+
+        A ragged field is a `kerasfeed.RaggedArray` of two. The first use of a stream's waits for the first batch.
+        """
+        spec = self.scene_spec
+        full = weighted(spec) if self.job.weighs else spec
+        layout = self._loader.layout
+        if layout is None or not layout.batched:
+            return full.unflatten(full.fields)
+        return batch_structure(full, layout.forms, self.plan.rows if self.plan.is_uniform else None)
+
+    def without_lists(self, batch: Any) -> Any:
+        """A batch with tuples in place of lists, as TensorFlow and Keras take it. Issues the warnings that wait."""
+        self.tell()
+        return lists_as_tuples(batch) if self._loader.spec.has_lists else batch
+
+    def __dir__(self) -> list[str]:
+        return public_names(self, self._public)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,129 @@
+"""`JoinedGenerators`: several generators as one source, wherever they run.
+
+Invariant: one that has raised is over, so it is never tried again by itself; the others go on as far as `on_error`
+bears it.
+"""
+
+import threading
+from abc import abstractmethod
+from typing import Any
+
+from kerasfeed.errors import FeedClosedError, TooManyFailuresError
+from kerasfeed.feeds.generators.round_robin import RoundRobin
+from kerasfeed.feeds.streams.source import Source
+from kerasfeed.loaders.failures.failure_log import FailureLog
+from kerasfeed.loaders.failures.policy import FailurePolicy
+from kerasfeed.loaders.failures.table import FailedScene
+from kerasfeed.util.error_text import add_note, exception_text, notes_of
+
+
+class JoinedGenerators(Source):
+    """Generators that take turns.
+
+    Attributes:
+        faults: The record of failures: `index` is `position * count + n`, the scene's number in the repetition as long
+            as no generator has ended; `epoch` is the repetition. Its notices wait for the user.
+    """
+
+    def __init__(self, count: int, policy: FailurePolicy | None) -> None:
+        """Join `count` generators. Without a `policy`, what one of them raises ends the repetition."""
+        self.faults = FailureLog(policy or FailurePolicy(), count)
+        self._count = count
+        self._ever: set[int] = set()  # that have failed
+        self._now: set[int] = set()  # of these, in this repetition
+        self._taking = threading.Lock()  # held by whoever takes, or lets go of what is not wanted any more
+        self._gone, self._closed = True, False
+        self._repetition = 0
+        self._round_robin = RoundRobin(0)
+
+    def failures(self) -> list[FailedScene]:
+        """See `Source.failures`."""
+        return list(self.faults.table())
+
+    def tell(self) -> None:
+        """See `Source.tell`."""
+        self.faults.notices.tell()
+
+    def take(self, limit: int) -> list[Any]:
+        """See `Source.take`."""
+        self._refuse_closed()
+        items: list[Any] = []
+        try:
+            with self._taking:
+                self._join(items, limit)
+        finally:
+            self._forget_if_gone()
+        if not items:
+            self._refuse_closed()
+        return items
+
+    @abstractmethod
+    def _join(self, items: list[Any], limit: int) -> None:
+        """Add the next items, up to `limit`, in turn; none at the end."""
+
+    @abstractmethod
+    def _forget(self) -> None:
+        """Let go of what nobody will take."""
+
+    def _forget_if_gone(self) -> None:
+        """Let go of what nobody will take; whoever takes at the moment does that when it has noticed."""
+        if self._gone and self._taking.acquire(blocking=False):
+            try:
+                if self._gone:
+                    self._forget()
+            finally:
+                self._taking.release()
+
+    def _begin(self, repetition: int) -> None:
+        """A repetition begins, in which no generator has failed."""
+        self._repetition, self._gone = repetition, False
+        self._round_robin = RoundRobin(self._count)
+        self._now.clear()
+
+    def _refuse_closed(self) -> None:
+        if self._closed:
+            raise FeedClosedError("the feed is closed; make a new one")
+
+    def _bear(self, n: int, position: int, error: BaseException) -> None:
+        """Record that generator `n` failed at its scene `position`, and go on without it, or end the repetition.
+
+        Raises:
+            Exception: `error` itself, or TooManyFailuresError.
+        """
+        ending = None
+        self._round_robin.drop(n)
+        try:
+            self.faults.note(position * self._count + n, self._repetition, None, error)
+            ending = self._ending(n, position, error)
+            if ending is error:
+                raise error
+            if ending is not None:
+                raise ending from error
+        except BaseException:
+            self.leave()
+            raise
+        finally:
+            del ending, error  # whose traceback holds this frame: only the collector would free them
+
+    def _ending(self, n: int, position: int, error: BaseException) -> BaseException | None:
+        """What ends the repetition now that generator `n` has failed with `error`; None where it goes on."""
+        policy = self.faults.policy
+        if policy.on_error == "raise":
+            return error
+        self._ever.add(n)
+        self._now.add(n)
+        most = policy.most_failed(self._count)
+        if len(self._ever) <= most and len(self._now) < self._count:
+            return None
+        why = (
+            f"{len(self._ever)} of {self._count} generators have failed and on_error={policy.on_error!r} bears {most}"
+            if len(self._ever) > most
+            else f"all of {self._count} generators have failed in repetition {self._repetition}"
+        )
+        refusal = TooManyFailuresError(
+            f"{why}. The last was generator {n}, at its scene {position}: {exception_text(error)}. feed.failures lists "
+            "them; mend the generators, or catch in them what may be passed over"
+        )
+        for note in notes_of(error):
+            add_note(refusal, note)
+        return refusal

@@ -1,0 +1,79 @@
+"""What the user of a feed asks for, checked.
+
+Invariant: an argument that several kinds of feeds have is checked here alone; what of it is pickled is what was given.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kerasfeed.loaders.arguments import check_policy, check_workers, refuse_unknown
+from kerasfeed.loaders.base import Job
+from kerasfeed.loaders.environment import Environment
+from kerasfeed.loaders.failures.policy import FailurePolicy
+from kerasfeed.orders.plan import Plan
+from kerasfeed.spec.collation import Collation
+from kerasfeed.util.resources import memory
+from kerasfeed.util.validate import check_integer
+
+
+@dataclass(frozen=True)
+class FeedOptions:
+    """The arguments that all feeds have.
+
+    Attributes:
+        given: All keyword arguments of the feed by name, as they were given.
+        batch_size: Scenes in a batch, at least 1; None where each item is a batch already.
+        workers: Number of workers, at least 0.
+        worker_type: "auto", "process" or "thread".
+        ahead: Batches made ahead of the consumer, at least 1.
+        max_memory: Ceiling of the slots, bytes.
+        policy: What to do about scenes that fail.
+        environment: Directory and environment of worker processes, which may start later.
+    """
+
+    given: Mapping[str, Any]
+    batch_size: int | None
+    workers: int
+    worker_type: str
+    ahead: int
+    max_memory: int
+    policy: FailurePolicy
+    environment: Environment
+
+    @classmethod
+    def checked(cls, method: Callable[..., Any], variables: Mapping[str, Any], kind: str) -> "FeedOptions":
+        """Check the arguments of a feed; see `kerasfeed.Feed` and `kerasfeed.StreamFeed` for their meaning.
+
+        Args:
+            method: The feed's `__init__`.
+            variables: Its local variables, which are its arguments.
+            kind: What messages call the feed.
+
+        Raises:
+            TypeError: An argument is of the wrong type, or unknown.
+            ValueError: An argument is out of range, or two do not go together.
+        """
+        refuse_unknown(variables["unknown"], method, kind)
+        given = {name: variables[name] for name in method.__kwdefaults__ or ()}
+        batch_size, ceiling = variables["batch_size"], given["max_memory"]
+        if batch_size is not None:
+            batch_size = check_integer("batch_size", batch_size, 1)
+        workers = check_workers(given["workers"], given["worker_type"])
+        return cls(
+            given=given, batch_size=batch_size, workers=workers, worker_type=given["worker_type"],
+            ahead=check_integer("max_queue_size", given["max_queue_size"], 1),
+            max_memory=memory() // 4 if ceiling is None else check_integer("max_memory", ceiling, 1),
+            policy=check_policy(
+                given["on_error"], given["max_failures"], given["timeout"], given["error_log"],
+                batched=batch_size is not None, workers=workers,
+            ),
+            environment=Environment.now(),
+        )  # fmt: skip
+
+    def job(self, sequence: Any, plan: Plan, collation: Collation, **others: Any) -> Job:
+        """What a loader is to load; `others`: more of a `Job`, or in place of what was asked for."""
+        return Job(
+            sequence, plan, max_memory=self.max_memory, policy=self.policy, collate=collation,
+            environment=self.environment, **{"workers": self.workers, "look_ahead": self.ahead, **others},
+        )  # fmt: skip
