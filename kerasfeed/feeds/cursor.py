@@ -8,8 +8,10 @@ TensorFlow is such a caller; see `kerasfeed.util.polling`.
 
 import _thread
 import contextvars
+import os
 import queue
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Protocol
@@ -45,15 +47,42 @@ class Cursor(Protocol):
         """
 
 
+_running: list[Any] = []  # locks of what runs elsewhere; a child of a fork runs nothing of it
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_running.clear)
 Begin = Callable[[contextvars.Context], Cursor]  # makes a cursor, with the context variables to run with
 
 
 def elsewhere(function: Callable[..., Any], *arguments: Any) -> None:
     """Run `function` soon, in another thread: for whoever may hold locks that it takes, and for the collector."""
+    over = _thread.allocate_lock()
+    over.acquire()
+    _running.append(over)
     try:
-        _thread.start_new_thread(function, arguments)  # threading.Thread takes locks that the caller may hold
+        _thread.start_new_thread(_run, (over, function, arguments))  # threading.Thread takes locks, too
     except RuntimeError:  # the interpreter ends: no more threads
+        _run(over, function, arguments)
+
+
+def _run(over: Any, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    try:
         function(*arguments)
+    finally:
+        _running.remove(over)
+        over.release()
+
+
+def wait_for_elsewhere(seconds: float = 5.0) -> None:
+    """Wait until all that runs `elsewhere` has run, and what that has begun, but no longer than so many seconds.
+
+    For whoever goes on with what somebody has let go of a moment ago. Not for TensorFlow's calls, which it may wait for.
+    """
+    deadline = time.monotonic() + seconds
+    while _running and (left := deadline - time.monotonic()) > 0:
+        with suppress(IndexError):  # it has just ended
+            over = _running[0]
+            if over.acquire(timeout=left):
+                over.release()
 
 
 class CursorThread:

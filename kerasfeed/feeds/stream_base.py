@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from kerasfeed.errors import FeedClosedError
 from kerasfeed.feeds.any_feed import AnyFeed
-from kerasfeed.feeds.cursor import EndOfData
+from kerasfeed.feeds.cursor import EndOfData, wait_for_elsewhere
 from kerasfeed.feeds.display import stream_html, workers_text
 from kerasfeed.feeds.options import FeedOptions
 from kerasfeed.feeds.streams.pipeline import Function, StreamCore, make_core
@@ -137,6 +137,7 @@ class BaseStream(AnyFeed):
             NotYet: What is kept of one has told nothing for `patience` s.
         """
         core = self._core()
+        wait_for_elsewhere()  # what an iterator that was let go of had taken comes again
         self.cursors.wait()
         with self._lock:
             kept, self._kept = self._kept, None
