@@ -112,7 +112,7 @@ def test_a_broken_result_is_an_error_and_the_loader_goes_on(name):
     record = BROKEN_RESULTS[name]
     loader = _loader()
     try:
-        session, _ = loader._ready()
+        session = loader._ready()
         futures = [loader.submit(0, step) for step in range(5)]
         if isinstance(record, Result):
             number = max(session.work) if record.number == NUMBER else record.number
@@ -128,7 +128,7 @@ def test_a_broken_result_is_an_error_and_the_loader_goes_on(name):
 @pytest.mark.parametrize("name", PAYLOADS)
 def test_a_broken_payload_is_an_error_and_the_loader_goes_on(name):
     loader = _loader()
-    session, _ = loader._ready()
+    session = loader._ready()
     futures = [loader.submit(0, step) for step in range(5)]
     payload = PAYLOADS[name]
     session.workers[0].inbox.extend(payload)
@@ -142,7 +142,7 @@ def test_random_records_neither_hang_nor_crash_the_parent():
     chance = random.Random(6)
     for _ in range(3):
         loader = _loader()
-        session, _ = loader._ready()
+        session = loader._ready()
         futures = [loader.submit(0, step) for step in range(5)]
         for _ in range(20):
             with suppress(OSError):  # the session has failed and closed it

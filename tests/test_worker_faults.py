@@ -19,10 +19,10 @@ from killer import Killer
 from waits import wait_until
 
 import kerasfeed as kf
+from kerasfeed.loaders.processes import session, spawn
 from kerasfeed.loaders.processes.crash_policy import Crash, CrashPolicy, start_text
-from kerasfeed.loaders.processes.loader import session, spawn
-from kerasfeed.loaders.processes.tasks import ProbeWork
 from kerasfeed.loaders.processes.worker_process import WorkerHandle
+from kerasfeed.loaders.tasks import ProbeWork
 from kerasfeed.util.deferred_warnings import Notices
 
 # ---- death

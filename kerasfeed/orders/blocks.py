@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kerasfeed.orders.base import Order, Shuffled, count_reads
+from kerasfeed.orders.base import Order, Shuffled
 from kerasfeed.orders.named_blocks import NamedBlocks, WindowShuffle
 from kerasfeed.orders.permutation import generator
 from kerasfeed.util.validate import check_integer
@@ -18,7 +18,6 @@ from kerasfeed.util.validate import check_integer
 # Streams of the seed; `permute` says what a stream is.
 _SHORT_BLOCK_STREAM = 2
 _WINDOW_STREAM = 3
-_FOLLOWED = 200_000  # positions of a full shuffle followed for a report: 0.1 s
 
 
 @dataclass(frozen=True)
@@ -176,17 +175,13 @@ class BlockShuffled(Order):
         if length is None:
             raise TypeError(f"{self!r} fits sequences of any length: write report(length)")
         full = Shuffled()
-        followed = min(length, _FOLLOWED)
-        indices = full.indices(0, followed, length=length, seed=seed, epoch=epoch)
-        blocks = indices // (self.block_size or 1)
-        if self._named is not None:
-            blocks = self._named.groups(length).numbers()[indices]
+        blocks = self.block_size or 1 if self._named is None else self._named.groups(length).numbers()
         return BlockReport(
             scenes=length,
             blocks=self.reads_per_epoch(length),
             held=self.window,
             reads=self.reads_per_epoch(length),
-            shuffled_reads=round(count_reads(blocks.tolist(), self.window) * length / followed),
+            shuffled_reads=round(full.block_reads(length, blocks, held=self.window, seed=seed, epoch=epoch)),
             mixing=self.mixing(length, seed=seed, epoch=epoch),
             shuffled_mixing=full.mixing(length, seed=seed, epoch=epoch),  # the same in any numbering of the scenes
         )

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from kerasfeed.orders.groups import Groups, Kept, Portable, check_length, check_names
+from kerasfeed.orders.groups import Groups, Identified, Kept, Portable, check_length, check_names
 from kerasfeed.orders.permutation import generator, shuffled
 from kerasfeed.util.error_text import add_note
 
@@ -34,7 +34,7 @@ class WindowShuffle(Protocol):
         """Indices of the scenes of window `number`, of `window` blocks, mixed."""
 
 
-class NamedBlocks:
+class NamedBlocks(Identified):
     """The block of each scene, as an array or a function gives it.
 
     Args:
@@ -63,16 +63,6 @@ class NamedBlocks:
 
     def __str__(self) -> str:
         return f"{self._fixed.count:,} blocks" if self._function is None else f"blocks of {self._function}"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, NamedBlocks) and other.identity() == self.identity()
-
-    def __hash__(self) -> int:
-        return hash(self._identity)
-
-    def identity(self) -> str:
-        """A text that two share only if they name the same blocks."""
-        return self._identity
 
     def groups(self, length: int) -> Groups:
         """The blocks of a sequence of `length` scenes.

@@ -17,18 +17,20 @@ import optree
 import tensorflow as tf
 
 from kerasfeed.adapters.tensorflow import iteration as tf_iteration
+from kerasfeed.adapters.tensorflow.dtypes import tf_dtype
 from kerasfeed.adapters.tensorflow.error_relay import ErrorRelay
 from kerasfeed.adapters.tensorflow.feed_dataset import FeedDataset, Loops
 from kerasfeed.adapters.tensorflow.iteration import END, NOT_YET, Source
 from kerasfeed.feeds.cursor import Begin
 from kerasfeed.spec.field_forms import RaggedArray
-from kerasfeed.spec.scene_spec import ArraySpec, lists_as_tuples
+from kerasfeed.spec.scene_spec import field_paths, lists_as_tuples
 
 # What a tf.cond can carry: for the other dtypes it has no kernel.
 _CARRIED = {
     tf.bool, tf.int8, tf.int16, tf.int32, tf.int64, tf.uint8, tf.uint16, tf.uint32, tf.uint64, tf.float16, tf.float32,
     tf.float64, tf.bfloat16, tf.complex64, tf.complex128, tf.string,
 }  # fmt: skip
+_REMEDY = ". Convert it in __getitem__, or loop over the feed"
 # What is written here is a graph as it stands: AutoGraph would spend time on it, and warns on Python 3.13.
 _as_written: Any = tf.autograph.experimental.do_not_convert
 _sources: "weakref.WeakKeyDictionary[Any, list[Source]]" = weakref.WeakKeyDictionary()  # of graphs
@@ -83,10 +85,8 @@ def scenes_dataset(begin: Begin, structure: Any, *, count: int) -> FeedDataset:
 
 def _batches(source: Source, structure: Any, count: int | None, ragged_tensors: bool = True) -> Any:
     """The batches of `source`: `count`, or those before its end."""
-    is_spec: Any = lambda leaf: isinstance(leaf, ArraySpec)  # noqa: E731
-    paths = optree.tree_paths(structure, is_leaf=is_spec)
-    fields, treespec = optree.tree_flatten(structure, is_leaf=is_spec)
-    dtypes = [_tf_dtype(field, path) for field, path in zip(fields, paths, strict=True)]
+    fields, treespec = optree.tree_flatten(structure)
+    dtypes = [tf_dtype(field, path, _REMEDY) for field, path in zip(fields, field_paths(treespec), strict=True)]
 
     def batch_of(*tensors: Any) -> Any:
         for tensor, field in zip(tensors, fields, strict=True):
@@ -171,19 +171,6 @@ def _undivided(dataset: Any) -> Any:
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
     return _untuned(dataset).with_options(options)
-
-
-def _tf_dtype(field: ArraySpec, path: tuple[Any, ...]) -> Any:
-    """TensorFlow's dtype of the field at `path`."""
-    if field.is_text:
-        return tf.string
-    try:
-        return tf.as_dtype(field.dtype)
-    except TypeError:
-        name = ".".join(str(key) for key in path) or "scene"
-        raise TypeError(
-            f"field {name!r} is {field}, a dtype TensorFlow lacks. Convert it in __getitem__, or loop over the feed"
-        ) from None
 
 
 def _ragged(batch: Any) -> Any:

@@ -26,6 +26,7 @@ from kerasfeed.util.optional_methods import ahead_reader, batch_reader, scene_wr
 # Item 1 is the row that is being loaded: a list, or a worker's line in the shared file. An item costs 15 ns, a call 70.
 RowNote = list[int] | memoryview
 MANY = -1
+NOWHERE = -2  # the task has begun, and has not yet come to a scene
 
 
 class FailedSceneError(Exception):

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from kerasfeed.errors import SpecError
 from kerasfeed.loaders.batches.layout import SlotView
-from kerasfeed.spec.scene_spec import SceneSpec, coerce, flatten, structure_text
+from kerasfeed.spec.scene_spec import SceneSpec
+from kerasfeed.spec.spec_json import coerced_leaves
 from kerasfeed.util.error_text import message_of
 
 _SOIL = 0xA5  # new slots are zeros, and so are many scenes
@@ -45,17 +46,12 @@ def check_row(spec: SceneSpec, view: SlotView, row: int, scene: Any, method: str
         SpecError: They differ; the message names index and field.
     """
     index = view.indices[row]
-    leaves, treespec = flatten(scene)
-    if treespec != spec.treespec:
-        raise SpecError(
-            f"scene {index}: expected the structure {structure_text(spec.treespec)}, received "
-            f"{structure_text(treespec)}. Return the same nesting for every index"
-        )
-    for path, field, leaf, target in zip(spec.paths, spec.fields, leaves, view.fields, strict=True):
-        try:
-            expected = np.asarray(coerce(leaf, field, path))
-        except SpecError as error:
-            raise SpecError(f"scene {index}: {message_of(error)}") from None
+    try:
+        leaves = coerced_leaves(spec, scene)
+    except SpecError as error:
+        raise SpecError(f"scene {index}: {message_of(error)}") from None
+    for path, leaf, target in zip(spec.paths, leaves, view.fields, strict=True):
+        expected = np.asarray(leaf)
         if expected.tobytes() != target[row, ...].tobytes():
             raise SpecError(
                 f"scene {index}, field {path!r}: {method} wrote {_short(target[row, ...])}, __getitem__ returns "

@@ -12,6 +12,9 @@ from collections.abc import Callable, Hashable
 from types import FrameType
 from typing import Any
 
+from kerasfeed.errors import FeedWarning
+from kerasfeed.util.deferred_warnings import Notices
+
 STALL_SECONDS = 30.0
 _TICK = 1.0
 _SHORTEST_TICK = 0.02
@@ -89,6 +92,39 @@ def _users_part(frame: FrameType) -> list[traceback.FrameSummary]:
             break
         users.append((each, line))
     return list(traceback.StackSummary.extract(reversed(users)))
+
+
+def tell_stall(
+    notices: Notices,
+    worker: str,
+    scene: str | None,
+    seconds: float,
+    stack: Callable[[], str],
+    *,
+    beginning: str,
+    remedy: str,
+    consumer: int | None = None,
+) -> None:
+    """Warn, once, that a worker has been at `scene` for very long, or, where that is None, at its `beginning`.
+
+    Args:
+        notices: Where it is told.
+        worker: Its name.
+        scene: What it loads, in words.
+        seconds: Since when, s.
+        stack: Finds out where it is.
+        beginning: What it loads before it comes to scenes.
+        remedy: See `remedy_of`.
+        consumer: The thread that waits for it; None for whoever asked last.
+    """
+    kind = "loading" if scene is None else "stall"
+    if notices.told(kind):
+        return
+    if scene is None:
+        text = loading_text(beginning, worker, seconds, stack())
+    else:
+        text = stall_text(scene, worker, seconds, stack(), remedy)
+    notices.tell_now(kind, text, FeedWarning, consumer)
 
 
 def stall_text(scene: str, worker: str, seconds: float, stack: str, remedy: str) -> str:

@@ -11,11 +11,12 @@ import select
 import threading
 import time
 from contextlib import suppress
+from functools import partial
 from typing import Any, Protocol
 
 from kerasfeed.errors import FeedWarning, KerasfeedError, SceneTimeoutError, WorkerDiedError, WorkerStartError
 from kerasfeed.loaders.base import Job
-from kerasfeed.loaders.batches.filler import MANY
+from kerasfeed.loaders.batches.filler import MANY, NOWHERE
 from kerasfeed.loaders.batches.pending_batch import BatchInProgress, Pace
 from kerasfeed.loaders.batches.spec_inference import Probe
 from kerasfeed.loaders.environment import DirectoryGoneError
@@ -32,11 +33,11 @@ from kerasfeed.loaders.processes.crash_policy import (
     start_text,
 )
 from kerasfeed.loaders.processes.pipes import Pipes
-from kerasfeed.loaders.processes.protocol import NOWHERE, Result, Status, Wasteful
+from kerasfeed.loaders.processes.protocol import Result, Status, Wasteful
 from kerasfeed.loaders.processes.shared_objects import SharedObjects
 from kerasfeed.loaders.processes.stack_dumps import StackDumps
-from kerasfeed.loaders.processes.tasks import LoadWork, ProbeWork, Work
 from kerasfeed.loaders.processes.worker_process import WorkerHandle
+from kerasfeed.loaders.tasks import LoadWork, ProbeWork, Work
 from kerasfeed.loaders.worker_hooks import post_failed_end
 from kerasfeed.sequences.global_random import NOTICE, notice_text
 from kerasfeed.util.error_notes import wrapped
@@ -219,8 +220,8 @@ class Supervisor:
     def _finish_probe(self, work: ProbeWork, result: Result, payload: Any, handle: WorkerHandle) -> None:
         if isinstance(payload, Failure):
             work.give_up(from_failure(payload, Place((work.index,), None, None, _name(handle))))
-        elif not work.future.done():
-            work.future.set_result(Probe(work.index, payload, result.seconds))
+        else:
+            work.settle(Probe(work.index, payload, result.seconds))
 
     def _finish_rows(self, work: LoadWork, result: Result, payload: Any, handle: WorkerHandle) -> list[Work]:
         """Account for loaded rows, and for failed ones; returns what is to be loaded in their place."""
@@ -279,20 +280,16 @@ class Supervisor:
             handle.process.kill()
             return True
         if seconds >= watchdog.STALL_SECONDS:
-            self._tell_stall(handle, None if work is None else work.scene(row) or "the sequence anew", seconds)
+            watchdog.tell_stall(
+                self._faults.notices,
+                _name(handle),
+                None if work is None else work.scene(row) or "the sequence anew",
+                seconds,
+                partial(self._session.stacks.ask, handle.process.pid),
+                beginning="the sequence and what it imports",
+                remedy=watchdog.remedy_of("process", timeout),
+            )
         return False
-
-    def _tell_stall(self, handle: WorkerHandle, scene: str | None, seconds: float) -> None:
-        kind = "loading" if scene is None else "stall"
-        if self._faults.notices.told(kind):
-            return
-        stack = self._session.stacks.ask(handle.process.pid)
-        if scene is None:
-            text = watchdog.loading_text("the sequence and what it imports", _name(handle), seconds, stack)
-        else:
-            remedy = watchdog.remedy_of("process", self._session.job.policy.timeout)
-            text = watchdog.stall_text(scene, _name(handle), seconds, stack, remedy)
-        self._faults.notices.tell_now(kind, text, FeedWarning)
 
     # ---- workers that die
 

@@ -20,11 +20,10 @@ from typing import Any
 
 import cloudpickle
 
-from kerasfeed.loaders.batches.filler import Cancelled, FailedSceneError, Filler, probe
+from kerasfeed.loaders.batches.filler import NOWHERE, Cancelled, FailedSceneError, Filler, probe
 from kerasfeed.loaders.batches.layout import Layout, SlotView
 from kerasfeed.loaders.failures.exceptions import to_failure
 from kerasfeed.loaders.processes.protocol import (
-    NOWHERE,
     STACK_SIGNAL,
     TASK_BYTES,
     Kind,
