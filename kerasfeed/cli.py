@@ -6,6 +6,7 @@ with one line on stderr and exit status 2.
 
 import argparse
 import contextlib
+import dataclasses
 import os
 import sys
 import tempfile
@@ -51,14 +52,7 @@ def _demo(arguments: argparse.Namespace) -> int:
         with _stderr_kept_unless_it_fails():
             from kerasfeed.demo.run import Settings, run  # imports Keras: 3 to 14 s
 
-        settings = Settings(
-            epochs=arguments.epochs,
-            batch_size=arguments.batch_size,
-            points=arguments.points,
-            workers=arguments.workers,
-            worker_type=arguments.worker_type,
-            seed=arguments.seed,
-        )
+        settings = Settings(**{each.name: getattr(arguments, each.name) for each in dataclasses.fields(Settings)})
         run(arguments.data, arguments.validation, settings, Console())
     except DataError as error:
         print(f"kerasfeed demo: {message_of(error)}", file=sys.stderr)

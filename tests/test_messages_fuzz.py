@@ -169,8 +169,7 @@ class Worker:
         self.shared_objects.post(Topic.LAYOUT, self.layout)
         _, self.offset = self.arena.grow(2 * self.layout.nbytes)
         self.handle = start_worker(
-            0, 1, task_fd=self.pipes.task_out, result_fd=self.pipes.result_in,
-            slots_fd=self.arena.fd, shared_objects_fd=self.shared_objects.fd, stacks_fd=self.stacks.fd,
+            0, 1, (self.pipes.task_out, self.pipes.result_in, self.arena.fd, self.shared_objects.fd, self.stacks.fd),
             environment=Environment.now(), seed=0,
         )  # fmt: skip
         assert self.pipes.results()[0].status == Status.STARTED

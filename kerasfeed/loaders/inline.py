@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -35,22 +36,23 @@ from kerasfeed.util.read_cost import ReadCost
 _WORKER = "the calling thread"
 
 
+@dataclass(eq=False)
 class _Post:
-    """What one calling thread is at: row of a batch, or, while the spec is inferred, an index."""
+    """What one calling thread is at: row of a batch, or, while the spec is inferred, an index.
 
-    def __init__(self, batch: BatchInProgress | None, beginning: str = "") -> None:
-        self.beginning = beginning  # what it is at before it reads scenes
-        self.thread = threading.current_thread()
-        self.batch = batch
-        self.note = [0, 0]
+    Attributes:
+        beginning: Whether it has come to no scene yet.
+    """
+
+    batch: BatchInProgress | None
+    beginning: bool = False
+    thread: threading.Thread = field(default_factory=threading.current_thread)
+    note: list[int] = field(default_factory=lambda: [0, 0])
 
     @property
     def row(self) -> int:
         """The row, or the index."""
         return self.note[1]
-
-    def __str__(self) -> str:
-        return scene_text(self.batch, self.row)
 
 
 class InlineLoader(Loader):
@@ -113,7 +115,7 @@ class InlineLoader(Loader):
             del batch, post  # the traceback of what a scene raised ends in this frame, and the future holds it
 
     @contextmanager
-    def _at(self, batch: BatchInProgress | None, beginning: str = "") -> Iterator[_Post]:
+    def _at(self, batch: BatchInProgress | None, *, beginning: bool = False) -> Iterator[_Post]:
         post = self._posts[threading.get_ident()] = _Post(batch, beginning)
         try:
             yield post
@@ -141,16 +143,9 @@ class InlineLoader(Loader):
             token = (post.beginning, None if post.batch is None else post.batch.serial, post.row)
             seconds = self._patience.look(ident, token)
             if seconds >= watchdog.STALL_SECONDS:
-                watchdog.tell_stall(
-                    self.faults.notices,
-                    _WORKER,
-                    None if post.beginning else str(post),
-                    seconds,
-                    partial(watchdog.stack_of, post.thread),
-                    beginning=post.beginning,
-                    remedy=watchdog.remedy_of("inline", None),
-                    consumer=ident,
-                )
+                scene = None if post.beginning else scene_text(post.batch, post.row)
+                stack = partial(watchdog.stack_of, post.thread)
+                watchdog.tell_stall(self.faults.notices, "inline", None, _WORKER, scene, seconds, stack, ident)
 
     def _ready(self) -> tuple[SlotPool, Filler]:
         with self._lock:
@@ -159,22 +154,20 @@ class InlineLoader(Loader):
             if self._pool is None or self._filler is None:
                 if self._watch is None:
                     self._watch = watchdog.Watchdog(self.look, watchdog.tick_seconds(None))
-                with self._at(None, "the sequence (on_worker_begin)"):
+                with self._at(None, beginning=True):
                     failed = begin_worker(self._job.sequence, Worker(0, 1, "inline"), _WORKER)
                 try:
                     if failed is not None:
                         raise failed
                 finally:
                     del failed  # whose traceback holds this frame: only the collector would free them
-                layout = self.layout or self._infer()
-                self.layout = layout
+                if self.layout is None:
+                    read = watched(self._job, self.faults, self._read_probes)
+                    self.layout = layout_for(self._job, probe_scenes(self._job, self.faults, read))
+                layout = self.layout
                 self._pool = SlotPool(layout, self._arena, max_memory=self._job.max_memory, in_flight=1)
                 self._filler = Filler(self._job.sequence, layout, self._job.plan.length, self._job.maker)
             return self._pool, self._filler
-
-    def _infer(self) -> Layout:
-        read = watched(self._job, self.faults, self._read_probes)
-        return layout_for(self._job, probe_scenes(self._job, self.faults, read))
 
     def _read_probes(self, indices: list[int]) -> list[Probe | BaseException]:
         found: list[Probe | BaseException] = []

@@ -9,7 +9,7 @@ import os
 import threading
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Future
 from typing import Any, Generic, TypeVar
 
@@ -37,6 +37,7 @@ class Session(ABC):
 
     Attributes:
         lock: Guards everything below that changes.
+        work: What is in flight.
         pool: The slots; None until the spec is inferred.
         failure: Why the session has ended; None as long as it has not.
         closed: Whether it was closed.
@@ -45,6 +46,7 @@ class Session(ABC):
     """
 
     reads_here: bool
+    work: Collection[Any]
     _arena: Arena
 
     def __init__(self, job: Job, faults: FailureLog) -> None:
@@ -76,10 +78,6 @@ class Session(ABC):
         """Fail a batch at once: workers skip what is left of it."""
 
     @abstractmethod
-    def is_idle(self) -> bool:
-        """Whether no work is in flight."""
-
-    @abstractmethod
     def renew(self) -> None:
         """Have workers see the present state of the sequence from now on."""
 
@@ -92,8 +90,18 @@ class Session(ABC):
         """See `Loader.waste`."""
 
     @abstractmethod
+    def _end(self) -> None:
+        """End the workers and free everything."""
+
     def close(self) -> None:
         """End the workers and free everything; idempotent. Futures in flight fail with `FeedClosedError`."""
+        if os.getpid() != self._owner:
+            return  # a fork of the owner: the workers are not here
+        with self.lock:
+            if self.closed:
+                return
+            self.closed = True
+        self._end()
 
     def has_ended(self) -> bool:
         """Whether it was closed or has failed."""
@@ -167,7 +175,7 @@ class Session(ABC):
     def wait_until_idle(self) -> None:
         """Wait for the work in flight."""
         with self.lock:
-            self.idle.wait_for(self.is_idle)
+            self.idle.wait_for(lambda: not self.work)
 
 
 Run = TypeVar("Run", bound=Session)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kerasfeed.orders.base import Order, Shuffled
-from kerasfeed.orders.named_blocks import NamedBlocks, WindowShuffle
+from kerasfeed.orders.named_blocks import NamedBlocks, NamedShuffle
 from kerasfeed.orders.permutation import generator
 from kerasfeed.util.validate import check_integer
 
@@ -142,7 +142,7 @@ class BlockShuffled(Order):
             return np.empty(0, dtype=np.int64)
         return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
-    def _shuffle(self, length: int, seed: int, epoch: int) -> WindowShuffle:
+    def _shuffle(self, length: int, seed: int, epoch: int) -> "_Blocks | NamedShuffle":
         if self._named is not None:
             return self._named.shuffle(length, seed, epoch)
         assert self.block_size is not None

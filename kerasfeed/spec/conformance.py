@@ -85,21 +85,19 @@ class SceneCheck:
         elif type(leaf) is not np.ndarray and flatten(leaf)[1].num_nodes > 1:
             raise SpecError(
                 f"field {path!r}: expected {field}, received a {type(leaf).__name__} of the structure "
-                f"{structure_text(flatten(leaf)[1])}. Nest scenes as the spec is nested: {self._expected}"
+                f"{structure_text(flatten(leaf)[1])}. Nest scenes as the spec is nested: "
+                f"{structure_text(self.spec.treespec)}"
             )
         made = coerce(leaf, field, path, _remedy)
         return made.copy() if copy and isinstance(made, np.ndarray) and not field.is_text else made
 
-    @property
-    def _expected(self) -> str:
-        return structure_text(self.spec.treespec)
-
     def _wrong_structure(self, scene: Any) -> SpecError:
         found = flatten(scene)[1]
         received = f"{type(scene).__name__}" if found.num_nodes == 1 else structure_text(found)
+        expected = structure_text(self.spec.treespec)
         return SpecError(
-            f"expected the structure {self._expected} with the fields {', '.join(self.spec.paths)}, received "
-            f"{received}. Nest scenes as the spec is nested"
+            f"expected the structure {expected} with the fields {', '.join(self.spec.paths)}, received {received}. "
+            "Nest scenes as the spec is nested"
         )
 
 

@@ -63,7 +63,7 @@ def batches_dataset(
     """
     source = Source(begin, ErrorRelay(), ends=count is None)
     dataset = _batches(source, structure, count, ragged_tensors)
-    return _known(make(_prefetched(_undivided(dataset), device, structure), source, count, loops), source)
+    return _known(make(_prefetched(_untuned(dataset, undivided=True), device, structure), source, count, loops), source)
 
 
 def scenes_dataset(begin: Begin, structure: Any, *, count: int) -> FeedDataset:
@@ -154,23 +154,20 @@ def _called(function: Any, argument: Any, dtypes: list[Any]) -> list[Any]:
     return list(found) if isinstance(found, list | tuple) else [found]  # one, in tf.data's debug mode
 
 
-def _untuned(dataset: Any) -> Any:
+def _untuned(dataset: Any, *, undivided: bool = False) -> Any:
     """`dataset` without the thread that tunes it: whoever drops an iterator waits for that thread, holding the GIL.
 
     Seen with TensorFlow 2.21: 0.2 s at the end of every other epoch, rarely 2 to 9 s. Python's own threads, and so the
     loading of the next batches, stand still meanwhile. What users map later with AUTOTUNE runs with TensorFlow's
     default parallelism.
+
+    Where it is to be `undivided`, no distribution strategy shards it either: feeds have shards of their own.
     """
     options = tf.data.Options()
     options.autotune.enabled = False
+    if undivided:
+        options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
     return dataset.with_options(options)
-
-
-def _undivided(dataset: Any) -> Any:
-    """`dataset`, untuned, which no distribution strategy is to shard: feeds have shards of their own."""
-    options = tf.data.Options()
-    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
-    return _untuned(dataset).with_options(options)
 
 
 def _ragged(batch: Any) -> Any:

@@ -5,7 +5,6 @@ of `kerasfeed.readers.tfrecord.fields`.
 """
 
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -122,9 +121,5 @@ def _scene_spec(spec: Any) -> SceneSpec:
     is_sequence = hasattr(type(spec), "__getitem__") and hasattr(type(spec), "__len__")
     if not is_sequence or any(isinstance(leaf, ArraySpec) for leaf in optree.tree_leaves(spec)):
         return as_scene_spec(spec)
-    return _probed(spec)
-
-
-def _probed(sequence: Sequence[Any]) -> SceneSpec:
-    sequence = as_sequence(sequence)
+    sequence = as_sequence(spec)
     return as_scene_spec(merge([(index, describe(sequence[index])) for index in probe_indices(len(sequence))]))

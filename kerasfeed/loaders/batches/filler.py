@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kerasfeed.errors import SpecError
-from kerasfeed.loaders.batches.in_place import check_row, is_direct, row_of, rows_of, soil
+from kerasfeed.loaders.batches.in_place import check_row, is_direct, rows_of, soil
 from kerasfeed.loaders.batches.layout import Layout, SlotView
 from kerasfeed.loaders.batches.scene_writer import Beside, SceneWriter
 from kerasfeed.loaders.batches.variable_rows import Runs
@@ -114,7 +114,7 @@ class Filler:
                     continue
                 if not self._checked:
                     soil(view, row, row + 1)
-                read_into(index, row_of(self._spec, view, row))
+                read_into(index, rows_of(self._spec, view, row))
                 if not self._checked:
                     self._check(view, row, context, "read_into")
             if runs is not None:
@@ -169,7 +169,7 @@ class Filler:
         if not self._takes_out:
             self._writer.write_batch(view, start, stop, self._get_batch(indices), None, beside)
             return
-        out = rows_of(self._spec, view, start, stop)
+        out = rows_of(self._spec, view, slice(start, stop))
         if not self._checked:
             soil(view, start, stop)
         batch = self._get_batch(indices, out=out)

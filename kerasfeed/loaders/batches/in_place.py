@@ -23,14 +23,9 @@ def is_direct(spec: SceneSpec) -> bool:
     return all(field.is_fixed for field in spec.fields)
 
 
-def row_of(spec: SceneSpec, view: SlotView, row: int) -> Any:
-    """One row of a slot, nested as the scene is: writable arrays, 0-d for numbers."""
-    return spec.unflatten([field[row, ...] for field in view.fields])
-
-
-def rows_of(spec: SceneSpec, view: SlotView, start: int, stop: int) -> Any:
-    """Rows [start, stop) of a slot, nested as the scene is: writable arrays with a leading axis."""
-    return spec.unflatten([field[start:stop] for field in view.fields])
+def rows_of(spec: SceneSpec, view: SlotView, rows: int | slice) -> Any:
+    """One row of a slot, nested as the scene is, or several: writable arrays, of one row 0-d for numbers."""
+    return spec.unflatten([field[rows, ...] for field in view.fields])
 
 
 def soil(view: SlotView, start: int, stop: int) -> None:

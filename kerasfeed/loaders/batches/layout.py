@@ -159,7 +159,11 @@ class SlotView:
 
     def __init__(self, layout: Layout, memory: Any, base: int) -> None:
         self.control = memoryview(memory)[base : base + _HEADER].cast("q")
-        self.indices: NDArray[np.int64] = np.ndarray(layout.rows, np.int64, buffer=memory, offset=base + _HEADER)
+
+        def table(offset: int, *shape: int) -> NDArray[np.int64]:
+            return np.ndarray(shape, np.int64, buffer=memory, offset=base + offset)
+
+        self.indices = table(_HEADER, layout.rows)
         self.shapes: list[NDArray[np.int64] | None] = []
         self.starts: list[NDArray[np.int64] | None] = []
         self.fields: list[NDArray[Any]] = []
@@ -167,16 +171,8 @@ class SlotView:
         for number, (field, place) in enumerate(zip(layout.spec.fields, layout.places, strict=True)):
             self.fields.append(field_array(layout, number, rows, memory, base))
             has_shapes = not field.is_fixed and not field.is_text
-            self.shapes.append(
-                np.ndarray((rows, len(field.shape)), np.int64, buffer=memory, offset=base + place.shapes)
-                if has_shapes
-                else None
-            )
-            self.starts.append(
-                np.ndarray(rows, np.int64, buffer=memory, offset=base + place.starts)
-                if place.starts != place.shapes
-                else None
-            )
+            self.shapes.append(table(place.shapes, rows, len(field.shape)) if has_shapes else None)
+            self.starts.append(table(place.starts, rows) if place.starts != place.shapes else None)
 
 
 def field_array(layout: Layout, number: int, rows: int, memory: Any, base: int) -> NDArray[Any]:

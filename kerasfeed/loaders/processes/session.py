@@ -7,7 +7,6 @@ tear the state. Whoever holds `lock` never calls user code.
 """
 
 import copy
-import os
 from contextlib import ExitStack
 
 from kerasfeed.errors import FeedClosedError
@@ -81,7 +80,9 @@ class ProcessSession(Session):
                 job.watches_random,
             )
             self.shared_objects.post(Topic.START, start)
-            self._post_maker()
+            if job.maker is not None:
+                remedy = "Give it no state that does not pickle (open files, locks)"
+                self._post(Topic.MAKER, job.maker, "the function given as collate", remedy)
             self._post_sequence()
             self.pipes = Pipes()
             undo.pop_all()
@@ -109,11 +110,7 @@ class ProcessSession(Session):
         handle = start_worker(
             number,
             self.job.workers,
-            task_fd=self.pipes.task_out,
-            result_fd=self.pipes.result_in,
-            slots_fd=self._arena.fd,
-            shared_objects_fd=self.shared_objects.fd,
-            stacks_fd=self.stacks.fd,
+            (self.pipes.task_out, self.pipes.result_in, self._arena.fd, self.shared_objects.fd, self.stacks.fd),
             inherit=(*self.job.inherit, self._first_opened.descriptor()),
             environment=self.job.environment,
             seed=self.job.plan.seed,
@@ -165,19 +162,14 @@ class ProcessSession(Session):
             self.pipes.wake()
             raise
 
-    def is_idle(self) -> bool:
-        """See `Session.is_idle`."""
-        return not self.work
-
-    def _post_maker(self) -> None:
-        if self.job.maker is None:
-            return
+    def _post(self, topic: Topic, value: object, what: str, remedy: str) -> int:
         try:
-            self.shared_objects.post(Topic.MAKER, self.job.maker)
+            return self.shared_objects.post(topic, value)
         except Exception as error:
+            if is_of_memory(error):
+                raise
             raise TypeError(
-                f"the function given as collate cannot be sent to worker processes: {message_of(error)}. Give it no "
-                "state that does not pickle (open files, locks), or use worker_type='thread'"
+                f"{what} cannot be sent to worker processes: {message_of(error)}. {remedy}, or use worker_type='thread'"
             ) from error
 
     def renew(self) -> None:
@@ -194,17 +186,12 @@ class ProcessSession(Session):
         Raises:
             TypeError: It cannot be pickled.
         """
-        sequence = self.job.sequence
-        try:
-            self.version = self.shared_objects.post(Topic.SEQUENCE, sequence)
-        except Exception as error:
-            if is_of_memory(error):
-                raise
-            raise TypeError(
-                f"the sequence ({class_name(sequence)}) cannot be sent to worker processes: {message_of(error)}. Open "
-                "files and connections in __getitem__ or on_worker_begin (for HDF5, keep a kerasfeed.HDF5File, which "
-                "pickles), leave locks out of its state, or use worker_type='thread'"
-            ) from error
+        remedy = (
+            "Open files and connections in __getitem__ or on_worker_begin (for HDF5, keep a kerasfeed.HDF5File, which "
+            "pickles), leave locks out of its state"
+        )
+        what = f"the sequence ({class_name(self.job.sequence)})"
+        self.version = self._post(Topic.SEQUENCE, self.job.sequence, what, remedy)
 
     def fail(self, error: BaseException) -> None:
         """Give every batch in flight this error, and end the session."""
@@ -228,14 +215,7 @@ class ProcessSession(Session):
         """See `Session.wasted`; the first that a worker reported."""
         return self.waste
 
-    def close(self) -> None:
-        """See `Session.close`."""
-        if os.getpid() != self._owner:
-            return  # a fork of the owner: the workers are not ours
-        with self.lock:
-            if self.closed:
-                return
-            self.closed = True
+    def _end(self) -> None:
         self.fail(FeedClosedError("the feed was closed before this batch was loaded"))
         self.pipes.wake()
         self._supervisor.join()

@@ -5,13 +5,10 @@ threads end. A batch is guarded by one lock and settled by whichever thread acco
 hangs cannot be ended: what it is at fails, and another thread takes its place.
 """
 
-import os
 import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -77,7 +74,7 @@ class ThreadSession(Session):
         self.tasks: queue.SimpleQueue[list[Work] | None] = queue.SimpleQueue()
         self._turn = threading.Lock()
         self._opened: deque[Work] = deque()  # tasks of lists that were taken from the queue
-        self.pending: set[BatchInProgress | Work] = set()
+        self.work: set[BatchInProgress | Work] = set()
         self.posts: list[_Post] = []
         self._stuck: set[BatchInProgress] = set()  # a thread that was given up may still write to them
         self.patience = watchdog.Patience(watchdog.tick_seconds(job.policy.timeout))
@@ -89,10 +86,10 @@ class ThreadSession(Session):
         """Start worker thread `number`, in place of the one that has the number."""
         post = _Post(number)
         self.posts[number : number + 1] = [post]
-        post.thread = threading.Thread(target=self.work, args=(post,), name=f"kerasfeed-worker-{number}", daemon=True)
+        post.thread = threading.Thread(target=self._run, args=(post,), name=f"kerasfeed-worker-{number}", daemon=True)
         post.thread.start()
 
-    def work(self, post: _Post) -> None:
+    def _run(self, post: _Post) -> None:
         """Body of one worker thread."""
         sequence = self.job.sequence
         name = str(post)
@@ -139,8 +136,14 @@ class ThreadSession(Session):
             if trouble is not None:
                 raise trouble
             context = SceneContext(self.job.plan.seed, batch.epoch)
-            with self._turn_of_quick_scenes():
+            # One thread at a time where scenes are quick. No thread relies on it: where another holds the turn for
+            # long, because one of its scenes waits, this one goes on.
+            turn = self.pace.is_quick and self._turn.acquire(timeout=_TURN_SECONDS)
+            try:
                 beside = self.filler.fill(batch.slot.view, start, stop, batch.serial, context, post.note)
+            finally:
+                if turn:
+                    self._turn.release()
             self.pace.note(time.perf_counter() - started, stop - start)
             with self.lock:
                 complete = batch.add(start, stop, beside)
@@ -158,19 +161,6 @@ class ThreadSession(Session):
             self._deliver(batch)
         # What a scene raised has a traceback that ends in this frame: only the collector would free them.
         del work, batch
-
-    @contextmanager
-    def _turn_of_quick_scenes(self) -> Iterator[None]:
-        """One thread at a time where scenes are quick; see `Pace.is_quick`.
-
-        No thread relies on it: where another holds it for long, because one of its scenes waits, this one goes on.
-        """
-        held = self.pace.is_quick and self._turn.acquire(timeout=_TURN_SECONDS)
-        try:
-            yield
-        finally:
-            if held:
-                self._turn.release()
 
     def _mend(self, work: LoadWork, carrier: FailedSceneError, name: str) -> tuple[bool, list[Range]]:
         """Deal with a failed scene; returns whether its batch is complete, and the ranges to load again."""
@@ -192,8 +182,8 @@ class ThreadSession(Session):
 
     def _forget(self, item: BatchInProgress | Work) -> None:
         with self.lock:
-            self.pending.discard(item)
-            if not self.pending:
+            self.work.discard(item)
+            if not self.work:
                 self.idle.notify_all()
 
     def look(self) -> None:
@@ -209,15 +199,9 @@ class ThreadSession(Session):
             if timeout is not None and work is not None and seconds >= timeout * scenes:
                 self._end_post(post, work, row, timeout)
             elif seconds >= watchdog.STALL_SECONDS:
-                watchdog.tell_stall(
-                    self.faults.notices,
-                    str(post),
-                    None if work is None else scene_text(work.batch, row),
-                    seconds,
-                    partial(watchdog.stack_of, post.thread),
-                    beginning="the sequence (on_worker_begin)",
-                    remedy=watchdog.remedy_of("thread", timeout),
-                )
+                scene = None if work is None else scene_text(work.batch, row)
+                stack = partial(watchdog.stack_of, post.thread)
+                watchdog.tell_stall(self.faults.notices, "thread", timeout, str(post), scene, seconds, stack)
 
     def _end_post(self, post: _Post, work: Work, row: int, timeout: float) -> None:
         """Fail what a hung thread is at, and let another take its number: a thread cannot be ended."""
@@ -255,18 +239,14 @@ class ThreadSession(Session):
     def _send(self, works: list[Work], batch: BatchInProgress | None = None) -> None:
         self._refuse_if_ended()
         if batch is None:
-            self.pending.update(works)
+            self.work.update(works)
         else:
-            self.pending.add(batch)
+            self.work.add(batch)
             batch.sent = True  # and not a call earlier: Ctrl-C comes after calls
         self.tasks.put(works)
 
     def _post_layout(self, layout: Layout) -> None:
         self.filler = Filler(self.job.sequence, layout, self.job.plan.length, self.job.maker)
-
-    def is_idle(self) -> bool:
-        """See `Session.is_idle`."""
-        return not self.pending
 
     def renew(self) -> None:
         """See `Session.renew`; the threads read the sequence itself."""
@@ -279,15 +259,9 @@ class ThreadSession(Session):
         """See `Session.wasted`."""
         return self.filler.meter.waste() if self.filler else None
 
-    def close(self) -> None:
-        """See `Session.close`; threads inside a scene are waited for, briefly."""
-        if os.getpid() != self._owner:
-            return  # a fork of the owner has none of its threads
+    def _end(self) -> None:
         with self.lock:
-            if self.closed:
-                return
-            self.closed = True
-            pending = list(self.pending)
+            pending = list(self.work)
         for item in pending:
             item.give_up(FeedClosedError("the feed was closed before this batch was loaded"))
         if self.pool is not None:
