@@ -11,6 +11,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 from kerasfeed import __version__
@@ -157,14 +158,6 @@ def _compression(text: str) -> str | int | None:
     return None if text == "none" else text
 
 
-def _positive(text: str) -> int:
-    return _integer(text, 1)
-
-
-def _natural(text: str) -> int:
-    return _integer(text, 0)
-
-
 def _workers(text: str) -> int | str:
     return text if text == "auto" else _integer(text, 0, ' or "auto"')
 
@@ -177,6 +170,9 @@ def _integer(text: str, least: int, others: str = "") -> int:
     if number < least:
         raise argparse.ArgumentTypeError(f"must be an integer of at least {least}{others}, received {text!r}")
     return number
+
+
+_natural, _positive = partial(_integer, least=0), partial(_integer, least=1)
 
 
 if __name__ == "__main__":

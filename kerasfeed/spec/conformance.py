@@ -18,14 +18,7 @@ _IMMUTABLE = (bool, int, float, complex, str, bytes)
 _HOLDS = {"b": "b", "i": "biu", "u": "biu", "f": "biuf", "c": "biufc", "V": "biuf"}  # V: bfloat16 and its kin
 
 
-def scene_spec_of(structure: Any) -> SceneSpec:
-    """The spec that a nesting of `kf.ArraySpec`s, or a feed's `scene_spec`, is.
-
-    Raises:
-        TypeError: It is of something else.
-        SpecError: It has no field, or two of one name.
-    """
-    return as_scene_spec(structure)
+scene_spec_of = as_scene_spec
 
 
 class _Number(NamedTuple):

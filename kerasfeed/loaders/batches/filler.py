@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kerasfeed.errors import SpecError
-from kerasfeed.loaders.batches.in_place import check_row, is_direct, rows_of, soil
+from kerasfeed.loaders.batches.in_place import check_row, rows_of, soil
 from kerasfeed.loaders.batches.layout import Layout, SlotView
 from kerasfeed.loaders.batches.scene_writer import Beside, SceneWriter
 from kerasfeed.loaders.batches.variable_rows import Runs
@@ -59,7 +59,8 @@ class Filler:
         self._collate = collate
         # What get_batch returns is stacked, and so of one shape.
         self._get_batch = batch_reader(sequence) if layout.batched and not layout.forms else None
-        direct = is_direct(layout.spec) and collate is None
+        # Only then can a sequence be given views of a row.
+        direct = all(field.is_fixed for field in layout.spec.fields) and collate is None
         self._takes_out = self._get_batch is not None and direct and takes_out(self._get_batch)
         self._read_into = scene_writer(sequence) if direct else None
         self._read_ahead = ahead_reader(sequence)

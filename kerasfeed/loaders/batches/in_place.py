@@ -18,11 +18,6 @@ from kerasfeed.util.error_text import message_of
 _SOIL = 0xA5  # new slots are zeros, and so are many scenes
 
 
-def is_direct(spec: SceneSpec) -> bool:
-    """Whether every field has a fixed place in a slot, so that a sequence can be given views of a row."""
-    return all(field.is_fixed for field in spec.fields)
-
-
 def rows_of(spec: SceneSpec, view: SlotView, rows: int | slice) -> Any:
     """One row of a slot, nested as the scene is, or several: writable arrays, of one row 0-d for numbers."""
     return spec.unflatten([field[rows, ...] for field in view.fields])

@@ -260,9 +260,7 @@ class ThreadSession(Session):
         return self.filler.meter.waste() if self.filler else None
 
     def _end(self) -> None:
-        with self.lock:
-            pending = list(self.work)
-        for item in pending:
+        for item in list(self.work):  # none is added any more
             item.give_up(FeedClosedError("the feed was closed before this batch was loaded"))
         if self.pool is not None:
             self.pool.close()
