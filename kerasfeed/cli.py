@@ -6,10 +6,12 @@ with one line on stderr and exit status 2.
 
 import argparse
 import contextlib
+import dataclasses
 import os
 import sys
 import tempfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 from kerasfeed import __version__
@@ -51,14 +53,7 @@ def _demo(arguments: argparse.Namespace) -> int:
         with _stderr_kept_unless_it_fails():
             from kerasfeed.demo.run import Settings, run  # imports Keras: 3 to 14 s
 
-        settings = Settings(
-            epochs=arguments.epochs,
-            batch_size=arguments.batch_size,
-            points=arguments.points,
-            workers=arguments.workers,
-            worker_type=arguments.worker_type,
-            seed=arguments.seed,
-        )
+        settings = Settings(**{each.name: getattr(arguments, each.name) for each in dataclasses.fields(Settings)})
         run(arguments.data, arguments.validation, settings, Console())
     except DataError as error:
         print(f"kerasfeed demo: {message_of(error)}", file=sys.stderr)
@@ -163,14 +158,6 @@ def _compression(text: str) -> str | int | None:
     return None if text == "none" else text
 
 
-def _positive(text: str) -> int:
-    return _integer(text, 1)
-
-
-def _natural(text: str) -> int:
-    return _integer(text, 0)
-
-
 def _workers(text: str) -> int | str:
     return text if text == "auto" else _integer(text, 0, ' or "auto"')
 
@@ -183,6 +170,9 @@ def _integer(text: str, least: int, others: str = "") -> int:
     if number < least:
         raise argparse.ArgumentTypeError(f"must be an integer of at least {least}{others}, received {text!r}")
     return number
+
+
+_natural, _positive = partial(_integer, least=0), partial(_integer, least=1)
 
 
 if __name__ == "__main__":

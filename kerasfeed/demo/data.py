@@ -5,7 +5,6 @@ Invariant: this module loads no deep-learning framework, so that a worker which 
 
 import math
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,31 +61,6 @@ class PointClouds(kf.SceneSequence):
         cos, sin = np.cos(angle), np.sin(angle)
         cloud = cloud @ np.array([[cos, sin, 0], [-sin, cos, 0], [0, 0, 1]])
         return cloud * rng.uniform(0.8, 1.2, 3) + rng.normal(0, 0.01, cloud.shape)
-
-
-class Part(kf.SceneSequence):
-    """Some scenes of a sequence.
-
-    Args:
-        sequence: The whole.
-        indices: Which scenes, in which order.
-    """
-
-    def __init__(self, sequence: Sequence[Any] | kf.SceneSequence, indices: Sequence[int]) -> None:
-        self.sequence = sequence
-        self.indices = [int(index) for index in indices]
-
-    def __len__(self) -> int:
-        return len(self.indices)
-
-    def __getitem__(self, index: int) -> Any:
-        return self.sequence[self.indices[index]]
-
-    def read_ahead(self, indices: NDArray[np.int64]) -> None:
-        """Announce scenes to the whole, where it cares."""
-        announce = getattr(self.sequence, "read_ahead", None)
-        if announce is not None:
-            announce(np.array([self.indices[index] for index in indices], np.int64))
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 import kerasfeed as kf
 from kerasfeed.adapters.keras.input_monitor import EpochTiming, InputMonitor
-from kerasfeed.demo.data import Part, PointClouds, Reading, hold_out, sibling_for_validation, summarize
+from kerasfeed.demo.data import PointClouds, Reading, hold_out, sibling_for_validation, summarize
 from kerasfeed.demo.model import build_classifier
 from kerasfeed.demo.shapes import write_shapes
 
@@ -161,7 +161,8 @@ def split(data: Path, validation: Path | None, *, points: int, seed: int) -> Ite
         kept, held = hold_out(len(trained.labels), share=0.2, seed=seed)
         text = f"{trained}, {len(held):,} of them held out for validation"
         labels = trained.labels
-        yield Split(Part(training, kept), Part(testing, held), labels[kept], labels[held], text, training)
+        parts = kf.Subset(training, kept), kf.Subset(testing, held)
+        yield Split(*parts, labels[kept], labels[held], text, training)
 
 
 def train(scenes: Split, settings: Settings, console: Console) -> Outcome:

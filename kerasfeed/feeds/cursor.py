@@ -75,7 +75,7 @@ def _run(over: Any, function: Callable[..., Any], arguments: tuple[Any, ...]) ->
 def wait_for_elsewhere(seconds: float = 5.0) -> None:
     """Wait until all that runs `elsewhere` has run, and what that has begun, but no longer than so many seconds.
 
-    For whoever goes on with what somebody has let go of a moment ago. Not for TensorFlow's calls, which it may wait for.
+    For whoever goes on with what was let go of a moment ago. Not for TensorFlow's calls, which it may wait for.
     """
     deadline = time.monotonic() + seconds
     while _running and (left := deadline - time.monotonic()) > 0:

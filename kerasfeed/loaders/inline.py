@@ -3,54 +3,56 @@
 Invariant: `submit` returns a settled future; no thread but the caller's reads scenes, and nothing is read ahead.
 """
 
-import os
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kerasfeed.errors import FeedClosedError, FeedWarning
+from kerasfeed.errors import FeedClosedError
 from kerasfeed.loaders.base import Job, Loader, LoaderStats
-from kerasfeed.loaders.batches.filler import FailedSceneError, Filler, probe
+from kerasfeed.loaders.batches.filler import FailedSceneError, Filler
 from kerasfeed.loaders.batches.layout import Layout
-from kerasfeed.loaders.batches.pending_batch import BatchInProgress, scene_text
+from kerasfeed.loaders.batches.pending_batch import BatchInProgress, begin_batch, scene_text
 from kerasfeed.loaders.batches.slots import Arena, SlotPool
-from kerasfeed.loaders.batches.spec_inference import Probe, layout_for, probe_scenes, watched
+from kerasfeed.loaders.batches.spec_inference import Probe, layout_for, probe_scenes, read_probe, watched
 from kerasfeed.loaders.failures import watchdog
-from kerasfeed.loaders.failures.exceptions import Place, for_consumer
+from kerasfeed.loaders.failures.exceptions import failed_here
 from kerasfeed.loaders.failures.failure_log import FailureLog
 from kerasfeed.loaders.failures.recovery import Range, Recovery
 from kerasfeed.loaders.worker_hooks import begin_worker, end_worker, post_failed_end
 from kerasfeed.sequences.base import SceneContext, Worker
 from kerasfeed.spec.scene_spec import SceneSpec
-from kerasfeed.util.error_text import cause_of, class_name, is_the_programs
+from kerasfeed.util.error_text import class_name
 from kerasfeed.util.read_cost import ReadCost
 
 _WORKER = "the calling thread"
 
 
+@dataclass(eq=False)
 class _Post:
-    """What one calling thread is at: row of a batch, or, while the spec is inferred, an index."""
+    """What one calling thread is at: row of a batch, or, while the spec is inferred, an index.
 
-    def __init__(self, batch: BatchInProgress | None, beginning: str = "") -> None:
-        self.beginning = beginning  # what it is at before it reads scenes
-        self.thread = threading.current_thread()
-        self.batch = batch
-        self.note = [0, 0]
+    Attributes:
+        beginning: Whether it has come to no scene yet.
+    """
+
+    batch: BatchInProgress | None
+    beginning: bool = False
+    thread: threading.Thread = field(default_factory=threading.current_thread)
+    note: list[int] = field(default_factory=lambda: [0, 0])
 
     @property
     def row(self) -> int:
         """The row, or the index."""
         return self.note[1]
-
-    def __str__(self) -> str:
-        return scene_text(self.batch, self.row)
 
 
 class InlineLoader(Loader):
@@ -92,10 +94,7 @@ class InlineLoader(Loader):
         if failed_ahead is not None:
             return failed_ahead
         slot = pool.acquire()
-        slot.view.indices[: len(indices)] = indices
-        batch = BatchInProgress(
-            slot, epoch, step, len(indices), self._job.policy.on_error, self._job.filler(epoch, step)
-        )
+        batch = begin_batch(self._job, slot, epoch, step, indices)
         ranges = deque([(0, len(indices))])
         try:
             with self._at(batch) as post:
@@ -116,7 +115,7 @@ class InlineLoader(Loader):
             del batch, post  # the traceback of what a scene raised ends in this frame, and the future holds it
 
     @contextmanager
-    def _at(self, batch: BatchInProgress | None, beginning: str = "") -> Iterator[_Post]:
+    def _at(self, batch: BatchInProgress | None, *, beginning: bool = False) -> Iterator[_Post]:
         post = self._posts[threading.get_ident()] = _Post(batch, beginning)
         try:
             yield post
@@ -129,13 +128,8 @@ class InlineLoader(Loader):
         try:
             batch.add(start, stop, filler.fill(batch.slot.view, start, stop, batch.serial, context, post.note))
         except FailedSceneError as carrier:
-            error = cause_of(carrier)
-            assert error is not None
-            if is_the_programs(error):
-                raise error from None
-            indices = batch.slot.view.indices[start:stop].tolist()
-            failed = tuple(indices) if carrier.index is None else (carrier.index,)
-            error = for_consumer(error, Place(failed, batch.epoch, batch.step, _WORKER, carrier.method))
+            indices = tuple(batch.slot.view.indices[start:stop].tolist())
+            error = failed_here(carrier, indices, batch.epoch, batch.step, _WORKER)
             self.faults.note(carrier.index, batch.epoch, batch.step, error)
             again = self._recovery.mend(batch, start, stop, carrier.row, error)
             del error, batch, post  # the traceback ends in this frame: only the collector would free them
@@ -148,15 +142,10 @@ class InlineLoader(Loader):
         for ident, post in list(self._posts.items()):
             token = (post.beginning, None if post.batch is None else post.batch.serial, post.row)
             seconds = self._patience.look(ident, token)
-            if seconds < watchdog.STALL_SECONDS:
-                continue
-            stack = watchdog.stack_of(post.thread)
-            if post.beginning:
-                kind, text = "loading", watchdog.loading_text(post.beginning, _WORKER, seconds, stack)
-            else:
-                remedy = watchdog.remedy_of("inline", None)
-                kind, text = "stall", watchdog.stall_text(str(post), _WORKER, seconds, stack, remedy)
-            self.faults.notices.tell_now(kind, text, FeedWarning, ident)
+            if seconds >= watchdog.STALL_SECONDS:
+                scene = None if post.beginning else scene_text(post.batch, post.row)
+                stack = partial(watchdog.stack_of, post.thread)
+                watchdog.tell_stall(self.faults.notices, "inline", None, _WORKER, scene, seconds, stack, ident)
 
     def _ready(self) -> tuple[SlotPool, Filler]:
         with self._lock:
@@ -165,48 +154,32 @@ class InlineLoader(Loader):
             if self._pool is None or self._filler is None:
                 if self._watch is None:
                     self._watch = watchdog.Watchdog(self.look, watchdog.tick_seconds(None))
-                with self._at(None, "the sequence (on_worker_begin)"):
+                with self._at(None, beginning=True):
                     failed = begin_worker(self._job.sequence, Worker(0, 1, "inline"), _WORKER)
                 try:
                     if failed is not None:
                         raise failed
                 finally:
                     del failed  # whose traceback holds this frame: only the collector would free them
-                layout = self.layout or self._infer()
-                self.layout = layout
+                if self.layout is None:
+                    read = watched(self._job, self.faults, self._read_probes)
+                    self.layout = layout_for(self._job, probe_scenes(self._job, self.faults, read))
+                layout = self.layout
                 self._pool = SlotPool(layout, self._arena, max_memory=self._job.max_memory, in_flight=1)
                 self._filler = Filler(self._job.sequence, layout, self._job.plan.length, self._job.maker)
             return self._pool, self._filler
-
-    def _infer(self) -> Layout:
-        read = watched(self._job, self.faults, self._read_probes)
-        return layout_for(self._job, probe_scenes(self._job, self.faults, read))
 
     def _read_probes(self, indices: list[int]) -> list[Probe | BaseException]:
         found: list[Probe | BaseException] = []
         with self._at(None) as post:
             for post.note[1] in indices:
-                found.append(self._read_probe(post.row))
+                found.append(read_probe(self._job, post.row, _WORKER))
                 if isinstance(found[-1], BaseException) and self._job.policy.on_error == "raise":
                     break  # the others are of no use
         try:
             return found
         finally:
             del found  # the traceback of what a scene raised ends in this frame: only the collector would free them
-
-    def _read_probe(self, index: int) -> Probe | BaseException:
-        started = time.perf_counter()
-        try:
-            spec = probe(self._job.sequence, index, self._job.plan.seed, self._job.maker)
-        except FailedSceneError as carrier:
-            error = cause_of(carrier)
-            assert error is not None
-            try:
-                place = Place((index,), None, None, _WORKER)
-                return error if is_the_programs(error) else for_consumer(error, place)
-            finally:
-                del error
-        return Probe(index, spec, time.perf_counter() - started)
 
     def refresh(self, change: Callable[[], None]) -> None:
         """See `Loader.refresh`; the sequence is the one that is read."""
@@ -244,11 +217,7 @@ def read_ahead(
     try:
         filler.read_ahead(indices)
     except FailedSceneError as carrier:
-        error = cause_of(carrier)
-        assert error is not None
-        if is_the_programs(error):
-            raise error from None
-        error = for_consumer(error, Place(tuple(indices.tolist()), epoch, step, worker, carrier.method))
+        error = failed_here(carrier, tuple(indices.tolist()), epoch, step, worker)
         faults.note(None, epoch, step, error)
         if faults.policy.on_error != "raise":
             return None
@@ -256,16 +225,3 @@ def read_ahead(
         future.set_exception(error)
         return future
     return None
-
-
-def refuse_after_fork(owner: int) -> None:
-    """Refuse to go on in a fork of the process `owner`: its worker threads and processes are not here.
-
-    Raises:
-        FeedClosedError: This process is another.
-    """
-    if os.getpid() != owner:
-        raise FeedClosedError(
-            f"this feed belongs to process {owner} and this is a fork of it, where its workers are not. Make a feed "
-            "here (a pickled feed makes itself anew)"
-        )

@@ -96,13 +96,20 @@ class Order(ABC):
         return None
 
     def block_reads(
-        self, length: int, block_size: int, *, held: int, seed: int = 0, epoch: int = 0, followed: int = _SIMULATED
+        self,
+        length: int,
+        block_size: int | NDArray[np.int64],
+        *,
+        held: int,
+        seed: int = 0,
+        epoch: int = 0,
+        followed: int = _SIMULATED,
     ) -> float:
         """Blocks read in an epoch by one reader that keeps the `held` blocks it used last.
 
         Args:
             length: Number of scenes in the sequence.
-            block_size: Consecutive scenes of one block, at least 1.
+            block_size: Consecutive scenes of one block, at least 1; or int64[length], the block of each scene.
             held: Blocks kept, at least 1.
             seed: The feed's seed.
             epoch: Epoch number, from 0.
@@ -113,7 +120,8 @@ class Order(ABC):
         """
         count = self.num_scenes(length)
         stop = min(count, followed)
-        blocks = self.indices(0, stop, length=length, seed=seed, epoch=epoch) // block_size
+        indices = self.indices(0, stop, length=length, seed=seed, epoch=epoch)
+        blocks = block_size[indices] if isinstance(block_size, np.ndarray) else indices // block_size
         return count_reads(blocks.tolist(), held) * count / stop
 
 

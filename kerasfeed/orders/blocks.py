@@ -10,15 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kerasfeed.orders.base import Order, Shuffled, count_reads
-from kerasfeed.orders.named_blocks import NamedBlocks, WindowShuffle
+from kerasfeed.orders.base import Order, Shuffled
+from kerasfeed.orders.named_blocks import NamedBlocks, NamedShuffle
 from kerasfeed.orders.permutation import generator
 from kerasfeed.util.validate import check_integer
 
 # Streams of the seed; `permute` says what a stream is.
 _SHORT_BLOCK_STREAM = 2
 _WINDOW_STREAM = 3
-_FOLLOWED = 200_000  # positions of a full shuffle followed for a report: 0.1 s
 
 
 @dataclass(frozen=True)
@@ -143,7 +142,7 @@ class BlockShuffled(Order):
             return np.empty(0, dtype=np.int64)
         return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
-    def _shuffle(self, length: int, seed: int, epoch: int) -> WindowShuffle:
+    def _shuffle(self, length: int, seed: int, epoch: int) -> "_Blocks | NamedShuffle":
         if self._named is not None:
             return self._named.shuffle(length, seed, epoch)
         assert self.block_size is not None
@@ -176,17 +175,13 @@ class BlockShuffled(Order):
         if length is None:
             raise TypeError(f"{self!r} fits sequences of any length: write report(length)")
         full = Shuffled()
-        followed = min(length, _FOLLOWED)
-        indices = full.indices(0, followed, length=length, seed=seed, epoch=epoch)
-        blocks = indices // (self.block_size or 1)
-        if self._named is not None:
-            blocks = self._named.groups(length).numbers()[indices]
+        blocks = self.block_size or 1 if self._named is None else self._named.groups(length).numbers()
         return BlockReport(
             scenes=length,
             blocks=self.reads_per_epoch(length),
             held=self.window,
             reads=self.reads_per_epoch(length),
-            shuffled_reads=round(count_reads(blocks.tolist(), self.window) * length / followed),
+            shuffled_reads=round(full.block_reads(length, blocks, held=self.window, seed=seed, epoch=epoch)),
             mixing=self.mixing(length, seed=seed, epoch=epoch),
             shuffled_mixing=full.mixing(length, seed=seed, epoch=epoch),  # the same in any numbering of the scenes
         )

@@ -11,13 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kerasfeed.orders.base import Order
-from kerasfeed.orders.groups import Kept, Portable
+from kerasfeed.orders.groups import Identified, Kept, Portable
 from kerasfeed.util.error_text import add_note
 
 _EPOCHS_KEPT = 3  # the one consumed, the one loaded ahead, and epoch 0, whose length is all epochs'
 
 
-class CustomOrder(Order):
+class CustomOrder(Identified, Order):
     """Indices as a function gives them; each epoch's take 8 bytes a scene while they are kept.
 
     Args:
@@ -38,16 +38,6 @@ class CustomOrder(Order):
 
     def __repr__(self) -> str:
         return f"<order of {self._function}>"
-
-    def identity(self) -> str:
-        """See `Order.identity`."""
-        return self._identity
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, CustomOrder) and other.identity() == self.identity()
-
-    def __hash__(self) -> int:
-        return hash(self._identity)
 
     def seeded(self, seed: int) -> "CustomOrder":
         """See `Order.seeded`."""

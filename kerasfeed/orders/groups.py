@@ -114,6 +114,22 @@ class Kept(Generic[Value]):
         return Kept, (self._most,)
 
 
+class Identified:
+    """What equals all that have the same identity."""
+
+    _identity: str
+
+    def identity(self) -> str:
+        """See `kerasfeed.orders.base.Order.identity`."""
+        return self._identity
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Identified) and other.identity() == self.identity()
+
+    def __hash__(self) -> int:
+        return hash(self._identity)
+
+
 @dataclass(frozen=True, eq=False)
 class Portable:
     """A user's function that pickles, be it a lambda or from `__main__`.

@@ -4,12 +4,12 @@ Invariant: a block without scenes does not exist, so the number of blocks is the
 """
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kerasfeed.orders.groups import Groups, Kept, Portable, check_length, check_names
+from kerasfeed.orders.groups import Groups, Identified, Kept, Portable, check_length, check_names
 from kerasfeed.orders.permutation import generator, shuffled
 from kerasfeed.util.error_text import add_note
 
@@ -21,20 +21,7 @@ _EPOCHS_KEPT = 2
 _HOW = "such as the file that each is in"
 
 
-class WindowShuffle(Protocol):
-    """One epoch of blocks in random order, mixed in windows."""
-
-    def rank_at(self, position: int) -> int:
-        """Which block of the epoch holds `position`."""
-
-    def position_of(self, rank: int) -> int:
-        """First position of the block at `rank`."""
-
-    def scenes(self, window: int, number: int) -> NDArray[np.int64]:
-        """Indices of the scenes of window `number`, of `window` blocks, mixed."""
-
-
-class NamedBlocks:
+class NamedBlocks(Identified):
     """The block of each scene, as an array or a function gives it.
 
     Args:
@@ -48,7 +35,7 @@ class NamedBlocks:
     def __init__(self, block_of: Any) -> None:
         self._function: Portable | None = None
         self._called: Kept[Groups] = Kept(1)
-        self._shuffles: Kept[_Shuffle] = Kept(_EPOCHS_KEPT)
+        self._shuffles: Kept[NamedShuffle] = Kept(_EPOCHS_KEPT)
         if callable(block_of):
             self._function = Portable(block_of)
             self._identity = self._function.identity()
@@ -63,16 +50,6 @@ class NamedBlocks:
 
     def __str__(self) -> str:
         return f"{self._fixed.count:,} blocks" if self._function is None else f"blocks of {self._function}"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, NamedBlocks) and other.identity() == self.identity()
-
-    def __hash__(self) -> int:
-        return hash(self._identity)
-
-    def identity(self) -> str:
-        """A text that two share only if they name the same blocks."""
-        return self._identity
 
     def groups(self, length: int) -> Groups:
         """The blocks of a sequence of `length` scenes.
@@ -97,10 +74,10 @@ class NamedBlocks:
                 raise
         return _groups(names)
 
-    def shuffle(self, length: int, seed: int, epoch: int) -> "_Shuffle":
+    def shuffle(self, length: int, seed: int, epoch: int) -> "NamedShuffle":
         """These blocks in the order of one epoch."""
         groups = self.groups(length)
-        return self._shuffles.get((length, seed, epoch), lambda: _Shuffle.of(groups, seed, epoch))
+        return self._shuffles.get((length, seed, epoch), lambda: NamedShuffle.of(groups, seed, epoch))
 
 
 def _groups(names: Any) -> Groups:
@@ -109,8 +86,8 @@ def _groups(names: Any) -> Groups:
 
 
 @dataclass(frozen=True, eq=False)
-class _Shuffle:
-    """The blocks of one epoch in their order; a `WindowShuffle`.
+class NamedShuffle:
+    """The blocks of one epoch in their order.
 
     Attributes:
         groups: The blocks.
@@ -129,22 +106,22 @@ class _Shuffle:
     windows: Kept[NDArray[np.int64]]
 
     @classmethod
-    def of(cls, groups: Groups, seed: int, epoch: int) -> "_Shuffle":
+    def of(cls, groups: Groups, seed: int, epoch: int) -> "NamedShuffle":
         """Blocks of `groups` in the order of an epoch."""
         blocks = shuffled(0, groups.count, groups.count, seed, (_BLOCK_STREAM, epoch))
         starts = np.concatenate([[0], np.cumsum(groups.sizes[blocks])])
         return cls(groups, blocks, starts, seed, epoch, Kept(_WINDOWS_KEPT))
 
     def rank_at(self, position: int) -> int:
-        """See `WindowShuffle.rank_at`."""
+        """Which block of the epoch holds `position`."""
         return int(np.searchsorted(self.starts, position, side="right")) - 1
 
     def position_of(self, rank: int) -> int:
-        """See `WindowShuffle.position_of`."""
+        """First position of the block at `rank`."""
         return int(self.starts[rank])
 
     def scenes(self, window: int, number: int) -> NDArray[np.int64]:
-        """See `WindowShuffle.scenes`."""
+        """Indices of the scenes of window `number`, of `window` blocks, mixed."""
         return self.windows.get((window, number), lambda: self._mix(window, number))
 
     def _mix(self, window: int, number: int) -> NDArray[np.int64]:

@@ -11,6 +11,7 @@ A permutation, and any other draw, is told from the others of a seed by its stre
 (number of the purpose, epoch, ...). Two purposes never share a number and a length.
 """
 
+from collections.abc import Callable
 from functools import lru_cache
 
 import numpy as np
@@ -20,7 +21,7 @@ _ROUNDS = 8
 # For domains of a few values, of which `permute_each` has many: with 8 rounds the first of five is one of them up to
 # 5 % too often, and pairs of neighbours 10 %; with 24 a million draws show nothing.
 SMALL_ROUNDS = 24
-_BLOCK = 2048  # positions computed at once: about 0.15 ms, hardly more than 32 of them cost, and 16 KiB kept
+BLOCK = 2048  # positions computed at once: about 0.15 ms, hardly more than 32 of them cost, and 16 KiB kept
 _MULTIPLIER_1 = np.uint64(0xFF51AFD7ED558CCD)
 _MULTIPLIER_2 = np.uint64(0xC4CEB9FE1A85EC53)
 _SHIFT = np.uint64(33)
@@ -163,12 +164,17 @@ def shuffled(start: int, stop: int, length: int, seed: int, stream: tuple[int, .
     """
     if length < EXACT_BELOW:
         return _drawn(length, seed, stream)[start:stop]
+    return in_blocks(start, stop, lambda block: _block(block, length, seed, stream))
+
+
+def in_blocks(start: int, stop: int, block: Callable[[int], NDArray[np.int64]]) -> NDArray[np.int64]:
+    """Positions [start, stop) of what `block(number)` gives of `BLOCK` positions at a time."""
     if start >= stop:
         return np.empty(0, dtype=np.int64)
-    first, last = start // _BLOCK, (stop - 1) // _BLOCK
-    blocks = [_block(block, length, seed, stream) for block in range(first, last + 1)]
+    first, last = start // BLOCK, (stop - 1) // BLOCK
+    blocks = [block(number) for number in range(first, last + 1)]
     joined = blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
-    return joined[start - first * _BLOCK : stop - first * _BLOCK]
+    return joined[start - first * BLOCK : stop - first * BLOCK]
 
 
 @lru_cache(maxsize=32)  # of at most 512 KiB each
@@ -180,7 +186,7 @@ def _drawn(length: int, seed: int, stream: tuple[int, ...]) -> NDArray[np.int64]
 
 @lru_cache(maxsize=512)
 def _block(block: int, length: int, seed: int, stream: tuple[int, ...]) -> NDArray[np.int64]:
-    positions = np.arange(block * _BLOCK, min((block + 1) * _BLOCK, length), dtype=np.int64)
+    positions = np.arange(block * BLOCK, min((block + 1) * BLOCK, length), dtype=np.int64)
     indices = permute(positions, length, stream_keys(seed, stream))
     indices.setflags(write=False)
     return indices

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kerasfeed.orders.base import Order
-from kerasfeed.orders.groups import Groups, Kept, check_length, check_names, check_numbers
-from kerasfeed.orders.permutation import SMALL_ROUNDS, permute_each, stream_keys, uniforms
+from kerasfeed.orders.groups import Groups, Identified, Kept, check_length, check_names, check_numbers
+from kerasfeed.orders.permutation import BLOCK, SMALL_ROUNDS, in_blocks, permute_each, stream_keys, uniforms
 from kerasfeed.util.fingerprint import digest
 from kerasfeed.util.validate import check_integer
 
@@ -21,20 +21,21 @@ from kerasfeed.util.validate import check_integer
 _WEIGHTED_STREAM = 6
 _CLASS_STREAM = 7
 _MEMBER_STREAM = 8
-_BLOCK = 2048  # positions drawn at once: 32 alone cost half as much
 _BLOCKS_KEPT = 64
 
 
-class Drawn(Order):
+class Drawn(Identified, Order):
     """Draws position by position, in blocks, of which a few are kept.
 
     Args:
         identity: See `Order.identity`.
+        what: The argument that has an entry for each scene.
         made_for: Number of scenes it was made for.
         count: Scenes in an epoch; None is as many.
     """
 
-    def __init__(self, identity: str, made_for: int, count: int | None) -> None:
+    def __init__(self, identity: str, what: str, made_for: int, count: int | None) -> None:
+        self._what = what
         self._made_for = made_for
         self._count = made_for if count is None else check_integer("num_scenes", count, 1)
         self._identity = f"{type(self).__name__}({identity}, num_scenes={self._count})"
@@ -49,30 +50,21 @@ class Drawn(Order):
         """See `Order.made_for`."""
         return self._made_for
 
-    def identity(self) -> str:
-        """See `Order.identity`."""
-        return self._identity
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Drawn) and other.identity() == self.identity()
-
-    def __hash__(self) -> int:
-        return hash(self._identity)
+    def num_scenes(self, length: int) -> int:
+        """See `Order.num_scenes`."""
+        check_length(self._what, self.made_for, length)
+        return self._count
 
     def indices(self, start: int, stop: int, *, length: int, seed: int, epoch: int) -> NDArray[np.int64]:
         """See `Order.indices`."""
-        if start >= stop:
-            return np.empty(0, dtype=np.int64)
-        first, last = start // _BLOCK, (stop - 1) // _BLOCK
-        blocks = [
-            self._blocks.get((block, seed, epoch), partial(self._block, block, seed, epoch))
-            for block in range(first, last + 1)
-        ]
-        joined = blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
-        return joined[start - first * _BLOCK : stop - first * _BLOCK]
+
+        def block(number: int) -> NDArray[np.int64]:
+            return self._blocks.get((number, seed, epoch), partial(self._block, number, seed, epoch))
+
+        return in_blocks(start, stop, block)
 
     def _block(self, block: int, seed: int, epoch: int) -> NDArray[np.int64]:
-        positions = np.arange(block * _BLOCK, min((block + 1) * _BLOCK, self._count), dtype=np.int64)
+        positions = np.arange(block * BLOCK, min((block + 1) * BLOCK, self._count), dtype=np.int64)
         found = self.draw(positions, seed, epoch)
         found.setflags(write=False)
         return found
@@ -105,18 +97,13 @@ class Weighted(Drawn):
         cumulative[np.flatnonzero(checked)[-1] :] = 1.0  # so that no draw in [0, 1) falls behind
         cumulative.setflags(write=False)
         self._cumulative = cumulative
-        super().__init__(f"{len(checked)} weights {digest(cumulative)}", len(checked), num_scenes)
+        super().__init__(f"{len(checked)} weights {digest(cumulative)}", "weights", len(checked), num_scenes)
 
     def __str__(self) -> str:
         return f"{self._count:,} drawn by weight"
 
     def __repr__(self) -> str:
         return f"Weighted(<{self.made_for:,} weights>, num_scenes={self._count})"
-
-    def num_scenes(self, length: int) -> int:
-        """See `Order.num_scenes`."""
-        check_length("weights", self.made_for, length)
-        return self._count
 
     def spread(self, length: int) -> float:
         """See `Order.spread`: of two draws by these weights."""
@@ -155,7 +142,7 @@ class Balanced(Drawn):
         names, numbers = np.unique(checked, return_inverse=True)
         self._groups = Groups.of(numbers, len(names))
         self._sizes = self._groups.sizes
-        super().__init__(f"{len(names)} classes {self._groups.digest()}", len(checked), num_scenes)
+        super().__init__(f"{len(names)} classes {self._groups.digest()}", "labels", len(checked), num_scenes)
 
     def __str__(self) -> str:
         return f"{self._count:,} balanced over {self._groups.count:,} classes"
@@ -165,11 +152,6 @@ class Balanced(Drawn):
             f"Balanced(<{self.made_for:,} labels of {self._groups.count:,} classes with {self._sizes.min():,} to "
             f"{self._sizes.max():,} scenes>, num_scenes={self._count})"
         )
-
-    def num_scenes(self, length: int) -> int:
-        """See `Order.num_scenes`."""
-        check_length("labels", self.made_for, length)
-        return self._count
 
     def spread(self, length: int) -> float:
         """See `Order.spread`: of two scenes of two classes drawn evenly."""

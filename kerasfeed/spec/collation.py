@@ -3,7 +3,7 @@
 Invariant: values and pure functions of specs.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,17 +18,19 @@ from kerasfeed.util.validate import check_integer
 Sizes = int | tuple[int | None, ...] | None
 
 
-@dataclass(frozen=True)
-class Stack:
-    """All rows of a field have one shape."""
-
+class _AsTheyAre:
     def resolve(self, spec: SceneSpec) -> tuple[SceneSpec, tuple[Form | None, ...]]:
-        """The spec of a scene as it is, and no forms."""
+        """The spec as it is, and no forms."""
         return spec, ()
 
 
 @dataclass(frozen=True)
-class Custom:
+class Stack(_AsTheyAre):
+    """All rows of a field have one shape."""
+
+
+@dataclass(frozen=True)
+class Custom(_AsTheyAre):
     """Whole batches are made by a function of the user's.
 
     Attributes:
@@ -50,10 +52,6 @@ class Custom:
         # Lists and dicts of its own for each: the function may take from them.
         lists = [[optree.tree_unflatten(treespec, fields) for _ in range(size)] for size in self.sizes]
         return merge([(len(scenes), describe(self.function(scenes))) for scenes in lists])
-
-    def resolve(self, spec: SceneSpec) -> tuple[SceneSpec, tuple[Form | None, ...]]:
-        """The spec of a batch as it is, and no forms."""
-        return spec, ()
 
 
 @dataclass(frozen=True, init=False)
@@ -109,19 +107,10 @@ class Pad:
         Raises:
             SpecError: What was asked for does not fit the fields; the message names the field.
         """
-        named = self._named()
-        _check_paths("kf.Pad", spec, named)
-        fields, forms = list(spec.fields), list[Form | None]([None] * len(spec.fields))
-        for number, (path, field) in enumerate(zip(spec.paths, spec.fields, strict=True)):
-            if path in named:
-                field = _loosened("kf.Pad", path, field)
-            if field.is_text or None not in field.shape:
-                continue
-            fields[number], forms[number] = field, self._form(path, field)
-        loose = replace(spec, fields=tuple(fields))
+        loose, forms = _loose("kf.Pad", spec, self._named(), self._form)
         if any(isinstance(form, Padded) and form.masked for form in forms):
             _check_mask_keys(loose, forms)
-        return loose, tuple(forms) if any(forms) else ()
+        return loose, forms
 
     def _named(self) -> set[str]:
         dicts = [given for given in (self.value, self.multiple_of, self.length) if isinstance(given, dict)]
@@ -166,20 +155,15 @@ class Ragged:
         Raises:
             SpecError: Scenes differ on another axis than the first; the message names the field.
         """
-        _check_paths("kf.Ragged", spec, self.fields)
-        fields, forms = list(spec.fields), list[Form | None]([None] * len(spec.fields))
-        for number, (path, field) in enumerate(zip(spec.paths, spec.fields, strict=True)):
-            if path in self.fields:
-                field = _loosened("kf.Ragged", path, field)
-            if field.is_text or None not in field.shape:
-                continue
-            if None in field.shape[1:]:
-                raise SpecError(
-                    f"field {path!r} is {field}: a ragged field may differ on its first axis alone. Use collate='pad', "
-                    "or return an array whose other axes have one size"
-                )
-            fields[number], forms[number] = field, RaggedRows()
-        return replace(spec, fields=tuple(fields)), tuple(forms) if any(forms) else ()
+        return _loose("kf.Ragged", spec, self.fields, self._form)
+
+    def _form(self, path: str, field: ArraySpec) -> RaggedRows:
+        if None in field.shape[1:]:
+            raise SpecError(
+                f"field {path!r} is {field}: a ragged field may differ on its first axis alone. Use collate='pad', "
+                "or return an array whose other axes have one size"
+            )
+        return RaggedRows()
 
 
 Collation = Stack | Pad | Ragged | Custom
@@ -242,13 +226,27 @@ def _value_of(value: Any, path: str, field: ArraySpec) -> Any:
     return cast[()]
 
 
-def _check_paths(what: str, spec: SceneSpec, named: set[str] | tuple[str, ...]) -> None:
+def _check_paths(what: str, spec: SceneSpec, named: Collection[str]) -> None:
     unknown = sorted(set(named) - set(spec.paths), key=str)
     if unknown:
         raise SpecError(
             f"{what} names the field {unknown[0]!r}, which scenes do not have: their fields are "
             f"{', '.join(map(repr, spec.paths))}"
         )
+
+
+def _loose(
+    what: str, spec: SceneSpec, named: Collection[str], form_of: Callable[[str, ArraySpec], Form]
+) -> tuple[SceneSpec, tuple[Form | None, ...]]:
+    """`spec` with None for the axes of the fields that are `named` or differ, and the forms of these."""
+    _check_paths(what, spec, named)
+    fields, forms = list(spec.fields), list[Form | None]([None] * len(spec.fields))
+    for number, (path, field) in enumerate(zip(spec.paths, spec.fields, strict=True)):
+        if path in named:
+            field = _loosened(what, path, field)
+        if not field.is_text and None in field.shape:
+            fields[number], forms[number] = field, form_of(path, field)
+    return replace(spec, fields=tuple(fields)), tuple(forms) if any(forms) else ()
 
 
 def _loosened(what: str, path: str, field: ArraySpec) -> ArraySpec:

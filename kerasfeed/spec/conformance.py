@@ -11,21 +11,14 @@ from numpy.typing import NDArray
 
 from kerasfeed.errors import SpecError
 from kerasfeed.spec.lists import is_array
-from kerasfeed.spec.scene_spec import ArraySpec, SceneSpec, as_array, coerce, describe_leaf, flatten, structure_text
+from kerasfeed.spec.scene_spec import ArraySpec, SceneSpec, as_array, coerce, flatten, structure_text
 from kerasfeed.spec.spec_json import as_scene_spec
 
 _IMMUTABLE = (bool, int, float, complex, str, bytes)
 _HOLDS = {"b": "b", "i": "biu", "u": "biu", "f": "biuf", "c": "biufc", "V": "biuf"}  # V: bfloat16 and its kin
 
 
-def scene_spec_of(structure: Any) -> SceneSpec:
-    """The spec that a nesting of `kf.ArraySpec`s, or a feed's `scene_spec`, is.
-
-    Raises:
-        TypeError: It is of something else.
-        SpecError: It has no field, or two of one name.
-    """
-    return as_scene_spec(structure)
+scene_spec_of = as_scene_spec
 
 
 class _Number(NamedTuple):
@@ -78,40 +71,26 @@ class SceneCheck:
         if number is not None and type(leaf) is number.python and number.low <= leaf <= number.high:
             return number.dtype.type(leaf)
         field, path = self.spec.fields[place], self.spec.paths[place]
-        if type(leaf) is np.ndarray and leaf.dtype == field.dtype and _fits(field, leaf.shape):
-            return leaf.copy() if copy else leaf
-        listed = type(leaf) is list and is_array(leaf)
-        if type(leaf) in _IMMUTABLE or listed:
+        if type(leaf) in _IMMUTABLE or (type(leaf) is list and is_array(leaf)):
             made = _of_numbers(leaf, field, path)
             if made is not None:
                 return made
-        elif flatten(leaf)[1].num_nodes > 1:
+        elif type(leaf) is not np.ndarray and flatten(leaf)[1].num_nodes > 1:
             raise SpecError(
                 f"field {path!r}: expected {field}, received a {type(leaf).__name__} of the structure "
-                f"{structure_text(flatten(leaf)[1])}. Nest scenes as the spec is nested: {self._expected}"
+                f"{structure_text(flatten(leaf)[1])}. Nest scenes as the spec is nested: "
+                f"{structure_text(self.spec.treespec)}"
             )
-        value = as_array(leaf, path) if listed else leaf
-        found = describe_leaf(value, path)
-        if found.dtype != field.dtype:
-            raise SpecError(f"field {path!r}: expected {field}, received {found}. {_dtype_remedy(field)}")
-        if not _fits(field, found.shape):
-            raise SpecError(
-                f"field {path!r}: expected {field}, received {found}. Bring it to that shape (crop, pad, reshape), or "
-                "write None in the spec for an axis whose size differs from scene to scene"
-            )
-        made = coerce(value, field, path)
-        return np.array(made) if copy and isinstance(made, np.ndarray) and not field.is_text else made
-
-    @property
-    def _expected(self) -> str:
-        return structure_text(self.spec.treespec)
+        made = coerce(leaf, field, path, _remedy)
+        return made.copy() if copy and isinstance(made, np.ndarray) and not field.is_text else made
 
     def _wrong_structure(self, scene: Any) -> SpecError:
         found = flatten(scene)[1]
         received = f"{type(scene).__name__}" if found.num_nodes == 1 else structure_text(found)
+        expected = structure_text(self.spec.treespec)
         return SpecError(
-            f"expected the structure {self._expected} with the fields {', '.join(self.spec.paths)}, received "
-            f"{received}. Nest scenes as the spec is nested"
+            f"expected the structure {expected} with the fields {', '.join(self.spec.paths)}, received {received}. "
+            "Nest scenes as the spec is nested"
         )
 
 
@@ -127,17 +106,17 @@ def _number_of(field: ArraySpec) -> _Number | None:
     return _Number(int, int(np.iinfo(dtype).min), int(np.iinfo(dtype).max), dtype)
 
 
-def _fits(field: ArraySpec, shape: tuple[int | None, ...]) -> bool:
-    return len(shape) == len(field.shape) and all(
-        want is None or want == size for want, size in zip(field.shape, shape, strict=True)
-    )
-
-
-def _dtype_remedy(field: ArraySpec) -> str:
+def _remedy(same_kind: bool, field: ArraySpec, found: ArraySpec | None = None) -> str:
+    """See `kerasfeed.spec.scene_spec.remedy_of`."""
+    if same_kind:
+        return (
+            ". Bring it to that shape (crop, pad, reshape), or write None in the spec for an axis whose size differs "
+            "from scene to scene"
+        )
     name = {"U": "str", "S": "bytes"}.get(field.dtype.kind)
     if name:
-        return f"Give {name}, or an array of it, or write another dtype in the spec"
-    return f"Convert it (array.astype({field.dtype.name!r})), or write its dtype in the spec"
+        return f". Give {name}, or an array of it, or write another dtype in the spec"
+    return f". Convert it (array.astype({field.dtype.name!r})), or write its dtype in the spec"
 
 
 def _of_numbers(leaf: Any, field: ArraySpec, path: str) -> NDArray[Any] | None:
@@ -147,8 +126,8 @@ def _of_numbers(leaf: Any, field: ArraySpec, path: str) -> NDArray[Any] | None:
     except ValueError:
         raise SpecError(f"field {path!r}: expected {field}, received a list of lists of unequal length") from None
     if not array.size and type(leaf) is list:
-        return coerce(leaf, field, path)  # type: ignore[no-any-return]
-    if array.dtype.kind not in "biufcO" or field.is_text or not _fits(field, array.shape):
+        return coerce(leaf, field, path, _remedy)  # type: ignore[no-any-return]
+    if array.dtype.kind not in "biufcO" or field.is_text or not field.fits(array.shape):
         return None
     if array.dtype.kind in _HOLDS.get(field.dtype.kind, ""):
         with np.errstate(over="ignore", invalid="ignore"):
@@ -159,8 +138,8 @@ def _of_numbers(leaf: Any, field: ArraySpec, path: str) -> NDArray[Any] | None:
         as_array(array, path)  # which says what it is
         return None
     raise SpecError(
-        f"field {path!r}: expected {field}, received {str(leaf)[:80]}, which that dtype does not hold. "
-        f"{_dtype_remedy(field)}"
+        f"field {path!r}: expected {field}, received {str(leaf)[:80]}, which that dtype does not hold"
+        f"{_remedy(False, field)}"
     )
 
 

@@ -241,19 +241,15 @@ def stack_text(path: str, values: Sequence[Any], indices: NDArray[np.int64]) -> 
         SpecError: Arrays of two rows differ in shape.
     """
     shapes = np.array([np.shape(value) for value in values], np.int64).reshape(len(values), -1)
-    stacked_shape = (len(values), *_common_text_shape(path, shapes, indices))
-    stacked = np.empty(stacked_shape, object)
-    for row, value in enumerate(values):
-        stacked[row] = value
-    return stacked
-
-
-def _common_text_shape(path: str, shapes: NDArray[np.int64], indices: NDArray[np.int64]) -> tuple[int, ...]:
     try:
-        return common_shape(path, shapes, indices)
+        shape = common_shape(path, shapes, indices)
     except SpecError as error:
         told = message_of(error).split(" Use collate=")[0]
         raise SpecError(
             f"{told} Text is stacked whatever `collate` is: return one shape for every index, join the words into one "
             "str, or give collate a function"
         ) from None
+    stacked = np.empty((len(values), *shape), object)
+    for row, value in enumerate(values):
+        stacked[row] = value
+    return stacked

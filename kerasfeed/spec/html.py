@@ -59,8 +59,9 @@ def field_table(title: str, facts: list[tuple[str, str]], fields: list[FieldRow]
         HTML of one `div`.
     """
     pictured = any(field.preview for field in fields)
-    rows = [_row(field, pictured) for field in fields]
-    return _titled(title, facts, _columns(pictured) if rows else [], rows, "")
+    columns = ["field", "shape", "dtype", *(["preview"] if pictured else [])]
+    rows = [[*_escaped(each.path, each.shape, each.dtype), each.preview][: len(columns)] for each in fields]
+    return _titled(title, facts, columns, rows, "")
 
 
 def table(title: str, facts: list[tuple[str, str]], columns: list[str], rows: list[list[str]], more: str = "") -> str:
@@ -76,8 +77,11 @@ def table(title: str, facts: list[tuple[str, str]], columns: list[str], rows: li
     Returns:
         HTML of one `div`.
     """
-    cells = [[f"<code>{html.escape(row[0])}</code>", *map(html.escape, row[1:])] for row in rows]
-    return _titled(title, facts, columns if rows else [], cells, more)
+    return _titled(title, facts, columns, [_escaped(*row) for row in rows], more)
+
+
+def _escaped(name: str, *cells: str) -> list[str]:
+    return [f"<code>{html.escape(name)}</code>", *map(html.escape, cells)]
 
 
 def _titled(title: str, facts: list[tuple[str, str]], columns: list[str], rows: list[list[str]], more: str) -> str:
@@ -89,7 +93,7 @@ def _titled(title: str, facts: list[tuple[str, str]], columns: list[str], rows: 
             for name, value in facts
         )
         parts.append(f"<div>{spans}</div>")
-    if columns:
+    if rows:
         head = "".join(f'<th style="{_CELL};{_MUTED}">{html.escape(name)}</th>' for name in columns)
         body = "".join("<tr>" + "".join(f'<td style="{_CELL}">{cell}</td>' for cell in row) + "</tr>" for row in rows)
         parts.append(
@@ -127,15 +131,6 @@ def preview(array: NDArray[Any]) -> str:
         if (array.ndim == 2 and min(array.shape) > 1) or (array.ndim == 3 and array.shape[-1] in (1, 3, 4)):
             return _thumbnail(array)
     return ""
-
-
-def _columns(pictured: bool) -> list[str]:
-    return ["field", "shape", "dtype", *(["preview"] if pictured else [])]
-
-
-def _row(field: FieldRow, pictured: bool) -> list[str]:
-    cells = [f"<code>{html.escape(field.path)}</code>", html.escape(field.shape), html.escape(field.dtype)]
-    return [*cells, *([field.preview] if pictured else [])]
 
 
 def _text(array: NDArray[Any]) -> str:

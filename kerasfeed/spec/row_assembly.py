@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kerasfeed.errors import SpecError
-from kerasfeed.spec.scene_spec import as_array, field_paths, flatten, is_weak, structure_text
+from kerasfeed.spec.scene_spec import ArraySpec, SceneSpec, as_array, field_paths, flatten, structure_text
+from kerasfeed.spec.spec_json import coerced_leaves
 
 _PYTHON_DTYPES = {np.dtype(kind) for kind in (bool, int, float, complex)}
 
@@ -108,23 +109,10 @@ def put_scene(scene: Any, out: Any) -> None:
     Raises:
         SpecError: Nesting, shape or dtype differ.
     """
-    leaves, treespec = flatten(scene)
-    targets, expected = flatten(out)
-    if treespec != expected:
-        raise SpecError(
-            f"expected the structure {structure_text(expected)}, received {structure_text(treespec)}. Return the same "
-            "nesting for every index"
-        )
-    for path, leaf, target in zip(field_paths(treespec), leaves, targets, strict=True):
-        array = np.asarray(as_array(leaf, path))
-        dtype = array.dtype.newbyteorder("=")
-        weak = is_weak(leaf) and np.can_cast(dtype, target.dtype, "safe")
-        if array.shape != target.shape or not (dtype == target.dtype or weak):
-            raise SpecError(
-                f"field {path!r}: expected {target.dtype}{list(target.shape)}, received {dtype}{list(array.shape)}. "
-                "Return one shape and dtype for every index"
-            )
-        target[...] = array
+    targets, treespec = flatten(out)
+    spec = SceneSpec(treespec, tuple(ArraySpec(target.shape, target.dtype) for target in targets))
+    for target, value in zip(targets, coerced_leaves(spec, scene), strict=True):
+        target[...] = value
 
 
 def take_rows(array: NDArray[Any], indices: NDArray[np.int64], out: Any = None) -> Any:

@@ -7,7 +7,7 @@ list of numbers or text inside a scene is one array, as tf.data has it.
 
 import dataclasses
 import datetime
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -54,6 +54,12 @@ class ArraySpec:
     def is_fixed(self) -> bool:
         """Whether every axis has one size in all scenes, so that a row has a fixed place in a slot."""
         return not self.is_text and None not in self.shape
+
+    def fits(self, shape: tuple[int | None, ...]) -> bool:
+        """Whether an array of this shape may be a value of the field."""
+        return len(shape) == len(self.shape) and all(
+            want is None or want == size for want, size in zip(self.shape, shape, strict=True)
+        )
 
     @property
     def nbytes(self) -> int:
@@ -306,46 +312,43 @@ def _merge_fields(path: str, one: ArraySpec, other: ArraySpec, first_index: int,
     return ArraySpec(shape, dtype, weak, one.untyped and other.untyped)
 
 
-def coerce(leaf: Any, field: ArraySpec, path: str) -> Any:
+def remedy_of(same_kind: bool, field: ArraySpec, found: ArraySpec) -> str:
+    """The end of the message of a value that does not fit a field, though its dtype may (`same_kind`)."""
+    if not same_kind:
+        return ". Return one dtype for every index (array.astype(...) in __getitem__)"
+    return (
+        ". Return one shape for every index (crop, pad or resample in __getitem__); the spec was inferred from a few "
+        "scenes spread over the sequence"
+    )
+
+
+def coerce(
+    leaf: Any, field: ArraySpec, path: str, remedy: Callable[[bool, ArraySpec, ArraySpec], str] = remedy_of
+) -> Any:
     """The value of a field as the array (or `str`, `bytes`) that `field` asks for.
 
     Byte order is made native, and Python numbers take the field's dtype where nothing is lost. Everything else must
     match exactly.
 
     Raises:
-        SpecError: Shape or dtype differ; the message says what was expected and what came.
+        SpecError: Shape or dtype differ; the message says what was expected and what came, and ends as `remedy` does.
     """
+    if type(leaf) is np.ndarray and leaf.dtype == field.dtype and field.fits(leaf.shape):
+        return leaf
     array, found = _described(leaf, path)
     if found.untyped:
         found = as_others(found, field)
         array = np.zeros([size or 0 for size in found.shape], object if field.is_text else field.dtype)
-    same_kind = takes_dtype(field, found)
-    fits = len(found.shape) == len(field.shape) and all(
-        want is None or want == size for want, size in zip(field.shape, found.shape, strict=True)
-    )
-    if not (same_kind and fits):
-        raise SpecError(f"field {path!r}: expected {field}, received {found}. {_shape_remedy(same_kind, field)}")
+    same_kind = found.dtype == field.dtype
+    if not same_kind and found.weak and not field.is_text:
+        same_kind = bool(np.can_cast(found.dtype, field.dtype, "safe"))
+    if not (same_kind and field.fits(found.shape)):
+        raise SpecError(f"field {path!r}: expected {field}, received {found}{remedy(same_kind, field, found)}")
     if not field.is_text:
         return np.asarray(array, dtype=field.dtype)
     if isinstance(array, str | bytes):
         return array
     return array.astype(object)
-
-
-def takes_dtype(field: ArraySpec, found: ArraySpec) -> bool:
-    """Whether values of the spec `found` may become values of `field`, as far as the dtype goes."""
-    if found.dtype == field.dtype:
-        return True
-    return found.weak and not field.is_text and bool(np.can_cast(found.dtype, field.dtype, "safe"))
-
-
-def _shape_remedy(same_kind: bool, field: ArraySpec) -> str:
-    if not same_kind:
-        return "Return one dtype for every index (array.astype(...) in __getitem__)"
-    return (
-        "Return one shape for every index (crop, pad or resample in __getitem__); the spec was inferred from a few "
-        "scenes spread over the sequence"
-    )
 
 
 def lists_as_arrays(structure: Any) -> Any:

@@ -14,7 +14,7 @@ import numpy as np
 import optree
 
 from kerasfeed.errors import SpecError
-from kerasfeed.spec.scene_spec import BYTES, TEXT, ArraySpec, SceneSpec, describe, flatten, structure_text
+from kerasfeed.spec.scene_spec import BYTES, TEXT, ArraySpec, SceneSpec, coerce, describe, flatten, structure_text
 from kerasfeed.util.error_text import summary
 
 _NAMED = re.compile(r"(\w+)\((\w+(?:,\w+)*)\)")
@@ -88,6 +88,16 @@ def leaves_of(spec: SceneSpec, scene: Any) -> list[Any]:
         f"expected the structure {structure_text(spec.treespec)}, received {structure_text(flatten(scene)[1])}. "
         "Return the same nesting for every index"
     )
+
+
+def coerced_leaves(spec: SceneSpec, scene: Any) -> list[Any]:
+    """The fields of a scene, each as the spec says; see `kerasfeed.spec.scene_spec.coerce`.
+
+    Raises:
+        SpecError: Nesting, shape or dtype differ.
+    """
+    leaves = leaves_of(spec, scene)
+    return [coerce(leaf, field, path) for leaf, field, path in zip(leaves, spec.fields, spec.paths, strict=True)]
 
 
 def spec_to_json(spec: SceneSpec) -> Any:

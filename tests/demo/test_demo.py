@@ -14,7 +14,7 @@ from waits import PROGRAM_SECONDS
 
 import kerasfeed as kf
 from kerasfeed.cli import main
-from kerasfeed.demo.data import DataError, Part, PointClouds, Reading, hold_out, sibling_for_validation, summarize
+from kerasfeed.demo.data import DataError, PointClouds, Reading, hold_out, sibling_for_validation, summarize
 from kerasfeed.demo.shapes import SHAPES, write_shapes
 
 
@@ -83,11 +83,6 @@ def test_held_out_scenes_are_a_fifth_and_never_trained_on():
     assert hold_out(50, share=0.2, seed=2) != (kept, held)
     with pytest.raises(DataError, match="1 scene is too few to hold some out; name a file with --validation"):
         hold_out(1, share=0.2, seed=0)
-
-
-def test_a_part_gives_the_scenes_of_its_indices():
-    part = Part(["a", "b", "c"], [2, 0])
-    assert list(part) == ["c", "a"]
 
 
 def test_validation_uses_the_file_beside_with_test_for_train_in_its_name(tmp_path):
@@ -223,7 +218,7 @@ def test_without_a_validation_file_the_demo_holds_scenes_out(shapes, capsys):
     assert main(command) == 0
     output = capsys.readouterr().out
     assert "shapes.h5: 40 scenes of 64 points, 8 of them held out for validation" in output
-    assert "Feed(Part: 32 scenes, batch_size=16, 2 steps" in output
+    assert "Feed(Subset: 32 scenes, batch_size=16, 2 steps" in output
 
 
 @pytest.mark.heavy
@@ -260,21 +255,3 @@ def test_a_reading_says_what_it_cannot_count(tmp_path):
         assert Reading.of(clouds).text(1, False) == (
             "The file stores its scenes as they are, so there was nothing to decompress (read by: direct)."
         )
-
-
-def test_a_part_announces_the_scenes_of_the_whole():
-    announced = []
-
-    class Whole(kf.SceneSequence):
-        def __len__(self):
-            return 9
-
-        def __getitem__(self, index):
-            return index
-
-        def read_ahead(self, indices):
-            announced.extend(indices.tolist())
-
-    Part(Whole(), [7, 3, 5]).read_ahead(np.array([2, 0]))
-    Part([1, 2, 3], [0]).read_ahead(np.array([0]))
-    assert announced == [5, 7]

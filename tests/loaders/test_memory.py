@@ -176,7 +176,7 @@ class Names(kf.SceneSequence):
 @pytest.mark.heavy
 def test_reading_a_list_of_strings_copies_none_of_its_memory_in_the_workers():
     loader = ProcessLoader(Job(Names(300_000), Plan(512, 8), 2, 1 << 30, 4))
-    session, _ = loader._ready()
+    session = loader._ready()
     while not all(handle.started for handle in session.workers):  # before, its list may be half there
         time.sleep(0.01)
     for future in [loader.submit(0, step) for step in range(64)]:

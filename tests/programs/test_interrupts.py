@@ -9,7 +9,7 @@ PROGRAM = """
     import numpy as np
     import kerasfeed as kf
     from kerasfeed.loaders.base import Job
-    from kerasfeed.loaders.base.{room} import {loader}
+    from kerasfeed.loaders.{room}.loader import {loader}
     from kerasfeed.orders.plan import Plan
 
     class Slow(kf.SceneSequence):
@@ -30,8 +30,7 @@ PROGRAM = """
     chance = random.Random(4)
     loader = {loader}(Job(Slow(), Plan(64, 8), 2, 1 << 20, 4))
     expected = [list(range(8 * step, 8 * step + 8)) for step in range(8)]
-    ready = loader._ready()
-    pool = ready.pool if "{room}" == "threads" else ready[1]
+    pool = loader._ready().pool
     hits, futures = 0, []
     for number in range(300):
         try:

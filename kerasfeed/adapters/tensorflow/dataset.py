@@ -17,18 +17,20 @@ import optree
 import tensorflow as tf
 
 from kerasfeed.adapters.tensorflow import iteration as tf_iteration
+from kerasfeed.adapters.tensorflow.dtypes import tf_dtype
 from kerasfeed.adapters.tensorflow.error_relay import ErrorRelay
 from kerasfeed.adapters.tensorflow.feed_dataset import FeedDataset, Loops
 from kerasfeed.adapters.tensorflow.iteration import END, NOT_YET, Source
 from kerasfeed.feeds.cursor import Begin
 from kerasfeed.spec.field_forms import RaggedArray
-from kerasfeed.spec.scene_spec import ArraySpec, lists_as_tuples
+from kerasfeed.spec.scene_spec import field_paths, lists_as_tuples
 
 # What a tf.cond can carry: for the other dtypes it has no kernel.
 _CARRIED = {
     tf.bool, tf.int8, tf.int16, tf.int32, tf.int64, tf.uint8, tf.uint16, tf.uint32, tf.uint64, tf.float16, tf.float32,
     tf.float64, tf.bfloat16, tf.complex64, tf.complex128, tf.string,
 }  # fmt: skip
+_REMEDY = ". Convert it in __getitem__, or loop over the feed"
 # What is written here is a graph as it stands: AutoGraph would spend time on it, and warns on Python 3.13.
 _as_written: Any = tf.autograph.experimental.do_not_convert
 _sources: "weakref.WeakKeyDictionary[Any, list[Source]]" = weakref.WeakKeyDictionary()  # of graphs
@@ -61,7 +63,7 @@ def batches_dataset(
     """
     source = Source(begin, ErrorRelay(), ends=count is None)
     dataset = _batches(source, structure, count, ragged_tensors)
-    return _known(make(_prefetched(_undivided(dataset), device, structure), source, count, loops), source)
+    return _known(make(_prefetched(_untuned(dataset, undivided=True), device, structure), source, count, loops), source)
 
 
 def scenes_dataset(begin: Begin, structure: Any, *, count: int) -> FeedDataset:
@@ -83,10 +85,8 @@ def scenes_dataset(begin: Begin, structure: Any, *, count: int) -> FeedDataset:
 
 def _batches(source: Source, structure: Any, count: int | None, ragged_tensors: bool = True) -> Any:
     """The batches of `source`: `count`, or those before its end."""
-    is_spec: Any = lambda leaf: isinstance(leaf, ArraySpec)  # noqa: E731
-    paths = optree.tree_paths(structure, is_leaf=is_spec)
-    fields, treespec = optree.tree_flatten(structure, is_leaf=is_spec)
-    dtypes = [_tf_dtype(field, path) for field, path in zip(fields, paths, strict=True)]
+    fields, treespec = optree.tree_flatten(structure)
+    dtypes = [tf_dtype(field, path, _REMEDY) for field, path in zip(fields, field_paths(treespec), strict=True)]
 
     def batch_of(*tensors: Any) -> Any:
         for tensor, field in zip(tensors, fields, strict=True):
@@ -154,36 +154,20 @@ def _called(function: Any, argument: Any, dtypes: list[Any]) -> list[Any]:
     return list(found) if isinstance(found, list | tuple) else [found]  # one, in tf.data's debug mode
 
 
-def _untuned(dataset: Any) -> Any:
+def _untuned(dataset: Any, *, undivided: bool = False) -> Any:
     """`dataset` without the thread that tunes it: whoever drops an iterator waits for that thread, holding the GIL.
 
     Seen with TensorFlow 2.21: 0.2 s at the end of every other epoch, rarely 2 to 9 s. Python's own threads, and so the
     loading of the next batches, stand still meanwhile. What users map later with AUTOTUNE runs with TensorFlow's
     default parallelism.
+
+    Where it is to be `undivided`, no distribution strategy shards it either: feeds have shards of their own.
     """
     options = tf.data.Options()
     options.autotune.enabled = False
+    if undivided:
+        options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
     return dataset.with_options(options)
-
-
-def _undivided(dataset: Any) -> Any:
-    """`dataset`, untuned, which no distribution strategy is to shard: feeds have shards of their own."""
-    options = tf.data.Options()
-    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
-    return _untuned(dataset).with_options(options)
-
-
-def _tf_dtype(field: ArraySpec, path: tuple[Any, ...]) -> Any:
-    """TensorFlow's dtype of the field at `path`."""
-    if field.is_text:
-        return tf.string
-    try:
-        return tf.as_dtype(field.dtype)
-    except TypeError:
-        name = ".".join(str(key) for key in path) or "scene"
-        raise TypeError(
-            f"field {name!r} is {field}, a dtype TensorFlow lacks. Convert it in __getitem__, or loop over the feed"
-        ) from None
 
 
 def _ragged(batch: Any) -> Any:

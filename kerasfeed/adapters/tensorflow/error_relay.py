@@ -14,17 +14,13 @@ from kerasfeed.util.error_text import drop_frame, message_of, summary
 
 _NUMBER = re.compile(r"\[kerasfeed error (\d+)\]")
 _numbers = itertools.count(1)
+_KEPT = 5  # one batch is asked for at a time; an iterator that was abandoned may leave some behind
 
 
 class ErrorRelay:
-    """The exceptions that one dataset has given to TensorFlow. Thread-safe.
+    """The exceptions that one dataset has given to TensorFlow. Thread-safe."""
 
-    Args:
-        ahead: Batches that TensorFlow asks for before it delivers the first; as many may fail before one is told.
-    """
-
-    def __init__(self, ahead: int = 1) -> None:
-        self._kept = ahead + 4  # an iterator that was abandoned may leave some behind
+    def __init__(self) -> None:
         self._errors: dict[int, BaseException] = {}
         self._lock = threading.Lock()
 
@@ -34,7 +30,7 @@ class ErrorRelay:
         number = next(_numbers)
         with self._lock:
             self._errors[number] = error
-            while len(self._errors) > self._kept:
+            while len(self._errors) > _KEPT:
                 del self._errors[next(iter(self._errors))]
         head = summary(error)
         return SceneError(f"{head} [kerasfeed error {number}]{text_of(error).removeprefix(head)}")

@@ -5,7 +5,6 @@ of `kerasfeed.readers.tfrecord.fields`.
 """
 
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import numpy as np
 import optree
 import tensorflow as tf
 
+from kerasfeed.adapters.tensorflow.dtypes import tf_dtype
 from kerasfeed.readers.tfrecord.example import BYTES, FLOAT, INT64
 from kerasfeed.readers.tfrecord.fields import RAW, SHAPE, kind_of
 from kerasfeed.readers.tfrecord.sequence import TFRecordSequence
@@ -24,6 +24,10 @@ from kerasfeed.util.frames import as_sequence
 _STORED = {BYTES: tf.string, FLOAT: tf.float32, INT64: tf.int64, RAW: tf.string}
 # What decode_raw lacks, and the dtype of the same size that it decodes instead.
 _DECODED_AS = {np.dtype(np.uint32): tf.int32, np.dtype(np.uint64): tf.int64}
+_REMEDY = (
+    ": read it with kf.TFRecordSequence, or take it from tf.io.parse_single_example(record, "
+    "kf.feature_description(spec)) as bytes"
+)
 
 
 def feature_description(spec: Any) -> dict[str, Any]:
@@ -80,7 +84,7 @@ def parse_record(serialized: Any, spec: Any) -> Any:
         tf.errors.InvalidArgumentError: The record is not what the spec says.
     """
     scene = _scene_spec(spec)
-    dtypes = [_tf_dtype(path, field) for path, field in zip(scene.paths, scene.fields, strict=True)]
+    dtypes = [tf_dtype(field, path, _REMEDY) for path, field in zip(scene.paths, scene.fields, strict=True)]
     parsed = tf.io.parse_single_example(serialized, feature_description(scene))
     leaves = []
     for path, field, dtype in zip(scene.paths, scene.fields, dtypes, strict=True):
@@ -102,18 +106,6 @@ def _decoded(value: Any, field: ArraySpec, dtype: Any) -> Any:
     return tf.io.decode_raw(value, dtype)
 
 
-def _tf_dtype(path: str, field: ArraySpec) -> Any:
-    if field.is_text:
-        return tf.string
-    try:
-        return tf.as_dtype(field.dtype)
-    except TypeError:
-        raise TypeError(
-            f"field {path!r} is {field}, a dtype TensorFlow lacks: read it with kf.TFRecordSequence, or take it from "
-            "tf.io.parse_single_example(record, kf.feature_description(spec)) as bytes"
-        ) from None
-
-
 def _scene_spec(spec: Any) -> SceneSpec:
     if isinstance(spec, SceneSpec):
         return spec
@@ -127,11 +119,7 @@ def _scene_spec(spec: Any) -> SceneSpec:
     if isinstance(spec, TFRecordSequence):
         return as_scene_spec(spec.spec)
     is_sequence = hasattr(type(spec), "__getitem__") and hasattr(type(spec), "__len__")
-    if not is_sequence or optree.tree_any(optree.tree_map(lambda leaf: isinstance(leaf, ArraySpec), spec)):
+    if not is_sequence or any(isinstance(leaf, ArraySpec) for leaf in optree.tree_leaves(spec)):
         return as_scene_spec(spec)
-    return _probed(spec)
-
-
-def _probed(sequence: Sequence[Any]) -> SceneSpec:
-    sequence = as_sequence(sequence)
+    sequence = as_sequence(spec)
     return as_scene_spec(merge([(index, describe(sequence[index])) for index in probe_indices(len(sequence))]))

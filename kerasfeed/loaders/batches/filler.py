@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kerasfeed.errors import SpecError
-from kerasfeed.loaders.batches.in_place import check_row, is_direct, row_of, rows_of, soil
+from kerasfeed.loaders.batches.in_place import check_row, rows_of, soil
 from kerasfeed.loaders.batches.layout import Layout, SlotView
 from kerasfeed.loaders.batches.scene_writer import Beside, SceneWriter
 from kerasfeed.loaders.batches.variable_rows import Runs
@@ -26,6 +26,7 @@ from kerasfeed.util.optional_methods import ahead_reader, batch_reader, scene_wr
 # Item 1 is the row that is being loaded: a list, or a worker's line in the shared file. An item costs 15 ns, a call 70.
 RowNote = list[int] | memoryview
 MANY = -1
+NOWHERE = -2  # the task has begun, and has not yet come to a scene
 
 
 class FailedSceneError(Exception):
@@ -58,7 +59,8 @@ class Filler:
         self._collate = collate
         # What get_batch returns is stacked, and so of one shape.
         self._get_batch = batch_reader(sequence) if layout.batched and not layout.forms else None
-        direct = is_direct(layout.spec) and collate is None
+        # Only then can a sequence be given views of a row.
+        direct = all(field.is_fixed for field in layout.spec.fields) and collate is None
         self._takes_out = self._get_batch is not None and direct and takes_out(self._get_batch)
         self._read_into = scene_writer(sequence) if direct else None
         self._read_ahead = ahead_reader(sequence)
@@ -113,7 +115,7 @@ class Filler:
                     continue
                 if not self._checked:
                     soil(view, row, row + 1)
-                read_into(index, row_of(self._spec, view, row))
+                read_into(index, rows_of(self._spec, view, row))
                 if not self._checked:
                     self._check(view, row, context, "read_into")
             if runs is not None:
@@ -168,7 +170,7 @@ class Filler:
         if not self._takes_out:
             self._writer.write_batch(view, start, stop, self._get_batch(indices), None, beside)
             return
-        out = rows_of(self._spec, view, start, stop)
+        out = rows_of(self._spec, view, slice(start, stop))
         if not self._checked:
             soil(view, start, stop)
         batch = self._get_batch(indices, out=out)

@@ -4,14 +4,14 @@ Invariant: what is made is a function of the rows alone, not of where the worker
 except where rows had no room there.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from math import prod
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kerasfeed.loaders.batches.layout import Layout, SlotView, aligned_empty, field_array
+from kerasfeed.loaders.batches.layout import Layout, SlotView, aligned_copy, aligned_empty, field_array
 from kerasfeed.loaders.batches.variable_rows import EXPANDED, expand, pad_into
 from kerasfeed.spec.field_forms import MASK, SPLITS, Form, Masked, Padded, RaggedArray
 
@@ -66,7 +66,7 @@ class FormedField:
         if self._starts is not None:
             self._starts[list(self._blank)] = 0
 
-    def leaf(self, kept: Sequence[int] | None, *, copy: bool) -> Any:
+    def leaf(self, kept: list[int] | None, *, copy: bool) -> Any:
         """What stands in the batch for the field.
 
         Args:
@@ -76,18 +76,15 @@ class FormedField:
         form = self._form
         if not isinstance(form, Padded):
             values = self._joined()
-            lengths = self._shapes[:, 0] if kept is None else self._shapes[list(kept), 0]
+            lengths = self._shapes[:, 0] if kept is None else self._shapes[kept, 0]
             splits = aligned_empty((len(lengths) + 1,), SPLITS)
             splits[0] = 0
             np.cumsum(lengths, out=splits[1:])
-            return RaggedArray(_copied(values) if copy or kept is not None else values, splits)
-        array = self._padded(form)
-        shapes = self._shapes
-        if kept is not None:
-            array, shapes = _copied(array, kept), shapes[list(kept)]
-        elif copy:
-            array = _copied(array)
-        return Masked(array, self._mask(form, array, shapes, copy or kept is not None)) if form.masked else array
+            return RaggedArray(aligned_copy(values) if copy or kept is not None else values, splits)
+        array, shapes = self._padded(form), self._shapes
+        if copy or kept is not None:
+            array, shapes, copy = aligned_copy(array, kept), shapes if kept is None else shapes[kept], True
+        return Masked(array, self._mask(form, array, shapes, copy)) if form.masked else array
 
     # ---- padded
 
@@ -167,10 +164,3 @@ class FormedField:
                 size = int(sizes[first:after].sum())
                 items[place : place + size] = items[start : start + size]
         self._starts[:] = wanted
-
-
-def _copied(array: NDArray[Any], rows: Sequence[int] | None = None) -> NDArray[Any]:
-    """The array, or some of its rows, in aligned memory of its own."""
-    target = aligned_empty((len(array) if rows is None else len(rows), *array.shape[1:]), array.dtype)
-    target[...] = array if rows is None else array[list(rows)]
-    return target

@@ -11,25 +11,16 @@ from numpy.typing import NDArray
 
 from kerasfeed.errors import SpecError
 from kerasfeed.loaders.batches.layout import SlotView
-from kerasfeed.spec.scene_spec import SceneSpec, coerce, flatten, structure_text
+from kerasfeed.spec.scene_spec import SceneSpec
+from kerasfeed.spec.spec_json import coerced_leaves
 from kerasfeed.util.error_text import message_of
 
 _SOIL = 0xA5  # new slots are zeros, and so are many scenes
 
 
-def is_direct(spec: SceneSpec) -> bool:
-    """Whether every field has a fixed place in a slot, so that a sequence can be given views of a row."""
-    return all(field.is_fixed for field in spec.fields)
-
-
-def row_of(spec: SceneSpec, view: SlotView, row: int) -> Any:
-    """One row of a slot, nested as the scene is: writable arrays, 0-d for numbers."""
-    return spec.unflatten([field[row, ...] for field in view.fields])
-
-
-def rows_of(spec: SceneSpec, view: SlotView, start: int, stop: int) -> Any:
-    """Rows [start, stop) of a slot, nested as the scene is: writable arrays with a leading axis."""
-    return spec.unflatten([field[start:stop] for field in view.fields])
+def rows_of(spec: SceneSpec, view: SlotView, rows: int | slice) -> Any:
+    """One row of a slot, nested as the scene is, or several: writable arrays, of one row 0-d for numbers."""
+    return spec.unflatten([field[rows, ...] for field in view.fields])
 
 
 def soil(view: SlotView, start: int, stop: int) -> None:
@@ -45,17 +36,12 @@ def check_row(spec: SceneSpec, view: SlotView, row: int, scene: Any, method: str
         SpecError: They differ; the message names index and field.
     """
     index = view.indices[row]
-    leaves, treespec = flatten(scene)
-    if treespec != spec.treespec:
-        raise SpecError(
-            f"scene {index}: expected the structure {structure_text(spec.treespec)}, received "
-            f"{structure_text(treespec)}. Return the same nesting for every index"
-        )
-    for path, field, leaf, target in zip(spec.paths, spec.fields, leaves, view.fields, strict=True):
-        try:
-            expected = np.asarray(coerce(leaf, field, path))
-        except SpecError as error:
-            raise SpecError(f"scene {index}: {message_of(error)}") from None
+    try:
+        leaves = coerced_leaves(spec, scene)
+    except SpecError as error:
+        raise SpecError(f"scene {index}: {message_of(error)}") from None
+    for path, leaf, target in zip(spec.paths, leaves, view.fields, strict=True):
+        expected = np.asarray(leaf)
         if expected.tobytes() != target[row, ...].tobytes():
             raise SpecError(
                 f"scene {index}, field {path!r}: {method} wrote {_short(target[row, ...])}, __getitem__ returns "

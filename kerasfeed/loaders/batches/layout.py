@@ -107,12 +107,12 @@ class Layout:
     @cached_property
     def places(self) -> tuple[Place, ...]:
         """Where every field stands."""
-        return self._map[1]
+        return self._map[0]
 
     @cached_property
-    def _map(self) -> tuple[int, tuple[Place, ...], int]:
+    def _map(self) -> tuple[tuple[Place, ...], int]:
         rows = self.places_per_field
-        indices, cursor = _HEADER, align(_HEADER + 8 * self.rows)
+        cursor = align(_HEADER + 8 * self.rows)
         tables = []
         for number, field in enumerate(self.spec.fields):
             shapes, starts = cursor, cursor
@@ -127,7 +127,7 @@ class Layout:
             mask_bytes = self._mask_bytes(number, row_bytes)
             places.append(Place(offset, row_bytes, *tables[number], cursor, mask_bytes))
             cursor = align(cursor + mask_bytes)
-        return indices, tuple(places), cursor
+        return tuple(places), cursor
 
     def _mask_bytes(self, number: int, row_bytes: int) -> int:
         form, field = self.form(number), self.spec.fields[number]
@@ -138,19 +138,9 @@ class Layout:
         return self.rows * (row_bytes // (max(1, field.dtype.itemsize) * rest))
 
     @property
-    def indices_offset(self) -> int:
-        """Offset of int64[rows], the indices of the batch."""
-        return self._map[0]
-
-    @property
-    def field_offsets(self) -> tuple[int, ...]:
-        """Offset of the first row of every field."""
-        return tuple(place.offset for place in self.places)
-
-    @property
     def nbytes(self) -> int:
         """Bytes of a slot, a whole number of pages."""
-        return align(self._map[2], mmap.ALLOCATIONGRANULARITY)
+        return align(self._map[1], mmap.ALLOCATIONGRANULARITY)
 
 
 class SlotView:
@@ -169,9 +159,11 @@ class SlotView:
 
     def __init__(self, layout: Layout, memory: Any, base: int) -> None:
         self.control = memoryview(memory)[base : base + _HEADER].cast("q")
-        self.indices: NDArray[np.int64] = np.ndarray(
-            layout.rows, np.int64, buffer=memory, offset=base + layout.indices_offset
-        )
+
+        def table(offset: int, *shape: int) -> NDArray[np.int64]:
+            return np.ndarray(shape, np.int64, buffer=memory, offset=base + offset)
+
+        self.indices = table(_HEADER, layout.rows)
         self.shapes: list[NDArray[np.int64] | None] = []
         self.starts: list[NDArray[np.int64] | None] = []
         self.fields: list[NDArray[Any]] = []
@@ -179,16 +171,8 @@ class SlotView:
         for number, (field, place) in enumerate(zip(layout.spec.fields, layout.places, strict=True)):
             self.fields.append(field_array(layout, number, rows, memory, base))
             has_shapes = not field.is_fixed and not field.is_text
-            self.shapes.append(
-                np.ndarray((rows, len(field.shape)), np.int64, buffer=memory, offset=base + place.shapes)
-                if has_shapes
-                else None
-            )
-            self.starts.append(
-                np.ndarray(rows, np.int64, buffer=memory, offset=base + place.starts)
-                if place.starts != place.shapes
-                else None
-            )
+            self.shapes.append(table(place.shapes, rows, len(field.shape)) if has_shapes else None)
+            self.starts.append(table(place.starts, rows) if place.starts != place.shapes else None)
 
 
 def field_array(layout: Layout, number: int, rows: int, memory: Any, base: int) -> NDArray[Any]:
@@ -209,3 +193,12 @@ def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
     raw = np.empty(nbytes + ALIGNMENT, np.uint8)
     start = -raw.ctypes.data % ALIGNMENT
     return raw[start : start + nbytes].view(dtype).reshape(shape)
+
+
+def aligned_copy(array: NDArray[Any], rows: list[int] | None = None) -> NDArray[Any]:
+    """The array, or some of its rows, in ordinary memory of its own that starts on a 64-byte boundary."""
+    if rows is not None:
+        return np.take(array, rows, axis=0, out=aligned_empty((len(rows), *array.shape[1:]), array.dtype))
+    target = aligned_empty(array.shape, array.dtype)
+    target[...] = array
+    return target

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import optree
-from numpy.typing import NDArray
 
 from kerasfeed.errors import SpecError
 from kerasfeed.loaders.batches.layout import Layout, SlotView, aligned_empty
@@ -120,12 +119,3 @@ def _fill_sized(
             beside[number][row] = zeros
             continue
         np.ndarray(shape, field.dtype, buffer=view.fields[number].data, offset=row * zeros.nbytes)[...] = 0
-
-
-def kept_rows(array: NDArray[Any], rows: int, blank: Collection[int]) -> NDArray[Any]:
-    """The rows of an array [rows, ...] that are not blank, copied to aligned memory of its own."""
-    kept = [row for row in range(rows) if row not in blank]
-    if array.dtype == object:
-        return array[kept]
-    target = aligned_empty((len(kept), *array.shape[1:]), array.dtype)
-    return np.take(array, kept, axis=0, out=target)

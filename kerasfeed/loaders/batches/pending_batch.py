@@ -8,21 +8,23 @@ lowest row is reported, whatever order the workers met them in.
 import itertools
 import math
 import os
-from collections.abc import Collection
+from collections.abc import Mapping
 from concurrent.futures import Future, InvalidStateError
 from functools import partial
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kerasfeed.errors import SpecError
+from kerasfeed.loaders.base import Job
 from kerasfeed.loaders.batches.filler import MANY
 from kerasfeed.loaders.batches.finalize import FormedField
-from kerasfeed.loaders.batches.layout import Layout, aligned_empty
-from kerasfeed.loaders.batches.masking import fill_blank, kept_rows, with_weights
+from kerasfeed.loaders.batches.layout import Layout, aligned_copy, aligned_empty
+from kerasfeed.loaders.batches.masking import fill_blank, with_weights
 from kerasfeed.loaders.batches.scene_writer import Beside
 from kerasfeed.loaders.batches.slots import Slot, SlotPool
-from kerasfeed.spec.field_forms import Form, common_shape, nest, stack_text
+from kerasfeed.spec.field_forms import common_shape, nest, stack_text
 from kerasfeed.spec.scene_spec import ArraySpec
 
 _TASK_SECONDS = 0.002
@@ -88,12 +90,18 @@ def scene_text(batch: "BatchInProgress | None", row: int) -> str:
     return f"scene {batch.slot.view.indices[row]} {place}"
 
 
+def begin_batch(job: Job, slot: Slot, epoch: int, step: int, indices: NDArray[np.int64]) -> "BatchInProgress":
+    """The batch of the scenes `indices`, in a slot."""
+    slot.view.indices[: len(indices)] = indices
+    return BatchInProgress(slot, epoch, step, len(indices), job.policy.on_error, job.filler(epoch, step))
+
+
 class BatchInProgress:
     """State of one submitted batch. Not thread-safe: its loader guards it."""
 
     __slots__ = (
         "beside", "blank", "epoch", "failure", "failure_row", "filler", "future", "missing", "on_error", "replaced",
-        "rows", "serial", "slot", "step",
+        "rows", "sent", "serial", "slot", "step",
     )  # fmt: skip
 
     def __init__(
@@ -110,6 +118,7 @@ class BatchInProgress:
         self.missing = rows
         self.on_error = on_error
         self.filler = filler
+        self.sent = False  # whether it is for the workers to account for its rows
         self.blank: set[int] = set()  # rows that hold no scene
         self.replaced: dict[int, tuple[int, int]] = {}  # row -> the scene that failed, stand-ins tried
         self.beside: Beside = {}
@@ -175,43 +184,36 @@ class BatchInProgress:
         return copied
 
     def _assemble(self, layout: Layout, memory: Any, base: int, *, copy: bool) -> Any:
-        skipped: Collection[int] = ()
+        kept: list[int] | None = None  # all
         if self.blank:
             if self.on_error == "skip" and len(self.blank) == self.rows:
                 return None
             if layout.batched:  # else the batch was made without them
                 fill_blank(self.slot.view, layout, self.beside, self.rows, self.blank)
-                skipped = self.blank if self.on_error == "skip" else ()
+                if self.on_error == "skip":
+                    kept = [row for row in range(self.rows) if row not in self.blank]
         leaves: list[Any] = []
         for number, field in enumerate(layout.spec.fields):
-            form = layout.form(number)
+            form, beside = layout.form(number), self.beside.get(number, {})
             if form is not None:
-                leaves.append(self._formed(number, form, layout, memory, base, skipped, copy=copy))
+                formed = FormedField(layout, number, form, self.slot.view, self.rows, beside, self.blank, memory, base)
+                leaves.append(formed.leaf(kept, copy=copy))
                 continue
-            leaf = self._field(number, field, layout, memory, base)
-            if skipped:
-                leaf = kept_rows(leaf, self.rows, skipped)
-            elif copy and isinstance(leaf, np.ndarray) and not field.is_text:
-                target = aligned_empty(leaf.shape, leaf.dtype)
-                target[...] = leaf
-                leaf = target
+            leaf = self._field(number, field, beside, layout, memory, base)
+            if field.is_text:
+                leaf = leaf if kept is None else leaf[kept]
+            elif copy or kept is not None:
+                leaf = aligned_copy(leaf, kept)
             leaves.append(leaf)
         batch = nest(layout.spec, layout.forms, leaves) if layout.forms else layout.spec.unflatten(leaves)
         if self.filler is None and self.on_error != "mask":
             return batch
         return with_weights(batch, self.rows, self.blank, self.filler or 0)
 
-    def _formed(
-        self, number: int, form: Form, layout: Layout, memory: Any, base: int, skipped: Collection[int], *, copy: bool
+    def _field(
+        self, number: int, field: ArraySpec, beside: Mapping[int, Any], layout: Layout, memory: Any, base: int
     ) -> Any:
-        beside = self.beside.get(number, {})
-        field = FormedField(layout, number, form, self.slot.view, self.rows, beside, self.blank, memory, base)
-        kept = [row for row in range(self.rows) if row not in skipped] if skipped else None
-        return field.leaf(kept, copy=copy)
-
-    def _field(self, number: int, field: ArraySpec, layout: Layout, memory: Any, base: int) -> Any:
         path, view = layout.spec.paths[number], self.slot.view
-        beside = self.beside.get(number, {})
         if field.is_text:
             if not layout.batched:
                 return beside[0]

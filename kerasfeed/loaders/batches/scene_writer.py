@@ -16,14 +16,12 @@ from kerasfeed.spec.field_forms import unequal_text
 from kerasfeed.spec.scene_spec import (
     ArraySpec,
     as_array,
-    as_others,
     coerce,
     describe,
-    describe_leaf,
     flatten,
     is_nested,
+    remedy_of,
     structure_text,
-    takes_dtype,
 )
 from kerasfeed.util.error_text import message_of
 
@@ -116,25 +114,16 @@ class SceneWriter:
             beside.setdefault(number, {})[row] = array.copy()
 
     def _coerced(self, view: SlotView, row: int, number: int, field: ArraySpec, leaf: Any) -> Any:
-        try:
-            return coerce(leaf, field, self._spec.paths[number])
-        except SpecError as error:
-            told = f"{self._who(view, row)}: {message_of(error)}"
-            unequal = self._unequal(view, row, number, field, leaf)
-            raise SpecError(f"{told.split('. ')[0]}; {unequal}" if unequal else told) from None
+        def remedy(same_kind: bool, field: ArraySpec, found: ArraySpec) -> str:
+            if not (same_kind and self._batched and field.is_fixed and len(found.shape) == len(field.shape)):
+                return remedy_of(same_kind, field, found)
+            one, other = (self._witness, field.shape), (int(view.indices[row]), found.shape)
+            return f"; {unequal_text(self._spec.paths[number], one, other, rare=True)}"
 
-    def _unequal(self, view: SlotView, row: int, number: int, field: ArraySpec, leaf: Any) -> str | None:
-        """What to tell of a field whose size differs where the scenes read first agree; None for another fault."""
-        if not (self._batched and field.is_fixed and isinstance(leaf, np.ndarray | list)):
-            return None
         try:
-            found = as_others(describe_leaf(leaf, ""), field)
-        except SpecError:
-            return None
-        if len(found.shape) != len(field.shape) or found.shape == field.shape or not takes_dtype(field, found):
-            return None
-        one, other = (self._witness, field.shape), (int(view.indices[row]), found.shape)
-        return unequal_text(self._spec.paths[number], one, other, rare=True)
+            return coerce(leaf, field, self._spec.paths[number], remedy)
+        except SpecError as error:
+            raise SpecError(f"{self._who(view, row)}: {message_of(error)}") from None
 
     def _who(self, view: SlotView, row: int) -> str:
         return f"scene {view.indices[row]}" if not self._whole else "the batch that collate returned"

@@ -140,7 +140,6 @@ class SlotPool:
                 f"least two are needed. Use max_memory >= {2 * layout.nbytes:,} or a smaller batch_size"
             )
         self._most_leased = self.limit - max(1, min(in_flight, self.limit // 2))
-        self._in_flight_wanted = in_flight
         self._arena = arena
         self._exporter_type = ctypes.c_ubyte * layout.nbytes
         # Finalizers append to the one and release the other at any moment, even inside the lock below: both are atomic.

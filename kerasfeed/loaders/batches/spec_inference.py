@@ -6,13 +6,14 @@ Invariant: which scenes are read depends on the sequence's length alone, and, wh
 import itertools
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
 from dataclasses import dataclass
 
 from kerasfeed.errors import FeedWarning
 from kerasfeed.loaders.base import Job
+from kerasfeed.loaders.batches.filler import FailedSceneError, probe
 from kerasfeed.loaders.batches.layout import Layout
 from kerasfeed.loaders.batches.masking import check_maskable, check_weight_forms
+from kerasfeed.loaders.failures.exceptions import failed_here
 from kerasfeed.loaders.failures.failure_log import MOST_STAND_INS, FailureLog, replacement
 from kerasfeed.sequences.global_random import NOTICE, GlobalRandomWatch, notice_text
 from kerasfeed.spec.field_forms import Form, row_bytes
@@ -41,10 +42,14 @@ class NothingReadError(Exception):
 ReadProbes = Callable[[list[int]], list[Probe | BaseException]]
 
 
-def outcome_of(future: Future[Probe]) -> Probe | BaseException:
-    """What a future gives or raises; waits."""
-    error = future.exception()
-    return future.result() if error is None else error
+def read_probe(job: Job, index: int, worker: str) -> Probe | BaseException:
+    """Read one scene in this process, by `worker`; returns what it raised."""
+    started = time.perf_counter()
+    try:
+        spec = probe(job.sequence, index, job.plan.seed, job.maker)
+    except FailedSceneError as carrier:
+        return failed_here(carrier, (index,), None, None, worker)
+    return Probe(index, spec, time.perf_counter() - started)
 
 
 def probe_scenes(job: Job, faults: FailureLog, read: ReadProbes) -> list[Probe]:

@@ -36,6 +36,7 @@ class Run(ABC):
         self._limited = isinstance(form, Padded) and any(axis.length is not None for axis in form.axes)
         self._target, self._shapes, self._starts = view.fields[number], shapes, view.starts[number]
         self._indices = view.indices
+        self._written: list[tuple[int, ...]] = []  # shapes
 
     def takes(self, value: Any) -> bool:
         """Whether `value` is an array as the field needs it."""
@@ -78,7 +79,6 @@ class FixedRun(Run):
     def __init__(self, layout: Layout, view: SlotView, number: int, form: Padded, start: int, stop: int) -> None:
         super().__init__(layout, view, number, form, start, stop)
         self._padding = form
-        self._written: list[tuple[int, ...]] = []
         self._ready = layout.row_bytes[number] <= _SMALL
         if self._ready:
             self._target[start:stop] = form.value
@@ -107,7 +107,6 @@ class DenseRun(Run):
         super().__init__(layout, view, number, form, start, stop)
         capacity = layout.row_bytes[number] // max(1, self._dtype.itemsize)
         self._cursor, self._end = start * capacity, stop * capacity
-        self._written: list[tuple[int, ...]] = []
         self._begun: list[int] = []
 
     def write(self, row: int, array: NDArray[Any]) -> bool:

@@ -13,6 +13,7 @@ from kerasfeed.util.error_text import (
     add_note,
     cause_of,
     full_text,
+    is_the_programs,
     notes_of,
     set_notes,
     summary,
@@ -89,6 +90,22 @@ class Failure:
     summary: str
     text: str
     method: str
+
+
+def failed_here(
+    carrier: FailedSceneError, indices: tuple[int, ...], epoch: int | None, step: int | None, worker: str
+) -> BaseException:
+    """The exception to raise in the consumer for what failed in this process: one scene, or all `indices` at once.
+
+    Raises:
+        BaseException: It is no fault of the sequence: Ctrl-C, or what a signal's handler has raised.
+    """
+    error = cause_of(carrier)
+    assert error is not None
+    if is_the_programs(error):
+        raise error from None
+    failed = indices if carrier.index is None else (carrier.index,)
+    return for_consumer(error, Place(failed, epoch, step, worker, carrier.method))
 
 
 def to_failure(carrier: FailedSceneError) -> Failure:

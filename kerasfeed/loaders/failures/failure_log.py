@@ -48,9 +48,7 @@ class FailureLog:
         self._failed: set[int] = set()
         self._forgotten = 0
 
-    def note(
-        self, index: int | None, epoch: int | None, step: int | None, error: BaseException, *, action: str = ""
-    ) -> None:
+    def note(self, index: int | None, epoch: int | None, step: int | None, error: BaseException) -> None:
         """Record one failure, in memory and in the log. Calls the exception's `__str__`, so holds no lock there."""
         if not self._length:
             without_reproduction(error)
@@ -63,18 +61,16 @@ class FailureLog:
                 count = 1 if before is None else before.count + 1
                 self._rows[index, text] = FailedScene(index, epoch, step, text, count)
         if self.policy.error_log is not None:
-            self._log(self.policy.error_log, index, epoch, step, error, action or self.policy.on_error)
+            self._log(self.policy.error_log, index, epoch, step, error)
 
-    def _log(
-        self, path: str, index: int | None, epoch: int | None, step: int | None, error: BaseException, action: str
-    ) -> None:
+    def _log(self, path: str, index: int | None, epoch: int | None, step: int | None, error: BaseException) -> None:
         record = {
             "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             "index": index,
             "epoch": epoch,
             "step": step,
             "exception": exception_text(error),
-            "action": action,
+            "action": self.policy.on_error,
             "traceback": full_text(error),
         }
         try:

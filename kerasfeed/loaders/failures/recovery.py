@@ -66,18 +66,26 @@ class Recovery:
         if refusal is not None:
             batch.fail(start, stop, row, refusal)
             return []
-        if self._whole:
-            return self._mend_whole(batch, start, stop, row, index, error)
-        rest = [(first, last) for first, last in ((start, row), (row + 1, stop)) if first < last]
         if self._on_error != "replace":
-            batch.leave_out(row)
-            return rest
+            return self._left_out(batch, start, stop, row)
         stand_in = self._stand_in(batch, row, index)
         if stand_in is None:
             batch.fail(start, stop, row, _no_stand_in(batch.replaced[row][0], error))
             return []
         batch.slot.view.indices[row] = stand_in
-        return [*rest, (row, row + 1)]
+        return [(start, stop)] if self._whole else [*_around(start, stop, row), (row, row + 1)]
+
+    def _left_out(self, batch: BatchInProgress, start: int, stop: int, row: int) -> list[Range]:
+        """Go on without a row; a batch that is made whole is made anew."""
+        if not self._whole:
+            batch.leave_out(row)
+            return _around(start, stop, row)
+        batch.blank.add(row)
+        batch.slot.view.indices[row] = LEFT_OUT
+        if len(batch.blank) < batch.rows:
+            return [(start, stop)]
+        batch.add(start, stop, {})
+        return []
 
     def _begin_whole(self, batch: BatchInProgress, ranges: list[Range]) -> list[Range]:
         for row in range(batch.rows):
@@ -87,25 +95,6 @@ class Recovery:
                 if not ranges:
                     break
         return ranges
-
-    def _mend_whole(
-        self, batch: BatchInProgress, start: int, stop: int, row: int, index: int, error: BaseException
-    ) -> list[Range]:
-        """Have the whole batch made anew, with another scene in the row, or without."""
-        indices = batch.slot.view.indices
-        if self._on_error == "skip":
-            batch.blank.add(row)
-            indices[row] = LEFT_OUT
-            if len(batch.blank) < batch.rows:
-                return [(start, stop)]
-            batch.add(start, stop, {})
-            return []
-        stand_in = self._stand_in(batch, row, index)
-        if stand_in is None:
-            batch.fail(start, stop, row, _no_stand_in(batch.replaced[row][0], error))
-            return []
-        indices[row] = stand_in
-        return [(start, stop)]
 
     def _stand_in(self, batch: BatchInProgress, row: int, index: int) -> int | None:
         original, attempt = batch.replaced.get(row, (index, 0))
@@ -117,6 +106,10 @@ class Recovery:
             if self._faults.fatal(drawn, batch.epoch) is None:
                 return drawn
         return None
+
+
+def _around(start: int, stop: int, row: int) -> list[Range]:
+    return [(first, last) for first, last in ((start, row), (row + 1, stop)) if first < last]
 
 
 def _no_stand_in(index: int, error: BaseException) -> SceneError:

@@ -12,9 +12,14 @@ from collections.abc import Callable, Hashable
 from types import FrameType
 from typing import Any
 
+from kerasfeed.errors import FeedWarning
+from kerasfeed.util.deferred_warnings import Notices
+
 STALL_SECONDS = 30.0
 _TICK = 1.0
 _SHORTEST_TICK = 0.02
+# What workers load before they come to scenes.
+_BEGINNING, _BEGINNINGS = "the sequence (on_worker_begin)", {"process": "the sequence and what it imports"}
 _PACKAGE = __name__.split(".")[0]
 
 
@@ -89,6 +94,38 @@ def _users_part(frame: FrameType) -> list[traceback.FrameSummary]:
             break
         users.append((each, line))
     return list(traceback.StackSummary.extract(reversed(users)))
+
+
+def tell_stall(
+    notices: Notices,
+    worker_type: str,
+    timeout: float | None,
+    worker: str,
+    scene: str | None,
+    seconds: float,
+    stack: Callable[[], str],
+    consumer: int | None = None,
+) -> None:
+    """Warn, once, that a worker has been at a scene for very long, or has begun for very long.
+
+    Args:
+        notices: Where it is told.
+        worker_type: What the worker is: "inline", "thread" or "process".
+        timeout: The feed's, s.
+        worker: Its name.
+        scene: What it loads, in words; None as long as it begins.
+        seconds: Since when, s.
+        stack: Finds out where it is.
+        consumer: The thread that waits for it; None for whoever asked last.
+    """
+    kind = "loading" if scene is None else "stall"
+    if notices.told(kind):
+        return
+    if scene is None:
+        text = loading_text(_BEGINNINGS.get(worker_type, _BEGINNING), worker, seconds, stack())
+    else:
+        text = stall_text(scene, worker, seconds, stack(), remedy_of(worker_type, timeout))
+    notices.tell_now(kind, text, FeedWarning, consumer)
 
 
 def stall_text(scene: str, worker: str, seconds: float, stack: str, remedy: str) -> str:

@@ -7,7 +7,7 @@ import math
 import time
 from dataclasses import dataclass
 
-from kerasfeed.loaders.processes.tasks import Work
+from kerasfeed.loaders.tasks import Work
 
 _MOST_AT_START = 3
 _MOST_KILLED_AT_START = 20

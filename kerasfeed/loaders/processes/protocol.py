@@ -20,8 +20,6 @@ _RESULT = struct.Struct("=4qd")
 TASK_BYTES = _TASK.size
 RESULT_BYTES = _RESULT.size
 # Tasks are written in groups of at most so many bytes. 512 is POSIX's promise, 4096 what Linux gives.
-# In place of a row: the worker has begun the task and not yet come to a scene.
-NOWHERE = -2
 # Has a worker write its stack to the descriptor it was given for that.
 STACK_SIGNAL = getattr(signal, "SIGUSR2", 0)  # Windows has none, nor worker processes
 PIPE_BUF = int(getattr(select, "PIPE_BUF", 512))

@@ -4,25 +4,18 @@ Invariant: after `submit` has written a batch's tasks, nothing in this process n
 the kernel hands the next task to whichever worker is free. Results are read, and workers that died replaced, by one
 supervisor thread (`kerasfeed.loaders.processes.supervisor`), never the user's, so that Ctrl-C in the main thread cannot
 tear the state. Whoever holds `lock` never calls user code.
-
-A session that has failed stays failed; the loader starts another.
 """
 
 import copy
-import os
-import threading
-from concurrent.futures import Future
 from contextlib import ExitStack
-from typing import Any
 
 from kerasfeed.errors import FeedClosedError
 from kerasfeed.loaders.base import Job
-from kerasfeed.loaders.batches.pending_batch import BatchInProgress, Pace
-from kerasfeed.loaders.batches.slots import Arena, Slot, SlotPool
-from kerasfeed.loaders.batches.spec_inference import Probe, layout_for, outcome_of, probe_scenes
+from kerasfeed.loaders.batches.layout import Layout
+from kerasfeed.loaders.batches.pending_batch import BatchInProgress
+from kerasfeed.loaders.batches.slots import Arena
 from kerasfeed.loaders.environment import search_path
 from kerasfeed.loaders.failures.failure_log import FailureLog
-from kerasfeed.loaders.failures.recovery import Recovery
 from kerasfeed.loaders.file_identities import FirstOpened
 from kerasfeed.loaders.processes.pipes import Pipes
 from kerasfeed.loaders.processes.protocol import Kind, Start, Task
@@ -30,9 +23,10 @@ from kerasfeed.loaders.processes.shared_objects import SharedObjects, Topic
 from kerasfeed.loaders.processes.spawn import start_worker
 from kerasfeed.loaders.processes.stack_dumps import StackDumps
 from kerasfeed.loaders.processes.supervisor import Supervisor
-from kerasfeed.loaders.processes.tasks import LoadWork, ProbeWork, Work
 from kerasfeed.loaders.processes.worker_process import WorkerHandle, end_workers
 from kerasfeed.loaders.resource_errors import descriptors_of, feed_name, is_of_memory, naming_descriptors
+from kerasfeed.loaders.session import Session
+from kerasfeed.loaders.tasks import ProbeWork, Work
 from kerasfeed.util.error_text import class_name, message_of
 from kerasfeed.util.read_cost import ReadCost
 from kerasfeed.util.resources import cores
@@ -40,17 +34,16 @@ from kerasfeed.util.resources import cores
 _GRACE = 2.0
 
 
-class Session:
+class ProcessSession(Session):
     """See the module's invariant.
 
     Attributes:
-        lock: Guards everything below that changes.
-        failure: Why the session has ended; None as long as it has not.
-        closed: Whether it was closed.
         doubtful: Whether some of the work may not have been sent.
         work: Tasks that were sent and not yet accounted for, by number.
         workers: The present worker of each number.
     """
+
+    reads_here = False
 
     def __init__(self, job: Job, faults: FailureLog, first_opened: FirstOpened) -> None:
         """Start the workers of `job`, which share with others what files were when first opened.
@@ -59,24 +52,12 @@ class Session:
             TypeError: The sequence cannot be pickled.
             OSError: No process can be started.
         """
-        self.job = job
-        self.faults = faults
-        self.recovery = Recovery(job, faults)
-        # Reentrant: the collector may close a dropped loader from inside any of these sections.
-        self.lock = threading.RLock()
-        self.idle = threading.Condition(self.lock)
-        self.pace = Pace(whole=job.maker is not None)
-        self.pool: SlotPool | None = None
-        self.failure: BaseException | None = None
-        self.closed = False
+        super().__init__(job, faults)
         self.doubtful = False
         self.version = 0
-        self.batches = 0
-        self.copied = 0
         self.waste: ReadCost | None = None
         self.workers: list[WorkerHandle] = []
         self.work: dict[int, Work] = {}
-        self._owner = os.getpid()
         self._first_opened = first_opened
         self._last_number = 0
         who = feed_name(job.sequence, job.workers, "process")
@@ -99,8 +80,10 @@ class Session:
                 job.watches_random,
             )
             self.shared_objects.post(Topic.START, start)
-            self._post_maker()
-            self.post_sequence()
+            if job.maker is not None:
+                remedy = "Give it no state that does not pickle (open files, locks)"
+                self._post(Topic.MAKER, job.maker, "the function given as collate", remedy)
+            self._post_sequence()
             self.pipes = Pipes()
             undo.pop_all()
         self._supervisor = Supervisor(self)
@@ -117,10 +100,6 @@ class Session:
             if not started:
                 self.close()
 
-    def has_ended(self) -> bool:
-        """Whether it was closed or has failed."""
-        return self.closed or self.failure is not None
-
     def start_worker(self, number: int) -> WorkerHandle:
         """Start worker `number`, in place of the one that had the number.
 
@@ -131,11 +110,7 @@ class Session:
         handle = start_worker(
             number,
             self.job.workers,
-            task_fd=self.pipes.task_out,
-            result_fd=self.pipes.result_in,
-            slots_fd=self._arena.fd,
-            shared_objects_fd=self.shared_objects.fd,
-            stacks_fd=self.stacks.fd,
+            (self.pipes.task_out, self.pipes.result_in, self._arena.fd, self.shared_objects.fd, self.stacks.fd),
             inherit=(*self.job.inherit, self._first_opened.descriptor()),
             environment=self.job.environment,
             seed=self.job.plan.seed,
@@ -143,68 +118,12 @@ class Session:
         self.workers[number : number + 1] = [handle]
         return handle
 
-    def infer(self) -> None:
-        """Have the workers describe a few scenes, then set the slots up. Waits.
+    def _post_layout(self, layout: Layout) -> None:
+        self.shared_objects.post(Topic.LAYOUT, layout)
 
-        Raises:
-            Exception: What the sequence raised; SpecError; WorkerDiedError.
-        """
-        probes = probe_scenes(self.job, self.faults, self._read_probes)
-        # The fastest: the first scene a worker reads also opens files and warms caches.
-        self.pace.note(min(probe.seconds for probe in probes), 1)
-        layout = layout_for(self.job, probes)
-        with self.lock:
-            if self.has_ended():
-                raise self.failure or FeedClosedError("the feed was closed while its first scenes were read")
-            self.shared_objects.post(Topic.LAYOUT, layout)
-            self.pool = SlotPool(layout, self._arena, max_memory=self.job.max_memory, in_flight=self.job.look_ahead)
-
-    def _read_probes(self, indices: list[int]) -> list[Probe | BaseException]:
-        futures: list[Future[Probe]] = [Future() for _ in indices]
-        with self.lock:
-            self._send([ProbeWork(index, future) for index, future in zip(indices, futures, strict=True)])
-        return [outcome_of(future) for future in futures]
-
-    def submit(self, epoch: int, step: int, patience: float | None = None) -> Future[Any]:
-        """Cut a batch into tasks and hand them to the kernel; see `Loader.submit`."""
-        assert self.pool is not None
-        indices = self.job.plan.indices(epoch, step)
-        rows = len(indices)
-        try:
-            slot = self.pool.acquire(patience)
-        except FeedClosedError:  # the pool closes with the session: say why that ended
-            raise self.failure or FeedClosedError("the feed was closed before this batch was loaded") from None
-        batch: BatchInProgress | None = None
-        try:
-            slot.view.indices[:rows] = indices
-            batch = BatchInProgress(slot, epoch, step, rows, self.job.policy.on_error, self.job.filler(epoch, step))
-            with self.lock:
-                ranges = self.recovery.begin(batch, self.pace.ranges(rows, self.job.workers))
-                self._send([LoadWork(batch, start, stop) for start, stop in ranges])
-            if not ranges:  # none of its scenes is to be tried
-                self.settle(batch)
-            return batch.future
-        except BaseException as error:  # Ctrl-C: nobody will wait for this batch, and its slot must come back
-            self._abandon(slot, batch, error)
-            raise
-
-    def _abandon(self, slot: Slot, batch: BatchInProgress | None, error: BaseException) -> None:
-        assert self.pool is not None
-        with self.lock:
-            sent = any(isinstance(work, LoadWork) and work.batch is batch for work in self.work.values())
-        if batch is not None and (sent or not batch.missing):
-            batch.give_up(error)  # workers skip it, and the supervisor settles it
-        else:
-            self.pool.release(slot)
-
-    def settle(self, batch: BatchInProgress) -> None:
-        """Deliver a batch of which no row is missing."""
-        assert self.pool is not None
-        copied = batch.settle(self.pool)
-        self.batches += 1
-        self.copied += copied
-        if copied:
-            self.faults.note_copied(self.pool.ceiling)
+    def give_up(self, batch: BatchInProgress, error: BaseException) -> None:
+        """See `Session.give_up`; the supervisor settles it."""
+        batch.give_up(error)
 
     def swap(self, number: int, works: list[Work]) -> None:
         """Account for task `number`, and send `works` in its place."""
@@ -226,16 +145,16 @@ class Session:
         self.shared_objects.floor = self._last_number + 1
         self.pipes.forget()
 
-    def _send(self, works: list[Work]) -> None:
-        if self.failure is not None:
-            raise self.failure
-        if self.closed:
-            raise FeedClosedError("the feed is closed; make a new one")
-        numbers = range(self._last_number + 1, self._last_number + 1 + len(works))
+    def _send(self, works: list[Work], batch: BatchInProgress | None = None) -> None:
+        self._refuse_if_ended()
+        first = self._last_number + 1
         self._last_number += len(works)
+        sent = dict(enumerate(works, first))
         try:
-            self.work.update(zip(numbers, works, strict=True))
-            tasks = [work.task(number, self.version) for number, work in zip(numbers, works, strict=True)]
+            if batch is not None:
+                batch.sent = True  # and not a call earlier: Ctrl-C comes after calls
+            self.work.update(sent)
+            tasks = [_task(work, number, self.version) for number, work in sent.items()]
             if tasks and not self.pipes.send(tasks):
                 self.pipes.wake()
         except BaseException:  # Ctrl-C: which of them were written is not known
@@ -243,39 +162,36 @@ class Session:
             self.pipes.wake()
             raise
 
-    def wait_until_idle(self) -> None:
-        """Wait for the work in flight."""
-        with self.lock:
-            self.idle.wait_for(lambda: not self.work)
-
-    def _post_maker(self) -> None:
-        if self.job.maker is None:
-            return
+    def _post(self, topic: Topic, value: object, what: str, remedy: str) -> int:
         try:
-            self.shared_objects.post(Topic.MAKER, self.job.maker)
+            return self.shared_objects.post(topic, value)
         except Exception as error:
+            if is_of_memory(error):
+                raise
             raise TypeError(
-                f"the function given as collate cannot be sent to worker processes: {message_of(error)}. Give it no "
-                "state that does not pickle (open files, locks), or use worker_type='thread'"
+                f"{what} cannot be sent to worker processes: {message_of(error)}. {remedy}, or use worker_type='thread'"
             ) from error
 
-    def post_sequence(self) -> None:
+    def renew(self) -> None:
+        """See `Session.renew`."""
+        try:
+            self._post_sequence()
+        except TypeError:
+            if not self.closed:
+                raise
+
+    def _post_sequence(self) -> None:
         """Post the present state of the sequence; tasks sent from now on see it.
 
         Raises:
             TypeError: It cannot be pickled.
         """
-        sequence = self.job.sequence
-        try:
-            self.version = self.shared_objects.post(Topic.SEQUENCE, sequence)
-        except Exception as error:
-            if is_of_memory(error):
-                raise
-            raise TypeError(
-                f"the sequence ({class_name(sequence)}) cannot be sent to worker processes: {message_of(error)}. Open "
-                "files and connections in __getitem__ or on_worker_begin (for HDF5, keep a kerasfeed.HDF5File, which "
-                "pickles), leave locks out of its state, or use worker_type='thread'"
-            ) from error
+        remedy = (
+            "Open files and connections in __getitem__ or on_worker_begin (for HDF5, keep a kerasfeed.HDF5File, which "
+            "pickles), leave locks out of its state"
+        )
+        what = f"the sequence ({class_name(self.job.sequence)})"
+        self.version = self._post(Topic.SEQUENCE, self.job.sequence, what, remedy)
 
     def fail(self, error: BaseException) -> None:
         """Give every batch in flight this error, and end the session."""
@@ -292,17 +208,14 @@ class Session:
             self.pool.close()
 
     def pids(self) -> tuple[int, ...]:
-        """Process ids of the workers that live."""
+        """See `Session.pids`."""
         return tuple(handle.process.pid for handle in self.workers if handle.process.returncode is None)
 
-    def close(self) -> None:
-        """End the workers and free everything; idempotent. Futures in flight fail with `FeedClosedError`."""
-        if os.getpid() != self._owner:
-            return  # a fork of the owner: the workers are not ours
-        with self.lock:
-            if self.closed:
-                return
-            self.closed = True
+    def wasted(self) -> ReadCost | None:
+        """See `Session.wasted`; the first that a worker reported."""
+        return self.waste
+
+    def _end(self) -> None:
         self.fail(FeedClosedError("the feed was closed before this batch was loaded"))
         self.pipes.wake()
         self._supervisor.join()
@@ -321,3 +234,14 @@ class Session:
         # Whoever was told of the failure has a traceback of it that refers to this session.
         self.failure = copy.copy(self.failure)
         del self._supervisor  # which refers to this session: the sequence would stay until the collector runs
+
+
+def _task(work: Work, number: int, version: int) -> Task:
+    """The task that asks a worker for `work`."""
+    if isinstance(work, ProbeWork):
+        return Task(Kind.PROBE, number, start=work.index, version=version)
+    batch, slot = work.batch, work.batch.slot
+    return Task(
+        Kind.LOAD, number, batch.serial, slot.segment_offset, len(slot.memory), slot.offset,
+        batch.epoch, batch.step, work.start, work.stop, version,
+    )  # fmt: skip

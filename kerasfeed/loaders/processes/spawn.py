@@ -15,8 +15,10 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import kerasfeed
@@ -46,24 +48,12 @@ main({arguments})
 class _Keeper(threading.Thread):
     """Starts one worker process and waits for its end; see the module's invariant."""
 
-    def __init__(
-        self,
-        number: int,
-        count: int,
-        fds: tuple[int, int, int, int, int],
-        inherit: tuple[int, ...],
-        environment: Environment,
-        seed: int,
-    ) -> None:
+    def __init__(self, number: int, start: Callable[[int], subprocess.Popen[bytes]]) -> None:
+        """Of worker `number`, which `start` starts, with the descriptor of its link."""
         super().__init__(name=f"kerasfeed-keeper-{number}", daemon=True)
         self.ours, self._theirs = socket.socketpair()
         self.started: Future[subprocess.Popen[bytes]] = Future()
-        self._number = number
-        self._count = count
-        self._fds = fds
-        self._inherit = inherit
-        self._environment = environment
-        self._seed = seed
+        self._start = start
         self._abandoned = False
 
     def abandon(self) -> None:
@@ -78,11 +68,13 @@ class _Keeper(threading.Thread):
 
     def run(self) -> None:
         try:
-            process = self._start()
+            process = self._start(self._theirs.fileno())
         except BaseException as error:  # noqa: BLE001 - raised where the worker was asked for
             self.ours.close()
             self.started.set_exception(error)
             return
+        finally:
+            self._theirs.close()
         self.started.set_result(process)
         if sys.platform == "linux":
             try:
@@ -97,65 +89,65 @@ class _Keeper(threading.Thread):
             process.wait()
             self.ours.close()
 
-    def _start(self) -> subprocess.Popen[bytes]:
-        # Inherited: neither Ctrl-C, the end of a terminal nor the question where it is must kill a worker that does not
-        # yet handle them.
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP, STACK_SIGNAL})
-        fds = (*self._fds[:2], self._theirs.fileno(), *self._fds[2:])
-        directory = self._environment.directory
-        try:
-            arguments = ", ".join(map(str, (self._number, self._count, *fds)))
-            command = _COMMAND.format(
-                parent=os.getpid(),
-                descriptors=(*fds, *self._inherit),
-                root=str(Path(kerasfeed.__file__).parents[1]),
-                arguments=arguments,
-            )
-            return subprocess.Popen(
-                [sys.executable, "-P", "-c", command],  # -P: a struct.py in the working directory is not ours
-                stdin=subprocess.DEVNULL,
-                pass_fds=(*fds, *self._inherit),
-                cwd=directory,
-                env=self._environment.variables(self._seed, max(1, cores() // self._count)),
-            )
-        except OSError as error:
-            if directory is None or error.filename != directory:
-                raise
-            raise DirectoryGoneError(
-                error.errno,
-                f"worker processes start in the directory in which the feed was made, and it cannot be entered any "
-                f"more ({error.strerror}). Keep it for as long as the feed is used, or make the feed in another one",
-                directory,
-            ) from None
-        finally:
-            self._theirs.close()
+
+def _popen(
+    number: int,
+    count: int,
+    fds: tuple[int, int, int, int, int],
+    inherit: tuple[int, ...],
+    environment: Environment,
+    seed: int,
+    link_fd: int,
+) -> subprocess.Popen[bytes]:
+    # Inherited: neither Ctrl-C, the end of a terminal nor the question where it is must kill a worker that does not
+    # yet handle them.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP, STACK_SIGNAL})
+    fds_there = (*fds[:2], link_fd, *fds[2:])
+    directory = environment.directory
+    command = _COMMAND.format(
+        parent=os.getpid(),
+        descriptors=(*fds_there, *inherit),
+        root=str(Path(kerasfeed.__file__).parents[1]),
+        arguments=", ".join(map(str, (number, count, *fds_there))),
+    )
+    try:
+        return subprocess.Popen(
+            [sys.executable, "-P", "-c", command],  # -P: a struct.py in the working directory is not ours
+            stdin=subprocess.DEVNULL,
+            pass_fds=(*fds_there, *inherit),
+            cwd=directory,
+            env=environment.variables(seed, max(1, cores() // count)),
+        )
+    except OSError as error:
+        if directory is None or error.filename != directory:
+            raise
+        raise DirectoryGoneError(
+            error.errno,
+            f"worker processes start in the directory in which the feed was made, and it cannot be entered any "
+            f"more ({error.strerror}). Keep it for as long as the feed is used, or make the feed in another one",
+            directory,
+        ) from None
 
 
 def start_worker(
     number: int,
     count: int,
+    fds: tuple[int, int, int, int, int],
     *,
-    task_fd: int,
-    result_fd: int,
-    slots_fd: int,
-    shared_objects_fd: int,
-    stacks_fd: int,
     inherit: tuple[int, ...] = (),
     environment: Environment,
     seed: int,
 ) -> WorkerHandle:
     """Start worker `number` of `count`, in `environment`, with hashes of text of the feed's `seed`.
 
-    Descriptors are those of its ends, and what else it is to `inherit`.
+    It inherits its ends, `fds` (of tasks, results, slots, shared objects and stacks), and what else it is to `inherit`.
 
     Raises:
         OSError: The process could not be started.
     """
     if not sys.executable:
         raise OSError("sys.executable is empty, so no worker process can be started; use worker_type='thread'")
-    keeper = _Keeper(
-        number, count, (task_fd, result_fd, slots_fd, shared_objects_fd, stacks_fd), inherit, environment, seed
-    )
+    keeper = _Keeper(number, partial(_popen, number, count, fds, inherit, environment, seed))
     try:
         keeper.start()
         process = keeper.started.result()

@@ -10,12 +10,14 @@ import pickle
 import select
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from typing import Any, Protocol
 
 from kerasfeed.errors import FeedWarning, KerasfeedError, SceneTimeoutError, WorkerDiedError, WorkerStartError
 from kerasfeed.loaders.base import Job
-from kerasfeed.loaders.batches.filler import MANY
+from kerasfeed.loaders.batches.filler import MANY, NOWHERE
 from kerasfeed.loaders.batches.pending_batch import BatchInProgress, Pace
 from kerasfeed.loaders.batches.spec_inference import Probe
 from kerasfeed.loaders.environment import DirectoryGoneError
@@ -32,11 +34,11 @@ from kerasfeed.loaders.processes.crash_policy import (
     start_text,
 )
 from kerasfeed.loaders.processes.pipes import Pipes
-from kerasfeed.loaders.processes.protocol import NOWHERE, Result, Status, Wasteful
+from kerasfeed.loaders.processes.protocol import Result, Status, Wasteful
 from kerasfeed.loaders.processes.shared_objects import SharedObjects
 from kerasfeed.loaders.processes.stack_dumps import StackDumps
-from kerasfeed.loaders.processes.tasks import LoadWork, ProbeWork, Work
 from kerasfeed.loaders.processes.worker_process import WorkerHandle
+from kerasfeed.loaders.tasks import LoadWork, ProbeWork, Work
 from kerasfeed.loaders.worker_hooks import post_failed_end
 from kerasfeed.sequences.global_random import NOTICE, notice_text
 from kerasfeed.util.error_notes import wrapped
@@ -167,21 +169,18 @@ class Supervisor:
 
     def take_last_words(self) -> None:
         """Post what workers told as they ended; after `join`, on the thread that closes the session."""
-        poll = select.poll()
-        poll.register(self._session.pipes.result_out, select.POLLIN)
         with suppress(OSError, ValueError):  # one was killed as it spoke
-            while poll.poll(0):
-                for result in self._session.pipes.results():
-                    payload = self._session.workers[result.worker].take(result.payload_bytes)
-                    if result.status == Status.END_FAILED:
-                        post_failed_end(self._faults.notices, pickle.loads(payload))
+            for result in self._last_results():
+                payload = self._session.workers[result.worker].take(result.payload_bytes)
+                if result.status == Status.END_FAILED:
+                    post_failed_end(self._faults.notices, pickle.loads(payload))
 
-    def _handle_last_results(self) -> None:
-        """Handle whatever a dead worker, among others, still reported."""
+    def _last_results(self) -> Iterator[Result]:
+        """Whatever a dead worker, among others, still reported."""
         poll = select.poll()
         poll.register(self._session.pipes.result_out, select.POLLIN)
         while poll.poll(0):
-            self._handle_results()
+            yield from self._session.pipes.results()
 
     def _handle(self, result: Result) -> None:
         session = self._session
@@ -219,8 +218,8 @@ class Supervisor:
     def _finish_probe(self, work: ProbeWork, result: Result, payload: Any, handle: WorkerHandle) -> None:
         if isinstance(payload, Failure):
             work.give_up(from_failure(payload, Place((work.index,), None, None, _name(handle))))
-        elif not work.future.done():
-            work.future.set_result(Probe(work.index, payload, result.seconds))
+        else:
+            work.settle(Probe(work.index, payload, result.seconds))
 
     def _finish_rows(self, work: LoadWork, result: Result, payload: Any, handle: WorkerHandle) -> list[Work]:
         """Account for loaded rows, and for failed ones; returns what is to be loaded in their place."""
@@ -279,20 +278,10 @@ class Supervisor:
             handle.process.kill()
             return True
         if seconds >= watchdog.STALL_SECONDS:
-            self._tell_stall(handle, None if work is None else work.scene(row) or "the sequence anew", seconds)
+            scene = None if work is None else work.scene(row) or "the sequence anew"
+            stack = partial(self._session.stacks.ask, handle.process.pid)
+            watchdog.tell_stall(self._faults.notices, "process", timeout, _name(handle), scene, seconds, stack)
         return False
-
-    def _tell_stall(self, handle: WorkerHandle, scene: str | None, seconds: float) -> None:
-        kind = "loading" if scene is None else "stall"
-        if self._faults.notices.told(kind):
-            return
-        stack = self._session.stacks.ask(handle.process.pid)
-        if scene is None:
-            text = watchdog.loading_text("the sequence and what it imports", _name(handle), seconds, stack)
-        else:
-            remedy = watchdog.remedy_of("process", self._session.job.policy.timeout)
-            text = watchdog.stall_text(scene, _name(handle), seconds, stack, remedy)
-        self._faults.notices.tell_now(kind, text, FeedWarning)
 
     # ---- workers that die
 
@@ -333,7 +322,8 @@ class Supervisor:
             living = [handle for handle in session.workers if handle is not dead]
             held = {session.shared_objects.worker_line(handle.number)[0] - 1 for handle in living}
             suspects = session.work.keys() - held
-        self._handle_last_results()  # after the notes were read: a worker reports before it takes its note back
+        for result in self._last_results():  # after the notes were read: a worker reports before it takes its note back
+            self._handle(result)
         return {number: session.work[number] for number in sorted(suspects & session.work.keys())}
 
     def _replace(self, handle: WorkerHandle, death: Crash) -> None:
@@ -364,46 +354,35 @@ class Supervisor:
 
     def _judge(self, work: Work, row: int, death: Crash) -> list[Work]:
         """What is to be done about the work that a worker died of."""
-        index = work.index_at(row)
-        if index is None:
-            if isinstance(work, LoadWork) and row == MANY:  # which of them it was is found out one by one
-                if self._session.job.maker is not None:
-                    return self._judge_function(work, death)
-                return [LoadWork(work.batch, each, each + 1) for each in range(work.start, work.stop)]
+        job, index = self._session.job, work.index_at(row)
+        if index is not None:
+            name = index
+        elif not isinstance(work, LoadWork) or row != MANY:
             if self._deaths.between(death):
                 self._session.fail(WorkerDiedError(f"worker processes die one after the other: the last, {death}"))
             return [work]
-        policy = self._session.job.policy
-        count = self._deaths.of_scene(index, death)
-        if count < self._deaths.enough(death, policy.tries_in_time if death.hung else policy.tries):
+        elif job.maker is None:  # which of them it was is found out one by one
+            return [LoadWork(work.batch, each, each + 1) for each in range(work.start, work.stop)]
+        else:  # the function that makes batches
+            name = -1 - work.batch.serial  # no scene's index
+        epoch, step = (work.batch.epoch, work.batch.step) if work.batch else (0, None)
+        count = self._deaths.of_scene(name, death)
+        if count < self._deaths.enough(death, job.policy.tries_in_time if death.hung else job.policy.tries):
             return [work]
-        self._deaths.judged(index)
-        epoch, step = (work.batch.epoch, work.batch.step) if isinstance(work, LoadWork) else (None, None)
-        call = "" if step is None or not self._session.job.plan.length else f"kf.load(feed, epoch={epoch}, step={step})"
+        self._deaths.judged(name)
         kind = SceneTimeoutError if death.hung else WorkerDiedError
-        error = kind(fatal_text(death, index, count, policy.timeout, call, self._item_text(epoch or 0, index)))
-        self._faults.note_fatal(index, epoch or 0, error)
+        if index is None:
+            error = kind(function_text(death, epoch, step or 0))
+        else:
+            call = "" if step is None or not job.plan.length else f"kf.load(feed, epoch={epoch}, step={step})"
+            item = None if job.item_text is None else job.item_text(epoch, index)
+            error = kind(fatal_text(death, index, count, job.policy.timeout, call, item))
+            self._faults.note_fatal(index, epoch, error)
         if isinstance(work, ProbeWork):  # noted where the others are that fail while the spec is inferred
             work.give_up(error)
             return []
         self._faults.note(index, epoch, step, error)
-        return self._mend(work, work.start if row == MANY else row, error)
-
-    def _item_text(self, epoch: int, index: int) -> str | None:
-        text = self._session.job.item_text
-        return None if text is None else text(epoch, index)
-
-    def _judge_function(self, work: LoadWork, death: Crash) -> list[Work]:
-        """The same where a worker died of the function that makes whole batches."""
-        batch, policy = work.batch, self._session.job.policy
-        name = -1 - batch.serial  # no scene's index
-        count = self._deaths.of_scene(name, death)
-        if count < self._deaths.enough(death, policy.tries_in_time if death.hung else policy.tries):
-            return [work]
-        self._deaths.judged(name)
-        error = (SceneTimeoutError if death.hung else WorkerDiedError)(function_text(death, batch.epoch, batch.step))
-        self._faults.note(None, batch.epoch, batch.step, error)
-        return self._mend(work, None, error)
+        return self._mend(work, None if index is None else work.start if row == MANY else row, error)
 
 
 def _name(handle: WorkerHandle) -> str:

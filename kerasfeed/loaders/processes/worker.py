@@ -20,11 +20,10 @@ from typing import Any
 
 import cloudpickle
 
-from kerasfeed.loaders.batches.filler import Cancelled, FailedSceneError, Filler, probe
+from kerasfeed.loaders.batches.filler import NOWHERE, Cancelled, FailedSceneError, Filler, probe
 from kerasfeed.loaders.batches.layout import Layout, SlotView
 from kerasfeed.loaders.failures.exceptions import to_failure
 from kerasfeed.loaders.processes.protocol import (
-    NOWHERE,
     STACK_SIGNAL,
     TASK_BYTES,
     Kind,
@@ -55,8 +54,6 @@ class WorkerProcess:
         self._slots_fd = slots_fd
         self._shared_objects = shared_objects
         self._line = shared_objects.worker_line(number)
-        self._seed = 0
-        self._count = 0
         self._sequence: Any = None
         self._maker: Any = None
         self._version = 0
@@ -96,18 +93,17 @@ class WorkerProcess:
         sys.path[:] = start.sys_path
         if start.opened_fd >= 0:
             opened_files.install(opened_files.Table(start.opened_fd))
-        self._seed = start.seed
+        self._start = start
         if start.has_maker:
             _, self._maker = self._shared_objects.read(Topic.MAKER)
         self._version, self._sequence = self._shared_objects.read(Topic.SEQUENCE)
-        self._count, self._length = start.count, start.length
         self._to_watch = _WATCHED if start.watches_random else 0
         self._begin_worker()
 
     def _begin_worker(self) -> None:
         begin = optional_method(self._sequence, "on_worker_begin")
         if begin is not None:
-            begin(Worker(self._number, self._count, "process"))
+            begin(Worker(self._number, self._start.count, "process"))
         self._begun = True
 
     def _end_worker(self, link: socket.socket) -> None:
@@ -144,7 +140,7 @@ class WorkerProcess:
     def _probe(self, task: Task) -> SceneSpec:
         watch = GlobalRandomWatch() if self._to_watch else None
         try:
-            return probe(self._sequence, task.start, self._seed, self._maker)
+            return probe(self._sequence, task.start, self._start.seed, self._maker)
         finally:
             if watch is not None:
                 self._shared_objects.note_random(watch.used())
@@ -154,7 +150,7 @@ class WorkerProcess:
             _, self._layout = self._shared_objects.read(Topic.LAYOUT)
             assert isinstance(self._layout, Layout)
         if self._filler is None:
-            self._filler = Filler(self._sequence, self._layout, self._length, self._maker)
+            self._filler = Filler(self._sequence, self._layout, self._start.length, self._maker)
         view = self._views.get((task.segment_offset, task.slot_offset))
         if view is None:
             memory = self._segments.get(task.segment_offset)
@@ -167,8 +163,8 @@ class WorkerProcess:
             self._filler.read_ahead(view.indices[task.start : task.stop])
         load = partial(self._filler.fill, view, task.start, task.stop, task.serial, note=self._line)
         if self._shared_objects.used_random:
-            return load(SeedingContext(self._seed, task.epoch))
-        context = SceneContext(self._seed, task.epoch)
+            return load(SeedingContext(self._start.seed, task.epoch))
+        context = SceneContext(self._start.seed, task.epoch)
         return self._load_watched(load, context) if self._to_watch else load(context)
 
     def _load_watched(self, load: Callable[[SceneContext], Any], context: SceneContext) -> Any:

@@ -21,6 +21,7 @@ from kerasfeed.loaders.batches.pending_batch import BatchInProgress
 from kerasfeed.loaders.failures import watchdog as watch
 from kerasfeed.loaders.processes.protocol import STACK_SIGNAL
 from kerasfeed.loaders.processes.stack_dumps import StackDumps, users_part
+from kerasfeed.loaders.tasks import LoadWork
 from kerasfeed.loaders.threads.session import _Post
 
 
@@ -140,12 +141,12 @@ def test_the_next_batch_of_a_thread_is_not_taken_for_the_last_one_that_had_its_p
     post = _Post(0)
 
     def token_at():
-        post.batch = BatchInProgress(slot, 0, 0, 1)
-        return id(post.batch), post.token()
+        post.work = LoadWork(BatchInProgress(slot, 0, 0, 1), 0, 1)
+        return id(post.work.batch), post.token()
 
     def next_at_the_same_place(place):
         while True:
-            post.batch = None
+            post.work = None
             again, token = token_at()
             if again == place:
                 return token

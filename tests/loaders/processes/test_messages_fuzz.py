@@ -112,7 +112,7 @@ def test_a_broken_result_is_an_error_and_the_loader_goes_on(name):
     record = BROKEN_RESULTS[name]
     loader = _loader()
     try:
-        session, _ = loader._ready()
+        session = loader._ready()
         futures = [loader.submit(0, step) for step in range(5)]
         if isinstance(record, Result):
             number = max(session.work) if record.number == NUMBER else record.number
@@ -128,7 +128,7 @@ def test_a_broken_result_is_an_error_and_the_loader_goes_on(name):
 @pytest.mark.parametrize("name", PAYLOADS)
 def test_a_broken_payload_is_an_error_and_the_loader_goes_on(name):
     loader = _loader()
-    session, _ = loader._ready()
+    session = loader._ready()
     futures = [loader.submit(0, step) for step in range(5)]
     payload = PAYLOADS[name]
     session.workers[0].inbox.extend(payload)
@@ -142,7 +142,7 @@ def test_random_records_neither_hang_nor_crash_the_parent():
     chance = random.Random(6)
     for _ in range(3):
         loader = _loader()
-        session, _ = loader._ready()
+        session = loader._ready()
         futures = [loader.submit(0, step) for step in range(5)]
         for _ in range(20):
             with suppress(OSError):  # the session has failed and closed it
@@ -169,8 +169,7 @@ class Worker:
         self.shared_objects.post(Topic.LAYOUT, self.layout)
         _, self.offset = self.arena.grow(2 * self.layout.nbytes)
         self.handle = start_worker(
-            0, 1, task_fd=self.pipes.task_out, result_fd=self.pipes.result_in,
-            slots_fd=self.arena.fd, shared_objects_fd=self.shared_objects.fd, stacks_fd=self.stacks.fd,
+            0, 1, (self.pipes.task_out, self.pipes.result_in, self.arena.fd, self.shared_objects.fd, self.stacks.fd),
             environment=Environment.now(), seed=0,
         )  # fmt: skip
         assert self.pipes.results()[0].status == Status.STARTED

@@ -152,7 +152,7 @@ def test_a_worker_that_dies_is_an_error_of_its_batch_and_names_scene_and_ending(
 @pytest.mark.heavy
 def test_a_batch_submitted_while_a_worker_dies_fails_with_its_death():
     loader = _loader(scenes.Clouds())
-    session, _ = loader._ready()
+    session = loader._ready()
     error = WorkerDiedError("worker process 0 was killed")
     session.fail(error)
     with pytest.raises(WorkerDiedError, match="worker process 0 was killed"):

@@ -1,15 +1,16 @@
-"""What a task is for, in the parent: rows of a batch, or a scene to describe.
+"""What a task of a worker is for, in the process that asks for it: rows of a batch, or a scene to describe.
 
-Invariant: a work can be sent again as another task, under another number.
+Invariant: a work can be given to another worker.
 """
 
 from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import ClassVar
 
-from kerasfeed.loaders.batches.filler import MANY
+from kerasfeed.loaders.batches.filler import MANY, NOWHERE
 from kerasfeed.loaders.batches.pending_batch import BatchInProgress, scene_text
 from kerasfeed.loaders.batches.spec_inference import Probe
-from kerasfeed.loaders.processes.protocol import NOWHERE, Kind, Task
 
 
 @dataclass(frozen=True, eq=False)
@@ -19,14 +20,6 @@ class LoadWork:
     batch: BatchInProgress
     start: int
     stop: int
-
-    def task(self, number: int, version: int) -> Task:
-        """The task that asks a worker for it."""
-        batch, slot = self.batch, self.batch.slot
-        return Task(
-            Kind.LOAD, number, batch.serial, slot.segment_offset, len(slot.memory), slot.offset,
-            batch.epoch, batch.step, self.start, self.stop, version,
-        )  # fmt: skip
 
     def indices(self) -> tuple[int, ...]:
         """Indices of its scenes."""
@@ -51,14 +44,11 @@ class LoadWork:
 
 @dataclass(frozen=True, eq=False)
 class ProbeWork:
-    """One scene to describe."""
+    """One scene to describe; the future gives what it raised, too."""
 
     index: int
-    future: "Future[Probe]"
-
-    def task(self, number: int, version: int) -> Task:
-        """The task that asks a worker for it."""
-        return Task(Kind.PROBE, number, start=self.index, version=version)
+    future: "Future[Probe | BaseException]"
+    batch: ClassVar[None] = None
 
     def indices(self) -> tuple[int, ...]:
         """Indices of its scenes."""
@@ -72,12 +62,14 @@ class ProbeWork:
         """The same in words; empty for none."""
         return "" if row == NOWHERE else scene_text(None, self.index)
 
+    def settle(self, outcome: Probe | BaseException) -> None:
+        """Give whoever waits for it what came of it, unless that was done."""
+        with suppress(InvalidStateError):
+            self.future.set_result(outcome)
+
     def give_up(self, error: BaseException) -> None:
         """Fail whoever waits for it."""
-        try:
-            self.future.set_exception(error)
-        except InvalidStateError:
-            pass  # settled meanwhile
+        self.settle(error)
 
 
 Work = LoadWork | ProbeWork
