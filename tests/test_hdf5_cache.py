@@ -10,12 +10,12 @@ import pytest
 from waits import wait_until
 
 import kerasfeed as kf
-from kerasfeed.readers.hdf5 import chunk_cache as cache_room
 from kerasfeed.readers.hdf5 import chunked as direct_room
 from kerasfeed.readers.hdf5 import decode_pool as pool
-from kerasfeed.readers.hdf5.chunk_cache import ChunkCache, limit_of
+from kerasfeed.readers.hdf5.chunk_cache import ChunkCache
 from kerasfeed.readers.hdf5.open_files import registry
 from kerasfeed.readers.hdf5.parallel_for import share
+from kerasfeed.util import lru, resources
 
 
 def _array(value, nbytes=100):
@@ -115,7 +115,7 @@ def test_whoever_is_interrupted_leaves_nobody_waiting(where, monkeypatch):
         if where == "begin":  # between taking the chunk on and decoding it
             patch.setattr(cache, "_flights", flights := _Interrupted())
         elif where == "wait":
-            flight = cache_room._Flight()
+            flight = lru._Flight()
             flight.landed = _InterruptedLock()
             cache._flights[1] = flight
         with pytest.raises(KeyboardInterrupt):
@@ -234,12 +234,12 @@ def test_decoding_one_chunk_stops_nobody_from_decoding_another():
 
 
 def test_the_bound_is_a_sixteenth_of_memory_and_at_most_a_gibibyte(monkeypatch):
-    monkeypatch.setattr(cache_room, "memory", lambda: 8 << 30)
-    assert limit_of("auto") == 512 << 20
-    monkeypatch.setattr(cache_room, "memory", lambda: 1 << 40)
-    assert limit_of("auto") == 1 << 30
-    assert limit_of(0) == 0
-    assert limit_of(np.int64(5)) == 5
+    monkeypatch.setattr(resources, "memory", lambda: 8 << 30)
+    assert resources.cache_bytes("chunk_cache", "auto") == 512 << 20
+    monkeypatch.setattr(resources, "memory", lambda: 1 << 40)
+    assert resources.cache_bytes("chunk_cache", "auto") == 1 << 30
+    assert resources.cache_bytes("chunk_cache", 0) == 0
+    assert resources.cache_bytes("chunk_cache", np.int64(5)) == 5
 
 
 @pytest.mark.parametrize(

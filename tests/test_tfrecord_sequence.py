@@ -61,7 +61,7 @@ def test_what_was_decompressed_is_let_go_of_and_found_again(tmp_path, monkeypatc
     records = records_of(300, 3000)
     path = by_tensorflow(tmp_path / "x", records, "GZIP")
     sequence = kf.TFRecordSequence(path, index_cache=False)
-    sequence._cache = stream.WindowCache(20_000)
+    sequence._kept.here().windows = stream.windows(20_000)
     errors = []
 
     def read(seed):
@@ -239,11 +239,11 @@ def test_what_is_returned_belongs_to_the_caller(shards):
 def test_a_fork_reads_for_itself(shards):
     sequence = kf.TFRecordSequence(shards)
     wanted = sequence[5][0].tobytes()
-    sequence._lock.acquire()  # as another thread might hold it
+    sequence._kept.here().streams._lock.acquire()  # as another thread might hold it
     child = os.fork()
     if child == 0:
         os._exit(0 if sequence[5][0].tobytes() == wanted else 1)
-    sequence._lock.release()
+    sequence._kept.here().streams._lock.release()
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
@@ -254,4 +254,4 @@ def test_many_files_are_read_with_few_open(tmp_path, monkeypatch):
     paths = kf.write_tfrecords(Small(20), tmp_path / "x-{shard}", num_shards=20, workers=0)
     sequence = kf.TFRecordSequence(paths)
     assert [int(scene[1]) for scene in sequence] == list(range(20))
-    assert len(sequence._open) == 3
+    assert len(sequence._kept.here().streams) == 3

@@ -4,10 +4,8 @@ Invariant: which files are counted, and what comes out, does not depend on the n
 unless it was asked for, and then it is told.
 """
 
-import contextlib
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +18,7 @@ from kerasfeed.readers.files.counts_cache import CountsCache
 from kerasfeed.util.deferred_warnings import warn_caller
 from kerasfeed.util.error_notes import noted
 from kerasfeed.util.error_text import exception_text
+from kerasfeed.util.progress import progress_bar
 from kerasfeed.util.resources import cores
 from kerasfeed.util.validate import check_integer
 
@@ -120,7 +119,8 @@ def _count(
     threads = min(len(wanted), _MOST_THREADS, max(2, cores()))
     numbers = iter(wanted)
     running: dict[Future[int], int] = {}
-    with ThreadPoolExecutor(threads, "kerasfeed-count") as pool, _bar(len(wanted)) as advance:
+    bar = progress_bar("counting scenes", len(wanted), sys.stderr.isatty(), after=_QUIET_SECONDS)
+    with ThreadPoolExecutor(threads, "kerasfeed-count") as pool, bar as advance:
         try:
             while True:
                 for number in numbers:
@@ -163,29 +163,3 @@ def _settle(
         raise noted(error, "reading a file raised ", f"kerasfeed: {note}")
     else:
         failures[number] = error
-
-
-@contextlib.contextmanager
-def _bar(total: int) -> Iterator[Callable[[int], None]]:
-    """A progress bar over `total` files, where somebody watches and it takes long; gives what moves it on."""
-    if not sys.stderr.isatty():
-        yield lambda count: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = [TextColumn("counting scenes"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()]
-    bar = Progress(*columns, console=Console(stderr=True))
-    task = bar.add_task("", total=total)
-    began = time.monotonic()
-
-    def advance(count: int) -> None:
-        bar.update(task, advance=count)
-        if not bar.live.is_started and time.monotonic() - began > _QUIET_SECONDS:
-            bar.start()
-
-    try:
-        yield advance
-    finally:
-        if bar.live.is_started:
-            bar.stop()

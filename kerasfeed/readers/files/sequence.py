@@ -9,6 +9,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -18,15 +19,16 @@ from kerasfeed.readers.files.contents import Contents
 from kerasfeed.readers.files.contents_factory import contents_of
 from kerasfeed.readers.files.counts import check_count, count_files, given_counts
 from kerasfeed.readers.files.counts_cache import CountsCache, file_of
+from kerasfeed.readers.files.file_cache import KeptHere
 from kerasfeed.readers.files.forward_contents import Stream, StreamEnded
 from kerasfeed.readers.files.index_map import places_of
-from kerasfeed.readers.files.per_process import Kept, KeptHere
 from kerasfeed.readers.files.stats import FileStats
-from kerasfeed.readers.files.validate import check_cache_bytes, check_cache_files, check_function, check_paths
+from kerasfeed.readers.files.validate import check_cache_files, check_function, check_paths
 from kerasfeed.sequences.base import SceneSequence
-from kerasfeed.util import opened_files, read_cost
+from kerasfeed.util import opened_files, read_cost, resources
 from kerasfeed.util.error_text import add_note, message_of, reworded
 from kerasfeed.util.opened_files import changed, identity_of
+from kerasfeed.util.per_process import PerProcess
 from kerasfeed.util.validate import check_integer
 
 _STREAM_SHARE = 8  # of the bytes of the cache, for what is kept of one file that is read forward
@@ -114,12 +116,12 @@ class FileSequence(SceneSequence):
         self._read_file = check_function(read_file)
         self._interleave = check_integer("interleave", interleave, 1)
         self._cache_files = check_cache_files(cache_files, self._interleave)
-        self._cache_bytes = check_cache_bytes(cache_bytes)
+        self._cache_bytes = resources.cache_bytes("cache_bytes", cache_bytes)
         self._lookback = check_integer("lookback", lookback, 1)
         if on_error not in ("raise", "skip"):
             raise ValueError(f"on_error must be 'raise' or 'skip' for counting, received {on_error!r}")
         self._taken = 0  # how often `close` has allowed files to be others
-        self._kept = Kept(self._cache_files, self._cache_bytes)
+        self._kept = PerProcess(partial(KeptHere.within, self._cache_files, self._cache_bytes))
         self.counts = self._counted(count, counts_cache, on_error == "skip")
         self.counts.setflags(write=False)
         self._places = places_of(self.counts, self._interleave)
@@ -173,7 +175,7 @@ class FileSequence(SceneSequence):
         file, row = self._locate(index)
         try:
             kept = self._kept.here()
-            contents = kept.cache.get(file, lambda: self._read_counted(file, kept))
+            contents = kept.cache.get_or_load(file, lambda: self._read_counted(file, kept))[0]
             try:
                 scene = contents.row(row)
             except StreamEnded as ended:
@@ -270,7 +272,7 @@ class FileSequence(SceneSequence):
     def stats(self) -> FileStats:
         """What reading has cost so far, in this process; worker processes have their own."""
         kept = self._kept.here()
-        return kept.log.stats(kept.cache.files)
+        return kept.log.stats(len(kept.cache))
 
     def close(self) -> None:
         """Let go of what this process keeps; idempotent, and the sequence can be used again.

@@ -12,7 +12,6 @@ from typing import Any
 import h5py
 
 from kerasfeed.readers.hdf5 import describe
-from kerasfeed.readers.hdf5.chunk_cache import limit_of
 from kerasfeed.readers.hdf5.dataset import HDF5Dataset
 from kerasfeed.readers.hdf5.error_messages import cause, listing, missing, named, note_source, stored_name
 from kerasfeed.readers.hdf5.members import Members
@@ -20,6 +19,7 @@ from kerasfeed.readers.hdf5.open_files import How, SharedFile, registry
 from kerasfeed.util import opened_files
 from kerasfeed.util.error_text import message_of
 from kerasfeed.util.opened_files import Identity, changed, identity_of
+from kerasfeed.util.resources import cache_bytes
 
 _MOST_NAMES = 1000  # looked at for a message
 
@@ -64,7 +64,7 @@ class HDF5File(Members):
         if self._local:
             self.path = str(Path(path).absolute())
         self._chunk_cache = chunk_cache
-        limit = limit_of(chunk_cache)
+        limit = cache_bytes("chunk_cache", chunk_cache)
         self._cache_limit = None if chunk_cache == "auto" else limit
         self._how = How(swmr, driver, tuple(sorted(driver_options.items())))
         self._identity: Identity | None = None

@@ -15,7 +15,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from kerasfeed.readers.hdf5.chunk_cache import ChunkCache, limit_of
+from kerasfeed.readers.hdf5.chunk_cache import ChunkCache
 from kerasfeed.readers.hdf5.chunked import ChunkedReader
 from kerasfeed.readers.hdf5.contiguous import ContiguousReader
 from kerasfeed.readers.hdf5.error_messages import shown_name, stored_name
@@ -26,6 +26,7 @@ from kerasfeed.readers.hdf5.storage import Chunked, Layout, ReaderChoice
 from kerasfeed.util import read_cost
 from kerasfeed.util.file_bytes import Source
 from kerasfeed.util.opened_files import Identity
+from kerasfeed.util.resources import cache_bytes
 
 Reader = ChunkedReader | ContiguousReader | WholeReader
 _EXAMINED_AT_ONCE = 32  # datasets of a file; of others, if they are small, first see whether they are read often
@@ -249,7 +250,7 @@ class Registry:
 
     def _forget(self) -> None:
         self.generation += 1
-        self.cache = ChunkCache(limit_of("auto"))
+        self.cache = ChunkCache(cache_bytes("chunk_cache", "auto"))
         self._lock = threading.Lock()
         self._files: weakref.WeakValueDictionary[tuple[Any, ...], SharedFile] = weakref.WeakValueDictionary()
 

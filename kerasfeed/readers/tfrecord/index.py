@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from kerasfeed.errors import RecordError
 from kerasfeed.readers.tfrecord.framing import FRAME_BYTES, HEADER_BYTES, read_header
-from kerasfeed.readers.tfrecord.random_access import Stream, WindowCache, open_stream
+from kerasfeed.readers.tfrecord.random_access import Stream, open_stream, windows
 from kerasfeed.util.atomic_write import write_whole
 from kerasfeed.util.error_text import message_of
 from kerasfeed.util.opened_files import Identity
@@ -122,7 +122,7 @@ def scan(path: Path) -> FileIndex:
     Raises:
         OSError: It cannot be read.
     """
-    stream = open_stream(path, WindowCache(_SCAN_CACHE))
+    stream = open_stream(path, windows(_SCAN_CACHE))
     starts = [0]
     damage = None
     try:

@@ -12,7 +12,6 @@ import threading
 import weakref
 import zlib
 from abc import ABC, abstractmethod
-from collections import OrderedDict
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from kerasfeed.errors import RecordError
 from kerasfeed.readers.tfrecord.framing import HEADER_BYTES, read_header
 from kerasfeed.util.error_text import message_of
 from kerasfeed.util.file_bytes import Source
+from kerasfeed.util.lru import Lru
 from kerasfeed.util.opened_files import Identity, changed
 
 MEMBER_BYTES = 1 << 16  # records of a member of the files written here, before compression
@@ -34,31 +34,12 @@ _GZIP_HEADER, _ZLIB_HEADER = 31, 15  # zlib's own words for them
 _serials = itertools.count()  # unlike the id of a stream, never that of another
 
 
-class WindowCache:
-    """Decompressed pieces of files, those used last, for all threads of a process."""
+Windows = Lru[tuple[int, int, int], bytes]
 
-    def __init__(self, limit: int = _CACHE_BYTES) -> None:
-        self._limit = limit
-        self._lock = threading.Lock()
-        self._held: OrderedDict[tuple[int, int, int], bytes] = OrderedDict()
-        self._nbytes = 0
 
-    def get(self, key: tuple[int, int, int]) -> bytes | None:
-        """What is kept under `key`."""
-        with self._lock:
-            found = self._held.get(key)
-            if found is not None:
-                self._held.move_to_end(key)
-            return found
-
-    def put(self, key: tuple[int, int, int], data: bytes) -> None:
-        """Keep `data`, and let go of what was not used for longest."""
-        with self._lock:
-            if key not in self._held:
-                self._held[key] = data
-                self._nbytes += len(data)
-            while self._nbytes > self._limit and len(self._held) > 1:
-                self._nbytes -= len(self._held.popitem(last=False)[1])
+def windows(limit: int = _CACHE_BYTES) -> Windows:
+    """A cache of decompressed pieces of files, up to `limit` bytes of those used last."""
+    return Lru(limit, len)
 
 
 class Stream(ABC):
@@ -91,7 +72,7 @@ class Stream(ABC):
 
 
 def open_stream(
-    path: Path, cache: WindowCache, expected: Identity | None = None, members: list[tuple[int, int]] | None = None,
+    path: Path, cache: Windows, expected: Identity | None = None, members: list[tuple[int, int]] | None = None,
     length: int | None = None,
 ) -> Stream:  # fmt: skip
     """Open a file of records, compressed or not.
@@ -167,7 +148,7 @@ class _Point:
 
 class _Compressed(Stream):
     def __init__(
-        self, source: Source, header: int, cache: WindowCache, members: list[tuple[int, int]] | None, length: int | None
+        self, source: Source, header: int, cache: Windows, members: list[tuple[int, int]] | None, length: int | None
     ) -> None:
         self.identity = source.identity
         self._serial = next(_serials)
@@ -211,19 +192,18 @@ class _Compressed(Stream):
         """What stands between a point and the next, which is known afterwards."""
         self._source.check()
         key = (self._serial, point.start, point.compressed)  # an empty member begins where the next one does
-        data = self._cache.get(key)
-        if data is None:
-            try:
-                data = self._member(point)
-                data = self._inflate(point) if data is None else data
-            except (zlib.error, IsalError) as error:  # type: ignore[misc]
-                self._source.check(now=True)
-                raise RecordError(
-                    f"{self._source.path!r} is damaged: what is compressed from byte {point.compressed:,} on does not "
-                    f"decompress ({message_of(error)})"
-                ) from None
-            self._cache.put(key, data)
-        return data
+        return self._cache.get_or_load(key, lambda: self._decompressed(point))[0]
+
+    def _decompressed(self, point: _Point) -> bytes:
+        try:
+            data = self._member(point)
+            return self._inflate(point) if data is None else data
+        except (zlib.error, IsalError) as error:  # type: ignore[misc]
+            self._source.check(now=True)
+            raise RecordError(
+                f"{self._source.path!r} is damaged: what is compressed from byte {point.compressed:,} on does not "
+                f"decompress ({message_of(error)})"
+            ) from None
 
     def _member(self, point: _Point) -> bytes | None:
         """A whole small member, of which is known where it ends."""

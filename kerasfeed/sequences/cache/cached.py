@@ -28,6 +28,7 @@ from kerasfeed.spec.scene_spec import structure_text
 from kerasfeed.util.error_text import message_of
 from kerasfeed.util.optional_methods import blocks_in, name_of
 from kerasfeed.util.resources import memory
+from kerasfeed.util.validate import check_integer
 
 _LOOK_SECONDS = 0.2  # between looks at what is inside attributes
 _LOOK_SHARE = 50  # and at least this many times what a look takes
@@ -75,10 +76,8 @@ class Cached(View, SceneSequence):
         self._hold(sequence)
         if path is not None and max_memory is not None:
             raise ValueError("kf.Cached keeps scenes on disk (path) or in memory (max_memory): give one of them")
-        if max_memory is not None and (isinstance(max_memory, bool) or not isinstance(max_memory, int)):
-            raise TypeError(f"max_memory must be a number of bytes, received {max_memory!r}")
-        if max_memory is not None and max_memory < 1:
-            raise ValueError(f"max_memory must be at least 1 byte, received {max_memory}")
+        if max_memory is not None:
+            max_memory = check_integer("max_memory", max_memory, 1, what="a number of bytes", unit=" byte")
         if key is not None and not isinstance(key, str):
             raise TypeError(f"key must be a text, received {key!r} of type {type(key).__name__}")
         self._given_key = key

@@ -4,7 +4,6 @@ Invariant: `out` is either what it was or a complete, compared copy. Values, dty
 shapes are kept; storage alone changes. Memory is bounded by 256 MiB or a few chunks, whichever is more.
 """
 
-import contextlib
 import hashlib
 import math
 import os
@@ -18,6 +17,8 @@ import h5py
 import numpy as np
 
 from kerasfeed.util.error_text import message_of
+from kerasfeed.util.progress import progress_bar
+from kerasfeed.util.validate import check_integer
 from kerasfeed.writers.hdf5.copy import Key, TreeCopy, holds_references, key_of
 from kerasfeed.writers.hdf5.filters import Filters, filters_for
 from kerasfeed.writers.hdf5.sink import Sink, appearing, interruptible
@@ -117,17 +118,15 @@ def rechunk(
     begin = time.perf_counter()
     source, target = Path(path).absolute(), Path(out).absolute()
     filters = filters_for(compression)
-    if isinstance(scenes_per_chunk, bool) or not isinstance(scenes_per_chunk, int | np.integer):
-        raise TypeError(f"scenes_per_chunk must be an integer, received {scenes_per_chunk!r}")
-    if scenes_per_chunk < 1:
-        raise ValueError(f"scenes_per_chunk must be at least 1, received {scenes_per_chunk}")
+    scenes_per_chunk = check_integer("scenes_per_chunk", scenes_per_chunk, 1)
     if not source.is_file():
         raise FileNotFoundError(f"there is no file {str(source)!r} to rechunk")
 
     def job(check: Callable[[], None]) -> tuple[RechunkedDataset, ...]:
         with h5py.File(source, "r", rdcc_nbytes=_MEMORY // 2, rdcc_nslots=10_007) as file:
-            moves = [_Move(file[found], int(scenes_per_chunk), filters) for found in _names(file, str(source), name)]
-            with _bar(sum(2 * move.nbytes for move in moves), progress) as advance:
+            moves = [_Move(file[found], scenes_per_chunk, filters) for found in _names(file, str(source), name)]
+            total = sum(2 * move.nbytes for move in moves)
+            with progress_bar("rechunking", total, progress, unit="bytes") as advance:
                 _write(file, part, fd, moves, check, advance)
                 os.fsync(fd)
                 return _compare(part, moves, check, advance)
@@ -300,18 +299,3 @@ def _feed(digest: Any, values: Any) -> None:
             digest.update(len(text).to_bytes(8, "little") + text)
     else:
         digest.update(np.ascontiguousarray(values).reshape(-1).view(np.uint8))
-
-
-@contextlib.contextmanager
-def _bar(total: int, shown: bool) -> Iterator[Callable[[int], None]]:
-    """A progress bar over `total` bytes; gives what moves it on."""
-    if not shown:
-        yield lambda nbytes: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = [TextColumn("rechunking"), BarColumn(), DownloadColumn(), TimeRemainingColumn()]
-    with Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task("", total=total)
-        yield lambda nbytes: bar.update(task, advance=nbytes)
