@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
-from records_written import COMPRESSIONS, by_tensorflow, records_of
+from records_written import COMPRESSIONS, by_tensorflow, encoded, records_of
 from scenes_records import Everything, Small, assert_same, listing
 
 import kerasfeed as kf
-from kerasfeed.readers.tfrecord.example import BYTES, FLOAT, INT64, Values, encode_example
+from kerasfeed.readers.tfrecord.example import BYTES, FLOAT, INT64, Values
 from kerasfeed.readers.tfrecord.framing import frame
 
 # ---- TensorFlow's files and ours
@@ -111,15 +111,15 @@ def test_lists_of_all_kinds_and_empty_ones_become_a_dict_of_arrays(tmp_path):
 
 def test_a_spec_says_what_the_features_are(tmp_path):
     image = np.arange(12, dtype=np.uint8).reshape(3, 4)
-    record = encode_example({"image": Values(BYTES, [image.tobytes()]), "label": Values(INT64, np.array([3]))})
+    record = encoded({"image": Values(BYTES, [image.tobytes()]), "label": Values(INT64, np.array([3]))})
     path = by_tensorflow(tmp_path / "x", [record] * 3)
     spec = {"image": kf.ArraySpec((3, 4), np.uint8), "label": kf.ArraySpec((), np.int32)}
     assert_same(kf.TFRecordSequence(path, spec=spec)[2], {"image": image, "label": np.int32(3)})
 
 
 def test_a_missing_feature_names_record_and_feature(tmp_path):
-    records = [encode_example({"x": Values(FLOAT, np.float32([index]))}) for index in range(20)]
-    records[7] = encode_example({"y": Values(FLOAT, np.float32([7]))})
+    records = [encoded({"x": Values(FLOAT, np.float32([index]))}) for index in range(20)]
+    records[7] = encoded({"y": Values(FLOAT, np.float32([7]))})
     path = by_tensorflow(tmp_path / "x", records)
     sequence = kf.TFRecordSequence(path)
     message = (
@@ -130,7 +130,7 @@ def test_a_missing_feature_names_record_and_feature(tmp_path):
     records[0] = records[7]
     with pytest.raises(kf.SpecError, match=r"feature 'x' is in some records and not in others \(record 0 of"):
         kf.TFRecordSequence(by_tensorflow(path, records))
-    records[0] = encode_example({"x": Values(INT64, np.array([1]))})
+    records[0] = encoded({"x": Values(INT64, np.array([1]))})
     with pytest.raises(kf.SpecError, match=r"feature 'x' is a int64_list in record 0 .* and a float_list in record"):
         kf.TFRecordSequence(by_tensorflow(path, records))
 

@@ -22,6 +22,7 @@ from kerasfeed.util.frames import as_sequence
 from kerasfeed.util.optional_methods import (
     ahead_reader,
     batch_reader,
+    blocks_in,
     check_part,
     listed,
     name_of,
@@ -72,6 +73,26 @@ def apart(sequence: Any, known: dict[int, Any] | None = None) -> Any:
 def identity_of(sequence: Any) -> str:
     """Class of a sequence; of a view what is inside it, too, and which part of that. Part of a feed's saved state."""
     return sequence._identity() if isinstance(sequence, View) else type(sequence).__qualname__
+
+
+class AroundOne:
+    """What is made of one sequence and is no view of its scenes: passes on what workers tell it.
+
+    Attributes:
+        sequence: The sequence.
+    """
+
+    sequence: Any
+
+    def on_worker_begin(self, worker: Worker) -> None:
+        """Passed on."""
+        if (begin := optional_method(self.sequence, "on_worker_begin")) is not None:
+            begin(worker)
+
+    def on_worker_end(self) -> None:
+        """Passed on."""
+        if (end := optional_method(self.sequence, "on_worker_end")) is not None:
+            end()
 
 
 class View(ABC):
@@ -201,6 +222,37 @@ class View(ABC):
 
     def _block_of(self) -> NDArray[Any] | None:
         return None
+
+
+class OfOne(View):
+    """A view of one sequence."""
+
+    @property
+    def sequence(self) -> Any:
+        """The sequence inside."""
+        return self._parts[0]
+
+
+class SceneByScene(OfOne):
+    """A view of which scene k is made of scene k of its one sequence."""
+
+    def __len__(self) -> int:
+        return self._lengths[0]
+
+    def _block_size(self) -> int | None:
+        return getattr(self.sequence, "block_size", None)
+
+    def _block_of(self) -> NDArray[Any] | None:
+        return blocks_in(self.sequence)
+
+
+class OfSeveral(View):
+    """A view of several sequences."""
+
+    @property
+    def sequences(self) -> tuple[Any, ...]:
+        """The sequences inside."""
+        return self._parts
 
 
 class Routed(View):

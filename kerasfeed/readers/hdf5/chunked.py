@@ -97,7 +97,7 @@ class ChunkedReader:
 
     def row_into(self, place: int, out: NDArray[Any]) -> None:
         """Row `place` of axis 0 into `out`, of a row's shape; else as `read`."""
-        if self._row_is_chunk and out.dtype == self._dtype and out.flags.c_contiguous:
+        if self._row_is_chunk and out.flags.c_contiguous:
             self._whole(place, out.reshape(-1).view(np.uint8))
         else:
             self.read(row(place, self._grid.shape), out)
@@ -108,25 +108,20 @@ class ChunkedReader:
             out[target] = chunk[within][source]
         return out.view(self._dtype)
 
-    def take(self, places: NDArray[np.int64], out: NDArray[Any]) -> None:
-        """Rows `places` into `out`; else as `read`."""
-        self.read(rows(places, self._grid.shape), out)
-
     def read(self, selection: Selection, out: NDArray[Any]) -> None:
-        """Fill `out`, of the selection's shape, of the dataset's dtype or its other byte order.
+        """Fill `out`, of the selection's shape, of the dataset's dtype.
 
         Raises:
             DecodeError: A chunk is damaged.
             OSError: The file ended or changed.
         """
         kept = out.reshape(selection.kept)
-        exact = out.dtype == self._dtype
-        if exact and self._plain is not self._dtype:
+        if self._plain is not self._dtype:
             kept = kept.view(self._plain)
         pieces = self._grid.pieces(selection.axes)
         meter = read_cost.current()
         helpers = self._helpers(pieces)
-        share(self._grid.parts(pieces), lambda part: self._place(part, kept, exact, meter), helpers)
+        share(self._grid.parts(pieces), lambda part: self._place(part, kept, meter), helpers)
 
     def ahead(self, places: NDArray[np.int64], owner: "weakref.ref[Any]") -> None:
         """Begin to decode the chunks of rows `places`, as many as half of the cache holds.
@@ -194,9 +189,9 @@ class ChunkedReader:
                 return 0
         return min(decode_pool.shared().workers, count) - 1
 
-    def _place(self, part: Part, kept: NDArray[Any], exact: bool, meter: read_cost.Meter | None) -> None:
+    def _place(self, part: Part, kept: NDArray[Any], meter: read_cost.Meter | None) -> None:
         """Move what one chunk contributes to its place in the result."""
-        if part.whole and exact and not self._keeps_whole:
+        if part.whole and not self._keeps_whole:
             target = kept[part.target]
             if target.flags.c_contiguous:
                 self._whole(part.number, target.reshape(-1).view(np.uint8), meter)

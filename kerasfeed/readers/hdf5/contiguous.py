@@ -52,23 +52,22 @@ class ContiguousReader:
 
     def row_into(self, place: int, out: NDArray[Any]) -> None:
         """Row `place` of axis 0 into `out`, of a row's shape; else as `read`."""
-        if out.dtype != self._dtype or not out.flags.c_contiguous:
+        if not out.flags.c_contiguous:
             self.read(row(place, self._shape), out)
             return
         self._source.read_into(self._address + place * self._row_nbytes, out)
         self.counters.read(self._row_nbytes)
 
     def read(self, selection: Selection, out: NDArray[Any]) -> None:
-        """Fill `out`, of the selection's shape, of the dataset's dtype or its other byte order.
+        """Fill `out`, of the selection's shape, of the dataset's dtype.
 
         Raises:
             OSError: The file ended or changed.
         """
-        exact = out.dtype == self._dtype
         kept = out.reshape(selection.kept)
-        if exact and self._plain is not self._dtype:
+        if self._plain is not self._dtype:
             kept = kept.view(self._plain)
-        direct = exact and kept.flags.c_contiguous
+        direct = kept.flags.c_contiguous
         if direct:
             run = _run(selection.axes, self._shape)
             if run is not None:
@@ -76,7 +75,7 @@ class ContiguousReader:
                 return
         first = selection.axes[0]
         if direct and isinstance(first, Listed) and all(map(_whole, selection.axes[1:], self._row_shape)):
-            self.take(first.places, out)
+            self._take(first.places, out)
             return
         array = self._all(selection.size * self._dtype.itemsize)
         if array is None:
@@ -84,17 +83,8 @@ class ContiguousReader:
         else:
             kept[...] = array[index_of(selection.axes)]
 
-    def take(self, places: NDArray[np.int64], out: NDArray[Any]) -> None:
-        """Rows `places` into `out`; else as `read`."""
-        if out.dtype != self._dtype or not out.flags.c_contiguous:
-            whole = tuple(Span(0, size) for size in self._row_shape)
-            array = self._all(out.nbytes)
-            if array is None:
-                kept = out.view(self._plain) if out.dtype == self._dtype else out
-                self._gather((Listed(places), *whole), kept)
-            else:
-                out[...] = array.view(self._dtype)[places]
-            return
+    def _take(self, places: NDArray[np.int64], out: NDArray[Any]) -> None:
+        """Rows `places` into `out`, C-contiguous."""
         nbytes = self._row_nbytes
         table = out.reshape(-1).view(np.uint8).reshape(-1, nbytes)
         array = self._all(out.nbytes) if nbytes < _RUN_NBYTES else None

@@ -161,11 +161,7 @@ class HDF5Dataset:
                 opened.counters.fall_back()
                 return self._by_h5py(shared, opened, selection)
             out = np.empty(planned.shape, opened.dtype)
-            if planned.size:
-                try:
-                    reader.read(planned, out)
-                except (DecodeError, OSError):
-                    return self._after_error(shared, opened, selection)
+            self._read_planned(shared, opened, selection, planned, out)
             return out if out.ndim else out[()]
         except Exception as error:  # noqa: BLE001  # raised again, with the names
             self._fail(error, f"[{selection!r}]")
@@ -188,7 +184,8 @@ class HDF5Dataset:
             dtype = opened.dtype
             self._check_out(out, dtype)
             shape = opened.shape
-            if opened.reader is not None and (type(selection) is int or isinstance(selection, np.integer)):
+            is_row = type(selection) is int or isinstance(selection, np.integer)
+            if opened.reader is not None and is_row and out.dtype == dtype:
                 place = checked_place(int(selection), shape[0], 0, self._where)
                 if out.shape != shape[1:]:
                     raise self._wrong_shape(shape[1:], out)
@@ -238,11 +235,7 @@ class HDF5Dataset:
                 self._put(found, out)
                 return out
             result = np.empty(wanted, dtype) if out is None else out
-            if result.size:
-                try:
-                    opened.reader.take(places, result)
-                except (DecodeError, OSError):
-                    self._put(self._after_error(shared, opened, places), result)
+            self._read_planned(shared, opened, places, rows(places, shape), result)
             return result
         except Exception as error:  # noqa: BLE001  # raised again, with the names
             self._fail(error, ".take(...)")
@@ -269,10 +262,15 @@ class HDF5Dataset:
         if not planned.size:
             return
         assert opened.reader is not None
+        is_exact = out.dtype == opened.dtype
+        native = out if is_exact else np.empty(out.shape, opened.dtype)
         try:
-            opened.reader.read(planned, out)
+            opened.reader.read(planned, native)
         except (DecodeError, OSError):
             self._put(self._after_error(shared, opened, selection), out)
+            return
+        if not is_exact:
+            out[...] = native
 
     def _by_h5py(
         self, shared: SharedFile, opened: OpenDataset, selection: Any, planned: Selection | None = None

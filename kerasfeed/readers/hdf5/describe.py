@@ -3,8 +3,7 @@
 Invariant: only looks; data are not read, but the storage of every dataset shown is examined, as it says who reads it.
 """
 
-import html
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 
 import h5py
@@ -12,11 +11,10 @@ import h5py
 from kerasfeed.readers.hdf5.error_messages import printable, shown_name, stored_name
 from kerasfeed.readers.hdf5.inspection import filters_of
 from kerasfeed.readers.hdf5.open_files import SharedFile
+from kerasfeed.spec import html
 from kerasfeed.util.error_text import message_of
 
 _ROWS_SHOWN = 100
-_CELL = "text-align:left;padding:.25em .9em .25em 0;vertical-align:middle;white-space:nowrap"
-_MUTED = "opacity:.65;font-weight:normal"
 
 
 @dataclass(frozen=True)
@@ -97,21 +95,7 @@ def tree(title: str, group: h5py.Group, opened: SharedFile, cache_limit: int | N
 def table(title: str, group: h5py.Group, opened: SharedFile, cache_limit: int | None) -> str:
     """HTML of one `div`: a title and a table of the datasets below `group`."""
     names = dataset_names(group, opened.path)
-    shown = [facts(name, group[stored_name(name)], opened, cache_limit) for name in names[:_ROWS_SHOWN]]
+    shown = [list(astuple(facts(name, group[stored_name(name)], opened, cache_limit))) for name in names[:_ROWS_SHOWN]]
     columns = ["dataset", "shape", "dtype", "chunks", "filters", "reader"]
-    head = "".join(f'<th style="{_CELL};{_MUTED}">{column}</th>' for column in columns)
-    rows = "".join(
-        f'<tr><td style="{_CELL}"><code>{html.escape(each.name)}</code></td>'
-        + "".join(
-            f'<td style="{_CELL}">{html.escape(text)}</td>'
-            for text in (each.shape, each.dtype, each.chunks, each.filters, each.reader)
-        )
-        + "</tr>"
-        for each in shown
-    )
-    more = f"<div>and {len(names) - len(shown):,} more</div>" if len(names) > len(shown) else ""
-    return (
-        f'<div style="line-height:1.5"><div><strong>{html.escape(title)}</strong></div>'
-        '<table style="border-collapse:collapse;margin:.4em 0 0 0;color:inherit;font-size:inherit">'
-        f"<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>{more}</div>"
-    )
+    more = f"and {len(names) - len(shown):,} more" if len(names) > len(shown) else ""
+    return html.table(title, [], columns, shown, more)

@@ -117,9 +117,7 @@ class HDF5File(Members):
             KeyError: There is no such dataset; the message lists those there are.
         """
         if not isinstance(name, str):
-            raise TypeError(
-                f"an HDF5File is indexed by the name of a dataset, received {name!r}: write file[name][{name!r}]"
-            )
+            raise self._no_name(name)
         try:
             opened = self._open()
             if opened.dataset(name, self._cache_limit) is not None:
@@ -145,11 +143,6 @@ class HDF5File(Members):
     @property
     def _path_of_file(self) -> str:
         return self.path
-
-    @property
-    def attrs(self) -> dict[str, Any]:
-        """The attributes of the file."""
-        return dict(self._open().handle.attrs)
 
     def tree(self) -> str:
         """Groups and datasets as indented text: shape, dtype, chunks, filters, and who reads each dataset and why."""
@@ -231,18 +224,11 @@ class HDF5Group(Members):
             KeyError: There is no such dataset; the message lists those of the file.
         """
         if not isinstance(name, str):
-            raise TypeError(
-                f"an HDF5Group is indexed by the name of a dataset, received {name!r}: write group[name][{name!r}]"
-            )
+            raise self._no_name(name)
         return self.file[self._path(name)]
 
     def __contains__(self, name: object) -> bool:
         return isinstance(name, str) and self._path(name) in self.file
-
-    @property
-    def attrs(self) -> dict[str, Any]:
-        """The attributes of the group."""
-        return dict(self._group().attrs)
 
     def tree(self) -> str:
         """Groups and datasets below as indented text: shape, dtype, chunks, filters, and who reads each and why."""

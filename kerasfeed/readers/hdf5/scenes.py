@@ -12,7 +12,7 @@ from kerasfeed.sequences.base import SceneSequence
 from kerasfeed.spec.scene_spec import BYTES, TEXT, ArraySpec
 from kerasfeed.spec.spec_json import spec_from_json
 
-_SPEC_ATTRIBUTE = "kerasfeed_spec"
+SPEC_ATTRIBUTE = "kerasfeed_spec"
 
 
 class HDF5Scenes(SceneSequence):
@@ -29,7 +29,7 @@ class HDF5Scenes(SceneSequence):
 
     def __init__(self, path: str | os.PathLike[str], *, chunk_cache: int | str = "auto") -> None:
         self.file = HDF5File(path, chunk_cache=chunk_cache)
-        described = self.file.attrs.get(_SPEC_ATTRIBUTE)
+        described = self.file.attrs.get(SPEC_ATTRIBUTE)
         if described is None:
             raise RecordError(
                 f"{self.file.path!r} was not written by kf.write_hdf5: read its datasets with kf.HDF5File in a "

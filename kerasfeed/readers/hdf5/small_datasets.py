@@ -81,16 +81,12 @@ class WholeReader:
         out[...] = self._all()[place]
 
     def read(self, selection: Selection, out: NDArray[Any]) -> None:
-        """Fill `out`, of the selection's shape, of the dataset's dtype or its other byte order.
+        """Fill `out`, of the selection's shape, of the dataset's dtype.
 
         Raises:
             OSError: The file is damaged, or changed.
         """
         out.reshape(selection.kept)[...] = self._all()[index_of(selection.axes)]
-
-    def take(self, places: NDArray[np.int64], out: NDArray[Any]) -> None:
-        """Rows `places` into `out`; else as `read`."""
-        out[...] = self._all()[places]
 
     def ahead(self, places: NDArray[np.int64], owner: "weakref.ref[Any]") -> None:
         """Nothing: h5py decodes on one thread at a time."""

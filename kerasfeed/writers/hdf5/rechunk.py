@@ -16,16 +16,16 @@ from typing import Any
 import h5py
 import numpy as np
 
-from kerasfeed.util.error_text import message_of
+from kerasfeed.readers.hdf5.describe import dataset_names
+from kerasfeed.readers.hdf5.error_messages import listing, stored_name
+from kerasfeed.util.error_text import message_of, reworded
 from kerasfeed.util.progress import progress_bar
 from kerasfeed.util.validate import check_integer
 from kerasfeed.writers.hdf5.copy import Key, TreeCopy, holds_references, key_of
-from kerasfeed.writers.hdf5.filters import Filters, filters_for
+from kerasfeed.writers.hdf5.filters import CHUNK_LIMIT, Filters, filters_for
 from kerasfeed.writers.hdf5.sink import Sink, appearing, interruptible
 
 _MEMORY = 1 << 28
-_CHUNK_LIMIT = (1 << 32) - 1  # bytes; HDF5's own
-_SHOWN = 20
 
 
 @dataclass(frozen=True)
@@ -138,20 +138,14 @@ def rechunk(
             message = (
                 f"rechunking {str(source)!r} into {str(target)!r} failed and left nothing behind: {message_of(error)}"
             )
-            raise type(error)(error.errno, message) if error.errno is not None else type(error)(message) from error
+            raise reworded(error, message) from error
         bytes_before, bytes_after = source.stat().st_size, os.fstat(fd).st_size
     return RechunkReport(str(target), datasets, bytes_before, bytes_after, time.perf_counter() - begin)
 
 
 def _names(file: h5py.File, path: str, name: str | Sequence[str] | None) -> list[str]:
     """Names of the datasets to rewrite, each object once."""
-    found: list[str] = []
-
-    def visit(visited: str, item: Any) -> None:
-        if isinstance(item, h5py.Dataset):
-            found.append(visited)
-
-    file.visititems(visit)
+    found: list[Any] = [stored_name(each) for each in dataset_names(file, path)]
     if name is None:
         return [each for each in found if _why_not(file[each]) is None]
     wanted: dict[Key, str] = {}
@@ -159,9 +153,7 @@ def _names(file: h5py.File, path: str, name: str | Sequence[str] | None) -> list
         item = file.get(each)
         if not isinstance(item, h5py.Dataset):
             kind = "a group" if isinstance(item, h5py.Group) else "not in the file"
-            shown = ", ".join(found[:_SHOWN]) or "(none)"
-            more = f" and {len(found) - _SHOWN:,} more" if len(found) > _SHOWN else ""
-            raise KeyError(f"{each!r} is {kind}; {path!r} holds the datasets {shown}{more}")
+            raise KeyError(f"{each!r} is {kind}; {path!r} holds the datasets {listing(dataset_names(file, path))}")
         if key_of(item)[0] != key_of(file)[0]:
             raise ValueError(f"{each!r} of {path!r} is a link to {item.file.filename!r}: rechunk that file")
         if why_not := _why_not(item):
@@ -195,15 +187,11 @@ class _Move:
         grows = source.maxshape[0] is None or source.maxshape[0] >= scenes_per_chunk
         rows = scenes_per_chunk if grows else max(1, source.shape[0])
         self.chunks = (rows, *(max(1, size) for size in source.shape[1:]))
-        if rows * row > _CHUNK_LIMIT:
+        if rows * row > CHUNK_LIMIT:
             raise ValueError(
                 f"a chunk of {rows:,} scenes of {self.name!r} would take {rows * row:,} bytes, and HDF5 allows "
-                f"{_CHUNK_LIMIT:,}. "
-                + (
-                    f"Use scenes_per_chunk={_CHUNK_LIMIT // row} or less"
-                    if row <= _CHUNK_LIMIT
-                    else "One scene is more"
-                )
+                f"{CHUNK_LIMIT:,}. "
+                + (f"Use scenes_per_chunk={CHUNK_LIMIT // row} or less" if row <= CHUNK_LIMIT else "One scene is more")
             )
         # Whole chunks of both sides at a time where they fit, so that each is decoded and encoded once.
         both = math.lcm(rows, source.chunks[0]) if source.chunks else rows

@@ -104,6 +104,18 @@ class Sink(io.RawIOBase):
         return True
 
 
+def check_place(out: Path) -> None:
+    """Refuse a path at which no file can be made.
+
+    Raises:
+        OSError: It is a folder, or in none.
+    """
+    if out.is_dir():
+        raise IsADirectoryError(f"{str(out)!r} is a folder; name a file")
+    if not out.parent.is_dir():
+        raise FileNotFoundError(f"there is no folder {str(out.parent)!r} to write {out.name!r} to; make it first")
+
+
 @contextlib.contextmanager
 def appearing(out: Path, *, overwrite: bool) -> Iterator[tuple[Path, int]]:
     """A temporary file beside `out` (path and descriptor) that takes its name when the block ends without an error.
@@ -118,10 +130,7 @@ def appearing(out: Path, *, overwrite: bool) -> Iterator[tuple[Path, int]]:
     out = Path(os.path.realpath(out))  # a symbolic link stays one
     if not overwrite and out.exists():
         raise FileExistsError(f"{str(out)!r} exists already; write to another file, or replace it with overwrite=True")
-    if out.is_dir():
-        raise IsADirectoryError(f"{str(out)!r} is a folder; name a file")
-    if not out.parent.is_dir():
-        raise FileNotFoundError(f"there is no folder {str(out.parent)!r} to write {out.name!r} to; make it first")
+    check_place(out)
     part = out.with_name(f".{out.name}.{secrets.token_hex(4)}.part")
     fd = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:

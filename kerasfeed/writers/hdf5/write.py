@@ -18,7 +18,7 @@ from kerasfeed.spec.spec_json import leaves_of
 from kerasfeed.util.frames import as_sequence
 from kerasfeed.util.validate import check_integer
 from kerasfeed.writers.hdf5.columns import Columns, ColumnWriter, columns_for, write_rows
-from kerasfeed.writers.hdf5.sink import Sink, appearing, interruptible
+from kerasfeed.writers.hdf5.sink import Sink, appearing, check_place, interruptible
 from kerasfeed.writers.shard_format import ShardFormat
 from kerasfeed.writers.shard_set import FileSet, remove_parts, write_set
 from kerasfeed.writers.shard_task import failed_write
@@ -79,10 +79,7 @@ def write_hdf5(
     seed = check_integer("seed", seed, 0)
     worker_options = WorkerOptions(sequence, workers, worker_type)
     out = Path(os.path.realpath(path))
-    if out.is_dir():
-        raise IsADirectoryError(f"{str(out)!r} is a folder; name a file")
-    if not out.parent.is_dir():
-        raise FileNotFoundError(f"there is no folder {str(out.parent)!r} to write {out.name!r} to; make it first")
+    check_place(out)
     folder = out.with_name(f".{out.name}.segments")
 
     def cut(spec: SceneSpec) -> tuple[tuple[Shard, ...], ShardFormat]:
@@ -151,9 +148,6 @@ class SegmentFormat(ShardFormat):
             for writer in writers:
                 writer.flush()
         sink.check()
-
-    def finish(self, path: Path, written: Any) -> None:
-        """See `ShardFormat.finish`."""
 
     def count(self, path: Path) -> int | None:
         """See `ShardFormat.count`."""
