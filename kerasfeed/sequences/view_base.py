@@ -7,7 +7,7 @@ fixed then, and it has the optional methods that what is inside it allows, which
 import copy
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
@@ -35,7 +35,6 @@ from kerasfeed.util.optional_methods import (
 )
 
 _NAMED = 4  # parts of which a view's identity says what they are
-_HOOKS = ("on_worker_begin", "on_worker_end", "on_epoch_begin", "on_epoch_end")
 
 
 def part_reader(part: Any) -> Callable[..., Any] | None:
@@ -43,21 +42,6 @@ def part_reader(part: Any) -> Callable[..., Any] | None:
     if type(part) in (np.ndarray, np.memmap) and part.dtype.kind in "biufc" and part.ndim:
         return functools.partial(take_rows, part)
     return batch_reader(part)
-
-
-def parts_offer(parts: Sequence[Any], name: str) -> bool | None:
-    """Whether a view that reads from all of `parts` can offer the optional method `name`; None for other methods."""
-    readers = [part_reader(part) for part in parts]
-    match name:
-        case "get_batch":
-            return all(reader is not None for reader in readers)
-        case "out":
-            return any(reader is not None and takes_out(reader) for reader in readers)
-        case "read_into":
-            return any(scene_writer(part) is not None for part in parts)
-        case "read_ahead":
-            return any(ahead_reader(part) is not None for part in parts)
-    return None
 
 
 def apart(sequence: Any, known: dict[int, Any] | None = None) -> Any:
@@ -107,7 +91,17 @@ class View(ABC):
 
     def _offers(self, name: str) -> bool:
         """Whether the view has the optional method `name`; "out" stands for the parameter of `get_batch`."""
-        return name in _HOOKS and any(self._hooks(name))
+        readers = map(part_reader, self._parts)
+        match name:
+            case "get_batch":
+                return all(reader is not None for reader in readers)
+            case "out":
+                return any(reader is not None and takes_out(reader) for reader in readers)
+            case "read_into":
+                return any(scene_writer(part) is not None for part in self._parts)
+            case "read_ahead":
+                return any(ahead_reader(part) is not None for part in self._parts)
+        return any(self._hooks(name))
 
     def _identity(self) -> str:
         own = " ".join(part for part in (type(self).__qualname__, self._choice()) if part)
@@ -284,10 +278,6 @@ class Routed(View):
         except Exception as error:
             self._note(error, part, [inner], [place])
             raise
-
-    def _offers(self, name: str) -> bool:
-        offered = parts_offer(self._parts, name)
-        return super()._offers(name) if offered is None else offered
 
     @views_own
     def read_into(self, index: int, out: Any) -> None:

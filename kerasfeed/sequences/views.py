@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from kerasfeed.sequences.base import SceneSequence
 from kerasfeed.sequences.context import current_context, current_rng
 from kerasfeed.sequences.indexing import place_in
-from kerasfeed.sequences.view_base import OfSeveral, Routed, SceneByScene, parts_offer, read_many, write_scene
+from kerasfeed.sequences.view_base import OfSeveral, Routed, SceneByScene, read_many, write_scene
 from kerasfeed.util.optional_methods import ahead_reader, blocks_in, name_of, note_once, views_own
 
 
@@ -129,10 +129,6 @@ class Zip(OfSeveral, SceneSequence):
             context.restart_rng(latest)  # who draws after this goes on, and does not draw the same again
         return values
 
-    def _offers(self, name: str) -> bool:
-        offered = parts_offer(self._parts, name)
-        return super()._offers(name) if offered is None else offered
-
     @views_own
     def read_into(self, index: int, out: Any) -> None:
         """Write the scene at `index` into `out`; see `SceneSequence`."""
@@ -210,9 +206,6 @@ class Map(SceneByScene, SceneSequence):
         except Exception as error:
             note_once(error, f"in {_function_name(self.function)}, given scene {place} of {name_of(self.sequence)}")
             raise
-
-    def _offers(self, name: str) -> bool:
-        return ahead_reader(self.sequence) is not None if name == "read_ahead" else super()._offers(name)
 
     @views_own
     def read_ahead(self, indices: NDArray[np.int64]) -> None:

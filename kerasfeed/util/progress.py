@@ -10,7 +10,14 @@ from collections.abc import Callable, Iterator
 
 @contextlib.contextmanager
 def progress_bar(
-    title: str, total: int, shown: bool, *, watched: bool = False, after: float = 0, unit: str = "", done: int = 0
+    title: str,
+    total: int,
+    shown: bool,
+    *,
+    watched: bool = False,
+    after: float | None = None,
+    unit: str = "",
+    done: int = 0,
 ) -> Iterator[Callable[[int], None]]:
     """A progress bar; gives what moves it on by so many.
 
@@ -19,7 +26,7 @@ def progress_bar(
         total: How much there is to do.
         shown: Whether there is a bar at all.
         watched: Whether there is one on a terminal and in a notebook alone.
-        after: Time for which nothing is drawn, s: what takes less shows nothing.
+        after: Time for which nothing is drawn, s, nor before the bar moves: what takes less shows nothing.
         unit: What is counted, where the bar is to tell how many a second; "bytes" are told as MB.
         done: How much is done already.
     """
@@ -41,11 +48,12 @@ def progress_bar(
         seconds = time.monotonic() - begin
         moved = bar.tasks[0].completed + count - done
         bar.update(task, advance=count, rate=f"{max(0, moved) / max(1e-3, seconds):,.0f}")
-        if seconds >= after and not hidden:
+        if seconds > (after or 0) and not hidden:
             bar.start()
 
     try:
-        advance(0)
+        if after is None and not hidden:
+            bar.start()
         yield advance
     finally:
         if bar.live.is_started:

@@ -118,8 +118,8 @@ class _Sums:
 class Meter:
     """Sums of what was read on behalf of one loader in one process. All methods may be called from any thread."""
 
-    def __init__(self, length: int) -> None:
-        """Sum up for a loader of a sequence of `length` scenes."""
+    def __init__(self, length: int = 1) -> None:
+        """Sum up for whoever reads a sequence of `length` scenes."""
         self._lock = threading.Lock()
         self._length = max(1, length)
         self._scenes = 0

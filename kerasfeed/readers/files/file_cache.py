@@ -7,9 +7,9 @@ Invariant: the file used longest ago leaves first; the one just read stays, howe
 from dataclasses import dataclass, field
 
 from kerasfeed.readers.files.contents import Contents
-from kerasfeed.readers.files.stats import ReadLog
 from kerasfeed.util.lru import Lru
 from kerasfeed.util.opened_files import Identity
+from kerasfeed.util.read_cost import Meter
 
 
 class FileCache(Lru[int, Contents]):
@@ -44,7 +44,7 @@ class KeptHere:
     """
 
     cache: FileCache
-    log: ReadLog = field(default_factory=ReadLog)
+    log: Meter = field(default_factory=Meter)
     first: dict[int, Identity] = field(default_factory=dict)
 
     @classmethod

@@ -22,12 +22,11 @@ from kerasfeed.readers.files.counts_cache import CountsCache, file_of
 from kerasfeed.readers.files.file_cache import KeptHere
 from kerasfeed.readers.files.forward_contents import Stream, StreamEnded
 from kerasfeed.readers.files.index_map import places_of
-from kerasfeed.readers.files.stats import FileStats
 from kerasfeed.readers.files.validate import check_cache_files, check_function, check_paths
 from kerasfeed.sequences.base import SceneSequence
 from kerasfeed.util import opened_files, read_cost, resources
 from kerasfeed.util.error_text import add_note, message_of, reworded
-from kerasfeed.util.opened_files import changed, identity_of
+from kerasfeed.util.opened_files import identity_of
 from kerasfeed.util.per_process import PerProcess
 from kerasfeed.util.validate import check_integer
 
@@ -45,6 +44,23 @@ class FileRow:
 
     path: Any
     row: int
+
+
+@dataclass(frozen=True)
+class FileStats:
+    """What reading files has cost this process so far.
+
+    Attributes:
+        reads: Files read; for those read forward only, how often one was begun.
+        again: Of these, files read before, that had left the cache or were read past the scene wanted.
+        seconds: Time spent in `read_file`, s, summed over threads; of a generator, only the time to make it.
+        kept: Files kept now.
+    """
+
+    reads: int
+    again: int
+    seconds: float
+    kept: int
 
 
 class FileSequence(SceneSequence):
@@ -228,10 +244,9 @@ class FileSequence(SceneSequence):
 
         def note(rows: int) -> None:
             seconds = time.perf_counter() - began
-            kept.log.note(file, seconds)
-            meter = read_cost.current()
-            if meter is not None:
-                meter.note(self._storage, file, nbytes=rows, seconds=seconds)
+            for meter in (kept.log, read_cost.current()):
+                if meter is not None:
+                    meter.note(self._storage, file, nbytes=rows, seconds=seconds)
 
         def reopen(rows: int) -> Iterator[Any]:
             nonlocal began
@@ -257,10 +272,7 @@ class FileSequence(SceneSequence):
             return
         found = identity_of(where)
         known = kept.first.setdefault(file, found)
-        shared = opened_files.first(str(where.absolute()), self._taken, found)
-        for before in (known, shared or known):
-            if difference := before.difference(found):
-                raise changed(str(where), difference)
+        opened_files.same_as_first(str(where.absolute()), self._taken, known, found)
 
     def _miscounted(self, file: int, found: int | None) -> ValueError:
         return ValueError(
@@ -272,7 +284,8 @@ class FileSequence(SceneSequence):
     def stats(self) -> FileStats:
         """What reading has cost so far, in this process; worker processes have their own."""
         kept = self._kept.here()
-        return kept.log.stats(len(kept.cache))
+        counted = [(cost.decoded, cost.again, cost.seconds) for cost in kept.log.costs()] or [(0, 0, 0.0)]
+        return FileStats(*counted[0], kept=len(kept.cache))
 
     def close(self) -> None:
         """Let go of what this process keeps; idempotent, and the sequence can be used again.

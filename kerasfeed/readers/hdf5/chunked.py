@@ -9,6 +9,8 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator
+from functools import partial
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -147,7 +149,7 @@ class ChunkedReader:
             number = key - first
             if not self._may_run_ahead(number, most, now):
                 return
-            decode_pool.shared().submit(_Ahead(self, owner, number, meter))
+            decode_pool.shared().submit(partial(_decode_ahead, self, owner, number, meter))
 
     def _may_run_ahead(self, number: int, most: int, now: float) -> bool:
         """Note that chunk `number` is decoded ahead, unless `most` are that nobody has read yet."""
@@ -237,21 +239,12 @@ class ChunkedReader:
         return np.frombuffer(found, self._plain).reshape(self._grid.chunks)
 
 
-class _Ahead:
+def _decode_ahead(reader: ChunkedReader, owner: "weakref.ref[Any]", number: int, meter: read_cost.Meter | None) -> None:
     """Decode one chunk before it is asked for."""
-
-    __slots__ = ("_meter", "_number", "_owner", "_reader")
-
-    def __init__(
-        self, reader: ChunkedReader, owner: "weakref.ref[Any]", number: int, meter: read_cost.Meter | None
-    ) -> None:
-        self._reader, self._owner, self._number, self._meter = reader, owner, number, meter
-
-    def __call__(self) -> None:
-        held = self._owner()
-        # Else the file was closed meanwhile, or whoever needed the chunk did not wait.
-        if held is not None and self._reader.is_wanted_ahead(self._number):
-            self._reader.load(self._number, self._meter)
+    held = owner()
+    # Else the file was closed meanwhile, or whoever needed the chunk did not wait.
+    if held is not None and reader.is_wanted_ahead(number):
+        reader.load(number, meter)
 
 
 def _owned(view: Any, dtype: np.dtype[Any]) -> Any:
@@ -265,9 +258,5 @@ def _owned(view: Any, dtype: np.dtype[Any]) -> Any:
 
 def _few(parts: Iterator[Part]) -> list[Part]:
     """All parts, or none where a row has so many that keeping them would cost more than it gains."""
-    found = []
-    for part in parts:
-        found.append(part)
-        if len(found) > _MOST_TILES:
-            return []
-    return found
+    found = list(islice(parts, _MOST_TILES + 1))
+    return [] if len(found) > _MOST_TILES else found

@@ -6,7 +6,6 @@ mapped: a mapped file that someone truncates kills the process. Whoever calls ho
 """
 
 import math
-import weakref
 from itertools import pairwise
 from typing import Any
 
@@ -94,9 +93,6 @@ class ContiguousReader:
             # The places are known to be good; to check them again, NumPy would go through a copy of the result. As
             # bytes, for items that are not aligned would be copied all.
             array.reshape(-1).view(np.uint8).reshape(-1, nbytes).take(places, 0, table, "clip")
-
-    def ahead(self, places: NDArray[np.int64], owner: "weakref.ref[Any]") -> None:
-        """Nothing: there is nothing to decode, and the system reads ahead by itself."""
 
     def _read(self, address: int, out: NDArray[Any]) -> None:
         self._source.read_into(address, out)

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kerasfeed.readers.hdf5 import via_h5py
+from kerasfeed.readers.hdf5.chunked import ChunkedReader
 from kerasfeed.readers.hdf5.codecs import DecodeError
 from kerasfeed.readers.hdf5.error_messages import named, note_source
 from kerasfeed.readers.hdf5.open_files import OpenDataset, SharedFile
@@ -250,7 +251,7 @@ class HDF5Dataset:
         """
         try:
             shared, opened = self._open()
-            if opened.reader is not None:
+            if isinstance(opened.reader, ChunkedReader):  # others have nothing to decode, or h5py does
                 places = checked_places(indices, opened.shape[0], 0, self._where)
                 opened.reader.ahead(places, weakref.ref(shared))
         except Exception:  # noqa: BLE001  # the read itself will tell, where it can be handled

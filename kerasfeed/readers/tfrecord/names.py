@@ -14,7 +14,6 @@ from typing import Any
 from kerasfeed.errors import RecordError
 
 SIDECAR_SUFFIX = ".spec.json"
-_FIELDS = ("shard", "count")
 _SHARD_PART = re.compile(r"[-_.]?\{shard[^{}]*\}(?:[-_.]?(?:of[-_.]?)?\{count[^{}]*\})?")
 _SHOWN = 5
 

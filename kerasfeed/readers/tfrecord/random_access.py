@@ -24,7 +24,7 @@ from kerasfeed.readers.tfrecord.framing import HEADER_BYTES, read_header
 from kerasfeed.util.error_text import message_of
 from kerasfeed.util.file_bytes import Source
 from kerasfeed.util.lru import Lru
-from kerasfeed.util.opened_files import Identity, changed
+from kerasfeed.util.opened_files import Identity
 
 MEMBER_BYTES = 1 << 16  # records of a member of the files written here, before compression
 _SPAN = 1 << 22  # decompressed bytes from one kept state to the next; a state takes about 40 KiB
@@ -47,9 +47,11 @@ class Stream(ABC):
 
     Attributes:
         identity: What the file was when it was opened.
+        length: Bytes in all; None while that is not known.
     """
 
     identity: Identity
+    length: int | None
 
     @abstractmethod
     def read(self, start: int, size: int) -> bytes:
@@ -59,11 +61,6 @@ class Stream(ABC):
             RecordError: The file is damaged at `start`.
             OSError: It cannot be read, or changed since it was opened.
         """
-
-    @property
-    @abstractmethod
-    def length(self) -> int | None:
-        """Bytes in all; None while that is not known."""
 
     @property
     def members(self) -> list[tuple[int, int]]:
@@ -94,8 +91,8 @@ def open_stream(
     identity = Identity.of(os.fstat(descriptor))
     source = Source(str(path), descriptor, identity)
     try:
-        if expected is not None and (difference := expected.difference(identity)):
-            raise changed(str(path), difference)
+        if expected is not None:
+            expected.refuse(identity, str(path))
         head = os.pread(descriptor, HEADER_BYTES, 0)
     except BaseException:
         os.close(descriptor)
@@ -117,18 +114,13 @@ def _compression(head: bytes) -> int | None:
 
 class _Plain(Stream):
     def __init__(self, source: Source) -> None:
-        self.identity = source.identity
+        self.identity, self.length = source.identity, source.identity.size
         self._source = source
 
     def read(self, start: int, size: int) -> bytes:
         """See `Stream.read`."""
         size = min(size, self.identity.size - start)
         return self._source.read(start, size) if size > 0 else b""
-
-    @property
-    def length(self) -> int | None:
-        """See `Stream.length`."""
-        return self.identity.size
 
 
 @dataclass(frozen=True)
@@ -158,12 +150,7 @@ class _Compressed(Stream):
         self._lock = threading.Lock()
         self._points = [_Point(start, compressed, None) for compressed, start in members or [(0, 0)]]
         self._starts = [point.start for point in self._points]
-        self._length = length
-
-    @property
-    def length(self) -> int | None:
-        """See `Stream.length`."""
-        return self._length
+        self.length = length
 
     @property
     def members(self) -> list[tuple[int, int]]:
@@ -173,7 +160,7 @@ class _Compressed(Stream):
     def read(self, start: int, size: int) -> bytes:
         """See `Stream.read`."""
         pieces: list[bytes] = []
-        while size > 0 and (self._length is None or start < self._length):
+        while size > 0 and (self.length is None or start < self.length):
             with self._lock:
                 point = self._points[bisect.bisect_right(self._starts, start) - 1]
             try:
@@ -212,8 +199,8 @@ class _Compressed(Stream):
             following = self._points[place] if place < len(self._points) else None
         if following is not None:
             stop, start = following.compressed, following.start
-        elif self._length is not None:
-            stop, start = self.identity.size, self._length
+        elif self.length is not None:
+            stop, start = self.identity.size, self.length
         else:
             return None
         if point.state is not None or (following is not None and following.state is not None):
@@ -251,7 +238,7 @@ class _Compressed(Stream):
     def _note(self, start: int, compressed: int, state: Any) -> None:
         with self._lock:
             if state is None and compressed == self.identity.size:
-                self._length = start
+                self.length = start
                 return
             first, place = bisect.bisect_left(self._starts, start), bisect.bisect_right(self._starts, start)
             if all(point.compressed != compressed for point in self._points[first:place]):

@@ -17,6 +17,7 @@ from kerasfeed.errors import SpecError
 from kerasfeed.readers.hdf5.scenes import SPEC_ATTRIBUTE
 from kerasfeed.spec.scene_spec import BYTES, TEXT, ArraySpec, SceneSpec, coerce
 from kerasfeed.spec.spec_json import spec_to_json
+from kerasfeed.writers.hdf5.copy import links_in_utf8
 from kerasfeed.writers.hdf5.filters import CHUNK_LIMIT, filters_for
 
 _CHUNK_BYTES = 1 << 16  # of fields that need several scenes for a chunk worth its overhead
@@ -63,10 +64,9 @@ class Column:
     def create(self, file: h5py.File, scenes: int, compression: Any) -> h5py.Dataset:
         """Make the dataset, for so many scenes."""
         plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-        links = h5py.h5p.create(h5py.h5p.LINK_CREATE)
+        links = links_in_utf8()
         links.set_create_intermediate_group(True)
-        links.set_char_encoding(h5py.h5t.CSET_UTF8)
-        shape, most = (scenes, *self.row_shape), (scenes, *self.row_shape)
+        shape = most = (scenes, *self.row_shape)
         if self.chunk is not None:
             plist.set_chunk((self.chunk, *self.row_shape))
             filters_for(compression).add_to(plist, np.dtype(self.dtype))

@@ -21,7 +21,7 @@ from kerasfeed.readers.hdf5.error_messages import listing, stored_name
 from kerasfeed.util.error_text import message_of, reworded
 from kerasfeed.util.progress import progress_bar
 from kerasfeed.util.validate import check_integer
-from kerasfeed.writers.hdf5.copy import Key, TreeCopy, holds_references, key_of
+from kerasfeed.writers.hdf5.copy import Key, TreeCopy, holds_references, key_of, links_in_utf8
 from kerasfeed.writers.hdf5.filters import CHUNK_LIMIT, Filters, filters_for
 from kerasfeed.writers.hdf5.sink import Sink, appearing, interruptible
 
@@ -211,10 +211,8 @@ class _Move:
         self._filters.add_to(new, source.dtype)
         if old.get_filter_by_id(h5py.h5z.FILTER_FLETCHER32) is not None:
             new.set_fletcher32()
-        links = h5py.h5p.create(h5py.h5p.LINK_CREATE)
-        links.set_char_encoding(h5py.h5t.CSET_UTF8)
         space = source.id.get_space()
-        return h5py.Dataset(h5py.h5d.create(group.id, name, source.id.get_type(), space, new, links))
+        return h5py.Dataset(h5py.h5d.create(group.id, name, source.id.get_type(), space, new, links_in_utf8()))
 
     def ranges(self) -> Iterator[tuple[int, int]]:
         """Rows [start, stop) that are moved at a time."""

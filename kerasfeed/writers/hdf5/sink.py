@@ -11,6 +11,7 @@ import os
 import secrets
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -174,9 +175,8 @@ def interruptible(job: Callable[[Callable[[], None]], Result]) -> Result:
     Raises:
         BaseException: What interrupted the wait, or what the job raised.
     """
-    stop, ended = threading.Event(), threading.Event()
-    results: list[Result] = []
-    errors: list[BaseException] = []
+    stop = threading.Event()
+    future: Future[Result] = Future()
 
     def check() -> None:
         if stop.is_set():
@@ -184,26 +184,22 @@ def interruptible(job: Callable[[Callable[[], None]], Result]) -> Result:
 
     def run() -> None:
         try:
-            results.append(job(check))
+            future.set_result(job(check))
         except BaseException as error:  # noqa: BLE001 - raised by whoever waits
-            errors.append(error)
-        finally:
-            ended.set()
+            future.set_exception(error)
 
     # Not joined: Python 3.11 takes a thread whose join was interrupted for one that has ended.
     thread = threading.Thread(target=run, name="kerasfeed-rechunk")
     try:
         thread.start()
-        ended.wait()
+        wait([future])
     except BaseException:
         stop.set()
-        while thread.ident is not None and not ended.is_set():
+        while thread.ident is not None and not future.done():
             with contextlib.suppress(KeyboardInterrupt):  # pressed again: it is stopping already
-                ended.wait()
+                wait([future])
         raise
-    if errors:
-        raise errors[0]
-    return results[0]
+    return future.result()
 
 
 class _InterruptedError(Exception):
