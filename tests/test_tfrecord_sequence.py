@@ -15,6 +15,7 @@ from scenes_records import Everything, Small, assert_same, listing
 import kerasfeed as kf
 from kerasfeed.readers.tfrecord.example import BYTES, FLOAT, INT64, Values
 from kerasfeed.readers.tfrecord.framing import frame
+from kerasfeed.util.lru import Lru
 
 # ---- TensorFlow's files and ours
 
@@ -61,7 +62,7 @@ def test_what_was_decompressed_is_let_go_of_and_found_again(tmp_path, monkeypatc
     records = records_of(300, 3000)
     path = by_tensorflow(tmp_path / "x", records, "GZIP")
     sequence = kf.TFRecordSequence(path, index_cache=False)
-    sequence._kept.here().windows = stream.windows(20_000)
+    sequence._kept.here().windows = Lru(20_000, len)
     errors = []
 
     def read(seed):

@@ -139,33 +139,22 @@ def in_worker() -> bool:
     return _table is not None
 
 
-def first(path: str, taken: int, found: Identity) -> Identity | None:
-    """What the file at `path` was when a worker of this feed first opened it; None where this is no worker process.
-
-    Args:
-        path: Absolute path.
-        taken: How often whoever holds the file has allowed another one to stand there, by `close()`.
-        found: What it is now; entered where nobody has opened it.
-    """
-    return None if _table is None else _table.first(f"{taken}\0{path}", found)
-
-
 def same_as_first(
     path: str, taken: int, known: Identity | None, found: Identity, *, may_grow: bool = False
 ) -> Identity:
     """What the file at `path` was when it was first opened, here or by another worker of this feed.
 
     Args:
-        path: As for `first`.
-        taken: As for `first`.
+        path: Absolute path.
+        taken: How often whoever holds the file has allowed another one to stand there, by `close()`.
         known: What it was when it was first opened here; None where it was not.
-        found: What it is now.
+        found: What it is now; entered where nobody has opened it.
         may_grow: Whether somebody writes to it meanwhile.
 
     Raises:
         OSError: It is another one now.
     """
-    shared = first(path, taken, found)
+    shared = None if _table is None else _table.first(f"{taken}\0{path}", found)
     for before in (known, shared):
         if before is not None:
             before.refuse(found, path, may_grow=may_grow)

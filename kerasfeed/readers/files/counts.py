@@ -7,7 +7,6 @@ unless it was asked for, and then it is told.
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,21 +24,6 @@ from kerasfeed.util.validate import check_integer
 _MOST_THREADS = 8  # each holds a whole file in memory
 _QUIET_SECONDS = 1.0
 _SHOWN = 3
-
-
-@dataclass(frozen=True)
-class Counted:
-    """What counting found.
-
-    Attributes:
-        kept: Numbers of the files that could be counted, ascending.
-        counts: int64[len(kept)], scenes of each.
-        skipped: Pairs of a file that could not be counted and why.
-    """
-
-    kept: tuple[int, ...]
-    counts: NDArray[np.int64]
-    skipped: tuple[tuple[Any, str], ...] = ()
 
 
 def given_counts(count: Any, files: int) -> list[int] | None:
@@ -69,7 +53,7 @@ def check_count(value: Any, name: str) -> int:
 
 def count_files(
     paths: Sequence[Any], count_one: Callable[[int], int], cache: CountsCache | None, *, skip: bool
-) -> Counted:
+) -> tuple[list[int], NDArray[np.int64], tuple[tuple[Any, str], ...]]:
     """Count the scenes of each file, those that `cache` does not know in parallel.
 
     Args:
@@ -77,6 +61,10 @@ def count_files(
         count_one: From the number of a file to its count; called in several threads.
         cache: What is known from earlier; None for nothing. What is found is added.
         skip: Whether files that cannot be counted are left out, with a warning, instead of raising.
+
+    Returns:
+        Numbers of the files that could be counted, ascending; int64, scenes of each; and pairs of a file that could
+        not be counted and why.
 
     Raises:
         Exception: What `count_one` raises, with the file as a note; a ValueError where nothing is left.
@@ -89,7 +77,7 @@ def count_files(
     finally:  # hours of counting are not lost by a Ctrl-C, nor by one bad file
         if cache is not None and wanted:
             cache.add(paths, {number: known[number] for number in wanted if number in known})
-    kept = tuple(sorted(known))
+    kept = sorted(known)
     skipped = tuple((paths[number], exception_text(failures[number])) for number in sorted(failures))
     if not kept:
         raise ValueError(
@@ -97,7 +85,7 @@ def count_files(
         ) from failures[min(failures)]
     if skipped:
         _tell(skipped, len(paths))
-    return Counted(kept, np.array([known[number] for number in kept], np.int64), skipped)
+    return kept, np.array([known[number] for number in kept], np.int64), skipped
 
 
 def _tell(skipped: Sequence[tuple[Any, str]], files: int) -> None:

@@ -4,8 +4,6 @@ Invariant: the file used longest ago leaves first; the one just read stays, howe
 `kerasfeed.util.lru`.
 """
 
-from dataclasses import dataclass, field
-
 from kerasfeed.readers.files.contents import Contents
 from kerasfeed.util.lru import Lru
 from kerasfeed.util.opened_files import Identity
@@ -33,7 +31,6 @@ class FileCache(Lru[int, Contents]):
             contents.retire()
 
 
-@dataclass(frozen=True, eq=False)
 class KeptHere:
     """What one process keeps of the files of one sequence.
 
@@ -43,14 +40,11 @@ class KeptHere:
         first: What each file was when it was first read, by its number.
     """
 
-    cache: FileCache
-    log: Meter = field(default_factory=Meter)
-    first: dict[int, Identity] = field(default_factory=dict)
-
-    @classmethod
-    def within(cls, most_files: int, most_bytes: int) -> "KeptHere":
-        """Nothing yet; to be kept within these bounds."""
-        return cls(FileCache(most_files, most_bytes))
+    def __init__(self, most_files: int, most_bytes: int) -> None:
+        """Keep up to `most_files` files of `most_bytes` bytes together."""
+        self.cache = FileCache(most_files, most_bytes)
+        self.log = Meter()
+        self.first: dict[int, Identity] = {}
 
     def clear(self) -> None:
         """Let go of everything but the log."""

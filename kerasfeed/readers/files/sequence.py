@@ -137,7 +137,7 @@ class FileSequence(SceneSequence):
         if on_error not in ("raise", "skip"):
             raise ValueError(f"on_error must be 'raise' or 'skip' for counting, received {on_error!r}")
         self._taken = 0  # how often `close` has allowed files to be others
-        self._kept = PerProcess(partial(KeptHere.within, self._cache_files, self._cache_bytes))
+        self._kept = PerProcess(partial(KeptHere, self._cache_files, self._cache_bytes))
         self.counts = self._counted(count, counts_cache, on_error == "skip")
         self.counts.setflags(write=False)
         self._places = places_of(self.counts, self._interleave)
@@ -166,10 +166,9 @@ class FileSequence(SceneSequence):
             return contents.count_all() if isinstance(contents, Stream) else contents.count or 0
 
         cache = None if counts_cache is None else CountsCache(counts_cache)
-        counted = count_files(self.paths, count_one, cache, skip=skip)
-        self.paths = tuple(self.paths[file] for file in counted.kept)
-        self.skipped = counted.skipped
-        return counted.counts
+        kept, counts, self.skipped = count_files(self.paths, count_one, cache, skip=skip)
+        self.paths = tuple(self.paths[file] for file in kept)
+        return counts
 
     def _cache_state(self) -> Any:
         """What the data depends on, for `kerasfeed.sequences.cache.key`, which looks at the files as well."""

@@ -67,11 +67,6 @@ class ChunkedReader:
             grid.chunks[1:] == self._row_shape
         )
 
-    @property
-    def index_nbytes(self) -> int:
-        """Memory of the chunk index."""
-        return self._index.nbytes
-
     def row(self, place: int) -> Any:
         """Row `place` of axis 0: an array, or a scalar where the dataset has one axis."""
         if self._row_is_chunk:

@@ -27,8 +27,6 @@ _WANTED_SHARE = 8  # once pieces of 1/8 of the dataset have been read, the whole
 class ContiguousReader:
     """Reads one contiguous dataset. All methods may be called from any thread."""
 
-    index_nbytes = 0
-
     def __init__(self, layout: Contiguous, source: Source, cache: ChunkCache, counters: Counters) -> None:
         """Read through `source`, keep the dataset in `cache` where it fits and pays."""
         self.counters = counters

@@ -323,11 +323,7 @@ class HDF5Dataset:
     def _put(self, found: Any, out: NDArray[Any]) -> None:
         if np.shape(found) != out.shape:
             raise self._wrong_shape(np.shape(found), out)
-        if out.dtype == found.dtype and out.dtype.names and not out.dtype.hasobject:
-            opaque = np.dtype((np.void, out.dtype.itemsize))  # padding moves along
-            out.view(opaque)[...] = np.asarray(found).view(opaque)
-        else:
-            out[...] = found
+        via_h5py.put(found, out)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         if copy is False:

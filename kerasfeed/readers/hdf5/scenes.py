@@ -66,8 +66,7 @@ def _value(stored: Any, field: ArraySpec) -> Any:
     if field.shape == ():
         return _text(stored, field)
     values = np.empty(stored.size, object)
-    for place, each in enumerate(stored.ravel()):
-        values[place] = _text(each, field)
+    values[:] = [_text(each, field) for each in stored.ravel()]
     return values.reshape(stored.shape)
 
 

@@ -41,8 +41,6 @@ def small(dataset: h5py.Dataset, file_number: int) -> Known | None:
 class WholeReader:
     """Reads one small dataset. All methods may be called from any thread."""
 
-    index_nbytes = 0
-
     def __init__(
         self, dataset: h5py.Dataset, known: Known, source: Source, cache: ChunkCache, counters: Counters
     ) -> None:

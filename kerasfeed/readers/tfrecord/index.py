@@ -20,9 +20,10 @@ from numpy.typing import NDArray
 
 from kerasfeed.errors import RecordError
 from kerasfeed.readers.tfrecord.framing import FRAME_BYTES, HEADER_BYTES, read_header
-from kerasfeed.readers.tfrecord.random_access import Stream, open_stream, windows
+from kerasfeed.readers.tfrecord.random_access import Stream, open_stream
 from kerasfeed.util.atomic_write import write_whole
 from kerasfeed.util.error_text import message_of
+from kerasfeed.util.lru import Lru
 from kerasfeed.util.opened_files import Identity
 
 _VERSION = 1
@@ -120,7 +121,7 @@ def scan(path: Path) -> FileIndex:
     Raises:
         OSError: It cannot be read.
     """
-    stream = open_stream(path, windows(_SCAN_CACHE))
+    stream = open_stream(path, Lru(_SCAN_CACHE, len))
     starts = [0]
     damage = None
     try:

@@ -29,17 +29,11 @@ from kerasfeed.util.opened_files import Identity
 MEMBER_BYTES = 1 << 16  # records of a member of the files written here, before compression
 _SPAN = 1 << 22  # decompressed bytes from one kept state to the next; a state takes about 40 KiB
 _BLOCK = 1 << 16  # compressed bytes read at a time
-_CACHE_BYTES = 1 << 25
 _GZIP_HEADER, _ZLIB_HEADER = 31, 15  # zlib's own words for them
 _serials = itertools.count()  # unlike the id of a stream, never that of another
 
 
-Windows = Lru[tuple[int, int, int], bytes]
-
-
-def windows(limit: int = _CACHE_BYTES) -> Windows:
-    """A cache of decompressed pieces of files, up to `limit` bytes of those used last."""
-    return Lru(limit, len)
+Windows = Lru[tuple[int, int, int], bytes]  # decompressed pieces of files, weighed by `len`
 
 
 class Stream(ABC):

@@ -18,7 +18,7 @@ from kerasfeed.readers.tfrecord.fields import SceneCodec, infer_spec
 from kerasfeed.readers.tfrecord.framing import FRAME_BYTES, HEADER_BYTES, is_whole, read_header
 from kerasfeed.readers.tfrecord.index import FileIndex, index_files
 from kerasfeed.readers.tfrecord.names import expand
-from kerasfeed.readers.tfrecord.random_access import Stream, Windows, open_stream, windows
+from kerasfeed.readers.tfrecord.random_access import Stream, Windows, open_stream
 from kerasfeed.readers.tfrecord.spec_file import find_sidecars
 from kerasfeed.sequences.base import SceneSequence
 from kerasfeed.spec.scene_spec import SceneSpec, flatten, probe_indices
@@ -30,6 +30,7 @@ from kerasfeed.util.per_process import PerProcess
 from kerasfeed.util.resources import cores
 
 _OPEN_FILES = 128
+_CACHE_BYTES = 1 << 25
 _RUN_BYTES = 1 << 20
 _LEAST_THREADS, _MOST_THREADS = 4, 32  # heads are found by waiting for the disk more than by computing
 
@@ -38,7 +39,7 @@ class _KeptHere:
     """What one process keeps: open files by their number, and decompressed pieces of them."""
 
     def __init__(self) -> None:
-        self.windows = windows()
+        self.windows: Windows = Lru(_CACHE_BYTES, len)
         self.streams: Lru[int, Stream] = Lru(_OPEN_FILES)
 
 
