@@ -7,20 +7,16 @@ meanwhile, and whoever fails to make it lets the others try, Ctrl-C included.
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 
 
-def _one(_: Any) -> int:
-    return 1
-
-
 class Lru(Generic[Key, Value]):
     """The values used last. All methods may be called from any thread."""
 
-    def __init__(self, limit: int, weigh: Callable[[Value], int] = _one) -> None:
+    def __init__(self, limit: int, weigh: Callable[[Value], int]) -> None:
         """Keep values of up to `limit` together, each of what `weigh` says; one that is more is not kept."""
         self.limit = limit
         self._weigh = weigh

@@ -10,14 +10,7 @@ from collections.abc import Callable, Iterator
 
 @contextlib.contextmanager
 def progress_bar(
-    title: str,
-    total: int,
-    shown: bool,
-    *,
-    watched: bool = False,
-    after: float | None = None,
-    unit: str = "",
-    done: int = 0,
+    title: str, total: int, shown: bool, *, tty: bool = False, after: float | None = None, unit: str = "", done: int = 0
 ) -> Iterator[Callable[[int], None]]:
     """A progress bar; gives what moves it on by so many.
 
@@ -25,7 +18,7 @@ def progress_bar(
         title: What is done.
         total: How much there is to do.
         shown: Whether there is a bar at all.
-        watched: Whether there is one on a terminal and in a notebook alone.
+        tty: Whether there is one on a terminal and in a notebook alone.
         after: Time for which nothing is drawn, s, nor before the bar moves: what takes less shows nothing.
         unit: What is counted, where the bar is to tell how many a second; "bytes" are told as MB.
         done: How much is done already.
@@ -41,7 +34,7 @@ def progress_bar(
     rate = [TextColumn(f"{{task.fields[rate]}} {unit}/s")] if unit and unit != "bytes" else []
     bar = Progress(TextColumn(title), BarColumn(), *counted, *rate, TimeRemainingColumn(), console=console)
     task = bar.add_task("", total=total, completed=done, rate="-")
-    hidden = watched and not (console.is_terminal or console.is_jupyter)
+    hidden = tty and not (console.is_terminal or console.is_jupyter)
     begin = time.monotonic()
 
     def advance(count: int) -> None:

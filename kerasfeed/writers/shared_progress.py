@@ -106,7 +106,7 @@ def shown(shared: SharedProgress, *, bar: bool, title: str) -> Iterator[None]:
     """A progress bar, where there is a terminal or a notebook, and a warning of a scene that does not end."""
     over = threading.Event()
     total, first = sum(len(shard.indices) for shard in shared.shards), _all_done(shared)
-    with progress_bar(title, total, bar, watched=True, unit="scenes", done=first) as advance:
+    with progress_bar(title, total, bar, tty=True, unit="scenes", done=first) as advance:
         arguments = (shared, first, advance, over)
         thread = threading.Thread(target=_watch, args=arguments, name="kerasfeed-progress", daemon=True)
         thread.start()

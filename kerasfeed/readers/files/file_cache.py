@@ -15,7 +15,7 @@ class FileCache(Lru[int, Contents]):
 
     def __init__(self, most_files: int, most_bytes: int) -> None:
         """Keep up to `most_files` files of `most_bytes` bytes together."""
-        super().__init__(most_files)
+        super().__init__(most_files, lambda _: 1)
         self._most_bytes = most_bytes
 
     def _keep(self, key: int, value: Contents) -> list[Contents]:

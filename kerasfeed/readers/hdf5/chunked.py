@@ -144,7 +144,7 @@ class ChunkedReader:
             number = key - first
             if not self._may_run_ahead(number, most, now):
                 return
-            decode_pool.shared().submit(partial(_decode_ahead, self, owner, number, meter))
+            decode_pool.shared().submit(partial(self._decode_ahead, owner, number, meter))
 
     def _may_run_ahead(self, number: int, most: int, now: float) -> bool:
         """Note that chunk `number` is decoded ahead, unless `most` are that nobody has read yet."""
@@ -156,9 +156,12 @@ class ChunkedReader:
             self._ahead[number] = now
             return True
 
-    def is_wanted_ahead(self, number: int) -> bool:
-        """Whether chunk `number` was to be decoded ahead and has not been asked for since."""
-        return number in self._ahead
+    def _decode_ahead(self, owner: "weakref.ref[Any]", number: int, meter: read_cost.Meter | None) -> None:
+        """Decode one chunk before it is asked for."""
+        held = owner()
+        # Else the file was closed meanwhile, or whoever needed the chunk did not wait.
+        if held is not None and number in self._ahead:
+            self.load(number, meter)
 
     def _asked(self, number: int) -> None:
         if self._ahead:
@@ -232,14 +235,6 @@ class ChunkedReader:
         if into is not None:
             return into
         return np.frombuffer(found, self._plain).reshape(self._grid.chunks)
-
-
-def _decode_ahead(reader: ChunkedReader, owner: "weakref.ref[Any]", number: int, meter: read_cost.Meter | None) -> None:
-    """Decode one chunk before it is asked for."""
-    held = owner()
-    # Else the file was closed meanwhile, or whoever needed the chunk did not wait.
-    if held is not None and reader.is_wanted_ahead(number):
-        reader.load(number, meter)
 
 
 def _owned(view: Any, dtype: np.dtype[Any]) -> Any:

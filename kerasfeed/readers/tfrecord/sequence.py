@@ -40,7 +40,7 @@ class _KeptHere:
 
     def __init__(self) -> None:
         self.windows: Windows = Lru(_CACHE_BYTES, len)
-        self.streams: Lru[int, Stream] = Lru(_OPEN_FILES)
+        self.streams: Lru[int, Stream] = Lru(_OPEN_FILES, lambda _: 1)
 
 
 class TFRecordSequence(SceneSequence):

@@ -58,11 +58,9 @@ class Sidecar:
             "format": FORMAT,
             "version": VERSION,
             "scenes": sum(file.scenes for file in self.files),
+            **vars(self),
             "spec": spec_to_json(self.spec),
             "files": [asdict(file) for file in self.files],
-            "assignment": self.assignment,
-            "compression": self.compression,
-            "seed": self.seed,
         }
         write_whole(path, (json.dumps(value, indent=1) + "\n").encode(), durable=True)
 

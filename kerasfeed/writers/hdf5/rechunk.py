@@ -220,10 +220,6 @@ class _Move:
         for start in range(0, length, self.step):
             yield start, min(start + self.step, length)
 
-    def stored_chunks(self) -> int:
-        """Number of chunks of the shape."""
-        return math.prod(-(-size // chunk) for size, chunk in zip(self.source.shape, self.chunks, strict=True))
-
 
 def _write(
     file: h5py.File, part: Path, fd: int, moves: list[_Move], check: Callable[[], None], advance: Callable[[int], None]
@@ -265,7 +261,8 @@ def _compare(
                     )
                 advance((stop - start) * move.nbytes // old.shape[0])
             sizes = old.id.get_storage_size(), new.id.get_storage_size()
-            done.append(RechunkedDataset(move.name, old.chunks, move.chunks, move.stored_chunks(), *sizes))
+            count = math.prod(-(-size // chunk) for size, chunk in zip(old.shape, move.chunks, strict=True))
+            done.append(RechunkedDataset(move.name, old.chunks, move.chunks, count, *sizes))
         return tuple(done)
 
 

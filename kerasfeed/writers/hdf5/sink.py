@@ -92,18 +92,6 @@ class Sink(io.RawIOBase):
             self.error = error
         return size
 
-    def readable(self) -> bool:
-        """See `io.IOBase`."""
-        return True
-
-    def writable(self) -> bool:
-        """See `io.IOBase`."""
-        return True
-
-    def seekable(self) -> bool:
-        """See `io.IOBase`."""
-        return True
-
 
 def check_place(out: Path) -> None:
     """Refuse a path at which no file can be made.
