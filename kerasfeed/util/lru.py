@@ -14,7 +14,12 @@ Value = TypeVar("Value")
 
 
 class Lru(Generic[Key, Value]):
-    """The values used last. All methods may be called from any thread."""
+    """The values used last. All methods may be called from any thread.
+
+    Attributes:
+        limit: The most that values kept together may weigh.
+        weight: What those kept now weigh.
+    """
 
     def __init__(self, limit: int, weigh: Callable[[Value], int]) -> None:
         """Keep values of up to `limit` together, each of what `weigh` says; one that is more is not kept."""
@@ -23,7 +28,7 @@ class Lru(Generic[Key, Value]):
         self._lock = threading.Lock()
         self._kept: OrderedDict[Key, Value] = OrderedDict()
         self._flights: dict[Key, _Flight[Value]] = {}
-        self._weight = 0
+        self.weight = 0
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -92,15 +97,15 @@ class Lru(Generic[Key, Value]):
             return [value]
         leaving = []
         self._kept[key] = value
-        self._weight += weight
-        while self._weight > self.limit:
+        self.weight += weight
+        while self.weight > self.limit:
             leaving.append(self._pop())
         return leaving
 
     def _pop(self) -> Value:
         """Take out what was used longest ago."""
         value = self._kept.popitem(last=False)[1]
-        self._weight -= self._weigh(value)
+        self.weight -= self._weigh(value)
         return value
 
     def clear(self) -> None:
@@ -109,7 +114,7 @@ class Lru(Generic[Key, Value]):
             leaving = list(self._kept.values())
             self._kept.clear()
             self._flights.clear()
-            self._weight = 0
+            self.weight = 0
         self._let_go(leaving)
 
     def _settled(self, value: Value) -> Value:

@@ -21,11 +21,6 @@ class ChunkCache(Lru[int, NDArray[Any]]):
         self._forgotten: deque[range] = deque()  # keys that nobody will ask for again
         self._keys = 0
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes kept now."""
-        return self._weight
-
     def reserve(self, count: int) -> range:
         """Keys that nobody else uses, `count` of them."""
         with self._lock:
@@ -77,4 +72,4 @@ class ChunkCache(Lru[int, NDArray[Any]]):
             few, many = (gone, self._kept) if len(gone) < len(self._kept) else (list(self._kept), gone)
             for key in few:
                 if key in many:
-                    self._weight -= self._kept.pop(key).nbytes
+                    self.weight -= self._kept.pop(key).nbytes
