@@ -31,6 +31,11 @@ class Opened:
     begun: float | None = None
 
 
+def nbytes_of(index: Any) -> int:
+    """Memory of the arrays of a chunk index."""
+    return sum(part.nbytes for part in vars(index).values() if part is not None)
+
+
 @contextmanager
 def by_h5py(job: Job) -> Iterator[Opened]:
     """h5py, which reads the chunk index piece by piece as it needs it."""
@@ -44,7 +49,7 @@ def by_kerasfeed(job: Job) -> Iterator[Opened]:
     with kf.HDF5File(job.sequence.path) as file:
         dataset = file["points"]
         reader = dataset._open()[1].reader
-        yield Opened(dataset, reader.index_nbytes)
+        yield Opened(dataset, nbytes_of(reader._index))
 
 
 @dataclass(frozen=True)

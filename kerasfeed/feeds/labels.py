@@ -4,13 +4,12 @@ Invariant: a file is used only under the key (`kerasfeed.sequences.cache.key`) w
 and code, state and source files of the sequence. And no file is replaced that this room has not written.
 """
 
-import contextlib
 import io
 import json
 import os
 import warnings
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,6 +25,7 @@ from kerasfeed.sequences.field import FieldOf
 from kerasfeed.util.atomic_write import write_whole
 from kerasfeed.util.error_text import class_name, message_of
 from kerasfeed.util.frames import as_sequence, is_in_memory
+from kerasfeed.util.progress import progress_bar
 
 _BATCH = 64
 
@@ -93,7 +93,7 @@ def _read(
 ) -> NDArray[Any]:
     parts = []
     feed = BaseFeed(fields, _BATCH, workers=workers, worker_type=worker_type, seed=0)
-    with feed, _bar(len(fields), progress) as advance:
+    with feed, progress_bar("reading labels", len(fields), progress) as advance:
         for batch in feed:
             parts.append(np.array(batch))
             advance(len(batch))
@@ -133,18 +133,3 @@ def _keep(path: Path, key: str, values: NDArray[Any]) -> None:
             FeedWarning,
             stacklevel=3,
         )
-
-
-@contextlib.contextmanager
-def _bar(total: int, shown: bool) -> Iterator[Callable[[int], None]]:
-    """A progress bar over `total` scenes; gives what moves it on."""
-    if not shown:
-        yield lambda count: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = [TextColumn("reading labels"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()]
-    with Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task("", total=total)
-        yield lambda count: bar.update(task, advance=count)

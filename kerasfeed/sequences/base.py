@@ -21,7 +21,7 @@ from kerasfeed.sequences.context import current_context, current_rng
 from kerasfeed.sequences.context import enter_context as enter_context
 from kerasfeed.sequences.context import scene_rng as scene_rng
 from kerasfeed.sequences.indexing import picked, picks_of
-from kerasfeed.sequences.view_base import Routed
+from kerasfeed.sequences.view_base import OfOne, Routed
 from kerasfeed.util.fingerprint import digest
 from kerasfeed.util.optional_methods import READER, blocks_in, name_of
 from kerasfeed.util.optional_methods import optional_method as optional_method
@@ -140,7 +140,7 @@ def scene_reader(sequence: Any) -> Callable[[int], Any]:
     return functools.partial(operator.getitem, sequence)
 
 
-class Subset(Routed, SceneSequence):
+class Subset(Routed, OfOne, SceneSequence):
     """Some scenes of a sequence, in any order, also several times.
 
     Its length is fixed when it is made; nothing is read. It draws random numbers by its own indices: `self.rng` of the
@@ -164,11 +164,6 @@ class Subset(Routed, SceneSequence):
     def __init__(self, sequence: Any, indices: Any) -> None:
         self._hold(sequence)
         self.indices = picks_of(indices, self._lengths[0], name_of(sequence))
-
-    @property
-    def sequence(self) -> Any:
-        """The sequence inside."""
-        return self._parts[0]
 
     def __len__(self) -> int:
         return len(self.indices)

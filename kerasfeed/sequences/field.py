@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from kerasfeed.orders.groups import Portable
-from kerasfeed.sequences.base import Worker, optional_method
+from kerasfeed.sequences.view_base import AroundOne
 from kerasfeed.spec.scene_spec import field_paths, flatten
 
 
-class FieldOf:
+class FieldOf(AroundOne):
     """The sequence of one field of another sequence's scenes.
 
     Args:
@@ -49,13 +49,3 @@ class FieldOf:
                 "function that makes it one, for example lambda scene: scene[1].max()"
             )
         return value if isinstance(value, str | bytes) else array.reshape(())[()]
-
-    def on_worker_begin(self, worker: Worker) -> None:
-        """Passed on."""
-        if (begin := optional_method(self.sequence, "on_worker_begin")) is not None:
-            begin(worker)
-
-    def on_worker_end(self) -> None:
-        """Passed on."""
-        if (end := optional_method(self.sequence, "on_worker_end")) is not None:
-            end()

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from kerasfeed.orders.permutation import generator, permute_one, round_keys
 from kerasfeed.sequences.base import SceneSequence
-from kerasfeed.sequences.view_base import Routed
+from kerasfeed.sequences.view_base import OfSeveral, Routed
 from kerasfeed.sequences.views import listed_parts
 from kerasfeed.util.optional_methods import name_of
 from kerasfeed.util.validate import check_integer
@@ -48,7 +48,7 @@ class _Node:
     second: "_Node | int"
 
 
-class Mixture(Routed, SceneSequence):
+class Mixture(Routed, OfSeveral, SceneSequence):
     """Scenes of several sequences in fixed proportions, evenly interleaved.
 
     Within one pass of a source each of its scenes comes once, in random order; then the next pass begins, in another
@@ -82,11 +82,6 @@ class Mixture(Routed, SceneSequence):
                 f"the mixture would have {self._num_scenes} scenes, more than {_MOST}: give a smaller num_scenes, or "
                 "weights that differ less"
             )
-
-    @property
-    def sequences(self) -> tuple[Any, ...]:
-        """The sources."""
-        return self._parts
 
     def counts(self, num_scenes: int | None = None) -> tuple[int, ...]:
         """How many of the first `num_scenes` scenes (all by default) come from each source."""

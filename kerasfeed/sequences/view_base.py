@@ -7,7 +7,7 @@ fixed then, and it has the optional methods that what is inside it allows, which
 import copy
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
@@ -22,6 +22,7 @@ from kerasfeed.util.frames import as_sequence
 from kerasfeed.util.optional_methods import (
     ahead_reader,
     batch_reader,
+    blocks_in,
     check_part,
     listed,
     name_of,
@@ -34,7 +35,6 @@ from kerasfeed.util.optional_methods import (
 )
 
 _NAMED = 4  # parts of which a view's identity says what they are
-_HOOKS = ("on_worker_begin", "on_worker_end", "on_epoch_begin", "on_epoch_end")
 
 
 def part_reader(part: Any) -> Callable[..., Any] | None:
@@ -42,21 +42,6 @@ def part_reader(part: Any) -> Callable[..., Any] | None:
     if type(part) in (np.ndarray, np.memmap) and part.dtype.kind in "biufc" and part.ndim:
         return functools.partial(take_rows, part)
     return batch_reader(part)
-
-
-def parts_offer(parts: Sequence[Any], name: str) -> bool | None:
-    """Whether a view that reads from all of `parts` can offer the optional method `name`; None for other methods."""
-    readers = [part_reader(part) for part in parts]
-    match name:
-        case "get_batch":
-            return all(reader is not None for reader in readers)
-        case "out":
-            return any(reader is not None and takes_out(reader) for reader in readers)
-        case "read_into":
-            return any(scene_writer(part) is not None for part in parts)
-        case "read_ahead":
-            return any(ahead_reader(part) is not None for part in parts)
-    return None
 
 
 def apart(sequence: Any, known: dict[int, Any] | None = None) -> Any:
@@ -74,6 +59,26 @@ def identity_of(sequence: Any) -> str:
     return sequence._identity() if isinstance(sequence, View) else type(sequence).__qualname__
 
 
+class AroundOne:
+    """What is made of one sequence and is no view of its scenes: passes on what workers tell it.
+
+    Attributes:
+        sequence: The sequence.
+    """
+
+    sequence: Any
+
+    def on_worker_begin(self, worker: Worker) -> None:
+        """Passed on."""
+        if (begin := optional_method(self.sequence, "on_worker_begin")) is not None:
+            begin(worker)
+
+    def on_worker_end(self) -> None:
+        """Passed on."""
+        if (end := optional_method(self.sequence, "on_worker_end")) is not None:
+            end()
+
+
 class View(ABC):
     """A sequence made of sequences, its parts; what all views do alike. Mixed into a `SceneSequence`."""
 
@@ -86,7 +91,17 @@ class View(ABC):
 
     def _offers(self, name: str) -> bool:
         """Whether the view has the optional method `name`; "out" stands for the parameter of `get_batch`."""
-        return name in _HOOKS and any(self._hooks(name))
+        readers = map(part_reader, self._parts)
+        match name:
+            case "get_batch":
+                return all(reader is not None for reader in readers)
+            case "out":
+                return any(reader is not None and takes_out(reader) for reader in readers)
+            case "read_into":
+                return any(scene_writer(part) is not None for part in self._parts)
+            case "read_ahead":
+                return any(ahead_reader(part) is not None for part in self._parts)
+        return any(self._hooks(name))
 
     def _identity(self) -> str:
         own = " ".join(part for part in (type(self).__qualname__, self._choice()) if part)
@@ -203,6 +218,37 @@ class View(ABC):
         return None
 
 
+class OfOne(View):
+    """A view of one sequence."""
+
+    @property
+    def sequence(self) -> Any:
+        """The sequence inside."""
+        return self._parts[0]
+
+
+class SceneByScene(OfOne):
+    """A view of which scene k is made of scene k of its one sequence."""
+
+    def __len__(self) -> int:
+        return self._lengths[0]
+
+    def _block_size(self) -> int | None:
+        return getattr(self.sequence, "block_size", None)
+
+    def _block_of(self) -> NDArray[Any] | None:
+        return blocks_in(self.sequence)
+
+
+class OfSeveral(View):
+    """A view of several sequences."""
+
+    @property
+    def sequences(self) -> tuple[Any, ...]:
+        """The sequences inside."""
+        return self._parts
+
+
 class Routed(View):
     """A view of which each scene is one scene of one part."""
 
@@ -232,10 +278,6 @@ class Routed(View):
         except Exception as error:
             self._note(error, part, [inner], [place])
             raise
-
-    def _offers(self, name: str) -> bool:
-        offered = parts_offer(self._parts, name)
-        return super()._offers(name) if offered is None else offered
 
     @views_own
     def read_into(self, index: int, out: Any) -> None:

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from kerasfeed.sequences.base import SceneSequence
 from kerasfeed.sequences.context import current_context, current_rng
 from kerasfeed.sequences.indexing import place_in
-from kerasfeed.sequences.view_base import Routed, View, parts_offer, read_many, write_scene
+from kerasfeed.sequences.view_base import OfSeveral, Routed, SceneByScene, read_many, write_scene
 from kerasfeed.util.optional_methods import ahead_reader, blocks_in, name_of, note_once, views_own
 
 
-class Concat(Routed, SceneSequence):
+class Concat(Routed, OfSeveral, SceneSequence):
     """The scenes of several sequences, one sequence after another.
 
     Args:
@@ -34,11 +34,6 @@ class Concat(Routed, SceneSequence):
     def __init__(self, *sequences: Any) -> None:
         self._hold(*listed_parts("Concat", sequences))
         self._stops = list(accumulate(self._lengths))
-
-    @property
-    def sequences(self) -> tuple[Any, ...]:
-        """The sequences inside."""
-        return self._parts
 
     def __len__(self) -> int:
         return self._stops[-1]
@@ -67,7 +62,7 @@ class Concat(Routed, SceneSequence):
         return f"Concat of {_names(self._parts)}, {len(self):,} scenes"
 
 
-class Zip(View, SceneSequence):
+class Zip(OfSeveral, SceneSequence):
     """Scenes of several sequences side by side: scene k holds scene k of each.
 
     All of them draw the same random numbers: each asks for the generator of the scene from its beginning. So an image
@@ -104,11 +99,6 @@ class Zip(View, SceneSequence):
                 f"{min(self._lengths)}], if they belong together from the first on"
             )
 
-    @property
-    def sequences(self) -> tuple[Any, ...]:
-        """The sequences inside."""
-        return self._parts
-
     def __len__(self) -> int:
         return self._lengths[0]
 
@@ -138,10 +128,6 @@ class Zip(View, SceneSequence):
         if context is not None:
             context.restart_rng(latest)  # who draws after this goes on, and does not draw the same again
         return values
-
-    def _offers(self, name: str) -> bool:
-        offered = parts_offer(self._parts, name)
-        return super()._offers(name) if offered is None else offered
 
     @views_own
     def read_into(self, index: int, out: Any) -> None:
@@ -184,7 +170,7 @@ class Zip(View, SceneSequence):
         return f"Zip of {_names(self._parts)}, {len(self):,} scenes"
 
 
-class Map(View, SceneSequence):
+class Map(SceneByScene, SceneSequence):
     """The scenes of a sequence, each changed by a function.
 
     Args:
@@ -205,14 +191,6 @@ class Map(View, SceneSequence):
         self.function = function
         self._draws = _has_rng(function)
 
-    @property
-    def sequence(self) -> Any:
-        """The sequence inside."""
-        return self._parts[0]
-
-    def __len__(self) -> int:
-        return self._lengths[0]
-
     def __getitem__(self, index: int | slice) -> Any:
         """What the function makes of the scene at `index`; negative ones count from the end.
 
@@ -229,21 +207,12 @@ class Map(View, SceneSequence):
             note_once(error, f"in {_function_name(self.function)}, given scene {place} of {name_of(self.sequence)}")
             raise
 
-    def _offers(self, name: str) -> bool:
-        return ahead_reader(self.sequence) is not None if name == "read_ahead" else super()._offers(name)
-
     @views_own
     def read_ahead(self, indices: NDArray[np.int64]) -> None:
         """Pass on which scenes will be read soon."""
         announce = ahead_reader(self.sequence)
         assert announce is not None  # else nobody is offered this method
         announce(indices)
-
-    def _block_size(self) -> int | None:
-        return getattr(self.sequence, "block_size", None)
-
-    def _block_of(self) -> NDArray[Any] | None:
-        return blocks_in(self.sequence)
 
     def _choice(self) -> str:
         return _function_name(self.function)

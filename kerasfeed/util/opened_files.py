@@ -13,9 +13,9 @@ kernel drops with the process, an entry's first word last, so that a worker whic
 import os
 import struct
 import threading
-from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
+from typing import NamedTuple
 
 # 1 (0 for none), two words of the digest, device, inode, size, mtime_ns; the rest fills up a power of two.
 _ENTRY = struct.Struct("=3q2Q2q8x")
@@ -25,8 +25,7 @@ _PLACES = 1 << 22
 _LOOKED_AT = 64  # places from that of the digest on; were all taken (of millions of files), the file would go unnoted
 
 
-@dataclass(frozen=True)
-class Identity:
+class Identity(NamedTuple):
     """What tells one state of a file from another.
 
     Attributes:
@@ -62,6 +61,11 @@ class Identity:
         if self.mtime_ns != now.mtime_ns:
             return f"it was modified {(now.mtime_ns - self.mtime_ns) / 1e9:,.3f} s later"
         return ""
+
+    def refuse(self, now: "Identity", path: str, *, may_grow: bool = False) -> None:
+        """Raise an OSError where the file at `path` changed since; see `difference`."""
+        if difference := self.difference(now, may_grow=may_grow):
+            raise changed(path, difference)
 
 
 def identity_of(path: str | os.PathLike[str]) -> Identity:
@@ -112,7 +116,7 @@ class Table:
             entry = os.pread(self._fd, _ENTRY.size, offset).ljust(_ENTRY.size, b"\0")
             is_taken, low, high, *known = _ENTRY.unpack(entry)
             if not is_taken:
-                entry = _ENTRY.pack(1, *digest, found.device, found.inode, found.size, found.mtime_ns)
+                entry = _ENTRY.pack(1, *digest, *found)
                 os.pwrite(self._fd, entry[8:], offset + 8)
                 os.pwrite(self._fd, entry[:8], offset)
                 return found
@@ -135,12 +139,23 @@ def in_worker() -> bool:
     return _table is not None
 
 
-def first(path: str, taken: int, found: Identity) -> Identity | None:
-    """What the file at `path` was when a worker of this feed first opened it; None where this is no worker process.
+def same_as_first(
+    path: str, taken: int, known: Identity | None, found: Identity, *, may_grow: bool = False
+) -> Identity:
+    """What the file at `path` was when it was first opened, here or by another worker of this feed.
 
     Args:
         path: Absolute path.
         taken: How often whoever holds the file has allowed another one to stand there, by `close()`.
+        known: What it was when it was first opened here; None where it was not.
         found: What it is now; entered where nobody has opened it.
+        may_grow: Whether somebody writes to it meanwhile.
+
+    Raises:
+        OSError: It is another one now.
     """
-    return None if _table is None else _table.first(f"{taken}\0{path}", found)
+    shared = None if _table is None else _table.first(f"{taken}\0{path}", found)
+    for before in (known, shared):
+        if before is not None:
+            before.refuse(found, path, may_grow=may_grow)
+    return known or shared or found

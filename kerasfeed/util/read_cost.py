@@ -12,7 +12,7 @@ Posting from the thread that asked:
 """
 
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 _LEAST_SCENES = 32  # before so many, the first reads of every block look like waste
 _LEAST_AGAIN = 8  # a few chunks are decoded again where blocks or workers meet
@@ -102,33 +102,24 @@ class ReadCost:
         )
 
 
+@dataclass(slots=True)
 class _Sums:
-    __slots__ = (
-        "again",
-        "decoded",
-        "files",
-        "nbytes",
-        "scenes_before",
-        "seconds",
-        "seconds_again",
-        "storage",
-        "stored",
-    )
-
-    def __init__(self, storage: Storage, scenes_before: int) -> None:
-        self.storage = storage
-        self.scenes_before = scenes_before
-        self.files: dict[str, bytearray] = {}  # for each dataset, which of its chunks were decoded: a byte each
-        self.stored = 0  # decoded bytes of these datasets
-        self.decoded = self.again = self.nbytes = 0
-        self.seconds = self.seconds_again = 0.0
+    storage: Storage
+    scenes_before: int
+    files: dict[str, bytearray] = field(default_factory=dict)  # for each, which of its chunks were decoded: a byte each
+    stored: int = 0  # decoded bytes of these datasets
+    decoded: int = 0
+    again: int = 0
+    nbytes: int = 0
+    seconds: float = 0.0
+    seconds_again: float = 0.0
 
 
 class Meter:
     """Sums of what was read on behalf of one loader in one process. All methods may be called from any thread."""
 
-    def __init__(self, length: int) -> None:
-        """Sum up for a loader of a sequence of `length` scenes."""
+    def __init__(self, length: int = 1) -> None:
+        """Sum up for whoever reads a sequence of `length` scenes."""
         self._lock = threading.Lock()
         self._length = max(1, length)
         self._scenes = 0

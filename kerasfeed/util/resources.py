@@ -5,7 +5,12 @@ Invariant: asked anew each time; a container's limits count, not the host's size
 
 import os
 from pathlib import Path
+from typing import Any
 
+from kerasfeed.util.validate import check_integer
+
+_CACHE_SHARE = 16  # of the memory: eight worker processes then take half of it at the very most
+_MOST_CACHED = 1 << 30
 _ASSUMED_MEMORY = 4 << 30  # where the system does not tell
 _LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
@@ -29,3 +34,22 @@ def memory() -> int:
         except (OSError, ValueError):  # no such file, or the word "max"
             continue
     return found
+
+
+def cache_bytes(name: str, value: Any) -> int:
+    """Bytes that the bound of a cache stands for: "auto" is 1/16 of the memory, at most 1 GiB.
+
+    Args:
+        name: The argument, for the message.
+        value: What came.
+
+    Raises:
+        ValueError: It is a negative number or another word.
+        TypeError: It is neither a number of bytes nor a word.
+    """
+    what = f"'auto' or a number of bytes such as {256 << 20} (256 MiB; 0 keeps nothing)"
+    if not isinstance(value, str):
+        return check_integer(name, value, 0, what=what, unit=" bytes")
+    if value != "auto":
+        raise ValueError(f"{name} must be {what}, received {value!r}")
+    return min(_MOST_CACHED, memory() // _CACHE_SHARE)

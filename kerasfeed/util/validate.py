@@ -8,7 +8,9 @@ import operator
 from typing import Any
 
 
-def check_integer(name: str, value: Any, least: int, *, what: str = "an integer", remedy: str = "") -> int:
+def check_integer(
+    name: str, value: Any, least: int, *, what: str = "an integer", unit: str = "", remedy: str = ""
+) -> int:
     """`value` as an int of at least `least`.
 
     Args:
@@ -16,6 +18,7 @@ def check_integer(name: str, value: Any, least: int, *, what: str = "an integer"
         value: What came: an int, or anything that is one, such as NumPy's.
         least: Smallest value that is right.
         what: What it must be, for the message.
+        unit: What it counts, with a space before it, for the message.
         remedy: What to give instead of a value that is too small, with what stands before it.
 
     Raises:
@@ -29,5 +32,5 @@ def check_integer(name: str, value: Any, least: int, *, what: str = "an integer"
     except TypeError:
         raise TypeError(f"{name} must be {what}, received {value!r} of type {type(value).__name__}") from None
     if number < least:
-        raise ValueError(f"{name} must be at least {least}, received {number}{remedy}")
+        raise ValueError(f"{name} must be at least {least}{unit}, received {number}{remedy}")
     return number

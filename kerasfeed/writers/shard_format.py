@@ -21,8 +21,7 @@ class ShardFormat(ABC):
     def write(self, descriptor: int, encoded: Iterator[Any], scenes: int) -> Any:
         """Write a shard of so many scenes to a file that is open; what it returns is for `finish`."""
 
-    @abstractmethod
-    def finish(self, path: Path, written: Any) -> None:
+    def finish(self, path: Path, written: Any) -> None:  # noqa: B027 - most have nothing to do
         """The shard has its name now."""
 
     @abstractmethod

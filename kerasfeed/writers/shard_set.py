@@ -63,15 +63,7 @@ class FileSet:
 
 
 def write_set(
-    sequence: Any,
-    length: int,
-    files: FileSet,
-    *,
-    worker_options: WorkerOptions,
-    seed: int,
-    spec: SceneSpec | None,
-    overwrite: bool,
-    progress: bool,
+    options: WorkerOptions, files: FileSet, *, spec: SceneSpec | None = None, overwrite: bool, progress: bool
 ) -> None:
     """Write a set of files, each shard by one worker, those that are there already left as they are.
 
@@ -83,13 +75,13 @@ def write_set(
     with claimed(Path(f"{hidden}.unfinished")) as claim:
         if not overwrite:
             claim.refuse(files.names)
-        with _Writer(sequence, length, files, worker_options, seed, Path(f"{hidden}.progress")) as writer:
+        with _Writer(options, files, Path(f"{hidden}.progress")) as writer:
             spec = writer.learn(spec)
             shards, shard_format = files.cut(spec)
             fingerprint = {
-                "sequence": type(sequence).__qualname__,
-                "length": length,
-                "seed": seed,
+                "sequence": type(options.sequence).__qualname__,
+                "length": options.length,
+                "seed": options.seed,
                 **files.arguments,
                 "files": [path.name for path in files.names],
                 "shards": len(shards),
@@ -105,13 +97,11 @@ def write_set(
 class _Writer(contextlib.AbstractContextManager["_Writer"]):
     """One loader that learns the spec, then writes the shards."""
 
-    def __init__(
-        self, sequence: Any, length: int, files: FileSet, worker_options: WorkerOptions, seed: int, path: Path
-    ) -> None:
-        self._length = length
+    def __init__(self, options: WorkerOptions, files: FileSet, path: Path) -> None:
+        self._length = options.length
         self._files = files
-        self._worker_options = worker_options
-        self._item = ShardSequence(sequence, length, seed, path)
+        self._options = options
+        self._item = ShardSequence(options.sequence, options.length, options.seed, path)
         self._path = path
         self._shared: SharedProgress | None = None
         self._loader: Loader | None = None
@@ -123,10 +113,10 @@ class _Writer(contextlib.AbstractContextManager["_Writer"]):
         Raises:
             Exception: What the sequence raised; SpecError.
         """
-        if self._worker_options.chooses:
+        if self._options.chooses:
             spec = self._try_here(spec)
         if self._loader is None:
-            self._loader = self._worker_options.loader(self._item, self._files.most)
+            self._loader = self._options.loader(self._item, self._files.most)
         return self._probed(self._loader) if spec is None else spec
 
     def _try_here(self, spec: SceneSpec | None) -> SceneSpec | None:
@@ -137,7 +127,7 @@ class _Writer(contextlib.AbstractContextManager["_Writer"]):
         item = copied(self._item)
         if item is None:
             return spec
-        loader = self._worker_options.loader(item, 0)
+        loader = self._options.loader(item, 0)
         try:
             spec = spec or self._probed_soon(loader)
             if spec is not None and self._seconds(item, spec, loader) < SHORT_SECONDS:

@@ -16,8 +16,9 @@ import cloudpickle
 from kerasfeed.errors import KerasfeedError, SpecError
 from kerasfeed.loaders.batches.filler import FailedSceneError, probe
 from kerasfeed.loaders.batches.spec_inference import Probe
-from kerasfeed.sequences.base import SceneContext, Worker, enter_context, optional_method
+from kerasfeed.sequences.base import SceneContext, enter_context
 from kerasfeed.sequences.context import current_context
+from kerasfeed.sequences.view_base import AroundOne
 from kerasfeed.util.error_text import add_note, cause_of, message_of, reworded
 from kerasfeed.writers.hdf5.sink import appearing
 from kerasfeed.writers.shard_format import ShardFormat
@@ -31,15 +32,7 @@ class StoppedError(KerasfeedError):
     """Internal: somebody else has failed, or the caller was interrupted."""
 
 
-class _SceneFailedError(Exception):
-    """Internal carrier: the sequence's exception is its cause."""
-
-    def __init__(self, index: int) -> None:
-        super().__init__(index)
-        self.index = index
-
-
-class ShardSequence:
+class ShardSequence(AroundOne):
     """A sequence whose items are shards: loading one writes it. So the loaders write shards, whatever befalls workers.
 
     What an item is the epoch says, so that one loader does all: in `LEARNING`, in which loaders look at a few items to
@@ -62,18 +55,6 @@ class ShardSequence:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_shared": None}
 
-    def on_worker_begin(self, worker: Worker) -> None:
-        """See `SceneSequence`."""
-        begin = optional_method(self.sequence, "on_worker_begin")
-        if begin is not None:
-            begin(worker)
-
-    def on_worker_end(self) -> None:
-        """See `SceneSequence`."""
-        end = optional_method(self.sequence, "on_worker_end")
-        if end is not None:
-            end()
-
     def __len__(self) -> int:
         return self._length
 
@@ -90,9 +71,7 @@ class ShardSequence:
         try:
             spec = probe(self.sequence, index, self._seed)
         except FailedSceneError as carrier:
-            error = cause_of(carrier)
-            assert error is not None
-            raise told(error, index) from None
+            raise _told(carrier) from None
         pickled: bytes = cloudpickle.dumps(Probe(index, spec, time.perf_counter() - begin))
         return pickled
 
@@ -105,11 +84,9 @@ class ShardSequence:
         if not (path.exists() and shard_format.count(path) == len(shard.indices)):
             try:
                 _write(shard_format, self._encoded(shard, shard_format, shared), shard, path)
-            except _SceneFailedError as carrier:
+            except FailedSceneError as carrier:
                 shared.stop()  # nobody begins another
-                error = cause_of(carrier)
-                assert error is not None
-                raise told(error, carrier.index, shard) from None
+                raise _told(carrier, shard) from None
         shared.note(shard.number, len(shard.indices), shard.indices[-1])
         return b""
 
@@ -146,10 +123,8 @@ class ShardSequence:
             begin = time.perf_counter()
             try:
                 shard_format.write(file.fileno(), some(), len(shard.indices))
-            except _SceneFailedError as carrier:
-                error = cause_of(carrier)
-                assert error is not None
-                raise told(error, carrier.index) from None
+            except FailedSceneError as carrier:
+                raise _told(carrier) from None
             return (time.perf_counter() - begin) / done
 
     def _encoded(self, shard: Shard, shard_format: ShardFormat, shared: SharedProgress | None) -> Iterator[Any]:
@@ -165,7 +140,7 @@ class ShardSequence:
             try:
                 encoded = _checked(shard_format, self.sequence[index], index)
             except BaseException as error:
-                raise _SceneFailedError(index) from error
+                raise FailedSceneError(index, None) from error
             finally:
                 enter_context(previous)
             yield encoded
@@ -192,11 +167,13 @@ def failed_write(error: OSError, path: str) -> OSError:
     return reworded(error, f"writing {path!r} failed and left nothing of it: {message_of(error)}")
 
 
-def told(error: BaseException, index: int, shard: Shard | None = None) -> BaseException:
-    """`error` with a note of the scene, and of the shard it was read for; None where the spec was to be learnt.
+def _told(carrier: FailedSceneError, shard: Shard | None = None) -> BaseException:
+    """What the sequence raised, with a note of the scene, and of the shard; None where the spec was to be learnt.
 
     No comma follows the number: loaders take such a note of the same number for their own, of an earlier time.
     """
+    error = cause_of(carrier)
+    assert error is not None
     where = "(read to learn the spec)" if shard is None else f"of shard {shard.number} ({Path(shard.path).name!r})"
-    add_note(error, f"kerasfeed: scene {index} {where}\nReproduce it here: sequence[{index}]")
+    add_note(error, f"kerasfeed: scene {carrier.index} {where}\nReproduce it here: sequence[{carrier.index}]")
     return error

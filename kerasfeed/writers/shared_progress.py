@@ -11,15 +11,15 @@ import pickle
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import cloudpickle
 
 from kerasfeed.errors import FeedWarning
 from kerasfeed.util.deferred_warnings import warn_caller
+from kerasfeed.util.progress import progress_bar
 from kerasfeed.writers.shard_format import ShardFormat
 
 _STOPPED, _COUNT, _FIRST, _CELLS = 0, 1, 2, 2  # where these are; where shards begin; cells of a shard: done, index
@@ -105,9 +105,10 @@ class SharedProgress:
 def shown(shared: SharedProgress, *, bar: bool, title: str) -> Iterator[None]:
     """A progress bar, where there is a terminal or a notebook, and a warning of a scene that does not end."""
     over = threading.Event()
-    drawn = _bar(sum(len(shard.indices) for shard in shared.shards), title) if bar else None
-    thread = threading.Thread(target=_watch, args=(shared, drawn, over), name="kerasfeed-progress", daemon=True)
-    with drawn or contextlib.nullcontext():
+    total, first = sum(len(shard.indices) for shard in shared.shards), _all_done(shared)
+    with progress_bar(title, total, bar, tty=True, unit="scenes", done=first) as advance:
+        arguments = (shared, first, advance, over)
+        thread = threading.Thread(target=_watch, args=arguments, name="kerasfeed-progress", daemon=True)
         thread.start()
         try:
             yield
@@ -116,33 +117,20 @@ def shown(shared: SharedProgress, *, bar: bool, title: str) -> Iterator[None]:
             thread.join()
 
 
-def _bar(total: int, title: str) -> Any:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    console = Console(stderr=True)
-    if not (console.is_terminal or console.is_jupyter):
-        return None
-    rate = TextColumn("{task.fields[rate]} scenes/s")
-    bar = Progress(TextColumn(title), BarColumn(), MofNCompleteColumn(), rate, TimeRemainingColumn(), console=console)
-    bar.add_task("", total=total, rate="-")
-    return bar
+def _all_done(shared: SharedProgress) -> int:
+    return sum(shared.done(shard.number) for shard in shared.shards)
 
 
-def _watch(shared: SharedProgress, bar: Any, over: threading.Event) -> None:
-    begin = time.monotonic()
-    first = last = sum(shared.done(shard.number) for shard in shared.shards)
-    moved = begin
+def _watch(shared: SharedProgress, last: int, advance: Callable[[int], None], over: threading.Event) -> None:
+    moved = time.monotonic()
     told = False
     while True:
         ended = over.wait(_TICK)
-        done = sum(shared.done(shard.number) for shard in shared.shards)
-        now = time.monotonic()
+        done, now = _all_done(shared), time.monotonic()
         if done != last:
-            last, moved = done, now
-        if bar is not None:
-            rate = f"{max(0, done - first) / max(1e-3, now - begin):,.0f}"
-            bar.update(bar.task_ids[0], completed=done, rate=rate)
+            moved = now
+        advance(done - last)
+        last = done
         if ended:
             return
         if now - moved > _STALL_SECONDS and not told:

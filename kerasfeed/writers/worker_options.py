@@ -7,14 +7,13 @@ import io
 import pickle
 from typing import Any
 
-from kerasfeed.loaders.arguments import WORKER_TYPES, check_sequence
+from kerasfeed.loaders.arguments import check_sequence, check_workers
 from kerasfeed.loaders.base import Job, Loader
 from kerasfeed.loaders.factory import make_loader
 from kerasfeed.orders.plan import Plan
 from kerasfeed.util.error_text import message_of
 from kerasfeed.util.exact_text import TextCloudPickler
-from kerasfeed.util.frames import is_in_memory
-from kerasfeed.util.resources import cores
+from kerasfeed.util.frames import as_sequence, is_in_memory
 from kerasfeed.util.validate import check_integer
 from kerasfeed.writers.shard_task import ShardSequence
 
@@ -22,26 +21,31 @@ _MEMORY = 1 << 26  # of numbers alone
 
 
 class WorkerOptions:
-    """Who writes: number and type of workers, checked.
+    """What is written by whom: a sequence, and number and type of workers, checked.
 
     Args:
-        sequence: Whose scenes are written.
+        sequence: Whose scenes are written; what a `Feed` takes.
         workers: As in `Feed`.
         worker_type: As in `Feed`.
+        seed: Behind each scene's `rng`.
 
     Attributes:
+        sequence: The sequence.
+        length: Its length.
+        seed: As given.
         count: Number of workers.
         chooses: Whether the calling thread may write by itself, where that takes no longer.
 
     Raises:
-        TypeError, ValueError: An argument is wrong.
+        TypeError, ValueError: An argument is wrong: a feed, or no sequence, or an empty one.
     """
 
-    def __init__(self, sequence: Any, workers: Any, worker_type: str) -> None:
-        if worker_type not in WORKER_TYPES:
-            raise ValueError(f"worker_type must be one of {', '.join(WORKER_TYPES)}, received {worker_type!r}")
-        self.count = cores() if workers == "auto" else check_integer("workers", workers, 0)
-        self._type = "thread" if worker_type == "auto" and is_in_memory(sequence) else worker_type
+    def __init__(self, sequence: Any, workers: Any, worker_type: str, seed: Any) -> None:
+        self.sequence = as_sequence(sequence)
+        self.length = _checked(self.sequence)
+        self.seed = check_integer("seed", seed, 0)
+        self.count = check_workers(workers, worker_type)
+        self._type = "thread" if worker_type == "auto" and is_in_memory(self.sequence) else worker_type
         self.chooses = workers == "auto" and self._type == "auto"
 
     def loader(self, sequence: ShardSequence, most: int) -> Loader:
@@ -62,12 +66,8 @@ def copied(item: ShardSequence) -> ShardSequence | None:
     return copy
 
 
-def check_scenes(sequence: Any) -> int:
-    """The length of a sequence that is to be written.
-
-    Raises:
-        TypeError, ValueError: It is a feed, or no sequence, or empty.
-    """
+def _checked(sequence: Any) -> int:
+    """The length of a sequence that is to be written."""
     if hasattr(sequence, "plan") and hasattr(sequence, "sequence"):
         raise TypeError("the sequence is a Feed, whose items are batches: pass its `sequence`")
     try:

@@ -3,16 +3,21 @@
 import numpy as np
 import tensorflow as tf
 
-from kerasfeed.readers.tfrecord.example import BYTES, INT64, Values, encode_example
+from kerasfeed.readers.tfrecord.example import BYTES, INT64, Values, encode_pieces
 
 COMPRESSIONS = ["", "GZIP", "ZLIB"]
+
+
+def encoded(features):
+    """The serialized Example of features."""
+    return b"".join(encode_pieces(features))
 
 
 def records_of(count, size=50):
     """Records of growing, incompressible size."""
     rng = np.random.default_rng(0)
     return [
-        encode_example({"i": Values(INT64, np.array([index])), "b": Values(BYTES, [rng.bytes(index * size // count)])})
+        encoded({"i": Values(INT64, np.array([index])), "b": Values(BYTES, [rng.bytes(index * size // count)])})
         for index in range(count)
     ]
 

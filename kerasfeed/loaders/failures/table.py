@@ -3,7 +3,7 @@
 Invariant: values only; whoever looks at a table sees it as it was when it was asked for.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, overload
 
@@ -46,9 +46,6 @@ class FailureTable(Sequence[FailedScene]):
 
     def __len__(self) -> int:
         return len(self._rows)
-
-    def __iter__(self) -> Iterator[FailedScene]:
-        return iter(self._rows)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, FailureTable) and self._rows == other._rows

@@ -22,14 +22,12 @@ class Contents(ABC):
 
     Attributes:
         count: Number of scenes; None where only reading to the end would tell.
+        nbytes: Bytes that are kept now, as far as they can be told; 0 for arrays mapped from a file, and for scenes
+            made when asked for.
     """
 
     count: int | None
-
-    @property
-    @abstractmethod
-    def nbytes(self) -> int:
-        """Bytes that are kept now, as far as they can be told."""
+    nbytes: int
 
     @abstractmethod
     def row(self, row: int) -> Any:
@@ -56,11 +54,7 @@ class Columns(Contents):
                     f"{lengths[0]} rows and field {path!r} has {length}"
                 )
         self.count: int = lengths[0]
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the arrays; 0 for those mapped from a file."""
-        return sum(bytes_of(column) for column in self._columns)
+        self.nbytes = sum(map(bytes_of, self._columns))
 
     def row(self, row: int) -> Any:
         """A row of each array."""
@@ -77,12 +71,7 @@ class Scenes(Contents):
         self._scenes = scenes
         self.count: int = len(scenes)
         kept = scenes if isinstance(scenes, list) else []
-        self._nbytes = sum(bytes_of(leaf) for scene in kept for leaf in optree.tree_leaves(scene))
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the scenes of a list; 0 for what makes them when asked."""
-        return self._nbytes
+        self.nbytes = sum(bytes_of(leaf) for scene in kept for leaf in optree.tree_leaves(scene))
 
     def row(self, row: int) -> Any:
         """The scene."""

@@ -4,12 +4,9 @@ Invariant: which files are counted, and what comes out, does not depend on the n
 unless it was asked for, and then it is told.
 """
 
-import contextlib
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,27 +17,13 @@ from kerasfeed.readers.files.counts_cache import CountsCache
 from kerasfeed.util.deferred_warnings import warn_caller
 from kerasfeed.util.error_notes import noted
 from kerasfeed.util.error_text import exception_text
+from kerasfeed.util.progress import progress_bar
 from kerasfeed.util.resources import cores
 from kerasfeed.util.validate import check_integer
 
 _MOST_THREADS = 8  # each holds a whole file in memory
 _QUIET_SECONDS = 1.0
 _SHOWN = 3
-
-
-@dataclass(frozen=True)
-class Counted:
-    """What counting found.
-
-    Attributes:
-        kept: Numbers of the files that could be counted, ascending.
-        counts: int64[len(kept)], scenes of each.
-        skipped: Pairs of a file that could not be counted and why.
-    """
-
-    kept: tuple[int, ...]
-    counts: NDArray[np.int64]
-    skipped: tuple[tuple[Any, str], ...] = ()
 
 
 def given_counts(count: Any, files: int) -> list[int] | None:
@@ -70,7 +53,7 @@ def check_count(value: Any, name: str) -> int:
 
 def count_files(
     paths: Sequence[Any], count_one: Callable[[int], int], cache: CountsCache | None, *, skip: bool
-) -> Counted:
+) -> tuple[list[int], NDArray[np.int64], tuple[tuple[Any, str], ...]]:
     """Count the scenes of each file, those that `cache` does not know in parallel.
 
     Args:
@@ -78,6 +61,10 @@ def count_files(
         count_one: From the number of a file to its count; called in several threads.
         cache: What is known from earlier; None for nothing. What is found is added.
         skip: Whether files that cannot be counted are left out, with a warning, instead of raising.
+
+    Returns:
+        Numbers of the files that could be counted, ascending; int64, scenes of each; and pairs of a file that could
+        not be counted and why.
 
     Raises:
         Exception: What `count_one` raises, with the file as a note; a ValueError where nothing is left.
@@ -90,7 +77,7 @@ def count_files(
     finally:  # hours of counting are not lost by a Ctrl-C, nor by one bad file
         if cache is not None and wanted:
             cache.add(paths, {number: known[number] for number in wanted if number in known})
-    kept = tuple(sorted(known))
+    kept = sorted(known)
     skipped = tuple((paths[number], exception_text(failures[number])) for number in sorted(failures))
     if not kept:
         raise ValueError(
@@ -98,7 +85,7 @@ def count_files(
         ) from failures[min(failures)]
     if skipped:
         _tell(skipped, len(paths))
-    return Counted(kept, np.array([known[number] for number in kept], np.int64), skipped)
+    return kept, np.array([known[number] for number in kept], np.int64), skipped
 
 
 def _tell(skipped: Sequence[tuple[Any, str]], files: int) -> None:
@@ -120,7 +107,8 @@ def _count(
     threads = min(len(wanted), _MOST_THREADS, max(2, cores()))
     numbers = iter(wanted)
     running: dict[Future[int], int] = {}
-    with ThreadPoolExecutor(threads, "kerasfeed-count") as pool, _bar(len(wanted)) as advance:
+    bar = progress_bar("counting scenes", len(wanted), sys.stderr.isatty(), after=_QUIET_SECONDS)
+    with ThreadPoolExecutor(threads, "kerasfeed-count") as pool, bar as advance:
         try:
             while True:
                 for number in numbers:
@@ -163,29 +151,3 @@ def _settle(
         raise noted(error, "reading a file raised ", f"kerasfeed: {note}")
     else:
         failures[number] = error
-
-
-@contextlib.contextmanager
-def _bar(total: int) -> Iterator[Callable[[int], None]]:
-    """A progress bar over `total` files, where somebody watches and it takes long; gives what moves it on."""
-    if not sys.stderr.isatty():
-        yield lambda count: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = [TextColumn("counting scenes"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()]
-    bar = Progress(*columns, console=Console(stderr=True))
-    task = bar.add_task("", total=total)
-    began = time.monotonic()
-
-    def advance(count: int) -> None:
-        bar.update(task, advance=count)
-        if not bar.live.is_started and time.monotonic() - began > _QUIET_SECONDS:
-            bar.start()
-
-    try:
-        yield advance
-    finally:
-        if bar.live.is_started:
-            bar.stop()

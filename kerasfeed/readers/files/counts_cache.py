@@ -4,6 +4,7 @@ Invariant: a number is believed only as long as size and time of change of its f
 written under another name and then renamed, and nothing that is not such a file is ever overwritten.
 """
 
+import contextlib
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -14,6 +15,7 @@ from kerasfeed.errors import FeedWarning
 from kerasfeed.util.atomic_write import write_whole
 from kerasfeed.util.deferred_warnings import warn_caller
 from kerasfeed.util.error_text import exception_text
+from kerasfeed.util.opened_files import identity_of
 
 _FORMAT = "kerasfeed counts 1"
 
@@ -96,8 +98,7 @@ def _name(path: Any) -> str:
 def _identity(path: Any) -> list[int] | None:
     """Size and time of change (ns) of a file; None where there is none to look at."""
     file = file_of(path)
-    try:
-        status = None if file is None else file.stat()
-    except OSError:
-        return None
-    return None if status is None else [status.st_size, status.st_mtime_ns]
+    with contextlib.suppress(OSError):
+        if file is not None:
+            return list(identity_of(file)[2:])
+    return None

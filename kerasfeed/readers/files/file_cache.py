@@ -1,98 +1,52 @@
 """Read files, kept within bounds of number and bytes.
 
-Invariant: of all threads that want a file that is not here, one reads it and the others wait; no lock of the whole
-cache is held meanwhile, and whoever fails to read lets the others try. The file used longest ago leaves first; the one
-just read stays, however large it is.
+Invariant: the file used longest ago leaves first; the one just read stays, however large it is. Which thread reads, see
+`kerasfeed.util.lru`.
 """
 
-import threading
-from collections import OrderedDict
-from collections.abc import Callable
-
 from kerasfeed.readers.files.contents import Contents
+from kerasfeed.util.lru import Lru
+from kerasfeed.util.opened_files import Identity
+from kerasfeed.util.read_cost import Meter
 
 
-class _Place:
-    """Where one file is, or is to be."""
-
-    __slots__ = ("contents", "reading")
-
-    def __init__(self) -> None:
-        self.contents: Contents | None = None
-        self.reading = threading.Lock()
-
-
-class FileCache:
-    """A cache of contents by number of the file. All methods may be called from any thread."""
+class FileCache(Lru[int, Contents]):
+    """A cache of contents by number of the file."""
 
     def __init__(self, most_files: int, most_bytes: int) -> None:
         """Keep up to `most_files` files of `most_bytes` bytes together."""
-        self.most_files = most_files
-        self.most_bytes = most_bytes
-        self._places: OrderedDict[int, _Place] = OrderedDict()
-        self._lock = threading.Lock()
+        super().__init__(most_files, lambda _: 1)
+        self._most_bytes = most_bytes
 
-    @property
-    def files(self) -> int:
-        """Files kept now."""
-        return len(self._places)
+    def _keep(self, key: int, value: Contents) -> list[Contents]:
+        leaving = super()._keep(key, value)
+        nbytes = sum(contents.nbytes for contents in self._kept.values())  # which changes as some are read
+        while nbytes > self._most_bytes and len(self) > 1:
+            leaving.append(self._pop())
+            nbytes -= leaving[-1].nbytes
+        return leaving
 
-    def get(self, file: int, read: Callable[[], Contents]) -> Contents:
-        """The contents of `file`: those kept, or what `read` gives.
-
-        Raises:
-            Exception: What `read` raises.
-        """
-        while True:
-            with self._lock:
-                place = self._places.get(file)
-                if place is None:
-                    place = self._places[file] = _Place()
-                else:
-                    self._places.move_to_end(file)
-                    if place.contents is not None:
-                        return place.contents
-            with place.reading:
-                if place.contents is not None:
-                    return place.contents
-                if not self._holds(file, place):  # whoever was reading has failed
-                    continue
-                try:
-                    contents = place.contents = read()
-                except BaseException:
-                    with self._lock:
-                        if self._places.get(file) is place:
-                            del self._places[file]
-                    raise
-            if not self._holds(file, place):  # cleared meanwhile
-                contents.retire()
-            self._evict(place)
-            return contents
-
-    def _holds(self, file: int, place: _Place) -> bool:
-        with self._lock:
-            return self._places.get(file) is place
-
-    def _evict(self, newest: _Place) -> None:
-        """Let go of what is too much: files that are neither `newest` nor being read."""
-        leaving = []
-        with self._lock:
-            kept = {file: place.contents for file, place in self._places.items() if place.contents is not None}
-            count, nbytes = len(kept), sum(contents.nbytes for contents in kept.values())
-            for file, contents in kept.items():
-                if count <= self.most_files and nbytes <= self.most_bytes:
-                    break
-                if contents is not newest.contents:
-                    del self._places[file]
-                    leaving.append(contents)
-                    count, nbytes = count - 1, nbytes - contents.nbytes
+    def _let_go(self, leaving: list[Contents]) -> None:
         for contents in leaving:
             contents.retire()
 
+
+class KeptHere:
+    """What one process keeps of the files of one sequence.
+
+    Attributes:
+        cache: Contents of files.
+        log: What reading has cost.
+        first: What each file was when it was first read, by its number.
+    """
+
+    def __init__(self, most_files: int, most_bytes: int) -> None:
+        """Keep up to `most_files` files of `most_bytes` bytes together."""
+        self.cache = FileCache(most_files, most_bytes)
+        self.log = Meter()
+        self.first: dict[int, Identity] = {}
+
     def clear(self) -> None:
-        """Let go of everything; the cache can be used again."""
-        with self._lock:
-            kept, self._places = self._places, OrderedDict()
-        for place in kept.values():
-            if place.contents is not None:
-                place.contents.retire()
+        """Let go of everything but the log."""
+        self.cache.clear()
+        self.first.clear()

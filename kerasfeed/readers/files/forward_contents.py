@@ -33,14 +33,9 @@ class Stream(Contents):
         self._most_bytes = most_bytes
         self._next = 0
         self._kept: OrderedDict[int, Any] = OrderedDict()
-        self._nbytes = 0
+        self.nbytes = 0
         self._retired = False
         self._lock = threading.Lock()
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the scenes passed over."""
-        return self._nbytes
 
     def row(self, row: int) -> Any:
         """The scene at `row`.
@@ -79,7 +74,7 @@ class Stream(Contents):
     def _take(self, row: int) -> Any:
         if row in self._kept:
             scene = self._kept.pop(row)
-            self._nbytes -= _size(scene)
+            self.nbytes -= _size(scene)
             return scene
         if self._iterator is None or row < self._next:
             read = self._next
@@ -96,9 +91,9 @@ class Stream(Contents):
 
     def _keep(self, row: int, scene: Any) -> None:
         self._kept[row] = scene
-        self._nbytes += _size(scene)
-        while self._kept and (len(self._kept) > self._lookback or self._nbytes > self._most_bytes):
-            self._nbytes -= _size(self._kept.popitem(last=False)[1])
+        self.nbytes += _size(scene)
+        while self._kept and (len(self._kept) > self._lookback or self.nbytes > self._most_bytes):
+            self.nbytes -= _size(self._kept.popitem(last=False)[1])
 
     def count_all(self) -> int:
         """Read to the end, and tell how many scenes there are."""
@@ -112,7 +107,7 @@ class Stream(Contents):
 
     def _close(self) -> None:
         iterator, self._iterator = self._iterator, None
-        self._next, self._nbytes = 0, 0
+        self._next, self.nbytes = 0, 0
         self._kept.clear()
         close = getattr(iterator, "close", None)
         if callable(close):

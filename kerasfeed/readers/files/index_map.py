@@ -94,10 +94,8 @@ class _Rounds:
                 self._note(open_files, min(left))
             else:
                 self._note(self._one_round(), 1)
-        return Places(*(np.array(part, np.int64) for part in self._parts()))
-
-    def _parts(self) -> tuple[list[int], ...]:
-        return self._starts, self._offsets, self._files, self._first_rows
+        parts = (self._starts, self._offsets, self._files, self._first_rows)
+        return Places(*(np.array(part, np.int64) for part in parts))
 
     def _one_round(self) -> list[int]:
         """The files that give a scene in the next round, in turn; those that have ended leave, others come."""

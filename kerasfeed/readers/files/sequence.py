@@ -9,6 +9,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -18,15 +19,15 @@ from kerasfeed.readers.files.contents import Contents
 from kerasfeed.readers.files.contents_factory import contents_of
 from kerasfeed.readers.files.counts import check_count, count_files, given_counts
 from kerasfeed.readers.files.counts_cache import CountsCache, file_of
+from kerasfeed.readers.files.file_cache import KeptHere
 from kerasfeed.readers.files.forward_contents import Stream, StreamEnded
 from kerasfeed.readers.files.index_map import places_of
-from kerasfeed.readers.files.per_process import Kept, KeptHere
-from kerasfeed.readers.files.stats import FileStats
-from kerasfeed.readers.files.validate import check_cache_bytes, check_cache_files, check_function, check_paths
+from kerasfeed.readers.files.validate import check_cache_files, check_function, check_paths
 from kerasfeed.sequences.base import SceneSequence
-from kerasfeed.util import opened_files, read_cost
+from kerasfeed.util import opened_files, read_cost, resources
 from kerasfeed.util.error_text import add_note, message_of, reworded
-from kerasfeed.util.opened_files import changed, identity_of
+from kerasfeed.util.opened_files import identity_of
+from kerasfeed.util.per_process import PerProcess
 from kerasfeed.util.validate import check_integer
 
 _STREAM_SHARE = 8  # of the bytes of the cache, for what is kept of one file that is read forward
@@ -43,6 +44,23 @@ class FileRow:
 
     path: Any
     row: int
+
+
+@dataclass(frozen=True)
+class FileStats:
+    """What reading files has cost this process so far.
+
+    Attributes:
+        reads: Files read; for those read forward only, how often one was begun.
+        again: Of these, files read before, that had left the cache or were read past the scene wanted.
+        seconds: Time spent in `read_file`, s, summed over threads; of a generator, only the time to make it.
+        kept: Files kept now.
+    """
+
+    reads: int
+    again: int
+    seconds: float
+    kept: int
 
 
 class FileSequence(SceneSequence):
@@ -114,12 +132,12 @@ class FileSequence(SceneSequence):
         self._read_file = check_function(read_file)
         self._interleave = check_integer("interleave", interleave, 1)
         self._cache_files = check_cache_files(cache_files, self._interleave)
-        self._cache_bytes = check_cache_bytes(cache_bytes)
+        self._cache_bytes = resources.cache_bytes("cache_bytes", cache_bytes)
         self._lookback = check_integer("lookback", lookback, 1)
         if on_error not in ("raise", "skip"):
             raise ValueError(f"on_error must be 'raise' or 'skip' for counting, received {on_error!r}")
         self._taken = 0  # how often `close` has allowed files to be others
-        self._kept = Kept(self._cache_files, self._cache_bytes)
+        self._kept = PerProcess(partial(KeptHere, self._cache_files, self._cache_bytes))
         self.counts = self._counted(count, counts_cache, on_error == "skip")
         self.counts.setflags(write=False)
         self._places = places_of(self.counts, self._interleave)
@@ -148,10 +166,9 @@ class FileSequence(SceneSequence):
             return contents.count_all() if isinstance(contents, Stream) else contents.count or 0
 
         cache = None if counts_cache is None else CountsCache(counts_cache)
-        counted = count_files(self.paths, count_one, cache, skip=skip)
-        self.paths = tuple(self.paths[file] for file in counted.kept)
-        self.skipped = counted.skipped
-        return counted.counts
+        kept, counts, self.skipped = count_files(self.paths, count_one, cache, skip=skip)
+        self.paths = tuple(self.paths[file] for file in kept)
+        return counts
 
     def _cache_state(self) -> Any:
         """What the data depends on, for `kerasfeed.sequences.cache.key`, which looks at the files as well."""
@@ -173,7 +190,7 @@ class FileSequence(SceneSequence):
         file, row = self._locate(index)
         try:
             kept = self._kept.here()
-            contents = kept.cache.get(file, lambda: self._read_counted(file, kept))
+            contents = kept.cache.get_or_load(file, lambda: self._read_counted(file, kept))[0]
             try:
                 scene = contents.row(row)
             except StreamEnded as ended:
@@ -226,10 +243,9 @@ class FileSequence(SceneSequence):
 
         def note(rows: int) -> None:
             seconds = time.perf_counter() - began
-            kept.log.note(file, seconds)
-            meter = read_cost.current()
-            if meter is not None:
-                meter.note(self._storage, file, nbytes=rows, seconds=seconds)
+            for meter in (kept.log, read_cost.current()):
+                if meter is not None:
+                    meter.note(self._storage, file, nbytes=rows, seconds=seconds)
 
         def reopen(rows: int) -> Iterator[Any]:
             nonlocal began
@@ -255,10 +271,7 @@ class FileSequence(SceneSequence):
             return
         found = identity_of(where)
         known = kept.first.setdefault(file, found)
-        shared = opened_files.first(str(where.absolute()), self._taken, found)
-        for before in (known, shared or known):
-            if difference := before.difference(found):
-                raise changed(str(where), difference)
+        opened_files.same_as_first(str(where.absolute()), self._taken, known, found)
 
     def _miscounted(self, file: int, found: int | None) -> ValueError:
         return ValueError(
@@ -270,7 +283,8 @@ class FileSequence(SceneSequence):
     def stats(self) -> FileStats:
         """What reading has cost so far, in this process; worker processes have their own."""
         kept = self._kept.here()
-        return kept.log.stats(kept.cache.files)
+        counted = [(cost.decoded, cost.again, cost.seconds) for cost in kept.log.costs()] or [(0, 0, 0.0)]
+        return FileStats(*counted[0], kept=len(kept.cache))
 
     def close(self) -> None:
         """Let go of what this process keeps; idempotent, and the sequence can be used again.

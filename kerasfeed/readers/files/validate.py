@@ -8,11 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Any
 
-from kerasfeed.util.resources import memory
 from kerasfeed.util.validate import check_integer
-
-_AUTO_SHARE = 16  # of the machine's memory, as for HDF5 chunks: eight worker processes then take half at most
-_AUTO_MOST = 1 << 30
 
 
 def check_paths(paths: Any) -> tuple[Any, ...]:
@@ -46,15 +42,6 @@ def check_function(read_file: Any) -> Callable[[Any], Any]:
             f"type {type(read_file).__name__}"
         )
     return read_file  # type: ignore[no-any-return]
-
-
-def check_cache_bytes(cache_bytes: Any) -> int:
-    """Bytes that `cache_bytes` stands for."""
-    if not isinstance(cache_bytes, str):
-        return check_integer("cache_bytes", cache_bytes, 0)
-    if cache_bytes != "auto":
-        raise ValueError(f"cache_bytes must be 'auto' or a number of bytes, received {cache_bytes!r}")
-    return min(_AUTO_MOST, memory() // _AUTO_SHARE)
 
 
 def check_cache_files(cache_files: Any, interleave: int) -> int:

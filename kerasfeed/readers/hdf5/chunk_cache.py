@@ -1,61 +1,25 @@
 """Decoded chunks, kept within a bound of bytes.
 
-Invariant: of all threads that want a chunk that is not here, one decodes it and the others wait for it; no lock is held
-meanwhile, and whoever fails to decode lets the others try, Ctrl-C included. What is kept is read-only, and what was
-used longest ago leaves first.
+Invariant: what is kept is read-only. Which thread decodes, and what leaves first, see `kerasfeed.util.lru`.
 """
 
-import threading
-from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections import deque
+from operator import attrgetter
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
-from kerasfeed.util.resources import memory
-
-_AUTO_SHARE = 16  # of the machine's memory: eight worker processes then take half of it at the very most
-_AUTO_MOST = 1 << 30
+from kerasfeed.util.lru import Lru
 
 
-def limit_of(chunk_cache: object) -> int:
-    """Bytes that `chunk_cache` stands for: "auto" is 1/16 of the memory this process may use, at most 1 GiB.
-
-    Raises:
-        ValueError: It is a negative number or another word.
-        TypeError: It is neither a number of bytes nor a word.
-    """
-    if chunk_cache == "auto":
-        return min(_AUTO_MOST, memory() // _AUTO_SHARE)
-    if isinstance(chunk_cache, str | bool) or not isinstance(chunk_cache, int | np.integer):
-        kind = ValueError if isinstance(chunk_cache, str) else TypeError
-        raise kind(
-            f"chunk_cache must be 'auto' or a number of bytes such as {256 << 20} (256 MiB; 0 keeps nothing), "
-            f"received {chunk_cache!r}"
-        )
-    if chunk_cache < 0:
-        raise ValueError(f"chunk_cache must be at least 0 bytes, received {chunk_cache}")
-    return int(chunk_cache)
-
-
-class ChunkCache:
-    """A cache of read-only arrays by integer key. All methods may be called from any thread."""
+class ChunkCache(Lru[int, NDArray[Any]]):
+    """A cache of read-only arrays by integer key, those of `reserve`."""
 
     def __init__(self, limit: int) -> None:
         """Keep up to `limit` bytes."""
-        self.limit = limit
-        self._lock = threading.Lock()
-        self._kept: OrderedDict[int, NDArray[Any]] = OrderedDict()
-        self._flights: dict[int, _Flight] = {}
+        super().__init__(limit, attrgetter("nbytes"))
         self._forgotten: deque[range] = deque()  # keys that nobody will ask for again
-        self._nbytes = 0
         self._keys = 0
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes kept now."""
-        return self._nbytes
 
     def reserve(self, count: int) -> range:
         """Keys that nobody else uses, `count` of them."""
@@ -63,14 +27,6 @@ class ChunkCache:
             first = self._keys
             self._keys += count
             return range(first, self._keys)
-
-    def get(self, key: int) -> NDArray[Any] | None:
-        """What is kept under `key`."""
-        with self._lock:
-            found = self._kept.get(key)
-            if found is not None:
-                self._kept.move_to_end(key)
-            return found
 
     def get_all(self, keys: list[int]) -> list[NDArray[Any]] | None:
         """What is kept under `keys`; None when one is missing. One lock for all: a scene may touch dozens of chunks."""
@@ -89,61 +45,13 @@ class ChunkCache:
         with self._lock:
             return [key for key in keys if key not in self._kept and key not in self._flights]
 
-    def get_or_load(self, key: int, load: Callable[[], NDArray[Any]]) -> tuple[NDArray[Any], bool]:
-        """What is kept under `key`, or what `load` gives, which is then kept if it fits.
+    def _settled(self, value: NDArray[Any]) -> NDArray[Any]:
+        value.flags.writeable = False
+        return value
 
-        Args:
-            key: From `reserve`.
-            load: Called without a lock, in one thread at a time for each key.
-
-        Returns:
-            The array, and whether another call had loaded it.
-
-        Raises:
-            Exception: What `load` raises.
-        """
-        found = self.get(key)
-        if found is not None:
-            return found, True
-        own = _Flight()
-        try:
-            while True:
-                with self._lock:
-                    found = self._kept.get(key)
-                    if found is not None:
-                        self._kept.move_to_end(key)
-                        return found, True
-                    flight = self._flights.setdefault(key, own)
-                if flight is own:
-                    break
-                with flight.landed:
-                    pass
-                if flight.array is not None:
-                    return flight.array, True
-            array = load()
-            array.flags.writeable = False
-            own.array = array
-        finally:
-            self._land(key, own)
-        return array, False
-
-    def _land(self, key: int, own: "_Flight") -> None:
-        with self._lock:
-            if self._flights.get(key) is not own:
-                return  # another thread's flight carried the chunk, or it was here
-            del self._flights[key]
-            if own.array is not None:
-                self._keep(key, own.array)
-        own.landed.release()
-
-    def _keep(self, key: int, array: NDArray[Any]) -> None:
+    def _keep(self, key: int, value: NDArray[Any]) -> list[NDArray[Any]]:
         self._sweep()
-        if array.nbytes > self.limit:
-            return
-        self._kept[key] = array
-        self._nbytes += array.nbytes
-        while self._nbytes > self.limit:
-            self._nbytes -= self._kept.popitem(last=False)[1].nbytes
+        return super()._keep(key, value)
 
     def forget(self, keys: range) -> None:
         """Let go of `keys`, from `reserve`, which nobody asks for any more.
@@ -164,15 +72,4 @@ class ChunkCache:
             few, many = (gone, self._kept) if len(gone) < len(self._kept) else (list(self._kept), gone)
             for key in few:
                 if key in many:
-                    self._nbytes -= self._kept.pop(key).nbytes
-
-
-class _Flight:
-    """A chunk being decoded; `landed` is held until it is there or has failed."""
-
-    __slots__ = ("array", "landed")
-
-    def __init__(self) -> None:
-        self.array: NDArray[Any] | None = None
-        self.landed = threading.Lock()
-        self.landed.acquire()
+                    self.weight -= self._kept.pop(key).nbytes

@@ -9,6 +9,8 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator
+from functools import partial
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -65,11 +67,6 @@ class ChunkedReader:
             grid.chunks[1:] == self._row_shape
         )
 
-    @property
-    def index_nbytes(self) -> int:
-        """Memory of the chunk index."""
-        return self._index.nbytes
-
     def row(self, place: int) -> Any:
         """Row `place` of axis 0: an array, or a scalar where the dataset has one axis."""
         if self._row_is_chunk:
@@ -97,7 +94,7 @@ class ChunkedReader:
 
     def row_into(self, place: int, out: NDArray[Any]) -> None:
         """Row `place` of axis 0 into `out`, of a row's shape; else as `read`."""
-        if self._row_is_chunk and out.dtype == self._dtype and out.flags.c_contiguous:
+        if self._row_is_chunk and out.flags.c_contiguous:
             self._whole(place, out.reshape(-1).view(np.uint8))
         else:
             self.read(row(place, self._grid.shape), out)
@@ -108,25 +105,20 @@ class ChunkedReader:
             out[target] = chunk[within][source]
         return out.view(self._dtype)
 
-    def take(self, places: NDArray[np.int64], out: NDArray[Any]) -> None:
-        """Rows `places` into `out`; else as `read`."""
-        self.read(rows(places, self._grid.shape), out)
-
     def read(self, selection: Selection, out: NDArray[Any]) -> None:
-        """Fill `out`, of the selection's shape, of the dataset's dtype or its other byte order.
+        """Fill `out`, of the selection's shape, of the dataset's dtype.
 
         Raises:
             DecodeError: A chunk is damaged.
             OSError: The file ended or changed.
         """
         kept = out.reshape(selection.kept)
-        exact = out.dtype == self._dtype
-        if exact and self._plain is not self._dtype:
+        if self._plain is not self._dtype:
             kept = kept.view(self._plain)
         pieces = self._grid.pieces(selection.axes)
         meter = read_cost.current()
         helpers = self._helpers(pieces)
-        share(self._grid.parts(pieces), lambda part: self._place(part, kept, exact, meter), helpers)
+        share(self._grid.parts(pieces), lambda part: self._place(part, kept, meter), helpers)
 
     def ahead(self, places: NDArray[np.int64], owner: "weakref.ref[Any]") -> None:
         """Begin to decode the chunks of rows `places`, as many as half of the cache holds.
@@ -152,7 +144,7 @@ class ChunkedReader:
             number = key - first
             if not self._may_run_ahead(number, most, now):
                 return
-            decode_pool.shared().submit(_Ahead(self, owner, number, meter))
+            decode_pool.shared().submit(partial(self._decode_ahead, owner, number, meter))
 
     def _may_run_ahead(self, number: int, most: int, now: float) -> bool:
         """Note that chunk `number` is decoded ahead, unless `most` are that nobody has read yet."""
@@ -164,9 +156,12 @@ class ChunkedReader:
             self._ahead[number] = now
             return True
 
-    def is_wanted_ahead(self, number: int) -> bool:
-        """Whether chunk `number` was to be decoded ahead and has not been asked for since."""
-        return number in self._ahead
+    def _decode_ahead(self, owner: "weakref.ref[Any]", number: int, meter: read_cost.Meter | None) -> None:
+        """Decode one chunk before it is asked for."""
+        held = owner()
+        # Else the file was closed meanwhile, or whoever needed the chunk did not wait.
+        if held is not None and number in self._ahead:
+            self.load(number, meter)
 
     def _asked(self, number: int) -> None:
         if self._ahead:
@@ -194,9 +189,9 @@ class ChunkedReader:
                 return 0
         return min(decode_pool.shared().workers, count) - 1
 
-    def _place(self, part: Part, kept: NDArray[Any], exact: bool, meter: read_cost.Meter | None) -> None:
+    def _place(self, part: Part, kept: NDArray[Any], meter: read_cost.Meter | None) -> None:
         """Move what one chunk contributes to its place in the result."""
-        if part.whole and exact and not self._keeps_whole:
+        if part.whole and not self._keeps_whole:
             target = kept[part.target]
             if target.flags.c_contiguous:
                 self._whole(part.number, target.reshape(-1).view(np.uint8), meter)
@@ -242,23 +237,6 @@ class ChunkedReader:
         return np.frombuffer(found, self._plain).reshape(self._grid.chunks)
 
 
-class _Ahead:
-    """Decode one chunk before it is asked for."""
-
-    __slots__ = ("_meter", "_number", "_owner", "_reader")
-
-    def __init__(
-        self, reader: ChunkedReader, owner: "weakref.ref[Any]", number: int, meter: read_cost.Meter | None
-    ) -> None:
-        self._reader, self._owner, self._number, self._meter = reader, owner, number, meter
-
-    def __call__(self) -> None:
-        held = self._owner()
-        # Else the file was closed meanwhile, or whoever needed the chunk did not wait.
-        if held is not None and self._reader.is_wanted_ahead(self._number):
-            self._reader.load(self._number, self._meter)
-
-
 def _owned(view: Any, dtype: np.dtype[Any]) -> Any:
     """What a user may keep and write: a copy of a row in the cache, a scalar where rows are scalars."""
     if isinstance(view, np.ndarray):
@@ -270,9 +248,5 @@ def _owned(view: Any, dtype: np.dtype[Any]) -> Any:
 
 def _few(parts: Iterator[Part]) -> list[Part]:
     """All parts, or none where a row has so many that keeping them would cost more than it gains."""
-    found = []
-    for part in parts:
-        found.append(part)
-        if len(found) > _MOST_TILES:
-            return []
-    return found
+    found = list(islice(parts, _MOST_TILES + 1))
+    return [] if len(found) > _MOST_TILES else found

@@ -252,12 +252,6 @@ class ChunkIndex:
     def __len__(self) -> int:
         return len(self.addresses)
 
-    @property
-    def nbytes(self) -> int:
-        """Memory that the index takes."""
-        parts = (self.addresses, self.sizes, self.numbers, self.masks)
-        return sum(part.nbytes for part in parts if part is not None)
-
     def find(self, number: int) -> Place | None:
         """Where chunk `number` is stored; None when it is missing."""
         place = number

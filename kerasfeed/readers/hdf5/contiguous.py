@@ -6,7 +6,6 @@ mapped: a mapped file that someone truncates kills the process. Whoever calls ho
 """
 
 import math
-import weakref
 from itertools import pairwise
 from typing import Any
 
@@ -27,8 +26,6 @@ _WANTED_SHARE = 8  # once pieces of 1/8 of the dataset have been read, the whole
 
 class ContiguousReader:
     """Reads one contiguous dataset. All methods may be called from any thread."""
-
-    index_nbytes = 0
 
     def __init__(self, layout: Contiguous, source: Source, cache: ChunkCache, counters: Counters) -> None:
         """Read through `source`, keep the dataset in `cache` where it fits and pays."""
@@ -52,23 +49,22 @@ class ContiguousReader:
 
     def row_into(self, place: int, out: NDArray[Any]) -> None:
         """Row `place` of axis 0 into `out`, of a row's shape; else as `read`."""
-        if out.dtype != self._dtype or not out.flags.c_contiguous:
+        if not out.flags.c_contiguous:
             self.read(row(place, self._shape), out)
             return
         self._source.read_into(self._address + place * self._row_nbytes, out)
         self.counters.read(self._row_nbytes)
 
     def read(self, selection: Selection, out: NDArray[Any]) -> None:
-        """Fill `out`, of the selection's shape, of the dataset's dtype or its other byte order.
+        """Fill `out`, of the selection's shape, of the dataset's dtype.
 
         Raises:
             OSError: The file ended or changed.
         """
-        exact = out.dtype == self._dtype
         kept = out.reshape(selection.kept)
-        if exact and self._plain is not self._dtype:
+        if self._plain is not self._dtype:
             kept = kept.view(self._plain)
-        direct = exact and kept.flags.c_contiguous
+        direct = kept.flags.c_contiguous
         if direct:
             run = _run(selection.axes, self._shape)
             if run is not None:
@@ -76,7 +72,7 @@ class ContiguousReader:
                 return
         first = selection.axes[0]
         if direct and isinstance(first, Listed) and all(map(_whole, selection.axes[1:], self._row_shape)):
-            self.take(first.places, out)
+            self._take(first.places, out)
             return
         array = self._all(selection.size * self._dtype.itemsize)
         if array is None:
@@ -84,17 +80,8 @@ class ContiguousReader:
         else:
             kept[...] = array[index_of(selection.axes)]
 
-    def take(self, places: NDArray[np.int64], out: NDArray[Any]) -> None:
-        """Rows `places` into `out`; else as `read`."""
-        if out.dtype != self._dtype or not out.flags.c_contiguous:
-            whole = tuple(Span(0, size) for size in self._row_shape)
-            array = self._all(out.nbytes)
-            if array is None:
-                kept = out.view(self._plain) if out.dtype == self._dtype else out
-                self._gather((Listed(places), *whole), kept)
-            else:
-                out[...] = array.view(self._dtype)[places]
-            return
+    def _take(self, places: NDArray[np.int64], out: NDArray[Any]) -> None:
+        """Rows `places` into `out`, C-contiguous."""
         nbytes = self._row_nbytes
         table = out.reshape(-1).view(np.uint8).reshape(-1, nbytes)
         array = self._all(out.nbytes) if nbytes < _RUN_NBYTES else None
@@ -104,9 +91,6 @@ class ContiguousReader:
             # The places are known to be good; to check them again, NumPy would go through a copy of the result. As
             # bytes, for items that are not aligned would be copied all.
             array.reshape(-1).view(np.uint8).reshape(-1, nbytes).take(places, 0, table, "clip")
-
-    def ahead(self, places: NDArray[np.int64], owner: "weakref.ref[Any]") -> None:
-        """Nothing: there is nothing to decode, and the system reads ahead by itself."""
 
     def _read(self, address: int, out: NDArray[Any]) -> None:
         self._source.read_into(address, out)

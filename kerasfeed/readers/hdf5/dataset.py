@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kerasfeed.readers.hdf5 import via_h5py
+from kerasfeed.readers.hdf5.chunked import ChunkedReader
 from kerasfeed.readers.hdf5.codecs import DecodeError
 from kerasfeed.readers.hdf5.error_messages import named, note_source
 from kerasfeed.readers.hdf5.open_files import OpenDataset, SharedFile
@@ -161,11 +162,7 @@ class HDF5Dataset:
                 opened.counters.fall_back()
                 return self._by_h5py(shared, opened, selection)
             out = np.empty(planned.shape, opened.dtype)
-            if planned.size:
-                try:
-                    reader.read(planned, out)
-                except (DecodeError, OSError):
-                    return self._after_error(shared, opened, selection)
+            self._read_planned(shared, opened, selection, planned, out)
             return out if out.ndim else out[()]
         except Exception as error:  # noqa: BLE001  # raised again, with the names
             self._fail(error, f"[{selection!r}]")
@@ -188,7 +185,8 @@ class HDF5Dataset:
             dtype = opened.dtype
             self._check_out(out, dtype)
             shape = opened.shape
-            if opened.reader is not None and (type(selection) is int or isinstance(selection, np.integer)):
+            is_row = type(selection) is int or isinstance(selection, np.integer)
+            if opened.reader is not None and is_row and out.dtype == dtype:
                 place = checked_place(int(selection), shape[0], 0, self._where)
                 if out.shape != shape[1:]:
                     raise self._wrong_shape(shape[1:], out)
@@ -238,11 +236,7 @@ class HDF5Dataset:
                 self._put(found, out)
                 return out
             result = np.empty(wanted, dtype) if out is None else out
-            if result.size:
-                try:
-                    opened.reader.take(places, result)
-                except (DecodeError, OSError):
-                    self._put(self._after_error(shared, opened, places), result)
+            self._read_planned(shared, opened, places, rows(places, shape), result)
             return result
         except Exception as error:  # noqa: BLE001  # raised again, with the names
             self._fail(error, ".take(...)")
@@ -257,7 +251,7 @@ class HDF5Dataset:
         """
         try:
             shared, opened = self._open()
-            if opened.reader is not None:
+            if isinstance(opened.reader, ChunkedReader):  # others have nothing to decode, or h5py does
                 places = checked_places(indices, opened.shape[0], 0, self._where)
                 opened.reader.ahead(places, weakref.ref(shared))
         except Exception:  # noqa: BLE001  # the read itself will tell, where it can be handled
@@ -269,10 +263,15 @@ class HDF5Dataset:
         if not planned.size:
             return
         assert opened.reader is not None
+        is_exact = out.dtype == opened.dtype
+        native = out if is_exact else np.empty(out.shape, opened.dtype)
         try:
-            opened.reader.read(planned, out)
+            opened.reader.read(planned, native)
         except (DecodeError, OSError):
             self._put(self._after_error(shared, opened, selection), out)
+            return
+        if not is_exact:
+            out[...] = native
 
     def _by_h5py(
         self, shared: SharedFile, opened: OpenDataset, selection: Any, planned: Selection | None = None
@@ -324,11 +323,7 @@ class HDF5Dataset:
     def _put(self, found: Any, out: NDArray[Any]) -> None:
         if np.shape(found) != out.shape:
             raise self._wrong_shape(np.shape(found), out)
-        if out.dtype == found.dtype and out.dtype.names and not out.dtype.hasobject:
-            opaque = np.dtype((np.void, out.dtype.itemsize))  # padding moves along
-            out.view(opaque)[...] = np.asarray(found).view(opaque)
-        else:
-            out[...] = found
+        via_h5py.put(found, out)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         if copy is False:

@@ -21,21 +21,20 @@ Task = Callable[[], object]
 
 
 class DecodePool:
-    """A queue of tasks and the threads that work it off. All methods may be called from any thread."""
+    """A queue of tasks and the threads that work it off. All methods may be called from any thread.
+
+    Attributes:
+        workers: The most threads there may be.
+    """
 
     def __init__(self, workers: int) -> None:
-        self._workers = workers
+        self.workers = workers
         self._changed = threading.Condition(threading.Lock())
         self._tasks: deque[Task] = deque()
         self._threads: set[threading.Thread] = set()
         self._idle = 0
         self._serial = 0
         self._ended = False
-
-    @property
-    def workers(self) -> int:
-        """The most threads there may be."""
-        return self._workers
 
     def submit(self, task: Task, *, urgent: bool = False) -> None:
         """Run `task` on a thread of the pool, soon. What it raises is dropped: it concerns nobody.
@@ -53,7 +52,7 @@ class DecodePool:
                 self._tasks.append(task)
             if self._idle >= len(self._tasks):
                 self._changed.notify()
-            elif len(self._threads) < self._workers:
+            elif len(self._threads) < self.workers:
                 self._serial += 1
                 thread = threading.Thread(target=self._run, name=f"kerasfeed-decode-{self._serial}", daemon=True)
                 self._threads.add(thread)

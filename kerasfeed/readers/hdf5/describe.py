@@ -3,8 +3,6 @@
 Invariant: only looks; data are not read, but the storage of every dataset shown is examined, as it says who reads it.
 """
 
-import html
-from dataclasses import dataclass
 from typing import Any
 
 import h5py
@@ -12,32 +10,11 @@ import h5py
 from kerasfeed.readers.hdf5.error_messages import printable, shown_name, stored_name
 from kerasfeed.readers.hdf5.inspection import filters_of
 from kerasfeed.readers.hdf5.open_files import SharedFile
+from kerasfeed.spec import html
 from kerasfeed.util.error_text import message_of
 
 _ROWS_SHOWN = 100
-_CELL = "text-align:left;padding:.25em .9em .25em 0;vertical-align:middle;white-space:nowrap"
-_MUTED = "opacity:.65;font-weight:normal"
-
-
-@dataclass(frozen=True)
-class Facts:
-    """One dataset in words.
-
-    Attributes:
-        name: Its path from the group shown.
-        shape: Its shape, "(20, 6, 3)"; "null" where it holds nothing at all.
-        dtype: Its dtype.
-        chunks: Sizes of a chunk; "compact", "contiguous", ... where there are none.
-        filters: Names of its filters, joined by " + ".
-        reader: Who reads it, and why.
-    """
-
-    name: str
-    shape: str
-    dtype: str
-    chunks: str
-    filters: str
-    reader: str
+_COLUMNS = ["dataset", "shape", "dtype", "chunks", "filters", "reader"]
 
 
 def entries(group: h5py.Group, path: str, most: int | None = None) -> list[tuple[str, bool]]:
@@ -64,20 +41,20 @@ def dataset_names(group: h5py.Group, path: str) -> list[str]:
     return [name for name, is_dataset in entries(group, path) if is_dataset]
 
 
-def facts(name: str, handle: h5py.Dataset, opened: SharedFile, cache_limit: int | None) -> Facts:
-    """What there is to say about a dataset, `name` being its path from where one looks."""
+def facts(name: str, handle: h5py.Dataset, opened: SharedFile, cache_limit: int | None) -> list[str]:
+    """What there is to say about a dataset, as the columns of a table; `name` is its path from where one looks."""
     dataset = opened.dataset(shown_name(handle.name), cache_limit, examined=True)
     assert dataset is not None
     layouts = {h5py.h5d.COMPACT: "compact", h5py.h5d.CONTIGUOUS: "contiguous", h5py.h5d.VIRTUAL: "virtual"}
     layout = handle.id.get_create_plist().get_layout()
-    return Facts(
-        name=printable(name),
-        shape="null" if handle.shape is None else str(tuple(handle.shape)),
-        dtype=str(handle.dtype),
-        chunks=str(handle.chunks) if handle.chunks else layouts.get(layout, ""),
-        filters=" + ".join(each.name for each in filters_of(handle)) or "none",
-        reader=str(dataset.choice),
-    )
+    return [
+        printable(name),
+        "null" if handle.shape is None else str(tuple(handle.shape)),
+        str(handle.dtype),
+        str(handle.chunks) if handle.chunks else layouts.get(layout, ""),
+        " + ".join(each.name for each in filters_of(handle)) or "none",
+        str(dataset.choice),
+    ]
 
 
 def tree(title: str, group: h5py.Group, opened: SharedFile, cache_limit: int | None) -> str:
@@ -88,9 +65,9 @@ def tree(title: str, group: h5py.Group, opened: SharedFile, cache_limit: int | N
         if not is_dataset:
             lines.append(f"{indent}{short}/")
             continue
-        each = facts(name, group[stored_name(name)], opened, cache_limit)
-        chunks = f"chunks {each.chunks}" if each.chunks.startswith("(") else each.chunks
-        lines.append(f"{indent}{short}  {each.dtype} {each.shape}  {chunks}  {each.filters}  [{each.reader}]")
+        _, shape, dtype, chunks, filters, reader = facts(name, group[stored_name(name)], opened, cache_limit)
+        chunks = f"chunks {chunks}" if chunks.startswith("(") else chunks
+        lines.append(f"{indent}{short}  {dtype} {shape}  {chunks}  {filters}  [{reader}]")
     return "\n".join(lines)
 
 
@@ -98,20 +75,5 @@ def table(title: str, group: h5py.Group, opened: SharedFile, cache_limit: int | 
     """HTML of one `div`: a title and a table of the datasets below `group`."""
     names = dataset_names(group, opened.path)
     shown = [facts(name, group[stored_name(name)], opened, cache_limit) for name in names[:_ROWS_SHOWN]]
-    columns = ["dataset", "shape", "dtype", "chunks", "filters", "reader"]
-    head = "".join(f'<th style="{_CELL};{_MUTED}">{column}</th>' for column in columns)
-    rows = "".join(
-        f'<tr><td style="{_CELL}"><code>{html.escape(each.name)}</code></td>'
-        + "".join(
-            f'<td style="{_CELL}">{html.escape(text)}</td>'
-            for text in (each.shape, each.dtype, each.chunks, each.filters, each.reader)
-        )
-        + "</tr>"
-        for each in shown
-    )
-    more = f"<div>and {len(names) - len(shown):,} more</div>" if len(names) > len(shown) else ""
-    return (
-        f'<div style="line-height:1.5"><div><strong>{html.escape(title)}</strong></div>'
-        '<table style="border-collapse:collapse;margin:.4em 0 0 0;color:inherit;font-size:inherit">'
-        f"<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>{more}</div>"
-    )
+    more = f"and {len(names) - len(shown):,} more" if len(names) > len(shown) else ""
+    return html.table(title, [], _COLUMNS, shown, more)

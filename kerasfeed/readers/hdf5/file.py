@@ -12,14 +12,14 @@ from typing import Any
 import h5py
 
 from kerasfeed.readers.hdf5 import describe
-from kerasfeed.readers.hdf5.chunk_cache import limit_of
 from kerasfeed.readers.hdf5.dataset import HDF5Dataset
 from kerasfeed.readers.hdf5.error_messages import cause, listing, missing, named, note_source, stored_name
 from kerasfeed.readers.hdf5.members import Members
 from kerasfeed.readers.hdf5.open_files import How, SharedFile, registry
 from kerasfeed.util import opened_files
 from kerasfeed.util.error_text import message_of
-from kerasfeed.util.opened_files import Identity, changed, identity_of
+from kerasfeed.util.opened_files import Identity, identity_of
+from kerasfeed.util.resources import cache_bytes
 
 _MOST_NAMES = 1000  # looked at for a message
 
@@ -63,14 +63,16 @@ class HDF5File(Members):
         self._local = "://" not in self.path and driver != "ros3"
         if self._local:
             self.path = str(Path(path).absolute())
-        self._chunk_cache = chunk_cache
-        limit = limit_of(chunk_cache)
-        self._cache_limit = None if chunk_cache == "auto" else limit
+        limit = cache_bytes("chunk_cache", chunk_cache)
+        self._cache_limit = None if isinstance(chunk_cache, str) else limit
         self._how = How(swmr, driver, tuple(sorted(driver_options.items())))
         self._identity: Identity | None = None
         self._taken = 0  # how often `close` has allowed another file to stand at the path
         self._opened: SharedFile | None = None
-        if self._local and driver != "family" and not Path(self.path).is_file():
+        self._check_there()
+
+    def _check_there(self) -> None:
+        if self._local and self._how.driver != "family" and not Path(self.path).is_file():
             raise missing(self.path)
 
     def _open(self) -> SharedFile:
@@ -86,10 +88,8 @@ class HDF5File(Members):
         except FileNotFoundError:
             raise missing(self.path) from None
         if found is not None:
-            self._refuse_change(known, found)
-            first = opened_files.first(self.path, self._taken, found)
-            self._refuse_change(first, found)
-            known = known or first
+            may_grow = self._how.swmr
+            known = opened_files.same_as_first(self.path, self._taken, known, found, may_grow=may_grow)
         try:
             opened = registry.open(self.path, self._how, found)
         except FileNotFoundError as error:
@@ -99,16 +99,10 @@ class HDF5File(Members):
         except OSError as error:
             why = cause(self.path, error) if self._local else message_of(error)
             raise named(error, f"cannot open {self.path!r}: {why}") from error
-        self._refuse_change(known, opened.identity)
+        if known is not None and opened.identity is not None:
+            known.refuse(opened.identity, self.path, may_grow=self._how.swmr)
         self._identity = opened.identity
         return opened
-
-    def _refuse_change(self, known: Identity | None, found: Identity | None) -> None:
-        if known is None or found is None:
-            return
-        difference = known.difference(found, may_grow=self._how.swmr)
-        if difference:
-            raise changed(self.path, difference)
 
     def __getitem__(self, name: str) -> Any:
         """The dataset or group `name`; names may be paths such as "group/points".
@@ -117,9 +111,7 @@ class HDF5File(Members):
             KeyError: There is no such dataset; the message lists those there are.
         """
         if not isinstance(name, str):
-            raise TypeError(
-                f"an HDF5File is indexed by the name of a dataset, received {name!r}: write file[name][{name!r}]"
-            )
+            raise self._no_name(name)
         try:
             opened = self._open()
             if opened.dataset(name, self._cache_limit) is not None:
@@ -145,11 +137,6 @@ class HDF5File(Members):
     @property
     def _path_of_file(self) -> str:
         return self.path
-
-    @property
-    def attrs(self) -> dict[str, Any]:
-        """The attributes of the file."""
-        return dict(self._open().handle.attrs)
 
     def tree(self) -> str:
         """Groups and datasets as indented text: shape, dtype, chunks, filters, and who reads each dataset and why."""
@@ -178,30 +165,15 @@ class HDF5File(Members):
         self.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        how, seen = self._how, self._identity
-        return {
-            "path": self.path,
-            "chunk_cache": self._chunk_cache,
-            "how": (how.swmr, how.driver, how.options),
-            "seen": None if seen is None else (seen.device, seen.inode, seen.size, seen.mtime_ns),
-            "taken": self._taken,
-        }
+        return {**self.__dict__, "_opened": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._check_there()
 
     def _cache_state(self) -> Any:
         """What the data depends on, for `kerasfeed.sequences.cache.key`, which looks at the file as well."""
-        return self.path, self._how.swmr, self._how.driver, self._how.options
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        how = How(*state["how"])
-        self.__init__(  # type: ignore[misc]
-            state["path"],
-            chunk_cache=state["chunk_cache"],
-            swmr=how.swmr,
-            driver=how.driver,
-            **dict(how.options),
-        )
-        self._identity = None if state["seen"] is None else Identity(*state["seen"])
-        self._taken = state["taken"]
+        return self.path, *self._how
 
     def __repr__(self) -> str:
         return f"HDF5File({self.path!r})"
@@ -231,18 +203,11 @@ class HDF5Group(Members):
             KeyError: There is no such dataset; the message lists those of the file.
         """
         if not isinstance(name, str):
-            raise TypeError(
-                f"an HDF5Group is indexed by the name of a dataset, received {name!r}: write group[name][{name!r}]"
-            )
+            raise self._no_name(name)
         return self.file[self._path(name)]
 
     def __contains__(self, name: object) -> bool:
         return isinstance(name, str) and self._path(name) in self.file
-
-    @property
-    def attrs(self) -> dict[str, Any]:
-        """The attributes of the group."""
-        return dict(self._group().attrs)
 
     def tree(self) -> str:
         """Groups and datasets below as indented text: shape, dtype, chunks, filters, and who reads each and why."""

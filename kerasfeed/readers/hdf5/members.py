@@ -28,6 +28,18 @@ class Members(ABC):
     def __getitem__(self, name: str) -> Any:
         """The dataset or group `name`."""
 
+    def _no_name(self, name: object) -> TypeError:
+        kind = type(self).__name__
+        code = kind.removeprefix("HDF5").lower()
+        return TypeError(
+            f"an {kind} is indexed by the name of a dataset, received {name!r}: write {code}[name][{name!r}]"
+        )
+
+    @property
+    def attrs(self) -> dict[str, Any]:
+        """The attributes of the file, or of the group."""
+        return dict(self._group().attrs)
+
     @abstractmethod
     def __contains__(self, name: object) -> bool:
         """Whether there is a dataset or group `name`, which may be a path."""
@@ -69,18 +81,14 @@ class Members(ABC):
 
 
 class _Values(ValuesView[Any]):
-    def __init__(self, members: Members) -> None:
-        super().__init__(members)
-        self._members = members
+    _mapping: Members
 
     def __iter__(self) -> Iterator[Any]:
-        return map(self._members.get, self._members)
+        return map(self._mapping.get, self._mapping)
 
 
 class _Items(ItemsView[str, Any]):
-    def __init__(self, members: Members) -> None:
-        super().__init__(members)
-        self._members = members
+    _mapping: Members
 
     def __iter__(self) -> Iterator[tuple[str, Any]]:
-        return ((name, self._members.get(name)) for name in self._members)
+        return ((name, self._mapping.get(name)) for name in self._mapping)

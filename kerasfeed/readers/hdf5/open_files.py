@@ -10,29 +10,29 @@ import os
 import threading
 import weakref
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import h5py
 import numpy as np
 
-from kerasfeed.readers.hdf5.chunk_cache import ChunkCache, limit_of
+from kerasfeed.readers.hdf5.chunk_cache import ChunkCache
 from kerasfeed.readers.hdf5.chunked import ChunkedReader
 from kerasfeed.readers.hdf5.contiguous import ContiguousReader
 from kerasfeed.readers.hdf5.error_messages import shown_name, stored_name
 from kerasfeed.readers.hdf5.inspection import examine, refusal
-from kerasfeed.readers.hdf5.small_datasets import Small, WholeReader, small
+from kerasfeed.readers.hdf5.small_datasets import Known, WholeReader, small
 from kerasfeed.readers.hdf5.stats import Counters
 from kerasfeed.readers.hdf5.storage import Chunked, Layout, ReaderChoice
 from kerasfeed.util import read_cost
 from kerasfeed.util.file_bytes import Source
 from kerasfeed.util.opened_files import Identity
+from kerasfeed.util.resources import cache_bytes
 
 Reader = ChunkedReader | ContiguousReader | WholeReader
 _EXAMINED_AT_ONCE = 32  # datasets of a file; of others, if they are small, first see whether they are read often
 
 
-@dataclass(frozen=True)
-class How:
+class How(NamedTuple):
     """How a file is opened, besides where it is.
 
     Attributes:
@@ -152,7 +152,7 @@ class SharedFile:
             assert self.source is not None
             whole = WholeReader(handle, known, self.source, cache, counters)
             self._kept.append((cache, whole.keys))
-            return OpenDataset(handle, known.dtype, None, whole, counters, known.shape)
+            return OpenDataset(handle, known[1], None, whole, counters, known[0])
         name = shown_name(handle.name)
         if name not in self._layouts:
             self._layouts[name] = (handle, *self._examined(handle))
@@ -177,8 +177,8 @@ class SharedFile:
         self._kept.append((cache, reader.keys))
         return OpenDataset(handle, layout.dtype, choice, reader, counters, tuple(handle.shape))
 
-    def _small(self, handle: h5py.Dataset) -> Small | None:
-        """A dataset that is one of very many, and small; else None."""
+    def _small(self, handle: h5py.Dataset) -> Known | None:
+        """Shape and dtype of a dataset that is one of very many, and small; else None."""
         if len(self._layouts) < _EXAMINED_AT_ONCE or self._refusal or self.source is None:
             return None
         try:
@@ -249,7 +249,7 @@ class Registry:
 
     def _forget(self) -> None:
         self.generation += 1
-        self.cache = ChunkCache(limit_of("auto"))
+        self.cache = ChunkCache(cache_bytes("chunk_cache", "auto"))
         self._lock = threading.Lock()
         self._files: weakref.WeakValueDictionary[tuple[Any, ...], SharedFile] = weakref.WeakValueDictionary()
 

@@ -12,7 +12,7 @@ from kerasfeed.sequences.base import SceneSequence
 from kerasfeed.spec.scene_spec import BYTES, TEXT, ArraySpec
 from kerasfeed.spec.spec_json import spec_from_json
 
-_SPEC_ATTRIBUTE = "kerasfeed_spec"
+SPEC_ATTRIBUTE = "kerasfeed_spec"
 
 
 class HDF5Scenes(SceneSequence):
@@ -29,7 +29,7 @@ class HDF5Scenes(SceneSequence):
 
     def __init__(self, path: str | os.PathLike[str], *, chunk_cache: int | str = "auto") -> None:
         self.file = HDF5File(path, chunk_cache=chunk_cache)
-        described = self.file.attrs.get(_SPEC_ATTRIBUTE)
+        described = self.file.attrs.get(SPEC_ATTRIBUTE)
         if described is None:
             raise RecordError(
                 f"{self.file.path!r} was not written by kf.write_hdf5: read its datasets with kf.HDF5File in a "
@@ -66,8 +66,7 @@ def _value(stored: Any, field: ArraySpec) -> Any:
     if field.shape == ():
         return _text(stored, field)
     values = np.empty(stored.size, object)
-    for place, each in enumerate(stored.ravel()):
-        values[place] = _text(each, field)
+    values[:] = [_text(each, field) for each in stored.ravel()]
     return values.reshape(stored.shape)
 
 

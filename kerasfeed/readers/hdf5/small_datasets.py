@@ -6,8 +6,6 @@ for one that has been read from the file several times, because the cache does n
 """
 
 import math
-import weakref
-from dataclasses import dataclass
 from typing import Any
 
 import h5py
@@ -20,26 +18,14 @@ from kerasfeed.readers.hdf5.selection import Selection
 from kerasfeed.readers.hdf5.stats import Counters
 from kerasfeed.util.file_bytes import Source
 
+Known = tuple[tuple[int, ...], np.dtype[Any]]
 _MOST_NBYTES = 1 << 20
 _MOST_LOADS = 3  # an examination takes what h5py takes for about three
 _PLAIN = (h5py.h5d.CONTIGUOUS, h5py.h5d.CHUNKED)
 
 
-@dataclass(frozen=True)
-class Small:
-    """A small dataset.
-
-    Attributes:
-        shape: Sizes of the axes.
-        dtype: As stored.
-    """
-
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-
-
-def small(dataset: h5py.Dataset, file_number: int) -> Small | None:
-    """A dataset that is small, of plain numbers, and stored in the file of this number and nowhere else; else None."""
+def small(dataset: h5py.Dataset, file_number: int) -> Known | None:
+    """Shape and dtype of a small dataset of plain numbers, stored in the file of this number alone; else None."""
     own = dataset.id
     dtype, shape = own.dtype, own.shape  # asked for once: each takes 10 us, and h5py reads such a dataset in 200
     if not shape or dtype.kind not in "biufc" or dtype.itemsize > 8 * (1 + (dtype.kind == "c")):
@@ -49,20 +35,19 @@ def small(dataset: h5py.Dataset, file_number: int) -> Small | None:
     properties = own.get_create_plist()
     if properties.get_layout() not in _PLAIN or properties.get_external_count():
         return None
-    return Small(shape, dtype) if h5py.h5o.get_info(own).fileno == file_number else None
+    return (shape, dtype) if h5py.h5o.get_info(own).fileno == file_number else None
 
 
 class WholeReader:
     """Reads one small dataset. All methods may be called from any thread."""
 
-    index_nbytes = 0
-
     def __init__(
-        self, dataset: h5py.Dataset, known: Small, source: Source, cache: ChunkCache, counters: Counters
+        self, dataset: h5py.Dataset, known: Known, source: Source, cache: ChunkCache, counters: Counters
     ) -> None:
         """Keep `dataset`, of the open file behind `source`, in `cache`."""
         self.counters = counters
-        self._id, self._shape, self._dtype = dataset.id, known.shape, known.dtype
+        self._id = dataset.id
+        self._shape, self._dtype = known
         self._source, self._cache, self.keys = source, cache, cache.reserve(1)
         self._loads = 0
 
@@ -81,19 +66,12 @@ class WholeReader:
         out[...] = self._all()[place]
 
     def read(self, selection: Selection, out: NDArray[Any]) -> None:
-        """Fill `out`, of the selection's shape, of the dataset's dtype or its other byte order.
+        """Fill `out`, of the selection's shape, of the dataset's dtype.
 
         Raises:
             OSError: The file is damaged, or changed.
         """
         out.reshape(selection.kept)[...] = self._all()[index_of(selection.axes)]
-
-    def take(self, places: NDArray[np.int64], out: NDArray[Any]) -> None:
-        """Rows `places` into `out`; else as `read`."""
-        out[...] = self._all()[places]
-
-    def ahead(self, places: NDArray[np.int64], owner: "weakref.ref[Any]") -> None:
-        """Nothing: h5py decodes on one thread at a time."""
 
     def _all(self) -> NDArray[Any]:
         found, was_there = self._cache.get_or_load(self.keys.start, self._loaded)

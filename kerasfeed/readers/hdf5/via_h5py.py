@@ -78,19 +78,21 @@ def _gathered(dataset: Any, index: list[Any]) -> NDArray[Any]:
         return np.asarray(dataset[tuple(index)])
     begins = [0, *(np.flatnonzero(np.diff(places) != 1) + 1).tolist(), len(places)]
     out: NDArray[Any] | None = None
-    opaque: np.dtype[Any] | None = None
     for begin, end in pairwise(begins):
         index[listed] = slice(int(places[begin]), int(places[end - 1]) + 1)
         part = dataset[tuple(index)]
         if out is None:  # np.concatenate would lose byte order, padding and what h5py notes in a dtype
             shape = (*part.shape[:listed], len(places), *part.shape[listed + 1 :])
             out = np.empty(shape, part.dtype)
-            # Moved as opaque bytes, the padding of structures moves along.
-            opaque = np.dtype((np.void, part.dtype.itemsize)) if part.dtype.names and not part.dtype.hasobject else None
-        target = out[(*[slice(None)] * listed, slice(begin, end))]
-        if opaque is None:
-            target[...] = part
-        else:
-            target.view(opaque)[...] = part.view(opaque)
+        put(part, out[(*[slice(None)] * listed, slice(begin, end))])
     assert out is not None
     return out
+
+
+def put(found: Any, out: NDArray[Any]) -> None:
+    """Copy what was read into `out`, of its shape."""
+    if out.dtype == found.dtype and out.dtype.names and not out.dtype.hasobject:
+        opaque = np.dtype((np.void, out.dtype.itemsize))  # so the padding of structures moves along
+        out.view(opaque)[...] = np.asarray(found).view(opaque)
+    else:
+        out[...] = found

@@ -116,11 +116,6 @@ def encode_pieces(features: Mapping[str, Values]) -> list[Piece]:
     return pieces
 
 
-def encode_example(features: Mapping[str, Values]) -> bytes:
-    """The serialized Example, in one piece; see `encode_pieces`."""
-    return b"".join(encode_pieces(features))
-
-
 def memory_of(values: Any, dtype: np.dtype[Any]) -> Piece:
     """The bytes of an array: a copy where it is small, else its own memory, if that is as `dtype` and C order are."""
     array = np.ascontiguousarray(values, dtype)

@@ -52,10 +52,6 @@ class SceneCodec:
             if names.count(name) > 1:
                 raise SpecError(f"two features would have the name {name!r}: rename one of the fields")
 
-    def encode(self, scene: Any) -> bytes:
-        """The record of a scene; see `pieces`."""
-        return b"".join(self.pieces(scene))
-
     def pieces(self, scene: Any) -> list[Piece]:
         """The record of a scene in pieces, which may be its arrays' own memory.
 

@@ -20,9 +20,10 @@ from numpy.typing import NDArray
 
 from kerasfeed.errors import RecordError
 from kerasfeed.readers.tfrecord.framing import FRAME_BYTES, HEADER_BYTES, read_header
-from kerasfeed.readers.tfrecord.random_access import Stream, WindowCache, open_stream
+from kerasfeed.readers.tfrecord.random_access import Stream, open_stream
 from kerasfeed.util.atomic_write import write_whole
 from kerasfeed.util.error_text import message_of
+from kerasfeed.util.lru import Lru
 from kerasfeed.util.opened_files import Identity
 
 _VERSION = 1
@@ -73,7 +74,7 @@ def index_files(paths: Sequence[Path], cache: Path | bool, workers: int) -> list
 
 
 def _index(path: Path, cache: Path | bool) -> FileIndex:
-    kept = index_path(path, cache)
+    kept = index_path(path, None if cache is True else cache) if cache else None
     found = None if kept is None else load_index(path, kept)
     if found is None:
         found = scan(path)
@@ -82,14 +83,12 @@ def _index(path: Path, cache: Path | bool) -> FileIndex:
     return found
 
 
-def index_path(path: Path, cache: Path | bool = True) -> Path | None:
-    """Where the index of a file is kept."""
-    if cache is True:
+def index_path(path: Path, folder: Path | None = None) -> Path:
+    """Where the index of a file is kept: in a folder, or beside the file."""
+    if folder is None:
         return path.with_name(f".{path.name}.index.npz")
-    if cache is False:
-        return None
     place = blake2b(os.fsencode(path), digest_size=6).hexdigest()  # files of one name in several folders
-    return cache / f"{path.name}.{place}.index.npz"
+    return folder / f"{path.name}.{place}.index.npz"
 
 
 def load_index(path: Path, kept: Path) -> FileIndex | None:
@@ -122,7 +121,7 @@ def scan(path: Path) -> FileIndex:
     Raises:
         OSError: It cannot be read.
     """
-    stream = open_stream(path, WindowCache(_SCAN_CACHE))
+    stream = open_stream(path, Lru(_SCAN_CACHE, len))
     starts = [0]
     damage = None
     try:

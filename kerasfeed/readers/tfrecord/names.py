@@ -14,7 +14,6 @@ from typing import Any
 from kerasfeed.errors import RecordError
 
 SIDECAR_SUFFIX = ".spec.json"
-_FIELDS = ("shard", "count")
 _SHARD_PART = re.compile(r"[-_.]?\{shard[^{}]*\}(?:[-_.]?(?:of[-_.]?)?\{count[^{}]*\})?")
 _SHOWN = 5
 
@@ -33,9 +32,10 @@ def shard_paths(pattern: str, count: int) -> list[Path]:
     folder, name = Path(pattern).absolute().parent, Path(pattern).name
     used = _used(pattern)
     if "shard" not in used and count > 1:
+        stem, dot, suffix = name.partition(".")
         raise ValueError(
             f"the pattern {pattern!r} gives {count} shards one name: put {{shard}} into it, for example "
-            f"'{_with_shard(name)}'"
+            f"'{stem}-{{shard:05d}}-of-{{count:05d}}{dot}{suffix}'"
         )
     if _used(str(folder)):
         raise ValueError(f"{{shard}} and {{count}} belong in the file's name, not in its folder ({str(folder)!r})")
@@ -57,11 +57,6 @@ def _used(pattern: str) -> set[str]:
             "no other braces"
         ) from None
     return used
-
-
-def _with_shard(name: str) -> str:
-    stem, dot, suffix = name.partition(".")
-    return f"{stem}-{{shard:05d}}-of-{{count:05d}}{dot}{suffix}"
 
 
 def sidecar_path(pattern: str) -> Path:

@@ -12,7 +12,6 @@ import threading
 import weakref
 import zlib
 from abc import ABC, abstractmethod
-from collections import OrderedDict
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,41 +23,17 @@ from kerasfeed.errors import RecordError
 from kerasfeed.readers.tfrecord.framing import HEADER_BYTES, read_header
 from kerasfeed.util.error_text import message_of
 from kerasfeed.util.file_bytes import Source
-from kerasfeed.util.opened_files import Identity, changed
+from kerasfeed.util.lru import Lru
+from kerasfeed.util.opened_files import Identity
 
 MEMBER_BYTES = 1 << 16  # records of a member of the files written here, before compression
 _SPAN = 1 << 22  # decompressed bytes from one kept state to the next; a state takes about 40 KiB
 _BLOCK = 1 << 16  # compressed bytes read at a time
-_CACHE_BYTES = 1 << 25
 _GZIP_HEADER, _ZLIB_HEADER = 31, 15  # zlib's own words for them
 _serials = itertools.count()  # unlike the id of a stream, never that of another
 
 
-class WindowCache:
-    """Decompressed pieces of files, those used last, for all threads of a process."""
-
-    def __init__(self, limit: int = _CACHE_BYTES) -> None:
-        self._limit = limit
-        self._lock = threading.Lock()
-        self._held: OrderedDict[tuple[int, int, int], bytes] = OrderedDict()
-        self._nbytes = 0
-
-    def get(self, key: tuple[int, int, int]) -> bytes | None:
-        """What is kept under `key`."""
-        with self._lock:
-            found = self._held.get(key)
-            if found is not None:
-                self._held.move_to_end(key)
-            return found
-
-    def put(self, key: tuple[int, int, int], data: bytes) -> None:
-        """Keep `data`, and let go of what was not used for longest."""
-        with self._lock:
-            if key not in self._held:
-                self._held[key] = data
-                self._nbytes += len(data)
-            while self._nbytes > self._limit and len(self._held) > 1:
-                self._nbytes -= len(self._held.popitem(last=False)[1])
+Windows = Lru[tuple[int, int, int], bytes]  # decompressed pieces of files, weighed by `len`
 
 
 class Stream(ABC):
@@ -66,9 +41,11 @@ class Stream(ABC):
 
     Attributes:
         identity: What the file was when it was opened.
+        length: Bytes in all; None while that is not known.
     """
 
     identity: Identity
+    length: int | None
 
     @abstractmethod
     def read(self, start: int, size: int) -> bytes:
@@ -80,18 +57,13 @@ class Stream(ABC):
         """
 
     @property
-    @abstractmethod
-    def length(self) -> int | None:
-        """Bytes in all; None while that is not known."""
-
-    @property
     def members(self) -> list[tuple[int, int]]:
         """Where members begin, in the file and in what it decompresses to; empty where nothing is compressed."""
         return []
 
 
 def open_stream(
-    path: Path, cache: WindowCache, expected: Identity | None = None, members: list[tuple[int, int]] | None = None,
+    path: Path, cache: Windows, expected: Identity | None = None, members: list[tuple[int, int]] | None = None,
     length: int | None = None,
 ) -> Stream:  # fmt: skip
     """Open a file of records, compressed or not.
@@ -113,8 +85,8 @@ def open_stream(
     identity = Identity.of(os.fstat(descriptor))
     source = Source(str(path), descriptor, identity)
     try:
-        if expected is not None and (difference := expected.difference(identity)):
-            raise changed(str(path), difference)
+        if expected is not None:
+            expected.refuse(identity, str(path))
         head = os.pread(descriptor, HEADER_BYTES, 0)
     except BaseException:
         os.close(descriptor)
@@ -136,18 +108,13 @@ def _compression(head: bytes) -> int | None:
 
 class _Plain(Stream):
     def __init__(self, source: Source) -> None:
-        self.identity = source.identity
+        self.identity, self.length = source.identity, source.identity.size
         self._source = source
 
     def read(self, start: int, size: int) -> bytes:
         """See `Stream.read`."""
         size = min(size, self.identity.size - start)
         return self._source.read(start, size) if size > 0 else b""
-
-    @property
-    def length(self) -> int | None:
-        """See `Stream.length`."""
-        return self.identity.size
 
 
 @dataclass(frozen=True)
@@ -167,7 +134,7 @@ class _Point:
 
 class _Compressed(Stream):
     def __init__(
-        self, source: Source, header: int, cache: WindowCache, members: list[tuple[int, int]] | None, length: int | None
+        self, source: Source, header: int, cache: Windows, members: list[tuple[int, int]] | None, length: int | None
     ) -> None:
         self.identity = source.identity
         self._serial = next(_serials)
@@ -177,12 +144,7 @@ class _Compressed(Stream):
         self._lock = threading.Lock()
         self._points = [_Point(start, compressed, None) for compressed, start in members or [(0, 0)]]
         self._starts = [point.start for point in self._points]
-        self._length = length
-
-    @property
-    def length(self) -> int | None:
-        """See `Stream.length`."""
-        return self._length
+        self.length = length
 
     @property
     def members(self) -> list[tuple[int, int]]:
@@ -192,7 +154,7 @@ class _Compressed(Stream):
     def read(self, start: int, size: int) -> bytes:
         """See `Stream.read`."""
         pieces: list[bytes] = []
-        while size > 0 and (self._length is None or start < self._length):
+        while size > 0 and (self.length is None or start < self.length):
             with self._lock:
                 point = self._points[bisect.bisect_right(self._starts, start) - 1]
             try:
@@ -211,19 +173,18 @@ class _Compressed(Stream):
         """What stands between a point and the next, which is known afterwards."""
         self._source.check()
         key = (self._serial, point.start, point.compressed)  # an empty member begins where the next one does
-        data = self._cache.get(key)
-        if data is None:
-            try:
-                data = self._member(point)
-                data = self._inflate(point) if data is None else data
-            except (zlib.error, IsalError) as error:  # type: ignore[misc]
-                self._source.check(now=True)
-                raise RecordError(
-                    f"{self._source.path!r} is damaged: what is compressed from byte {point.compressed:,} on does not "
-                    f"decompress ({message_of(error)})"
-                ) from None
-            self._cache.put(key, data)
-        return data
+        return self._cache.get_or_load(key, lambda: self._decompressed(point))[0]
+
+    def _decompressed(self, point: _Point) -> bytes:
+        try:
+            data = self._member(point)
+            return self._inflate(point) if data is None else data
+        except (zlib.error, IsalError) as error:  # type: ignore[misc]
+            self._source.check(now=True)
+            raise RecordError(
+                f"{self._source.path!r} is damaged: what is compressed from byte {point.compressed:,} on does not "
+                f"decompress ({message_of(error)})"
+            ) from None
 
     def _member(self, point: _Point) -> bytes | None:
         """A whole small member, of which is known where it ends."""
@@ -232,8 +193,8 @@ class _Compressed(Stream):
             following = self._points[place] if place < len(self._points) else None
         if following is not None:
             stop, start = following.compressed, following.start
-        elif self._length is not None:
-            stop, start = self.identity.size, self._length
+        elif self.length is not None:
+            stop, start = self.identity.size, self.length
         else:
             return None
         if point.state is not None or (following is not None and following.state is not None):
@@ -271,7 +232,7 @@ class _Compressed(Stream):
     def _note(self, start: int, compressed: int, state: Any) -> None:
         with self._lock:
             if state is None and compressed == self.identity.size:
-                self._length = start
+                self.length = start
                 return
             first, place = bisect.bisect_left(self._starts, start), bisect.bisect_right(self._starts, start)
             if all(point.compressed != compressed for point in self._points[first:place]):

@@ -7,8 +7,6 @@ files were; whoever reads in another process gets the same files or an error.
 import bisect
 import itertools
 import os
-import threading
-from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
@@ -20,18 +18,29 @@ from kerasfeed.readers.tfrecord.fields import SceneCodec, infer_spec
 from kerasfeed.readers.tfrecord.framing import FRAME_BYTES, HEADER_BYTES, is_whole, read_header
 from kerasfeed.readers.tfrecord.index import FileIndex, index_files
 from kerasfeed.readers.tfrecord.names import expand
-from kerasfeed.readers.tfrecord.random_access import Stream, WindowCache, open_stream
+from kerasfeed.readers.tfrecord.random_access import Stream, Windows, open_stream
 from kerasfeed.readers.tfrecord.spec_file import find_sidecars
 from kerasfeed.sequences.base import SceneSequence
 from kerasfeed.spec.scene_spec import SceneSpec, flatten, probe_indices
 from kerasfeed.spec.spec_json import as_scene_spec
 from kerasfeed.util.deferred_warnings import warn_caller
 from kerasfeed.util.error_text import message_of
+from kerasfeed.util.lru import Lru
+from kerasfeed.util.per_process import PerProcess
 from kerasfeed.util.resources import cores
 
 _OPEN_FILES = 128
+_CACHE_BYTES = 1 << 25
 _RUN_BYTES = 1 << 20
 _LEAST_THREADS, _MOST_THREADS = 4, 32  # heads are found by waiting for the disk more than by computing
+
+
+class _KeptHere:
+    """What one process keeps: open files by their number, and decompressed pieces of them."""
+
+    def __init__(self) -> None:
+        self.windows: Windows = Lru(_CACHE_BYTES, len)
+        self.streams: Lru[int, Stream] = Lru(_OPEN_FILES, lambda _: 1)
 
 
 class TFRecordSequence(SceneSequence):
@@ -80,7 +89,7 @@ class TFRecordSequence(SceneSequence):
         self._stops = list(itertools.accumulate(map(len, self._files)))
         if not len(self):
             raise RecordError(f"{_listed(found)} hold{'s' * (len(found) == 1)} no record")
-        self._begin()
+        self._kept = PerProcess(_KeptHere)
         known = self._known_spec(found)
         self._is_inferred = given is None and known is None
         self._codec = SceneCodec(given or known or self._inferred_spec())
@@ -91,12 +100,6 @@ class TFRecordSequence(SceneSequence):
                     "on without it",
                     FeedWarning,
                 )
-
-    def _begin(self) -> None:
-        self._lock = threading.Lock()
-        self._cache = WindowCache()
-        self._open: OrderedDict[int, Stream] = OrderedDict()
-        self._owner = os.getpid()
 
     # ---- what it is
 
@@ -227,37 +230,21 @@ class TFRecordSequence(SceneSequence):
 
     def _stream(self, number: int) -> Stream:
         """The open file of this number; those not used for longest are closed."""
-        if self._owner != os.getpid():  # a fork: another thread may have held the lock
-            self._begin()
-        with self._lock:
-            stream = self._open.get(number)
-            if stream is not None:
-                self._open.move_to_end(number)
-                return stream
-            file: FileIndex = self._files[number]
-            members = [(int(compressed), int(start)) for compressed, start in file.members]
-            length = int(file.starts[-1]) if file.damage is None else None
-            stream = open_stream(file.path, self._cache, file.identity, members, length)
-            self._open[number] = stream
-            if len(self._open) > _OPEN_FILES:
-                self._open.popitem(last=False)
-            return stream
+        kept = self._kept.here()
+        return kept.streams.get_or_load(number, lambda: self._opened(self._files[number], kept.windows))[0]
+
+    def _opened(self, file: FileIndex, cache: Windows) -> Stream:
+        members = [(int(compressed), int(start)) for compressed, start in file.members]
+        length = int(file.starts[-1]) if file.damage is None else None
+        return open_stream(file.path, cache, file.identity, members, length)
 
     # ---- life
 
     def close(self) -> None:
         """Close the files and let go of what is kept of them; they open again when read. Idempotent."""
-        with self._lock:
-            self._open.clear()
-            self._cache = WindowCache()
-
-    def __getstate__(self) -> dict[str, Any]:
-        left_here = ("_lock", "_cache", "_open", "_owner")
-        return {name: value for name, value in self.__dict__.items() if name not in left_here}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._begin()
+        kept = self._kept.here()
+        kept.streams.clear()
+        kept.windows.clear()
 
     def __repr__(self) -> str:
         spec = self._codec.spec

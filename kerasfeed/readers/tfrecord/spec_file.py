@@ -53,23 +53,16 @@ class Sidecar:
     seed: int
 
     def write(self, path: Path) -> None:
-        """Write it, at once or not at all."""
+        """Write it through to the disk, at once or not at all."""
         value = {
             "format": FORMAT,
             "version": VERSION,
             "scenes": sum(file.scenes for file in self.files),
+            **vars(self),
             "spec": spec_to_json(self.spec),
             "files": [asdict(file) for file in self.files],
-            "assignment": self.assignment,
-            "compression": self.compression,
-            "seed": self.seed,
         }
-        write_json(path, value)
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Write JSON through to the disk, under a temporary name that then becomes `path`."""
-    write_whole(path, (json.dumps(value, indent=1) + "\n").encode(), durable=True)
+        write_whole(path, (json.dumps(value, indent=1) + "\n").encode(), durable=True)
 
 
 def read_json(path: Path) -> dict[str, Any] | None:

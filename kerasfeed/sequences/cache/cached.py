@@ -22,12 +22,13 @@ from kerasfeed.sequences.cache.files import SceneFiles, frozen_leaves, nbytes_of
 from kerasfeed.sequences.cache.key import Key, key_of
 from kerasfeed.sequences.context import UnrandomContext, Worker, enter_context
 from kerasfeed.sequences.indexing import place_in
-from kerasfeed.sequences.view_base import View, identity_of
+from kerasfeed.sequences.view_base import SceneByScene, View, identity_of
 from kerasfeed.spec.lists import own
 from kerasfeed.spec.scene_spec import structure_text
 from kerasfeed.util.error_text import message_of
-from kerasfeed.util.optional_methods import blocks_in, name_of
+from kerasfeed.util.optional_methods import name_of
 from kerasfeed.util.resources import memory
+from kerasfeed.util.validate import check_integer
 
 _LOOK_SECONDS = 0.2  # between looks at what is inside attributes
 _LOOK_SHARE = 50  # and at least this many times what a look takes
@@ -36,7 +37,7 @@ _MANY_FILES = 256  # beyond, a scene that is kept may have been read while a fil
 _PROBED = 3  # scenes of a process after which the whole state is compared: reading must leave it as it is
 
 
-class Cached(View, SceneSequence):
+class Cached(SceneByScene, SceneSequence):
     """The scenes of a sequence, each read once and kept.
 
     For scenes that are slow to read or compute and are the same in every epoch. What is random belongs after the cache:
@@ -75,10 +76,8 @@ class Cached(View, SceneSequence):
         self._hold(sequence)
         if path is not None and max_memory is not None:
             raise ValueError("kf.Cached keeps scenes on disk (path) or in memory (max_memory): give one of them")
-        if max_memory is not None and (isinstance(max_memory, bool) or not isinstance(max_memory, int)):
-            raise TypeError(f"max_memory must be a number of bytes, received {max_memory!r}")
-        if max_memory is not None and max_memory < 1:
-            raise ValueError(f"max_memory must be at least 1 byte, received {max_memory}")
+        if max_memory is not None:
+            max_memory = check_integer("max_memory", max_memory, 1, what="a number of bytes", unit=" byte")
         if key is not None and not isinstance(key, str):
             raise TypeError(f"key must be a text, received {key!r} of type {type(key).__name__}")
         self._given_key = key
@@ -119,17 +118,9 @@ class Cached(View, SceneSequence):
         return self._parts, self._given_key
 
     @property
-    def sequence(self) -> Any:
-        """The sequence inside."""
-        return self._parts[0]
-
-    @property
     def nbytes(self) -> int:
         """Bytes of scenes that this process keeps in memory."""
         return self._nbytes
-
-    def __len__(self) -> int:
-        return self._lengths[0]
 
     def _identity(self) -> str:
         return identity_of(self.sequence)  # its scenes are the same
@@ -246,12 +237,6 @@ class Cached(View, SceneSequence):
     def _share_memory(self, worker: Worker) -> None:
         if worker.worker_type == "process":
             self._limit = self._max_memory // worker.count
-
-    def _block_size(self) -> int | None:
-        return getattr(self.sequence, "block_size", None)
-
-    def _block_of(self) -> Any:
-        return blocks_in(self.sequence)
 
     def __repr__(self) -> str:
         where = "in memory" if self.path is None else f"in {str(self.path)!r}"

@@ -38,7 +38,6 @@ _IN_CLASSES = {
 _PLAIN = (bool, int, float, complex, bytes, type(None), type(Ellipsis), type(NotImplemented))
 # Globals that code may name without depending on their state.
 _WITHOUT_STATE = (logging.Logger, type(threading.Lock()), type(threading.RLock()), threading.local)
-_SLOTS = types.MemberDescriptorType | types.GetSetDescriptorType
 _INSTALLED = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
 

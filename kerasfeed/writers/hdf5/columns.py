@@ -14,18 +14,18 @@ import h5py
 import numpy as np
 
 from kerasfeed.errors import SpecError
+from kerasfeed.readers.hdf5.scenes import SPEC_ATTRIBUTE
 from kerasfeed.spec.scene_spec import BYTES, TEXT, ArraySpec, SceneSpec, coerce
 from kerasfeed.spec.spec_json import spec_to_json
-from kerasfeed.writers.hdf5.filters import filters_for
+from kerasfeed.writers.hdf5.copy import links_in_utf8
+from kerasfeed.writers.hdf5.filters import CHUNK_LIMIT, filters_for
 
-SPEC_ATTRIBUTE = "kerasfeed_spec"
 _CHUNK_BYTES = 1 << 16  # of fields that need several scenes for a chunk worth its overhead
 _SMALL_ROW = 1 << 12
 _TEXT_BYTES = 64  # taken for a text
 _BUFFER_BYTES = 1 << 20
 _SEGMENT_BYTES = 1 << 26
 _LEAST_SEGMENTS = 16  # so that a few workers share small files too
-_CHUNK_LIMIT = (1 << 32) - 1  # HDF5's own
 
 
 @dataclass(frozen=True)
@@ -64,10 +64,9 @@ class Column:
     def create(self, file: h5py.File, scenes: int, compression: Any) -> h5py.Dataset:
         """Make the dataset, for so many scenes."""
         plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-        links = h5py.h5p.create(h5py.h5p.LINK_CREATE)
+        links = links_in_utf8()
         links.set_create_intermediate_group(True)
-        links.set_char_encoding(h5py.h5t.CSET_UTF8)
-        shape, most = (scenes, *self.row_shape), (scenes, *self.row_shape)
+        shape = most = (scenes, *self.row_shape)
         if self.chunk is not None:
             plist.set_chunk((self.chunk, *self.row_shape))
             filters_for(compression).add_to(plist, np.dtype(self.dtype))
@@ -155,10 +154,10 @@ def columns_for(spec: SceneSpec, scenes_per_chunk: int | None, compression: Any,
             raise SpecError(f"the fields of the datasets {name!r} and {clash!r} are in each other's way: rename one")
         is_plain = scenes_per_chunk is None and compression is None
         chunk = None if is_plain or 0 in field.shape else _chunk(field, scenes_per_chunk, length, most)
-        if chunk is not None and chunk * field.nbytes > _CHUNK_LIMIT:
+        if chunk is not None and chunk * field.nbytes > CHUNK_LIMIT:
             raise ValueError(
                 f"a chunk of {chunk:,} scenes of field {path!r} would take {chunk * field.nbytes:,} bytes, and HDF5 "
-                f"allows {_CHUNK_LIMIT:,}: use a smaller scenes_per_chunk"
+                f"allows {CHUNK_LIMIT:,}: use a smaller scenes_per_chunk"
             )
         columns.append(Column(name, path, field, chunk))
     return Columns(spec, tuple(columns), compression)

@@ -40,8 +40,7 @@ class TreeCopy:
         self._target = target
         self._remake = remake
         self._names: dict[Key, str] = {}  # where the copy of an object first stands
-        self._lcpl = h5py.h5p.create(h5py.h5p.LINK_CREATE)
-        self._lcpl.set_char_encoding(h5py.h5t.CSET_UTF8)
+        self._lcpl = links_in_utf8()
 
     def run(self) -> None:
         """Copy everything.
@@ -145,6 +144,13 @@ class TreeCopy:
                 raise ValueError(f"{where} refers to an object that no link leads to, which cannot be copied")
             references[place] = self._target[name].ref
         return references if references.shape else references[()]
+
+
+def links_in_utf8() -> Any:
+    """How links are made, with names in UTF-8."""
+    made = h5py.h5p.create(h5py.h5p.LINK_CREATE)
+    made.set_char_encoding(h5py.h5t.CSET_UTF8)
+    return made
 
 
 def _properties(group: h5py.Group) -> Any:

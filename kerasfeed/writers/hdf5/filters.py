@@ -11,6 +11,7 @@ from typing import Any
 import h5py
 import numpy as np
 
+CHUNK_LIMIT = (1 << 32) - 1  # bytes; HDF5's own
 _GZIP_LEVEL = 4
 # Filters that plugins register, with the options that make them lossless and quick.
 _PLUGINS = {"blosc": (32001, (0, 0, 0, 0, 5, 1, 1)), "zstd": (32015, (3,)), "lz4": (32004, ())}
@@ -21,26 +22,22 @@ class Filters:
     """How a new dataset is compressed.
 
     Attributes:
-        gzip: Level of gzip, from 0 to 9; None for none.
-        lzf: Whether LZF compresses.
-        plugin: Code of a plugin's filter, and its options.
+        code: HDF5's number of the filter that compresses; None for none.
+        options: What it takes.
+        shuffles: Whether bytes are shuffled before.
     """
 
-    gzip: int | None = None
-    lzf: bool = False
-    plugin: tuple[int, tuple[int, ...]] | None = None
+    code: int | None = None
+    options: tuple[int, ...] = ()
+    shuffles: bool = True
 
     def add_to(self, plist: Any, dtype: np.dtype[Any]) -> None:
         """Set the filters on a dataset creation property list."""
-        # Bytes of objects are references to a heap, and blosc shuffles by itself.
-        if (self.gzip is not None or self.lzf) and dtype.itemsize > 1 and dtype.kind != "O":
+        if self.code is None:
+            return
+        if self.shuffles and dtype.itemsize > 1 and dtype.kind != "O":  # bytes of objects are references to a heap
             plist.set_shuffle()
-        if self.gzip is not None:
-            plist.set_deflate(self.gzip)
-        if self.lzf:
-            plist.set_filter(h5py.h5z.FILTER_LZF, h5py.h5z.FLAG_OPTIONAL)
-        if self.plugin is not None:
-            plist.set_filter(self.plugin[0], h5py.h5z.FLAG_OPTIONAL, self.plugin[1])
+        plist.set_filter(self.code, h5py.h5z.FLAG_OPTIONAL, self.options)
 
 
 def filters_for(compression: Any) -> Filters:
@@ -55,14 +52,13 @@ def filters_for(compression: Any) -> Filters:
     plugins = [name for name, (code, _) in _PLUGINS.items() if h5py.h5z.filter_avail(code)]
     if compression is None:
         return Filters()
-    if isinstance(compression, int | np.integer) and not isinstance(compression, bool) and 0 <= compression <= 9:
-        return Filters(gzip=int(compression))
-    if compression == "gzip":
-        return Filters(gzip=_GZIP_LEVEL)
+    level = _GZIP_LEVEL if isinstance(compression, str) and compression == "gzip" else compression
+    if isinstance(level, int | np.integer) and not isinstance(level, bool) and 0 <= level <= 9:
+        return Filters(h5py.h5z.FILTER_DEFLATE, (int(level),))
     if compression == "lzf":
-        return Filters(lzf=True)
+        return Filters(h5py.h5z.FILTER_LZF)
     if isinstance(compression, str) and compression in plugins:
-        return Filters(plugin=_PLUGINS[compression])
+        return Filters(*_PLUGINS[compression], shuffles=False)  # blosc shuffles by itself
     known = ", ".join(["None", "'gzip'", "0 to 9 (gzip of that level)", "'lzf'", *map(repr, plugins)])
     more = " (blosc, zstd and lz4 need `pip install hdf5plugin`)" if len(plugins) < len(_PLUGINS) else ""
     raise ValueError(f"compression must be one of {known}{more}, received {compression!r}")

@@ -4,7 +4,6 @@ Invariant: `out` is either what it was or a complete, compared copy. Values, dty
 shapes are kept; storage alone changes. Memory is bounded by 256 MiB or a few chunks, whichever is more.
 """
 
-import contextlib
 import hashlib
 import math
 import os
@@ -17,14 +16,16 @@ from typing import Any
 import h5py
 import numpy as np
 
-from kerasfeed.util.error_text import message_of
-from kerasfeed.writers.hdf5.copy import Key, TreeCopy, holds_references, key_of
-from kerasfeed.writers.hdf5.filters import Filters, filters_for
+from kerasfeed.readers.hdf5.describe import dataset_names
+from kerasfeed.readers.hdf5.error_messages import listing, stored_name
+from kerasfeed.util.error_text import message_of, reworded
+from kerasfeed.util.progress import progress_bar
+from kerasfeed.util.validate import check_integer
+from kerasfeed.writers.hdf5.copy import Key, TreeCopy, holds_references, key_of, links_in_utf8
+from kerasfeed.writers.hdf5.filters import CHUNK_LIMIT, Filters, filters_for
 from kerasfeed.writers.hdf5.sink import Sink, appearing, interruptible
 
 _MEMORY = 1 << 28
-_CHUNK_LIMIT = (1 << 32) - 1  # bytes; HDF5's own
-_SHOWN = 20
 
 
 @dataclass(frozen=True)
@@ -117,17 +118,15 @@ def rechunk(
     begin = time.perf_counter()
     source, target = Path(path).absolute(), Path(out).absolute()
     filters = filters_for(compression)
-    if isinstance(scenes_per_chunk, bool) or not isinstance(scenes_per_chunk, int | np.integer):
-        raise TypeError(f"scenes_per_chunk must be an integer, received {scenes_per_chunk!r}")
-    if scenes_per_chunk < 1:
-        raise ValueError(f"scenes_per_chunk must be at least 1, received {scenes_per_chunk}")
+    scenes_per_chunk = check_integer("scenes_per_chunk", scenes_per_chunk, 1)
     if not source.is_file():
         raise FileNotFoundError(f"there is no file {str(source)!r} to rechunk")
 
     def job(check: Callable[[], None]) -> tuple[RechunkedDataset, ...]:
         with h5py.File(source, "r", rdcc_nbytes=_MEMORY // 2, rdcc_nslots=10_007) as file:
-            moves = [_Move(file[found], int(scenes_per_chunk), filters) for found in _names(file, str(source), name)]
-            with _bar(sum(2 * move.nbytes for move in moves), progress) as advance:
+            moves = [_Move(file[found], scenes_per_chunk, filters) for found in _names(file, str(source), name)]
+            total = sum(2 * move.nbytes for move in moves)
+            with progress_bar("rechunking", total, progress, unit="bytes") as advance:
                 _write(file, part, fd, moves, check, advance)
                 os.fsync(fd)
                 return _compare(part, moves, check, advance)
@@ -139,20 +138,14 @@ def rechunk(
             message = (
                 f"rechunking {str(source)!r} into {str(target)!r} failed and left nothing behind: {message_of(error)}"
             )
-            raise type(error)(error.errno, message) if error.errno is not None else type(error)(message) from error
+            raise reworded(error, message) from error
         bytes_before, bytes_after = source.stat().st_size, os.fstat(fd).st_size
     return RechunkReport(str(target), datasets, bytes_before, bytes_after, time.perf_counter() - begin)
 
 
 def _names(file: h5py.File, path: str, name: str | Sequence[str] | None) -> list[str]:
     """Names of the datasets to rewrite, each object once."""
-    found: list[str] = []
-
-    def visit(visited: str, item: Any) -> None:
-        if isinstance(item, h5py.Dataset):
-            found.append(visited)
-
-    file.visititems(visit)
+    found: list[Any] = [stored_name(each) for each in dataset_names(file, path)]
     if name is None:
         return [each for each in found if _why_not(file[each]) is None]
     wanted: dict[Key, str] = {}
@@ -160,9 +153,7 @@ def _names(file: h5py.File, path: str, name: str | Sequence[str] | None) -> list
         item = file.get(each)
         if not isinstance(item, h5py.Dataset):
             kind = "a group" if isinstance(item, h5py.Group) else "not in the file"
-            shown = ", ".join(found[:_SHOWN]) or "(none)"
-            more = f" and {len(found) - _SHOWN:,} more" if len(found) > _SHOWN else ""
-            raise KeyError(f"{each!r} is {kind}; {path!r} holds the datasets {shown}{more}")
+            raise KeyError(f"{each!r} is {kind}; {path!r} holds the datasets {listing(dataset_names(file, path))}")
         if key_of(item)[0] != key_of(file)[0]:
             raise ValueError(f"{each!r} of {path!r} is a link to {item.file.filename!r}: rechunk that file")
         if why_not := _why_not(item):
@@ -196,15 +187,11 @@ class _Move:
         grows = source.maxshape[0] is None or source.maxshape[0] >= scenes_per_chunk
         rows = scenes_per_chunk if grows else max(1, source.shape[0])
         self.chunks = (rows, *(max(1, size) for size in source.shape[1:]))
-        if rows * row > _CHUNK_LIMIT:
+        if rows * row > CHUNK_LIMIT:
             raise ValueError(
                 f"a chunk of {rows:,} scenes of {self.name!r} would take {rows * row:,} bytes, and HDF5 allows "
-                f"{_CHUNK_LIMIT:,}. "
-                + (
-                    f"Use scenes_per_chunk={_CHUNK_LIMIT // row} or less"
-                    if row <= _CHUNK_LIMIT
-                    else "One scene is more"
-                )
+                f"{CHUNK_LIMIT:,}. "
+                + (f"Use scenes_per_chunk={CHUNK_LIMIT // row} or less" if row <= CHUNK_LIMIT else "One scene is more")
             )
         # Whole chunks of both sides at a time where they fit, so that each is decoded and encoded once.
         both = math.lcm(rows, source.chunks[0]) if source.chunks else rows
@@ -224,20 +211,14 @@ class _Move:
         self._filters.add_to(new, source.dtype)
         if old.get_filter_by_id(h5py.h5z.FILTER_FLETCHER32) is not None:
             new.set_fletcher32()
-        links = h5py.h5p.create(h5py.h5p.LINK_CREATE)
-        links.set_char_encoding(h5py.h5t.CSET_UTF8)
         space = source.id.get_space()
-        return h5py.Dataset(h5py.h5d.create(group.id, name, source.id.get_type(), space, new, links))
+        return h5py.Dataset(h5py.h5d.create(group.id, name, source.id.get_type(), space, new, links_in_utf8()))
 
     def ranges(self) -> Iterator[tuple[int, int]]:
         """Rows [start, stop) that are moved at a time."""
         length = self.source.shape[0]
         for start in range(0, length, self.step):
             yield start, min(start + self.step, length)
-
-    def stored_chunks(self) -> int:
-        """Number of chunks of the shape."""
-        return math.prod(-(-size // chunk) for size, chunk in zip(self.source.shape, self.chunks, strict=True))
 
 
 def _write(
@@ -280,7 +261,8 @@ def _compare(
                     )
                 advance((stop - start) * move.nbytes // old.shape[0])
             sizes = old.id.get_storage_size(), new.id.get_storage_size()
-            done.append(RechunkedDataset(move.name, old.chunks, move.chunks, move.stored_chunks(), *sizes))
+            count = math.prod(-(-size // chunk) for size, chunk in zip(old.shape, move.chunks, strict=True))
+            done.append(RechunkedDataset(move.name, old.chunks, move.chunks, count, *sizes))
         return tuple(done)
 
 
@@ -300,18 +282,3 @@ def _feed(digest: Any, values: Any) -> None:
             digest.update(len(text).to_bytes(8, "little") + text)
     else:
         digest.update(np.ascontiguousarray(values).reshape(-1).view(np.uint8))
-
-
-@contextlib.contextmanager
-def _bar(total: int, shown: bool) -> Iterator[Callable[[int], None]]:
-    """A progress bar over `total` bytes; gives what moves it on."""
-    if not shown:
-        yield lambda nbytes: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = [TextColumn("rechunking"), BarColumn(), DownloadColumn(), TimeRemainingColumn()]
-    with Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task("", total=total)
-        yield lambda nbytes: bar.update(task, advance=nbytes)

@@ -11,6 +11,7 @@ import os
 import secrets
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -91,17 +92,17 @@ class Sink(io.RawIOBase):
             self.error = error
         return size
 
-    def readable(self) -> bool:
-        """See `io.IOBase`."""
-        return True
 
-    def writable(self) -> bool:
-        """See `io.IOBase`."""
-        return True
+def check_place(out: Path) -> None:
+    """Refuse a path at which no file can be made.
 
-    def seekable(self) -> bool:
-        """See `io.IOBase`."""
-        return True
+    Raises:
+        OSError: It is a folder, or in none.
+    """
+    if out.is_dir():
+        raise IsADirectoryError(f"{str(out)!r} is a folder; name a file")
+    if not out.parent.is_dir():
+        raise FileNotFoundError(f"there is no folder {str(out.parent)!r} to write {out.name!r} to; make it first")
 
 
 @contextlib.contextmanager
@@ -118,10 +119,7 @@ def appearing(out: Path, *, overwrite: bool) -> Iterator[tuple[Path, int]]:
     out = Path(os.path.realpath(out))  # a symbolic link stays one
     if not overwrite and out.exists():
         raise FileExistsError(f"{str(out)!r} exists already; write to another file, or replace it with overwrite=True")
-    if out.is_dir():
-        raise IsADirectoryError(f"{str(out)!r} is a folder; name a file")
-    if not out.parent.is_dir():
-        raise FileNotFoundError(f"there is no folder {str(out.parent)!r} to write {out.name!r} to; make it first")
+    check_place(out)
     part = out.with_name(f".{out.name}.{secrets.token_hex(4)}.part")
     fd = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
@@ -165,9 +163,8 @@ def interruptible(job: Callable[[Callable[[], None]], Result]) -> Result:
     Raises:
         BaseException: What interrupted the wait, or what the job raised.
     """
-    stop, ended = threading.Event(), threading.Event()
-    results: list[Result] = []
-    errors: list[BaseException] = []
+    stop = threading.Event()
+    future: Future[Result] = Future()
 
     def check() -> None:
         if stop.is_set():
@@ -175,26 +172,22 @@ def interruptible(job: Callable[[Callable[[], None]], Result]) -> Result:
 
     def run() -> None:
         try:
-            results.append(job(check))
+            future.set_result(job(check))
         except BaseException as error:  # noqa: BLE001 - raised by whoever waits
-            errors.append(error)
-        finally:
-            ended.set()
+            future.set_exception(error)
 
     # Not joined: Python 3.11 takes a thread whose join was interrupted for one that has ended.
     thread = threading.Thread(target=run, name="kerasfeed-rechunk")
     try:
         thread.start()
-        ended.wait()
+        wait([future])
     except BaseException:
         stop.set()
-        while thread.ident is not None and not ended.is_set():
+        while thread.ident is not None and not future.done():
             with contextlib.suppress(KeyboardInterrupt):  # pressed again: it is stopping already
-                ended.wait()
+                wait([future])
         raise
-    if errors:
-        raise errors[0]
-    return results[0]
+    return future.result()
 
 
 class _InterruptedError(Exception):

@@ -15,15 +15,14 @@ import h5py
 
 from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.spec.spec_json import leaves_of
-from kerasfeed.util.frames import as_sequence
 from kerasfeed.util.validate import check_integer
 from kerasfeed.writers.hdf5.columns import Columns, ColumnWriter, columns_for, write_rows
-from kerasfeed.writers.hdf5.sink import Sink, appearing, interruptible
+from kerasfeed.writers.hdf5.sink import Sink, appearing, check_place, interruptible
 from kerasfeed.writers.shard_format import ShardFormat
 from kerasfeed.writers.shard_set import FileSet, remove_parts, write_set
 from kerasfeed.writers.shard_task import failed_write
 from kerasfeed.writers.shared_progress import Shard
-from kerasfeed.writers.worker_options import WorkerOptions, check_scenes
+from kerasfeed.writers.worker_options import WorkerOptions
 
 _COPIED_BYTES = 1 << 24
 
@@ -72,17 +71,12 @@ def write_hdf5(
         OSError: Writing failed (a full disk); `path` is what it was.
         Exception: What the sequence raised, with the scene as a note.
     """
-    sequence = as_sequence(sequence)
-    length = check_scenes(sequence)
+    options = WorkerOptions(sequence, workers, worker_type, seed)
+    length = options.length
     if scenes_per_chunk is not None:
         scenes_per_chunk = check_integer("scenes_per_chunk", scenes_per_chunk, 1)
-    seed = check_integer("seed", seed, 0)
-    worker_options = WorkerOptions(sequence, workers, worker_type)
     out = Path(os.path.realpath(path))
-    if out.is_dir():
-        raise IsADirectoryError(f"{str(out)!r} is a folder; name a file")
-    if not out.parent.is_dir():
-        raise FileNotFoundError(f"there is no folder {str(out.parent)!r} to write {out.name!r} to; make it first")
+    check_place(out)
     folder = out.with_name(f".{out.name}.segments")
 
     def cut(spec: SceneSpec) -> tuple[tuple[Shard, ...], ShardFormat]:
@@ -112,16 +106,7 @@ def write_hdf5(
         finish=finish,
         title="writing scenes",
     )
-    write_set(
-        sequence,
-        length,
-        files,
-        worker_options=worker_options,
-        seed=seed,
-        spec=None,
-        overwrite=overwrite,
-        progress=progress,
-    )
+    write_set(options, files, overwrite=overwrite, progress=progress)
     return str(out)
 
 
@@ -151,9 +136,6 @@ class SegmentFormat(ShardFormat):
             for writer in writers:
                 writer.flush()
         sink.check()
-
-    def finish(self, path: Path, written: Any) -> None:
-        """See `ShardFormat.finish`."""
 
     def count(self, path: Path) -> int | None:
         """See `ShardFormat.count`."""

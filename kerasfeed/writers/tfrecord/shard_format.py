@@ -79,15 +79,12 @@ class TFRecordFormat(ShardFormat):
     def finish(self, path: Path, written: Any) -> None:
         """See `ShardFormat.finish`; keeps the index."""
         starts, members = written
-        place = index_path(path)
-        assert place is not None
         arrays = np.array(starts, np.int64), np.array(members, np.int64).reshape(-1, 2)
-        save_index(FileIndex(path, Identity.of(path.stat()), *arrays), place)
+        save_index(FileIndex(path, Identity.of(path.stat()), *arrays), index_path(path))
 
     def count(self, path: Path) -> int | None:
         """See `ShardFormat.count`."""
-        kept = index_path(path)
-        index = (load_index(path, kept) if kept is not None else None) or scan(path)
+        index = load_index(path, index_path(path)) or scan(path)
         return len(index) if index.damage is None else None
 
 

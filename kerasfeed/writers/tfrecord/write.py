@@ -14,13 +14,12 @@ from kerasfeed.readers.tfrecord.spec_file import ShardFile, Sidecar, read_sideca
 from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.spec.spec_json import as_scene_spec
 from kerasfeed.util.deferred_warnings import warn_caller
-from kerasfeed.util.frames import as_sequence
 from kerasfeed.util.validate import check_integer
 from kerasfeed.writers.shard_format import ShardFormat
 from kerasfeed.writers.shard_set import FileSet, remove_parts, write_set
 from kerasfeed.writers.shared_progress import Shard
 from kerasfeed.writers.tfrecord.shard_format import TFRecordFormat
-from kerasfeed.writers.worker_options import WorkerOptions, check_scenes
+from kerasfeed.writers.worker_options import WorkerOptions
 
 ASSIGNMENTS = ("round_robin", "contiguous")
 COMPRESSIONS = (None, "GZIP")
@@ -78,8 +77,8 @@ def write_tfrecords(
         OSError: Writing failed (a full disk); complete shards stay, nothing else does.
         Exception: What the sequence raised, with scene and shard as a note; complete shards stay.
     """
-    sequence = as_sequence(sequence)
-    length = check_scenes(sequence)
+    options = WorkerOptions(sequence, workers, worker_type, seed)
+    length = options.length
     count = check_integer("num_shards", num_shards, 1)
     if count > length:
         raise ValueError(f"num_shards is {count} and the sequence has {length} scenes: use at most one shard a scene")
@@ -87,12 +86,10 @@ def write_tfrecords(
         raise ValueError(f"assignment must be one of {', '.join(map(repr, ASSIGNMENTS))}, received {assignment!r}")
     if compression not in COMPRESSIONS:
         raise ValueError(f"compression must be None or 'GZIP', received {compression!r}")
-    seed = check_integer("seed", seed, 0)
-    worker_options = WorkerOptions(sequence, workers, worker_type)
-    if workers != "auto" and worker_options.count > count:
+    if workers != "auto" and options.count > count:
         warn_caller(
-            f"{worker_options.count} workers have {count} shards to write, each of which is one worker's: "
-            f"{worker_options.count - count} have nothing to do. Use num_shards={worker_options.count} or more",
+            f"{options.count} workers have {count} shards to write, each of which is one worker's: "
+            f"{options.count - count} have nothing to do. Use num_shards={options.count} or more",
             UserWarning,
         )
     pattern = os.fspath(pattern)
@@ -108,7 +105,7 @@ def write_tfrecords(
             ShardFile(path.name, len(shard.indices), path.stat().st_size)
             for path, shard in zip(paths, shards, strict=True)
         )
-        Sidecar(found, tuple(files), assignment, compression, seed).write(sidecar)
+        Sidecar(found, tuple(files), assignment, compression, options.seed).write(sidecar)
 
     files = FileSet(
         beside=sidecar,
@@ -121,16 +118,7 @@ def write_tfrecords(
         title="writing records",
     )
     known = None if spec is None else as_scene_spec(spec)
-    write_set(
-        sequence,
-        length,
-        files,
-        worker_options=worker_options,
-        seed=seed,
-        spec=known,
-        overwrite=overwrite,
-        progress=progress,
-    )
+    write_set(options, files, spec=known, overwrite=overwrite, progress=progress)
     return [str(path) for path in paths]
 
 
@@ -148,6 +136,5 @@ def _discard(paths: list[Path], sidecar: Path, names: list[str]) -> None:
     sidecar.unlink(missing_ok=True)
     for path in {*paths, *map(sidecar.with_name, names)}:
         remove_parts(path)
-        for each in (path, index_path(path)):
-            if each is not None:
-                each.unlink(missing_ok=True)
+        path.unlink(missing_ok=True)
+        index_path(path).unlink(missing_ok=True)

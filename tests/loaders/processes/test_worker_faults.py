@@ -21,10 +21,6 @@ from waits import wait_until
 import kerasfeed as kf
 from kerasfeed.loaders.processes import session, spawn
 from kerasfeed.loaders.processes.crash_policy import Crash, CrashPolicy, start_text
-<<<<<<< HEAD:tests/loaders/processes/test_worker_faults.py
-from kerasfeed.loaders.processes.tasks import ProbeWork
-=======
->>>>>>> h2:tests/test_worker_faults.py
 from kerasfeed.loaders.processes.worker_process import WorkerHandle
 from kerasfeed.loaders.tasks import ProbeWork
 from kerasfeed.util.deferred_warnings import Notices

@@ -10,12 +10,12 @@ import pytest
 from waits import wait_until
 
 import kerasfeed as kf
-from kerasfeed.readers.hdf5 import chunk_cache as cache_room
 from kerasfeed.readers.hdf5 import chunked as direct_room
 from kerasfeed.readers.hdf5 import decode_pool as pool
-from kerasfeed.readers.hdf5.chunk_cache import ChunkCache, limit_of
+from kerasfeed.readers.hdf5.chunk_cache import ChunkCache
 from kerasfeed.readers.hdf5.open_files import registry
 from kerasfeed.readers.hdf5.parallel_for import share
+from kerasfeed.util import lru, resources
 
 
 def _array(value, nbytes=100):
@@ -29,15 +29,15 @@ def test_what_was_used_longest_ago_leaves_first_and_the_bound_holds():
     assert cache.get(0) is not None
     cache.get_or_load(3, lambda: _array(3))
     assert [cache.get(key) is not None for key in range(4)] == [True, False, True, True]
-    assert cache.nbytes == 300
+    assert cache.weight == 300
     cache.get_or_load(9, lambda: _array(9, 351))
     assert cache.get(9) is None
-    assert cache.nbytes == 300
+    assert cache.weight == 300
     assert cache.get_all([0, 3])[1][0] == 3
     assert cache.get_all([0, 1]) is None
     assert cache.missing([0, 1, 2]) == [1]
     cache.forget(range(1, 1 << 60))
-    assert cache.nbytes == 100
+    assert cache.weight == 100
     assert cache.get(0) is not None
 
 
@@ -115,7 +115,7 @@ def test_whoever_is_interrupted_leaves_nobody_waiting(where, monkeypatch):
         if where == "begin":  # between taking the chunk on and decoding it
             patch.setattr(cache, "_flights", flights := _Interrupted())
         elif where == "wait":
-            flight = cache_room._Flight()
+            flight = lru._Flight()
             flight.landed = _InterruptedLock()
             cache._flights[1] = flight
         with pytest.raises(KeyboardInterrupt):
@@ -190,9 +190,9 @@ def test_forgetting_waits_for_nobody_and_is_made_up_for_later():
         cache.get_or_load(key, lambda: _array(1))
     with cache._lock:  # as the garbage collector may strike in the thread that holds it
         cache.forget(keys)
-    assert cache.nbytes == 200
+    assert cache.weight == 200
     cache.get_or_load(cache.reserve(1)[0], lambda: _array(1))
-    assert cache.nbytes == 100
+    assert cache.weight == 100
 
 
 def test_many_files_share_one_bound_and_free_their_part_as_they_close(tmp_path, monkeypatch):
@@ -207,15 +207,15 @@ def test_many_files_share_one_bound_and_free_their_part_as_they_close(tmp_path, 
         for row in range(4):
             assert np.array_equal(files[-1]["chunked"][row], data[row])
             assert np.array_equal(files[-1]["contiguous"].take([row, 0])[0], data[row, :10])
-        assert registry.cache.nbytes <= 5 * 4000
-    assert registry.cache.nbytes > 4 * 4000
+        assert registry.cache.weight <= 5 * 4000
+    assert registry.cache.weight > 4 * 4000
     own = kf.HDF5File(tmp_path / "0.h5", chunk_cache=4000)
     assert np.array_equal(own["chunked"][3], data[3])
     assert own["chunked"].stats().again == 0
     own.close()
     for file in files:
         file.close()
-    assert registry.cache.nbytes == 0
+    assert registry.cache.weight == 0
 
 
 def test_decoding_one_chunk_stops_nobody_from_decoding_another():
@@ -230,16 +230,16 @@ def test_decoding_one_chunk_stops_nobody_from_decoding_another():
         thread.start()
     for thread in threads:
         thread.join()
-    assert cache.nbytes == 200
+    assert cache.weight == 200
 
 
 def test_the_bound_is_a_sixteenth_of_memory_and_at_most_a_gibibyte(monkeypatch):
-    monkeypatch.setattr(cache_room, "memory", lambda: 8 << 30)
-    assert limit_of("auto") == 512 << 20
-    monkeypatch.setattr(cache_room, "memory", lambda: 1 << 40)
-    assert limit_of("auto") == 1 << 30
-    assert limit_of(0) == 0
-    assert limit_of(np.int64(5)) == 5
+    monkeypatch.setattr(resources, "memory", lambda: 8 << 30)
+    assert resources.cache_bytes("chunk_cache", "auto") == 512 << 20
+    monkeypatch.setattr(resources, "memory", lambda: 1 << 40)
+    assert resources.cache_bytes("chunk_cache", "auto") == 1 << 30
+    assert resources.cache_bytes("chunk_cache", 0) == 0
+    assert resources.cache_bytes("chunk_cache", np.int64(5)) == 5
 
 
 @pytest.mark.parametrize(

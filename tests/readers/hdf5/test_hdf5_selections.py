@@ -391,3 +391,21 @@ def test_an_error_of_damage_keeps_no_file_open(folder):
     finally:
         gc.enable()
     path.unlink()
+
+
+def test_structures_go_into_an_output_of_the_other_byte_order(tmp_path):
+    dtype = np.dtype([("a", "<i4"), ("b", "<f4")])
+    whole = np.zeros((40, 6), dtype)
+    whole["a"], whole["b"] = np.arange(240).reshape(40, 6), np.arange(240).reshape(40, 6) / 2
+    with h5py.File(tmp_path / "kerasfeed.h5", "w") as file:
+        file["contiguous"] = whole
+        file.create_dataset("chunked", data=whole, chunks=(4, 6), compression="gzip")
+    with kf.HDF5File(tmp_path / "kerasfeed.h5") as file:
+        for name in ("contiguous", "chunked"):
+            assert file[name].reader.kind == "direct"
+            out = np.zeros((3, 6), dtype.newbyteorder(">"))
+            assert np.array_equal(file[name].take([9, 1, 5], out=out), whole[[9, 1, 5]])
+            file[name].read_into(np.s_[2:8:2], out)
+            assert np.array_equal(out, whole[2:8:2])
+            file[name].read_into(7, out[0])
+            assert np.array_equal(out[0], whole[7])

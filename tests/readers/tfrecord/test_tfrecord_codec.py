@@ -11,18 +11,23 @@ import pytest
 import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from records_written import encoded
 from scenes_records import DTYPES, Everything, Pair, assert_same
 from waits import PROGRAM_SECONDS
 
 import kerasfeed as kf
 from kerasfeed.readers.tfrecord import example, varints
-from kerasfeed.readers.tfrecord.example import BYTES, FLOAT, INT64, Example, Values, encode_example
+from kerasfeed.readers.tfrecord.example import BYTES, FLOAT, INT64, Example, Values
 from kerasfeed.readers.tfrecord.fields import SceneCodec, kind_of
 from kerasfeed.readers.tfrecord.framing import frame, framed
 from kerasfeed.spec.scene_spec import describe, merge
 from kerasfeed.spec.spec_json import as_scene_spec, spec_from_json, spec_to_json
 
 INT64S = st.integers(-(2**63), 2**63 - 1) | st.integers(-300, 300) | st.sampled_from([2**k for k in range(63)])
+
+
+def record_of(codec, scene):
+    return b"".join(codec.pieces(scene))
 
 
 def merged(scenes):
@@ -63,7 +68,7 @@ FEATURES = st.dictionaries(
 @settings(max_examples=200, deadline=None)
 @given(FEATURES)
 def test_an_example_of_ours_is_tensorflows_and_tensorflows_is_ours(features):
-    data = encode_example(features)
+    data = encoded(features)
     theirs = tf.train.Example.FromString(data)
     assert len(data) == theirs.ByteSize()
     for source in (data, theirs.SerializeToString()):
@@ -112,14 +117,14 @@ def test_large_arrays_are_pieces_of_a_record_without_a_copy():
     pieces = codec.pieces(scene)
     assert sum(np.shares_memory(piece, array) for piece in pieces[1:] for array in (image, points)
                if isinstance(piece, np.ndarray)) == 2  # fmt: skip
-    assert frame(codec.encode(scene)) == b"".join(framed(pieces))
-    assert_same(codec.spec.unflatten(codec.decode(codec.encode(scene))), scene)
+    assert frame(record_of(codec, scene)) == b"".join(framed(pieces))
+    assert_same(codec.spec.unflatten(codec.decode(record_of(codec, scene))), scene)
 
 
 def test_a_record_that_protocol_buffers_cannot_hold_is_refused(monkeypatch):
     monkeypatch.setattr(example, "_MOST_BYTES", 1000)
     with pytest.raises(ValueError, match=r"a record would take 1,0\d\d bytes, and protocol buffers hold 1,000"):
-        SceneCodec(describe({"x": np.zeros(1000, np.uint8)})).encode({"x": np.zeros(1000, np.uint8)})
+        record_of(SceneCodec(describe({"x": np.zeros(1000, np.uint8)})), {"x": np.zeros(1000, np.uint8)})
 
 
 def test_what_is_no_example_is_an_error():
@@ -143,7 +148,7 @@ def test_every_dtype_and_nesting_comes_back_bit_for_bit():
     scenes = list(Everything())
     codec = SceneCodec(merged(scenes))
     for scene in scenes:
-        found = codec.spec.unflatten(codec.decode(codec.encode(scene)))
+        found = codec.spec.unflatten(codec.decode(record_of(codec, scene)))
         assert_same(found, scene)
         assert isinstance(found[1], Pair)
 
@@ -153,7 +158,7 @@ def test_tensorflow_parses_every_dtype_into_what_was_written():
     scenes = list(Everything())
     spec = merged(scenes)
     codec = SceneCodec(spec)
-    records = tf.data.Dataset.from_tensor_slices([codec.encode(scene) for scene in scenes])
+    records = tf.data.Dataset.from_tensor_slices([record_of(codec, scene) for scene in scenes])
     parsed = records.map(lambda record: kf.parse_record(record, spec))
     for found, scene in zip(parsed, scenes, strict=True):
         for path, tensor, field, value in zip(
@@ -200,7 +205,7 @@ def test_feature_descriptions_are_what_parse_single_example_takes():
         "x": np.ones((5, 3), np.float32), "y": 7, "i": np.ones((4, 4), np.uint8), "m": np.ones((2, 2), np.int64),
         "t": "a",
     }  # fmt: skip
-    parsed = tf.io.parse_single_example(SceneCodec(as_scene_spec(spec)).encode(scene), description)
+    parsed = tf.io.parse_single_example(record_of(SceneCodec(as_scene_spec(spec)), scene), description)
     assert parsed["x"].shape == (5, 3)
     assert tf.io.decode_raw(parsed["i"], tf.uint8).shape == 16
 
@@ -245,11 +250,11 @@ def test_a_record_that_is_not_what_the_spec_says_is_an_error_that_names_the_feat
 
     codec = SceneCodec(as_scene_spec({name: kf.ArraySpec(*each) for name, each in spec.items()}))
     with pytest.raises(kf.SpecError, match=message):
-        codec.decode(encode_example({name: values(items) for name, items in features.items()}))
+        codec.decode(encoded({name: values(items) for name, items in features.items()}))
 
 
 def test_what_fits_without_loss_is_read_as_the_spec_asks():
-    data = encode_example(
+    data = encoded(
         {"f": Values(FLOAT, np.float32([1.5])), "i": Values(INT64, np.int64([1, 0])), "b": Values(BYTES, [b"ab"])}
     )
     spec = {"f": kf.ArraySpec((), np.float64), "i": kf.ArraySpec((2,), bool), "b": kf.ArraySpec((None,), "u1")}
@@ -298,7 +303,7 @@ def test_names_that_would_clash_and_keys_that_no_file_holds_are_refused():
 
 def test_text_that_utf_8_cannot_encode_names_its_field():
     with pytest.raises(kf.SpecError, match="field '1' holds text that UTF-8 cannot encode"):
-        SceneCodec(describe((1, "a"))).encode((1, "\ud800"))
+        record_of(SceneCodec(describe((1, "a"))), (1, "\ud800"))
 
 
 def test_reading_and_writing_import_no_framework():

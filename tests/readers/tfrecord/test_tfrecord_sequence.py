@@ -9,12 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
-from records_written import COMPRESSIONS, by_tensorflow, records_of
+from records_written import COMPRESSIONS, by_tensorflow, encoded, records_of
 from scenes_records import Everything, Small, assert_same, listing
 
 import kerasfeed as kf
-from kerasfeed.readers.tfrecord.example import BYTES, FLOAT, INT64, Values, encode_example
+from kerasfeed.readers.tfrecord.example import BYTES, FLOAT, INT64, Values
 from kerasfeed.readers.tfrecord.framing import frame
+from kerasfeed.util.lru import Lru
 
 # ---- TensorFlow's files and ours
 
@@ -61,7 +62,7 @@ def test_what_was_decompressed_is_let_go_of_and_found_again(tmp_path, monkeypatc
     records = records_of(300, 3000)
     path = by_tensorflow(tmp_path / "x", records, "GZIP")
     sequence = kf.TFRecordSequence(path, index_cache=False)
-    sequence._cache = stream.WindowCache(20_000)
+    sequence._kept.here().windows = Lru(20_000, len)
     errors = []
 
     def read(seed):
@@ -111,15 +112,15 @@ def test_lists_of_all_kinds_and_empty_ones_become_a_dict_of_arrays(tmp_path):
 
 def test_a_spec_says_what_the_features_are(tmp_path):
     image = np.arange(12, dtype=np.uint8).reshape(3, 4)
-    record = encode_example({"image": Values(BYTES, [image.tobytes()]), "label": Values(INT64, np.array([3]))})
+    record = encoded({"image": Values(BYTES, [image.tobytes()]), "label": Values(INT64, np.array([3]))})
     path = by_tensorflow(tmp_path / "x", [record] * 3)
     spec = {"image": kf.ArraySpec((3, 4), np.uint8), "label": kf.ArraySpec((), np.int32)}
     assert_same(kf.TFRecordSequence(path, spec=spec)[2], {"image": image, "label": np.int32(3)})
 
 
 def test_a_missing_feature_names_record_and_feature(tmp_path):
-    records = [encode_example({"x": Values(FLOAT, np.float32([index]))}) for index in range(20)]
-    records[7] = encode_example({"y": Values(FLOAT, np.float32([7]))})
+    records = [encoded({"x": Values(FLOAT, np.float32([index]))}) for index in range(20)]
+    records[7] = encoded({"y": Values(FLOAT, np.float32([7]))})
     path = by_tensorflow(tmp_path / "x", records)
     sequence = kf.TFRecordSequence(path)
     message = (
@@ -130,7 +131,7 @@ def test_a_missing_feature_names_record_and_feature(tmp_path):
     records[0] = records[7]
     with pytest.raises(kf.SpecError, match=r"feature 'x' is in some records and not in others \(record 0 of"):
         kf.TFRecordSequence(by_tensorflow(path, records))
-    records[0] = encode_example({"x": Values(INT64, np.array([1]))})
+    records[0] = encoded({"x": Values(INT64, np.array([1]))})
     with pytest.raises(kf.SpecError, match=r"feature 'x' is a int64_list in record 0 .* and a float_list in record"):
         kf.TFRecordSequence(by_tensorflow(path, records))
 
@@ -239,11 +240,11 @@ def test_what_is_returned_belongs_to_the_caller(shards):
 def test_a_fork_reads_for_itself(shards):
     sequence = kf.TFRecordSequence(shards)
     wanted = sequence[5][0].tobytes()
-    sequence._lock.acquire()  # as another thread might hold it
+    sequence._kept.here().streams._lock.acquire()  # as another thread might hold it
     child = os.fork()
     if child == 0:
         os._exit(0 if sequence[5][0].tobytes() == wanted else 1)
-    sequence._lock.release()
+    sequence._kept.here().streams._lock.release()
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
@@ -254,4 +255,4 @@ def test_many_files_are_read_with_few_open(tmp_path, monkeypatch):
     paths = kf.write_tfrecords(Small(20), tmp_path / "x-{shard}", num_shards=20, workers=0)
     sequence = kf.TFRecordSequence(paths)
     assert [int(scene[1]) for scene in sequence] == list(range(20))
-    assert len(sequence._open) == 3
+    assert len(sequence._kept.here().streams) == 3

@@ -1,0 +1,136 @@
+"""Values by key, within a bound: those used longest ago leave first.
+
+Invariant: of all threads that want a value that is not here, one makes it and the others wait for it; no lock is held
+meanwhile, and whoever fails to make it lets the others try, Ctrl-C included.
+"""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+
+class Lru(Generic[Key, Value]):
+    """The values used last. All methods may be called from any thread.
+
+    Attributes:
+        limit: The most that values kept together may weigh.
+        weight: What those kept now weigh.
+    """
+
+    def __init__(self, limit: int, weigh: Callable[[Value], int]) -> None:
+        """Keep values of up to `limit` together, each of what `weigh` says; one that is more is not kept."""
+        self.limit = limit
+        self._weigh = weigh
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[Key, Value] = OrderedDict()
+        self._flights: dict[Key, _Flight[Value]] = {}
+        self.weight = 0
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def get(self, key: Key) -> Value | None:
+        """What is kept under `key`."""
+        with self._lock:
+            found = self._kept.get(key)
+            if found is not None:
+                self._kept.move_to_end(key)
+            return found
+
+    def get_or_load(self, key: Key, load: Callable[[], Value]) -> tuple[Value, bool]:
+        """What is kept under `key`, or what `load` gives, which is then kept if it fits.
+
+        Args:
+            key: Of the value.
+            load: Called without a lock, in one thread at a time for each key; gives anything but None.
+
+        Returns:
+            The value, and whether another call had loaded it.
+
+        Raises:
+            Exception: What `load` raises.
+        """
+        found = self.get(key)
+        if found is not None:
+            return found, True
+        own: _Flight[Value] = _Flight()
+        try:
+            while True:
+                with self._lock:
+                    found = self._kept.get(key)
+                    if found is not None:
+                        self._kept.move_to_end(key)
+                        return found, True
+                    flight = self._flights.setdefault(key, own)
+                if flight is own:
+                    break
+                with flight.landed:
+                    pass
+                if flight.value is not None:
+                    return flight.value, True
+            value = self._settled(load())
+            own.value = value
+        finally:
+            self._land(key, own)
+        return value, False
+
+    def _land(self, key: Key, own: "_Flight[Value]") -> None:
+        leaving: list[Value] = []
+        with self._lock:
+            if self._flights.get(key) is own:
+                del self._flights[key]
+                if own.value is not None:
+                    leaving = self._keep(key, own.value)
+            elif own.value is not None:  # all was cleared meanwhile; else another thread's flight carried it
+                leaving = [own.value]
+        own.landed.release()
+        self._let_go(leaving)
+
+    def _keep(self, key: Key, value: Value) -> list[Value]:
+        """Keep a value that was made, with the lock held; returns those that leave for it."""
+        weight = self._weigh(value)
+        if weight > self.limit:
+            return [value]
+        leaving = []
+        self._kept[key] = value
+        self.weight += weight
+        while self.weight > self.limit:
+            leaving.append(self._pop())
+        return leaving
+
+    def _pop(self) -> Value:
+        """Take out what was used longest ago."""
+        value = self._kept.popitem(last=False)[1]
+        self.weight -= self._weigh(value)
+        return value
+
+    def clear(self) -> None:
+        """Let go of everything; the cache can be used again."""
+        with self._lock:
+            leaving = list(self._kept.values())
+            self._kept.clear()
+            self._flights.clear()
+            self.weight = 0
+        self._let_go(leaving)
+
+    def _settled(self, value: Value) -> Value:
+        """What becomes of a value that was made, before anybody has it."""
+        return value
+
+    def _let_go(self, leaving: list[Value]) -> None:
+        """What becomes of values that are not kept any more; called without the lock."""
+
+
+class _Flight(Generic[Value]):
+    """A value being made; `landed` is held until it is there or has failed."""
+
+    __slots__ = ("landed", "value")
+
+    def __init__(self) -> None:
+        self.value: Value | None = None
+        self.landed = threading.Lock()
+        self.landed.acquire()
