@@ -24,8 +24,8 @@ from kerasfeed.loaders.arguments import check_collate, check_seed
 from kerasfeed.loaders.base import LoaderStats
 from kerasfeed.loaders.failures.table import FailureTable
 from kerasfeed.orders.base import Sequential
-from kerasfeed.spec.conformance import scene_spec_of
 from kerasfeed.spec.scene_spec import SceneSpec
+from kerasfeed.spec.spec_json import as_scene_spec
 from kerasfeed.util.polling import wait_for_exit
 
 EMPTY = (
@@ -60,7 +60,7 @@ class BaseStream(AnyFeed):
             drop_remainder=bool(given["drop_remainder"]), pad_remainder=bool(given["pad_remainder"]),
         )  # fmt: skip
         self._collation = check_collate(given["collate"], self.plan, on_error)
-        self._spec = None if given["spec"] is None else scene_spec_of(given["spec"])
+        self._spec = None if given["spec"] is None else as_scene_spec(given["spec"])
         self._functions: tuple[Function, ...] = ()
         super().__init__(options)
         self._begin(options.ahead)

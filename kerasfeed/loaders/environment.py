@@ -11,7 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-_HASH_STREAM = 11  # of the seed; orders, scenes and generators draw from 0 to 10
+from kerasfeed.util.seed_streams import SeedStream
+
 _HASH_SEEDS = 2**32 - 1  # Python takes 1 to so many; 0 would mean no seed at all
 # Libraries that would each start one thread a core in every worker.
 _THREAD_VARIABLES = (
@@ -64,7 +65,7 @@ class Environment:
 
 def hash_seed(seed: int) -> int:
     """PYTHONHASHSEED for the workers of a feed, in [1, 2**32 - 1]: a function of the feed's seed alone."""
-    drawn = np.random.SeedSequence(entropy=seed, spawn_key=(_HASH_STREAM,)).generate_state(1)[0]
+    drawn = np.random.SeedSequence(entropy=seed, spawn_key=(SeedStream.HASH,)).generate_state(1)[0]
     return 1 + int(drawn) % _HASH_SEEDS
 
 

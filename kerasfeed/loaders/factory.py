@@ -3,13 +3,12 @@
 Invariant: what "auto" means is decided here alone; where processes cannot be had, threads load the same bits.
 """
 
-import warnings
-
 from kerasfeed.loaders.base import Job, Loader
 from kerasfeed.loaders.environment import DirectoryGoneError
 from kerasfeed.loaders.inline import InlineLoader
 from kerasfeed.loaders.processes.loader import ProcessLoader, processes_supported
 from kerasfeed.loaders.threads.loader import ThreadLoader
+from kerasfeed.util.deferred_warnings import warn_caller
 from kerasfeed.util.error_text import message_of
 from kerasfeed.util.frames import is_in_memory
 
@@ -33,6 +32,6 @@ def make_loader(job: Job, worker_type: str) -> Loader:
         loader.close()
         if worker_type == "process" or isinstance(error, DirectoryGoneError):
             raise
-        warnings.warn(f"worker_type='auto' falls back to threads: {message_of(error)}", UserWarning, stacklevel=4)
+        warn_caller(f"worker_type='auto' falls back to threads: {message_of(error)}", UserWarning)
         return ThreadLoader(job)
     return loader

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from kerasfeed.orders.batch_bounds import Cut, EvenCut
 from kerasfeed.orders.permutation import shuffled
+from kerasfeed.util.seed_streams import SeedStream
 from kerasfeed.util.validate import check_integer
 
-_SHUFFLE_STREAM = 0  # 1 is the scenes'
 _RUNS, _RUN = 64, 1024  # positions looked at for `mixing`: 64 runs of up to 1,024, 5 ms
 _SIMULATED = 200_000  # positions followed for `reads_per_epoch`: 0.1 s
 
@@ -179,7 +179,7 @@ class Shuffled(Order):
     def indices(self, start: int, stop: int, *, length: int, seed: int, epoch: int) -> NDArray[np.int64]:
         """See `Order.indices`."""
         own = seed if self.seed is None else self.seed
-        return shuffled(start, stop, length, own, (_SHUFFLE_STREAM, epoch))
+        return shuffled(start, stop, length, own, (SeedStream.SHUFFLE, epoch))
 
 
 def count_reads(blocks: Iterable[int], held: int) -> int:

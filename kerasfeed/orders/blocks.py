@@ -13,11 +13,10 @@ from numpy.typing import NDArray
 from kerasfeed.orders.base import Order, Shuffled
 from kerasfeed.orders.named_blocks import NamedBlocks, NamedShuffle
 from kerasfeed.orders.permutation import generator
+from kerasfeed.util.seed_streams import SeedStream
 from kerasfeed.util.validate import check_integer
 
 # Streams of the seed; `permute` says what a stream is.
-_SHORT_BLOCK_STREAM = 2
-_WINDOW_STREAM = 3
 
 
 @dataclass(frozen=True)
@@ -242,7 +241,7 @@ class _Blocks:
 
 @lru_cache(maxsize=16)
 def _short_rank(full: int, seed: int, epoch: int) -> int:
-    return int(generator(seed, (_SHORT_BLOCK_STREAM, epoch)).integers(full + 1))
+    return int(generator(seed, (SeedStream.SHORT_BLOCK, epoch)).integers(full + 1))
 
 
 @lru_cache(maxsize=8)
@@ -260,6 +259,6 @@ def _window(size: int, window: int, number: int, length: int, seed: int, epoch: 
     scenes: NDArray[np.int64] = (chosen[:, None] * size + np.arange(size, dtype=np.int64)).ravel()
     if is_short.any():
         scenes = np.concatenate([scenes, np.arange(blocks.full * size, length, dtype=np.int64)])
-    generator(seed, (_WINDOW_STREAM, epoch, number)).shuffle(scenes)
+    generator(seed, (SeedStream.BLOCK_WINDOW, epoch, number)).shuffle(scenes)
     scenes.setflags(write=False)
     return scenes

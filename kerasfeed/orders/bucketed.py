@@ -16,11 +16,10 @@ from kerasfeed.orders.base import Order, Shuffled
 from kerasfeed.orders.batch_bounds import Bounds, Cut
 from kerasfeed.orders.groups import Groups, check_length, check_numbers
 from kerasfeed.orders.permutation import shuffled
+from kerasfeed.util.seed_streams import SeedStream
 from kerasfeed.util.validate import check_integer
 
 # Streams of the seed; `permute` says what a stream is.
-_MEMBER_STREAM = 9
-_STEP_STREAM = 10
 
 
 @dataclass(frozen=True)
@@ -98,7 +97,7 @@ class BucketCut(Cut):
 
     def bounds(self, step: int, *, seed: int, epoch: int) -> Bounds:
         """See `Cut.bounds`."""
-        number = int(shuffled(step, step + 1, self.steps, seed, (_STEP_STREAM, epoch))[0])
+        number = int(shuffled(step, step + 1, self.steps, seed, (SeedStream.BUCKET_STEP, epoch))[0])
         bucket = int(np.searchsorted(self._ends, number, side="right"))
         place = number - (int(self._ends[bucket - 1]) if bucket else 0)
         rows = self.rows[bucket]
@@ -210,7 +209,7 @@ class Bucketed(Order):
         for bucket, (first, last) in enumerate(pairwise(offsets)):
             begin, end = max(start, first), min(stop, last)
             if begin < end:
-                stream = (_MEMBER_STREAM, epoch, bucket)
+                stream = (SeedStream.BUCKET_MEMBER, epoch, bucket)
                 ranks = shuffled(begin - first, end - first, last - first, seed, stream)
                 pieces.append(members[first + ranks].astype(np.int64))
         return pieces[-1] if len(pieces) <= 2 else np.concatenate(pieces)

@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 from kerasfeed.orders.groups import Groups, Identified, Kept, Portable, check_length, check_names
 from kerasfeed.orders.permutation import generator, shuffled
 from kerasfeed.util.error_text import add_note
+from kerasfeed.util.seed_streams import SeedStream
 
 # Streams of the seed; `permute` says what a stream is.
-_BLOCK_STREAM = 4
-_WINDOW_STREAM = 5
 _WINDOWS_KEPT = 8
 _EPOCHS_KEPT = 2
 _HOW = "such as the file that each is in"
@@ -108,7 +107,7 @@ class NamedShuffle:
     @classmethod
     def of(cls, groups: Groups, seed: int, epoch: int) -> "NamedShuffle":
         """Blocks of `groups` in the order of an epoch."""
-        blocks = shuffled(0, groups.count, groups.count, seed, (_BLOCK_STREAM, epoch))
+        blocks = shuffled(0, groups.count, groups.count, seed, (SeedStream.NAMED_BLOCK, epoch))
         starts = np.concatenate([[0], np.cumsum(groups.sizes[blocks])])
         return cls(groups, blocks, starts, seed, epoch, Kept(_WINDOWS_KEPT))
 
@@ -128,6 +127,6 @@ class NamedShuffle:
         members, offsets = self.groups.members, self.groups.offsets
         blocks = self.blocks[number * window : (number + 1) * window].tolist()
         scenes = np.concatenate([members[offsets[block] : offsets[block + 1]] for block in blocks]).astype(np.int64)
-        generator(self.seed, (_WINDOW_STREAM, self.epoch, number)).shuffle(scenes)
+        generator(self.seed, (SeedStream.NAMED_WINDOW, self.epoch, number)).shuffle(scenes)
         scenes.setflags(write=False)
         return scenes

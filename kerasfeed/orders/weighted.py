@@ -15,12 +15,10 @@ from kerasfeed.orders.base import Order
 from kerasfeed.orders.groups import Groups, Identified, Kept, check_length, check_names, check_numbers
 from kerasfeed.orders.permutation import BLOCK, SMALL_ROUNDS, in_blocks, permute_each, stream_keys, uniforms
 from kerasfeed.util.fingerprint import digest
+from kerasfeed.util.seed_streams import SeedStream
 from kerasfeed.util.validate import check_integer
 
 # Streams of the seed; `permute` says what a stream is.
-_WEIGHTED_STREAM = 6
-_CLASS_STREAM = 7
-_MEMBER_STREAM = 8
 _BLOCKS_KEPT = 64
 
 
@@ -111,7 +109,7 @@ class Weighted(Drawn):
 
     def draw(self, positions: NDArray[np.int64], seed: int, epoch: int) -> NDArray[np.int64]:
         """See `Drawn.draw`; O(log length) a scene."""
-        drawn = uniforms(positions, stream_keys(seed, (_WEIGHTED_STREAM, epoch)))
+        drawn = uniforms(positions, stream_keys(seed, (SeedStream.WEIGHTED, epoch)))
         return np.searchsorted(self._cumulative, drawn, side="right").astype(np.int64)
 
 
@@ -163,8 +161,8 @@ class Balanced(Drawn):
         """See `Drawn.draw`; O(1) a scene."""
         count = self._groups.count
         runs, places = np.divmod(positions, count)
-        class_keys = stream_keys(seed, (_CLASS_STREAM, epoch), SMALL_ROUNDS)
-        member_keys = stream_keys(seed, (_MEMBER_STREAM, epoch), SMALL_ROUNDS)
+        class_keys = stream_keys(seed, (SeedStream.CLASS, epoch), SMALL_ROUNDS)
+        member_keys = stream_keys(seed, (SeedStream.CLASS_MEMBER, epoch), SMALL_ROUNDS)
         classes = permute_each(places, np.full_like(places, count), runs, class_keys)
         sizes = self._sizes[classes]
         rounds, ranks = np.divmod(runs, sizes)

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kerasfeed.errors import KerasfeedError
-
-_RNG_STREAM = 1  # orders draw from stream 0 of the same seed
+from kerasfeed.util.seed_streams import SeedStream
 
 
 @dataclass(frozen=True)
@@ -119,7 +118,7 @@ _current = _Current()
 
 def scene_rng(seed: int, epoch: int, index: int) -> np.random.Generator:
     """The generator of one scene, a function of its arguments alone (NumPy's SeedSequence and PCG64)."""
-    source = np.random.SeedSequence(entropy=seed, spawn_key=(_RNG_STREAM, epoch, index))
+    source = np.random.SeedSequence(entropy=seed, spawn_key=(SeedStream.SCENE, epoch, index))
     return np.random.Generator(np.random.PCG64(source))
 
 

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from kerasfeed.sequences.context import SceneContext
+from kerasfeed.util.seed_streams import SeedStream
 
-_SCENE_STREAM = 12  # of the seed; orders, scenes, generators and hashes draw from 0 to 11
 PYTHON, NUMPY = 1, 2
 _NAMES = {PYTHON: "random", NUMPY: "numpy.random"}
 _FRESH = 623  # both generators stand there, or one beyond, as long as nothing was drawn since they were made or seeded
@@ -88,7 +88,9 @@ class SeedingContext(SceneContext):
         """Enter the scene `index`, and seed."""
         super().move_to(index)
         if index is not None:
-            seed_globals(np.random.SeedSequence(entropy=self.seed, spawn_key=(_SCENE_STREAM, self.epoch, index)))
+            seed_globals(
+                np.random.SeedSequence(entropy=self.seed, spawn_key=(SeedStream.GLOBAL_RANDOM, self.epoch, index))
+            )
 
 
 @contextlib.contextmanager

@@ -26,10 +26,10 @@ from kerasfeed.sequences.base import SceneSequence
 from kerasfeed.sequences.view_base import OfSeveral, Routed
 from kerasfeed.sequences.views import listed_parts
 from kerasfeed.util.optional_methods import name_of
+from kerasfeed.util.seed_streams import SeedStream
 from kerasfeed.util.validate import check_integer
 
 _TABLE_BELOW = 1 << 13  # a table of so many is drawn in 80 us; beyond, scenes of far passes would wait for theirs
-_STREAM = 0x6D6978  # "mix": apart from the streams of orders and scenes
 _MOST = 1 << 62
 
 
@@ -190,4 +190,4 @@ def _keys(turn: int, seed: int, source: int) -> tuple[int, ...]:
 
 
 def _seed_of(seed: int, source: int) -> int:
-    return int(np.random.SeedSequence(seed, spawn_key=(_STREAM, source)).generate_state(1, np.uint64)[0])
+    return int(np.random.SeedSequence(seed, spawn_key=(SeedStream.MIXTURE, source)).generate_state(1, np.uint64)[0])

@@ -15,9 +15,9 @@ from kerasfeed.sequences.base import Subset
 from kerasfeed.sequences.field import FieldOf
 from kerasfeed.util.frames import as_sequence
 from kerasfeed.util.optional_methods import check_part, name_of, note_once
+from kerasfeed.util.seed_streams import SeedStream
 from kerasfeed.util.validate import check_integer
 
-_STREAM = 0x73706C  # "spl": apart from the streams of orders and scenes
 _TOLERANCE = 1e-9
 
 
@@ -50,7 +50,7 @@ def split(sequence: Any, fractions: Any, seed: int, stratify: Any = None) -> tup
             f"{name_of(sequence)} has {length:,} scene{'s' * (length > 1)}, too few for fractions {shares}: part "
             f"{sizes.index(0)} would be empty. Use fewer or larger parts"
         )
-    rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(_STREAM,))))
+    rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(SeedStream.SPLIT,))))
     if stratify is None:
         parts = np.split(rng.permutation(length), np.cumsum(sizes)[:-1])
     else:

@@ -12,13 +12,9 @@ from numpy.typing import NDArray
 from kerasfeed.errors import SpecError
 from kerasfeed.spec.lists import is_array
 from kerasfeed.spec.scene_spec import ArraySpec, SceneSpec, as_array, coerce, flatten, structure_text
-from kerasfeed.spec.spec_json import as_scene_spec
 
 _IMMUTABLE = (bool, int, float, complex, str, bytes)
 _HOLDS = {"b": "b", "i": "biu", "u": "biu", "f": "biuf", "c": "biufc", "V": "biuf"}  # V: bfloat16 and its kin
-
-
-scene_spec_of = as_scene_spec
 
 
 class _Number(NamedTuple):

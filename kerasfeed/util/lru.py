@@ -27,7 +27,7 @@ class Lru(Generic[Key, Value]):
         self._weigh = weigh
         self._lock = threading.Lock()
         self._kept: OrderedDict[Key, Value] = OrderedDict()
-        self._flights: dict[Key, _Flight[Value]] = {}
+        self._loading: dict[Key, _Loading[Value]] = {}
         self.weight = 0
 
     def __len__(self) -> int:
@@ -57,7 +57,7 @@ class Lru(Generic[Key, Value]):
         found = self.get(key)
         if found is not None:
             return found, True
-        own: _Flight[Value] = _Flight()
+        own: _Loading[Value] = _Loading()
         try:
             while True:
                 with self._lock:
@@ -65,29 +65,29 @@ class Lru(Generic[Key, Value]):
                     if found is not None:
                         self._kept.move_to_end(key)
                         return found, True
-                    flight = self._flights.setdefault(key, own)
-                if flight is own:
+                    loading = self._loading.setdefault(key, own)
+                if loading is own:
                     break
-                with flight.landed:
+                with loading.done:
                     pass
-                if flight.value is not None:
-                    return flight.value, True
+                if loading.value is not None:
+                    return loading.value, True
             value = self._settled(load())
             own.value = value
         finally:
             self._land(key, own)
         return value, False
 
-    def _land(self, key: Key, own: "_Flight[Value]") -> None:
+    def _land(self, key: Key, own: "_Loading[Value]") -> None:
         leaving: list[Value] = []
         with self._lock:
-            if self._flights.get(key) is own:
-                del self._flights[key]
+            if self._loading.get(key) is own:
+                del self._loading[key]
                 if own.value is not None:
                     leaving = self._keep(key, own.value)
-            elif own.value is not None:  # all was cleared meanwhile; else another thread's flight carried it
+            elif own.value is not None:  # all was cleared meanwhile; else another thread's loading carried it
                 leaving = [own.value]
-        own.landed.release()
+        own.done.release()
         self._let_go(leaving)
 
     def _keep(self, key: Key, value: Value) -> list[Value]:
@@ -113,7 +113,7 @@ class Lru(Generic[Key, Value]):
         with self._lock:
             leaving = list(self._kept.values())
             self._kept.clear()
-            self._flights.clear()
+            self._loading.clear()
             self.weight = 0
         self._let_go(leaving)
 
@@ -125,12 +125,12 @@ class Lru(Generic[Key, Value]):
         """What becomes of values that are not kept any more; called without the lock."""
 
 
-class _Flight(Generic[Value]):
-    """A value being made; `landed` is held until it is there or has failed."""
+class _Loading(Generic[Value]):
+    """A value being made; `done` is held until it is there or has failed."""
 
-    __slots__ = ("landed", "value")
+    __slots__ = ("done", "value")
 
     def __init__(self) -> None:
         self.value: Value | None = None
-        self.landed = threading.Lock()
-        self.landed.acquire()
+        self.done = threading.Lock()
+        self.done.acquire()

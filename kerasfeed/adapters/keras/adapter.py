@@ -198,8 +198,7 @@ class KerasAdapter(TrainerData, keras.utils.PyDataset):  # type: ignore[misc]
     def _keras_dataset(self, begin: Begin, class_weight: Any) -> Any:
         from kerasfeed.adapters.tensorflow.dataset import batches_dataset  # Keras asks on TensorFlow alone
 
-        is_spec: Any = lambda leaf: isinstance(leaf, ArraySpec)  # noqa: E731
-        fields, treespec = optree.tree_flatten(lists_as_tuples(self.element_spec), is_leaf=is_spec)
+        fields, treespec = optree.tree_flatten(lists_as_tuples(self.element_spec))
         loose = [ArraySpec((None, *field.shape[1:]), field.dtype) if field.shape else field for field in fields]
         structure: Any = optree.tree_unflatten(treespec, loose)
         structure = structure if isinstance(structure, tuple | dict) else (structure,)

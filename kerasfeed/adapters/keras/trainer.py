@@ -237,8 +237,7 @@ def adapter_of(iterator: Any) -> Any:
 
 def asked_steps(iterator: Any) -> int | None:
     """Batches of an epoch that a user, or Keras's debugging switch, has asked one of its iterators for."""
-    found: int | None = iterator.steps_per_epoch
-    return found
+    return iterator.steps_per_epoch  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)

@@ -19,9 +19,9 @@ from kerasfeed.loaders.failures.policy import FailurePolicy
 from kerasfeed.sequences.context import SceneContext, enter_context
 from kerasfeed.spec.conformance import own_copy
 from kerasfeed.util.error_text import is_the_programs
+from kerasfeed.util.seed_streams import SeedStream
 from kerasfeed.util.validate import check_integer
 
-_GENERATOR_STREAM = 3  # orders draw from stream 0 of the seed, scenes from stream 1, replacements from stream 2
 _BY_NAME = ("start", "rng")
 _ENDED = object()
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -84,7 +84,7 @@ class Generators:
 
 def generator_seed(seed: int, repetition: int, n: int) -> np.random.SeedSequence:
     """What seeds the random numbers of generator `n` in a repetition, a function of its arguments alone."""
-    return np.random.SeedSequence(entropy=seed, spawn_key=(_GENERATOR_STREAM, repetition, n))
+    return np.random.SeedSequence(entropy=seed, spawn_key=(SeedStream.GENERATOR, repetition, n))
 
 
 def end(iterator: Any) -> None:

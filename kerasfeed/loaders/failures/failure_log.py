@@ -17,8 +17,8 @@ from kerasfeed.loaders.failures.policy import FailurePolicy
 from kerasfeed.loaders.failures.table import FailedScene, FailureTable
 from kerasfeed.util.deferred_warnings import Notices
 from kerasfeed.util.error_text import add_note, exception_text, full_text, message_of, notes_of
+from kerasfeed.util.seed_streams import SeedStream
 
-_REPLACEMENT_STREAM = 2  # orders draw from stream 0 of the seed, scenes from stream 1
 _MOST_ROWS = 10_000
 MOST_STAND_INS = 64  # that are tried in place of one scene
 
@@ -165,6 +165,6 @@ def replacement(seed: int, epoch: int, index: int, attempt: int, length: int) ->
     Returns:
         An index in [0, length) that is not `index`.
     """
-    source = np.random.SeedSequence(entropy=seed, spawn_key=(_REPLACEMENT_STREAM, epoch, index, attempt))
+    source = np.random.SeedSequence(entropy=seed, spawn_key=(SeedStream.REPLACEMENT, epoch, index, attempt))
     drawn = int(source.generate_state(1, np.uint64)[0]) % (length - 1)
     return drawn + (drawn >= index)

@@ -43,7 +43,7 @@ class ChunkCache(Lru[int, NDArray[Any]]):
     def missing(self, keys: list[int]) -> list[int]:
         """Those of `keys` that are neither kept nor being decoded."""
         with self._lock:
-            return [key for key in keys if key not in self._kept and key not in self._flights]
+            return [key for key in keys if key not in self._kept and key not in self._loading]
 
     def _settled(self, value: NDArray[Any]) -> NDArray[Any]:
         value.flags.writeable = False

@@ -21,7 +21,7 @@ from waits import PROGRAM_SECONDS, wait_until
 import kerasfeed as kf
 from kerasfeed.feeds.queues.connection import Connection, connect
 from kerasfeed.feeds.queues.source import QueueSource
-from kerasfeed.spec.conformance import scene_spec_of
+from kerasfeed.spec.spec_json import as_scene_spec
 
 SCRIPT = SUPPORT / "queue_producers.py"
 
@@ -202,7 +202,7 @@ def test_processes_of_multiprocessing_produce_forked_and_spawned(tmp_path):
 
 
 def test_what_a_put_would_raise_here_it_raises_there(source):
-    filled = source(1, spec=scene_spec_of(kf.ArraySpec((2,), np.float32)))
+    filled = source(1, spec=as_scene_spec(kf.ArraySpec((2,), np.float32)))
     producer = pickle.loads(pickle.dumps(filled.producer()))
     assert repr(producer) == f"<Producer for the feed of process {os.getpid()}>"
     with pytest.raises(kf.SpecError, match=r"put\(\) after 0 scenes: field 'scene': expected float32\[2\], received"):

@@ -14,7 +14,7 @@ from programs import finish, launch
 
 import kerasfeed as kf
 from kerasfeed.feeds.queues.source import QueueSource
-from kerasfeed.spec.conformance import scene_spec_of
+from kerasfeed.spec.spec_json import as_scene_spec
 
 PAIR = {"x": kf.ArraySpec((2, None), np.float32), "y": kf.ArraySpec((), np.int32)}
 
@@ -24,7 +24,7 @@ def source():
     made = []
 
     def make(maxsize=100, *, spec=None, **options):
-        made.append(QueueSource(maxsize, spec=None if spec is None else scene_spec_of(spec), **options))
+        made.append(QueueSource(maxsize, spec=None if spec is None else as_scene_spec(spec), **options))
         return made[-1]
 
     yield make

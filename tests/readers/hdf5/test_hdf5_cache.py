@@ -113,15 +113,15 @@ def test_whoever_is_interrupted_leaves_nobody_waiting(where, monkeypatch):
 
     with monkeypatch.context() as patch:
         if where == "begin":  # between taking the chunk on and decoding it
-            patch.setattr(cache, "_flights", flights := _Interrupted())
+            patch.setattr(cache, "_loading", flights := _Interrupted())
         elif where == "wait":
-            flight = lru._Flight()
-            flight.landed = _InterruptedLock()
-            cache._flights[1] = flight
+            flight = lru._Loading()
+            flight.done = _InterruptedLock()
+            cache._loading[1] = flight
         with pytest.raises(KeyboardInterrupt):
             cache.get_or_load(1, interrupt)
         if where == "wait":
-            assert cache._flights.pop(1) is flight  # still that of whoever decodes
+            assert cache._loading.pop(1) is flight  # still that of whoever decodes
         elif where == "begin":
             assert not flights
     assert cache.get_or_load(1, lambda: _array(3))[0][0] == 3
