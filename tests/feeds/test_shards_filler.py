@@ -1,7 +1,5 @@
 """Filler: rows that bring a short batch to its size and count for nothing, in every loader, for every kind of field."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 import scenes
@@ -11,7 +9,7 @@ from hypothesis import strategies as st
 from scenes_filler import Labelled, LabelledBatches, Pointwise
 
 import kerasfeed as kf
-from kerasfeed.adapters.keras.input_monitor import InputMonitor
+from kerasfeed.adapters.keras.input_monitor import scenes_of
 
 KINDS = {"inline": (0, "auto"), "thread": (3, "thread"), "process": (2, "process")}
 
@@ -153,9 +151,8 @@ def test_scenes_without_a_place_for_a_weight_are_refused(on_error, sequence, mes
 def test_a_monitor_counts_no_filler():
     for shard in range(3):
         with _feed("inline", scenes.Clouds(37), 4, shard=(shard, 3)) as feed:
-            monitor = InputMonitor(SimpleNamespace(plan=feed.plan))
             own = [len(feed.plan.indices(0, step)) - feed.plan.filler(0, step) for step in range(4)]
-            assert [monitor._scenes(steps) for steps in (1, 3, 4, 8)] == [4, 12, sum(own), 2 * sum(own)]
+            assert [scenes_of(feed.plan, steps) for steps in (1, 3, 4, 8)] == [4, 12, sum(own), 2 * sum(own)]
 
 
 def test_a_dataset_of_tensorflow_has_one_static_shape_and_the_weights():

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import kerasfeed as kf
+from kerasfeed.adapters.keras.input_monitor import scenes_of
 from kerasfeed.loaders.arguments import check_plan
 from kerasfeed.orders.plan import Plan
 
@@ -180,4 +181,4 @@ def test_a_feed_gives_batches_of_the_size_of_their_bucket(sizes, workers):
 def test_an_input_monitor_counts_the_scenes_of_buckets():
     order = kf.Bucketed(LENGTHS[:300], BOUNDARIES, [8, 6, 4, 2])
     with kf.Feed(Words(), 8, order=order, seed=2, workers=0) as feed:
-        assert kf.InputMonitor(feed)._scenes(len(feed)) == 300
+        assert scenes_of(feed.plan, len(feed)) == 300

@@ -384,9 +384,10 @@ def test_any_nest_of_views_equals_a_list(nest, batch_size, seed):
     view, model = nest
     assert len(view) == len(model)
     assert [int(label) for _, label in view] == model
-    loader = InlineLoader(Job(view, Plan(len(model), batch_size, Shuffled(), seed), 1, 1 << 30, 1))
+    plan = Plan(len(model), batch_size, Shuffled(), seed)
+    loader = InlineLoader(Job(view, plan, 1, 1 << 30, 1))
     try:
-        order = loader._job.plan.order.indices(0, len(model), length=len(model), seed=seed, epoch=0)
+        order = plan.order.indices(0, len(model), length=len(model), seed=seed, epoch=0)
         steps = -(-len(model) // batch_size)
         batches = [loader.submit(0, step).result() for step in range(steps)]
     finally:

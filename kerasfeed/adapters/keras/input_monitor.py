@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 
 from kerasfeed.orders.batch_bounds import EvenCut
+from kerasfeed.orders.plan import Plan
 
 if TYPE_CHECKING:
     from kerasfeed.adapters.keras.feed import Feed
@@ -159,7 +160,7 @@ class InputMonitor(keras.callbacks.Callback):  # type: ignore[misc]
             before, self._pending = self._pending, None
             if self.feed.plan.length or (before and self.feed.request_log.finished(before[1]) is not None):
                 self._settle(before, over)  # else the stream has ended, and there was no such step
-        timing = EpochTiming(epoch, self._steps, self._scenes(self._steps), over - self._began, self._wait)
+        timing = EpochTiming(epoch, self._steps, scenes_of(self.feed.plan, self._steps), over - self._began, self._wait)
         self.epochs.append(timing)
         if logs is not None:
             logs["scenes_per_second"] = timing.scenes_per_second
@@ -188,14 +189,15 @@ class InputMonitor(keras.callbacks.Callback):  # type: ignore[misc]
             last = min(last, self.params["steps"])
         return [self.feed.request_log.finished(step) for step in range(first, last)]
 
-    def _scenes(self, steps: int) -> int:
-        plan = self.feed.plan
-        if plan.batch_size is None:
-            return steps
-        if not plan.length:  # a stream, whose last batch may be short
-            return steps * plan.rows
-        if not isinstance(plan.cut, EvenCut):  # short batches stand anywhere, of any size
-            return round(steps * plan.cut.kept / (plan.cut.steps * plan.shard_count))
-        epochs, rest = divmod(steps, plan.steps)
-        # Keras shuffles steps: which ones an unfinished epoch left out is unknown, most likely full batches.
-        return epochs * plan.scenes_an_epoch + rest * plan.rows
+
+def scenes_of(plan: Plan, steps: int) -> int:
+    """Scenes of the first `steps` steps of a feed that has this plan, filler not counted."""
+    if plan.batch_size is None:
+        return steps
+    if not plan.length:  # a stream, whose last batch may be short
+        return steps * plan.rows
+    if not isinstance(plan.cut, EvenCut):  # short batches stand anywhere, of any size
+        return round(steps * plan.cut.kept / (plan.cut.steps * plan.shard_count))
+    epochs, rest = divmod(steps, plan.steps)
+    # Keras shuffles steps: which ones an unfinished epoch left out is unknown, most likely full batches.
+    return epochs * plan.scenes_an_epoch + rest * plan.rows

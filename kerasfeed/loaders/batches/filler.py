@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kerasfeed.errors import SpecError
-from kerasfeed.loaders.batches.in_place import check_row, rows_of, soil
+from kerasfeed.loaders.batches.in_place import check_row, mark_unwritten, rows_of
 from kerasfeed.loaders.batches.layout import Layout, SlotView
 from kerasfeed.loaders.batches.scene_writer import Beside, SceneWriter
 from kerasfeed.loaders.batches.variable_rows import Runs
@@ -114,7 +114,7 @@ class Filler:
                     writer.write(view, row, scene(index), places, beside, runs)
                     continue
                 if not self._checked:
-                    soil(view, row, row + 1)
+                    mark_unwritten(view, row, row + 1)
                 read_into(index, rows_of(self._spec, view, row))
                 if not self._checked:
                     self._check(view, row, context, "read_into")
@@ -172,7 +172,7 @@ class Filler:
             return
         out = rows_of(self._spec, view, slice(start, stop))
         if not self._checked:
-            soil(view, start, stop)
+            mark_unwritten(view, start, stop)
         batch = self._get_batch(indices, out=out)
         if batch is not None:
             self._writer.write_batch(view, start, stop, batch, flatten(out)[0], beside)

@@ -15,7 +15,7 @@ from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.spec.spec_json import coerced_leaves
 from kerasfeed.util.error_text import message_of
 
-_SOIL = 0xA5  # new slots are zeros, and so are many scenes
+_UNWRITTEN = 0xA5  # new slots are zeros, and so are many scenes
 
 
 def rows_of(spec: SceneSpec, view: SlotView, rows: int | slice) -> Any:
@@ -23,10 +23,10 @@ def rows_of(spec: SceneSpec, view: SlotView, rows: int | slice) -> Any:
     return spec.unflatten([field[rows, ...] for field in view.fields])
 
 
-def soil(view: SlotView, start: int, stop: int) -> None:
+def mark_unwritten(view: SlotView, start: int, stop: int) -> None:
     """Fill rows [start, stop) with what hardly any scene holds, so that `check_row` finds what is left unwritten."""
     for field in view.fields:
-        field[start:stop].reshape(-1).view(np.uint8)[...] = _SOIL
+        field[start:stop].reshape(-1).view(np.uint8)[...] = _UNWRITTEN
 
 
 def check_row(spec: SceneSpec, view: SlotView, row: int, scene: Any, method: str) -> None:
