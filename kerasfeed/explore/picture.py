@@ -1,4 +1,4 @@
-"""A picture that a notebook shows by itself; the one room that imports matplotlib.
+"""A picture that a notebook shows by itself; the one module that imports matplotlib.
 
 Invariant: no pyplot, so no state shared with the user's own figures, no window, and any backend or none.
 """

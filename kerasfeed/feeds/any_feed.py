@@ -35,9 +35,9 @@ class AnyFeed(ABC):
 
     def __init__(self, options: FeedOptions) -> None:
         self._options = options
-        self._begin_life()
+        self._reset_state()
 
-    def _begin_life(self) -> None:
+    def _reset_state(self) -> None:
         self.request_log = RequestLog()
         self.cursors = CursorThreads()
 

@@ -47,17 +47,17 @@ class Cursor(Protocol):
         """
 
 
-_running: list[Any] = []  # locks of what runs elsewhere; a child of a fork runs nothing of it
+_background_calls: list[Any] = []  # locks of what runs elsewhere; a child of a fork runs nothing of it
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_running.clear)
+    os.register_at_fork(after_in_child=_background_calls.clear)
 Begin = Callable[[contextvars.Context], Cursor]  # makes a cursor, with the context variables to run with
 
 
-def elsewhere(function: Callable[..., Any], *arguments: Any) -> None:
+def run_in_background(function: Callable[..., Any], *arguments: Any) -> None:
     """Run `function` soon, in another thread: for whoever may hold locks that it takes, and for the collector."""
     over = _thread.allocate_lock()
     over.acquire()
-    _running.append(over)
+    _background_calls.append(over)
     try:
         _thread.start_new_thread(_run, (over, function, arguments))  # threading.Thread takes locks, too
     except RuntimeError:  # the interpreter ends: no more threads
@@ -68,19 +68,19 @@ def _run(over: Any, function: Callable[..., Any], arguments: tuple[Any, ...]) ->
     try:
         function(*arguments)
     finally:
-        _running.remove(over)
+        _background_calls.remove(over)
         over.release()
 
 
-def wait_for_elsewhere(seconds: float = 5.0) -> None:
-    """Wait until all that runs `elsewhere` has run, and what that has begun, but no longer than so many seconds.
+def wait_for_background(seconds: float = 5.0) -> None:
+    """Wait until all that runs in the background has run, and what that has begun, but no longer than so many seconds.
 
     For whoever goes on with what was let go of a moment ago. Not for TensorFlow's calls, which it may wait for.
     """
     deadline = time.monotonic() + seconds
-    while _running and (left := deadline - time.monotonic()) > 0:
+    while _background_calls and (left := deadline - time.monotonic()) > 0:
         with suppress(IndexError):  # it has just ended
-            over = _running[0]
+            over = _background_calls[0]
             if over.acquire(timeout=left):
                 over.release()
 

@@ -1,7 +1,7 @@
 """`kf.labels_of`: one field of every scene as an array, read once and kept in a file.
 
 Invariant: a file is used only under the key (`kerasfeed.sequences.cache.key`) with which it was written: length, field,
-and code, state and source files of the sequence. And no file is replaced that this room has not written.
+and code, state and source files of the sequence. And no file is replaced that this module has not written.
 """
 
 import io

@@ -13,10 +13,10 @@ from typing import Any, Self
 
 from kerasfeed.errors import FeedClosedError
 from kerasfeed.feeds.any_feed import AnyFeed
-from kerasfeed.feeds.cursor import EndOfData, wait_for_elsewhere
+from kerasfeed.feeds.cursor import EndOfData, wait_for_background
 from kerasfeed.feeds.display import stream_html, workers_text
 from kerasfeed.feeds.options import FeedOptions
-from kerasfeed.feeds.streams.pipeline import Function, StreamCore, make_core
+from kerasfeed.feeds.streams.pipeline import Function, StreamLoader, make_stream_loader
 from kerasfeed.feeds.streams.plan import StreamPlan
 from kerasfeed.feeds.streams.repetition import Repetition
 from kerasfeed.feeds.streams.source import Source
@@ -65,11 +65,11 @@ class BaseStream(AnyFeed):
         super().__init__(options)
         self._begin(options.ahead)
 
-    def _begin_life(self) -> None:
-        super()._begin_life()
+    def _reset_state(self) -> None:
+        super()._reset_state()
         self.plan = self.plan.afresh()
         self._lock = threading.RLock()
-        self._parts: StreamCore | None = None
+        self._parts: StreamLoader | None = None
         self._kept: Repetition | None = None
         self._kept_is_chain = False
         self._next = 0
@@ -105,15 +105,15 @@ class BaseStream(AnyFeed):
         mapped = object.__new__(type(self))
         mapped.__dict__.update(self.__dict__)
         mapped._functions = (*self._functions, function)
-        mapped._begin_life()
+        mapped._reset_state()
         return mapped
 
-    def _core(self) -> StreamCore:
+    def _core(self) -> StreamLoader:
         with self._lock:
             if self._closed:
                 raise FeedClosedError("the feed is closed; make a new one")
             if self._parts is None:
-                self._parts = make_core(
+                self._parts = make_stream_loader(
                     self._options, self.plan, self._collation, self._make_source, self._functions, self._given_spec()
                 )
                 self.job, self._loader = self._parts.job, self._parts.loader
@@ -137,7 +137,7 @@ class BaseStream(AnyFeed):
             NotYet: What is kept of one has told nothing for `patience` s.
         """
         core = self._core()
-        wait_for_elsewhere()  # what an iterator that was let go of had taken comes again
+        wait_for_background()  # what an iterator that was let go of had taken comes again
         self.cursors.wait()
         with self._lock:
             kept, self._kept = self._kept, None

@@ -21,7 +21,7 @@ from kerasfeed.loaders.base import Job, Loader, LoaderStats
 from kerasfeed.loaders.batches.filler import FailedSceneError, Filler
 from kerasfeed.loaders.batches.layout import Layout
 from kerasfeed.loaders.batches.pending_batch import BatchInProgress, begin_batch, scene_text
-from kerasfeed.loaders.batches.slots import Arena, SlotPool
+from kerasfeed.loaders.batches.slots import SlotMemory, SlotPool
 from kerasfeed.loaders.batches.spec_inference import Probe, layout_for, probe_scenes, read_probe, watched
 from kerasfeed.loaders.failures import watchdog
 from kerasfeed.loaders.failures.exceptions import failed_here
@@ -66,14 +66,14 @@ class InlineLoader(Loader):
         self._lock = threading.RLock()
         self._pool: SlotPool | None = None
         self._filler: Filler | None = None
-        self._arena = Arena(shared=False, who=f"the feed of {class_name(job.sequence)}")
+        self._arena = SlotMemory(shared=False, who=f"the feed of {class_name(job.sequence)}")
         self._closed = False
         self._batches = 0
         self._copied = 0
         self.faults = FailureLog(job.policy, job.plan.length)
         self._recovery = Recovery(job, self.faults)
         self._posts: dict[int, _Post] = {}  # by thread
-        self._patience = watchdog.Patience(watchdog.tick_seconds(None))
+        self._patience = watchdog.StallTimer(watchdog.tick_seconds(None))
         self._watch: watchdog.Watchdog | None = None
 
     @property

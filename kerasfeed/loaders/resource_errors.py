@@ -74,7 +74,7 @@ def is_of_memory(error: BaseException) -> bool:
 
 
 def _limit() -> str:
-    import resource  # absent on Windows, which imports this room and starts no worker
+    import resource  # absent on Windows, which imports this module and starts no worker
 
     try:
         opened = f", {len(list(Path('/proc/self/fd').iterdir())):,} of which are open"

@@ -18,13 +18,13 @@ from kerasfeed.loaders.base import Job, Loader, LoaderStats
 from kerasfeed.loaders.batches.filler import Filler
 from kerasfeed.loaders.batches.layout import Layout
 from kerasfeed.loaders.batches.pending_batch import BatchInProgress, Pace, begin_batch
-from kerasfeed.loaders.batches.slots import Arena, SlotPool
+from kerasfeed.loaders.batches.slots import SlotMemory, SlotPool
 from kerasfeed.loaders.batches.spec_inference import Probe, layout_for, probe_scenes, watched
 from kerasfeed.loaders.failures.failure_log import FailureLog
 from kerasfeed.loaders.failures.recovery import Recovery
 from kerasfeed.loaders.file_identities import FirstOpened
 from kerasfeed.loaders.inline import read_ahead
-from kerasfeed.loaders.tasks import LoadWork, ProbeWork, Work
+from kerasfeed.loaders.tasks import LoadTask, ProbeTask, Work
 from kerasfeed.sequences.global_random import NOTICE
 from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.util.read_cost import ReadCost
@@ -47,7 +47,7 @@ class Session(ABC):
 
     reads_here: bool
     work: Collection[Any]
-    _arena: Arena
+    _arena: SlotMemory
 
     def __init__(self, job: Job, faults: FailureLog) -> None:
         self.job = job
@@ -128,7 +128,7 @@ class Session(ABC):
             self.pool = SlotPool(layout, self._arena, max_memory=self.job.max_memory, in_flight=self.job.look_ahead)
 
     def _read_probes(self, indices: list[int]) -> list[Probe | BaseException]:
-        works = [ProbeWork(index, Future()) for index in indices]
+        works = [ProbeTask(index, Future()) for index in indices]
         with self.lock:
             self._send([*works])
         return [work.future.result() for work in works]
@@ -151,7 +151,7 @@ class Session(ABC):
             ranges = self.pace.ranges(batch.rows, self.job.workers)
             with self.lock:
                 ranges = self.recovery.begin(batch, ranges)
-                self._send([LoadWork(batch, start, stop) for start, stop in ranges], batch)
+                self._send([LoadTask(batch, start, stop) for start, stop in ranges], batch)
             if not ranges:  # none of its scenes is to be tried; of threads some always is
                 self.settle(batch)
             return future

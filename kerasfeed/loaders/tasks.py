@@ -14,7 +14,7 @@ from kerasfeed.loaders.batches.spec_inference import Probe
 
 
 @dataclass(frozen=True, eq=False)
-class LoadWork:
+class LoadTask:
     """Rows [start, stop) of a batch."""
 
     batch: BatchInProgress
@@ -43,7 +43,7 @@ class LoadWork:
 
 
 @dataclass(frozen=True, eq=False)
-class ProbeWork:
+class ProbeTask:
     """One scene to describe; the future gives what it raised, too."""
 
     index: int
@@ -72,4 +72,4 @@ class ProbeWork:
         self.settle(error)
 
 
-Work = LoadWork | ProbeWork
+Work = LoadTask | ProbeTask

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from kerasfeed.orders.groups import Portable
-from kerasfeed.sequences.view_base import AroundOne
+from kerasfeed.sequences.view_base import HookForwarder
 from kerasfeed.spec.scene_spec import field_paths, flatten
 
 
-class FieldOf(AroundOne):
+class FieldOf(HookForwarder):
     """The sequence of one field of another sequence's scenes.
 
     Args:

@@ -59,7 +59,7 @@ def identity_of(sequence: Any) -> str:
     return sequence._identity() if isinstance(sequence, View) else type(sequence).__qualname__
 
 
-class AroundOne:
+class HookForwarder:
     """What is made of one sequence and is no view of its scenes: passes on what workers tell it.
 
     Attributes:

@@ -75,10 +75,10 @@ class Lru(Generic[Key, Value]):
             value = self._settled(load())
             own.value = value
         finally:
-            self._land(key, own)
+            self._publish(key, own)
         return value, False
 
-    def _land(self, key: Key, own: "_Loading[Value]") -> None:
+    def _publish(self, key: Key, own: "_Loading[Value]") -> None:
         leaving: list[Value] = []
         with self._lock:
             if self._loading.get(key) is own:

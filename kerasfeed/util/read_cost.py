@@ -5,7 +5,7 @@ enters a meter around the scenes it loads and reads the sums. Nothing here warns
 
 Posting from the thread that asked:
 
-    meter = costs.current()             # where the read was asked for; None outside a feed
+    meter = read_cost.current()             # where the read was asked for; None outside a feed
     ...                                 # decode, on whatever thread
     if meter is not None:
         meter.note(storage, place, nbytes=chunk.nbytes, seconds=elapsed)

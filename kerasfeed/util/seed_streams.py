@@ -1,4 +1,7 @@
-"""The streams of random numbers that are drawn from one seed: each is the first part of a spawn key of its own."""
+"""The streams of random numbers that are drawn from one seed: each is the first part of a spawn key of its own.
+
+Invariant: no two purposes share a number, and a number never changes: it decides what a seed draws.
+"""
 
 from enum import IntEnum
 

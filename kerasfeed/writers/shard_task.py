@@ -18,7 +18,7 @@ from kerasfeed.loaders.batches.filler import FailedSceneError, probe
 from kerasfeed.loaders.batches.spec_inference import Probe
 from kerasfeed.sequences.base import SceneContext, enter_context
 from kerasfeed.sequences.context import current_context
-from kerasfeed.sequences.view_base import AroundOne
+from kerasfeed.sequences.view_base import HookForwarder
 from kerasfeed.util.error_text import add_note, cause_of, message_of, reworded
 from kerasfeed.writers.hdf5.sink import appearing
 from kerasfeed.writers.shard_format import ShardFormat
@@ -32,7 +32,7 @@ class StoppedError(KerasfeedError):
     """Internal: somebody else has failed, or the caller was interrupted."""
 
 
-class ShardSequence(AroundOne):
+class ShardSequence(HookForwarder):
     """A sequence whose items are shards: loading one writes it. So the loaders write shards, whatever befalls workers.
 
     What an item is the epoch says, so that one loader does all: in `LEARNING`, in which loaders look at a few items to

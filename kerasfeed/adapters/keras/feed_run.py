@@ -121,7 +121,7 @@ class FeedRun(KerasRun):
             shuffled = self.shuffled if self.request.trains else None
             numbers = range(self.numbers.start, self.stop)
             self.window = window_of(feed, numbers, shuffled, in_order=self._in_order)
-        return RunCursor(weakref.ref(self), self.window)
+        return FeedRunCursor(weakref.ref(self), self.window)
 
     @property
     def runs_what_users_wrote(self) -> bool:
@@ -147,7 +147,7 @@ class FeedRun(KerasRun):
             self.window.close()
 
 
-class RunCursor:
+class FeedRunCursor:
     """The batches of an epoch of a run, or of all that follow; see `kerasfeed.feeds.cursor.Cursor`."""
 
     def __init__(self, run: Any, window: Any) -> None:

@@ -14,7 +14,7 @@ from kerasfeed.adapters.keras.shared_cursor import SharedCursor
 from kerasfeed.adapters.keras.steps import EpochSteps, UnknownSteps
 from kerasfeed.adapters.keras.trainer import Request, asked_steps, asks_for_the_end, execution_of
 from kerasfeed.errors import FeedClosedError
-from kerasfeed.feeds.cursor import Cursor, elsewhere
+from kerasfeed.feeds.cursor import Cursor, run_in_background
 
 
 class KerasRun(ABC):
@@ -187,4 +187,4 @@ class RunningFit:
 def _close(run: KerasRun) -> None:
     """Keras's iterator is gone: perhaps found by the garbage collector, in any thread."""
     if run.cursor is not None:
-        elsewhere(run.close)
+        run_in_background(run.close)

@@ -49,7 +49,7 @@ class StreamRun(KerasRun):
             self.feed, endless=bool(self.steps_per_epoch), afresh=not self.request.trains,
             building=not self.built and self.request.method in ("fit", "evaluate"), kept=KEPT + self.execution,
         )  # fmt: skip
-        return RunCursor(weakref.ref(self), self._taken)
+        return StreamRunCursor(weakref.ref(self), self._taken)
 
     @property
     def runs_what_users_wrote(self) -> bool:
@@ -82,7 +82,7 @@ class StreamRun(KerasRun):
         self.close()
 
 
-class RunCursor:
+class StreamRunCursor:
     """The batches of a run, with the moments at which they came; see `kerasfeed.feeds.cursor.Cursor`."""
 
     def __init__(self, run: Callable[[], Any], taken: StreamCursor) -> None:

@@ -29,14 +29,14 @@ class KerasStream(BaseStream, KerasAdapter):
     def _begin(self, ahead: int) -> None:
         KerasAdapter.__init__(self, ahead)
 
-    def _begin_life(self) -> None:
-        super()._begin_life()
+    def _reset_state(self) -> None:
+        super()._reset_state()
         self._begin_keras()
-        self._side = RunningFit()
+        self._running_fit = RunningFit()
 
     def end_fit(self) -> None:
         """See `BaseStream.end_fit`."""
-        self._side.end_fit()
+        self._running_fit.end_fit()
 
     # ---- frameworks
 
@@ -68,7 +68,7 @@ class KerasStream(BaseStream, KerasAdapter):
             refuse_skip(self._options.policy, f"{request.method}()", replaceable=False)
         run = StreamRun(self, call.iterator, request)
         if request.trains:
-            self._side.begin_run(run)
+            self._running_fit.begin_run(run)
         return run
 
     def _keras_cursor(self) -> StreamCursor:

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import tensorflow as tf
 
 from kerasfeed.adapters.tensorflow.iteration import Source
-from kerasfeed.feeds.cursor import elsewhere
+from kerasfeed.feeds.cursor import run_in_background
 from kerasfeed.util.polling import PATIENCE
 
 _TensorFlowIterator: Any = tf.data.IteratorSpec(tf.TensorSpec(())).value_type
@@ -117,7 +117,7 @@ def _let_go(held: list[Any]) -> None:
     """
     dropped = _thread.allocate_lock()
     dropped.acquire()
-    elsewhere(_drop, held, dropped)
+    run_in_background(_drop, held, dropped)
     dropped.acquire(timeout=PATIENCE)
 
 

@@ -16,7 +16,7 @@ import optree
 
 from kerasfeed.adapters.tensorflow.error_relay import ErrorRelay
 from kerasfeed.errors import FeedClosedError, SceneError
-from kerasfeed.feeds.cursor import Begin, Cursor, EndOfData, elsewhere
+from kerasfeed.feeds.cursor import Begin, Cursor, EndOfData, run_in_background
 from kerasfeed.util.error_notes import note_causes
 from kerasfeed.util.polling import PATIENCE, NotYet
 
@@ -95,7 +95,7 @@ class _Iteration:
         cursor, self._cursor = self._cursor, None
         kept, self._kept = self._kept, None
         if cursor is not None:
-            elsewhere(cursor.close, [] if kept is None else [kept])
+            run_in_background(cursor.close, [] if kept is None else [kept])
 
 
 _numbers = itertools.count()

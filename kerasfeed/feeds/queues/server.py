@@ -135,7 +135,7 @@ class ProducerServer:
             try:
                 request = connection.receive()
             except EOFError:
-                self._mourn(greeting)
+                self._producer_crashed(greeting)
                 return
             except BaseException as error:  # noqa: BLE001 - whatever its classes raise when unpickled
                 add_note(
@@ -177,7 +177,7 @@ class ProducerServer:
         with contextlib.suppress(OSError):  # gone: the next receive tells
             connection.send(packed(answer))
 
-    def _mourn(self, greeting: Greeting) -> None:
+    def _producer_crashed(self, greeting: Greeting) -> None:
         if self._closed.is_set() or self._source.is_over:
             return
         count = self._counts[greeting.name]

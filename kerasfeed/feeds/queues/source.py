@@ -16,7 +16,7 @@ from kerasfeed.errors import ConsumerGoneError, FeedClosedError, QueueFullError,
 from kerasfeed.feeds.queues.epoch_queue import EpochQueue
 from kerasfeed.feeds.queues.producer import Producer
 from kerasfeed.feeds.queues.server import ProducerServer
-from kerasfeed.feeds.queues.waiting import Waiters
+from kerasfeed.feeds.queues.waiting import WaitQueue
 from kerasfeed.feeds.streams.source import Source
 from kerasfeed.spec.conformance import SceneCheck, own_copy
 from kerasfeed.spec.scene_spec import SceneSpec
@@ -50,7 +50,7 @@ class QueueSource(Source):
         self._pid = os.getpid()
         self.notices = Notices()
         self._lock = threading.RLock()  # the collector may call `close` while its thread holds it
-        self._producers, self._consumers = Waiters(self._lock), Waiters(self._lock)
+        self._producers, self._consumers = WaitQueue(self._lock), WaitQueue(self._lock)
         self._queue = EpochQueue()
         self._at_end = self._has_left = self._is_finished = self._is_closed = False
         self._failure: BaseException | None = None

@@ -13,7 +13,7 @@ SLICE = 0.2  # s
 _WAITING: set[int] = set()
 
 
-class Waiters:
+class WaitQueue:
     """Threads that wait at one lock's owner. Call all but `sleep` with that lock held."""
 
     def __init__(self, lock: threading.RLock) -> None:

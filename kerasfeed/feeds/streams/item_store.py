@@ -108,7 +108,7 @@ class FileStore(ItemStore):
         self._lock = threading.Lock()
         self._places: dict[Key, tuple[int, int, int]] = {}  # entry, offset, bytes
         with naming_descriptors("a stream feed with worker processes", descriptors_of(0)):
-            self._fd = anonymous_file("kerasfeed-item_store")
+            self._fd = anonymous_file("kerasfeed-items")
         os.ftruncate(self._fd, self._table_bytes)
         self._memory = mmap.mmap(self._fd, self._table_bytes)
         self._table = memoryview(self._memory).cast("q")

@@ -49,7 +49,7 @@ class StoredItems:
             raise
 
 
-class StreamCore:
+class StreamLoader:
     """A source, its loader, and the repetition that runs."""
 
     def __init__(self, source: Source, item_store: ItemStore, loader: Loader, job: Job, *, threaded: bool) -> None:
@@ -152,14 +152,14 @@ class StreamCore:
         self._item_store.close()
 
 
-def make_core(
+def make_stream_loader(
     options: FeedOptions,
     plan: StreamPlan,
     collation: Collation,
     make_source: Callable[[], Source],
     functions: tuple[Function, ...],
     spec: SceneSpec | None,
-) -> StreamCore:
+) -> StreamLoader:
     """Start what makes batches of a source's items.
 
     Args:
@@ -190,7 +190,7 @@ def make_core(
         source.close()
         item_store.close()
         raise
-    return StreamCore(source, item_store, loader, job, threaded=options.workers > 0)
+    return StreamLoader(source, item_store, loader, job, threaded=options.workers > 0)
 
 
 def _item_text(item_store: ItemStore, epoch: int, index: int) -> str:

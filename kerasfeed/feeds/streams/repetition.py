@@ -24,7 +24,7 @@ _PATIENCE = 5.0
 
 
 class Batches(Protocol):
-    """What makes batches of a source's items; see `StreamCore`."""
+    """What makes batches of a source's items; see `StreamLoader`."""
 
     source: Source
     plan: StreamPlan
@@ -121,7 +121,7 @@ class Repetition:
         try:
             return future
         finally:
-            del future  # see `StreamCore.submit`
+            del future  # see `StreamLoader.submit`
 
     def _collect(self) -> list[Any]:
         source, rows = self._core.source, self._core.plan.rows

@@ -33,7 +33,7 @@ _POP = operator.methodcaller("pop")
 _POPLEFT = operator.methodcaller("popleft")
 
 
-class Arena:
+class SlotMemory:
     """Memory that grows by segments; shared with other processes through one descriptor where asked for.
 
     One anonymous file holds all segments: nothing appears in /dev/shm, Docker's 64 MB limit there does not apply, and
@@ -120,7 +120,7 @@ class SlotPool:
         total: Slots that exist.
     """
 
-    def __init__(self, layout: Layout, arena: Arena, *, max_memory: int, in_flight: int) -> None:
+    def __init__(self, layout: Layout, arena: SlotMemory, *, max_memory: int, in_flight: int) -> None:
         """Make an empty pool.
 
         Args:

@@ -28,7 +28,7 @@ def tick_seconds(timeout: float | None) -> float:
     return _TICK if timeout is None else min(_TICK, max(_SHORTEST_TICK, timeout / 5))
 
 
-class Patience:
+class StallTimer:
     """How long each worker has been at what it is at."""
 
     def __init__(self, tick: float) -> None:

@@ -13,7 +13,7 @@ from kerasfeed.errors import FeedClosedError
 from kerasfeed.loaders.base import Job
 from kerasfeed.loaders.batches.layout import Layout
 from kerasfeed.loaders.batches.pending_batch import BatchInProgress
-from kerasfeed.loaders.batches.slots import Arena
+from kerasfeed.loaders.batches.slots import SlotMemory
 from kerasfeed.loaders.environment import search_path
 from kerasfeed.loaders.failures.failure_log import FailureLog
 from kerasfeed.loaders.file_identities import FirstOpened
@@ -26,7 +26,7 @@ from kerasfeed.loaders.processes.supervisor import Supervisor
 from kerasfeed.loaders.processes.worker_process import WorkerHandle, end_workers
 from kerasfeed.loaders.resource_errors import descriptors_of, feed_name, is_of_memory, naming_descriptors
 from kerasfeed.loaders.session import Session
-from kerasfeed.loaders.tasks import ProbeWork, Work
+from kerasfeed.loaders.tasks import ProbeTask, Work
 from kerasfeed.util.error_text import class_name, message_of
 from kerasfeed.util.read_cost import ReadCost
 from kerasfeed.util.resources import cores
@@ -65,7 +65,7 @@ class ProcessSession(Session):
         with naming, ExitStack() as undo:  # each takes a descriptor, and there may be none left
             self.shared_objects = SharedObjects.create(job.workers)
             undo.callback(self.shared_objects.close)
-            self._arena = Arena(shared=True, who=who)
+            self._arena = SlotMemory(shared=True, who=who)
             undo.callback(self._arena.close)
             self.stacks = StackDumps()
             undo.callback(self.stacks.close)
@@ -133,14 +133,14 @@ class ProcessSession(Session):
             if not self.work:
                 self.idle.notify_all()
 
-    def send_anew(self, lost: dict[int, Work]) -> None:
+    def resend(self, lost: dict[int, Work]) -> None:
         """Send tasks once more, all at once: of many tiny batches in flight there are thousands."""
         with self.lock:
             works = [work for number, work in lost.items() if self.work.pop(number, None) is not None]
             if works and not self.has_ended():
                 self._send(works)
 
-    def raise_floor(self) -> None:
+    def invalidate_sent_tasks(self) -> None:
         """Have workers refuse every task sent so far that they have not begun. The caller holds `lock`."""
         self.shared_objects.floor = self._last_number + 1
         self.pipes.forget()
@@ -224,7 +224,7 @@ class ProcessSession(Session):
         self.pipes.close_tasks()
         dead = self.failure is not None and not isinstance(self.failure, FeedClosedError)
         end_workers(self.workers, grace=0.2 if dead else _GRACE)
-        self._supervisor.take_last_words()
+        self._supervisor.read_final_reports()
         self.pipes.close()
         self.shared_objects.close()
         if self.pool is not None:
@@ -238,7 +238,7 @@ class ProcessSession(Session):
 
 def _task(work: Work, number: int, version: int) -> Task:
     """The task that asks a worker for `work`."""
-    if isinstance(work, ProbeWork):
+    if isinstance(work, ProbeTask):
         return Task(Kind.PROBE, number, start=work.index, version=version)
     batch, slot = work.batch, work.batch.slot
     return Task(

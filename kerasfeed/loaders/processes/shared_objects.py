@@ -74,7 +74,7 @@ def _open_memmap(name: str, dtype: Any, mode: Any, offset: int, shape: tuple[int
 
 
 class SharedObjects:
-    """One side's view of the shared file."""
+    """The shared file, as the parent or one worker sees it."""
 
     def __init__(self, fd: int, workers: int) -> None:
         """Open the file behind `fd`, already sized by `SharedObjects.create`."""
@@ -88,7 +88,7 @@ class SharedObjects:
 
     @classmethod
     def create(cls, workers: int) -> "SharedObjects":
-        """New ones, for `workers` workers."""
+        """A new shared file, for `workers` workers."""
         fd = anonymous_file("kerasfeed-objects")
         try:
             os.ftruncate(fd, align(_LINE * (len(Topic) + workers), _PAGE))

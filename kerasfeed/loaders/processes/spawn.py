@@ -6,7 +6,7 @@ directory, and with the environment, that the feed was made in, whatever has bec
 
 On Linux the kernel kills a worker whose parent is gone, whatever the worker is at, even a scene that holds the GIL in
 compiled code. The kernel means the thread that started it, not the process, so each worker is started by a thread of
-its own, its keeper, which lives exactly as long as the worker.
+its own, its spawn_thread, which lives exactly as long as the worker.
 """
 
 import os
@@ -45,12 +45,12 @@ main({arguments})
 """
 
 
-class _Keeper(threading.Thread):
+class _SpawnThread(threading.Thread):
     """Starts one worker process and waits for its end; see the module's invariant."""
 
     def __init__(self, number: int, start: Callable[[int], subprocess.Popen[bytes]]) -> None:
         """Of worker `number`, which `start` starts, with the descriptor of its link."""
-        super().__init__(name=f"kerasfeed-keeper-{number}", daemon=True)
+        super().__init__(name=f"kerasfeed-spawn-{number}", daemon=True)
         self.ours, self._theirs = socket.socketpair()
         self.started: Future[subprocess.Popen[bytes]] = Future()
         self._start = start
@@ -147,14 +147,14 @@ def start_worker(
     """
     if not sys.executable:
         raise OSError("sys.executable is empty, so no worker process can be started; use worker_type='thread'")
-    keeper = _Keeper(number, partial(_popen, number, count, fds, inherit, environment, seed))
+    spawn_thread = _SpawnThread(number, partial(_popen, number, count, fds, inherit, environment, seed))
     try:
-        keeper.start()
-        process = keeper.started.result()
+        spawn_thread.start()
+        process = spawn_thread.started.result()
     except BaseException as error:
-        keeper.abandon()
+        spawn_thread.abandon()
         if isinstance(error, RuntimeError):  # what Python says where the system has no thread left
-            raise OSError(f"no thread for its keeper: {message_of(error)}") from error
+            raise OSError(f"no thread for its spawn_thread: {message_of(error)}") from error
         raise
-    keeper.ours.setblocking(False)
-    return WorkerHandle(number, process, keeper.ours, bytearray(), keeper, own_peak())
+    spawn_thread.ours.setblocking(False)
+    return WorkerHandle(number, process, spawn_thread.ours, bytearray(), spawn_thread, own_peak())

@@ -11,9 +11,9 @@ from kerasfeed.loaders.batches.slots import anonymous_file
 from kerasfeed.loaders.processes.protocol import STACK_SIGNAL
 
 _MAX_BYTES = 1 << 16
-_ROOM = f"{os.sep}kerasfeed{os.sep}loaders{os.sep}"
+_LOADERS_FOLDER = f"{os.sep}kerasfeed{os.sep}loaders{os.sep}"
 _MACHINERY = '"<frozen importlib'  # five lines of it for each import
-_ENTRY = f"{_ROOM}processes{os.sep}worker.py"
+_WORKER_FILE = f"{_LOADERS_FOLDER}processes{os.sep}worker.py"
 
 
 class StackDumps:
@@ -61,9 +61,9 @@ def users_part(text: str) -> str:
     cut = ""  # lines are innermost first
     for section in text.split("\n\n"):
         lines = [line for line in section.splitlines() if line.startswith("  File ") and _MACHINERY not in line]
-        own = next((number for number, line in enumerate(lines) if _ROOM in line), len(lines))
+        own = next((number for number, line in enumerate(lines) if _LOADERS_FOLDER in line), len(lines))
         users = "\n".join(reversed(lines[: own or 1]))
-        if any(_ENTRY in line and line.endswith(" in main") for line in lines):
+        if any(_WORKER_FILE in line and line.endswith(" in main") for line in lines):
             return users
         if section.rstrip().endswith("\n  ..."):  # faulthandler stops after 100 calls, which imports easily make
             cut = users

@@ -38,7 +38,7 @@ from kerasfeed.loaders.processes.protocol import Result, Status, Wasteful
 from kerasfeed.loaders.processes.shared_objects import SharedObjects
 from kerasfeed.loaders.processes.stack_dumps import StackDumps
 from kerasfeed.loaders.processes.worker_process import WorkerHandle
-from kerasfeed.loaders.tasks import LoadWork, ProbeWork, Work
+from kerasfeed.loaders.tasks import LoadTask, ProbeTask, Work
 from kerasfeed.loaders.worker_hooks import post_failed_end
 from kerasfeed.sequences.global_random import NOTICE, notice_text
 from kerasfeed.util.error_notes import wrapped
@@ -79,10 +79,10 @@ class SupervisedSession(Protocol):
     def swap(self, number: int, works: list[Work]) -> None:
         """Take task `number` off the list, and send others."""
 
-    def send_anew(self, lost: dict[int, Work]) -> None:
+    def resend(self, lost: dict[int, Work]) -> None:
         """Send tasks again."""
 
-    def raise_floor(self) -> None:
+    def invalidate_sent_tasks(self) -> None:
         """Have workers leave out tasks with the numbers that were given so far."""
 
     def fail(self, error: BaseException) -> None:
@@ -96,7 +96,7 @@ class Supervisor:
         self._session = session
         self._faults = session.faults
         self._tick = watchdog.tick_seconds(session.job.policy.timeout)
-        self._patience = watchdog.Patience(self._tick)
+        self._patience = watchdog.StallTimer(self._tick)
         self._next_look = 0.0
         self._deaths = CrashPolicy()
         self._vacant: set[int] = set()
@@ -136,10 +136,10 @@ class Supervisor:
             if time.monotonic() >= self._next_look:
                 gone += [handle for handle in self._look() if handle not in gone]
             for handle in gone:
-                self._bury(handle)
+                self._handle_crash(handle)
             if session.doubtful:
                 session.doubtful = False
-                session.send_anew(self._not_begun())
+                session.resend(self._not_begun())
             if writing or gone or pipes.wake_out in ready:
                 writing = self._flush(writing)
 
@@ -167,7 +167,7 @@ class Supervisor:
         if used and not self._faults.notices.told(NOTICE):
             self._faults.notices.post(NOTICE, notice_text(used, seeded=True), FeedWarning)
 
-    def take_last_words(self) -> None:
+    def read_final_reports(self) -> None:
         """Post what workers told as they ended; after `join`, on the thread that closes the session."""
         with suppress(OSError, ValueError):  # one was killed as it spoke
             for result in self._last_results():
@@ -209,19 +209,19 @@ class Supervisor:
             raise ValueError(f"{result} came with a payload of type {type(payload).__name__}")
         if status == Status.RETURNED:
             session.swap(result.number, [work])
-        elif isinstance(work, ProbeWork):
+        elif isinstance(work, ProbeTask):
             session.swap(result.number, [])
             self._finish_probe(work, result, payload, handle)
         else:
             session.swap(result.number, self._finish_rows(work, result, payload, handle))
 
-    def _finish_probe(self, work: ProbeWork, result: Result, payload: Any, handle: WorkerHandle) -> None:
+    def _finish_probe(self, work: ProbeTask, result: Result, payload: Any, handle: WorkerHandle) -> None:
         if isinstance(payload, Failure):
             work.give_up(from_failure(payload, Place((work.index,), None, None, _name(handle))))
         else:
             work.settle(Probe(work.index, payload, result.seconds))
 
-    def _finish_rows(self, work: LoadWork, result: Result, payload: Any, handle: WorkerHandle) -> list[Work]:
+    def _finish_rows(self, work: LoadTask, result: Result, payload: Any, handle: WorkerHandle) -> list[Work]:
         """Account for loaded rows, and for failed ones; returns what is to be loaded in their place."""
         session, batch = self._session, work.batch
         if isinstance(payload, Wasteful):
@@ -230,7 +230,7 @@ class Supervisor:
             indices = (payload.index,) if payload.index is not None else work.indices()
             error = from_failure(payload, Place(indices, batch.epoch, batch.step, _name(handle), payload.method))
             self._faults.note(payload.index, batch.epoch, batch.step, error)
-            return self._mend(work, payload.row, error)
+            return self._handle_failure(work, payload.row, error)
         if result.status == Status.CANCELLED and not batch.future.done():
             raise ValueError(f"{result} came for a batch that somebody waits for")
         if result.status == Status.DONE:
@@ -240,14 +240,14 @@ class Supervisor:
             session.settle(batch)
         return []
 
-    def _mend(self, work: LoadWork, row: int | None, error: BaseException) -> list[Work]:
+    def _handle_failure(self, work: LoadTask, row: int | None, error: BaseException) -> list[Work]:
         session, batch = self._session, work.batch
         with session.lock:
             ranges = session.recovery.mend(batch, work.start, work.stop, row, error)
             complete = batch.missing == 0
         if complete:
             session.settle(batch)
-        return [LoadWork(batch, start, stop) for start, stop in ranges]
+        return [LoadTask(batch, start, stop) for start, stop in ranges]
 
     # ---- workers that hang
 
@@ -271,8 +271,8 @@ class Supervisor:
         token = (number, row) if work is not None else None if handle.started else handle.process.pid
         seconds = self._patience.look(handle.number, token)
         timeout = self._session.job.policy.timeout
-        at_once = isinstance(work, LoadWork) and row in (MANY, NOWHERE)  # nowhere: it may be announcing them all
-        scenes = work.stop - work.start if isinstance(work, LoadWork) and at_once else 1
+        at_once = isinstance(work, LoadTask) and row in (MANY, NOWHERE)  # nowhere: it may be announcing them all
+        scenes = work.stop - work.start if isinstance(work, LoadTask) and at_once else 1
         if timeout is not None and work is not None and seconds >= timeout * scenes:
             handle.hung = self._session.stacks.ask(handle.process.pid)
             handle.process.kill()
@@ -285,7 +285,7 @@ class Supervisor:
 
     # ---- workers that die
 
-    def _bury(self, handle: WorkerHandle) -> None:
+    def _handle_crash(self, handle: WorkerHandle) -> None:
         """Account for a worker that has ended: replace it, and have its work done by others."""
         session = self._session
         self._poll.unregister(handle.link.fileno())
@@ -309,7 +309,7 @@ class Supervisor:
             session.swap(number - 1, self._judge(culprit, row, death))
         elif handle.started and self._deaths.between(death):
             session.fail(WorkerDiedError(f"worker processes die one after the other, of no scene: the last, {death}"))
-        session.send_anew(lost)
+        session.resend(lost)
 
     def _not_begun(self, dead: WorkerHandle | None = None) -> dict[int, Work]:
         """The work that no living worker has begun, nor will: by number, in the order in which it was sent."""
@@ -317,7 +317,7 @@ class Supervisor:
         with session.lock:
             if session.has_ended():
                 return {}
-            session.raise_floor()
+            session.invalidate_sent_tasks()
             time.sleep(_SETTLING_SECONDS)
             living = [handle for handle in session.workers if handle is not dead]
             held = {session.shared_objects.worker_line(handle.number)[0] - 1 for handle in living}
@@ -357,12 +357,12 @@ class Supervisor:
         job, index = self._session.job, work.index_at(row)
         if index is not None:
             name = index
-        elif not isinstance(work, LoadWork) or row != MANY:
+        elif not isinstance(work, LoadTask) or row != MANY:
             if self._deaths.between(death):
                 self._session.fail(WorkerDiedError(f"worker processes die one after the other: the last, {death}"))
             return [work]
         elif job.maker is None:  # which of them it was is found out one by one
-            return [LoadWork(work.batch, each, each + 1) for each in range(work.start, work.stop)]
+            return [LoadTask(work.batch, each, each + 1) for each in range(work.start, work.stop)]
         else:  # the function that makes batches
             name = -1 - work.batch.serial  # no scene's index
         epoch, step = (work.batch.epoch, work.batch.step) if work.batch else (0, None)
@@ -378,11 +378,11 @@ class Supervisor:
             item = None if job.item_text is None else job.item_text(epoch, index)
             error = kind(fatal_text(death, index, count, job.policy.timeout, call, item))
             self._faults.note_fatal(index, epoch, error)
-        if isinstance(work, ProbeWork):  # noted where the others are that fail while the spec is inferred
+        if isinstance(work, ProbeTask):  # noted where the others are that fail while the spec is inferred
             work.give_up(error)
             return []
         self._faults.note(index, epoch, step, error)
-        return self._mend(work, None if index is None else work.start if row == MANY else row, error)
+        return self._handle_failure(work, None if index is None else work.start if row == MANY else row, error)
 
 
 def _name(handle: WorkerHandle) -> str:

@@ -24,7 +24,7 @@ class WorkerHandle:
         process: The process.
         link: Socket on which its payloads arrive, non-blocking; its end of file means that the process is gone.
         inbox: Payload bytes received and not yet claimed by a result.
-        keeper: Thread that ends with the process, after it has ended the link.
+        spawn_thread: Thread that ends with the process, after it has ended the link.
         floor: Memory that the system may ascribe to it because this process held it when it was started, bytes.
         peak: Most memory it was seen to hold, bytes; 0 where that is not known.
         started: Whether it has loaded the sequence.
@@ -35,7 +35,7 @@ class WorkerHandle:
     process: subprocess.Popen[bytes]
     link: socket.socket
     inbox: bytearray
-    keeper: threading.Thread
+    spawn_thread: threading.Thread
     floor: int
     peak: int = 0
     started: bool = False
@@ -100,8 +100,8 @@ class WorkerHandle:
 
     def close(self) -> None:
         """Close the link of a process that has been collected; idempotent."""
-        if self.keeper is not threading.current_thread():  # as where the collector drops a feed there
-            self.keeper.join()  # it uses the link
+        if self.spawn_thread is not threading.current_thread():  # as where the collector drops a feed there
+            self.spawn_thread.join()  # it uses the link
         self.link.close()
 
     def look(self) -> None:
@@ -127,7 +127,7 @@ class WorkerHandle:
 
 def own_peak() -> int:
     """The system counts a process's peak from before it became another program, when it was a copy of this one."""
-    import resource  # absent on Windows, which imports this room and starts no worker
+    import resource  # absent on Windows, which imports this module and starts no worker
 
     return _bytes(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 

@@ -18,7 +18,7 @@ from kerasfeed.loaders.base import Job
 from kerasfeed.loaders.batches.filler import MANY, Cancelled, FailedSceneError, Filler
 from kerasfeed.loaders.batches.layout import Layout
 from kerasfeed.loaders.batches.pending_batch import BatchInProgress, scene_text
-from kerasfeed.loaders.batches.slots import Arena
+from kerasfeed.loaders.batches.slots import SlotMemory
 from kerasfeed.loaders.batches.spec_inference import read_probe
 from kerasfeed.loaders.failures import watchdog
 from kerasfeed.loaders.failures.exceptions import failed_here
@@ -26,7 +26,7 @@ from kerasfeed.loaders.failures.failure_log import FailureLog
 from kerasfeed.loaders.failures.recovery import Range
 from kerasfeed.loaders.resource_errors import feed_name
 from kerasfeed.loaders.session import Session
-from kerasfeed.loaders.tasks import LoadWork, ProbeWork, Work
+from kerasfeed.loaders.tasks import LoadTask, ProbeTask, Work
 from kerasfeed.loaders.worker_hooks import begin_worker, end_worker, post_failed_end
 from kerasfeed.sequences.base import SceneContext, Worker
 from kerasfeed.util.read_cost import ReadCost
@@ -69,7 +69,7 @@ class ThreadSession(Session):
 
     def __init__(self, job: Job, faults: FailureLog) -> None:
         super().__init__(job, faults)
-        self._arena = Arena(shared=False, who=feed_name(job.sequence, job.workers, "thread"))
+        self._arena = SlotMemory(shared=False, who=feed_name(job.sequence, job.workers, "thread"))
         # A list is a batch of tasks, queued at once so that Ctrl-C cannot queue a part of it.
         self.tasks: queue.SimpleQueue[list[Work] | None] = queue.SimpleQueue()
         self._turn = threading.Lock()
@@ -77,7 +77,7 @@ class ThreadSession(Session):
         self.work: set[BatchInProgress | Work] = set()
         self.posts: list[_Post] = []
         self._stuck: set[BatchInProgress] = set()  # a thread that was given up may still write to them
-        self.patience = watchdog.Patience(watchdog.tick_seconds(job.policy.timeout))
+        self.patience = watchdog.StallTimer(watchdog.tick_seconds(job.policy.timeout))
         for number in range(job.workers):
             self.start_thread(number)
         self.watch = watchdog.Watchdog(self.look, watchdog.tick_seconds(job.policy.timeout))
@@ -97,8 +97,8 @@ class ThreadSession(Session):
         trouble = begin_worker(sequence, Worker(post.number, self.job.workers, "thread"), name)
         post.busy = False
         while not post.given_up and (work := self._next_work()) is not None:
-            post.work, post.note[1], post.busy = work, work.index if isinstance(work, ProbeWork) else work.start, True
-            if isinstance(work, ProbeWork):
+            post.work, post.note[1], post.busy = work, work.index if isinstance(work, ProbeTask) else work.start, True
+            if isinstance(work, ProbeTask):
                 self._probe(work, name, trouble)
             else:
                 self._load(work, post, trouble)
@@ -118,7 +118,7 @@ class ThreadSession(Session):
             self.tasks.put([])
         return self._opened.popleft()
 
-    def _probe(self, work: ProbeWork, name: str, trouble: BaseException | None) -> None:
+    def _probe(self, work: ProbeTask, name: str, trouble: BaseException | None) -> None:
         try:
             if not work.future.done():  # else closed meanwhile
                 work.settle(read_probe(self.job, work.index, name) if trouble is None else trouble)
@@ -127,7 +127,7 @@ class ThreadSession(Session):
         self._forget(work)
         del work  # see `_load`
 
-    def _load(self, work: LoadWork, post: _Post, trouble: BaseException | None) -> None:
+    def _load(self, work: LoadTask, post: _Post, trouble: BaseException | None) -> None:
         batch, start, stop = work.batch, work.start, work.stop
         assert self.filler is not None
         started = time.perf_counter()
@@ -151,18 +151,18 @@ class ThreadSession(Session):
             with self.lock:
                 complete = batch.add(start, stop, {})
         except FailedSceneError as carrier:
-            complete, again = self._mend(work, carrier, str(post))
+            complete, again = self._handle_failure(work, carrier, str(post))
         except BaseException as error:  # noqa: BLE001 - whatever it is, somebody waits
             with self.lock:
                 complete = batch.fail(start, stop, start, error)
         for first, last in again:
-            self.tasks.put([LoadWork(batch, first, last)])
+            self.tasks.put([LoadTask(batch, first, last)])
         if complete:
             self._deliver(batch)
         # What a scene raised has a traceback that ends in this frame: only the collector would free them.
         del work, batch
 
-    def _mend(self, work: LoadWork, carrier: FailedSceneError, name: str) -> tuple[bool, list[Range]]:
+    def _handle_failure(self, work: LoadTask, carrier: FailedSceneError, name: str) -> tuple[bool, list[Range]]:
         """Deal with a failed scene; returns whether its batch is complete, and the ranges to load again."""
         batch, start, stop = work.batch, work.start, work.stop
         try:
@@ -195,7 +195,7 @@ class ThreadSession(Session):
             seconds = self.patience.look(post.number, token)
             if token is None or post.thread is None:
                 continue
-            scenes = work.stop - work.start if isinstance(work, LoadWork) and row == MANY else 1
+            scenes = work.stop - work.start if isinstance(work, LoadTask) and row == MANY else 1
             if timeout is not None and work is not None and seconds >= timeout * scenes:
                 self._end_post(post, work, row, timeout)
             elif seconds >= watchdog.STALL_SECONDS:

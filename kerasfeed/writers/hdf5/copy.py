@@ -55,7 +55,7 @@ class TreeCopy:
         while groups:
             self._copy_links(*groups.pop(), groups)
         for name in list(self._names.values()):
-            self._mend_references(self._target[name], name)
+            self._rewrite_references(self._target[name], name)
         for name in self._names.values():  # not before all are mended: attaching writes to both sides
             self._attach_scales(self._source[name], self._target[name])
 
@@ -103,7 +103,7 @@ class TreeCopy:
                     f"the attribute {name!r} of {source.name!r} cannot be copied: {message_of(error)}"
                 ) from error
 
-    def _mend_references(self, copy: Any, name: str) -> None:
+    def _rewrite_references(self, copy: Any, name: str) -> None:
         original = self._source[name]
         for attribute_name in original.attrs:
             if attribute_name in _SCALE_LISTS:

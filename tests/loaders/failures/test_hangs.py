@@ -21,7 +21,7 @@ from kerasfeed.loaders.batches.pending_batch import BatchInProgress
 from kerasfeed.loaders.failures import watchdog as watch
 from kerasfeed.loaders.processes.protocol import STACK_SIGNAL
 from kerasfeed.loaders.processes.stack_dumps import StackDumps, users_part
-from kerasfeed.loaders.tasks import LoadWork
+from kerasfeed.loaders.tasks import LoadTask
 from kerasfeed.loaders.threads.session import _Post
 
 
@@ -141,7 +141,7 @@ def test_the_next_batch_of_a_thread_is_not_taken_for_the_last_one_that_had_its_p
     post = _Post(0)
 
     def token_at():
-        post.work = LoadWork(BatchInProgress(slot, 0, 0, 1), 0, 1)
+        post.work = LoadTask(BatchInProgress(slot, 0, 0, 1), 0, 1)
         return id(post.work.batch), post.token()
 
     def next_at_the_same_place(place):
@@ -343,7 +343,7 @@ def test_a_stalled_worker_is_disturbed_once(feed_of, monkeypatch, tmp_path):
 
 
 def test_patience_counts_time_at_one_thing_and_hardly_time_in_which_nobody_looked():
-    patience = watch.Patience(1.0)
+    patience = watch.StallTimer(1.0)
     for now, expected in [(0.0, 0.0), (1.0, 1.0), (2.0, 2.0), (100.0, 4.0)]:
         patience.begin(now)
         assert patience.look(0, "a") == expected

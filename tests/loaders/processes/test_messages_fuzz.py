@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from kerasfeed.errors import KerasfeedError
 from kerasfeed.loaders.base import Job
 from kerasfeed.loaders.batches.layout import Layout
-from kerasfeed.loaders.batches.slots import Arena
+from kerasfeed.loaders.batches.slots import SlotMemory
 from kerasfeed.loaders.environment import Environment
 from kerasfeed.loaders.processes.loader import ProcessLoader
 from kerasfeed.loaders.processes.pipes import Pipes
@@ -160,7 +160,7 @@ class Worker:
     """A real worker process, and the ends of its pipes."""
 
     def __init__(self):
-        self.arena, self.shared_objects, self.pipes = Arena(shared=True), SharedObjects.create(1), Pipes()
+        self.arena, self.shared_objects, self.pipes = SlotMemory(shared=True), SharedObjects.create(1), Pipes()
         self.stacks = StackDumps()
         sequence = scenes.Clouds()
         self.layout = Layout(merge([(0, describe(sequence[0]))]), 8, True, (48, 8))

@@ -22,7 +22,7 @@ import kerasfeed as kf
 from kerasfeed.loaders.processes import session, spawn
 from kerasfeed.loaders.processes.crash_policy import Crash, CrashPolicy, start_text
 from kerasfeed.loaders.processes.worker_process import WorkerHandle
-from kerasfeed.loaders.tasks import ProbeWork
+from kerasfeed.loaders.tasks import ProbeTask
 from kerasfeed.util.deferred_warnings import Notices
 
 # ---- death
@@ -179,7 +179,7 @@ def test_a_scene_that_loads_after_its_worker_was_killed_was_not_to_blame():
     deaths = CrashPolicy()
     killed = Crash("worker process 0", "was killed by SIGKILL", "scene 7", 0, "", hung=False, started=True)
     deaths.of_scene(7, killed)
-    deaths.progress(ProbeWork(7, Future()))
+    deaths.progress(ProbeTask(7, Future()))
     assert deaths.enough(killed, 3) == 15
     assert deaths.of_scene(7, killed) == 1
 
@@ -272,15 +272,15 @@ def test_a_worker_whose_child_holds_its_socket_is_missed_all_the_same(feed_of, t
 @pytest.mark.heavy
 @pytest.mark.parametrize("error", [OSError(24, "Too many open files"), RuntimeError("can't start new thread")])
 def test_a_feed_goes_on_with_the_workers_it_has_where_no_more_can_be_started(feed_of, monkeypatch, error):
-    start = spawn._Keeper.start
+    start = spawn._SpawnThread.start
 
-    def scarce(keeper):
-        if keeper.name == "kerasfeed-keeper-2":
+    def scarce(spawn_thread):
+        if spawn_thread.name == "kerasfeed-spawn-2":
             raise type(error)(*error.args)
-        start(keeper)
+        start(spawn_thread)
 
     monkeypatch.setattr(session, "cores", lambda: 1)  # the third worker is started when another is up
-    monkeypatch.setattr(spawn._Keeper, "start", scarce)
+    monkeypatch.setattr(spawn._SpawnThread, "start", scarce)
     feed = feed_of(scenes.Augmented(), workers=3)
     assert bits(feed.epoch(0)) == reference(scenes.Augmented())
     monkeypatch.undo()
