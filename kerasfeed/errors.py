@@ -14,7 +14,7 @@ class KerasfeedError(Exception):
 class SceneError(KerasfeedError, RuntimeError):
     """Loading a scene failed with an exception that cannot travel as itself.
 
-    ErrorRelay in place of `StopIteration`, `SystemExit`, `KeyboardInterrupt` and of exceptions that cannot be pickled;
+    Raised in place of `StopIteration`, `SystemExit`, `KeyboardInterrupt` and of exceptions that cannot be pickled;
     the original is the cause, or its text is in the message.
     """
 

@@ -1,5 +1,7 @@
 """What users see of kerasfeed in a console: names, and what an object says of itself."""
 
+import pickle
+
 import numpy as np
 import pytest
 
@@ -119,3 +121,31 @@ def test_fit_on_the_dataset_of_a_feed_draws_no_warning():
         model = keras.Sequential([keras.layers.Dense(1)])
         model.compile("sgd", "mse")
         model.fit(feed.to_tf_dataset(), shuffle=False, verbose=0)
+
+
+class Own(kf.Feed):
+    """A user's feed, made as a feed is."""
+
+
+def test_a_copy_of_a_feed_from_a_pickle_is_of_its_class_where_that_can_be_found():
+    class Local(kf.Feed):
+        pass
+
+    for kind, copied in ((kf.Feed, kf.Feed), (Own, Own), (Local, kf.Feed)):
+        with kind(Rooms(), 4, workers=0, seed=3) as feed, pickle.loads(pickle.dumps(feed)) as copy:
+            assert type(copy) is copied
+            assert (copy.seed, len(copy)) == (3, len(feed))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: kf.Feed(Rooms()), r"Feed.__init__\(\) missing 1 required positional argument: 'batch_size'"),
+        (lambda: kf.Feed(Rooms(), 4, True), r"Feed.__init__\(\) takes 3 positional arguments"),
+        (lambda: kf.StreamFeed(), r"StreamFeed.__init__\(\) missing 1"),
+        (lambda: kf.QueueFeed(4), r"QueueFeed.__init__\(\) takes 1 positional"),
+    ],
+)
+def test_pythons_own_messages_name_the_feed_that_users_know(call, message):
+    with pytest.raises(TypeError, match=f"^{message}"):
+        call()

@@ -120,11 +120,11 @@ class BaseFeed(AnyFeed):
             "order": None if order is None else chosen,  # which pickles where the function may not
             "shard": shard if isinstance(shard, str) else self.shard,
         }  # fmt: skip
-        self._begin(ahead)
+        self._begin_framework(ahead)
 
     # ---- what a framework adds
 
-    def _consumed(self) -> int:
+    def _consumed_batches(self) -> int:
         """Number of the batch after the last one consumed.
 
         Raises:
@@ -132,11 +132,11 @@ class BaseFeed(AnyFeed):
         """
         return self.clock.check_consumed()
 
-    def _resume(self, number: int, *, shuffled: bool) -> None:
+    def _resume_at(self, number: int, *, shuffled: bool) -> None:
         """Go on with batch `number`; see `EpochClock.resume`."""
         self.clock.resume(number, shuffled=shuffled)
 
-    def _give_up(self) -> None:
+    def _give_up_ahead(self) -> None:
         """Give up what a framework has loaded ahead."""
 
     # ---- batches
@@ -266,7 +266,7 @@ class BaseFeed(AnyFeed):
             RuntimeError: Where the consumer stands is not known.
         """
         number = number_of(epoch, step, len(self))
-        return state_of(self, self._consumed() if number is None else number).as_dict()
+        return state_of(self, self._consumed_batches() if number is None else number).as_dict()
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Continue at the batch that `state` (of `get_state`) says is next, without loading those before it.
@@ -280,7 +280,7 @@ class BaseFeed(AnyFeed):
         found = FeedState.of(state)
         found.check(state_of(self, 0), len(self))
         warn_of_hooks(self.sequence, self.has_epoch_hooks, found)
-        self._resume(found.epoch * len(self) + found.step, shuffled=found.shuffled_steps)
+        self._resume_at(found.epoch * len(self) + found.step, shuffled=found.shuffled_steps)
 
     # ---- life
 
@@ -290,18 +290,20 @@ class BaseFeed(AnyFeed):
 
     def close(self) -> None:
         """Stop the workers and free what they hold; idempotent. Batches already delivered stay valid."""
-        self._give_up()
+        self._give_up_ahead()
         for window in list(self._loops):  # of loops that were left in the middle, and live on
             window.close()
         self._loader.close()
         self._loader.faults.notices.tell_last()
 
     def __reduce__(self) -> Any:
-        kind = next(kind for kind in type(self).__mro__ if kind.__init__ is BaseFeed.__init__)  # type: ignore[misc]
-        return partial(kind, **self._arguments), (self.sequence, self.plan.batch_size)
+        return partial(self._class_to_pickle(BaseFeed), **self._arguments), (self.sequence, self.plan.batch_size)
 
     def __repr__(self) -> str:
         return feed_text(self.sequence, self.plan, self.shard, self.stats())
 
     def _repr_html_(self) -> str:
         return feed_html(self.sequence, self.plan, self.shard, self.stats(), lambda: self.element_spec)
+
+
+BaseFeed.__init__.__qualname__ = "Feed.__init__"  # what Python's own messages call it

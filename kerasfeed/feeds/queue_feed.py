@@ -135,3 +135,6 @@ class BaseQueueFeed(BaseStream):
 
 class _Hold:
     """What is collected with the last of the feeds that share a queue."""
+
+
+BaseQueueFeed.__init__.__qualname__ = "QueueFeed.__init__"  # what Python's own messages call it

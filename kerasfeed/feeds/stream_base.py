@@ -63,7 +63,7 @@ class BaseStream(AnyFeed):
         self._spec = None if given["spec"] is None else as_scene_spec(given["spec"])
         self._functions: tuple[Function, ...] = ()
         super().__init__(options)
-        self._begin(options.ahead)
+        self._begin_framework(options.ahead)
 
     def _reset_state(self) -> None:
         super()._reset_state()

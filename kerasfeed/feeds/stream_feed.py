@@ -75,3 +75,6 @@ def _restore(
     for function in functions:
         feed = feed.map(function)
     return feed
+
+
+BaseStreamFeed.__init__.__qualname__ = "StreamFeed.__init__"  # what Python's own messages call it

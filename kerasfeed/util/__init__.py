@@ -1,1 +1,4 @@
-"""Helpers that import no other package: text of errors, files, numbers, waiting, what a user's object offers. May import: errors."""
+"""Helpers that import no other package: text of errors, files, numbers, waiting, what a user's object offers.
+
+May import: errors.
+"""

@@ -220,19 +220,22 @@ def test_threads_take_turns_where_scenes_take_microseconds_and_none_relies_on_it
     meeting = threading.Barrier(2)
     loader = make("thread", Quick(400), 16, workers=2)
     _epoch(loader, 0, 20)
-    assert loader._sessions[0].pace.is_quick
+    assert loader._sessions[0].pace.take_turns()
     expected = [loader._job.plan.indices(0, step).tolist() for step in range(20, 25)]
     meet += [expected[0][0], expected[1][0]]  # the first scenes of two batches
     futures = [loader.submit(0, step) for step in range(20, 25)]
     assert [future.result(timeout=SECONDS).tolist() for future in futures] == expected
 
 
-def test_cached_scenes_among_scenes_that_wait_are_not_taken_for_quick_ones():
+def test_where_some_quick_scenes_wait_the_waits_overlap():
     pace = Pace()
-    for seconds in [5e-6, 0.01] * 10:
-        pace.note(seconds, 1)
-    assert pace.least < 50e-6
-    assert not pace.is_quick
+    for _ in range(10):
+        pace.note(32 * 8e-6, 32)
+    assert pace.take_turns()
+    pace.note_turn(1.6e-3, 0.3e-3)  # the rest is the wait for the interpreter
+    assert pace.take_turns()
+    pace.note_turn(5.3e-3, 0.3e-3)  # one of 32 has waited for a disk
+    assert [pace.take_turns() for _ in range(250)] == [False] * 200 + [True] * 50
 
 
 @pytest.mark.parametrize("kind", PARALLEL)

@@ -82,17 +82,17 @@ class Feed(BaseFeed, KerasAdapter):
 
     # ---- what Keras adds
 
-    def _begin(self, ahead: int) -> None:
+    def _begin_framework(self, ahead: int) -> None:
         KerasAdapter.__init__(self, ahead)
         self.fit_tracker = FitTracker(self)
 
-    def _consumed(self) -> int:
+    def _consumed_batches(self) -> int:
         return self.fit_tracker.consumed()
 
-    def _resume(self, number: int, *, shuffled: bool) -> None:
+    def _resume_at(self, number: int, *, shuffled: bool) -> None:
         self.fit_tracker.resume(number, shuffled=shuffled)
 
-    def _give_up(self) -> None:
+    def _give_up_ahead(self) -> None:
         self.fit_tracker.give_up()
 
     # ---- frameworks

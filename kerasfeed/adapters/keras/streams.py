@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class KerasStream(BaseStream, KerasAdapter):
     """What Keras adds to a stream."""
 
-    def _begin(self, ahead: int) -> None:
+    def _begin_framework(self, ahead: int) -> None:
         KerasAdapter.__init__(self, ahead)
 
     def _reset_state(self) -> None:

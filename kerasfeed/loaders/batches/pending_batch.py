@@ -29,6 +29,8 @@ from kerasfeed.spec.scene_spec import ArraySpec
 
 _TASK_SECONDS = 0.002
 _QUICK_LEAST, _QUICK_MEAN = 50e-6, 1e-3  # s a scene
+# A task that had its turn has waited if it took so much longer than the processor did; then as many go without turns.
+_WAITED_SECONDS, _WAITED_RATIO, _WITHOUT_TURNS = 1e-3, 6, 200
 _serials = itertools.count(1)
 
 
@@ -42,6 +44,7 @@ class Pace:
         """Nothing has been measured; with `whole`, every batch is one task."""
         self.seconds = 0.0
         self.least = math.inf  # of late: the seconds of a scene where no other thread held the interpreter
+        self._without_turns = 0
         self._whole = whole
 
     def note(self, seconds: float, scenes: int) -> None:
@@ -50,13 +53,21 @@ class Pace:
         self.seconds = measured if not self.seconds else 0.8 * self.seconds + 0.2 * measured
         self.least = min(measured, 1.05 * self.least)
 
-    @property
-    def is_quick(self) -> bool:
-        """Whether scenes take microseconds, so that two threads side by side are slower than one after the other.
+    def note_turn(self, seconds: float, processor_seconds: float) -> None:
+        """Take a measurement of a task that was loaded while no other was: whether some of its scenes waited."""
+        if seconds - processor_seconds > max(_WAITED_SECONDS, _WAITED_RATIO * processor_seconds):
+            self._without_turns = _WITHOUT_TURNS
 
-        They would hand the interpreter to and fro at every row. A scene that waits for it seems to take longer, so the
-        mean alone does not tell; the least alone would be that of a cached scene among others that wait for a disk.
+    def take_turns(self) -> bool:
+        """Whether the next task is to be loaded while no other is, since its scenes take microseconds.
+
+        Two threads with such scenes are slower than one: they hand the interpreter to and fro at every row. A scene
+        that waits for it seems to take longer, so the mean alone does not tell. Where some scenes wait for a disk,
+        their waits are to overlap, so all go without turns for a while.
         """
+        if self._without_turns:
+            self._without_turns -= 1
+            return False
         return self.least < _QUICK_LEAST and self.seconds < _QUICK_MEAN
 
     def ranges(self, rows: int, workers: int) -> list[tuple[int, int]]:

@@ -31,7 +31,7 @@ from kerasfeed.loaders.worker_hooks import begin_worker, end_worker, post_failed
 from kerasfeed.sequences.base import SceneContext, Worker
 from kerasfeed.util.read_cost import ReadCost
 
-_TURN_SECONDS = 0.01  # how long a thread waits for the turn of another
+_TURN_SECONDS = 0.005  # how long a thread waits for the turn of another
 
 
 @dataclass(eq=False)
@@ -130,19 +130,19 @@ class ThreadSession(Session):
     def _load(self, work: LoadTask, post: _Post, trouble: BaseException | None) -> None:
         batch, start, stop = work.batch, work.start, work.stop
         assert self.filler is not None
-        started = time.perf_counter()
         again: list[Range] = []
         try:
             if trouble is not None:
                 raise trouble
             context = SceneContext(self.job.plan.seed, batch.epoch)
-            # One thread at a time where scenes are quick. No thread relies on it: where another holds the turn for
-            # long, because one of its scenes waits, this one goes on.
-            turn = self.pace.is_quick and self._turn.acquire(timeout=_TURN_SECONDS)
+            # No thread relies on its turn: where another holds it for long, because a scene waits, this one goes on.
+            turn = self.pace.take_turns() and self._turn.acquire(timeout=_TURN_SECONDS)
+            started, on_processor = time.perf_counter(), time.thread_time()
             try:
                 beside = self.filler.fill(batch.slot.view, start, stop, batch.serial, context, post.note)
             finally:
                 if turn:
+                    self.pace.note_turn(time.perf_counter() - started, time.thread_time() - on_processor)
                     self._turn.release()
             self.pace.note(time.perf_counter() - started, stop - start)
             with self.lock:

@@ -1,6 +1,7 @@
 """What is known of a dataset's storage, as values.
 
-Invariant: plain facts; made by `kerasfeed.readers.hdf5.inspection`, read by the readers, and neither HDF5 nor a lock is needed to use them.
+Invariant: plain facts; made by `kerasfeed.readers.hdf5.inspection`, read by the readers, and neither HDF5 nor a lock is
+needed to use them.
 """
 
 from dataclasses import dataclass
