@@ -14,6 +14,7 @@ from places import README
 from scenes_filler import Regression
 
 import kerasfeed as kf
+from kerasfeed.feeds.sharding import Shard
 
 pytestmark = MARKS
 
@@ -172,7 +173,7 @@ def test_what_the_readme_says_about_several_hosts_runs():
     known = {"kf": kf, "keras": keras, "rooms": rooms, "model": model}
     exec(textwrap.dedent(snippets[0]), known)
     with known["feed"] as feed:
-        assert feed.shard == kf.shards.Shard(0, 1, "auto: one process")
+        assert feed.shard == Shard(0, 1, "auto: one process")
         assert f"feed.shard  # {type(feed.shard).__name__}(index=1, count=4, source='auto: jax')" in snippets[0]
         assert repr(feed.shard) == "Shard(index=0, count=1, source='auto: one process')"
     exec(snippets[1], known)
