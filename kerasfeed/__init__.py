@@ -12,7 +12,7 @@ from typing import Any
 
 __version__ = "0.1.0"
 
-_STUB = Path(__file__).with_name("__init__.pyi").read_text()
+_STUB = __spec__.loader.get_data(str(Path(__file__).with_name("__init__.pyi"))).decode()  # from a zip file, too
 _MODULE_OF = {name: module for module, name in re.findall(r"^from (\S+) import (\w+) as", _STUB, re.MULTILINE)}
 __all__ = ["__version__", *sorted(_MODULE_OF)]
 

@@ -86,11 +86,6 @@ class AnyFeed(ABC):
         self.tell()
         return lists_as_tuples(batch) if self._loader.spec.has_lists else batch
 
-    def _class_to_pickle(self, base: Any) -> Any:
-        """The class of a copy: this one, or the first base that is made as `base` is and stands in no function."""
-        own = (kind for kind in type(self).__mro__ if "<locals>" not in kind.__qualname__)
-        return next(kind for kind in own if kind.__init__ is base.__init__)  # type: ignore[misc]
-
     def __dir__(self) -> list[str]:
         return public_names(self, self._public)
 

@@ -26,12 +26,12 @@ class StreamCursor:
         Args:
             feed: The feed, or a weak proxy of it.
             endless: Whether the next repetition follows where one ends.
-            afresh: Whether to begin a repetition, instead of where the endless taking before this one has ended.
+            afresh: Whether to begin a repetition, instead of going on where the endless cursor before this one ended.
             building: Whether Keras takes only to build a model, and so uses nothing.
             kept: How many of the last batches are kept, to come again.
 
         Attributes:
-            left: Whether Keras takes no more.
+            left: Whether no more is taken.
             superseded: Whether that is because another fit, or a loop, has begun.
             taken: Batches taken so far.
             building: As it was given.
@@ -56,7 +56,7 @@ class StreamCursor:
 
         Raises:
             NotYet: It was not there for so long.
-            EndOfData: There is none, or Keras has another iterator now.
+            EndOfData: There is none, or this cursor was left.
             FeedClosedError: Another fit, or a loop, has begun.
             Exception: What the stream raised.
         """
@@ -82,7 +82,7 @@ class StreamCursor:
             raise EndOfData
 
     def leave(self, used: int) -> None:
-        """Keras has used the first `used` batches, and takes no more: those after them come again. Idempotent."""
+        """No more is taken: the batches after the first `used` ones come again. Idempotent."""
         with self._lock:
             left = max(0, self.taken - used)
             self._leave(list(self._last)[max(0, len(self._last) - left) :], left)

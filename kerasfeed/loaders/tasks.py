@@ -1,6 +1,6 @@
-"""What a task of a worker is for, in the process that asks for it: rows of a batch, or a scene to describe.
+"""What a worker is to do, as the process that asks for it knows it: rows of a batch to load, or a scene to describe.
 
-Invariant: a work can be given to another worker.
+Invariant: a task may be given to another worker.
 """
 
 from concurrent.futures import Future, InvalidStateError

@@ -238,6 +238,29 @@ def test_where_some_quick_scenes_wait_the_waits_overlap():
     assert [pace.take_turns() for _ in range(250)] == [False] * 200 + [True] * 50
 
 
+def test_where_a_scene_hangs_in_its_turn_the_other_threads_go_on_without_turns(make):
+    class Hanging(scenes.Clouds):
+        def __getitem__(self, index):
+            if index == hangs:
+                over.wait(SECONDS)
+            return np.int64(index)
+
+    hangs, over = -1, threading.Event()
+    loader = make("thread", Hanging(400), 4, workers=2)
+    session = loader._ready()
+    _epoch(loader, 0, 20)
+    session.pace = Pace()
+    session.pace.note(4e-6, 4)
+    hangs = int(loader._job.plan.indices(0, 20)[0])
+    futures = [loader.submit(0, step) for step in range(20, 30)]
+    try:
+        assert all(len(future.result(timeout=SECONDS)) == 4 for future in futures[1:])
+        assert not session.pace.take_turns()
+    finally:
+        over.set()
+    assert len(futures[0].result(timeout=SECONDS)) == 4
+
+
 @pytest.mark.parametrize("kind", PARALLEL)
 def test_a_cancelled_batch_skips_its_scenes(make, kind, tmp_path):
     sequence = scenes.Held(tmp_path, 400)

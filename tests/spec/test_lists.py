@@ -1,14 +1,11 @@
 """Lists of numbers and text inside a scene are arrays, on every path a scene can take."""
 
 import collections
-import subprocess
-import sys
 
 import numpy as np
 import optree
 import pytest
-from places import SUPPORT
-from scenes_lists import Even, Lists, NulText, listed, lists_at, nul_text, nul_texts
+from scenes_lists import Even, Lists, listed, lists_at, queued
 from streams import WAYS
 
 import kerasfeed as kf
@@ -235,14 +232,6 @@ def test_lists_pass_through_the_functions_of_a_stream(worker_type):
         check_batches(feed, "pad")
 
 
-def queued(scenes, **arguments):
-    feed = kf.QueueFeed(batch_size=6, maxsize=100, workers=0, **arguments)
-    for scene in scenes:
-        feed.put(scene)
-    feed.close()
-    return feed
-
-
 def test_queues_make_arrays_of_lists_with_a_spec_and_without():
     with queued(listed(), collate="pad") as feed:
         check_batches(feed, "pad")
@@ -361,77 +350,3 @@ def test_lists_keep_their_meaning_beside_weights(arguments):
         (arrays, pair), label, weight = next(iter(feed))
         assert [part.shape for part in (*arrays, pair, label, weight)] == [(4, 2), (4, 3), (4, 2), (4, 1), (4,)]
         assert len(optree.tree_leaves(feed.element_spec)) == 5
-
-
-# ---- text that ends in NUL characters
-
-
-def check_text(batches):
-    found = [row for batch in batches for row in range(len(batch["str"])) if check_row(batch, row) is None]
-    assert len(found) == 22
-
-
-def check_row(batch, row):
-    number = int(batch["str"][row].split()[1].strip("\0"))
-    assert (batch["bytes"][row], batch["str"][row]) == (b"abc\0\0\0\0\0", f"text {number}\0\0")
-    assert batch["held"][row].tolist() == [b"obj\0\0", b"plain\0"]
-    assert batch["words"][row].tolist() == [f"word {number}\0\0"]
-    assert batch["list"][row].tolist() == [b"in a list\0", b"\0"]
-    assert {type(batch["bytes"][row]), *map(type, batch["held"][row])} == {bytes}
-    assert type(batch["str"][row]) is str
-
-
-@pytest.mark.parametrize("collate", ["stack", "pad"])
-@pytest.mark.parametrize(("workers", "worker_type"), WAYS)
-def test_every_loader_keeps_nul_characters_at_the_end_of_text(workers, worker_type, collate):
-    with kf.Feed(NulText(), 6, workers=workers, worker_type=worker_type, collate=collate) as feed:
-        check_text(feed)
-
-
-@pytest.mark.parametrize(("workers", "worker_type"), WAYS)
-def test_every_stream_keeps_nul_characters_at_the_end_of_text(workers, worker_type):
-    with kf.StreamFeed(nul_texts, 6, count=2, workers=workers, worker_type=worker_type) as feed:
-        check_text(feed)
-    with kf.StreamFeed(nul_texts, 6, workers=min(1, workers), worker_type=worker_type).map(dict) as feed:
-        check_text(feed)
-
-
-@pytest.mark.parametrize("spec", [None, {"bytes": (), "str": (), "held": (2,), "words": (1,), "list": (2,)}])
-def test_queues_keep_nul_characters_at_the_end_of_text(spec):
-    if spec is not None:
-        spec = {name: ArraySpec(shape, str if name in ("str", "words") else bytes) for name, shape in spec.items()}
-    with queued(nul_texts(), spec=spec) as feed:
-        check_text(feed)
-
-
-def test_producer_processes_keep_nul_characters_at_the_end_of_text():
-    import pickle
-
-    with kf.QueueFeed(batch_size=6, workers=0) as feed:
-        handle = pickle.dumps(feed.producer()).hex()
-        program = [sys.executable, SUPPORT / "queue_producers.py", "nul_texts", handle]
-        with subprocess.Popen(program) as process:
-            check_text(feed)
-        assert process.returncode == 0
-
-
-def test_a_sequence_in_memory_keeps_its_text_on_the_way_to_worker_processes():
-    with kf.Feed([nul_text(k) for k in range(22)], 6, workers=1, worker_type="process") as feed:
-        check_text(feed)
-
-
-@pytest.mark.parametrize("where", ["memory", "disk"])
-def test_a_cache_keeps_nul_characters_at_the_end_of_text(tmp_path, where):
-    cached = kf.Cached(NulText(), tmp_path if where == "disk" else None)
-    for _ in range(2):
-        with kf.Feed(cached, 6, workers=0) as feed:
-            check_text(feed)
-
-
-@pytest.mark.heavy
-def test_records_keep_nul_characters_at_the_end_of_text(tmp_path):
-    kf.write_tfrecords(NulText(), tmp_path / "a-{shard}.tfrecord", num_shards=1, workers=1, progress=False)
-    with kf.Feed(kf.TFRecordSequence(tmp_path / "a-{shard}.tfrecord"), 6, workers=0) as feed:
-        check_text(feed)
-    kf.write_hdf5(kf.Map(NulText(), lambda scene: scene["bytes"]), tmp_path / "a.h5", workers=1, progress=False)
-    assert kf.HDF5Scenes(tmp_path / "a.h5")[3] == b"abc\0\0\0\0\0"

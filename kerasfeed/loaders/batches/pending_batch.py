@@ -29,7 +29,7 @@ from kerasfeed.spec.scene_spec import ArraySpec
 
 _TASK_SECONDS = 0.002
 _QUICK_LEAST, _QUICK_MEAN = 50e-6, 1e-3  # s a scene
-# A task that had its turn has waited if it took so much longer than the processor did; then as many go without turns.
+# A task in its turn has waited if it took so much longer than the processor; then so many are loaded beside others.
 _WAITED_SECONDS, _WAITED_RATIO, _WITHOUT_TURNS = 1e-3, 6, 200
 _serials = itertools.count(1)
 
@@ -56,14 +56,18 @@ class Pace:
     def note_turn(self, seconds: float, processor_seconds: float) -> None:
         """Take a measurement of a task that was loaded while no other was: whether some of its scenes waited."""
         if seconds - processor_seconds > max(_WAITED_SECONDS, _WAITED_RATIO * processor_seconds):
-            self._without_turns = _WITHOUT_TURNS
+            self.stop_turns()
+
+    def stop_turns(self) -> None:
+        """Have the next tasks be loaded side by side: a scene waits, or hangs."""
+        self._without_turns = _WITHOUT_TURNS
 
     def take_turns(self) -> bool:
         """Whether the next task is to be loaded while no other is, since its scenes take microseconds.
 
         Two threads with such scenes are slower than one: they hand the interpreter to and fro at every row. A scene
         that waits for it seems to take longer, so the mean alone does not tell. Where some scenes wait for a disk,
-        their waits are to overlap, so all go without turns for a while.
+        their waits are to overlap, so tasks are loaded side by side for a while.
         """
         if self._without_turns:
             self._without_turns -= 1

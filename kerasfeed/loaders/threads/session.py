@@ -136,7 +136,7 @@ class ThreadSession(Session):
                 raise trouble
             context = SceneContext(self.job.plan.seed, batch.epoch)
             # No thread relies on its turn: where another holds it for long, because a scene waits, this one goes on.
-            turn = self.pace.take_turns() and self._turn.acquire(timeout=_TURN_SECONDS)
+            turn = self.pace.take_turns() and self._take_turn()
             started, on_processor = time.perf_counter(), time.thread_time()
             try:
                 beside = self.filler.fill(batch.slot.view, start, stop, batch.serial, context, post.note)
@@ -161,6 +161,12 @@ class ThreadSession(Session):
             self._deliver(batch)
         # What a scene raised has a traceback that ends in this frame: only the collector would free them.
         del work, batch
+
+    def _take_turn(self) -> bool:
+        held = self._turn.acquire(timeout=_TURN_SECONDS)
+        if not held:
+            self.pace.stop_turns()
+        return held
 
     def _handle_failure(self, work: LoadTask, carrier: FailedSceneError, name: str) -> tuple[bool, list[Range]]:
         """Deal with a failed scene; returns whether its batch is complete, and the ranges to load again."""

@@ -18,6 +18,7 @@ from tf_batches import indices_of, order_of
 from waits import wait_until
 
 import kerasfeed as kf
+from kerasfeed.adapters.tensorflow import feed_dataset
 
 pytestmark = pytest.mark.usefixtures("memory_freed")
 
@@ -246,3 +247,22 @@ def test_a_batch_of_a_queue_that_was_read_and_not_delivered_comes_again():
     assert taken == [0]
     assert rest == list(range(rest[0], 12))
     assert rest[0] <= 4  # TensorFlow had prefetched 2, and had asked for one more
+
+
+def test_a_loop_loses_nothing_however_long_it_takes_to_let_go_of_the_iterator_before_it(monkeypatch):
+    def slowly(held, dropped):
+        time.sleep(1.0)
+        drop(held, dropped)
+
+    drop = feed_dataset._drop
+    monkeypatch.setattr(feed_dataset, "_drop", slowly)
+    with kf.QueueFeed(spec=kf.ArraySpec((), np.int64), batch_size=1, maxsize=20) as feed:
+        for number in range(12):
+            feed.put(number)
+        feed.close()
+        iterator = iter(feed.to_tf_dataset())
+        assert int(next(iterator)[0]) == 0
+        del iterator
+        rest = [int(batch[0]) for batch in feed]
+    assert rest == list(range(rest[0], 12))
+    assert rest[0] <= 4
