@@ -1,4 +1,4 @@
-"""What `docs/from-tf-data.md` shows: every snippet runs, and both sides of a pair deliver the same scenes."""
+"""What `docs/how-to/from-tf-data.md` shows: every snippet runs, and both sides of a pair deliver the same scenes."""
 
 import re
 import sys
@@ -14,7 +14,7 @@ from places import ROOT
 
 import kerasfeed as kf
 
-DOCUMENT = ROOT / "docs" / "from-tf-data.md"
+DOCUMENT = ROOT / "docs" / "how-to" / "from-tf-data.md"
 SNIPPETS = dict(re.findall(r"<!-- tested: (.*?) -->\n```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL))
 pytestmark = pytest.mark.usefixtures("memory_freed")
 

@@ -1,0 +1,63 @@
+"""Runs the Python of a page of the docs as a reader would: all of it, as one script, in an empty folder.
+
+A block of `text` right after a block of `python` is what that block prints; `...` in it stands for anything.
+A block behind `<!-- not run: why -->` is left out, and so is one behind `<!-- tested: name -->`, which a test of its own
+runs.
+"""
+
+import doctest
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from places import ROOT
+from waits import PROGRAM_SECONDS
+
+_BLOCK = re.compile(
+    r"(?P<left_out><!-- (?:not run|tested): [^\n]+ -->\n\s*)?^```python[^\n]*\n(?P<code>.*?)^```\n(?:\n?^```text\n(?P<printed>.*?)^```)?",
+    re.DOTALL | re.MULTILINE,
+)
+_END = "-- end of block {} --"
+_COMPARISON = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+
+
+@dataclass(frozen=True)
+class Block:
+    """Python of a page, and what it prints (None: the page does not say)."""
+
+    code: str
+    printed: str | None
+
+
+def blocks_of(page: Path) -> list[Block]:
+    """The blocks of a page that are run, from the top."""
+    found = _BLOCK.finditer(page.read_text())
+    return [Block(one["code"], one["printed"]) for one in found if not one["left_out"]]
+
+
+def run_page(page: Path, folder: Path) -> None:
+    """Run a page's blocks as one script in `folder`; fails as the script does, or where it prints something else."""
+    blocks = blocks_of(page)
+    parts = [f"{block.code}\nprint({_END.format(k)!r}, flush=True)\n" for k, block in enumerate(blocks)]
+    script = folder / f"{page.stem.replace('-', '_')}.py"
+    script.write_text("".join(parts))
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3", "MPLBACKEND": "agg"}
+    done = subprocess.run(
+        [sys.executable, "-X", "faulthandler", script.name],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=PROGRAM_SECONDS,
+    )
+    assert done.returncode == 0, f"{page.name}: {done.stderr[-4000:]}"
+    assert "FeedWarning" not in done.stderr, f"{page.name} warns: {done.stderr[-4000:]}"
+    rest = done.stdout
+    for k, block in enumerate(blocks):
+        printed, rest = rest.split(_END.format(k) + "\n", 1)
+        if block.printed is not None:
+            same = doctest.OutputChecker().check_output(block.printed, printed, _COMPARISON)
+            assert same, f"{page.name}: the page says\n{block.printed}\nand its code prints\n{printed}"
