@@ -48,6 +48,7 @@ SETTINGS = """
 [mypy]
 strict = True
 follow_imports = silent
+plugins = kerasfeed.sequences.mypy_plugin
 
 # What these classes do not need; all of it takes a minute.
 [mypy-keras.*,tensorflow.*,h5py.*,cloudpickle.*,fsspec.*,google.*,google_crc32c.*,ml_dtypes.*,numpy.*,optree.*,rich.*]
@@ -69,14 +70,22 @@ follow_imports = skip
 @pytest.mark.timeout(300)
 def test_strict_mypy_takes_a_typed_class_and_slices(tmp_path):
     pytest.importorskip("mypy", reason="mypy is not installed (pip install kerasfeed[dev])")
-    # Of a class that declares `index: int` alone, no base class can make mypy believe that it takes slices.
-    (tmp_path / "user.py").write_text(f"{ROOMS}\nrooms[10:20]\n")
+    (tmp_path / "user.py").write_text(f"{ROOMS}\nsliced: kf.Subset = rooms[10:20]\nwrong: int = rooms[10:20]\n")
     (tmp_path / "mypy.ini").write_text(SETTINGS)
     command = [sys.executable, "-m", "mypy", "--no-error-summary", "user.py"]
-    environment = {"MYPYPATH": str(ROOT), "PATH": os.environ["PATH"]}
-    said = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True).stdout.splitlines()
+    environment = {"MYPYPATH": str(ROOT), "PYTHONPATH": str(ROOT), "PATH": os.environ["PATH"]}
+
+    def said_by_mypy():
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+        assert done.stderr == ""
+        return done.stdout.splitlines()
+
+    said = said_by_mypy()
     assert len(said) == 1
-    assert 'Invalid index type "slice[int, int, None]" for "Rooms"' in said[0]
+    assert 'expression has type "Subset", variable has type "int"' in said[0]
+    # Without the plugin a class that declares `index: int` alone takes no slices, whatever its base class says.
+    (tmp_path / "mypy.ini").write_text(SETTINGS.replace("plugins =", "# plugins ="))
+    assert any('Invalid index type "slice[int, int, None]" for "Rooms"' in line for line in said_by_mypy())
 
 
 def test_a_class_with_overloads_is_sliced_as_every_other_is():

@@ -1,8 +1,7 @@
 """Runs the Python of a page of the docs as a reader would: all of it, as one script, in an empty folder.
 
 A block of `text` right after a block of `python` is what that block prints; `...` in it stands for anything.
-A block behind `<!-- not run: why -->` is left out, and so is one behind `<!-- tested: name -->`, which a test of its own
-runs.
+A block behind `<!-- not run: why -->` is left out, and one behind `<!-- tested: name -->` too, which has its own test.
 """
 
 import doctest
@@ -17,7 +16,9 @@ from places import ROOT
 from waits import PROGRAM_SECONDS
 
 _BLOCK = re.compile(
-    r"(?P<left_out><!-- (?:not run|tested): [^\n]+ -->\n\s*)?^```python[^\n]*\n(?P<code>.*?)^```\n(?:\n?^```text\n(?P<printed>.*?)^```)?",
+    r"(?P<left_out><!-- (?:not run|tested): [^\n]+ -->\n\s*)?"
+    r"^```python[^\n]*\n(?P<code>.*?)^```\n"
+    r"(?:\n?^```text\n(?P<printed>.*?)^```)?",
     re.DOTALL | re.MULTILINE,
 )
 _END = "-- end of block {} --"
