@@ -12,7 +12,7 @@ from waits import PROGRAM_SECONDS
 import kerasfeed
 
 PACKAGE = Path(kerasfeed.__file__).parent
-GUIDE = PACKAGE.parent / "CONTRIBUTING.md"
+GUIDE = PACKAGE.parent / "docs" / "inside" / "index.md"
 FRAMEWORKS = {"tensorflow", "jax", "torch", "keras", "h5py", "matplotlib"}
 # Where each framework may be imported at all: folders, and files.
 ALLOWED = {
@@ -115,7 +115,7 @@ def test_the_map_in_the_guide_is_what_the_packages_say():
         names = _may_import(package)
         rows.append(f"| `{_where(package)}/` | {text} | {'' if names is None else ', '.join(names)} |")
     expected = "\n".join(rows)
-    assert expected in GUIDE.read_text(), f"CONTRIBUTING.md lacks this table:\n{expected}"
+    assert expected in GUIDE.read_text(), f"docs/inside/index.md lacks this table:\n{expected}"
 
 
 def _loaded_by(statement: str) -> set[str]:

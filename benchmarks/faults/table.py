@@ -12,7 +12,7 @@ from typing import Any
 from benchmarks.faults.catalog import FAULTS, LIBRARIES, Fault, Library, Workers, befalls
 from benchmarks.faults.observation import Observation, words
 
-BEGIN = "<!-- faults: written by `python -m benchmarks.faults --markdown README.md` -->"
+BEGIN = "<!-- faults: written by `python -m benchmarks.faults --markdown docs/understand/faults.md` -->"
 END = "<!-- end of faults -->"
 _RAISED = re.compile(r"raises (?P<type>`\w+`)(?P<rest>.*)")
 _TITLES: dict[Workers, str] = {"process": "worker processes", "thread": "worker threads"}

@@ -47,6 +47,10 @@ def test_the_quickstart_runs_and_learns(run):
     assert "(16, 256, 3) float32 True" in _printed(cells["again"])
     accuracies = [float(found) for found in re.findall(r"validation accuracy ([\d.]+)", _printed(cells["fit"]))]
     assert len(accuracies) == 10
+    for name in ("picture", "fit"):
+        assert [output for output in cells[name].outputs if "image/png" in output.get("data", {})], name
+    for cell in cells.values():
+        assert [output for output in cell.get("outputs", []) if output.get("name") == "stderr"] == []
     assert max(accuracies) > 0.4
 
 

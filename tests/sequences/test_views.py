@@ -9,7 +9,6 @@ import pytest
 import scenes
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from places import README
 from programs import finish, launch
 from scenes_drawn import assert_same
 from scenes_views import Hooked, Noisy, NoisyBatches, NoisyBatchesInto, NoisyInto, jittered, tripled
@@ -330,22 +329,6 @@ def test_a_torch_dataset_and_a_dataset_of_a_file_can_be_inside(path):
     points = kf.HDF5File(path)["points"]
     with kf.Feed(kf.Zip(points, range(24))[2:], 5, workers=0) as feed:
         assert [batch[1].tolist() for batch in feed][-1] == [22, 23]
-
-
-@pytest.mark.heavy
-def test_the_snippet_of_the_readme_is_true(tmp_path, monkeypatch):
-    section = README.read_text().split("## Sequences made of sequences")[1]
-    code = section.split("```python")[1].split("```")[0]
-    monkeypatch.chdir(tmp_path)
-    names = {"kf": kf, "rooms": scenes.Clouds(50), "halls": [(np.ones((4, 3), np.float32), 5)] * 50}
-    names["rooms"] = [(points, label % 2) for points, label in names["rooms"]]
-    exec(code, names)
-    assert [len(names[name]) for name in ("train", "valid", "few", "both", "pairs")] == [40, 10, 10, 100, 50]
-    assert sum(label == 0 for _, label in names["valid"]) == 5
-    assert names["mixed"].counts(10) == (7, 3)
-    with names["feed"] as feed:
-        assert sum(len(labels) for _, labels in feed) == 40
-    assert len(list((tmp_path / "cache").rglob("*.scene"))) == 40
 
 
 # ---- random nests against lists

@@ -7,13 +7,13 @@ from itertools import pairwise
 import h5py
 import numpy as np
 import pytest
-from places import README
+from places import ROOT
 
 import kerasfeed as kf
 from kerasfeed.readers.hdf5 import describe
 from kerasfeed.readers.hdf5 import open_files as registry
 
-TEXT = README.read_text()
+TEXT = (ROOT / "docs" / "understand" / "hdf5.md").read_text()
 LENGTHS = np.random.default_rng(0).integers(5, 30, 60)
 
 

@@ -1,0 +1,65 @@
+"""A hook of mkdocs: the notebooks, run from top to bottom, as pages of the site.
+
+A picture in an output has the text in its cell's metadata, under `alt`, as its alternative text.
+"""
+
+import base64
+import functools
+import logging
+import tempfile
+from pathlib import Path
+
+import nbclient
+import nbformat
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).parents[1]
+PAGES = {"01_quickstart.ipynb": "start/quickstart.md", "02_hdf5.ipynb": "start/hdf5.md"}
+LOG = logging.getLogger("mkdocs.hooks.notebooks")
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add a page, and its pictures, for each notebook."""
+    for name, page in PAGES.items():
+        text, pictures = run(ROOT / "notebooks" / name)
+        files.append(File.generated(config, page, content=text))
+        for picture, content in pictures.items():
+            files.append(File.generated(config, f"{Path(page).parent}/{picture}", content=content))
+    return files
+
+
+@functools.cache  # `mkdocs serve` builds again at each change
+def run(path: Path) -> tuple[str, dict[str, bytes]]:
+    """A notebook as Markdown with its outputs, and the pictures by name."""
+    LOG.info("Running %s, which takes a minute", path.name)
+    notebook = nbformat.read(path, as_version=4)
+    with tempfile.TemporaryDirectory() as folder:
+        nbclient.NotebookClient(
+            notebook, timeout=600, kernel_name="python3", resources={"metadata": {"path": folder}}
+        ).execute()
+    parts: list[str] = []
+    pictures: dict[str, bytes] = {}
+    for cell in notebook.cells:
+        if cell.cell_type == "markdown":
+            parts.append(cell.source)
+            continue
+        parts.append(f"```python\n{cell.source}\n```")
+        for number, output in enumerate(cell.outputs):
+            name = f"{path.stem}-{cell.id}-{number}.png"
+            parts.append(_output(output, name, cell.metadata.get("alt", "Output of the cell above"), pictures))
+    parts.append(f"This page is `notebooks/{path.name}`, run from top to bottom.")
+    return "\n\n".join(part for part in parts if part) + "\n", pictures
+
+
+def _output(output: nbformat.NotebookNode, name: str, alt: str, pictures: dict[str, bytes]) -> str:
+    if output.output_type == "stream":
+        return f"```text\n{output.text.rstrip()}\n```"
+    data = output.get("data", {})
+    if "image/png" in data:
+        pictures[name] = base64.b64decode(data["image/png"])
+        return f"![{alt}]({name})"
+    if "text/html" in data:
+        lines = (line.strip() for line in data["text/html"].splitlines())
+        return f"<div>{''.join(line for line in lines if line)}</div>"
+    return f"```text\n{data['text/plain']}\n```" if "text/plain" in data else ""
