@@ -1,11 +1,11 @@
-"""The recipes for files of many scenes, and for evaluation: each is run, on real files of its format."""
+"""The recipes for files of many scenes: each is run, on real files of its format."""
 
 import json
 import re
 
 import numpy as np
 import pytest
-from places import README, ROOT
+from places import ROOT
 
 import kerasfeed as kf
 
@@ -14,9 +14,9 @@ COUNTS = (5, 3, 6)
 SIDE = 4
 
 
-def snippet(name, page=PAGE):
-    found = re.search(rf"<!-- tested: {name} -->\n```python\n(.*?)```", page.read_text(), re.DOTALL)
-    assert found, f"{page.name} has no snippet {name!r}"
+def snippet(name):
+    found = re.search(rf"<!-- tested: {name} -->\n```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    assert found, f"{PAGE.name} has no snippet {name!r}"
     return found.group(1)
 
 
@@ -62,10 +62,10 @@ FORMATS = {
 }
 
 
-def run(name, page=PAGE, **known):
+def run(name):
     """Run a snippet as the user would, behind the first one's imports; the names it leaves."""
-    space = {"__name__": "__main__", **known}
-    exec("import glob, json\nimport numpy as np\nimport kerasfeed as kf\n" + snippet(name, page), space)
+    space = {"__name__": "__main__"}
+    exec("import glob, json\nimport numpy as np\nimport kerasfeed as kf\n" + snippet(name), space)
     return space
 
 
@@ -135,19 +135,3 @@ def test_a_folder_of_images_is_a_file(folder):
     check(files, ["cat"] * 3 + ["dog"] * 3)
     assert files[4][0].tolist() == np.full((SIDE, SIDE, 3), 13).tolist()
     assert files[4][0].dtype == np.uint8
-
-
-@pytest.mark.filterwarnings("ignore:__array__ implementation")
-@pytest.mark.usefixtures("memory_freed")
-def test_the_snippets_of_evaluation_are_true(folder):
-    import keras
-
-    scenes = [(np.full(1, k, np.float32), np.full(1, k % 3, np.float32)) for k in range(10)]
-    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
-    model.compile(loss="mse", optimizer=keras.optimizers.SGD(0.0))
-    with kf.Feed(scenes, 4, shuffle=True, seed=0, workers=0) as feed:
-        found = run("evaluate", README, model=model, feed=feed)["found"]
-        assert found["loss"].count == 9
-        run("summary", README, model=model, feed=feed)
-    written = {path.parent.relative_to(folder).as_posix() for path in folder.rglob("events.*")}
-    assert written == {"logs/worker-0", "logs/worker-0/train"}
