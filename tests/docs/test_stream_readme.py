@@ -1,11 +1,13 @@
-"""What the README says of sources without an index, run as it stands there."""
+"""The snippets of the page on generators and live data, run with other data than the page's own."""
 
 import re
 
 import h5py
 import numpy as np
 import pytest
-from places import README
+from places import ROOT
+
+PAGE = ROOT / "docs" / "how-to" / "generators.md"
 
 
 @pytest.fixture
@@ -25,8 +27,8 @@ def names(tmp_path):
 
 
 def _run(name, names):
-    found = re.search(rf"<!-- streams: {name} -->\n```python\n(.*?)```", README.read_text(), re.DOTALL)
-    assert found, f"the README has no snippet {name!r}"
+    found = re.search(rf"<!-- streams: {name} -->\n```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    assert found, f"the page has no snippet {name!r}"
     exec(found[1], names)
 
 

@@ -1,21 +1,24 @@
-"""What the README says of records, as it stands there."""
+"""The page on TFRecords: its calls, on other scenes than its own."""
 
 import re
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from places import README
+from places import ROOT
 from scenes_records import Small, listing
 
 import kerasfeed as kf
+
+PAGE = ROOT / "docs" / "how-to" / "tfrecords.md"
 
 pytestmark = pytest.mark.usefixtures("memory_freed")
 
 
 @pytest.mark.heavy
-def test_the_readmes_snippets_on_records_run(tmp_path, monkeypatch):
-    snippets = re.findall(r"<!-- records: .*?-->\n```python\n(.*?)```", README.read_text(), re.DOTALL)
+def test_the_calls_of_the_page_write_and_read_scenes_of_another_kind(tmp_path, monkeypatch):
+    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    snippets = [block for block in blocks if block.startswith(("paths = kf.write_tfrecords(", "kf.write_hdf5("))]
     assert len(snippets) == 2
     monkeypatch.chdir(tmp_path)
     names = {"kf": kf, "tf": tf, "np": np, "rooms": Small(70)}
