@@ -1,4 +1,4 @@
-"""The README's recipes for files of many scenes, and for evaluation: each is run, on real files of its format."""
+"""The README's recipes for files of many scenes: each is run, on real files of its format."""
 
 import json
 import re
@@ -135,19 +135,3 @@ def test_a_folder_of_images_is_a_file(folder):
     check(files, ["cat"] * 3 + ["dog"] * 3)
     assert files[4][0].tolist() == np.full((SIDE, SIDE, 3), 13).tolist()
     assert files[4][0].dtype == np.uint8
-
-
-@pytest.mark.filterwarnings("ignore:__array__ implementation")
-@pytest.mark.usefixtures("memory_freed")
-def test_the_snippets_of_evaluation_are_true(folder):
-    import keras
-
-    scenes = [(np.full(1, k, np.float32), np.full(1, k % 3, np.float32)) for k in range(10)]
-    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
-    model.compile(loss="mse", optimizer=keras.optimizers.SGD(0.0))
-    with kf.Feed(scenes, 4, shuffle=True, seed=0, workers=0) as feed:
-        found = run("evaluate", model=model, feed=feed)["found"]
-        assert found["loss"].count == 9
-        run("summary", model=model, feed=feed)
-    written = {path.parent.relative_to(folder).as_posix() for path in folder.rglob("events.*")}
-    assert written == {"logs/worker-0", "logs/worker-0/train"}
