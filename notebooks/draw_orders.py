@@ -1,4 +1,4 @@
-"""Draws `images/orders.png` of the README: every order, index against position.
+"""Draws `orders.png` of `docs/images` and `notebooks/images`: every order, index against position.
 
 Run from the root of the repository: `PYTHONPATH=. python notebooks/draw_orders.py`
 """
@@ -12,6 +12,8 @@ from PIL import Image
 
 import kerasfeed as kf
 
+ROOT = Path(__file__).parents[1]
+FOLDERS = (ROOT / "docs/images", ROOT / "notebooks/images")
 SCENES = 600
 LENGTHS = np.linspace(10, 500, SCENES).astype(int)  # scenes that grow longer, so that buckets are bands
 LABELS = np.repeat(["a", "b", "c"], [400, 150, 50])
@@ -44,7 +46,9 @@ def main() -> None:
         axes.label_outer()
     drawn = io.BytesIO()
     figure.savefig(drawn)
-    Image.open(drawn).convert("RGB").quantize(48).save(Path(__file__).parent / "images" / "orders.png", optimize=True)
+    picture = Image.open(drawn).convert("RGB").quantize(48)
+    for folder in FOLDERS:
+        picture.save(folder / "orders.png", optimize=True)
 
 
 if __name__ == "__main__":

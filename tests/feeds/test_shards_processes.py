@@ -175,7 +175,7 @@ def test_two_workers_of_tensorflow_are_two_shards_and_none_is_sharded_twice(tmp_
         assert told == f"{number} of 2 (auto: tf.distribute)"
         assert contexts == [(number, 2)]
         assert whole == expected
-        # As the README says: a batch is cut for both workers, and nothing of it is lost.
+        # As docs/how-to/several-hosts.md says: a batch is cut for both workers, and nothing of it is lost.
         assert [first + second for first, second in zip(cut[::2], cut[1::2], strict=True)] == expected
 
 

@@ -1,7 +1,4 @@
-"""`evaluate` over shards: with filler the weighted metrics are exact, and Keras's loss is what the README says."""
-
-import re
-import textwrap
+"""`evaluate` over shards: with filler weighted metrics are exact, and the loss is what docs/how-to/evaluate.md says."""
 
 import keras
 import numpy as np
@@ -10,11 +7,9 @@ from keras_fits import (
     JIT,
     MARKS,
 )
-from places import README
 from scenes_filler import Regression
 
 import kerasfeed as kf
-from kerasfeed.feeds.sharding import Shard
 
 pytestmark = MARKS
 
@@ -160,23 +155,3 @@ def test_fit_trains_on_filled_up_batches_and_validates_exactly():
     assert len(predictions) == 16
     expected = ((predictions[:13] - held_out.y) ** 2).mean()
     assert history["val_squares"][-1] == pytest.approx(expected, rel=2e-5)
-
-
-@pytest.mark.heavy
-def test_what_the_readme_says_about_several_hosts_runs():
-    text = README.read_text()
-    section = text.split("## Several hosts\n")[1].split("\n## ")[0]
-    snippets = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
-    assert len(snippets) == 3
-    rooms = Regression(70)
-    model = Evaluation().model
-    known = {"kf": kf, "keras": keras, "rooms": rooms, "model": model}
-    exec(textwrap.dedent(snippets[0]), known)
-    with known["feed"] as feed:
-        assert feed.shard == Shard(0, 1, "auto: one process")
-        assert f"feed.shard  # {type(feed.shard).__name__}(index=1, count=4, source='auto: jax')" in snippets[0]
-        assert repr(feed.shard) == "Shard(index=0, count=1, source='auto: one process')"
-    exec(snippets[1], known)
-    exec(snippets[2].replace("metric.result()\n", "found = metric.result()\n"), known)
-    exact = float(((rooms.x.sum(axis=1) - rooms.y[:, 0]) ** 2).mean())
-    assert float(known["found"]) == pytest.approx(exact, rel=2e-5)
