@@ -208,8 +208,9 @@ class View(ABC):
 
     @property
     def block_of(self) -> NDArray[Any]:
-        """The block of each scene, int or str[len(self)], if the sequences inside have blocks; for
-        `kerasfeed.BlockShuffled`.
+        """The block of each scene, int or str[len(self)], if the sequences inside have blocks.
+
+        For `kerasfeed.BlockShuffled`.
         """
         blocks = None if self._block_size() is not None else self._block_of()
         if blocks is None:

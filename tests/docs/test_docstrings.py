@@ -78,6 +78,7 @@ def test_a_public_name_has_an_example(name):
 PLACES = [pytest.param(name, marks=weight(name), id=name.split(":")[1]) for name in places()]
 
 
+@pytest.mark.filterwarnings("ignore:__array__ implementation")  # Keras's own, under NumPy 2.4
 @pytest.mark.parametrize("name", PLACES)
 def test_an_example_does_what_it_says(name, tmp_path, monkeypatch):
     thing = getattr_static(name) if "." in name.split(":")[1] else pkgutil.resolve_name(name)

@@ -16,8 +16,9 @@ SPEC_ATTRIBUTE = "kerasfeed_spec"
 
 
 class HDF5Scenes(SceneSequence):
-    """The scenes of a file that `kerasfeed.write_hdf5` wrote, nested as they were. Reads it through a
-    `kerasfeed.HDF5File`.
+    """The scenes of a file that `kerasfeed.write_hdf5` wrote, nested as they were.
+
+    The file is read through a `kerasfeed.HDF5File`.
 
     Args:
         path: The file.
