@@ -142,6 +142,7 @@ class BaseFeed(AnyFeed):
     # ---- batches
 
     def __len__(self) -> int:
+        """Number of batches in an epoch, the same in every epoch and on every shard."""
         return self.plan.steps
 
     def __getitem__(self, step: int) -> Any:

@@ -86,6 +86,11 @@ class Feed(BaseFeed, KerasAdapter):
             30 s.
         error_log: Path of a file to which each failure is appended as one line of JSON.
 
+    Attributes:
+        sequence: The sequence.
+        shard: Number and count of shards, and who told them: a [Shard][kerasfeed.feeds.sharding.Shard].
+        plan: Order, batch size, seed and remainder: the indices of every batch.
+
     Raises:
         TypeError: An argument has the wrong type or is unknown, or the sequence cannot be indexed.
         ValueError: An argument is out of range, or the sequence is empty.
