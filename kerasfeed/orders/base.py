@@ -193,11 +193,12 @@ class Sequential(Order):
 
 @dataclass(frozen=True, repr=False)
 class Shuffled(Order):
-    """A new random permutation in every epoch: every scene exactly once.
+    """A new random permutation in every epoch: every scene exactly once. `Feed(..., shuffle=True)` means this order.
 
     Below 65,536 scenes the permutation is drawn uniformly. Above, it is computed position by position
     (`kerasfeed.orders.permutation`), so that start-up time and memory do not grow with the length.
-    `kf.show(kf.Shuffled())` draws an even cloud. `Feed(..., shuffle=True)` means this order.
+
+    `kf.show(kf.Shuffled())` draws an even cloud.
 
     Args:
         seed: Integer >= 0 used in place of the feed's seed, for the order alone. None uses the feed's.

@@ -30,9 +30,7 @@ RETURNED = [
     "kerasfeed.writers.hdf5.rechunk:RechunkReport",
 ]
 # Those that train a model or start worker processes.
-SLOW = {
-    "BackupAndRestore", "FeedCheckpoint", "InputMonitor", "ProducerDiedError", "WorkerDiedError", "labels_of", "show",
-}  # fmt: skip
+SLOW = {"BackupAndRestore", "FeedCheckpoint", "WorkerDiedError"}
 
 
 def members_of(name):
