@@ -8,27 +8,90 @@ import queue
 
 
 class KerasfeedError(Exception):
-    """Base of every exception defined by kerasfeed."""
+    """Base class of all exceptions that kerasfeed defines.
+
+    An exception that your own code raises in `__getitem__` is not one of these: it arrives with its own type.
+
+    Examples:
+        >>> with kf.Feed([np.zeros(2), np.zeros(3)], batch_size=2, workers=0) as feed:
+        ...     try:
+        ...         feed[0]
+        ...     except kf.KerasfeedError as error:
+        ...         print(type(error).__name__)
+        SpecError
+    """
 
 
 class SceneError(KerasfeedError, RuntimeError):
-    """Loading a scene failed with an exception that cannot travel as itself.
+    """A scene raised an exception that cannot be passed on unchanged.
 
-    Raised in place of `StopIteration`, `SystemExit`, `KeyboardInterrupt` and of exceptions that cannot be pickled;
-    the original is the cause, or its text is in the message.
+    Raised in place of `StopIteration`, `SystemExit`, `KeyboardInterrupt`, and of exceptions that cannot be pickled. The
+    original exception is the `__cause__` of this one; where it cannot be pickled, its text and traceback stand in the
+    message.
+
+    Examples:
+        >>> def leave(scene):
+        ...     raise SystemExit(1)
+        >>> with kf.Feed(kf.Map([1.0, 2.0], leave), batch_size=2, workers=0) as feed:
+        ...     try:
+        ...         feed[0]
+        ...     except kf.SceneError as error:
+        ...         print(repr(error.__cause__))
+        SystemExit(1)
     """
 
 
 class SpecError(KerasfeedError, ValueError):
-    """A scene's structure, shape or dtype is not what the feed's spec says, or cannot be part of a batch."""
+    """A scene has another structure, shape or dtype than the spec says, or cannot be part of a batch.
+
+    The spec of a feed is inferred from a few scenes, or given with `spec=`. The message names the field, what was
+    expected and what was received. It is also a `ValueError`.
+
+    Examples:
+        >>> clouds = [np.zeros((4, 3)), np.zeros((5, 3))]
+        >>> with kf.Feed(clouds, batch_size=2, workers=0) as feed:
+        ...     try:
+        ...         feed[0]
+        ...     except kf.SpecError as error:
+        ...         print(error)
+        field 'scene' cannot be stacked: scene 0 has shape (4, 3) and scene 1 has shape (5, 3)...
+    """
 
 
 class RecordError(KerasfeedError, ValueError):
-    """A file of records is damaged, cut off or incomplete."""
+    """A file of records is damaged, cut off, incomplete or of another kind.
+
+    Raised for TFRecord files, and for HDF5 files that `write_hdf5` should have written. The message names the file, and
+    for a damaged record its byte offset and number. It is also a `ValueError`.
+
+    Examples:
+        >>> with open("damaged.tfrecord", "wb") as file:
+        ...     _ = file.write(b"this is no TFRecord file")
+        >>> try:
+        ...     kf.TFRecordSequence("damaged.tfrecord")
+        ... except kf.RecordError as error:
+        ...     print(error)
+        record 0 of ...damaged.tfrecord' (at byte 0): the checksum of the length at byte 0 does not hold...
+    """
 
 
 class WorkerDiedError(KerasfeedError, RuntimeError):
-    """A scene ended its worker process again and again, or worker processes could not be kept alive."""
+    """A scene ended its worker process several times in a row, or the worker processes could not be kept running.
+
+    A worker process that dies is replaced, and its work is done again. This error is raised when one scene has ended
+    its worker `max_failures` times (3 by default). The message names the scene, the signal or exit code, the peak
+    memory, and the line that loads this scene in your own process. It is also a `RuntimeError`.
+
+    Examples:
+        >>> import os
+        >>> feed = kf.Feed(kf.Map([1.0, 2.0], lambda x: os._exit(3)), 2, workers=1, worker_type="process")
+        >>> with feed:
+        ...     try:
+        ...         feed[0]
+        ...     except kf.WorkerDiedError as error:
+        ...         print("exit code 3" in str(error))
+        True
+    """
 
 
 class WorkerStartError(WorkerDiedError):
@@ -36,15 +99,56 @@ class WorkerStartError(WorkerDiedError):
 
 
 class SceneTimeoutError(KerasfeedError, TimeoutError):
-    """A scene took longer than the feed's `timeout`."""
+    """A scene took longer than the `timeout` of its feed.
+
+    A worker process that hangs is replaced, and the scene is tried once more before this error is raised. A thread
+    cannot be ended: its batch fails at once, and another thread takes its place. It is also a `TimeoutError`.
+
+    Examples:
+        >>> import time
+        >>> slow = kf.Map([1.0, 2.0], lambda x: time.sleep(1))
+        >>> with kf.Feed(slow, batch_size=2, workers=2, worker_type="thread", timeout=0.1) as feed:
+        ...     try:
+        ...         feed[0]
+        ...     except kf.SceneTimeoutError:
+        ...         print("too slow")
+        too slow
+    """
 
 
 class TooManyFailuresError(KerasfeedError, RuntimeError):
-    """More scenes failed than `max_failures` allows; the cause is the failure that was one too many."""
+    """More scenes failed than `max_failures` allows.
+
+    Raised only with `on_error="replace"`, `"mask"` or `"skip"`. Its `__cause__` is the failure that was one too many.
+    It is also a `RuntimeError`.
+
+    Examples:
+        >>> def fail(scene):
+        ...     raise ValueError("damaged")
+        >>> scenes = kf.Map([1.0, 2.0, 3.0], fail)
+        >>> with kf.Feed(scenes, batch_size=1, workers=0, on_error="skip", max_failures=1) as feed:
+        ...     try:
+        ...         list(feed)
+        ...     except kf.TooManyFailuresError as error:
+        ...         print(repr(error.__cause__))
+        ValueError('damaged')
+    """
 
 
 class FeedClosedError(KerasfeedError, RuntimeError):
-    """The feed was used after `close()`."""
+    """The feed was used after `close()`, or after its `with` block.
+
+    A producer whose consumer has stopped gets it from `QueueFeed.put`. It is also a `RuntimeError`.
+
+    Examples:
+        >>> feed = kf.Feed([1.0, 2.0], batch_size=2, workers=0)
+        >>> feed.close()
+        >>> try:
+        ...     feed[0]
+        ... except kf.FeedClosedError:
+        ...     print("closed")
+        closed
+    """
 
 
 class ConsumerGoneError(FeedClosedError):
@@ -52,12 +156,56 @@ class ConsumerGoneError(FeedClosedError):
 
 
 class QueueFullError(KerasfeedError, queue.Full):
-    """A queue was full for longer than a `put` would wait."""
+    """`QueueFeed.put(scene, timeout=...)` found no room in the queue within `timeout` seconds.
+
+    It is also a `queue.Full`, so code written for `queue.Queue` catches it.
+
+    Examples:
+        >>> with kf.QueueFeed(batch_size=2, maxsize=1, workers=0) as feed:
+        ...     feed.put(1.0)
+        ...     try:
+        ...         feed.put(2.0, timeout=0)
+        ...     except kf.QueueFullError:
+        ...         print("no room")
+        no room
+    """
 
 
 class ProducerDiedError(KerasfeedError, RuntimeError):
-    """A process that put scenes into a queue ended in the middle of it."""
+    """A process that filled a `QueueFeed` was killed before it had finished.
+
+    That is a process that used `QueueFeed.producer()` and was killed, or called `os._exit`. The consumer gets the error
+    after the scenes that arrived. With `producer(on_death="warn")` it gets a `FeedWarning`
+    instead, and goes on. It is also a `RuntimeError`.
+
+    Examples:
+        >>> with kf.QueueFeed(batch_size=2, workers=0) as feed:
+        ...     feed.fail(kf.ProducerDiedError("the process was killed"))  # stands in for a process that is killed
+        ...     try:
+        ...         list(feed)
+        ...     except kf.ProducerDiedError as error:
+        ...         print(error)
+        the process was killed
+    """
 
 
 class FeedWarning(UserWarning):
-    """Something went wrong that the feed dealt with: a worker was replaced, a scene hangs, batches are copied."""
+    """The feed dealt with a problem, or noticed something that you should know.
+
+    For example: a worker process was replaced, a scene has been loading for 30 s, batches are copied because
+    `max_memory` is reached, or `predict` gets scenes in another order than that of the sequence. The page on errors
+    lists the messages with their remedies.
+
+    Examples:
+        Turn these warnings into errors:
+
+        >>> import warnings
+        >>> np.save("scans.npy", np.zeros((2, 3)))
+        >>> with warnings.catch_warnings():
+        ...     warnings.simplefilter("error", kf.FeedWarning)
+        ...     try:
+        ...         kf.FileSequence(["scans.npy", "missing.npy"], np.load, on_error="skip")
+        ...     except kf.FeedWarning:
+        ...         print("a file was left out")
+        a file was left out
+    """

@@ -48,28 +48,33 @@ def show(
     epoch: int = 0,
     axes: Any = None,
 ) -> "Figure":
-    """Draw an order: a point for each scene of an epoch, its index against its position.
+    """Draw an order: one point for each scene of an epoch, with its index over its position.
 
-    A full shuffle is an even cloud, scenes in sequence a diagonal, blocks are steps. Above it stand the order and its
-    `mixing` (see `kerasfeed.orders.base.Order.mixing`). Of long epochs 4,000 points spread over them are drawn.
+    A full shuffle is an even cloud, scenes in sequence are a diagonal, and blocks are steps. The title tells the order
+    and its `mixing`. Of a long epoch, 4,000 points spread over it are drawn. Needs matplotlib: `pip install
+    "kerasfeed[plot]"`.
 
     Args:
-        order: An order, a function (length, seed, epoch) -> indices, or a `Feed`, whose order, length, seed, batches
-            and shard it then is.
-        length: Number of scenes in the sequence. None is what the order was made for, or 1,000.
-        batch_size: Draw the epoch as it is cut into batches of so many scenes, in turn in two colours where there are
-            few. None draws the order alone; of `Bucketed` that is bucket by bucket.
+        order: An order, a function `(length, seed, epoch)` that returns indices, or a `Feed`, which tells its order,
+            length, seed, batches and shard.
+        length: Number of scenes in the sequence. None is the length that the order was made for, or 1,000.
+        batch_size: Draw the epoch as it is divided into batches of this many scenes, in alternating colours if there
+            are few. None draws the order alone; `Bucketed` is then drawn bucket by bucket.
         seed: Seed of the feed, at least 0.
-        epoch: Epoch number, from 0.
-        axes: matplotlib `Axes` to draw into. None makes a figure of its own.
+        epoch: Epoch, from 0.
+        axes: matplotlib `Axes` to draw into. None makes a new figure.
 
     Returns:
-        The matplotlib `Figure`. A notebook shows it; `.savefig(path)` writes it.
+        The matplotlib `Figure`, which a notebook shows; `.savefig(path)` writes it to a file.
 
     Raises:
         ImportError: matplotlib is not installed.
-        TypeError: `order` is none, or an argument beside a feed says what the feed says.
+        TypeError: `order` is not an order, or an argument is given that the feed already tells.
         ValueError: The order does not fit this length.
+
+    Examples:
+        >>> figure = kf.show(kf.BlockShuffled(50, window=4), 1000)
+        >>> figure.savefig("order.png")
     """
     try:
         from kerasfeed.explore.picture import new_picture

@@ -65,14 +65,26 @@ class AnyFeed(ABC):
 
     @property
     def seed(self) -> int:
-        """Seed of all random numbers, at least 0."""
+        """The seed of the feed, at least 0: the argument, or the one that was drawn.
+
+        Examples:
+            >>> with kf.Feed([1.0, 2.0], batch_size=2, seed=7, workers=0) as feed:
+            ...     feed.seed
+            7
+        """
         return self.plan.seed
 
     @property
     def element_spec(self) -> Any:
-        """Nesting of a batch with an `ArraySpec` for each of its arrays, batch axis first; None for what varies.
+        """Spec of a batch: nested as a batch, with an `ArraySpec` for each array.
 
-        A ragged field is a `kerasfeed.RaggedArray` of two. The first use of a stream's waits for the first batch.
+        The first axis is the batch; an axis whose size varies is None. A ragged field is a `kerasfeed.RaggedArray` of
+        two specs. The first use reads a few scenes; that of a stream waits for the first batch.
+
+        Examples:
+            >>> with kf.Feed(np.zeros((10, 3), np.float32), batch_size=5, workers=0) as feed:
+            ...     feed.element_spec
+            ArraySpec(shape=(5, 3), dtype=dtype('float32'))
         """
         spec = self.scene_spec
         full = weighted(spec) if self.job.weighs else spec

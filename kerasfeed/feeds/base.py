@@ -142,16 +142,26 @@ class BaseFeed(AnyFeed):
     # ---- batches
 
     def __len__(self) -> int:
+        """Number of batches in an epoch, the same in every epoch and on every shard."""
         return self.plan.steps
 
     def __getitem__(self, step: int) -> Any:
-        """The batch of one step of the current epoch; waits for it. Negative steps count from the end.
+        """The batch of one step of the current epoch. Negative steps count from the end; lists in scenes become tuples.
 
-        Lists become tuples, which TensorFlow needs.
+        Args:
+            step: Number of the batch, in [-len(feed), len(feed)).
+
+        Returns:
+            The batch, nested as the scenes are, each field with a leading axis of B scenes.
 
         Raises:
             IndexError: `step` is out of range.
             Exception: What the sequence raised, with index, epoch and step as a note.
+
+        Examples:
+            >>> with kf.Feed(np.arange(10), batch_size=4, workers=0) as feed:
+            ...     print(feed[0], feed[-1])
+            [0 1 2 3] [8 9]
         """
         step = operator.index(step)
         if step < 0:
@@ -165,7 +175,16 @@ class BaseFeed(AnyFeed):
         return self.without_lists(batch)
 
     def __iter__(self) -> Iterator[Any]:
-        """One epoch of batches, loaded ahead; every iteration is the next epoch, or what `set_state` left of one."""
+        """The batches of the next epoch, loaded ahead. After `set_state`, first what is left of the epoch set.
+
+        Examples:
+            >>> with kf.Feed(np.arange(5), batch_size=2, workers=0) as feed:
+            ...     for batch in feed:
+            ...         print(batch)
+            [0 1]
+            [2 3]
+            [4]
+        """
         numbers = self.clock.claim_epoch()
         for found in self._iterate(numbers):
             self.clock.consumed = found[0] + 1
@@ -173,7 +192,23 @@ class BaseFeed(AnyFeed):
         self.clock.consumed = numbers.stop  # on_error="skip" may have left out the last one
 
     def epoch(self, number: int) -> Iterator[Any]:
-        """The batches of epoch `number`, loaded ahead; the feed's own count of epochs is left alone."""
+        """The batches of epoch `number`, loaded ahead. The epoch that the next plain loop takes does not change.
+
+        Args:
+            number: Epoch, from 0.
+
+        Returns:
+            An iterator over the batches of that epoch; the same batches each time.
+
+        Raises:
+            TypeError, ValueError: `number` is not an integer, or is negative.
+
+        Examples:
+            >>> with kf.Feed(np.arange(6), batch_size=3, shuffle=True, seed=0, workers=0) as feed:
+            ...     first, again = list(feed.epoch(5)), list(feed.epoch(5))
+            >>> np.array_equal(first, again)
+            True
+        """
         first = check_integer("epoch", number, 0) * len(self)
         return (found.pop() for found in self._iterate(range(first, first + len(self))))
 
@@ -193,7 +228,17 @@ class BaseFeed(AnyFeed):
         self.tell()
 
     def submit(self, epoch: int, step: int, *, patience: float | None = None) -> "Future[Any]":
-        """Promise the batch (epoch, step); waits at most for memory, see `kerasfeed.loaders.base.Loader.submit`."""
+        """Load the batch (epoch, step) and return a future of it; for code that loads ahead by itself.
+
+        Waits only for memory: at most `patience` seconds, or without limit where it is None. See
+        `kerasfeed.loaders.base.Loader.submit`.
+
+        Examples:
+            >>> with kf.Feed(np.arange(6), batch_size=2, workers=1) as feed:
+            ...     futures = [feed.submit(0, step) for step in range(len(feed))]
+            ...     print([future.result().tolist() for future in futures])
+            [[0, 1], [2, 3], [4, 5]]
+        """
         self.cursors.wait()
         self.hooks.enter(epoch)
         self.tell()
@@ -205,37 +250,47 @@ class BaseFeed(AnyFeed):
         self._loader.faults.notices.tell()
 
     def indices(self, epoch: int | None = None) -> NDArray[np.int64]:
-        """The scene of every row of an epoch, in the order of delivery.
+        """The index of the scene in each row of an epoch, in the order of delivery.
 
-        Row `k` of what `model.predict(feed)` returns is the prediction for scene `feed.indices()[k]`, before as after
-        it: `in_order[feed.indices()] = predictions` puts them back.
+        Row k of `model.predict(feed)` is the prediction for scene `feed.indices()[k]`, whether it is called before or
+        after `predict`.
 
         Args:
-            epoch: Number of the epoch; None is that of `feed[step]`, which `evaluate` and `predict` take.
+            epoch: Epoch, from 0. None is the current epoch, of which `feed[step]`, `evaluate` and `predict` take
+                batches.
 
         Returns:
-            int64[rows], each in [0, len(feed.sequence)): of this shard alone, without what is dropped, with the scenes
-            that fill up a batch. Where `batch_size` is None, one for each step.
+            int64[rows], each in [0, len(feed.sequence)): the rows of this shard, without scenes that are dropped, and
+            with those that fill up a batch. Where `batch_size` is None, one index for each step.
 
         Raises:
-            TypeError, ValueError: `epoch` is none.
+            TypeError, ValueError: `epoch` is not an integer, or is negative.
+
+        Examples:
+            >>> scenes = np.arange(5.0)
+            >>> with kf.Feed(scenes, batch_size=2, shuffle=True, seed=0, workers=0) as feed:
+            ...     rows = np.concatenate([feed[step] for step in range(len(feed))])  # as predict would return them
+            ...     in_order = np.empty(5)
+            ...     in_order[feed.indices()] = rows
+            >>> in_order
+            array([0., 1., 2., 3., 4.])
         """
         number = self.clock.current if epoch is None else check_integer("epoch", epoch, 0)
         return self.plan.epoch_indices(number)
 
     @property
     def look_ahead(self) -> int:
-        """Batches that are worth having in flight at once."""
+        """Number of batches that should be in flight at once."""
         return self._loader.look_ahead
 
     @property
     def has_epoch_hooks(self) -> bool:
-        """Whether the sequence changes between epochs, so that none may begin before the one before is loaded."""
+        """Whether the sequence has epoch hooks, so that an epoch is loaded only after the one before it."""
         return self.hooks.exist
 
     @property
     def scene_spec(self) -> SceneSpec:
-        """Spec of a scene as the sequence gives it; the first use reads a few scenes."""
+        """Spec of a scene as the sequence returns it. The first use reads a few scenes."""
         return self._loader.spec
 
     @property
@@ -245,37 +300,79 @@ class BaseFeed(AnyFeed):
 
     @property
     def failures(self) -> FailureTable:
-        """The scenes that have failed so far: a table of index, epoch, step, exception and count."""
+        """The scenes that have failed so far, with index, epoch, step, exception and count; a table in a notebook.
+
+        `count` includes the reads that infer the spec.
+
+        Examples:
+            >>> def check(scene):
+            ...     if scene == 2:
+            ...         raise ValueError("damaged")
+            ...     return scene
+            >>> with kf.Feed(kf.Map(np.arange(6.0), check), 3, workers=0, on_error="skip") as feed:
+            ...     print(list(feed))
+            ...     print([(scene.index, scene.exception) for scene in feed.failures])
+            [array([0., 1.]), array([3., 4., 5.])]
+            [(2, 'ValueError: damaged')]
+        """
         return self._loader.faults.table()
 
     # ---- state
 
     def get_state(self, *, epoch: int | None = None, step: int | None = None) -> dict[str, Any]:
-        """Where the consumer stands, and of what feed, as a small dict for JSON; for `set_state`.
+        """The position of the consumer in the feed, as a small dict for JSON; give it to `set_state` to resume there.
 
-        That is after the last batch that was consumed, not after the last one loaded ahead: in a loop after the one in
-        hand, in a callback of `fit` after the last one trained on. What is made of `to_tf_dataset()` (`map`, ...) hides
-        from the feed what of it is consumed, and so does a `fit` that was stopped: say where you stand with `epoch`
-        and `step` (in [0, len(feed)]) of the next batch, or use `kerasfeed.FeedCheckpoint`.
+        The position is after the last batch that was consumed, not after the last one that was loaded ahead. In a loop
+        the batch in hand counts as consumed; in a callback of `fit`, the last batch that was trained on. If you iterate
+        over something made of `to_tf_dataset()` (`map`, ...), or after a `fit` that was stopped, the feed cannot know
+        how far the consumer came: pass `epoch` and `step`, or use `kerasfeed.BackupAndRestore` or
+        `kerasfeed.FeedCheckpoint`.
+
+        Args:
+            epoch: Epoch of the next batch, from 0. None is where the feed is. Give both this and `step`, or neither.
+            step: Step of the next batch, in [0, len(feed)).
 
         Returns:
-            `version`, `seed`, `epoch` and `step` of the next batch, `shuffled_steps`, and a `fingerprint` of the
-            sequence, its order and the global batch.
+            A dict with `version`, `seed`, `epoch` and `step` of the next batch, `shuffled_steps`, and a `fingerprint`
+            of the sequence, its order and the global batch.
 
         Raises:
-            RuntimeError: Where the consumer stands is not known.
+            RuntimeError: The position of the consumer is not known.
+
+        Examples:
+            >>> with kf.Feed(np.arange(6), batch_size=2, seed=0, workers=0) as feed:
+            ...     for batch in feed:
+            ...         state = feed.get_state()
+            ...         break
+            >>> state["epoch"], state["step"]
+            (0, 1)
         """
         number = number_of(epoch, step, len(self))
         return state_of(self, self._consumed_batches() if number is None else number).as_dict()
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Continue at the batch that `state` (of `get_state`) says is next, without loading those before it.
+        """Continue with the batch that is next by `state`, without loading those before it.
 
-        The next loop, `fit` or iteration of a dataset begins there, and its first epoch is what is left of that one.
-        Workers, their type, and the number of shards of the same global batch may have changed.
+        The next loop, `fit` or iteration of a dataset begins there. Its first epoch is what is left of the epoch in
+        `state`. The workers, their type, and the number of shards of the same global batch may differ from those of the
+        feed that made `state`.
+
+        Args:
+            state: What `get_state` returned, perhaps in another process.
 
         Raises:
-            TypeError, ValueError: `state` is none, or one of other batches; the message says what differs.
+            TypeError, ValueError: `state` is not a state, or belongs to a feed with other batches; the message says
+                what differs.
+
+        Examples:
+            >>> with kf.Feed(np.arange(6), batch_size=2, seed=0, workers=0) as feed:
+            ...     for batch in feed:
+            ...         state = feed.get_state()
+            ...         break
+            >>> with kf.Feed(np.arange(6), batch_size=2, seed=0, workers=0) as feed:
+            ...     feed.set_state(state)
+            ...     print(list(feed))
+            [array([2, 3]), array([4, 5])]
         """
         found = FeedState.of(state)
         found.check(state_of(self, 0), len(self))
@@ -285,11 +382,32 @@ class BaseFeed(AnyFeed):
     # ---- life
 
     def stats(self) -> LoaderStats:
-        """A snapshot of the loader's counters."""
+        """The feed's counters at this moment: batches, replaced workers, failed scenes and memory.
+
+        Returns:
+            A snapshot with the attributes `worker_type`, `workers`, `batches`, `copied`, `slots`, `slot_bytes`, `pids`,
+            `respawns`, `failed` and `seeds_random`; see [LoaderStats][kerasfeed.loaders.base.LoaderStats].
+
+        Examples:
+            >>> with kf.Feed(np.arange(6), batch_size=2, workers=0) as feed:
+            ...     batches = list(feed)
+            ...     feed.stats().batches
+            3
+        """
         return self._loader.stats()
 
     def close(self) -> None:
-        """Stop the workers and free what they hold; idempotent. Batches already delivered stay valid."""
+        """Stop the workers and free their memory. Batches already delivered stay valid. May be called again.
+
+        A `with` block calls it at its end.
+
+        Examples:
+            >>> feed = kf.Feed(np.arange(5), batch_size=2, workers=0)
+            >>> batch = feed[0]
+            >>> feed.close()
+            >>> batch
+            array([0, 1])
+        """
         self._give_up_ahead()
         for window in list(self._loops):  # of loops that were left in the middle, and live on
             window.close()

@@ -39,30 +39,37 @@ def labels_of(
     worker_type: Literal["auto", "process", "thread"] = "auto",
     progress: bool = True,
 ) -> NDArray[Any]:
-    """Read one field of every scene: labels for `Balanced`, lengths for `Bucketed`, strata for a split.
+    """Read one field of every scene: labels for `Balanced`, lengths for `Bucketed`, classes for `split`.
 
-    Every scene is loaded, by workers, with a progress bar on stderr. Where the labels stand in an array already
-    (`file["label"][:]`), that is faster.
+    Every scene is loaded, by workers, with a progress bar on stderr. If the labels are an array already
+    (`file["label"][:]`), use that, which is faster.
 
     Args:
         sequence: What a `Feed` takes.
-        field: Place of the field in a scene: 1, "1.label"; or a function from a scene to the value, such as
+        field: Path of the field in a scene, 1 or "1.label"; or a function from a scene to the value, such as
             `lambda scene: len(scene[0])`.
-        cache: File to keep the values in; read instead of the sequence as long as nothing has changed of what
-            `kerasfeed.Cached` looks at (code, attributes, and the files that they name), nor the length and `field`.
+        cache: File that keeps the values. It is read instead of the sequence while the sequence, its length and `field`
+            are unchanged; `kerasfeed.Cached` tells what is compared (code, attributes, and the files that they name).
         workers: See `Feed`.
         worker_type: See `Feed`.
-        progress: Whether to show the bar.
+        progress: Whether to show the progress bar.
 
     Returns:
-        One value a scene, in the order of indices: [number of scenes], of the field's dtype; text as `str`.
+        One value for each scene, in the order of the indices: [number of scenes], of the field's dtype; text as `str`.
 
     Raises:
-        TypeError: `sequence` is none, or `field` is neither an integer, a string nor a function; or with `cache` the
-            state of the sequence cannot be compared, and the message says what to do.
-        ValueError: A scene has no such field, or its value is not a single one; or `cache` is a file of another
-            kind, or in no folder.
-        Exception: What the sequence raises, with index as a note.
+        TypeError: `sequence` cannot be indexed; `field` is neither an integer, a string nor a function; or, with
+            `cache`, the state of the sequence cannot be compared, and the message says what to do.
+        ValueError: A scene has no such field, or its value is not a single one; or `cache` is a file of another kind,
+            or its folder does not exist.
+        Exception: What the sequence raises, with the index as a note.
+
+    Examples:
+        >>> scenes = kf.Zip(np.zeros((4, 8, 3)), np.array([0, 1, 1, 0]))
+        >>> kf.labels_of(scenes, 1, workers=0, progress=False)
+        array([0, 1, 1, 0])
+        >>> kf.labels_of(["a", "bbb"], len, workers=0, progress=False)
+        array([1, 3])
     """
     sequence = as_sequence(sequence)
     length = check_sequence(sequence)

@@ -31,26 +31,33 @@ _MEMORY = 1 << 62  # one batch, once: no ceiling
 
 
 def load(feed: "BaseFeed", *, epoch: int, step: int | None = None, index: int | None = None) -> Any:
-    """Load one batch, or one scene, of a feed in the calling thread, where a debugger stops in the sequence's own code.
+    """Load one batch, or one scene, of a feed in the calling thread, so that a debugger stops in your own code.
 
-    Works whatever the workers of the feed do (hang, die), and after `feed.close()`. `on_worker_begin` and
-    `on_worker_end` are called around it, on a shallow copy of the sequence. A sequence that changes itself between
+    Works whatever the workers are doing (even if they hang or die), and after `feed.close()`. `on_worker_begin` and
+    `on_worker_end` are called before and after, on a shallow copy of the sequence. A sequence that changes between
     epochs is read as it is now.
 
     Args:
         feed: The feed.
-        epoch: Epoch number, from 0: it decides the order of the scenes, and `self.rng` in each.
-        step: Step number in [0, len(feed)).
-        index: Index of a scene in [0, len(feed.sequence)). Give either `step` or `index`.
+        epoch: Epoch, from 0. It decides the order of the scenes, and `self.rng` in each.
+        step: Number of the batch, in [0, len(feed)).
+        index: Index of a scene, in [0, len(feed.sequence)). Give either `step` or `index`.
 
     Returns:
-        The batch of that step, nested as the scenes are, each field with a leading axis of B <= batch_size; or the
-        scene, as `sequence[index]` gives it, with the random numbers it has in that epoch.
+        With `step` the batch, nested as the scenes are, each field with a leading axis of B <= batch_size scenes. With
+        `index` the scene, as `sequence[index]` returns it, with the random numbers of that epoch.
 
     Raises:
-        TypeError: `feed` is no feed; not exactly one of `step` and `index` is given; one is not an integer.
+        TypeError: `feed` is not a feed; both or neither of `step` and `index` are given; or one is not an integer.
         ValueError, IndexError: A number is out of range.
-        Exception: What the sequence raises, itself, with the place as a note.
+        Exception: What the sequence raises, with epoch, step and index as a note.
+
+    Examples:
+        >>> with kf.Feed(np.arange(10), batch_size=4, workers=0) as feed:
+        ...     print(kf.load(feed, epoch=0, step=2))
+        ...     print(kf.load(feed, epoch=0, index=7))
+        [8 9]
+        7
     """
     if not hasattr(feed, "plan") or not hasattr(feed, "sequence"):
         raise TypeError(

@@ -55,56 +55,125 @@ class BaseQueueFeed(BaseStream):
     # ---- producers
 
     def put(self, scene: Any, *, timeout: float | None = None) -> None:
-        """Add a scene to the epoch; waits while `maxsize` scenes wait. From any thread of this process.
+        """Add a scene to the queue; waits while `maxsize` scenes wait there.
+
+        May be called from any thread of this process.
 
         Args:
-            scene: Arrays, numbers and text in tuples and dicts; before `map`, anything. NumPy arrays are copied, unless
-                the feed was made with `copy=False`. With a `spec`, Python numbers and lists of them take its dtypes.
+            scene: Arrays, numbers and text, nested in tuples and dicts; where the feed has a `map`, any object. NumPy
+                arrays are copied, unless the feed was made with `copy=False`. With a `spec`, Python numbers and lists
+                of them are converted to its dtypes.
             timeout: Seconds to wait at most; 0 does not wait, None waits for ever.
 
         Raises:
-            SpecError: It is not as the spec says. The queue is as it was.
-            queue.Full: There was no room within `timeout`.
+            SpecError: The scene does not match the `spec`. The queue has not changed.
+            QueueFullError: There was no room within `timeout`. It is also a `queue.Full`.
             FeedClosedError: The feed was closed, by a producer or by its consumer, or a producer has failed.
-            RuntimeError: This is a forked process, which has a copy of the feed: use `producer()`.
+            RuntimeError: This process is a fork of the one that made the feed: use `producer()`.
+
+        Examples:
+            >>> with kf.QueueFeed(batch_size=2, workers=0) as feed:
+            ...     feed.put((np.zeros(3), 1))
+            ...     feed.put((np.ones(3), 2))
+            ...     feed.close()
+            ...     for x, y in feed:
+            ...         print(x.shape, y)
+            (2, 3) [1 2]
         """
         self._source.put(scene, timeout=timeout)
 
     def end_epoch(self, *, timeout: float | None = None) -> None:
-        """End the epoch after what was put so far, once for all producers. It may be empty.
+        """End the epoch after what was put so far; one call for all producers. The epoch may be empty.
 
-        Waits, like `put`, where `maxsize` ends of epochs wait to be reached.
+        Waits, as `put` does, while `maxsize` ends of epochs have not been reached by the consumer.
+
+        Args:
+            timeout: Seconds to wait at most; 0 does not wait, None waits for ever.
         """
         self._source.end_epoch(timeout=timeout)
 
     def close(self) -> None:
-        """Say that no more comes; idempotent. What was put is still delivered, and an epoch not ended yet ends there.
+        """Say that no more scenes come. What was put is still delivered. May be called again.
 
-        Every loop after that is empty. To stop a feed whose scenes are not wanted any more, leave its `with` block.
+        An epoch that was not ended yet ends there, and every loop after it is empty. To discard what was put, leave the
+        `with` block of the feed.
         """
         self._source.finish()
 
     def fail(self, exception: BaseException) -> None:
-        """Have the consumer get `exception`, after what was put so far, in this loop and every one after."""
+        """Make the consumer raise `exception` after what was put so far, in this loop and in every later one.
+
+        Args:
+            exception: The exception that the consumer gets.
+
+        Examples:
+            >>> with kf.QueueFeed(batch_size=2, workers=0) as feed:
+            ...     feed.put(1.0)
+            ...     feed.fail(OSError("the camera is gone"))
+            ...     try:
+            ...         list(feed)
+            ...     except OSError as error:
+            ...         print(error)
+            the camera is gone
+        """
         self._source.fail(exception)
 
     def producing(self) -> AbstractContextManager[None]:
-        """A context for producers: an exception in its block goes to the consumer too, as by `fail`.
+        """A context for a producer: an exception in its block also goes to the consumer, as with `fail`.
 
-        Where the consumer has gone, the block ends quietly at its next `put`.
+        If the consumer has stopped, the block ends quietly at its next `put`.
+
+        Examples:
+            >>> with kf.QueueFeed(batch_size=2, workers=0) as feed:
+            ...     with feed.producing():
+            ...         feed.put(1.0)
+            ...         feed.put(2.0)
+            ...     feed.close()
+            ...     print(list(feed))
+            [array([1., 2.])]
         """
         return self._source.producing()
 
     def produce(self, function: Callable[..., Any], *args: Any) -> threading.Thread:
-        """Call `function(*args)`, which puts, in a thread of its own; an exception of it goes to the consumer."""
+        """Call `function(*args)` in a new thread. An exception that it raises goes to the consumer.
+
+        Args:
+            function: A function that calls `put`, `end_epoch` and `close` of this feed.
+            *args: Its arguments.
+
+        Returns:
+            The thread, already started.
+
+        Examples:
+            >>> def receive(feed):
+            ...     feed.put(1.0)
+            ...     feed.put(2.0)
+            ...     feed.close()
+            >>> with kf.QueueFeed(batch_size=2) as feed:
+            ...     thread = feed.produce(receive, feed)
+            ...     print(list(feed))
+            [array([1., 2.])]
+        """
         return self._source.produce(function, *args)
 
     def producer(self, on_death: Literal["fail", "warn"] = "fail") -> Producer:
-        """A handle with `put`, `end_epoch`, `close` and `fail` for other processes of this host. It pickles.
+        """A handle for other processes of this host, with `put`, `end_epoch`, `close` and `fail`. It can be pickled.
 
         Args:
-            on_death: What becomes of the feed if a process that has called it is killed before it has ended in
-                order: "fail" has the consumer get a `ProducerDiedError`, "warn" a `FeedWarning`.
+            on_death: What happens if a process that used the handle is killed before it has finished: with "fail" the
+                consumer gets a `ProducerDiedError`, with "warn" a `FeedWarning`.
+
+        Returns:
+            A [Producer][kerasfeed.feeds.queues.producer.Producer]: pass it to `multiprocessing.Process`, or pickle it.
+
+        Examples:
+            >>> with kf.QueueFeed(batch_size=2) as feed:
+            ...     with feed.producer() as producer:  # in another process, as a rule
+            ...         producer.put(1.0)
+            ...         producer.put(2.0)
+            ...         producer.close()
+            ...     print(list(feed))
+            [array([1., 2.])]
         """
         return self._source.producer(on_death)
 

@@ -25,12 +25,12 @@ _FORMS = (
 
 @dataclass(frozen=True)
 class Shard:
-    """Which part of every global batch a feed is.
+    """The part of each global batch that a feed loads; what `feed.shard` returns.
 
     Attributes:
-        index: This shard, in [0, count).
+        index: Number of this shard, in [0, count).
         count: Number of shards, at least 1.
-        source: Who told it; empty where the feed's arguments did.
+        source: Who told it, such as "auto: jax"; empty where the arguments of the feed did.
     """
 
     index: int

@@ -84,19 +84,30 @@ class BaseStream(AnyFeed):
     # ---- the parts
 
     def map(self, function: Function) -> Self:
-        """A feed of `function(item)` for every item of this one, computed by the workers, in the items' order.
+        """Apply a function to each item of this feed, in the workers, in the order of the items.
 
-        For a light generator with heavy work behind it: it yields names or parameters, of any type that pickles, and
-        the function does the work and returns a scene. The generators then run in one thread of this process, and
-        `workers` is the number of concurrent calls of the function. Several `map`s apply one function after the other.
+        For a generator that yields quickly (names or parameters, of any type that can be pickled) and a function that
+        does the work and returns a scene. The generators then run in one thread of this process, and `workers` is the
+        number of concurrent calls of the function. Several `map`s apply one function after the other.
 
         Args:
-            function: From an item to a scene. Worker processes need one that pickles (with `cloudpickle`). Its random
-                numbers are `kerasfeed.current_rng()`'s: a function of seed, repetition and number of the item.
+            function: Takes one item and returns a scene. Worker processes need one that can be pickled (with
+                `cloudpickle`). In it, `kerasfeed.current_rng()` depends only on (seed, repetition, number of the item).
+
+        Returns:
+            A new feed. Iterate over this one, not over the one that `map` was called on.
 
         Raises:
-            TypeError: It cannot be called.
-            RuntimeError: Batches have been asked for already.
+            TypeError: `function` cannot be called.
+            RuntimeError: Batches have been requested already.
+
+        Examples:
+            >>> def names():
+            ...     yield from ["a", "bb", "ccc"]
+            >>> with kf.StreamFeed(names, batch_size=3, workers=0).map(lambda name: (len(name), name)) as feed:
+            ...     for lengths, texts in feed:
+            ...         print(lengths, texts)
+            [1 2 3] ['a' 'bb' 'ccc']
         """
         if not callable(function):
             raise TypeError(f"map needs a function from an item to a scene, received a {type(function).__name__}")
@@ -165,7 +176,13 @@ class BaseStream(AnyFeed):
             repetition.close()
 
     def __iter__(self) -> Iterator[Any]:
-        """The batches of one repetition, loaded ahead; every loop begins the next one."""
+        """The batches of the next repetition, loaded ahead.
+
+        Examples:
+            >>> with kf.StreamFeed(lambda: iter([1.0, 2.0, 3.0]), batch_size=2, workers=0) as feed:
+            ...     print(list(feed))
+            [array([1., 2.]), array([3.])]
+        """
         self.end_fit()
         repetition = self.begin_repetition()
         end, closed, ended = EndOfData, FeedClosedError, False  # may be collected as the interpreter ends
@@ -202,7 +219,7 @@ class BaseStream(AnyFeed):
         return True
 
     def __getitem__(self, step: int) -> Any:
-        """Not to be had.
+        """Streams have no index: always raises.
 
         Raises:
             TypeError: Always.
@@ -223,7 +240,7 @@ class BaseStream(AnyFeed):
 
     @property
     def scene_spec(self) -> SceneSpec:
-        """Spec of a scene; the first use waits for the first batch, which is kept for the next loop.
+        """Spec of a scene. The first use waits for the first batch, which is kept for the next loop.
 
         Raises:
             ValueError: The stream is empty, and no `spec` was given.
@@ -244,7 +261,7 @@ class BaseStream(AnyFeed):
 
     @property
     def failures(self) -> FailureTable:
-        """The scenes that have failed so far: a table of index, epoch, step, exception and count."""
+        """The scenes that have failed so far, with index, epoch, step, exception and count; a table in a notebook."""
         core = self._parts
         if core is None:
             return FailureTable([])
@@ -252,7 +269,11 @@ class BaseStream(AnyFeed):
         return FailureTable([*table, *core.source.failures()], table.forgotten)
 
     def stats(self) -> LoaderStats:
-        """A snapshot of the counters: batches and slots of the feed, workers of its generators or of `map`."""
+        """The feed's counters at this moment; see [LoaderStats][kerasfeed.loaders.base.LoaderStats].
+
+        Returns:
+            Batches and buffers of this feed, and the workers of its generators or of `map`.
+        """
         core = self._parts
         if core is None:
             return LoaderStats("inline", 0, 0, 0, 0, 0)

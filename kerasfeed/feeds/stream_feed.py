@@ -55,7 +55,7 @@ class BaseStreamFeed(BaseStream):
         )  # fmt: skip
 
     def close(self) -> None:
-        """Stop the workers and free what they hold; idempotent. Batches already delivered stay valid."""
+        """Stop the workers and free their memory. Batches already delivered stay valid. May be called again."""
         self._stop()
 
     def __reduce__(self) -> Any:

@@ -75,16 +75,16 @@ class Job:
 
 @dataclass(frozen=True)
 class LoaderStats:
-    """A snapshot of a loader.
+    """Counters of a feed at one moment; what `feed.stats()` returns.
 
     Attributes:
-        worker_type: "inline", "thread" or "process".
-        workers: Concurrent `__getitem__` calls.
+        worker_type: "inline" (in the calling thread), "thread" or "process".
+        workers: Number of concurrent `__getitem__` calls.
         batches: Batches delivered so far.
-        copied: Of these, batches copied out to ordinary memory because the slots had reached `max_memory`.
-        slots: Slots that exist.
-        slot_bytes: Bytes of one slot.
-        pids: Process ids of the workers, for "process".
+        copied: Of these, batches copied to ordinary memory because `max_memory` was reached.
+        slots: Batch buffers that exist.
+        slot_bytes: Size of one buffer, bytes.
+        pids: Process ids of the workers; empty unless they are processes.
         respawns: Worker processes that died and were replaced.
         failed: Scenes that failed and were replaced, masked or skipped.
         seeds_random: Whether `random` and `numpy.random` are seeded for each scene, because the first scenes use them.

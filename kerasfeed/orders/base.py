@@ -22,54 +22,85 @@ _SIMULATED = 200_000  # positions followed for `reads_per_epoch`: 0.1 s
 
 
 class Order(ABC):
-    """The order in which an epoch visits a sequence."""
+    """Base class of orders: which scenes an epoch visits, and when.
+
+    An order computes any part of an epoch from (position, seed, epoch), so it can be divided among shards and resumed.
+    """
 
     @abstractmethod
     def indices(self, start: int, stop: int, *, length: int, seed: int, epoch: int) -> NDArray[np.int64]:
-        """Indices at positions [start, stop) of an epoch.
+        """Indices of the scenes at positions [start, stop) of an epoch.
 
         Args:
             start: First position, inclusive.
             stop: Last position, exclusive; at most `num_scenes(length)`.
             length: Number of scenes in the sequence.
-            seed: The feed's seed.
-            epoch: Epoch number, from 0.
+            seed: The seed of the feed.
+            epoch: Epoch, from 0.
 
         Returns:
             int64[stop - start], each in [0, length).
+
+        Examples:
+            >>> kf.Sequential().indices(2, 5, length=100, seed=0, epoch=0)
+            array([2, 3, 4])
         """
 
     def num_scenes(self, length: int) -> int:
-        """Positions in an epoch of a sequence of `length` scenes, the same in every epoch.
+        """Number of scenes in an epoch, for a sequence of `length` scenes; the same in every epoch.
+
+        Args:
+            length: Number of scenes in the sequence.
+
+        Returns:
+            The number of positions in an epoch.
 
         Raises:
             ValueError: The order does not fit a sequence of this length; the message says why.
+
+        Examples:
+            >>> kf.Weighted([1, 1, 2], num_scenes=8).num_scenes(3)
+            8
         """
         return length
 
     def cut(self, length: int, batch_size: int, shard_count: int, drop_remainder: bool) -> Cut:
-        """How its epochs are cut into global batches: evenly, unless the order itself says which scenes go together."""
+        """How an epoch is divided into global batches: evenly, unless the order says which scenes belong together."""
         return EvenCut(self.num_scenes(length), batch_size * shard_count, drop_remainder)
 
     @property
     def needs_seed(self) -> bool:
-        """Whether the feed's seed decides anything about it."""
+        """Whether the order depends on the seed of the feed."""
         return True
 
     def seeded(self, seed: int) -> "Order":
-        """What a feed of this seed is to use: itself, unless it must know the seed to tell how long an epoch is."""
+        """The order that a feed with this seed uses: this one, unless the length of an epoch depends on the seed."""
         return self
 
     def identity(self) -> str:
-        """A short text that two orders share only if they give the same indices; part of a feed's saved state."""
+        """A short text that two orders share only if they give the same indices; part of the state of a feed."""
         return repr(self)
 
     def mixing(self, length: int, *, seed: int = 0, epoch: int = 0) -> float:
-        """How far apart neighbours of an epoch stand in the sequence: about 0 in sequence, 1 in a full shuffle.
+        """How well an epoch is mixed: 0 for scenes in sequence, about 1 for a full shuffle.
 
-        The mean distance between the indices at positions p and p + 1, divided by `spread(length)`, the mean distance
-        of two different indices drawn at random, (length + 1) / 3 where all come equally often. Measured on 64 runs of
-        up to 1,024 positions spread over the epoch. Scenes in blocks of a window of W blocks come to about 1 - 1 / W.
+        It is the mean distance between the indices at positions p and p + 1, divided by `spread(length)`, the mean
+        distance of two indices drawn at random. Measured on 64 runs of up to 1,024 positions, spread over the epoch.
+        `BlockShuffled` with a window of W blocks has about 1 - 1 / W.
+
+        Args:
+            length: Number of scenes in the sequence.
+            seed: The seed of the feed.
+            epoch: Epoch, from 0.
+
+        Returns:
+            A number >= 0.
+
+        Examples:
+            >>> round(kf.Shuffled().mixing(10_000), 1)
+            1.0
+            >>> round(kf.BlockShuffled(100, window=4).mixing(10_000), 1)
+            0.7
         """
         count = self.num_scenes(length)
         spread = self.spread(length)
@@ -83,16 +114,23 @@ class Order(ABC):
         return float(np.abs(np.diff(places)).mean()) / spread
 
     def places(self, indices: NDArray[np.int64], length: int) -> NDArray[np.int64]:
-        """Where scenes stand, for `mixing`: at their indices, unless the order knows better what lies together."""
+        """Positions on a line, for `mixing`: the indices, unless the order knows which scenes lie together."""
         return indices
 
     def spread(self, length: int) -> float:
-        """Mean distance of the indices at two positions drawn at random, in scenes; the unit of `mixing`."""
+        """Mean distance of the indices at two positions drawn at random, in scenes; the unit of `mixing`.
+
+        Args:
+            length: Number of scenes in the sequence.
+
+        Returns:
+            (length + 1) / 3 where all scenes come equally often.
+        """
         return (length + 1) / 3
 
     @property
     def made_for(self) -> int | None:
-        """Length of the one kind of sequence that it fits; None where it fits any."""
+        """Number of scenes that the sequence must have; None where the order fits any length."""
         return None
 
     def block_reads(
@@ -105,18 +143,23 @@ class Order(ABC):
         epoch: int = 0,
         followed: int = _SIMULATED,
     ) -> float:
-        """Blocks read in an epoch by one reader that keeps the `held` blocks it used last.
+        """Number of blocks that one reader reads in an epoch, if it keeps the `held` blocks that it used last.
 
         Args:
             length: Number of scenes in the sequence.
-            block_size: Consecutive scenes of one block, at least 1; or int64[length], the block of each scene.
+            block_size: Consecutive scenes in a block, at least 1; or int64[length], the block of each scene.
             held: Blocks kept, at least 1.
-            seed: The feed's seed.
-            epoch: Epoch number, from 0.
-            followed: Positions followed from the start of the epoch; of a longer epoch they stand for the rest.
+            seed: The seed of the feed.
+            epoch: Epoch, from 0.
+            followed: Positions that are followed, from the beginning of the epoch. The rest of a longer epoch is
+                extrapolated.
 
         Returns:
-            At least the number of blocks when the whole epoch is followed: each is read once or more.
+            The number of reads, at least the number of blocks if the whole epoch is followed.
+
+        Examples:
+            >>> kf.Sequential().block_reads(1000, 10, held=1)
+            100.0
         """
         count = self.num_scenes(length)
         stop = min(count, followed)
@@ -127,7 +170,13 @@ class Order(ABC):
 
 @dataclass(frozen=True)
 class Sequential(Order):
-    """Scenes in the order of their indices; a diagonal in `kf.show(kf.Sequential())`."""
+    """Scenes in the order of their indices. `kf.show(kf.Sequential())` draws a diagonal.
+
+    Examples:
+        >>> with kf.Feed(np.arange(5), batch_size=5, order=kf.Sequential(), workers=0) as feed:
+        ...     print(feed[0])
+        [0 1 2 3 4]
+    """
 
     @property
     def needs_seed(self) -> bool:
@@ -144,19 +193,24 @@ class Sequential(Order):
 
 @dataclass(frozen=True, repr=False)
 class Shuffled(Order):
-    """A new random permutation every epoch, every scene exactly once.
+    """A new random permutation in every epoch: every scene exactly once. `Feed(..., shuffle=True)` means this order.
 
-    Below 65,536 scenes the permutation is drawn uniformly; above, it is computed position by position
-    (`kerasfeed.orders.permutation`), so start-up time and memory do not grow with the length. In a picture,
-    `kf.show(kf.Shuffled())`, it is an even cloud.
+    Below 65,536 scenes the permutation is drawn uniformly. Above, it is computed position by position
+    (`kerasfeed.orders.permutation`), so that start-up time and memory do not grow with the length.
+
+    `kf.show(kf.Shuffled())` draws an even cloud.
 
     Args:
-        seed: Seed of this order, at least 0, in place of the feed's, which stays the one of the scenes' `rng`. None is
-            the feed's.
+        seed: Integer >= 0 used in place of the feed's seed, for the order alone. None uses the feed's.
 
     Raises:
         TypeError: `seed` is not an integer.
         ValueError: `seed` is negative.
+
+    Examples:
+        >>> with kf.Feed(np.arange(5), batch_size=5, order=kf.Shuffled(7), workers=0) as feed:
+        ...     print(sorted(feed[0].tolist()))
+        [0, 1, 2, 3, 4]
     """
 
     seed: int | None = None

@@ -21,16 +21,16 @@ from kerasfeed.util.validate import check_integer
 
 @dataclass(frozen=True)
 class BlockReport:
-    """What an order in blocks saves, and what it costs; `str` of it is two lines.
+    """What `BlockShuffled.report` returns; `str` of it is two lines.
 
     Attributes:
         scenes: Scenes in an epoch.
         blocks: Blocks of the sequence.
-        held: Blocks that the reader is taken to keep: the order's window.
+        held: Blocks that the reader keeps: the `window` of the order.
         reads: Blocks read in an epoch.
-        shuffled_reads: Blocks read by the same reader in a full shuffle; of long epochs estimated from their start.
-        mixing: See `Order.mixing`.
-        shuffled_mixing: The same of a full shuffle, about 1.
+        shuffled_reads: Blocks that the same reader reads in a full shuffle; for long epochs an estimate.
+        mixing: `mixing` of the order.
+        shuffled_mixing: `mixing` of a full shuffle, about 1.
     """
 
     scenes: int
@@ -53,27 +53,41 @@ class BlockReport:
 class BlockShuffled(Order):
     """Blocks of scenes in random order, and the scenes of a few blocks at a time mixed.
 
-    For scenes that are cheap to read together, such as those of one HDF5 chunk, or of one file. Every scene comes
-    exactly once an epoch. The epoch is cut into windows of `window` blocks; a reader that keeps that many blocks reads
-    each once, whereas a full shuffle reads nearly one a scene. A window of all blocks is a full shuffle.
+    For scenes that are cheap to read together, such as those of one HDF5 chunk or of one file. Every scene comes
+    exactly once an epoch. An epoch is divided into windows of `window` blocks, and the scenes of a window are mixed. A
+    reader that keeps that many blocks reads each once, whereas with a full shuffle it reads almost one block for each
+    scene. A window of all blocks is a full shuffle.
 
-    `kf.show(kf.BlockShuffled(50))` draws dashes, `window` of them one above the other, each a block.
+    `kf.show(kf.BlockShuffled(50))` draws dashes, each a block, `window` of them one above the other.
 
-    Of a sequence whose length is no multiple of `block_size` the last block is short; it too stands anywhere.
+    If the length of the sequence is no multiple of `block_size`, the last block is shorter; it too may come at any
+    time.
 
     Args:
-        block_size: Consecutive scenes of one block, at least 1; or an object that has a `block_size`, such as a dataset
-            of an `HDF5File`, whose blocks are its chunks; or one that has a `block_of`, such as a `FileSequence`, whose
-            blocks are its files, or a view of one. Either this or `block_of` is given.
-        block_of: Which block each scene is of, where blocks are of unequal size, or their scenes do not stand together:
-            int or str[number of scenes], such as the file of each; or a function from an index to one of these, called
-            once for each index, from 0, when the length of the sequence is first known. Takes 4 bytes a scene.
-        window: Blocks whose scenes are mixed, at least 1. More mix better and take more memory: a window of W comes
-            to about 1 - 1 / W of the full shuffle's `mixing`.
+        block_size: Consecutive scenes in a block, at least 1. Or an object with an attribute `block_size`, such as a
+            dataset of an `HDF5File`, whose blocks are its chunks; or with an attribute `block_of`, such as a
+            `FileSequence` or a view of one, whose blocks are the files. Give either this or `block_of`.
+        block_of: The block of each scene, for blocks of different sizes, or whose scenes are not consecutive: int or
+            str[number of scenes], such as the name of each scene's file; or a function from an index to an int or str,
+            called once for each index when the length of the sequence is first known. Takes 4 bytes for each scene.
+        window: Blocks whose scenes are mixed, at least 1. A larger window mixes better and takes more memory: a window
+            of W has about 1 - 1 / W of the `mixing` of a full shuffle.
 
     Raises:
-        TypeError: An argument is of the wrong type, or not exactly one of `block_size` and `block_of` is given.
-        ValueError: A number is below 1, or `block_of` is not one a scene.
+        TypeError: An argument has the wrong type, or both or neither of `block_size` and `block_of` are given.
+        ValueError: A number is below 1, or `block_of` has another length than the sequence.
+
+    Examples:
+        >>> order = kf.BlockShuffled(3, window=1)
+        >>> with kf.Feed(np.arange(9), batch_size=3, order=order, seed=0, workers=0) as feed:
+        ...     for batch in feed:  # the scenes of one block, shuffled
+        ...         print(sorted(batch.tolist()))
+        [...]
+        [...]
+        [...]
+        >>> print(kf.BlockShuffled(100, window=4).report(10_000))
+        10,000 scenes in 100 blocks, 4 of them kept by the reader
+        reads per epoch 100 (full shuffle 9,6...), mixing 0.7... (full shuffle 1.0...)
     """
 
     block_size: int | None
@@ -152,22 +166,37 @@ class BlockShuffled(Order):
         return indices if self._named is None else self._named.groups(length).places()[indices]
 
     def reads_per_epoch(self, length: int) -> int:
-        """Blocks read in an epoch by a reader that keeps `window` of them: as many as there are."""
+        """Number of blocks read in an epoch by a reader that keeps `window` blocks: the number of blocks.
+
+        Args:
+            length: Number of scenes in the sequence.
+
+        Examples:
+            >>> kf.BlockShuffled(100).reads_per_epoch(950)
+            10
+        """
         if self._named is not None:
             return self._named.groups(length).count
         assert self.block_size is not None
         return -(-length // self.block_size)
 
     def report(self, length: int | None = None, *, seed: int = 0, epoch: int = 0) -> BlockReport:
-        """Reads per epoch and mixing, each beside the full shuffle's.
+        """Reads in an epoch and `mixing`, each beside those of a full shuffle.
 
         Args:
-            length: Number of scenes in the sequence; None is that of `block_of`.
-            seed: The feed's seed.
-            epoch: Epoch number, from 0.
+            length: Number of scenes in the sequence. None is the length of `block_of`.
+            seed: The seed of the feed.
+            epoch: Epoch, from 0.
+
+        Returns:
+            A [BlockReport][kerasfeed.orders.blocks.BlockReport]; printed, it is two lines.
 
         Raises:
-            TypeError: `length` is None and the order fits any.
+            TypeError: `length` is None, and the order fits any length.
+
+        Examples:
+            >>> kf.BlockShuffled(100, window=4).report(10_000).reads
+            100
         """
         if length is None:
             length = self.made_for

@@ -108,15 +108,15 @@ class BucketCut(Cut):
 
 @dataclass(frozen=True)
 class PaddingReport:
-    """What bucketing saves where scenes are padded to the longest of their batch; `str` of it is one line.
+    """What `Bucketed.report` returns: how much padding bucketing saves; `str` of it is one line.
 
     Attributes:
         scenes: Scenes in an epoch.
         steps: Batches in an epoch.
-        batch_size: Scenes of a batch of the shuffle it is compared with.
-        padded: Share of the values in batches that are padding, in [0, 1).
-        shuffled_padded: The same for a full shuffle cut into batches of `batch_size`.
-        saved: Share of the values in the full shuffle's batches that these do without; below 0 if they have more.
+        batch_size: Scenes in a batch of the full shuffle that it is compared with.
+        padded: Share of all values in the batches that are padding, in [0, 1).
+        shuffled_padded: The same for a full shuffle in batches of `batch_size`.
+        saved: Share of the values in the full shuffle's batches that are saved; negative if there are more.
     """
 
     scenes: int
@@ -134,21 +134,35 @@ class PaddingReport:
 
 
 class Bucketed(Order):
-    """Batches of scenes of similar length, shuffled within a bucket of lengths; the batches shuffled over all buckets.
+    """Batches of scenes of similar length: less padding than with a full shuffle.
 
-    Bucket k holds the lengths in [boundaries[k - 1], boundaries[k]), as tf.data's `bucket_by_sequence_length` has it.
-    Each bucket's last batch may be short, unless the feed drops or pads remainders. Where lengths grow with the index,
+    Scenes are shuffled within each bucket of lengths, and the batches of all buckets are shuffled. Bucket k holds the
+    lengths in [boundaries[k - 1], boundaries[k]), as in tf.data's `bucket_by_sequence_length`. The last batch of each
+    bucket may be short, unless the feed drops or pads remainders. If lengths grow with the index,
     `kf.show(kf.Bucketed(lengths, boundaries), batch_size=32)` draws each batch as a patch in the band of its bucket.
 
     Args:
-        lengths: Length of each scene: int[number of scenes], at least 0, in the order of their indices.
-        boundaries: Integers, ascending, at least one.
-        batch_sizes: Scenes in a batch of each bucket, one more than there are boundaries; of one shard, as the feed's
-            `batch_size` is, in place of which they are used. None is the feed's for all.
+        lengths: Length of each scene: int[number of scenes], at least 0, in the order of their indices;
+            `kerasfeed.labels_of` reads them from a sequence.
+        boundaries: Ascending integers, at least one.
+        batch_sizes: Scenes in a batch of each bucket, one more than there are `boundaries`; they replace the feed's
+            `batch_size`, and like it they are those of one shard. None is the feed's for all buckets.
 
     Raises:
         TypeError: `lengths`, `boundaries` or `batch_sizes` are not integers.
-        ValueError: `lengths` are not one a scene, `boundaries` do not ascend, or `batch_sizes` are not one a bucket.
+        ValueError: `lengths` has another length than the sequence, `boundaries` do not ascend, or `batch_sizes` has the
+            wrong length.
+
+    Examples:
+        >>> lengths = np.array([3, 9, 4, 8, 3, 9])
+        >>> order = kf.Bucketed(lengths, boundaries=[5])
+        >>> with kf.Feed(lengths, batch_size=3, order=order, seed=0, workers=0) as feed:
+        ...     for batch in sorted(feed, key=min):
+        ...         print(sorted(batch.tolist()))
+        [3, 3, 4]
+        [8, 9, 9]
+        >>> print(order.report(batch_size=3))
+        6 scenes in 2 batches: 7.7% padding (full shuffle in batches of 3: ...%), ...% of all values saved
     """
 
     def __init__(self, lengths: Any, boundaries: Any, batch_sizes: Any = None) -> None:
@@ -167,7 +181,12 @@ class Bucketed(Order):
 
     @property
     def bucket_sizes(self) -> tuple[int, ...]:
-        """Scenes of each bucket."""
+        """Number of scenes in each bucket.
+
+        Examples:
+            >>> kf.Bucketed([3, 9, 4], boundaries=[5]).bucket_sizes
+            (2, 1)
+        """
         return tuple(self._groups.sizes.tolist())
 
     def __str__(self) -> str:
@@ -215,17 +234,26 @@ class Bucketed(Order):
         return pieces[-1] if len(pieces) <= 2 else np.concatenate(pieces)
 
     def report(self, batch_size: int | None = None, *, seed: int = 0, epoch: int = 0) -> PaddingReport:
-        """How much of the batches is padding, beside a full shuffle's; O(number of scenes).
+        """How much of the batches is padding, beside a full shuffle's.
+
+        Takes time in proportion to the number of scenes.
 
         Args:
-            batch_size: The feed's. Needed where there are no `batch_sizes`; where there are, the full shuffle has as
-                many batches as this order unless it is given.
-            seed: The feed's seed.
-            epoch: Epoch number, from 0.
+            batch_size: The `batch_size` of the feed. Required if the order has no `batch_sizes`. If it has, None
+                compares with a full shuffle of as many batches.
+            seed: The seed of the feed.
+            epoch: Epoch, from 0.
+
+        Returns:
+            A [PaddingReport][kerasfeed.orders.bucketed.PaddingReport]; printed, it is one line.
 
         Raises:
-            TypeError: A batch size is needed, or it is not an integer.
-            ValueError: It is below 1.
+            TypeError: `batch_size` is required, or is not an integer.
+            ValueError: `batch_size` is below 1.
+
+        Examples:
+            >>> kf.Bucketed([3, 9, 4, 8, 3, 9], boundaries=[5]).report(batch_size=3).steps
+            2
         """
         count = self.made_for
         if batch_size is None and self._batch_sizes is None:

@@ -71,18 +71,24 @@ class Drawn(Identified, Order):
 class Weighted(Drawn):
     """Scenes drawn with replacement: each position is scene k with probability `weights[k] / sum(weights)`.
 
-    A scene may come several times in an epoch, or not at all. Random numbers of a scene (`self.rng`) depend on
-    (seed, epoch, index), so the same scene in the same epoch is augmented in the same way each time.
-    `kf.show(kf.Weighted(weights))` draws a cloud, denser where the weights are larger.
+    A scene may come several times in an epoch, or not at all. Its random numbers (`self.rng`) depend on (seed, epoch,
+    index), so a scene that comes twice in an epoch is augmented in the same way both times.
+    `kf.show(kf.Weighted(weights))` draws a cloud that is denser where the weights are larger.
 
     Args:
-        weights: Numbers >= 0, [number of scenes], in the order of their indices; need not sum to 1. A scene of weight 0
-            never comes.
+        weights: Numbers >= 0, [number of scenes], in the order of the indices; they need not sum to 1. A scene of
+            weight 0 never comes.
         num_scenes: Scenes in an epoch, at least 1. None is the number of weights.
 
     Raises:
         TypeError: `weights` are not numbers, or `num_scenes` is not an integer.
-        ValueError: `weights` are not one a scene, one is negative or not finite, or all are 0.
+        ValueError: `weights` has another length than the sequence, a weight is negative or not finite, or all are 0.
+
+    Examples:
+        >>> order = kf.Weighted([0, 1, 3], num_scenes=1000)
+        >>> with kf.Feed(np.arange(3), batch_size=1000, order=order, seed=0, workers=0) as feed:
+        ...     print(np.bincount(feed[0]))
+        [  0 231 769]
     """
 
     def __init__(self, weights: Any, num_scenes: int | None = None) -> None:
@@ -116,12 +122,13 @@ class Weighted(Drawn):
 class Balanced(Drawn):
     """All classes equally often, whatever their sizes, and the scenes of a class equally often too.
 
-    Of C classes, each run of C positions has one scene of each class, in random order. The scenes of a class come in a
-    random order of their own; when all of them have come, in a new one. So in an epoch the classes differ by at most
-    one scene, and so do the scenes of a class: small classes are repeated, of large ones each epoch takes other scenes.
-    Random numbers of a scene (`self.rng`) depend on (seed, epoch, index), so a scene that comes again in the same epoch
-    is augmented in the same way. An epoch of (classes x scenes of the smallest class) scenes has no repeats.
-    `kf.show(kf.Balanced(labels))` draws a cloud, denser where small classes stand.
+    With C classes, every C consecutive positions (0 to C - 1, C to 2 C - 1, ...) hold one scene of each class, in
+    random order. The scenes of a class come in random order; when all of them have come, in another one. In an epoch
+    the classes therefore differ by at most one scene, and so do the scenes of a class: the scenes of small classes are
+    repeated, and of large classes each epoch takes other scenes. A scene that comes twice in an epoch has the same
+    random numbers (`self.rng`) both times, so it is augmented in the same way. With `num_scenes` = classes x scenes of
+    the smallest class, no scene comes twice. `kf.show(kf.Balanced(labels))` draws a cloud that is denser where small
+    classes are.
 
     Args:
         labels: Class of each scene: int, bool or str[number of scenes], in the order of their indices;
@@ -130,7 +137,13 @@ class Balanced(Drawn):
 
     Raises:
         TypeError: `labels` are neither integers, booleans nor strings, or `num_scenes` is not an integer.
-        ValueError: `labels` are not one a scene, or there are none.
+        ValueError: `labels` has another length than the sequence, or is empty.
+
+    Examples:
+        >>> labels = np.array([0] * 90 + [1] * 10)
+        >>> with kf.Feed(labels, batch_size=20, order=kf.Balanced(labels), seed=0, workers=0) as feed:
+        ...     print(np.bincount(feed[0]))
+        [10 10]
     """
 
     def __init__(self, labels: Any, num_scenes: int | None = None) -> None:

@@ -28,37 +28,49 @@ from kerasfeed.util.optional_methods import optional_method as optional_method
 
 
 class SceneSequence(ABC):
-    """A sequence of scenes: subclass it with `__len__` and `__getitem__`.
+    """Base class of sequences of scenes: define `__len__` and `__getitem__` in a subclass.
 
-    One scene is any nesting of tuples, dicts, lists and namedtuples of arrays, Python numbers, `str` and `bytes`,
-    without a batch axis. A list of numbers, or of text, inside a tuple, dict or list is one array: `[[1, 2], [3, 4]]`
-    is int64[2, 2]. A list of arrays is nesting, and so is a list that is the whole scene. `__getitem__` must return the
-    same structure, dtypes and number of axes for every index, and must be safe to call from several threads when the
-    feed's workers are threads.
+    A scene is any nesting of tuples, dicts, lists and namedtuples of arrays, Python numbers, `str` and `bytes`, without
+    a batch axis. A list of numbers or of text inside a tuple, dict or list is one array: `[[1, 2], [3, 4]]` is int64[2,
+    2]. A list of arrays is nesting, and so is a list that is the whole scene. `__getitem__` must return the same
+    structure, dtypes and number of axes for every index. If the workers of the feed are threads, it must be safe to
+    call from several threads.
 
-    Optional methods, used where a subclass defines them:
+    A subclass may also define these methods:
 
-    * `read_into(index, out)`: writes the scene at `index` into `out`, which has the nesting of a scene with a writable
-      array for each field (0-d for a number): the scene's place in the batch, so that nothing is copied. Used where
-      every field has a fixed shape and is not text. It must write the bits that `__getitem__` gives, which is still
-      called to infer the spec, and once by each worker to compare.
-    * `get_batch(indices)`: `indices` int64[B], of which some may repeat; returns what stacking the B scenes would give,
-      each field with a leading axis of B. For data that is faster to read many scenes at a time. Takes precedence over
-      `read_into`.
-    * `get_batch(indices, out=None)`: the same; where every field has a fixed shape and is not text, `out` holds the
-      scenes' places in the batch, each with a leading axis of B. It may write there and return None, or `out`.
-    * `read_ahead(indices)`: called before the scenes `indices` int64[B] are loaded, some time ahead, so that reading
-      can begin in the background. Must return at once. Worker threads: called with each batch by the thread that asks
-      for it. Worker processes: called in the worker with the scenes that it is about to load. What it raises is the
-      batch's error, as from `get_batch`; `self.rng` is not for use here.
-    * `on_worker_begin(worker)`: called once by each worker before its first scene; `worker` has `index`, `count` and
-      `worker_type`.
-    * `on_worker_end()`: called once by each worker after its last scene. One that raises loses no batch, and is told in
-      a `kerasfeed.FeedWarning`.
+    * `read_into(index, out)`: writes scene `index` into `out`, so that nothing is copied. `out` is nested as a scene,
+      with a writable array for each field (0-d for a number): the scene's place in the batch. Used if every field has a
+      fixed shape and is not text. It must write the same bits that `__getitem__` returns, which is still called to
+      infer the spec, and once by each worker to compare.
+    * `get_batch(indices)`: reads many scenes at once. `indices` is int64[B] and may contain an index several times. It
+      returns what stacking these B scenes would give: each field with a leading axis of B. Use `self.rng_for(index)` in
+      place of `self.rng`. It takes precedence over `read_into`.
+    * `get_batch(indices, out=None)`: the same. If every field has a fixed shape and is not text, `out` holds the
+      scenes' places in the batch, each with a leading axis of B. It may write there, and then returns None or `out`.
+    * `read_ahead(indices)`: called some time before the scenes `indices`, int64[B], are loaded, so that reading them
+      can begin in the background. It must return at once. With worker threads it is called for each batch, by the
+      thread that asks for the batch; with worker processes, in the worker that is about to load these scenes. An
+      exception in it is the error of the batch, as from `get_batch`. It must not use `self.rng`.
+    * `on_worker_begin(worker)`: called once by each worker before its first scene. `worker` has the attributes `index`,
+      `count` and `worker_type`; see [Worker][kerasfeed.sequences.context.Worker].
+    * `on_worker_end()`: called once by each worker after its last scene. An exception in it loses no batch, and is
+      reported by a `kerasfeed.FeedWarning`.
+    * `on_epoch_begin()`, `on_epoch_end()`: called once an epoch in your process, while no scene is loaded. The workers
+      then see what they changed in the sequence.
 
-    A slice of a sequence is a `kerasfeed.Subset` of it: `__getitem__` of a subclass is given integers only. (A type
-    checker takes no slices of one that declares `index: int`: write `kerasfeed.Subset(sequence, slice(10, 20))`.) A
-    subclass need not call `super().__init__()`.
+    A slice of a sequence, `sequence[10:20]`, is a `kerasfeed.Subset`; the `__getitem__` of a subclass is given integers
+    only. (A type checker rejects the slice if the subclass declares `index: int`; write
+    `kerasfeed.Subset(sequence, slice(10, 20))`.) A subclass need not call `super().__init__()`.
+
+    Examples:
+        >>> class Squares(kf.SceneSequence):
+        ...     def __len__(self):
+        ...         return 5
+        ...     def __getitem__(self, index):
+        ...         return {"x": np.float32(index), "y": np.float32(index**2)}
+        >>> with kf.Feed(Squares(), batch_size=5, workers=0) as feed:
+        ...     print(feed[0])
+        {'x': array([0., 1., 2., 3., 4.], dtype=float32), 'y': array([ 0.,  1.,  4.,  9., 16.], dtype=float32)}
     """
 
     _is_scene_sequence = True
@@ -75,10 +87,10 @@ class SceneSequence(ABC):
 
     @abstractmethod
     def __getitem__(self, index: Any) -> Any:
-        """The scene at `index`, in [0, len(self)); of a slice a `Subset`. A subclass is given integers only.
+        """Scene `index`, in [0, len(self)); for a slice a `Subset`. The method of a subclass is given integers only.
 
-        Declared with `Any`, so that a type checker takes both a subclass that declares `index: int` and a slice of what
-        is declared as a `SceneSequence`.
+        Declared with `Any`, so that a type checker accepts both a subclass that declares `index: int` and a slice of
+        what is declared as a `SceneSequence`.
         """
 
     def __iter__(self) -> Iterator[Any]:
@@ -87,10 +99,22 @@ class SceneSequence(ABC):
 
     @property
     def rng(self) -> np.random.Generator:
-        """Random generator of the scene being loaded, a function of (feed seed, epoch, index) alone.
+        """Random generator of the scene that is being loaded; it depends only on (seed of the feed, epoch, index).
 
-        Made only when asked for (15 us). Asked for again within one scene, it continues. Outside a feed, where there
-        is neither seed nor epoch, it is an unseeded generator of this thread. Inside a view, index is the view's.
+        Using it several times within one scene continues the same stream of numbers. Outside a feed, where there is
+        neither seed nor epoch, it is an unseeded generator of this thread. Inside a view, such as `kerasfeed.Subset`,
+        the index is that of the outermost sequence. It is created on first use, which takes 15 us.
+
+        Examples:
+            >>> class Noise(kf.SceneSequence):
+            ...     def __len__(self):
+            ...         return 2
+            ...     def __getitem__(self, index):
+            ...         return self.rng.random()
+            >>> with kf.Feed(Noise(), batch_size=2, seed=0, workers=0) as one:
+            ...     with kf.Feed(Noise(), batch_size=2, seed=0, workers=2, worker_type="thread") as two:
+            ...         print(np.array_equal(one[0], two[0]))
+            True
         """
         return current_rng()
 
@@ -102,7 +126,26 @@ class SceneSequence(ABC):
         )
 
     def rng_for(self, index: int) -> np.random.Generator:
-        """Random generator of the scene `index` in this epoch; what `self.rng` is there. For use in `get_batch`."""
+        """Random generator of scene `index` in this epoch: what `self.rng` is in that scene. For use in `get_batch`.
+
+        Args:
+            index: Index of the scene in this sequence.
+
+        Returns:
+            A new generator at the beginning of its stream of numbers.
+
+        Examples:
+            >>> class Noise(kf.SceneSequence):
+            ...     def __len__(self):
+            ...         return 3
+            ...     def __getitem__(self, index):
+            ...         return self.rng.random()
+            ...     def get_batch(self, indices):
+            ...         return np.array([self.rng_for(index).random() for index in indices])
+            >>> with kf.Feed(Noise(), batch_size=3, seed=0, workers=0) as feed:
+            ...     print(feed[0].shape)
+            (3,)
+        """
         context = current_context()
         return np.random.default_rng() if context is None else context.rng_for(int(index))
 
@@ -141,24 +184,31 @@ def scene_reader(sequence: Any) -> Callable[[int], Any]:
 
 
 class Subset(Routed, OfOne, SceneSequence):
-    """Some scenes of a sequence, in any order, also several times.
+    """Some scenes of a sequence, in any order, each any number of times.
 
-    Its length is fixed when it is made; nothing is read. It draws random numbers by its own indices: `self.rng` of the
-    sequence inside is that of the place in the subset.
+    `sequence[10:20]` is a `Subset` too. Its length is fixed when it is made, and no scene is read. In a feed of a
+    subset, `self.rng` of the sequence inside depends on the index in the subset.
 
     Args:
         sequence: Any object with `__len__` and `__getitem__(index)`.
-        indices: A slice or a range, which stay as they are; integers in a list or array, negative ones counted from
-            the end; or a mask of bools, one a scene.
+        indices: A slice or a range; integers in a list or array, where negative ones count from the end; or a mask,
+            bool[len(sequence)].
 
     Attributes:
         sequence: The sequence.
-        indices: The indices in [0, len(sequence)): a `range`, or an int64 array that cannot be written.
+        indices: The indices, in [0, len(sequence)): a `range`, or a read-only int64 array.
 
     Raises:
-        TypeError: `sequence` cannot be indexed, or `indices` are no integers.
-        ValueError: A mask of another length, or indices with several axes.
+        TypeError: `sequence` cannot be indexed, or `indices` are not integers.
+        ValueError: A mask has another length than the sequence, or `indices` have several axes.
         IndexError: An index is out of range.
+
+    Examples:
+        >>> letters = ["a", "b", "c", "d"]
+        >>> list(kf.Subset(letters, [3, 0, 0]))
+        ['d', 'a', 'a']
+        >>> list(kf.Subset(letters, slice(1, 3)))
+        ['b', 'c']
     """
 
     def __init__(self, sequence: Any, indices: Any) -> None:

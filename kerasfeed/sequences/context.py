@@ -20,12 +20,12 @@ from kerasfeed.util.seed_streams import SeedStream
 
 @dataclass(frozen=True)
 class Worker:
-    """Who calls `on_worker_begin`.
+    """The worker that calls `on_worker_begin`.
 
     Attributes:
         index: Number of this worker, in [0, count).
         count: Number of workers of the feed, at least 1.
-        worker_type: "inline", "thread" or "process".
+        worker_type: "inline" (the calling thread, `workers=0`), "thread" or "process".
     """
 
     index: int
@@ -135,7 +135,22 @@ def enter_context(context: SceneContext | None) -> SceneContext | None:
 
 
 def current_rng() -> np.random.Generator:
-    """The generator of the scene that this thread is loading; outside a feed an unseeded one of this thread."""
+    """Random generator of the scene that this thread is loading.
+
+    The same as `self.rng` in a `SceneSequence`, for functions that have no `self`. It depends only on (seed, epoch,
+    index); in a stream on (seed, repetition, number of the item). Outside a feed it is an unseeded generator of this
+    thread.
+
+    Returns:
+        A `numpy.random.Generator`.
+
+    Examples:
+        >>> def jitter(scene):
+        ...     return scene + kf.current_rng().normal()
+        >>> with kf.Feed(kf.Map([1.0, 2.0], jitter), batch_size=2, seed=0, workers=0) as feed:
+        ...     print(np.array_equal(list(feed.epoch(0)), list(feed.epoch(0))))
+        True
+    """
     context = _current.context
     if context is not None:
         return context.rng

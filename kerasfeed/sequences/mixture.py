@@ -51,19 +51,26 @@ class _Node:
 class Mixture(Routed, OfSeveral, SceneSequence):
     """Scenes of several sequences in fixed proportions, evenly interleaved.
 
-    Within one pass of a source each of its scenes comes once, in random order; then the next pass begins, in another
-    order. An index stands for the same scene in every epoch.
+    Each source is gone through in random order, every scene once; then again in another order, as often as needed. An
+    index stands for the same scene in every epoch.
 
     Args:
-        sequences: The sources, at least one, none empty.
-        weights: Their shares, positive numbers; only their ratios count.
-        num_scenes: Scenes in the mixture. None is the least number with which every scene of every source comes at
-            least once; smaller or more heavily weighted sources are then gone through several times.
-        seed: Integer >= 0 behind the order within the sources.
+        sequences: The sources, at least one, none of them empty.
+        weights: One positive number for each source; only their ratios count.
+        num_scenes: Number of scenes in the mixture, at least 1. None is the smallest number with which every scene of
+            every source comes at least once; the scenes of the other sources are then repeated.
+        seed: Integer >= 0 that decides the order within the sources.
 
     Raises:
-        TypeError: A source cannot be indexed, or a number is of another type.
-        ValueError: A source is empty, weights do not fit, or a number is out of range.
+        TypeError: A source cannot be indexed, or a number has the wrong type.
+        ValueError: A source is empty, the weights do not fit, or a number is out of range.
+
+    Examples:
+        >>> mixture = kf.Mixture([["a"] * 100, ["b"] * 100], [3, 1], num_scenes=8)
+        >>> "".join(sorted(mixture))
+        'aaaaaabb'
+        >>> mixture.counts()
+        (6, 2)
     """
 
     def __init__(self, sequences: Any, weights: Any, num_scenes: int | None = None, seed: int = 0) -> None:
@@ -84,7 +91,18 @@ class Mixture(Routed, OfSeveral, SceneSequence):
             )
 
     def counts(self, num_scenes: int | None = None) -> tuple[int, ...]:
-        """How many of the first `num_scenes` scenes (all by default) come from each source."""
+        """The number of scenes that come from each source.
+
+        Args:
+            num_scenes: Count only the first `num_scenes` scenes of the mixture. None counts all.
+
+        Returns:
+            One integer for each source.
+
+        Examples:
+            >>> kf.Mixture([["a"] * 10, ["b"] * 10], [1, 1], num_scenes=6).counts()
+            (3, 3)
+        """
         found = [0] * len(self._parts)
         stack: list[tuple[_Node | int, int]] = [(self._tree, len(self) if num_scenes is None else num_scenes)]
         while stack:

@@ -22,23 +22,33 @@ _TOLERANCE = 1e-9
 
 
 def split(sequence: Any, fractions: Any, seed: int, stratify: Any = None) -> tuple[Subset, ...]:
-    """Divide a sequence at random, for example into training and validation.
+    """Divide a sequence at random into disjoint parts, for example for training and validation.
 
     Args:
         sequence: Any object with `__len__` and `__getitem__(index)`.
-        fractions: Share of each part, positive numbers that sum to 1.
+        fractions: Share of each part: positive numbers that sum to 1.
         seed: Integer >= 0; the same seed gives the same parts.
-        stratify: None, or what tells the class of each scene, so that every class is divided alike (to within one
-            scene a part): labels in one axis, one a scene; the place of a field (1, `"1.label"`); or a function of one
-            scene. For the last two every scene is read once, now, in this thread; `kerasfeed.labels_of` reads them with
-            workers, and keeps them.
+        stratify: None; or the class of each scene, so that each part gets the same share of every class (to within one
+            scene): one label for each scene, [number of scenes]; the name of a field (1, `"1.label"`); or a function
+            from a scene to its class. For a field or function, every scene is read once, now, in this thread. To read
+            them with workers, and to keep them, use `kerasfeed.labels_of`.
 
     Returns:
-        One `Subset` a fraction, with its indices in ascending order. They are disjoint, and together all of `sequence`.
+        One `Subset` for each fraction, with its indices in ascending order. Together they hold every scene exactly
+        once.
 
     Raises:
-        TypeError: An argument is of the wrong type.
-        ValueError: Fractions do not sum to 1, a part would be empty, or labels do not fit.
+        TypeError: An argument has the wrong type.
+        ValueError: The fractions do not sum to 1, a part would be empty, or the labels do not fit.
+
+    Examples:
+        >>> train, valid = kf.split(np.arange(10), (0.8, 0.2), seed=0)
+        >>> len(train), len(valid)
+        (8, 2)
+        >>> labels = [0] * 5 + [1] * 5
+        >>> train, valid = kf.split(np.arange(10), (0.8, 0.2), seed=0, stratify=labels)
+        >>> [labels[index] for index in valid.indices]
+        [0, 1]
     """
     sequence = as_sequence(sequence)
     length = check_part("kf.split", sequence)

@@ -195,7 +195,7 @@ class View(ABC):
 
     @property
     def block_size(self) -> int:
-        """Consecutive scenes that are cheap to read together, where the sequence inside says so."""
+        """Number of consecutive scenes that are cheap to read together, if the sequence inside has one."""
         size = self._block_size()
         if size is None:
             raise AttributeError(
@@ -208,7 +208,10 @@ class View(ABC):
 
     @property
     def block_of(self) -> NDArray[Any]:
-        """The block of every scene, int or str[len(self)], where there are blocks that `block_size` cannot tell."""
+        """The block of each scene, int or str[len(self)], if the sequences inside have blocks.
+
+        For `kerasfeed.BlockShuffled`.
+        """
         blocks = None if self._block_size() is not None else self._block_of()
         if blocks is None:
             raise AttributeError(f"{self!r} has no block_of: its blocks are of one size, or what is inside has none")
@@ -223,7 +226,7 @@ class OfOne(View):
 
     @property
     def sequence(self) -> Any:
-        """The sequence inside."""
+        """The sequence inside this view."""
         return self._parts[0]
 
 
@@ -245,7 +248,7 @@ class OfSeveral(View):
 
     @property
     def sequences(self) -> tuple[Any, ...]:
-        """The sequences inside."""
+        """The sequences inside this view."""
         return self._parts
 
 
@@ -265,11 +268,11 @@ class Routed(View):
         """The same for many, int64[B] each."""
 
     def __getitem__(self, index: int | slice) -> Any:
-        """The scene at `index`; negative ones count from the end.
+        """Scene `index`; negative indices count from the end.
 
         Raises:
             IndexError: `index` is out of range.
-            Exception: What the part raises, with the place in it as a note.
+            Exception: What the sequence inside raises, with its name and the index there as a note.
         """
         place = place_in(index, len(self), self)
         part, inner = self._route(place)

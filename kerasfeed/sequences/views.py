@@ -24,11 +24,16 @@ class Concat(Routed, OfSeveral, SceneSequence):
     """The scenes of several sequences, one sequence after another.
 
     Args:
-        *sequences: Sequences whose scenes have the same structure, or one list of them. Their lengths are taken now.
+        *sequences: Sequences whose scenes have the same structure, or one list of such sequences. Their lengths are
+            read once, now.
 
     Raises:
         TypeError: One of them cannot be indexed.
-        ValueError: There is none.
+        ValueError: No sequence is given.
+
+    Examples:
+        >>> list(kf.Concat([1, 2], [3, 4, 5]))
+        [1, 2, 3, 4, 5]
     """
 
     def __init__(self, *sequences: Any) -> None:
@@ -63,18 +68,25 @@ class Concat(Routed, OfSeveral, SceneSequence):
 
 
 class Zip(OfSeveral, SceneSequence):
-    """Scenes of several sequences side by side: scene k holds scene k of each.
+    """The scenes of several sequences of one length, side by side: scene k holds scene k of each.
 
-    All of them draw the same random numbers: each asks for the generator of the scene from its beginning. So an image
-    and its mask that are flipped by `self.rng.random() < 0.5` are flipped together.
+    All of them draw the same random numbers, since each gets the generator of the scene from its beginning. So an image
+    and its mask, both flipped if `self.rng.random() < 0.5`, are flipped together.
 
     Args:
-        *sequences: Sequences of one length; scenes are then tuples.
-        **named: Sequences of one length; scenes are then dicts. Either these or `sequences`.
+        *sequences: Sequences of one length. A scene is then a tuple.
+        **named: Sequences of one length. A scene is then a dict. Give either `sequences` or `named`.
 
     Raises:
-        TypeError: One of them cannot be indexed; both kinds of arguments are given; or a list of sequences is.
-        ValueError: There is none, or the lengths differ; the message gives them.
+        TypeError: One of them cannot be indexed; both positional and named sequences are given; or the only argument is
+            a list of sequences.
+        ValueError: No sequence is given, or the lengths differ; the message gives them.
+
+    Examples:
+        >>> list(kf.Zip([1, 2], ["a", "b"]))
+        [(1, 'a'), (2, 'b')]
+        >>> kf.Zip(number=[1, 2], letter=["a", "b"])[1]
+        {'number': 2, 'letter': 'b'}
     """
 
     def __init__(self, *sequences: Any, **named: Any) -> None:
@@ -103,11 +115,11 @@ class Zip(OfSeveral, SceneSequence):
         return self._lengths[0]
 
     def __getitem__(self, index: int | slice) -> Any:
-        """The scene at `index`: a tuple, or a dict; negative indices count from the end.
+        """Scene `index`, a tuple or a dict; negative indices count from the end.
 
         Raises:
             IndexError: `index` is out of range.
-            Exception: What a part raises, with the part as a note.
+            Exception: What a sequence inside raises, with a note that says which of them did.
         """
         place = place_in(index, len(self), self)
         return self._joined(self._each([place], lambda part: self._parts[part][place]))
@@ -175,13 +187,25 @@ class Map(SceneByScene, SceneSequence):
 
     Args:
         sequence: Any object with `__len__` and `__getitem__(index)`.
-        function: `function(scene)` returns the new scene. The scene is one argument, also where it is a tuple:
-            `lambda scene: (scene[0] / 255, scene[1])`. A function that has a parameter named `rng` is given the
-            scene's random generator there, a function of (seed, epoch, index) alone, as `self.rng` is. Worker
-            processes need a function that pickles; lambdas and functions of a notebook do.
+        function: `function(scene)` returns the new scene. A scene that is a tuple is also passed as one argument:
+            `lambda scene: (scene[0] / 255, scene[1])`. If the function has a parameter named `rng`, it gets the random
+            generator of the scene, which depends only on (seed, epoch, index), as `self.rng` does. Worker processes
+            need a function that can be pickled; lambdas and functions defined in a notebook can.
 
     Raises:
         TypeError: `sequence` cannot be indexed, or `function` cannot be called.
+
+    Examples:
+        >>> list(kf.Map([1, 2, 3], lambda scene: 10 * scene))
+        [10, 20, 30]
+
+        With random numbers:
+
+        >>> def jitter(scene, rng):
+        ...     return scene + rng.normal(0, 0.01, scene.shape)
+        >>> clouds = kf.Map(np.zeros((10, 1024, 3)), jitter)
+        >>> clouds[0].shape
+        (1024, 3)
     """
 
     def __init__(self, sequence: Any, function: Callable[..., Any]) -> None:
@@ -192,11 +216,11 @@ class Map(SceneByScene, SceneSequence):
         self._draws = _has_rng(function)
 
     def __getitem__(self, index: int | slice) -> Any:
-        """What the function makes of the scene at `index`; negative ones count from the end.
+        """The result of the function for scene `index`; negative indices count from the end.
 
         Raises:
             IndexError: `index` is out of range.
-            Exception: What the sequence or the function raises, with a note that says which.
+            Exception: What the sequence or the function raises, with a note that says which of them did.
         """
         place = place_in(index, len(self), self)
         with self._reading(0, [place], [place]):

@@ -56,28 +56,41 @@ class Custom(_AsTheyAre):
 
 @dataclass(frozen=True, init=False)
 class Pad:
-    """Pads scenes that differ in shape at the end of each axis, to one shape a batch: `Feed(..., collate=kf.Pad())`.
+    """Pads scenes of different shape to one shape in each batch: `Feed(..., collate=kf.Pad())`.
 
-    Padded are the fields whose shape differs between the few scenes that are read to infer the spec, on the axes that
-    differ, and the fields that are named here, at least on their first axis. All others are stacked. A field is named
-    by its path: `"0"`, `"1.points"`; `"scene"` where a scene is one array.
+    Values are added at the end of an axis. Padded are the fields whose shape differs among the five scenes that are
+    read to infer the spec, on the axes that differ; and the fields named here, at least on their first axis. All other
+    fields are stacked. A field is named by its path: `"0"`, `"1.points"`; or `"scene"` where a scene is one array.
 
     Args:
-        value: What the padding holds: one value for all padded fields, or a dict from field to value (0 for the
-            others). It must fit the field's dtype.
-        multiple_of: Padded sizes are multiples of it, so that a compiled model meets few shapes. One integer for all
-            padded fields, or a dict from field to an integer, or to a tuple with one integer for each padded axis.
-        length: Padded sizes are exactly this, so that a compiled model meets one shape, and `element_spec` tells it.
-            Given as `multiple_of` is; None in a tuple leaves that axis to the batch's longest row. A scene that is
-            longer is an error. Where it is given, `multiple_of` does not apply.
-        mask: Which padded fields come with a mask: True for all, a field, or several. A mask is True where a row has
-            values: bool[B, longest], with one axis for each padded axis. A field of a dict gets it beside, under
-            its key and `_mask`; in place of any other field stands `(field, mask)`.
-        fields: Fields to pad even where the first scenes happen to agree in shape.
+        value: What is added: one value for all padded fields, or a dict from field to value (0 for fields not in it).
+            It must fit the dtype of the field.
+        multiple_of: Padded sizes are multiples of this, so that a compiled model gets few different shapes: one integer
+            >= 1 for all padded fields; or a dict from field to an integer, or to a tuple with one integer for each
+            padded axis.
+        length: Padded sizes are exactly this, so that a compiled model gets one shape, which `element_spec` tells.
+            Given as `multiple_of` is, and takes precedence over it. None in a tuple leaves that axis at the longest
+            scene of the batch. A longer scene is an error.
+        mask: Which padded fields get a mask: True for all, a field, or several fields. A mask is bool[B, longest], with
+            one axis for each padded axis, and True where there are values of the scene. In a dict it stands beside the
+            field, under the field's key and `_mask`; any other field becomes `(field, mask)`.
+        fields: Fields to pad even if the first scenes agree in shape.
 
     Raises:
-        TypeError: An argument is of the wrong type.
+        TypeError: An argument has the wrong type.
         ValueError: A size is below 1.
+
+    Examples:
+        >>> scenes = [np.array([1, 2, 3]), np.array([4])]
+        >>> with kf.Feed(scenes, batch_size=2, collate=kf.Pad(value=-1), workers=0) as feed:
+        ...     print(feed[0])
+        [[ 1  2  3]
+         [ 4 -1 -1]]
+        >>> with kf.Feed(scenes, batch_size=2, collate=kf.Pad(mask=True), workers=0) as feed:
+        ...     values, mask = feed[0]
+        >>> mask
+        array([[ True,  True,  True],
+               [ True, False, False]])
     """
 
     value: Any
@@ -131,17 +144,24 @@ class Pad:
 
 @dataclass(frozen=True, init=False)
 class Ragged:
-    """Joins scenes that differ in length, without padding: `Feed(..., collate=kf.Ragged())`.
+    """Joins scenes of different length without padding: `Feed(..., collate=kf.Ragged())`.
 
     A ragged field arrives as a `tf.RaggedTensor` in `to_tf_dataset()`, and as a `kerasfeed.RaggedArray` elsewhere.
-    Ragged are the fields whose first axis differs between the few scenes that are read to infer the spec, and those
-    that are named here. All others are stacked.
+    Ragged are the fields whose first axis differs among the five scenes that are read to infer the spec, and the fields
+    named here. All other fields are stacked.
 
     Args:
-        fields: Fields that are ragged even where the first scenes happen to agree in length.
+        fields: Fields that are ragged even if the first scenes agree in length.
 
     Raises:
-        TypeError: An argument is of the wrong type.
+        TypeError: An argument has the wrong type.
+
+    Examples:
+        >>> clouds = [np.zeros((4, 3)), np.zeros((5, 3))]
+        >>> with kf.Feed(clouds, batch_size=2, collate=kf.Ragged(), workers=0) as feed:
+        ...     batch = feed[0]
+        >>> batch.values.shape, batch.row_splits
+        ((9, 3), array([0, 4, 9]))
     """
 
     fields: tuple[str, ...]

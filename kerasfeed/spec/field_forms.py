@@ -23,13 +23,19 @@ Shape = tuple[int, ...]
 
 
 class RaggedArray(NamedTuple):
-    """Rows of different lengths, one behind the other.
+    """Rows of different lengths, joined along their first axis.
 
     Row `k` of a batch is `values[row_splits[k] : row_splits[k + 1]]`.
 
     Attributes:
-        values: dtype[total, ...], the rows joined along their first axis.
-        row_splits: int64[B + 1], from 0 to `total`, never falling.
+        values: dtype[total, ...], all rows.
+        row_splits: int64[B + 1], ascending, from 0 to `total`: where each row begins and ends.
+
+    Examples:
+        >>> with kf.Feed([np.arange(2), np.arange(3)], batch_size=2, collate="ragged", workers=0) as feed:
+        ...     batch = feed[0]
+        >>> batch.values, batch.row_splits
+        (array([0, 1, 0, 1, 2]), array([0, 2, 5]))
     """
 
     values: Any

@@ -30,14 +30,21 @@ _FLAT = frozenset(
 
 @dataclass(frozen=True)
 class ArraySpec:
-    """Shape and dtype of one field.
+    """Shape and dtype of one field of a scene, or of one array of a batch.
 
     Attributes:
         shape: Sizes of the axes; None where the size differs from scene to scene.
-        dtype: NumPy dtype in native byte order. `np.dtype("U")` stands for `str` and `np.dtype("S")` for `bytes` of
-            any length; such fields arrive as object arrays of `str` or `bytes`.
-        weak: True for a Python number, or a list of them, whose dtype NumPy chose and which may therefore be promoted.
-        untyped: True for an empty list, which takes the dtype, and further axes, that other scenes have.
+        dtype: NumPy dtype in native byte order. `np.dtype("U")` stands for `str`, and `np.dtype("S")` for `bytes`, of
+            any length; such fields arrive as object arrays.
+        weak: True for a Python number, or a list of them. NumPy chose its dtype, which may therefore be promoted.
+        untyped: True for an empty list, which gets the dtype and further axes that other scenes have.
+
+    Examples:
+        A scene of a point cloud of any length and a label:
+
+        >>> spec = (kf.ArraySpec((None, 3), np.dtype("float32")), kf.ArraySpec((), np.dtype("int64")))
+        >>> spec[0].fits((100, 3)), spec[0].fits((100, 4))
+        (True, False)
     """
 
     shape: tuple[int | None, ...]
@@ -52,18 +59,29 @@ class ArraySpec:
 
     @property
     def is_fixed(self) -> bool:
-        """Whether every axis has one size in all scenes, so that a row has a fixed place in a slot."""
+        """Whether every axis has the same size in all scenes, and the field is not text."""
         return not self.is_text and None not in self.shape
 
     def fits(self, shape: tuple[int | None, ...]) -> bool:
-        """Whether an array of this shape may be a value of the field."""
+        """Whether an array of shape `shape` may be a value of the field.
+
+        Args:
+            shape: Sizes of the axes.
+
+        Returns:
+            True if the number of axes agrees, and all sizes that are not None.
+
+        Examples:
+            >>> kf.ArraySpec((None, 3), np.dtype("float32")).fits((7, 3))
+            True
+        """
         return len(shape) == len(self.shape) and all(
             want is None or want == size for want, size in zip(self.shape, shape, strict=True)
         )
 
     @property
     def nbytes(self) -> int:
-        """Bytes of one array of this spec, unknown axes counted as 1; 0 for text."""
+        """Bytes of one array of this spec, with unknown axes counted as 1; 0 for text."""
         if self.is_text:
             return 0
         return int(np.prod([size or (1 if size is None else 0) for size in self.shape])) * self.dtype.itemsize

@@ -20,7 +20,21 @@ _AMPLIFIED = 3.0  # bytes decoded for each byte that the scenes hold; below, oth
 
 
 class ReadCostWarning(UserWarning):
-    """Reading in this order decodes far more than the scenes hold; the message says how much and what to do."""
+    """Reading in this order decodes far more data than the scenes hold.
+
+    Issued once by a feed whose sequence reads HDF5 chunks, or files of many scenes, in an order that reads them again
+    and again. The message says how much is read for each scene, and what to change: usually
+    `order=kf.BlockShuffled(...)`, a larger cache, or other chunks.
+
+    Examples:
+        Ignore it where a slow first epoch is acceptable:
+
+        >>> import warnings
+        >>> with warnings.catch_warnings():
+        ...     warnings.simplefilter("ignore", kf.ReadCostWarning)
+        ...     with kf.Feed([1.0, 2.0], batch_size=2, shuffle=True, workers=0) as feed:
+        ...         batches = list(feed)
+    """
 
 
 @dataclass(frozen=True)

@@ -79,7 +79,7 @@ class TrainerData(_DataAdapter):  # type: ignore[misc]
 
     @property
     def num_batches(self) -> Any:
-        """Batches of an epoch, for Keras; None where that is not known."""
+        """Number of batches in an epoch; None where it is not known. Called by Keras; your code calls `len(feed)`."""
         call = keras_call(self)
         if call is None:
             return self._known_batches()
@@ -95,17 +95,17 @@ class TrainerData(_DataAdapter):  # type: ignore[misc]
 
     @property
     def batch_size(self) -> int | None:
-        """None: batches are made already."""
+        """Always None, which tells Keras that the feed makes the batches. The argument is `feed.plan.batch_size`."""
         return None
 
     @property
     def has_partial_batch(self) -> bool:
-        """False, for not known."""
+        """Always False, which tells Keras that it is not known. Called by Keras."""
         return False
 
     @property
     def partial_batch_size(self) -> int | None:
-        """None, for not known."""
+        """Always None, which tells Keras that it is not known. Called by Keras."""
         return None
 
     def on_epoch_begin(self) -> None:
@@ -126,22 +126,22 @@ class TrainerData(_DataAdapter):  # type: ignore[misc]
             run.on_epoch_end()
 
     def get_numpy_iterator(self) -> Iterator[Any]:
-        """The batches as NumPy arrays."""
+        """The batches as NumPy arrays. Called by Keras."""
         return self._batches(self._run_of(keras_call(self)))
 
     def get_jax_iterator(self) -> Iterator[Any]:
-        """The batches as NumPy arrays, which JAX takes."""
+        """The batches as NumPy arrays, which JAX accepts. Called by Keras."""
         return self._batches(self._run_of(keras_call(self)), "JAX")
 
     def get_torch_dataloader(self) -> Any:
-        """The batches as tensors, in a `torch.utils.data.DataLoader`."""
+        """The batches as tensors, in a `torch.utils.data.DataLoader`. Called by Keras."""
         from kerasfeed.adapters.torch.data_loader import loader_of  # Keras asks on PyTorch alone
 
         batches = self._batches(self._run_of(keras_call(self)), "PyTorch")
         return loader_of(batches, keras.ops.convert_to_tensor)
 
     def get_tf_dataset(self) -> Any:
-        """The batches as a `tf.data.Dataset`."""
+        """The batches as a `tf.data.Dataset`. Called by Keras; your code calls `to_tf_dataset`."""
         run = self._run_of(keras_call(self))
         feed, weak_run = weakref.ref(self), None if run is None else weakref.ref(run)
         try:

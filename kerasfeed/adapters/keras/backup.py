@@ -17,23 +17,33 @@ if TYPE_CHECKING:
 
 
 class BackupAndRestore(FeedCheckpoint):
-    """Saves model, optimizer and feed while `fit` runs, and resumes a `fit` that was killed at the very next batch.
+    """Saves model, optimizer and feed during `fit`, and resumes a `fit` that was killed at the very next batch.
 
-    It takes the place of `keras.callbacks.BackupAndRestore`: run the same script again, and `fit` goes on in the epoch
-    in which the model was saved, with the batches that are left of it, which Keras numbers from 0. The model must be
-    built before `fit`. Works with `fit(feed)`, with `fit(feed.to_tf_dataset())`, and with what is made of that batch by
-    batch (`map`).
+    Use it in place of `keras.callbacks.BackupAndRestore`. Run the same script again: `fit` continues in the epoch in
+    which the model was saved, with the remaining batches of that epoch, which Keras numbers from 0. The model must be
+    built before `fit`. Works with `fit(feed)`, with `fit(feed.to_tf_dataset())`, and with a dataset that is made of
+    that batch by batch (`map`).
 
     Args:
         feed: The feed that `fit` is given, made with a `seed`.
-        backup_dir: A folder on a disk for this training alone, one for each process.
-        save_freq: "epoch" saves at the end of each epoch; an integer, at least 1, also after so many batches.
-        double_checkpoint: Whether the model that was saved before is kept, too, and restored where the last one cannot
-            be read.
-        delete_checkpoint: Whether the folder is deleted when training ends.
+        backup_dir: A folder on a disk, for this training only; one for each process.
+        save_freq: "epoch" saves at the end of each epoch. An integer >= 1 also saves after that many batches.
+        double_checkpoint: Whether to keep the last model but one too, which is restored if the last one cannot be read.
+        delete_checkpoint: Whether to delete the folder when training ends.
 
     Raises:
-        TypeError, ValueError: An argument is none of these.
+        TypeError, ValueError: An argument has the wrong type or is out of range.
+
+    Examples:
+        >>> import keras
+        >>> scenes = kf.Zip(np.zeros((8, 2), np.float32), np.zeros((8, 1), np.float32))
+        >>> model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        >>> model.compile("sgd", "mse")
+        >>> with kf.Feed(scenes, batch_size=4, shuffle=True, seed=0, workers=0) as feed:
+        ...     backup = kf.BackupAndRestore(feed, "backup", save_freq=100)
+        ...     history = model.fit(feed, epochs=2, callbacks=[backup], verbose=0)
+        >>> len(history.history["loss"])
+        2
     """
 
     def __init__(

@@ -44,30 +44,43 @@ class _EpochEnd:
 
 
 class FeedCheckpoint(keras.callbacks.Callback):  # type: ignore[misc]
-    """Resumes a feed in mid-epoch, at the batch after the last one that the restored model was trained on.
+    """Resumes a feed within an epoch, at the batch after the last one that the restored model was trained on.
 
-    For those who save their models in a way of their own; `kerasfeed.BackupAndRestore` saves model and feed together.
-    It pairs with whatever restores the model with its optimizer before `fit`, or with a callback that does so before
-    it, as in `callbacks=[keras.callbacks.BackupAndRestore(...), kerasfeed.FeedCheckpoint(...)]`. `fit` goes on in the
-    epoch in which the model was saved, with the batches that are left of it, which Keras numbers from 0. Works with
-    `fit(feed)`, with `fit(feed.to_tf_dataset(), shuffle=False)`, and with what is made of that batch by batch (`map`).
+    For programs that save their models in their own way; `kerasfeed.BackupAndRestore` saves model and feed together.
+    Restore the model with its optimizer before `fit`, or in a callback before this one:
+    `callbacks=[keras.callbacks.BackupAndRestore(...), kerasfeed.FeedCheckpoint(...)]`. `fit` then continues in the
+    epoch in which the model was saved, with the remaining batches of that epoch, which Keras numbers from 0. Works with
+    `fit(feed)`, with `fit(feed.to_tf_dataset(), shuffle=False)`, and with a dataset that is made of that batch by batch
+    (`map`).
 
-    The batches that a model was trained on are counted by its optimizers, whose `iterations` are saved with it. The
-    file tells which batch of the feed they stand for. It is written after every `save_freq` batches and every epoch; it
-    need not be written as often as the model where every batch is one iteration.
+    The `iterations` of an optimizer, which are saved with the model, count the batches that the model was trained on.
+    The file tells to which batch of the feed they belong. It is written after every `save_freq` batches and after every
+    epoch. If every batch is one iteration, it need not be written as often as the model.
 
-    What is made of `feed.to_tf_dataset()` can be resumed without `steps_per_epoch`, or repeated without end; other data
-    raise a ValueError as `fit` begins.
+    A dataset made of `feed.to_tf_dataset()` can be resumed without `steps_per_epoch`, or if it repeats for ever; other
+    data raise a ValueError when `fit` begins.
 
-    When training ends, the file is deleted if a `keras.callbacks.BackupAndRestore` of that training deletes its own.
+    When training ends, the file is deleted if a `keras.callbacks.BackupAndRestore` of the same `fit` deletes its own.
 
     Args:
         feed: The feed that `fit` is given, made with a `seed`.
-        path: The file that is kept, one for each process.
-        save_freq: "epoch", or after how many batches the file is also written.
+        path: The file; one for each process.
+        save_freq: "epoch", or the number of batches after which the file is also written.
 
     Raises:
-        TypeError, ValueError: An argument is none of these.
+        TypeError, ValueError: An argument has the wrong type or is out of range.
+
+    Examples:
+        >>> import keras
+        >>> scenes = kf.Zip(np.zeros((8, 2), np.float32), np.zeros((8, 1), np.float32))
+        >>> model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        >>> model.compile("sgd", "mse")
+        >>> with kf.Feed(scenes, batch_size=4, shuffle=True, seed=0, workers=0) as feed:
+        ...     place = kf.FeedCheckpoint(feed, "feed.json")
+        ...     history = model.fit(feed, epochs=2, callbacks=[place], verbose=0)
+        >>> import os
+        >>> os.path.exists("feed.json")
+        True
     """
 
     def __init__(self, feed: "Feed", path: str | os.PathLike[str], save_freq: int | Literal["epoch"] = "epoch") -> None:

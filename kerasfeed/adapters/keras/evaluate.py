@@ -27,32 +27,44 @@ def evaluate(
 ) -> Evaluation:
     """The distribution of the loss and of each metric of a model over batches.
 
-    `model.evaluate` gives one number for each metric; this gives its value on each batch alone, and so how far that
-    number can be trusted and how bad the worst batches are. For metrics that are means over scenes, and without
-    weights, the `mean` of each is what `model.evaluate` gives. Each host of a distributed evaluation can do its own
-    shard, and the results be put together with `Evaluation.merge`.
+    `model.evaluate` returns one number for each metric. This function returns the metric of each batch, and so tells
+    how uncertain that number is and how bad the worst batches are. The `mean` of a metric is that of `model.evaluate`,
+    for metrics that are means over scenes, and without weights. On several hosts, each evaluates its own shard, and
+    `Evaluation.merge` combines the results. The model, its metrics and the feed's epochs are left as they were.
 
-    Rows with sample_weight 0 (the filler of `pad_remainder`, the failed scenes of `on_error="mask"`) are left out
-    before the model sees them, and a batch without any others is. Other weights reach the model as they are; a batch
-    weighs as many as it has rows, whatever their weights.
+    Rows with sample_weight 0 (filled up by `pad_remainder`, or failed with `on_error="mask"`) are removed before the
+    model sees them, and so is a batch that has no other rows. Other weights are passed to the model. A batch counts by
+    the number of its rows, whatever their weights.
 
     Args:
         model: A compiled `keras.Model`, on any backend.
-        feed: A `kerasfeed.Feed`; or anything else that can be iterated over batches, such as a `tf.data.Dataset`.
-            Batches are `x`, `(x,)`, `(x, y)` or `(x, y, sample_weight)`.
-        repeats: How often to go through the feed, each time another of its epochs, with another order and other
-            augmentation, if the feed shuffles and its sequence uses `self.rng`.
-        first_epoch: The epoch of the feed to begin with.
-        steps: Batches of each repeat; None is all.
+        feed: A `kerasfeed.Feed`, or any iterable of batches, such as a `tf.data.Dataset`. Batches are `x`, `(x,)`, `(x,
+            y)` or `(x, y, sample_weight)`.
+        repeats: Number of epochs of the feed to evaluate, at least 1. Each has another order and other augmentation, if
+            the feed shuffles and its sequence uses `self.rng`.
+        first_epoch: The first of these epochs.
+        steps: Batches of each epoch; None is all.
 
     Returns:
-        A mapping from name to `MetricDistribution`: "loss" and each metric; a metric that is an array becomes
-        several, `name[0]`, `name[1]`. Printed, or shown in a notebook, it is a table.
+        An [Evaluation][kerasfeed.Evaluation]: a mapping from name to `MetricDistribution`, for "loss" and each metric.
+        A metric that is an array becomes several, `name[0]`, `name[1]`. Printed, or in a notebook, it is a table.
 
     Raises:
-        TypeError: `model` is no Keras model, or `feed` does not give batches.
-        ValueError: The model is not compiled; a number is out of range; there was no batch with a row that counts.
+        TypeError: `model` is no Keras model, or `feed` is not an iterable of batches.
+        ValueError: The model is not compiled; a number is out of range; or no batch has a row that counts.
         Exception: What the feed or the model raises.
+
+    Examples:
+        >>> import keras
+        >>> x = np.arange(8, dtype=np.float32).reshape(8, 1)
+        >>> model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, kernel_initializer="zeros")])
+        >>> model.compile(loss="mse")
+        >>> with kf.Feed(kf.Zip(x, x), batch_size=4, workers=0) as feed:
+        ...     found = kf.evaluate(model, feed)
+        >>> found["loss"].mean
+        17.5
+        >>> found["loss"].values
+        array([ 3.5, 31.5])
     """
     _check(model, feed)
     repeats = check_integer("repeats", repeats, 1)

@@ -19,13 +19,13 @@ _HEADS = ("mean", "std. error", "std", "min", "5 %", "25 %", "median", "75 %", "
 
 @dataclass(frozen=True, eq=False)
 class MetricDistribution:
-    """One metric over batches.
+    """One metric of a model on each of several batches.
 
     Attributes:
-        name: Its name, as Keras calls it.
-        values: float64[B], its value on each batch alone.
-        rows: int64[B], scenes of each batch that count (those without weight 0), at least 1.
-        repeats: int64[B], in which repeat each batch was seen, from 0.
+        name: Keras's name of the metric.
+        values: float64[B], the metric on each batch.
+        rows: int64[B], the number of scenes in each batch that count (those without weight 0), at least 1.
+        repeats: int64[B], the repeat in which each batch was evaluated, from 0.
     """
 
     name: str
@@ -40,15 +40,15 @@ class MetricDistribution:
 
     @cached_property
     def mean(self) -> float:
-        """Mean over scenes: each batch weighs as many as it has `rows`."""
+        """Mean over scenes: each batch has its number of `rows` as weight."""
         return float(np.average(self.values, weights=self.rows))
 
     @cached_property
     def std(self) -> float:
-        """Standard deviation of batches about `mean`, weighted likewise, with Bessel's correction; NaN for one batch.
+        """Standard deviation of the batches about `mean`, weighted alike, with Bessel's correction; NaN for one batch.
 
-        The correction is that for weights that say how reliable a value is: the sum of squares is divided by
-        sum(rows) - sum(rows**2) / sum(rows), which is count - 1 where all batches are of one size.
+        The weights count as measures of how reliable a value is: the sum of squares is divided by
+        sum(rows) - sum(rows**2) / sum(rows), which is count - 1 if all batches have the same size.
         """
         total = float(self.rows.sum())
         freedom = total - float((self.rows.astype(np.float64) ** 2).sum()) / total
@@ -59,10 +59,10 @@ class MetricDistribution:
 
     @cached_property
     def standard_error(self) -> float:
-        """Standard error of `mean`, if batches were drawn at random: std / sqrt(batches of one repeat).
+        """Standard error of `mean` for batches drawn at random: std / sqrt(number of batches in one repeat).
 
-        Repeats see the same scenes again, so they make quantiles and `std` more exact, and not this. Where batches
-        differ in size their number is sum(rows)**2 / sum(rows**2).
+        Repeats evaluate the same scenes again. They make `std` and the quantiles more exact, but not `mean`. If batches
+        differ in size, their number is sum(rows)**2 / sum(rows**2).
         """
         total, squares = float(self.rows.sum()), float((self.rows.astype(np.float64) ** 2).sum())
         batches = total**2 / squares / len(np.unique(self.repeats))
@@ -70,7 +70,7 @@ class MetricDistribution:
 
     @cached_property
     def quantiles(self) -> Mapping[float, float]:
-        """Quantiles 0, 0.05, 0.25, 0.5, 0.75, 0.95 and 1 of `values`, each batch counted once; linear between."""
+        """Quantiles 0, 0.05, 0.25, 0.5, 0.75, 0.95 and 1 of `values`, linearly interpolated; each batch counts once."""
         with np.errstate(all="ignore"):
             found = np.quantile(self.values, QUANTILES)
         return MappingProxyType(dict(zip(QUANTILES, found.tolist(), strict=True)))
@@ -80,7 +80,30 @@ class MetricDistribution:
 
 
 class Evaluation(Mapping[str, MetricDistribution]):
-    """What `kerasfeed.evaluate` returns: a `MetricDistribution` by name of the metric; a table in a notebook."""
+    """The metrics of a model on each of several batches; what `kerasfeed.evaluate` returns.
+
+    A mapping from the name of a metric to its
+    [MetricDistribution][kerasfeed.adapters.keras.evaluation.MetricDistribution]. Printed, or in a notebook, it is a
+    table.
+
+    Args:
+        metrics: `MetricDistribution`s, at least one, all of the same batches.
+
+    Examples:
+        >>> import json, keras
+        >>> x = np.arange(8, dtype=np.float32).reshape(8, 1)
+        >>> model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, kernel_initializer="zeros")])
+        >>> model.compile(loss="mse")
+        >>> with kf.Feed(kf.Zip(x, x), batch_size=4, workers=0) as feed:
+        ...     found = kf.evaluate(model, feed)
+        >>> print(found["loss"])
+        loss: 17.5 ± 14 (std 20, 2 batches)
+        >>> again = kf.Evaluation.from_dict(json.loads(json.dumps(found.to_dict())))
+        >>> again["loss"].mean
+        17.5
+        >>> found.merge(again)["loss"].count
+        4
+    """
 
     def __init__(self, metrics: Iterable[MetricDistribution]) -> None:
         """An evaluation of `metrics`, at least one, all over the same batches."""
@@ -96,11 +119,17 @@ class Evaluation(Mapping[str, MetricDistribution]):
         return len(self._metrics)
 
     def merge(self, others: "Evaluation | Iterable[Evaluation]") -> "Evaluation":
-        """This evaluation and `others`, of the same metrics on other batches, as one: of all shards, for example.
+        """This evaluation and others, of the same metrics on other batches, as one. For example of all shards.
+
+        Args:
+            others: An evaluation, or several.
+
+        Returns:
+            What one evaluation of all the batches would have returned.
 
         Raises:
-            TypeError: One of `others` is no evaluation.
-            ValueError: They have not the same metrics.
+            TypeError: One of `others` is not an `Evaluation`.
+            ValueError: They have different metrics.
         """
         parts = [self, *([others] if isinstance(others, Evaluation) else others)]
         for other in parts:
@@ -122,7 +151,7 @@ class Evaluation(Mapping[str, MetricDistribution]):
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as dicts, lists and numbers, which JSON can hold; `from_dict` is the way back."""
+        """The evaluation as dicts, lists and numbers, for JSON; `from_dict` makes an evaluation of it again."""
         some = self._some
         return {
             "rows": some.rows.tolist(),
@@ -141,10 +170,13 @@ class Evaluation(Mapping[str, MetricDistribution]):
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> "Evaluation":
-        """The evaluation whose `to_dict` gave `content`.
+        """The evaluation whose `to_dict` returned `content`.
+
+        Args:
+            content: What `to_dict` returned.
 
         Raises:
-            ValueError: It is something else.
+            ValueError: `content` is something else.
         """
         try:
             rows = np.array(content["rows"], np.int64)

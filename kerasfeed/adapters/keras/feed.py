@@ -29,55 +29,83 @@ _PREDICTED_IN_ORDER = (
 
 
 class Feed(BaseFeed, KerasAdapter):
-    """Batches of a sequence, for `model.fit` on any Keras backend, `tf.data` and plain loops.
+    """Batches of an indexable sequence, for `model.fit` on any Keras backend, for `tf.data` and for plain loops.
+
+    `for batch in feed` is one epoch, and the next loop is the next epoch. `len(feed)` is the number of batches in an
+    epoch. A feed is a `keras.utils.PyDataset`, so `fit`, `evaluate` and `predict` take it as it is. Batches depend only
+    on (sequence, seed, epoch, step), never on the number or type of the workers.
+
+    Use `with kf.Feed(...) as feed:`, or call `close()`, to stop the workers at once; otherwise they stop when the feed
+    is garbage collected, or with the program.
 
     Args:
         sequence: Any object with `__len__` and `__getitem__(index)` that returns one scene: a `SceneSequence`, a list,
-            an ndarray, a map-style dataset, a pandas `Series` or `DataFrame` (rows are dicts of its columns). The same
-            structure, dtypes and number of axes for every index.
-        batch_size: Scenes in a batch. None where each item is a batch already, as in a `keras.utils.PyDataset`.
-        shuffle: Whether each epoch visits the scenes in a new random order; each exactly once.
-        order: The order of the scenes, instead of `shuffle`: `kerasfeed.Sequential()`, `kerasfeed.Shuffled()`,
-            `kerasfeed.BlockShuffled(block_size)` for scenes that are cheap to read in blocks, such as HDF5 chunks,
-            `kerasfeed.Weighted(weights)`, `kerasfeed.Balanced(labels)`, `kerasfeed.Bucketed(lengths, boundaries)`, or a
-            function (length, seed, epoch) that returns the indices of an epoch, int64[scenes], as many in each epoch.
-        seed: Integer >= 0 behind the order and every scene's `rng`. None draws one, kept in `feed.seed`; shards that
-            shuffle need one that they share.
-        drop_remainder: Whether to drop the last batch of an epoch when it is not full.
-        workers: Concurrent `__getitem__` calls, whatever the batch size. 0 loads in the calling thread. "auto" is the
-            number of cores.
-        worker_type: "thread", "process" (for scenes that hold the GIL, and for isolation), or "auto": processes,
-            except for a list, tuple or ndarray, where there is nothing to compute, where the sequence cannot be
-            pickled, and on Windows.
-        max_queue_size: Batches kept in flight ahead of the consumer; more where `workers` needs it.
-        max_memory: Ceiling of the batch memory, bytes; beyond, batches are copied to ordinary memory, with a warning.
-            None is a quarter of the memory of the machine, or of the container.
-        collate: How scenes become a batch: "stack" (one shape for all), "pad" or `kerasfeed.Pad(...)`, "ragged" or
-            `kerasfeed.Ragged(...)`, or a function from a list of scenes to a batch. The function runs in the worker,
-            once a batch, which is then one task; it must pickle (with `cloudpickle`) for worker processes.
-        shard_index: Which shard of every global batch (`batch_size * shard_count` scenes) this feed is.
-        shard_count: Number of shards. All have the same number of steps, and together they are the unsharded epoch.
-        shard: Instead of these two a pair of them, a `tf.distribute.InputContext`, or "auto": what tf.distribute,
-            keras.distribution, jax or torch.distributed, where they run, know of this process; `feed.shard` says who
-            did. A pickled feed asks again where it is unpickled.
-        pad_remainder: Whether short batches are filled up, with scenes of `sample_weight` 0, so that all have one size
-            and weighted metrics are exact; every batch is then `(x, y, sample_weight)`, and scenes must be `(x, y)` or
-            `(x, y, sample_weight)`.
-        on_error: What becomes of a scene that fails: that raises, outlasts `timeout`, or ends its worker process
-            `max_failures` times. "raise": whoever asks for the batch gets the error. "replace": another scene, a
-            function of (seed, epoch, index), stands in its row. "mask": its row is zeros with `sample_weight` 0; every
-            batch is then `(x, y, sample_weight)`, and scenes must be `(x, y)` or `(x, y, sample_weight)`. "skip": its
-            row is left out, in plain loops only. With all of these batches are the same whatever the workers.
-        max_failures: How often a scene may end its worker process before it has failed, and, where `on_error` is not
-            "raise", how many scenes may fail before the feed does. A float is a share of the scenes. None is 3 times,
-            and a tenth of the scenes (or 3).
-        timeout: Seconds that a scene may take. A worker process that outlasts it is replaced, and its scene tried once
-            more; a thread cannot be ended, and the batch fails. None never gives up, but warns after 30 s.
-        error_log: Path of a file to which every failure is appended as a line of JSON.
+            an ndarray, a map-style dataset, a pandas `Series` or `DataFrame` (a row is a dict of its columns). Every
+            scene must have the same structure, dtypes and number of axes.
+        batch_size: Scenes in a batch, at least 1. None where each item of the sequence is already a batch, as in a
+            `keras.utils.PyDataset`.
+        shuffle: Whether each epoch visits the scenes in a new random order, every scene exactly once.
+        order: The order of the scenes; give either this or `shuffle`. One of `kerasfeed.Sequential()`,
+            `kerasfeed.Shuffled()`, `kerasfeed.BlockShuffled(block_size)`, `kerasfeed.Weighted(weights)`,
+            `kerasfeed.Balanced(labels)`, `kerasfeed.Bucketed(lengths, boundaries)`, or a function
+            `(length, seed, epoch)` that returns the indices of an epoch, int64[scenes], the same number in every epoch.
+        seed: Integer >= 0 that decides the order and each scene's `rng`. None draws one, which `feed.seed` returns.
+            Shards that shuffle must be given the same seed.
+        drop_remainder: Whether to drop the last batch of an epoch if it has fewer than `batch_size` scenes.
+        workers: Number of concurrent `__getitem__` calls, whatever the batch size. 0 loads in the calling thread.
+            "auto" is the number of cores.
+        worker_type: "thread"; "process", for scenes that hold the GIL, and for protection from crashes; or "auto":
+            processes, except that threads are used for a list, tuple or ndarray, for a sequence that cannot be pickled,
+            and on Windows.
+        max_queue_size: Batches that are loaded ahead of the consumer, at least 1. More are loaded ahead where that is
+            needed to keep all workers busy.
+        max_memory: Upper limit of the batch memory, bytes, for all processes together. Beyond it, batches are copied to
+            ordinary memory, with a warning. None is a quarter of the memory of the machine or container.
+        collate: How scenes become a batch: "stack" (all scenes have one shape); "pad" or `kerasfeed.Pad(...)`; "ragged"
+            or `kerasfeed.Ragged(...)`; or a function from a list of scenes to a batch. The function is called in the
+            worker, once for each batch. For worker processes it must be picklable (with `cloudpickle`).
+        shard_index: Number of this shard, in [0, shard_count). Each global batch of `batch_size * shard_count` scenes
+            is divided among the shards.
+        shard_count: Number of shards, at least 1. All shards have the same number of steps.
+        shard: Instead of `shard_index` and `shard_count`: a pair of them, a `tf.distribute.InputContext`, or "auto",
+            which asks tf.distribute, keras.distribution, JAX and torch.distributed. `feed.shard` tells which of them
+            answered. A pickled feed asks again where it is unpickled.
+        pad_remainder: Whether to fill up short batches to `batch_size` with scenes of `sample_weight` 0, so that
+            weighted metrics are exact. Scenes must be `(x, y)` or `(x, y, sample_weight)`; every batch is then `(x, y,
+            sample_weight)`.
+        on_error: What to do about a scene that fails, which is one that raises, takes longer than `timeout`, or ends
+            its worker process `max_failures` times. "raise": the consumer gets the error. "replace": another scene
+            takes its row, chosen by (seed, epoch, index). "mask": its row is zeros with `sample_weight` 0; scenes and
+            batches are then as with `pad_remainder`. "skip": its row is left out; for plain loops only. The batches do
+            not depend on the workers in any of these cases.
+        max_failures: How often a scene may end its worker process before it counts as failed (None: 3). And, unless
+            `on_error` is "raise", how many scenes may fail before the feed raises a `TooManyFailuresError`: a number,
+            or a float for a share of the scenes (None: a tenth of them, at least 3).
+        timeout: Seconds that loading one scene may take. A worker process that takes longer is replaced, and its scene
+            is tried once more; a thread cannot be ended, and its batch fails. None waits for ever, with a warning after
+            30 s.
+        error_log: Path of a file to which each failure is appended as one line of JSON.
+
+    Attributes:
+        sequence: The sequence.
+        shard: Number and count of shards, and who told them: a [Shard][kerasfeed.feeds.sharding.Shard].
+        plan: Order, batch size, seed and remainder: the indices of every batch.
 
     Raises:
-        TypeError: An argument is of the wrong type, unknown, or the sequence cannot be indexed.
+        TypeError: An argument has the wrong type or is unknown, or the sequence cannot be indexed.
         ValueError: An argument is out of range, or the sequence is empty.
+
+    Examples:
+        >>> points = np.zeros((10, 1024, 3), np.float32)
+        >>> labels = np.arange(10)
+        >>> with kf.Feed(kf.Zip(points, labels), batch_size=4, shuffle=True, seed=0, workers=0) as feed:
+        ...     print(len(feed))
+        ...     for x, y in feed:
+        ...         print(x.shape, y)
+        3
+        (4, 1024, 3) [...]
+        (4, 1024, 3) [...]
+        (2, 1024, 3) [...]
     """
 
     # ---- what Keras adds
@@ -100,20 +128,26 @@ class Feed(BaseFeed, KerasAdapter):
     def to_tf_dataset(
         self, *, device: str | None = None, epochs: int = 1, deterministic: bool = True
     ) -> "tf.data.Dataset":
-        """This feed as a `tf.data.Dataset`; each iteration of it is the feed's next epoch.
+        """This feed as a `tf.data.Dataset`. Each iteration of the dataset is the next epoch of the feed.
 
         Args:
-            device: Where batches are prefetched to, for example "/gpu:0". None is the first GPU if there is one and no
-                distribution strategy places the batches itself, else the host.
+            device: The device that batches are prefetched to, for example "/gpu:0". None is the first GPU, if there is
+                one and no distribution strategy places the batches itself; else the host.
             epochs: Epochs of the feed in one iteration of the dataset, at least 1.
-            deterministic: Whether batches keep the order of steps; False delivers whichever is loaded first.
+            deterministic: Whether batches come in the order of their steps. False delivers whichever is loaded first.
 
         Returns:
-            A dataset of batches nested as the scenes are (lists become tuples), with static shapes and dtypes and known
-            cardinality.
+            A dataset of batches, nested as the scenes are (lists become tuples), with static shapes and dtypes and
+            known cardinality. In `fit`, pass `shuffle=False` beside it.
 
         Raises:
-            TypeError: A field has a dtype that TensorFlow lacks.
+            TypeError: A field has a dtype that TensorFlow does not have.
+
+        Examples:
+            >>> with kf.Feed(np.zeros((10, 3), np.float32), batch_size=4, workers=0) as feed:
+            ...     dataset = feed.to_tf_dataset()
+            ...     print(dataset.element_spec, int(dataset.cardinality()))
+            TensorSpec(shape=(None, 3), dtype=tf.float32, name=None) 3
         """
         from kerasfeed.adapters.keras.dataset import dataset_of  # imports TensorFlow
 

@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EpochTiming:
-    """How fast one epoch of training went, and how much of it was waiting.
+    """How fast one epoch of training was, and how much of it was waiting.
 
     Attributes:
         epoch: Keras's number of the epoch, from 0.
         steps: Batches trained on.
-        scenes: Scenes in those batches; batches, where the feed has `batch_size=None`.
-        seconds: Time from the beginning of the epoch to its last step, without validation.
-        wait_seconds: Part of `seconds` for which a step could have begun but its batch was not there yet.
+        scenes: Scenes in those batches; batches, if the feed has `batch_size=None`.
+        seconds: Time from the beginning of the epoch to the end of its last step, without validation, s.
+        wait_seconds: Part of `seconds` in which a step could have begun but its batch was not there, s.
     """
 
     epoch: int
@@ -75,22 +75,35 @@ def waited(begin: float, end: float, finished: Sequence[float | None]) -> float:
 
 
 class InputMonitor(keras.callbacks.Callback):  # type: ignore[misc]
-    """Reports, for each epoch, scenes per second and the share of time that training waited for its input.
+    """Callback that reports scenes per second, and the share of time that training waited for input, for each epoch.
 
-    `logs` gain `scenes_per_second` and `input_wait_share`, so that the progress bar and `History` show them;
-    put this callback before those that should see the two, such as `CSVLogger`. Works with `fit(feed)` on
-    every backend, and with `fit(feed.to_tf_dataset(), shuffle=False)` as long as nothing after it (`batch`, `filter`,
-    `shuffle`) changes which batch is which.
+    Adds `scenes_per_second` and `input_wait_share` to `logs`, so that the progress bar and `History` show them. Put
+    this callback before those that should see the two, such as `CSVLogger`. Works with `fit(feed)` on every backend,
+    and with `fit(feed.to_tf_dataset(), shuffle=False)` if nothing after it (`batch`, `filter`, `shuffle`) changes which
+    batch is which.
 
-    A batch counts as waited for from the moment at which the step before it was computed and Keras asked for
-    the batch, until it was loaded. With several steps an execution on a backend that computes in the background
-    (JAX), the share is the most that input can have cost. The first epoch includes compiling the model.
+    The time waited for a batch begins when the step before it has been computed and Keras asks for the batch; it ends
+    when the batch has been loaded. With several steps per execution on a backend that computes in the background (JAX),
+    the share is an upper limit. The first epoch includes compiling the model.
 
     Args:
         feed: The feed that `fit` is given.
 
     Attributes:
-        epochs: One `EpochTiming` for each epoch trained, in order.
+        epochs: One [EpochTiming][kerasfeed.adapters.keras.input_monitor.EpochTiming] for each epoch trained, in order.
+
+    Examples:
+        >>> import keras
+        >>> scenes = kf.Zip(np.zeros((8, 2), np.float32), np.zeros((8, 1), np.float32))
+        >>> model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        >>> model.compile("sgd", "mse")
+        >>> with kf.Feed(scenes, batch_size=4, workers=0) as feed:
+        ...     monitor = kf.InputMonitor(feed)
+        ...     history = model.fit(feed, epochs=2, callbacks=[monitor], verbose=0)
+        >>> [(epoch.steps, epoch.scenes) for epoch in monitor.epochs]
+        [(2, 8), (2, 8)]
+        >>> sorted(history.history)
+        ['input_wait_share', 'loss', 'scenes_per_second']
     """
 
     # Keras may then call `on_train_batch_end` from another thread, once the step's results are there, instead of

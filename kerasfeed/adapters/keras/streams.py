@@ -41,18 +41,27 @@ class KerasStream(BaseStream, KerasAdapter):
     # ---- frameworks
 
     def to_tf_dataset(self, *, device: str | None = None) -> "tf.data.Dataset":
-        """This feed as a `tf.data.Dataset` of unknown cardinality; each iteration of it is the next repetition.
+        """This feed as a `tf.data.Dataset` of unknown cardinality. Each iteration of it is the next repetition.
 
         Args:
-            device: Where batches are prefetched to, for example "/gpu:0". None is the first GPU if there is one and no
-                distribution strategy places the batches itself, else the host.
+            device: The device that batches are prefetched to, for example "/gpu:0". None is the first GPU, if there is
+                one and no distribution strategy places the batches itself; else the host.
 
         Returns:
-            A dataset of batches nested as the scenes are (lists become tuples), with static shapes as far as they are
-            known, and dtypes.
+            A dataset of batches, nested as the scenes are (lists become tuples), with their dtypes, and with static
+            sizes of all axes that do not vary.
 
         Raises:
-            TypeError: A field has a dtype that TensorFlow lacks.
+            TypeError: A field has a dtype that TensorFlow does not have.
+
+        Examples:
+            >>> def numbers():
+            ...     yield from np.arange(6, dtype=np.float32)
+            >>> with kf.StreamFeed(numbers, batch_size=3, workers=0) as feed:
+            ...     for batch in feed.to_tf_dataset():
+            ...         print(batch.numpy())
+            [0. 1. 2.]
+            [3. 4. 5.]
         """
         from kerasfeed.adapters.keras.dataset import dataset_for_keras  # imports TensorFlow
 
@@ -83,87 +92,116 @@ def _begin_cursor(feed: BaseStream, context: contextvars.Context) -> Cursor:
 
 
 class StreamFeed(BaseStreamFeed, KerasStream):
-    """Batches of what generators yield, for `model.fit` on any Keras backend, `tf.data` and plain loops.
+    """Batches of what generators yield, for `model.fit` on any Keras backend, for `tf.data` and for plain loops.
 
-    For sources that cannot be indexed; what can be is better fed by a `kerasfeed.Feed`, which shuffles and resumes. A
-    loop is one repetition of the generators, which begin afresh with each; infinite generators need a loop that ends
-    by itself, or `fit(feed, steps_per_epoch=...)`, whose epochs follow each other without a break.
+    For sources that cannot be indexed. Use `kerasfeed.Feed` where scenes can be indexed, since that shuffles and
+    resumes. One loop over the feed is one repetition: all generators are created again and run to their end. Infinite
+    generators need a loop that stops by itself, or `fit(feed, steps_per_epoch=...)`, where each epoch continues where
+    the one before ended.
 
     Args:
-        make_generator: Function `(n, count)` that returns the n-th of `count` generators, or any iterable; with
-            `count=1` a function of no arguments will do, such as the method `generate_data` of a class. It is called
-            anew for every repetition, in the worker that runs the generator. Where it has a parameter `start`, that is
-            the number of the scene to begin with, not 0 where a worker that died is replaced (else its generator is
-            run again up to there).
-        batch_size: Scenes in a batch. None where each item is a batch already, as Keras's own generators yield them.
+        make_generator: Function `(n, count)` that returns generator n of `count`, or any iterable. With `count=1` it
+            may take no arguments. It is called for each repetition, in the worker that runs the generator. If it has a
+            parameter `rng`, that is a random generator for the whole generator. If it has a parameter `start`, that is
+            the number of the scene to begin with: 0, unless a worker that died is replaced. Without this parameter, a
+            generator whose worker died is run again, and the scenes up to that place are thrown away.
+        batch_size: Scenes in a batch, at least 1. None where each item is already a batch, as in Keras's own
+            generators.
         count: Number of generators, at least 1.
-        spec: Spec of a scene, nested as the scenes are: `kerasfeed.ArraySpec(shape, dtype)` for each field, None for
-            an axis that varies. None infers it from the first scenes.
-        seed: Integer >= 0 behind `kerasfeed.current_rng()` in the generators and in the functions given to `map`; in
-            worker processes also behind `random` and `numpy.random`, which differ from generator to generator and from
-            repetition to repetition. None draws one, kept in `feed.seed`.
-        deterministic: Whether scene k comes from generator k mod `count`, those that have ended left out; else from
-            whichever has one ready.
-        drop_remainder: Whether to drop the last batch of a repetition when it is not full.
-        pad_remainder: Whether to fill it up, with scenes of `sample_weight` 0; every batch is then
-            `(x, y, sample_weight)`, and scenes must be `(x, y)` or `(x, y, sample_weight)`.
-        workers: Threads or processes that run the generators, each one or more of them; after `map`, concurrent calls
-            of the function. 0 runs all in the calling thread. "auto" is one for each generator; after `map`, the number
-            of cores.
-        worker_type: "thread", "process" (for work that holds the GIL, and for isolation), or "auto": processes, except
-            where `make_generator` or the function cannot be pickled, and on Windows.
-        max_queue_size: Batches made ahead of the consumer.
-        max_memory: Ceiling of the batch memory, bytes. None is a quarter of the memory of the machine or container.
+        spec: Spec of a scene: nested as the scenes are, with `kerasfeed.ArraySpec(shape, dtype)` for each field and
+            None for an axis that varies. None infers it from the first scenes.
+        seed: Integer >= 0 that decides `kerasfeed.current_rng()` in the generators and in the functions given to `map`.
+            In worker processes it also seeds `random` and `numpy.random`, differently for each generator and
+            repetition. None draws one, which `feed.seed` returns.
+        deterministic: Whether scenes come from the generators in turn: scene k from generator k mod `count`, leaving
+            out those that have ended. False takes scenes from whichever generator has one ready.
+        drop_remainder: Whether to drop the last batch of a repetition if it has fewer than `batch_size` scenes.
+        pad_remainder: Whether to fill up that batch with scenes of `sample_weight` 0. Scenes must be `(x, y)` or
+            `(x, y, sample_weight)`; every batch is then `(x, y, sample_weight)`.
+        workers: Number of threads or processes that run the generators, each of them one or more. After `map`, number
+            of concurrent calls of the function. 0 runs all in the calling thread. "auto" is one for each generator;
+            after `map`, the number of cores.
+        worker_type: "thread"; "process", for work that holds the GIL, and for protection from crashes; or "auto":
+            processes, except where `make_generator` or the function cannot be pickled, and on Windows.
+        max_queue_size: Batches that are made ahead of the consumer, at least 1.
+        max_memory: Upper limit of the batch memory, bytes. None is a quarter of the memory of the machine or container.
         collate: How scenes become a batch; see `kerasfeed.Feed`.
-        on_error: What becomes of a generator that raises, or of an item whose function does. "raise": the consumer
-            gets the error, behind the scenes that came before it, and the repetition is over. "skip": the item is left
-            out; of the generator nothing more comes in this repetition. "mask": an item's row is zeros with
-            `sample_weight` 0; a generator is dealt with as in "skip".
-        max_failures: How often a scene may end its worker process before it has failed, and, where `on_error` is not
-            "raise", how many may fail in one repetition before the feed does: a count, or a share of its scenes so
-            far. None is 3 times, and a tenth (or 3).
-        timeout: Seconds that a scene may take; see `kerasfeed.Feed`.
-        error_log: Path of a file to which every failure is appended as a line of JSON.
+        on_error: What to do about a generator that raises, or an item whose function raises. "raise": the consumer gets
+            the error, after the scenes that came before it, and the repetition ends. "skip": the item is left out; a
+            generator that raised yields nothing more in this repetition. "mask": the row of an item is zeros with
+            `sample_weight` 0; a generator is treated as with "skip".
+        max_failures: How often a scene may end its worker process before it counts as failed (None: 3). And, unless
+            `on_error` is "raise", how many scenes may fail in one repetition before the feed raises: a number, or a
+            float for a share of its scenes so far (None: a tenth, at least 3).
+        timeout: Seconds that one scene may take; see `kerasfeed.Feed`.
+        error_log: Path of a file to which each failure is appended as one line of JSON.
 
     Raises:
-        TypeError: An argument is of the wrong type or unknown; `make_generator` is a generator and not a function.
+        TypeError: An argument has the wrong type or is unknown, or `make_generator` is a generator and not a function.
         ValueError: An argument is out of range.
+
+    Examples:
+        Two generators, whose scenes alternate:
+
+        >>> def numbers(n, count):
+        ...     yield from np.arange(n, 6, count)
+        >>> with kf.StreamFeed(numbers, batch_size=3, count=2, workers=2, worker_type="thread") as feed:
+        ...     for batch in feed:
+        ...         print(batch)
+        [0 1 2]
+        [3 4 5]
     """
 
 
 class QueueFeed(BaseQueueFeed, KerasStream):
-    """Batches of scenes that other code puts: threads, callbacks of a library, other processes through `producer()`.
+    """Batches of scenes that other code puts into a queue: threads, callbacks of a library, or other processes.
 
-    A loop, or an epoch of `fit`, is one epoch of the producers, up to `end_epoch()`; the next loop is the next one, as
-    often as there are any. A loop that is left in the middle of an epoch loses nothing: the next one goes on there.
+    A producer calls `put` for each scene, `end_epoch` at the end of an epoch, and `close` after the last scene. Other
+    processes do so through `producer()`. One loop over the feed, or one epoch of `fit`, takes scenes up to the next
+    `end_epoch`. A loop that is left early loses nothing: the next loop goes on there.
 
-    A producer puts, ends epochs, and closes the feed after the last scene. The consumer stops it by the end of its
-    `with feed:` block: whoever waits in `put` then gets a `FeedClosedError`, and so it does where the feed is
-    collected, or where nothing but such threads keeps the program from its end.
+    The consumer stops the producers by leaving its `with feed:` block: a producer that waits in `put` then gets a
+    `FeedClosedError`. The same happens when the feed is garbage collected, or when only producer threads keep the
+    program from ending.
 
     Args:
-        batch_size: Scenes in a batch. None where each scene that is put is a batch already.
-        spec: Spec of what is put, nested as that is: `kerasfeed.ArraySpec(shape, dtype)` for each field, None for an
-            axis that varies. `put` then refuses everything else, in the producer. None takes anything, and infers the
-            spec from the first batch.
-        maxsize: Scenes that wait, at least 1, beside the `max_queue_size` batches made ahead: `put` waits while there
-            are so many. None is two batches, at least 16.
-        copy: Whether `put` copies arrays, so that a producer may use its memory again.
-        seed: Integer >= 0 behind `kerasfeed.current_rng()` in the functions given to `map`. None draws one.
-        drop_remainder: Whether to drop the last batch of an epoch when it is not full.
-        pad_remainder: Whether to fill it up, with scenes of `sample_weight` 0; see `kerasfeed.StreamFeed`.
-        workers: Concurrent calls of the functions given to `map`; "auto" is the number of cores. With 0 nothing is
-            made ahead.
+        batch_size: Scenes in a batch, at least 1. None where each item that is put is already a batch.
+        spec: Spec of what is put: nested as that is, with `kerasfeed.ArraySpec(shape, dtype)` for each field and None
+            for an axis that varies. `put` then raises for anything else, in the producer. None accepts anything, and
+            infers the spec from the first batch.
+        maxsize: Scenes that may wait in the queue, at least 1, besides the `max_queue_size` batches made ahead; `put`
+            waits while there are so many. None is two batches, at least 16.
+        copy: Whether `put` copies arrays, so that a producer may overwrite its memory afterwards.
+        seed: Integer >= 0 that decides `kerasfeed.current_rng()` in the functions given to `map`. None draws one.
+        drop_remainder: Whether to drop the last batch of an epoch if it has fewer than `batch_size` scenes.
+        pad_remainder: Whether to fill up that batch with scenes of `sample_weight` 0; see `kerasfeed.StreamFeed`.
+        workers: Number of concurrent calls of the functions given to `map`; "auto" is the number of cores. With 0 no
+            batch is made ahead.
         worker_type: "thread", "process", or "auto": processes, where the function can be pickled.
-        max_queue_size: Batches made ahead of the consumer.
-        max_memory: Ceiling of the batch memory, bytes. None is a quarter of the memory of the machine or container.
+        max_queue_size: Batches that are made ahead of the consumer, at least 1.
+        max_memory: Upper limit of the batch memory, bytes. None is a quarter of the memory of the machine or container.
         collate: How scenes become a batch; see `kerasfeed.Feed`.
-        on_error: What becomes of a scene whose function raises; see `kerasfeed.StreamFeed`.
-        max_failures: How many may; see `kerasfeed.StreamFeed`.
+        on_error: What to do about a scene whose function raises; see `kerasfeed.StreamFeed`.
+        max_failures: How many scenes may fail; see `kerasfeed.StreamFeed`.
         timeout: Seconds that a function may take; see `kerasfeed.Feed`.
-        error_log: Path of a file to which every failure is appended as a line of JSON.
+        error_log: Path of a file to which each failure is appended as one line of JSON.
 
     Raises:
-        TypeError: An argument is of the wrong type or unknown.
+        TypeError: An argument has the wrong type or is unknown.
         ValueError: An argument is out of range.
+
+    Examples:
+        A thread that produces one epoch of 4 scenes:
+
+        >>> def receive(feed):
+        ...     for number in range(4):
+        ...         feed.put(np.float32(number))
+        ...     feed.end_epoch()
+        ...     feed.close()
+        >>> with kf.QueueFeed(batch_size=2) as feed:
+        ...     thread = feed.produce(receive, feed)
+        ...     for batch in feed:
+        ...         print(batch)
+        [0. 1.]
+        [2. 3.]
     """

@@ -22,27 +22,34 @@ _VALIDATION = "val_"
 
 
 class SummaryWriter(keras.callbacks.Callback):  # type: ignore[misc]
-    """Writes TensorBoard events of one worker (host) of a run beside those of the others.
+    """Writes TensorBoard events of one worker (host) of a run, beside those of the other workers.
 
-    As a callback of `fit` it writes, at the end of each epoch, all of `logs` and the statistics of the feed. Metrics
-    get the names that `keras.callbacks.TensorBoard` gives them (`epoch_loss`), in runs `worker-N/train` and
-    `worker-N/validation`, so TensorBoard shows every worker in the chart of the chief; a metric that is an array
-    becomes several, `epoch_name[0]`, `epoch_name[1]`. Put it behind `kf.InputMonitor(feed)` in the list of callbacks,
-    and scenes/s and the share of waiting are among them.
+    As a callback of `fit` it writes `logs` and the statistics of the feed at the end of each epoch. Metrics get the
+    names that `keras.callbacks.TensorBoard` gives them (`epoch_loss`), in runs `worker-N/train` and
+    `worker-N/validation`, so that TensorBoard shows every worker in the same chart. A metric that is an array becomes
+    several: `epoch_name[0]`, `epoch_name[1]`. Put it after `kf.InputMonitor(feed)` in the list of callbacks, to write
+    scenes/s and the share of waiting too.
 
-    By hand: `scalar(name, value, step)`. Files are begun when there is something to write; `close` ends them, and a
-    value written later begins new ones. Works on every backend; TensorFlow writes the files but is not started.
+    Without `fit`, call `scalar(name, value, step)`. Files are created when there is something to write; `close` closes
+    them, and a value written later creates new ones. Works on every backend. TensorFlow is imported to write the files.
 
     Args:
-        log_dir: The folder that all workers of the run write below, and TensorBoard reads.
-        worker: Number of this worker, or another name; the folder is `log_dir/worker-N`. None is the `shard_index` of
+        log_dir: The folder below which all workers of the run write, and which TensorBoard reads.
+        worker: Number of this worker, or another name; its folder is `log_dir/worker-N`. None is the `shard_index` of
             `feed`.
-        feed: A `kerasfeed.Feed` whose `stats()` are written with each epoch, as `feed/batches`, `feed/respawns` and
-            so on: totals since the feed was made.
+        feed: A `kerasfeed.Feed` whose `stats()` are written with each epoch, as `feed/batches`, `feed/respawns` and so
+            on: totals since the feed was made.
 
     Raises:
-        TypeError: An argument is of the wrong type, or there is neither `worker` nor `feed`.
-        ValueError: `worker` is negative, or no name for a folder.
+        TypeError: An argument has the wrong type, or neither `worker` nor `feed` is given.
+        ValueError: `worker` is negative, or cannot be the name of a folder.
+
+    Examples:
+        >>> with kf.SummaryWriter("logs", worker=0) as writer:
+        ...     writer.scalar("evaluation/loss", 0.5, step=1)
+        >>> import os
+        >>> os.listdir("logs")
+        ['worker-0']
     """
 
     def __init__(
@@ -59,17 +66,22 @@ class SummaryWriter(keras.callbacks.Callback):  # type: ignore[misc]
         self._lock = threading.Lock()
 
     def scalar(self, name: str, value: Any, step: int, *, run: str = "") -> None:
-        """Write one number; it is on disk after `flush`, `close` or the next end of an epoch.
+        """Write one number. It is on the disk after `flush`, `close` or the next end of an epoch.
 
         Args:
             name: Its name; a "/" groups charts.
-            value: A number, or an array or tensor of one.
-            step: Where it stands on the horizontal axis, at least 0.
-            run: A folder below the worker's, for a curve of its own.
+            value: A number, or an array or tensor of one number.
+            step: Its place on the horizontal axis, at least 0.
+            run: A folder below that of the worker, for a curve of its own.
 
         Raises:
-            TypeError: `value` is no number, or `step` no integer.
+            TypeError: `value` is not a number, or `step` is not an integer.
             ValueError: `step` is negative.
+
+        Examples:
+            >>> with kf.SummaryWriter("logs", worker=0) as writer:
+            ...     for step in range(3):
+            ...         writer.scalar("loss", 1 / (step + 1), step, run="validation")
         """
         try:
             number = float(value)
@@ -78,7 +90,11 @@ class SummaryWriter(keras.callbacks.Callback):  # type: ignore[misc]
         self._file(run).scalar(str(name), number, check_integer("step", step, 0))
 
     def write_feed(self, step: int) -> None:
-        """Write the statistics of the feed, if there is one."""
+        """Write the statistics of the feed, if there is one.
+
+        Args:
+            step: Place on the horizontal axis, at least 0.
+        """
         if self.feed is None:
             return
         stats = self.feed.stats()
@@ -95,13 +111,13 @@ class SummaryWriter(keras.callbacks.Callback):  # type: ignore[misc]
             return self._files[run]
 
     def flush(self) -> None:
-        """Hand what was written to the system: it outlives this process."""
+        """Pass what was written on to the operating system, so that it is kept even if this process is killed."""
         with self._lock:
             for file in self._files.values():
                 file.flush()
 
     def close(self) -> None:
-        """Flush, and close the files; idempotent."""
+        """Flush and close the files. May be called again."""
         with self._lock:
             files, self._files = self._files, {}
         for file in files.values():

@@ -43,29 +43,36 @@ _MOST_COPIED = 1 << 20  # bytes of scenes that are put together for one call of 
 def from_indexable(
     sequence: Any, *, num_parallel_calls: int | None = None, deterministic: bool = True, seed: int | None = None
 ) -> "tf.data.Dataset":
-    """The scenes of a sequence, one an element, for those who shuffle, batch and prefetch with tf.data themselves.
+    """A `tf.data.Dataset` of the scenes of a sequence, one scene an element.
 
-    `Feed(...).to_tf_dataset()` does all that by itself, with worker processes, and is several times faster. Take this
-    one where tf.data is to do what a feed does not, or where the rest of a pipeline expects single scenes.
+    For pipelines that shuffle, batch and prefetch with tf.data. `Feed(...).to_tf_dataset()` does that by itself, in
+    worker processes, and is several times faster.
 
     Args:
         sequence: Any object with `__len__` and `__getitem__(index)` that returns one scene; see `kerasfeed.Feed`. Its
-            `on_worker_begin` and `on_worker_end` are called in each thread, its epoch hooks are not.
-        num_parallel_calls: Concurrent `__getitem__` calls, whatever the cores and TensorFlow's threads. None, or
-            `tf.data.AUTOTUNE`, is the number of cores.
-        deterministic: Whether scenes come in the order of their indices; False delivers those that are read first.
-        seed: Integer >= 0 behind `self.rng`, which is a function of (seed, iteration, index): iterations of the dataset
-            count from 0. None draws one.
+            `on_worker_begin` and `on_worker_end` are called in each thread; its epoch hooks are not called.
+        num_parallel_calls: Number of concurrent `__getitem__` calls, whatever the number of cores and of TensorFlow's
+            threads. None, or `tf.data.AUTOTUNE`, is the number of cores.
+        deterministic: Whether scenes come in the order of their indices. False delivers whichever is read first.
+        seed: Integer >= 0 that decides `self.rng`, which depends only on (seed, iteration, index); iterations of the
+            dataset count from 0. None draws one.
 
     Returns:
-        A dataset of `len(sequence)` scenes nested as they are (lists become tuples), with the shapes and dtypes of a
-        few scenes that are read now; an axis whose size differs among these is None. It is not prefetched. What a
-        scene raises is raised by a loop over it; the next element is the scene after it.
+        A dataset of `len(sequence)` scenes, nested as they are (lists become tuples), not prefetched. Shapes and dtypes
+        are those of a few scenes that are read now; an axis whose size differs among them is None. An exception of a
+        scene is raised by a loop over the dataset, and the next element is the next scene.
 
     Raises:
-        TypeError: An argument is of the wrong type; a field has a dtype that TensorFlow lacks.
+        TypeError: An argument has the wrong type, or a field has a dtype that TensorFlow does not have.
         ValueError: An argument is out of range, or the sequence is empty.
-        Exception: What the sequence raises for one of the first scenes.
+        Exception: What the sequence raises for one of the scenes that are read now.
+
+    Examples:
+        >>> dataset = kf.from_indexable(np.zeros((10, 3), np.float32), num_parallel_calls=2)
+        >>> for batch in dataset.batch(5):
+        ...     print(batch.shape)
+        (5, 3)
+        (5, 3)
     """
     from kerasfeed.adapters.tensorflow.dataset import scenes_dataset
 

@@ -33,20 +33,26 @@ _REMEDY = (
 def feature_description(spec: Any) -> dict[str, Any]:
     """The features of a scene's record, for `tf.io.parse_single_example` and `tf.io.parse_example`.
 
-    float32 fields come as float32 of their shape, integers as int64, text as strings. Fields of other dtypes come as
-    one string each, for `tf.io.decode_raw`; fields whose size varies as one axis, or as rows where only the first axis
-    varies, beside a feature `<name>/shape`. `kf.parse_record` does all of that.
+    float32 fields become float32 of their shape, integers int64, and text strings. Every other dtype is one string, to
+    be decoded by `tf.io.decode_raw`. A field whose size varies has a feature `<name>/shape` beside it; its values come
+    in one axis, or in rows if only the first axis varies. `kf.parse_record` does all of this.
 
     Args:
-        spec: What a scene is: a nesting of `kf.ArraySpec`s; a `TFRecordSequence`; any other sequence, a few scenes of
-            which are then read, or a feed of it; the `.spec.json` that `kf.write_tfrecords` wrote; or paths of records.
+        spec: What tells the spec of a scene: a nesting of `kf.ArraySpec`s; a `TFRecordSequence`; any other sequence or
+            a feed of it, of which a few scenes are read; the `.spec.json` file that `kf.write_tfrecords` wrote; or
+            paths of TFRecord files.
 
     Returns:
-        A dict of `FixedLenFeature` and `FixedLenSequenceFeature` by the names of the features.
+        A dict from the name of a feature to a `FixedLenFeature` or `FixedLenSequenceFeature`.
 
     Raises:
-        TypeError: `spec` is nothing of these.
+        TypeError: `spec` is none of these.
         FileNotFoundError: There is no such file.
+
+    Examples:
+        >>> spec = {"points": kf.ArraySpec((8, 3), np.dtype("float32"))}
+        >>> kf.feature_description(spec)
+        {'points': FixedLenFeature(shape=(8, 3), dtype=tf.float32, default_value=None)}
     """
     scene = _scene_spec(spec)
     features: dict[str, Any] = {}
@@ -70,18 +76,29 @@ def _features(path: str, field: ArraySpec) -> dict[str, Any]:
 
 
 def parse_record(serialized: Any, spec: Any) -> Any:
-    """The scene of one record, as tensors: `tf.data.TFRecordDataset(paths).map(lambda r: kf.parse_record(r, spec))`.
+    """The scene of one record as tensors, for pipelines of tf.data without a feed.
 
     Args:
-        serialized: Scalar string, a serialized `tf.train.Example`.
-        spec: See `kf.feature_description`; read it once, outside of the map.
+        serialized: Scalar string tensor, a serialized `tf.train.Example`.
+        spec: See `kf.feature_description`. Find it once, outside of the `map`.
 
     Returns:
-        The nesting of the scene (lists become tuples), each field a tensor with the dtype and shape that was written.
+        A scene nested as it was written (lists become tuples), each field a tensor of the dtype and shape written.
 
     Raises:
-        TypeError: A field has a dtype that TensorFlow lacks.
-        tf.errors.InvalidArgumentError: The record is not what the spec says.
+        TypeError: A field has a dtype that TensorFlow does not have.
+        tf.errors.InvalidArgumentError: The record does not match the spec.
+
+    Examples:
+        >>> import tensorflow as tf
+        >>> scenes = kf.Zip(np.arange(4.0), np.arange(4))
+        >>> paths = kf.write_tfrecords(scenes, "{shard}.tfrecord", num_shards=1, workers=0, progress=False)
+        >>> spec = kf.TFRecordSequence(paths).spec
+        >>> dataset = tf.data.TFRecordDataset(paths).map(lambda record: kf.parse_record(record, spec))
+        >>> for x, y in dataset.take(2):
+        ...     print(float(x), int(y))
+        0.0 0
+        1.0 1
     """
     scene = _scene_spec(spec)
     dtypes = [tf_dtype(field, path, _REMEDY) for path, field in zip(scene.paths, scene.fields, strict=True)]

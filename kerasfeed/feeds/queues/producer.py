@@ -65,12 +65,13 @@ class Answer:
 
 
 class Producer:
-    """Fills a queue from another process, or from this one. Thread-safe; made by `feed.producer()`.
+    """Puts scenes into a `QueueFeed` from another process, or from this one; made by `feed.producer()`.
 
-    Give it to `multiprocessing.Process` (spawned or forked), to a pool, or pickle it into a file or a pipe. As a
-    context, it hands an exception in its block to the consumer too, and ends quietly where nobody takes any more. A
-    process that returns, or ends with an exception, is taken for one that has left such a block; only one that is
-    killed, or ends by `os._exit`, is not, and fails the stream (see `feed.producer`).
+    Pass it to `multiprocessing.Process` (spawned or forked) or to a pool, or pickle it into a file or a pipe. Its
+    methods may be called from several threads. As a context, `with producer:`, it passes an exception in its block on
+    to the consumer, and ends quietly if the consumer has stopped. A process that returns, or ends with an exception,
+    counts as one that has left such a block. A process that is killed, or ends by `os._exit`, makes the feed fail or
+    warn, as `on_death` of `feed.producer` says.
     """
 
     def __init__(self, address: Address, key: bytes, pid: int, on_death: str) -> None:
@@ -79,10 +80,14 @@ class Producer:
         util.register_after_fork(self, Producer._note_fork)
 
     def put(self, scene: Any, *, timeout: float | None = None) -> None:
-        """Add a scene, as `put` of the feed; it must pickle.
+        """Add a scene, as `QueueFeed.put` does. The scene must be picklable.
+
+        Args:
+            scene: What `QueueFeed.put` takes.
+            timeout: Seconds to wait at most; 0 does not wait, None waits for ever.
 
         Raises:
-            SpecError: It is not as the spec says.
+            SpecError: The scene does not match the `spec` of the feed.
             QueueFullError: There was no room within `timeout`.
             FeedClosedError: No more scenes are wanted, or the feed's process has ended.
             Exception: What pickling raised, with a note.

@@ -30,7 +30,11 @@ class FailedScene:
 
 
 class FailureTable(Sequence[FailedScene]):
-    """What `feed.failures` returns: a sequence of `FailedScene` by index, drawn as a table in a notebook."""
+    """What `feed.failures` returns: a sequence of failed scenes, in the order of their indices; a table in a notebook.
+
+    Each item has the attributes `index`, `epoch`, `step`, `exception` (type and message, at most 200 characters) and
+    `count` (how often the scene failed so).
+    """
 
     def __init__(self, rows: Sequence[FailedScene], forgotten: int = 0) -> None:
         """A table of `rows`; `forgotten` failures beyond those it holds happened too."""

@@ -51,9 +51,9 @@ class FileStats:
     """What reading files has cost this process so far.
 
     Attributes:
-        reads: Files read; for those read forward only, how often one was begun.
-        again: Of these, files read before, that had left the cache or were read past the scene wanted.
-        seconds: Time spent in `read_file`, s, summed over threads; of a generator, only the time to make it.
+        reads: Files read; for files that are read forward, how often one was begun.
+        again: Of these, files that had been read before, and were no longer kept or had been read past the scene.
+        seconds: Time spent in `read_file`, s, summed over threads; for a generator, only the time to create it.
         kept: Files kept now.
     """
 
@@ -64,54 +64,63 @@ class FileStats:
 
 
 class FileSequence(SceneSequence):
-    """Files that each hold many scenes, as one sequence: an index is a file and a row of it.
+    """Files that each hold many scenes, as one sequence.
 
-    `read_file(path)` returns the scenes of one file:
+    `read_file(path)` returns the scenes of one file as one of these:
 
-    * a tuple or dict of arrays with one row a scene, all of one length (lists are taken for columns too); a scene is
-      then a tuple or dict of rows. `numpy.load` will do;
+    * a tuple or dict of arrays that all have one row for each scene (lists also count as arrays); a scene is then a
+      tuple or dict of rows. `numpy.load` of an NPZ file is such a dict;
     * one array, whose rows are the scenes;
-    * a list of scenes, or any `Sequence` or `SceneSequence`, which may load scenes when asked for them;
-    * an iterator, most simply by being a generator function, for a file that does not fit in memory. It is read
-      forward: rows asked for in order cost nothing, a row ahead costs those between, which are kept (up to `lookback`
-      of them) until they are asked for, and a row behind costs the file from its beginning. So it suits
-      `kf.Sequential()` and threads; each worker process reads the whole file for its share of the scenes. Better, where
-      the format allows, is a "path" for each part, such as `(path, row_group)`.
+    * a list of scenes, or any `Sequence` or `SceneSequence`, which may load scenes when they are requested;
+    * an iterator, for a file that does not fit in memory; simplest is to make `read_file` a generator function. Such a
+      file is read forward. Scenes requested in order cost nothing extra. A request further ahead reads the scenes
+      between and keeps up to `lookback` of them. A request further back reads the file again from its beginning. Use it
+      with `kf.Sequential()` and threads, since each worker process reads the whole file for its share of the scenes. If
+      the format allows it, give a "path" for each part of a file instead, such as `(path, row_group)`.
 
-    Files are blocks: `order=kf.BlockShuffled(files, window=4)` visits them in random order and mixes
-    the scenes of 4 at a time, so that each is read about once an epoch, by each worker process for itself; worker
-    threads share what is read. Files must not change while they are in use: one that has when it is read again, or by
-    another worker, is an error.
+    With `order=kf.BlockShuffled(files, window=4)` the files come in random order, and the scenes of 4 files at a time
+    are mixed. Each file is then read about once an epoch by each worker process, or once by all worker threads
+    together. Files must not change while they are in use: a file that has changed when it is read again, or by another
+    worker, is an error.
 
-    Arrays in scenes are read-only, for they are those kept: copy what is to be changed in place.
+    Arrays in scenes are read-only, because they are kept: copy what you want to change in place.
 
     Args:
-        paths: The files, in order (sort what a glob gives). Anything that `read_file` understands and that can be
-            pickled may stand for a file.
+        paths: The files, in order (sort what a glob returns). Any picklable object that `read_file` accepts may stand
+            for a file.
         read_file: Called with one of `paths`, in any thread or process, several at a time.
-        count: Scenes of each file: one integer for all, one for each, or a function from path to integer. None reads
-            each file once, in parallel, to find out.
-        interleave: Files that take turns in the order of the indices: with k, the order is that of
-            `tf.data.Dataset.interleave(cycle_length=k)`. 1 is one file after the other.
-        cache_files: Most files kept, or held open, by each process; at least 1, and at least
-            `interleave`.
-        cache_bytes: Most bytes of arrays kept by each process; one file is kept whatever its size. "auto" is 1/16 of
-            the memory, at most 1 GiB.
-        counts_cache: Path of a JSON file that keeps what was counted; a file is counted anew when its size or time of
-            change differs.
-        lookback: Most scenes kept of a file that is read forward only, at least 1; of an eighth of `cache_bytes`.
-        on_error: What becomes of a file that cannot be counted: "raise", or "skip", which leaves it out with a
-            `kf.FeedWarning` and lists it in `skipped`. What fails later is dealt with by the feed's own `on_error`.
+        count: Number of scenes in each file: one integer for all, one integer for each, or a function from path to
+            integer. None reads each file once, in parallel, to find out.
+        interleave: Number of files that take turns in the order of the indices: with k the order is that of
+            `tf.data.Dataset.interleave(cycle_length=k)`. 1 is one file after another.
+        cache_files: Files that each process keeps, or holds open, at most; at least 1 and at least `interleave`.
+        cache_bytes: Bytes of arrays that each process keeps at most; one file is kept whatever its size. "auto" is 1/16
+            of the memory, at most 1 GiB.
+        counts_cache: Path of a JSON file that keeps the numbers of scenes. A file whose size or modification time
+            differs is counted again.
+        lookback: Scenes kept of a file that is read forward, at least 1; they take at most an eighth of `cache_bytes`.
+        on_error: What to do about a file that cannot be counted: "raise", or "skip", which leaves it out with a
+            `kf.FeedWarning` and lists it in `skipped`. The `on_error` of the feed deals with later errors.
 
     Attributes:
-        paths: The files, less those skipped.
-        counts: int64[F], scenes of each.
-        skipped: Pairs of a file that was left out and why.
+        paths: The files, without those skipped.
+        counts: int64[F], number of scenes in each file.
+        skipped: Pairs of a file that was left out and the reason.
 
     Raises:
-        TypeError: An argument is of the wrong type.
-        ValueError: An argument is out of range; there are no files, or no scenes in them.
+        TypeError: An argument has the wrong type.
+        ValueError: An argument is out of range, or there are no files, or no scenes in them.
         Exception: What `read_file` or `count` raises while files are counted, with the file as a note.
+
+    Examples:
+        >>> for name in ("a", "b"):
+        ...     np.savez(name, points=np.zeros((5, 8, 3)), label=np.arange(5))
+        >>> files = kf.FileSequence(["a.npz", "b.npz"], np.load)
+        >>> len(files), sorted(files[7]), int(files[7]["label"])
+        (10, ['label', 'points'], 2)
+        >>> files.locate(7)
+        FileRow(path='b.npz', row=2)
+        >>> files.close()
     """
 
     def __init__(
@@ -180,11 +189,11 @@ class FileSequence(SceneSequence):
         return self._places.length
 
     def __getitem__(self, index: Any) -> Any:
-        """The scene at `index`; negative indices count from the end.
+        """Scene `index`; negative indices count from the end.
 
         Raises:
-            IndexError: There is no such scene.
-            ValueError: The file has not the number of scenes that was counted.
+            IndexError: `index` is out of range.
+            ValueError: The file has another number of scenes than was counted.
             Exception: What `read_file` raises, with file and row as a note.
         """
         file, row = self._locate(index)
@@ -203,13 +212,28 @@ class FileSequence(SceneSequence):
         return scene
 
     def locate(self, index: int) -> FileRow:
-        """File and row of the scene at `index`."""
+        """The file and row of scene `index`.
+
+        Args:
+            index: Index of the scene; negative ones count from the end.
+
+        Returns:
+            An object with the attributes `path`, as it was given, and `row`, the number of the scene in that file.
+
+        Raises:
+            IndexError: `index` is out of range.
+
+        Examples:
+            >>> np.save("a.npy", np.zeros((5, 3)))
+            >>> kf.FileSequence(["a.npy"], np.load).locate(-1)
+            FileRow(path='a.npy', row=4)
+        """
         file, row = self._locate(index)
         return FileRow(self.paths[file], row)
 
     @property
     def block_of(self) -> NDArray[np.int64]:
-        """int64[N], number of the file of every scene, of which `kf.BlockShuffled(files)` makes its blocks."""
+        """int64[N], number of the file of each scene; `kf.BlockShuffled(files)` uses it."""
         return self._places.file_of
 
     def _locate(self, index: int) -> tuple[int, int]:
@@ -281,16 +305,27 @@ class FileSequence(SceneSequence):
         )
 
     def stats(self) -> FileStats:
-        """What reading has cost so far, in this process; worker processes have their own."""
+        """What reading files has cost this process so far; each worker process counts its own.
+
+        Returns:
+            A [FileStats][kerasfeed.readers.files.sequence.FileStats] with `reads`, `again`, `seconds` and `kept`.
+
+        Examples:
+            >>> np.save("a.npy", np.zeros((5, 3)))
+            >>> files = kf.FileSequence(["a.npy"], np.load, count=5)
+            >>> scene = files[2]
+            >>> files.stats().reads
+            1
+        """
         kept = self._kept.here()
         counted = [(cost.decoded, cost.again, cost.seconds) for cost in kept.log.costs()] or [(0, 0, 0.0)]
         return FileStats(*counted[0], kept=len(kept.cache))
 
     def close(self) -> None:
-        """Let go of what this process keeps; idempotent, and the sequence can be used again.
+        """Release the files that this process keeps. The sequence can be used again. May be called again.
 
-        It then takes the files as they are, with as many scenes as were counted; within a worker process as they were
-        when one of the workers first read them.
+        Files are then read as they are now, with the number of scenes that was counted; in a worker process, as they
+        were when one of the workers first read them.
         """
         self._kept.here().clear()
         if not opened_files.in_worker():

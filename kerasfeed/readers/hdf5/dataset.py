@@ -35,7 +35,25 @@ class DatasetFile(Protocol):
 
 
 class HDF5Dataset:
-    """One dataset of an `HDF5File`; pickles with it. Safe to use from several threads."""
+    """One dataset of an `HDF5File`: `file["points"]`. It is pickled with the file. May be used from several threads.
+
+    Examples:
+        >>> import h5py
+        >>> with h5py.File("rooms.h5", "w") as file:
+        ...     data = np.zeros((100, 3), np.float32)
+        ...     _ = file.create_dataset("points", data=data, chunks=(10, 3), compression="gzip")
+        >>> file = kf.HDF5File("rooms.h5")
+        >>> points = file["points"]
+        >>> points.shape, points.chunks, points.block_size
+        ((100, 3), (10, 3), 10)
+        >>> print(points.reader)
+        direct
+        >>> points[5].shape, points[10:20, 0].shape
+        ((3,), (10,))
+        >>> points.stats().decoded
+        2
+        >>> file.close()
+    """
 
     def __init__(self, file: DatasetFile, name: str) -> None:
         self.file = file
@@ -70,7 +88,7 @@ class HDF5Dataset:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Sizes of the axes; None for a null dataset, which holds nothing at all."""
+        """Sizes of the axes; None for a null dataset, which has no data at all."""
         shape = self._open()[1].shape
         return None if shape is None else tuple(shape)
 
@@ -97,12 +115,12 @@ class HDF5Dataset:
 
     @property
     def chunks(self) -> tuple[int, ...] | None:
-        """Sizes of a storage chunk; None where storage is contiguous."""
+        """Sizes of a chunk along each axis; None for contiguous storage."""
         return self._open()[1].handle.chunks  # type: ignore[no-any-return]
 
     @property
     def block_size(self) -> int:
-        """Rows of axis 0 that are cheap to read together: those of one chunk; 1 where storage is contiguous."""
+        """Rows of axis 0 in one chunk; 1 for contiguous storage. For `kerasfeed.BlockShuffled`."""
         chunks = self.chunks
         return max(1, chunks[0]) if chunks else 1
 
@@ -113,13 +131,17 @@ class HDF5Dataset:
 
     @property
     def reader(self) -> ReaderChoice:
-        """Who reads this dataset: `kind` "direct" or "h5py", and the `reason` for the latter; `str` gives both."""
+        """What reads this dataset: `kind` is "direct" or "h5py", and `reason` tells why h5py does; `str` gives both."""
         choice = self._examined(self._open()[0]).choice
         assert choice is not None
         return choice
 
     def stats(self) -> ReadStats:
-        """What reading this dataset has cost this process since the file was opened, as a snapshot."""
+        """What reading this dataset has cost this process since the file was opened.
+
+        Returns:
+            A [ReadStats][kerasfeed.readers.hdf5.stats.ReadStats].
+        """
         return self._open()[1].counters.snapshot()
 
     def __len__(self) -> int:
@@ -135,16 +157,16 @@ class HDF5Dataset:
     def __getitem__(self, selection: Any) -> Any:
         """Read a selection.
 
-        Integers, slices, Ellipsis, masks, sorted lists and names of fields mean what they mean to h5py. Beyond that,
+        Integers, slices, Ellipsis, masks, sorted lists and names of fields mean what they mean to h5py. In addition,
         with NumPy's meaning: lists may be unsorted and have repeats, steps may be negative, and a mask may cover
-        several axes. As in h5py, each axis is selected on its own, and only one may have a list or mask.
+        several axes. As in h5py, each axis is selected on its own, and only one axis may have a list or mask.
 
         Returns:
-            An array of the dataset's dtype that may be written; a scalar where h5py gives one.
+            A writable array of the dataset's dtype; a scalar where h5py returns one.
 
         Raises:
-            IndexError: The selection is out of range; names dataset, axis and size.
-            OSError: The file is damaged, gone or changed; the message names it.
+            IndexError: The selection is out of range; the message names dataset, axis and size.
+            OSError: The file is damaged, missing or has changed; the message names it.
         """
         shared, opened = self._open()
         try:
@@ -206,11 +228,12 @@ class HDF5Dataset:
             self._fail(error, f"[{selection!r}]")
 
     def take(self, indices: Any, out: NDArray[Any] | None = None) -> NDArray[Any]:
-        """Many rows of axis 0 at once, each chunk read once, several chunks at a time.
+        """Read many rows of axis 0 at once: each chunk is read once, several chunks at the same time.
 
         Args:
-            indices: Integers in one axis, in any order, repeats and negative ones allowed.
-            out: Where the rows go: writable [len(indices), *shape[1:]] of the dataset's dtype. A new array by default.
+            indices: Integers in one axis, in any order; repeated and negative ones are allowed.
+            out: Where the rows are written: a writable array [len(indices), *shape[1:]] of the dataset's dtype. None
+                makes a new array.
 
         Returns:
             `out`, or the new array: row k is `dataset[indices[k]]`.

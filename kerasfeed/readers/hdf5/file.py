@@ -25,29 +25,45 @@ _MOST_NAMES = 1000  # looked at for a message
 
 
 class HDF5File(Members):
-    """An HDF5 file opened for reading when first needed.
+    """An HDF5 file for reading, which is opened when it is first needed.
 
-    A mapping from names to datasets and groups, as h5py's files are: `file["points"]`, `file["scene_7/points"]`,
-    `for name in file`, `len(file)`, `keys()`, `values()`, `items()`. `dataset_paths()` lists those in all groups.
+    A mapping from names to datasets and groups, as h5py's files are: `file["points"]`, `file["scene_7/points"]`, `for
+    name in file`, `len(file)`, `keys()`, `values()`, `items()`. `dataset_paths()` lists the datasets of all groups. A
+    dataset is an [HDF5Dataset][kerasfeed.readers.hdf5.dataset.HDF5Dataset].
 
-    Safe to keep in a sequence: it pickles as its path, and each worker process opens a handle of its own. Safe to read
-    from several threads, which then decode several chunks at once: `file[name].reader` says whether they do.
+    It may be kept in a sequence: it is pickled as its path, and each worker process opens the file for itself. It may
+    be read from several threads, which then decode several chunks at the same time. `file[name].reader` tells whether
+    they do, or whether h5py reads the dataset, and why.
 
     Args:
-        path: The file. Relative paths are resolved now, so that workers find it. A URL such as "s3://..." is read
+        path: The file. A relative path is made absolute now, so that workers find it. A URL such as "s3://..." is read
             through fsspec, by h5py.
-        chunk_cache: Bound of the memory that keeps decoded chunks, bytes for this file in each process; 0 keeps none.
-            HDF5Files of one file with equal bounds share one cache. "auto": 1/16 of the memory that the process may
-            use, at most 1 GiB, in one cache for all files of the process that say "auto", however many they are.
-        swmr: Open a file that another process extends meanwhile (single writer, multiple readers). h5py then reads it,
+        chunk_cache: Upper limit of the memory that keeps decoded chunks, bytes for this file in each process; 0 keeps
+            none. Several HDF5Files of one file with the same limit share one cache. "auto" is 1/16 of the memory that
+            the process may use, at most 1 GiB, in one cache for all files of the process that say "auto".
+        swmr: Whether another process extends the file meanwhile (single writer, multiple readers). h5py then reads it,
             and every access sees the rows written so far.
         driver: h5py's name of a driver ("core", "stdio", "ros3", ...). h5py then reads the file.
-        **driver_options: What the driver takes.
+        **driver_options: Options of the driver.
 
     Raises:
         FileNotFoundError: There is no such file.
-        OSError: On first use: it is not an HDF5 file, or it changed since it was first opened.
-        ValueError, TypeError: `chunk_cache` is not a bound.
+        OSError: On first use: it is not an HDF5 file, or it has changed since it was first opened.
+        ValueError, TypeError: `chunk_cache` is neither an integer >= 0 nor "auto".
+
+    Examples:
+        >>> import h5py
+        >>> with h5py.File("rooms.h5", "w") as file:
+        ...     file["points"] = np.zeros((10, 1024, 3), np.float32)
+        ...     file["labels"] = np.arange(10)
+        >>> file = kf.HDF5File("rooms.h5")
+        >>> list(file)
+        ['labels', 'points']
+        >>> file["points"].shape, file["points"][3].shape
+        ((10, 1024, 3), (1024, 3))
+        >>> file["labels"].take([7, 3, 3])
+        array([7, 3, 3])
+        >>> file.close()
     """
 
     def __init__(
@@ -105,10 +121,10 @@ class HDF5File(Members):
         return opened
 
     def __getitem__(self, name: str) -> Any:
-        """The dataset or group `name`; names may be paths such as "group/points".
+        """The dataset or group `name`, which may be a path such as "group/points".
 
         Raises:
-            KeyError: There is no such dataset; the message lists those there are.
+            KeyError: There is no such dataset or group; the message lists those that exist.
         """
         if not isinstance(name, str):
             raise self._no_name(name)
@@ -139,19 +155,40 @@ class HDF5File(Members):
         return self.path
 
     def tree(self) -> str:
-        """Groups and datasets as indented text: shape, dtype, chunks, filters, and who reads each dataset and why."""
+        """Groups and datasets as indented text.
+
+        For each dataset: shape, dtype, chunks, filters, and whether h5py reads it, and why.
+
+        Examples:
+            >>> import h5py
+            >>> with h5py.File("rooms.h5", "w") as file:
+            ...     file["labels"] = np.arange(10)
+            >>> file = kf.HDF5File("rooms.h5")
+            >>> print(file.tree())
+            rooms.h5
+              labels  int64 (10,)  contiguous  none  [direct]
+            >>> file.close()
+        """
         return HDF5Group(self, "/").tree()
 
     def _repr_html_(self) -> str:
         return HDF5Group(self, "/")._repr_html_()
 
     def close(self) -> None:
-        """Let go of this process's handle, which closes unless another HDF5File uses it; the next read opens it again.
+        """Close this process's handle of the file; the next read opens it again. May be called again.
 
-        It then takes the file as it is: a file that was rewritten is read anew. In the `on_epoch_begin` or
-        `on_epoch_end` of a sequence this holds for all workers of its feed. Within a worker process it does not: what
-        counts there is what the file was when one of the workers first opened it. Idempotent. An HDF5File that is
-        dropped unclosed lets go as well.
+        The handle stays open while another HDF5File of this process uses it. After `close`, a file that was rewritten
+        is read as it is now. Called in `on_epoch_begin` or `on_epoch_end` of a sequence, this holds for all workers of
+        its feed. Called in a worker process, it does not: the workers read the file as it was when one of them first
+        opened it. An HDF5File that is garbage collected closes its handle too.
+
+        Examples:
+            >>> import h5py
+            >>> h5py.File("rooms.h5", "w").close()
+            >>> file = kf.HDF5File("rooms.h5")
+            >>> len(file)
+            0
+            >>> file.close()
         """
         self._opened = None
         self._identity = None

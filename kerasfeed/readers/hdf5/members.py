@@ -37,7 +37,7 @@ class Members(ABC):
 
     @property
     def attrs(self) -> dict[str, Any]:
-        """The attributes of the file, or of the group."""
+        """The attributes of the file or group, as a dict."""
         return dict(self._group().attrs)
 
     @abstractmethod
@@ -45,7 +45,7 @@ class Members(ABC):
         """Whether there is a dataset or group `name`, which may be a path."""
 
     def __iter__(self) -> Iterator[str]:
-        """The names of what is directly here."""
+        """The names of the datasets and groups directly in this file or group."""
         for name in self._group():
             yield shown_name(name)
 
@@ -53,26 +53,39 @@ class Members(ABC):
         return len(self._group())
 
     def get(self, name: str, default: Any = None) -> Any:
-        """The dataset or group `name`; `default` where there is none."""
+        """The dataset or group `name`; `default` if there is none."""
         return self[name] if name in self else default  # noqa: SIM401  # which would be itself
 
     def keys(self) -> KeysView[str]:
-        """The names of what is directly here, in h5py's order."""
+        """The names of the datasets and groups directly in this file or group, in h5py's order."""
         return KeysView(self)
 
     def values(self) -> ValuesView[Any]:
-        """What is directly here; None for what is neither a dataset nor a group, such as a link to nothing."""
+        """The datasets and groups directly in this file or group; None for anything else, such as a broken link."""
         return _Values(self)
 
     def items(self) -> ItemsView[str, Any]:
-        """Pairs of a name and what `values` gives."""
+        """Pairs of a name and a dataset or group, as `keys` and `values` give them."""
         return _Items(self)
 
     def dataset_paths(self) -> list[str]:
-        """Paths, from here, of all datasets, groups descended into: opens everything below once.
+        """Paths of all datasets, also those in groups within groups. Opens every dataset and group once.
+
+        Returns:
+            Paths relative to this file or group, such as "scene_7/points".
 
         Raises:
             OSError: The file is damaged.
+
+        Examples:
+            >>> import h5py
+            >>> with h5py.File("rooms.h5", "w") as file:
+            ...     file["scene_0/points"] = np.zeros((5, 3))
+            ...     file["scene_1/points"] = np.zeros((7, 3))
+            >>> file = kf.HDF5File("rooms.h5")
+            >>> file.dataset_paths()
+            ['scene_0/points', 'scene_1/points']
+            >>> file.close()
         """
         return describe.dataset_names(self._group(), self._path_of_file)
 

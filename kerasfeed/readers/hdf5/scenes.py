@@ -16,15 +16,24 @@ SPEC_ATTRIBUTE = "kerasfeed_spec"
 
 
 class HDF5Scenes(SceneSequence):
-    """The scenes of a file that `kf.write_hdf5` wrote, nested as they were, read through a `kf.HDF5File`.
+    """The scenes of a file that `kerasfeed.write_hdf5` wrote, nested as they were.
+
+    The file is read through a `kerasfeed.HDF5File`.
 
     Args:
         path: The file.
-        chunk_cache: See `kf.HDF5File`.
+        chunk_cache: See `kerasfeed.HDF5File`.
 
     Raises:
         FileNotFoundError: There is no such file.
-        RecordError: `write_hdf5` did not write it.
+        RecordError: The file was not written by `write_hdf5`.
+
+    Examples:
+        >>> scenes = kf.Zip(points=np.zeros((10, 8, 3), np.float32), label=np.arange(10))
+        >>> path = kf.write_hdf5(scenes, "rooms.h5", workers=0, progress=False)
+        >>> copy = kf.HDF5Scenes("rooms.h5")
+        >>> len(copy), sorted(copy[3]), int(copy[3]["label"])
+        (10, ['label', 'points'], 3)
     """
 
     def __init__(self, path: str | os.PathLike[str], *, chunk_cache: int | str = "auto") -> None:
@@ -40,12 +49,12 @@ class HDF5Scenes(SceneSequence):
 
     @property
     def spec(self) -> Any:
-        """The nesting of a scene, with a `kf.ArraySpec` for each field."""
+        """Spec of a scene: nested as a scene, with an `ArraySpec` for each field."""
         return self._spec.unflatten(self._spec.fields)
 
     @property
     def block_size(self) -> int:
-        """Scenes of a chunk, of the field with the largest scenes; for `kf.BlockShuffled`."""
+        """Scenes in a chunk of the field with the largest scenes; for `kerasfeed.BlockShuffled`."""
         sizes = [field.nbytes for field in self._spec.fields]
         found: int = self.file[self._names[sizes.index(max(sizes))]].block_size
         return found
@@ -54,7 +63,7 @@ class HDF5Scenes(SceneSequence):
         return len(self.file[self._names[0]])
 
     def __getitem__(self, index: Any) -> Any:
-        """The scene at `index`; negative indices count from the end."""
+        """Scene `index`, nested as it was written; negative indices count from the end."""
         index = range(len(self))[index]
         fields = zip(self._names, self._spec.fields, strict=True)
         return self._spec.unflatten([_value(self.file[name][index], field) for name, field in fields])

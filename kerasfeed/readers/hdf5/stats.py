@@ -9,16 +9,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class ReadStats:
-    """Sums over the life of an open file, all threads of this process together.
+    """What reading a dataset has cost since its file was opened, all threads of this process together.
 
     Attributes:
         decoded: Chunks read and decoded.
-        again: Of these, chunks that had been decoded before and were not in the cache any more.
+        again: Of these, chunks that had been decoded before and were no longer in the cache.
         hits: Chunks found in the cache, or waited for while another thread decoded them.
         nbytes: Bytes read from the file.
         seconds: Time spent reading and decoding chunks, s, summed over threads.
-        fallbacks: Selections that h5py read in place of the direct reader: not planned by it, or chunks it could not
-            decode.
+        fallbacks: Selections that h5py read, because the direct reader could not plan them or could not decode a chunk.
     """
 
     decoded: int = 0

@@ -44,31 +44,40 @@ class _KeptHere:
 
 
 class TFRecordSequence(SceneSequence):
-    """TFRecord files of `tf.train.Example`s as a sequence of scenes, for `Feed` with any order.
+    """TFRecord files of `tf.train.Example`s as a sequence of scenes, for a `Feed` with any order.
 
-    Scene k is the k-th record of the files in their order. Where each record begins is found once, from the heads of
-    the records, by several threads, and kept in a hidden file beside each; an index of a file that has changed is not
-    used. Files that `kf.write_tfrecords` wrote, and any that TensorFlow wrote, compressed or not, can be read. No
-    TensorFlow is imported.
+    Scene k is record k of the files, in their order. The place of each record is found once, by several threads, and
+    kept in a hidden file beside each TFRecord file; the index of a file that has changed is not used. Reads the files
+    that `kf.write_tfrecords` or TensorFlow wrote, compressed or not. TensorFlow is not imported.
 
-    Safe to read from several threads. It pickles with its index; each process opens the files for itself.
+    It may be read from several threads. It is pickled with its index, and each process opens the files for itself.
 
     Args:
-        paths: A file, a glob ("train-*.tfrecord", in natural order), a pattern ("train-{shard:05d}-of-{count:05d}...",
-            all of whose shards must be there), or a list of these.
-        spec: What a scene is: a nesting of `kf.ArraySpec`s. The features have the names of the fields ("0",
-            "1.points"). None takes what `write_tfrecords` wrote beside the files. Where there is nothing, a scene is a
-            dict of the features that a few records have: scalars where these hold one value each, else arrays of one
-            axis; bytes as they are.
-        verify: Whether to compare each record with its checksum (0.1 ms a MB).
-        index_cache: A folder to keep the index in; None for a hidden file beside each file, where that can be written;
-            False to keep it in memory alone.
-        workers: Threads that find the records; "auto" is four times the number of cores, up to 32.
+        paths: A file; a glob ("train-*.tfrecord", in natural order); a pattern
+            ("train-{shard:05d}-of-{count:05d}.tfrecord", all of whose shards must exist); or a list of these.
+        spec: Spec of a scene: a nesting of `kf.ArraySpec`s. The features are named like the fields ("0", "1.points").
+            None takes the spec that `write_tfrecords` wrote beside the files. Without one, a scene is a dict of the
+            features found in a few records: scalars where a feature holds one value in each, else arrays of one axis;
+            bytes unchanged.
+        verify: Whether to compare each record with its checksum, which takes 0.1 ms for each MB.
+        index_cache: Folder for the index. None is a hidden file beside each file, where that can be written; False
+            keeps the index in memory only.
+        workers: Threads that find the records. "auto" is four times the number of cores, at most 32.
 
     Raises:
         FileNotFoundError: There is no such file.
-        RecordError: The files hold no record, shards are missing, or a file does not hold what was written to it.
-        TypeError, SpecError: `spec` is no spec, or records of which none was given disagree.
+        RecordError: The files hold no record, shards are missing, or a file is damaged.
+        TypeError, SpecError: `spec` is not a spec; or none is given and the records disagree.
+
+    Examples:
+        >>> scenes = kf.Zip(points=np.zeros((10, 8, 3), np.float32), label=np.arange(10))
+        >>> paths = kf.write_tfrecords(
+        ...     scenes, "train-{shard}-of-{count}.tfrecord", num_shards=2, workers=0, progress=False
+        ... )
+        >>> records = kf.TFRecordSequence("train-{shard}-of-{count}.tfrecord")
+        >>> len(records), records.counts, records[0]["points"].shape
+        (10, (5, 5), (8, 3))
+        >>> records.close()
     """
 
     def __init__(
@@ -108,7 +117,7 @@ class TFRecordSequence(SceneSequence):
 
     @property
     def spec(self) -> Any:
-        """The nesting of a scene, with a `kf.ArraySpec` for each field."""
+        """Spec of a scene: nested as a scene, with an `ArraySpec` for each field."""
         return self._codec.spec.unflatten(self._codec.spec.fields)
 
     @property
@@ -118,12 +127,12 @@ class TFRecordSequence(SceneSequence):
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """Records of each file."""
+        """Number of records in each file."""
         return tuple(map(len, self._files))
 
     @property
     def block_size(self) -> int:
-        """Records that are cheap to read together, about 1 MiB of them; for `kf.BlockShuffled`."""
+        """Number of records that are cheap to read together, about 1 MiB of them; for `kf.BlockShuffled`."""
         nbytes = sum(int(file.starts[-1]) for file in self._files)
         return max(1, min(len(self), round(_RUN_BYTES * len(self) / max(1, nbytes))))
 
@@ -171,9 +180,9 @@ class TFRecordSequence(SceneSequence):
 
         Raises:
             IndexError: `index` is out of range.
-            RecordError: The record is damaged; the message names file, offset and record.
-            SpecError: It is not what the spec says; the message names record and feature.
-            OSError: The file cannot be read, or changed meanwhile.
+            RecordError: The record is damaged; the message names file, byte offset and record.
+            SpecError: The record does not match the spec; the message names record and feature.
+            OSError: The file cannot be read, or has changed.
         """
         return self._codec.spec.unflatten([_own(leaf) for leaf in self._leaves(index)])
 
@@ -194,7 +203,7 @@ class TFRecordSequence(SceneSequence):
             raise RecordError(f"{self._place(index)}: {message_of(error)}") from None
 
     def record(self, index: int) -> bytes:
-        """The serialized `tf.train.Example` at `index`; raises as `sequence[index]` does."""
+        """The serialized `tf.train.Example` of record `index`; raises as `sequence[index]` does."""
         return self._record(range(len(self))[index])
 
     def _record(self, index: int) -> bytes:
@@ -241,7 +250,7 @@ class TFRecordSequence(SceneSequence):
     # ---- life
 
     def close(self) -> None:
-        """Close the files and let go of what is kept of them; they open again when read. Idempotent."""
+        """Close the files; they are opened again when they are read. May be called again."""
         kept = self._kept.here()
         kept.streams.clear()
         kept.windows.clear()

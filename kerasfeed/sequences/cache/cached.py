@@ -38,31 +38,40 @@ _PROBED = 3  # scenes of a process after which the whole state is compared: read
 
 
 class Cached(SceneByScene, SceneSequence):
-    """The scenes of a sequence, each read once and kept.
+    """The scenes of a sequence, each read once and then kept in memory or on disk.
 
-    For scenes that are slow to read or compute and are the same in every epoch. What is random belongs after the cache:
-    `kf.Map(kf.Cached(sequence), augment)`; a sequence that asks for `self.rng` is refused.
+    For scenes that are slow to read or compute and are the same in every epoch. Put what is random after the cache:
+    `kf.Map(kf.Cached(sequence), augment)`. A sequence that uses `self.rng` is refused.
 
-    A scene is kept under a key made of the sequence's class (its code, and the code of yours that it calls), its
-    attributes, and size and mtime of every file, or all files below every folder, that an attribute names. When one of
-    them changes, scenes are read again. An attribute that is set anew is noticed at once, and so is a file, unless
-    there are more than 8; these, and what changes inside an attribute, within 0.2 s (or 50 times what looking takes).
-    Files that no attribute names are not looked at, nor is what installed packages do beyond their version: pass a
-    `key` where that matters.
+    Scenes are kept under a key. It is computed from the sequence's class (its code, and the code of yours that it
+    calls), its attributes, and size and modification time of every file that an attribute names, or of all files below
+    a folder that one names. When one of these changes, scenes are read again. An attribute that is assigned is noticed
+    at once, and so is a changed file, unless there are more than 8. More files than that, and changes inside an
+    attribute, are noticed within 0.2 s, or 50 times the time it takes to look. Not noticed are files that no attribute
+    names, and changes in installed packages other than their version: pass a `key` of your own where these matter.
 
     Args:
         sequence: Any object with `__len__` and `__getitem__(index)`.
-        path: Folder that keeps the scenes, one file each, for any number of processes and runs. None keeps them in
-            memory: threads share them, each worker process keeps its own.
-        max_memory: Bytes of scenes kept in memory, by all workers of a feed together; what is over is read each time.
-            None is an eighth of the memory of the machine or container. For a cache in memory only.
-        key: A text in place of the key that is worked out, for state that cannot be compared: change it whenever scenes
-            change, for nothing else is then looked at.
+        path: Folder that keeps the scenes, one file each. Several processes and later runs share it. None keeps scenes
+            in memory: worker threads share them, and each worker process keeps its own.
+        max_memory: Upper limit of the scenes kept in memory, bytes, by all workers of a feed together. Scenes beyond it
+            are read each time. None is an eighth of the memory of the machine or container. Only without `path`.
+        key: A text that takes the place of the computed key, for state that cannot be compared. Nothing else is looked
+            at then, so change it whenever the scenes change.
 
     Raises:
         TypeError: `sequence` cannot be indexed, or its state cannot be compared; the message says what to do.
         ValueError: `path` and `max_memory` are both given, or a value is out of range.
-        OSError: `path` cannot be made a folder.
+        OSError: The folder `path` cannot be made.
+
+    Examples:
+        >>> def slow(scene):
+        ...     print("reading", scene)
+        ...     return scene
+        >>> scenes = kf.Cached(kf.Map([1.0, 2.0], slow), key="1")
+        >>> scenes[0], scenes[0]
+        reading 1.0
+        (1.0, 1.0)
     """
 
     def __init__(
@@ -119,18 +128,18 @@ class Cached(SceneByScene, SceneSequence):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of scenes that this process keeps in memory."""
+        """Bytes of the scenes that this process keeps in memory."""
         return self._nbytes
 
     def _identity(self) -> str:
         return identity_of(self.sequence)  # its scenes are the same
 
     def __getitem__(self, index: int | slice) -> Any:
-        """The scene at `index`, arrays of its own; negative indices count from the end.
+        """Scene `index`, with arrays that you may change. Negative indices count from the end.
 
         Raises:
             IndexError: `index` is out of range.
-            KerasfeedError: The scene is random, or reading it changes what it is kept under.
+            KerasfeedError: The scene uses random numbers, or reading it changes the sequence's key.
             Exception: What the sequence raises.
         """
         place = place_in(index, len(self), self)
@@ -224,7 +233,17 @@ class Cached(SceneByScene, SceneSequence):
             self._key, self._seen = key, seen
 
     def clear(self) -> None:
-        """Forget all scenes kept under the key of now; on disk for every process. Older keys stay in `path`."""
+        """Delete all scenes kept under the present key; on disk for all processes.
+
+        Scenes under older keys stay in `path`.
+
+        Examples:
+            >>> scenes = kf.Cached([np.zeros(3), np.ones(3)])
+            >>> _ = scenes[0]
+            >>> scenes.clear()
+            >>> scenes.nbytes
+            0
+        """
         self._check_key()
         with self._lock:
             self._scenes, self._nbytes = {}, 0

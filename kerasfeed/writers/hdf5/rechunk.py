@@ -51,14 +51,14 @@ class RechunkedDataset:
 
 @dataclass(frozen=True)
 class RechunkReport:
-    """What `rechunk` did.
+    """What `rechunk` did; `str` of it has one line for the file and one for each dataset.
 
     Attributes:
         out: The file written.
-        datasets: The datasets made anew.
+        datasets: The datasets rewritten.
         bytes_before: Size of the file read, bytes.
         bytes_after: Size of the file written, bytes.
-        seconds: Wall time, comparison included, s.
+        seconds: Wall time with the comparison, s.
     """
 
     out: str
@@ -88,32 +88,40 @@ def rechunk(
     overwrite: bool = False,
     progress: bool = True,
 ) -> RechunkReport:
-    """Copy an HDF5 file, rewriting datasets into chunks of shape (scenes_per_chunk, *scene shape).
+    """Copy an HDF5 file, with datasets rewritten into chunks of whole scenes: (scenes_per_chunk, *scene shape).
 
-    A scene, the row of one index, then lies in a single chunk. Everything else of the file is copied as it is. The
-    result is compared with what was read before it takes its name.
+    Each scene (the row of one index) then lies in a single chunk. Everything else in the file is copied unchanged. The
+    copy is compared with the original before it gets its name.
 
     Args:
         path: The file to read.
         out: The file to write; may be `path` itself with `overwrite=True`.
-        name: The dataset to rewrite, or several, or None for all that have an axis of scenes.
-        scenes_per_chunk: Scenes of one chunk, at least 1: 1 for reading in any order, more for scenes of a few KiB.
-            At most the number of scenes is used, except of a dataset that can grow.
+        name: The dataset to rewrite, or several; None for all that have an axis of scenes.
+        scenes_per_chunk: Scenes in a chunk, at least 1: 1 for reading in any order, more for scenes of a few KiB. A
+            chunk has at most as many scenes as the dataset, unless the dataset can grow.
         compression: "gzip" (level 4, after byte shuffling), an integer from 0 to 9 (gzip of that level), "lzf", None
-            for none, or "blosc", "zstd", "lz4" where `hdf5plugin` is installed.
+            for no compression; or "blosc", "zstd" or "lz4", if `hdf5plugin` is installed.
         overwrite: Whether `out` may be replaced.
         progress: Whether to show a progress bar.
 
     Returns:
-        What was done.
+        A [RechunkReport][kerasfeed.writers.hdf5.rechunk.RechunkReport].
 
     Raises:
         FileExistsError: `out` exists and `overwrite` is False.
         FileNotFoundError: There is no file `path`, or no folder for `out`.
-        KeyError: There is no such dataset; the message lists those there are.
+        KeyError: There is no such dataset; the message lists those that exist.
         ValueError: A dataset has no axis of scenes, a chunk would take 4 GiB or more, the compression is unknown, or
             the file holds something that cannot be copied.
-        OSError: Reading, writing or comparing failed (a full disk, a damaged file); `out` is what it was.
+        OSError: Reading, writing or comparing failed (a full disk, a damaged file); `out` has not changed.
+
+    Examples:
+        >>> import h5py
+        >>> with h5py.File("rooms.h5", "w") as file:
+        ...     file["points"] = np.zeros((64, 128, 3), np.float32)
+        >>> report = kf.rechunk("rooms.h5", "by-scene.h5", "points", scenes_per_chunk=1, progress=False)
+        >>> report.datasets[0].chunks
+        (1, 128, 3)
     """
     begin = time.perf_counter()
     source, target = Path(path).absolute(), Path(out).absolute()

@@ -39,37 +39,46 @@ def write_hdf5(
     seed: int = 0,
     progress: bool = True,
 ) -> str:
-    """Write the scenes of a sequence as datasets of an HDF5 file, scenes loaded and compressed in parallel.
+    """Write the scenes of a sequence to an HDF5 file; scenes are loaded and compressed in parallel.
 
-    A field is a dataset of its name ("points", "1/mask") whose first axis is the scenes: what `kf.HDF5File` reads
-    fast, and `kf.HDF5Scenes` gives back as scenes. Where the call is broken off, the same call goes on with the
-    segments that are complete, kept in a hidden folder beside `path` until the file is; meanwhile the disk holds the
-    scenes twice.
+    Each field becomes a dataset of its name ("points", "1/mask"), whose first axis is the scenes. `kf.HDF5File` reads
+    these datasets, and `kf.HDF5Scenes` returns scenes again. If the call is interrupted, the same call continues: the
+    segments that are complete are kept in a hidden folder beside `path` until the file is complete. Meanwhile the
+    scenes take twice their space on the disk.
 
     Args:
-        sequence: Any object with `__len__` and `__getitem__(index)` that returns one scene; see `Feed`. Every field has
-            one shape. `str` become variable-length strings, `bytes` variable-length uint8.
+        sequence: Any object with `__len__` and `__getitem__(index)` that returns one scene; see `Feed`. Every field
+            must have one shape. `str` become variable-length strings, and `bytes` variable-length uint8.
         path: The file.
-        scenes_per_chunk: Scenes of one chunk, at least 1; fields of less than 4 KiB get a multiple. None is about 64
-            KiB of them, or one scene that is larger, and contiguous storage where there is no compression.
-        compression: None, "gzip" (level 4, after byte shuffling), an integer from 0 to 9 (gzip of that level), "lzf",
-            or "blosc", "zstd", "lz4" where `hdf5plugin` is installed.
+        scenes_per_chunk: Scenes in a chunk, at least 1; fields of less than 4 KiB get a multiple of it. None is about
+            64 KiB of scenes, or one scene that is larger; without compression, contiguous storage.
+        compression: None, "gzip" (level 4, after byte shuffling), an integer from 0 to 9 (gzip of that level), "lzf";
+            or "blosc", "zstd" or "lz4", if `hdf5plugin` is installed.
         workers: Segments written at the same time; see `write_tfrecords`.
         worker_type: "thread", "process" or "auto"; see `Feed`. h5py compresses on one thread of a process at a time.
-        overwrite: Whether to replace `path`, and to begin anew where a call was broken off.
-        seed: Integer >= 0 behind each scene's `rng`, which is that of epoch 0.
-        progress: Whether to show a progress bar, where there is a terminal or a notebook.
+        overwrite: Whether to replace `path`, and to begin again where a call was interrupted.
+        seed: Integer >= 0 that decides each scene's `rng`, which is that of epoch 0.
+        progress: Whether to show a progress bar, if there is a terminal or a notebook.
 
     Returns:
-        The path.
+        The absolute path.
 
     Raises:
         TypeError, ValueError: An argument is wrong.
-        FileExistsError: `path` exists, or an unfinished write that was begun differently, and `overwrite` is False.
-        SpecError: Scenes differ, or hold what HDF5 cannot.
-        WorkerDiedError: Scenes ended their worker processes again and again.
-        OSError: Writing failed (a full disk); `path` is what it was.
+        FileExistsError: `path` exists, or an unfinished file of a call with other arguments, and `overwrite` is False.
+        SpecError: Scenes differ, or contain what HDF5 cannot store.
+        WorkerDiedError: A scene ended its worker process several times.
+        OSError: Writing failed (a full disk); `path` has not changed.
         Exception: What the sequence raised, with the scene as a note.
+
+    Examples:
+        >>> scenes = kf.Zip(np.zeros((10, 8, 3), np.float32), np.arange(10))
+        >>> kf.write_hdf5(scenes, "rooms.h5", workers=0, progress=False)
+        '...rooms.h5'
+        >>> file = kf.HDF5File("rooms.h5")
+        >>> file.dataset_paths()
+        ['0', '1']
+        >>> file.close()
     """
     options = WorkerOptions(sequence, workers, worker_type, seed)
     length = options.length

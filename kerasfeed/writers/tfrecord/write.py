@@ -39,43 +39,51 @@ def write_tfrecords(
     seed: int = 0,
     progress: bool = True,
 ) -> list[str]:
-    """Write the scenes of a sequence as TFRecord files, each a `tf.train.Example`, without TensorFlow.
+    """Write the scenes of a sequence as TFRecord files, each record a `tf.train.Example`, without TensorFlow.
 
-    Each shard is written by one worker, under a temporary name until it is complete. Where the call is broken off (an
-    error, Ctrl-C, a crash, a power cut), the same call goes on: complete shards are kept, the others are begun anew, no
-    scene is lost and none is there twice. `overwrite=True` always begins anew.
+    Each shard is written by one worker, under a temporary name until it is complete. If the call is interrupted (an
+    error, Ctrl-C, a crash, a power cut), the same call continues: complete shards are kept, the others are written
+    again, and every scene is there exactly once. `overwrite=True` always begins again.
 
     float32 fields become a `float_list`; int32, int64, single integers and booleans an `int64_list`; text a
-    `bytes_list`; every other dtype one bytes value, the array's memory, little-endian. Features have the names of the
-    fields ("0", "1.points"); an axis whose size varies adds `<name>/shape`. `kf.feature_description` and
-    `kf.parse_record` read that in tf.data, `kf.TFRecordSequence` here. A file `<pattern without the shard>.spec.json`
-    beside the shards holds the spec.
+    `bytes_list`. Every other dtype becomes one bytes value: the array's memory, little-endian. Features are named like
+    the fields ("0", "1.points"). If the size of an axis varies, a feature `<name>/shape` is added. A file `<pattern
+    without the shard>.spec.json` beside the shards holds the spec. `kf.TFRecordSequence` reads the scenes; in tf.data,
+    `kf.parse_record` does.
 
     Args:
         sequence: Any object with `__len__` and `__getitem__(index)` that returns one scene; see `Feed`.
         pattern: Path of the shards, such as "train-{shard:05d}-of-{count:05d}.tfrecord".
-        num_shards: Number of files, at most one a scene.
-        workers: Shards written at the same time; 0 is the calling thread. "auto", with `worker_type="auto"`, tries
-            up to 200 scenes on a copy of the sequence, for 0.1 s: the calling thread writes all if that takes it less
-            than a second, else there is one process a core.
+        num_shards: Number of files, at most one for each scene.
+        workers: Shards written at the same time; 0 writes in the calling thread. "auto", with `worker_type="auto"`,
+            tries up to 200 scenes on a copy of the sequence, for 0.1 s. If writing everything in the calling thread
+            would take less than a second, it does that, else it starts one process for each core.
         worker_type: "thread", "process" or "auto"; see `Feed`.
-        assignment: "round_robin": scene i goes to shard i % num_shards. "contiguous": each shard takes a run of scenes.
-        compression: None, or "GZIP": of about 64 KiB at a time, so that any record can be reached.
-        spec: A nesting of `kf.ArraySpec`s, where five scenes spread over the sequence do not tell which axes vary.
-        overwrite: Whether to replace files of these names, and the rest of the set that they are of.
-        seed: Integer >= 0 behind each scene's `rng`, which is that of epoch 0.
-        progress: Whether to show a progress bar, where there is a terminal or a notebook.
+        assignment: "round_robin": scene i goes to shard i % num_shards. "contiguous": each shard gets consecutive
+            scenes.
+        compression: None, or "GZIP" in pieces of about 64 KiB, so that any record can be read on its own.
+        spec: A nesting of `kf.ArraySpec`s, if five scenes spread over the sequence do not tell which axes vary.
+        overwrite: Whether to replace files of these names, and the rest of the set that they belong to.
+        seed: Integer >= 0 that decides each scene's `rng`, which is that of epoch 0.
+        progress: Whether to show a progress bar, if there is a terminal or a notebook.
 
     Returns:
-        The paths of the shards, in order.
+        The absolute paths of the shards, in order.
 
     Raises:
         TypeError, ValueError: An argument is wrong.
-        FileExistsError: A file exists, or an unfinished write that was begun differently, and `overwrite` is False.
+        FileExistsError: A file exists, or an unfinished set of a call with other arguments, and `overwrite` is False.
         SpecError: Scenes differ, or cannot be stored.
-        WorkerDiedError: Scenes ended their worker processes again and again.
-        OSError: Writing failed (a full disk); complete shards stay, nothing else does.
+        WorkerDiedError: A scene ended its worker process several times.
+        OSError: Writing failed (a full disk); only complete shards stay.
         Exception: What the sequence raised, with scene and shard as a note; complete shards stay.
+
+    Examples:
+        >>> scenes = kf.Zip(np.zeros((10, 8, 3), np.float32), np.arange(10))
+        >>> kf.write_tfrecords(
+        ...     scenes, "train-{shard:02d}-of-{count:02d}.tfrecord", num_shards=2, workers=0, progress=False
+        ... )
+        ['...train-00-of-02.tfrecord', '...train-01-of-02.tfrecord']
     """
     options = WorkerOptions(sequence, workers, worker_type, seed)
     length = options.length

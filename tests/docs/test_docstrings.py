@@ -1,0 +1,89 @@
+"""Every public name has an example in its docstring, and the examples do what they say."""
+
+import doctest
+import inspect
+import pkgutil
+import types
+from functools import cached_property
+
+import numpy as np
+import pytest
+
+import kerasfeed as kf
+
+FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+NAMES = [name for name in kf.__all__ if name != "__version__"]
+# What a public call returns, or a hook receives: users meet the objects, and never write the names of their classes.
+RETURNED = [
+    "kerasfeed.adapters.keras.evaluation:MetricDistribution",
+    "kerasfeed.adapters.keras.input_monitor:EpochTiming",
+    "kerasfeed.feeds.queues.producer:Producer",
+    "kerasfeed.feeds.sharding:Shard",
+    "kerasfeed.loaders.base:LoaderStats",
+    "kerasfeed.loaders.failures.table:FailureTable",
+    "kerasfeed.orders.blocks:BlockReport",
+    "kerasfeed.orders.bucketed:PaddingReport",
+    "kerasfeed.readers.files.sequence:FileStats",
+    "kerasfeed.readers.hdf5.dataset:HDF5Dataset",
+    "kerasfeed.readers.hdf5.stats:ReadStats",
+    "kerasfeed.sequences.context:Worker",
+    "kerasfeed.writers.hdf5.rechunk:RechunkReport",
+]
+# Those that train a model or start worker processes.
+SLOW = {"BackupAndRestore", "FeedCheckpoint", "WorkerDiedError"}
+
+
+def members_of(name):
+    """Public methods and properties of a class, inherited ones too, that kerasfeed defines and that have an example."""
+    kind = pkgutil.resolve_name(name)
+    for member in dir(kind) if inspect.isclass(kind) else ():
+        found = inspect.getattr_static(kind, member, None)
+        found = getattr(found, "fget", None) or getattr(found, "func", None) or getattr(found, "__func__", found)
+        ours = isinstance(found, types.FunctionType) and found.__module__.startswith("kerasfeed.")
+        if ours and (not member.startswith("_") or member in ("__getitem__", "__iter__")):
+            yield f"{name}.{member}"
+
+
+def places():
+    """A name and, in turn, each of its members, of which inherited ones come once."""
+    seen = set()
+    for name in [*(f"kerasfeed:{name}" for name in NAMES), *RETURNED]:
+        yield name
+        for member in members_of(name):
+            function = getattr_static(member)
+            if function not in seen and ">>>" in (inspect.getdoc(function) or ""):
+                seen.add(function)
+                yield member
+
+
+def getattr_static(name):
+    kind, _, member = name.rpartition(".")
+    found = inspect.getattr_static(pkgutil.resolve_name(kind), member)
+    if isinstance(found, property):
+        return found.fget
+    return found.func if isinstance(found, cached_property) else getattr(found, "__func__", found)
+
+
+def weight(name):
+    return [pytest.mark.heavy] if name.split(":")[1].split(".")[0] in SLOW else []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_public_name_has_an_example(name):
+    assert "    >>> " in (getattr(kf, name).__doc__ or ""), f"kf.{name} has no example"
+
+
+PLACES = [pytest.param(name, marks=weight(name), id=name.split(":")[1]) for name in places()]
+
+
+@pytest.mark.filterwarnings("ignore:__array__ implementation")  # Keras's own, under NumPy 2.4
+@pytest.mark.parametrize("name", PLACES)
+def test_an_example_does_what_it_says(name, tmp_path, monkeypatch):
+    thing = getattr_static(name) if "." in name.split(":")[1] else pkgutil.resolve_name(name)
+    text = inspect.getdoc(thing) or ""
+    monkeypatch.chdir(tmp_path)
+    space = {"kf": kf, "np": np, "__name__": "__main__"}
+    test = doctest.DocTestParser().get_doctest(text, space, name.split(":")[1], None, 0)
+    told = []
+    result = doctest.DocTestRunner(optionflags=FLAGS).run(test, out=told.append)
+    assert result.failed == 0, "".join(told)

@@ -1,0 +1,135 @@
+"""The reference names everything that is public, and quotes messages and options as they are."""
+
+import argparse
+import ast
+import inspect
+import re
+
+import pytest
+from places import ROOT
+
+import kerasfeed as kf
+from benchmarks.harness import Settings
+from kerasfeed import cli
+
+REFERENCE = ROOT / "docs" / "reference"
+PACKAGE = ROOT / "kerasfeed"
+NAMES = [name for name in kf.__all__ if name != "__version__"]
+PAGES = {page.name: page.read_text() for page in REFERENCE.glob("*.md")}
+
+
+# ---- public names
+
+
+def test_the_table_of_the_index_lists_every_public_name_once():
+    listed = re.findall(r"^\| \[`kf\.(\w+)`\]\[kerasfeed\.(\w+)\] \|", PAGES["index.md"], re.MULTILINE)
+    assert all(shown == target for shown, target in listed)
+    assert sorted(shown for shown, _ in listed) == sorted(NAMES)
+
+
+def test_every_public_name_has_one_place_in_the_reference():
+    documented = [name for page in PAGES.values() for name in re.findall(r"^::: kerasfeed\.(\w+)$", page, re.MULTILINE)]
+    assert sorted(documented) == sorted(NAMES)
+
+
+def test_the_members_that_pages_list_exist():
+    for page in PAGES.values():
+        for name, options in re.findall(r"^::: (kerasfeed[.\w]+)\n((?: +.*\n)*)", page, re.MULTILINE):
+            listed = re.search(r"members: \[([^]]*)\]", options)
+            kind = resolved(name)
+            for member in re.findall(r"\w+", listed[1]) if listed else ():
+                assert inspect.getdoc(inspect.getattr_static(kind, member)), f"{name}.{member} has no docstring"
+
+
+def resolved(name):
+    parts, found = name.split("."), kf
+    if len(parts) > 2:
+        found = __import__(".".join(parts[:-1]), fromlist=[parts[-1]])
+    return getattr(found, parts[-1])
+
+
+# ---- messages
+
+
+def strings_of(tree):
+    """Every text that a module holds, docstrings left out; a replacement field of an f-string ends a text."""
+    documented = {
+        id(node.body[0].value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and isinstance(node.body[0], ast.Expr)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in documented:
+            yield node.value
+
+
+SOURCES = "\0".join(text for path in sorted(PACKAGE.rglob("*.py")) for text in strings_of(ast.parse(path.read_text())))
+MESSAGES = re.findall(r"^### (`+) ?(.+?) ?\1$", PAGES["errors.md"], re.MULTILINE)
+
+
+def fragments(message):
+    return [part for part in re.split(r"\.\.\.", message) if len(re.findall(r"\w", part)) > 3]
+
+
+@pytest.mark.parametrize("message", [text for _, text in MESSAGES], ids=lambda text: text[:50])
+def test_a_message_of_the_page_is_one_of_the_package(message):
+    assert fragments(message), f"nothing of {message!r} is fixed"
+    for part in fragments(message):
+        assert part.strip(" :;.,()") in SOURCES, f"no message of the package holds {part!r}"
+
+
+def test_the_page_of_errors_has_a_cause_and_a_remedy_for_every_message():
+    page = PAGES["errors.md"]
+    assert len(MESSAGES) >= 50
+    assert page.count("**Cause:**") == page.count("**Remedy:**") == len(MESSAGES)
+
+
+def test_every_class_of_exceptions_and_warnings_is_on_the_page_of_errors():
+    kinds = [name for name in NAMES if inspect.isclass(getattr(kf, name)) and issubclass(getattr(kf, name), Exception)]
+    assert len(kinds) == 12
+    for name in kinds:
+        assert f"| [{name}][kerasfeed.{name}] |" in PAGES["errors.md"]
+        assert f"::: kerasfeed.{name}\n" in PAGES["errors.md"]
+
+
+def test_the_built_in_classes_of_the_table_are_those_of_the_exceptions():
+    for name, built_in in re.findall(r"^\| \[(\w+)\]\[\S+ \| `([\w.]+)`", PAGES["errors.md"], re.MULTILINE):
+        bases = getattr(kf, name).__mro__
+        assert any(built_in in (base.__name__, f"{base.__module__}.{base.__name__}") for base in bases)
+
+
+# ---- the command line
+
+
+def options_of(parser):
+    """(name, default) of every option and positional argument, but for `--help`."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction | argparse._HelpAction | argparse._VersionAction):
+            continue
+        yield (action.option_strings or [action.metavar])[0]
+
+
+def section(title):
+    return PAGES["command-line.md"].split(f"## `{title}`\n", 1)[1].split("\n## ", 1)[0]
+
+
+def listed(title):
+    return re.findall(r"^\| `([\w.-]+)", section(title), re.MULTILINE)
+
+
+@pytest.mark.parametrize("command", ["demo", "rechunk"])
+def test_the_page_lists_the_options_of_a_command(command):
+    (commands,) = (each for each in cli._parser()._actions if isinstance(each, argparse._SubParsersAction))
+    assert set(commands.choices) == {"demo", "rechunk"}
+    assert listed(f"kerasfeed {command}") == list(options_of(commands.choices[command]))
+    for action in commands.choices[command]._actions:
+        if action.option_strings and action.default not in (None, False, argparse.SUPPRESS):
+            row = re.search(rf"^\| `{action.option_strings[0]}\b.*$", section(f"kerasfeed {command}"), re.MULTILINE)[0]
+            assert f"`{action.default}`" in row, row
+
+
+def test_the_page_lists_the_options_of_the_benchmarks():
+    parser = (ROOT / "benchmarks" / "__main__.py").read_text()
+    assert listed("python -m benchmarks") == re.findall(r'add_argument\(\s*"(--[\w-]+)"', parser)
+    for name in ("repeats", "seconds", "timeout"):
+        assert re.search(rf"^\| `--{name} \w` \| `{getattr(Settings, name)}` \|", section("python -m benchmarks"), re.M)
