@@ -265,7 +265,7 @@ def merge(scenes: Sequence[tuple[int, SceneSpec]]) -> SceneSpec:
     for index, spec in scenes[1:]:
         if spec.treespec != first.treespec:
             structures = f"{structure_text(first.treespec)} and {structure_text(spec.treespec)}"
-            lists = ". A list that is the whole scene, or holds arrays, has a field for each item: np.array makes it one"
+            lists = ". A list that is a whole scene, or holds arrays, has a field for each item: np.array makes it one"
             raise SpecError(
                 f"scenes {first_index} and {index} have different structures: {structures}. Return the same nesting of "
                 f"tuples and dicts for every index{lists if '[' in structures else ''}"
