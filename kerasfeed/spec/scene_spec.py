@@ -282,9 +282,11 @@ def merge(scenes: Sequence[tuple[int, SceneSpec]]) -> SceneSpec:
     fields = list(first.fields)
     for index, spec in scenes[1:]:
         if spec.treespec != first.treespec:
+            structures = f"{structure_text(first.treespec)} and {structure_text(spec.treespec)}"
+            lists = ". A list that is a whole scene, or holds arrays, has a field for each item: np.array makes it one"
             raise SpecError(
-                f"scenes {first_index} and {index} have different structures: {structure_text(first.treespec)} and "
-                f"{structure_text(spec.treespec)}. Return the same nesting of tuples and dicts for every index"
+                f"scenes {first_index} and {index} have different structures: {structures}. Return the same nesting of "
+                f"tuples and dicts for every index{lists if '[' in structures else ''}"
             )
         for place, (path, one, other) in enumerate(zip(first.paths, fields, spec.fields, strict=True)):
             fields[place] = _merge_fields(path, one, other, first_index, index)
