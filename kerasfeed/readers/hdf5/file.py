@@ -121,10 +121,25 @@ class HDF5File(Members):
         return opened
 
     def __getitem__(self, name: str) -> Any:
-        """The dataset or group `name`, which may be a path such as "group/points".
+        """The dataset or group `name`.
+
+        Args:
+            name: A name, or a path such as "group/points".
+
+        Returns:
+            An [HDF5Dataset][kerasfeed.readers.hdf5.dataset.HDF5Dataset]; or a group, a mapping like the file.
 
         Raises:
-            KeyError: There is no such dataset or group; the message lists those that exist.
+            KeyError: There is no such dataset or group; the message lists the datasets that exist.
+
+        Examples:
+            >>> import h5py
+            >>> with h5py.File("rooms.h5", "w") as file:
+            ...     file["scene_0/points"] = np.zeros((5, 3))
+            >>> file = kf.HDF5File("rooms.h5")
+            >>> file["scene_0"]["points"].shape, file["scene_0/points"].shape
+            ((5, 3), (5, 3))
+            >>> file.close()
         """
         if not isinstance(name, str):
             raise self._no_name(name)

@@ -203,7 +203,25 @@ class TFRecordSequence(SceneSequence):
             raise RecordError(f"{self._place(index)}: {message_of(error)}") from None
 
     def record(self, index: int) -> bytes:
-        """The serialized `tf.train.Example` of record `index`; raises as `sequence[index]` does."""
+        """The serialized `tf.train.Example` of one record.
+
+        Args:
+            index: Number of the record; negative ones count from the end.
+
+        Returns:
+            The bytes of the record.
+
+        Raises:
+            IndexError, RecordError, OSError: As `sequence[index]`.
+
+        Examples:
+            >>> scenes = kf.Zip(x=np.arange(4.0))
+            >>> paths = kf.write_tfrecords(scenes, "{shard}.tfrecord", num_shards=1, workers=0, progress=False)
+            >>> records = kf.TFRecordSequence(paths)
+            >>> type(records.record(0))
+            <class 'bytes'>
+            >>> records.close()
+        """
         return self._record(range(len(self))[index])
 
     def _record(self, index: int) -> bytes:
