@@ -290,7 +290,18 @@ class BaseFeed(AnyFeed):
 
     @property
     def scene_spec(self) -> SceneSpec:
-        """Spec of a scene as the sequence returns it. The first use reads a few scenes."""
+        """Spec of a scene as the sequence returns it: its structure, and shape and dtype of each field.
+
+        The first use reads a few scenes, spread over the sequence.
+
+        Examples:
+            >>> scenes = kf.Zip(points=np.zeros((5, 8, 3)), label=np.arange(5))
+            >>> with kf.Feed(scenes, batch_size=2, workers=0) as feed:
+            ...     for path, field in zip(feed.scene_spec.paths, feed.scene_spec.fields):
+            ...         print(path, field.shape, field.dtype)
+            label () int64
+            points (8, 3) float64
+        """
         return self._loader.spec
 
     @property
@@ -338,6 +349,7 @@ class BaseFeed(AnyFeed):
 
         Raises:
             RuntimeError: The position of the consumer is not known.
+            TypeError: Only one of `epoch` and `step` is given.
 
         Examples:
             >>> with kf.Feed(np.arange(6), batch_size=2, seed=0, workers=0) as feed:

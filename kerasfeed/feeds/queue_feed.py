@@ -89,6 +89,18 @@ class BaseQueueFeed(BaseStream):
 
         Args:
             timeout: Seconds to wait at most; 0 does not wait, None waits for ever.
+
+        Raises:
+            QueueFullError, FeedClosedError, RuntimeError: As `put`.
+
+        Examples:
+            >>> with kf.QueueFeed(batch_size=2, workers=0) as feed:
+            ...     feed.put(1.0)
+            ...     feed.end_epoch()
+            ...     feed.put(2.0)
+            ...     feed.close()
+            ...     print(list(feed), list(feed))
+            [array([1.])] [array([2.])]
         """
         self._source.end_epoch(timeout=timeout)
 
@@ -97,6 +109,13 @@ class BaseQueueFeed(BaseStream):
 
         An epoch that was not ended yet ends there, and every loop after it is empty. To discard what was put, leave the
         `with` block of the feed.
+
+        Examples:
+            >>> with kf.QueueFeed(batch_size=2, workers=0) as feed:
+            ...     feed.put(1.0)
+            ...     feed.close()
+            ...     print(list(feed), list(feed))
+            [array([1.])] []
         """
         self._source.finish()
 

@@ -71,6 +71,24 @@ class SceneSequence(ABC):
         >>> with kf.Feed(Squares(), batch_size=5, workers=0) as feed:
         ...     print(feed[0])
         {'x': array([0., 1., 2., 3., 4.], dtype=float32), 'y': array([ 0.,  1.,  4.,  9., 16.], dtype=float32)}
+
+        With optional methods:
+
+        >>> class Rooms(kf.SceneSequence):
+        ...     def __init__(self, points):
+        ...         self.points = points
+        ...     def __len__(self):
+        ...         return len(self.points)
+        ...     def __getitem__(self, index):
+        ...         return self.points[index]
+        ...     def read_into(self, index, out):
+        ...         out[...] = self.points[index]
+        ...     def on_worker_begin(self, worker):
+        ...         print("worker", worker.index, "of", worker.count)
+        >>> with kf.Feed(Rooms(np.ones((4, 8, 3))), batch_size=4, workers=0) as feed:
+        ...     print(feed[0].shape)
+        worker 0 of 1
+        (4, 8, 3)
     """
 
     _is_scene_sequence = True

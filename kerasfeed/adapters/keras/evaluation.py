@@ -119,7 +119,7 @@ class Evaluation(Mapping[str, MetricDistribution]):
         return len(self._metrics)
 
     def merge(self, others: "Evaluation | Iterable[Evaluation]") -> "Evaluation":
-        """This evaluation and others, of the same metrics on other batches, as one. For example of all shards.
+        """This evaluation and others of the same metrics as one, for example those of all shards.
 
         Args:
             others: An evaluation, or several.

@@ -101,11 +101,11 @@ class Feed(BaseFeed, KerasAdapter):
         >>> with kf.Feed(kf.Zip(points, labels), batch_size=4, shuffle=True, seed=0, workers=0) as feed:
         ...     print(len(feed))
         ...     for x, y in feed:
-        ...         print(x.shape, y)
+        ...         print(x.shape, y.shape)
         3
-        (4, 1024, 3) [...]
-        (4, 1024, 3) [...]
-        (2, 1024, 3) [...]
+        (4, 1024, 3) (4,)
+        (4, 1024, 3) (4,)
+        (2, 1024, 3) (2,)
     """
 
     # ---- what Keras adds

@@ -39,7 +39,7 @@ class EpochTiming:
 
     @property
     def scenes_per_second(self) -> float:
-        """Scenes trained on, 1/s."""
+        """Scenes trained on for each second, 1/s."""
         return self.scenes / self.seconds if self.seconds else 0.0
 
     @property

@@ -31,7 +31,9 @@ class SummaryWriter(keras.callbacks.Callback):  # type: ignore[misc]
     scenes/s and the share of waiting too.
 
     Without `fit`, call `scalar(name, value, step)`. Files are created when there is something to write; `close` closes
-    them, and a value written later creates new ones. Works on every backend. TensorFlow is imported to write the files.
+    them, and a value written later creates new ones. No two processes share a file. What was written by the end of an
+    epoch stays on the disk, whatever happens to the process. Works on every backend. TensorFlow is imported to write
+    the files.
 
     Args:
         log_dir: The folder below which all workers of the run write, and which TensorBoard reads.

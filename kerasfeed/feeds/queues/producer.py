@@ -95,18 +95,28 @@ class Producer:
         self.calls().ask(Request("put", scene, timeout))
 
     def end_epoch(self, *, timeout: float | None = None) -> None:
-        """End the epoch, as `end_epoch` of the feed: one producer says it, for all."""
+        """End the epoch, as `QueueFeed.end_epoch` does; one producer calls it, for all.
+
+        Args:
+            timeout: Seconds to wait at most; 0 does not wait, None waits for ever.
+        """
         self.calls().ask(Request("end_epoch", timeout=timeout))
 
     def close(self) -> None:
-        """Say that no more comes, from any producer, as `close` of the feed. To end this producer alone, return."""
+        """Say that no more scenes come from any producer, as `QueueFeed.close` does.
+
+        To end this producer only, leave its `with` block, or let its process end.
+        """
         self.calls().ask(Request("finish"))
 
     def fail(self, error: BaseException) -> None:
-        """Have the consumer get `error`, with its traceback here as a note, after what was put so far.
+        """Make the consumer raise `error`, with its traceback as a note, after what was put so far.
+
+        Args:
+            error: The exception that the consumer gets.
 
         Raises:
-            TypeError: `error` is no exception.
+            TypeError: `error` is not an exception.
         """
         if not issubclass(type(error), BaseException):
             raise TypeError(f"fail() takes an exception, for example fail(OSError('...')); received {shown(error)}")

@@ -190,17 +190,28 @@ class HDF5Dataset:
             self._fail(error, f"[{selection!r}]")
 
     def read_into(self, selection: Any, out: NDArray[Any]) -> None:
-        """Read a selection into an array that exists already, such as a row of a batch.
+        """Read a selection into an existing array, such as the place of a scene in a batch.
 
         Args:
             selection: As for `dataset[selection]`.
-            out: Writable array of exactly the selection's shape, of the dataset's dtype (either byte order). Where it
-                is C-contiguous, whole chunks and contiguous data go there without a copy in between.
+            out: Writable array of the selection's shape and the dataset's dtype, in either byte order. If it is
+                C-contiguous, whole chunks and contiguous data are written there without a copy.
 
         Raises:
-            TypeError: `out` is no array or of another dtype.
-            ValueError: `out` is read-only or of another shape.
+            TypeError: `out` is not an array, or has another dtype.
+            ValueError: `out` is read-only or has another shape.
             IndexError, OSError: As `dataset[selection]`.
+
+        Examples:
+            >>> import h5py
+            >>> with h5py.File("rooms.h5", "w") as file:
+            ...     file["labels"] = np.arange(10)
+            >>> file = kf.HDF5File("rooms.h5")
+            >>> out = np.empty(3, np.int64)
+            >>> file["labels"].read_into(slice(2, 5), out)
+            >>> out
+            array([2, 3, 4])
+            >>> file.close()
         """
         shared, opened = self._open()
         try:
@@ -240,6 +251,15 @@ class HDF5Dataset:
 
         Raises:
             IndexError, TypeError, ValueError, OSError: As `read_into`.
+
+        Examples:
+            >>> import h5py
+            >>> with h5py.File("rooms.h5", "w") as file:
+            ...     file["labels"] = np.arange(10)
+            >>> file = kf.HDF5File("rooms.h5")
+            >>> file["labels"].take([7, -1, 7])
+            array([7, 9, 7])
+            >>> file.close()
         """
         shared, opened = self._open()
         try:

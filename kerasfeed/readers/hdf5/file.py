@@ -32,8 +32,12 @@ class HDF5File(Members):
     dataset is an [HDF5Dataset][kerasfeed.readers.hdf5.dataset.HDF5Dataset].
 
     It may be kept in a sequence: it is pickled as its path, and each worker process opens the file for itself. It may
-    be read from several threads, which then decode several chunks at the same time. `file[name].reader` tells whether
-    they do, or whether h5py reads the dataset, and why.
+    be read from several threads, which then decode several chunks at the same time. Virtual and external datasets,
+    text, rare filters and files that are being written are read by h5py: `file[name].reader` tells what reads a
+    dataset, and why. `pip install "kerasfeed[hdf5]"` adds faster decompressors, and those for lzf, blosc, zstd and
+    bitshuffle.
+
+    A file that changes while it is used is an error. That is checked at most five times a second.
 
     Args:
         path: The file. A relative path is made absolute now, so that workers find it. A URL such as "s3://..." is read
@@ -121,10 +125,25 @@ class HDF5File(Members):
         return opened
 
     def __getitem__(self, name: str) -> Any:
-        """The dataset or group `name`, which may be a path such as "group/points".
+        """The dataset or group `name`.
+
+        Args:
+            name: A name, or a path such as "group/points".
+
+        Returns:
+            An [HDF5Dataset][kerasfeed.readers.hdf5.dataset.HDF5Dataset]; or a group, a mapping like the file.
 
         Raises:
-            KeyError: There is no such dataset or group; the message lists those that exist.
+            KeyError: There is no such dataset or group; the message lists the datasets that exist.
+
+        Examples:
+            >>> import h5py
+            >>> with h5py.File("rooms.h5", "w") as file:
+            ...     file["scene_0/points"] = np.zeros((5, 3))
+            >>> file = kf.HDF5File("rooms.h5")
+            >>> file["scene_0"]["points"].shape, file["scene_0/points"].shape
+            ((5, 3), (5, 3))
+            >>> file.close()
         """
         if not isinstance(name, str):
             raise self._no_name(name)

@@ -53,7 +53,20 @@ class Members(ABC):
         return len(self._group())
 
     def get(self, name: str, default: Any = None) -> Any:
-        """The dataset or group `name`; `default` if there is none."""
+        """The dataset or group `name`, or `default` if there is none.
+
+        Args:
+            name: A name, or a path such as "group/points".
+            default: What is returned if there is no such dataset or group.
+
+        Examples:
+            >>> import h5py
+            >>> h5py.File("rooms.h5", "w").close()
+            >>> file = kf.HDF5File("rooms.h5")
+            >>> print(file.get("colours"))
+            None
+            >>> file.close()
+        """
         return self[name] if name in self else default  # noqa: SIM401  # which would be itself
 
     def keys(self) -> KeysView[str]:
