@@ -14,14 +14,29 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
+from kerasfeed.errors import FeedClosedError
 from kerasfeed.util.error_text import drop_frame
 from kerasfeed.util.polling import PATIENCE, NotYet
+
+Owner = TypeVar("Owner")
+_GONE = "the feed of this dataset is gone: keep a reference to the feed, or to the dataset, while it is iterated"
 
 
 class EndOfData(Exception):
     """Internal: there is no further batch."""
+
+
+def check_alive(owner: Owner | None, text: str = _GONE) -> Owner:
+    """What a weak reference has given: a feed, or what else batches come from.
+
+    Raises:
+        FeedClosedError: It is no more; `text` says so, and what to do.
+    """
+    if owner is None:
+        raise FeedClosedError(text)
+    return owner
 
 
 class Cursor(Protocol):

@@ -21,7 +21,7 @@ from kerasfeed.feeds.streams.plan import StreamPlan
 from kerasfeed.feeds.streams.repetition import Repetition
 from kerasfeed.feeds.streams.source import Source
 from kerasfeed.loaders.arguments import check_collate, check_seed
-from kerasfeed.loaders.base import LoaderStats
+from kerasfeed.loaders.base import CLOSED, LoaderStats
 from kerasfeed.loaders.failures.table import FailureTable
 from kerasfeed.orders.base import Sequential
 from kerasfeed.spec.scene_spec import SceneSpec
@@ -111,7 +111,7 @@ class BaseStream(AnyFeed):
     def _core(self) -> StreamLoader:
         with self._lock:
             if self._closed:
-                raise FeedClosedError("the feed is closed; make a new one")
+                raise FeedClosedError(CLOSED)
             if self._parts is None:
                 self._parts = make_stream_loader(
                     self._options, self.plan, self._collation, self._make_source, self._functions, self._given_spec()

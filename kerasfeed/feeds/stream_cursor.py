@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kerasfeed.errors import FeedClosedError
-from kerasfeed.feeds.cursor import EndOfData
+from kerasfeed.feeds.cursor import EndOfData, check_alive
 from kerasfeed.util.polling import NotYet
 
 SUPERSEDED = "another fit, or loop, of the stream has begun. A stream is read by one at a time; make a feed for each"
@@ -125,21 +125,13 @@ class RepetitionCursor:
 
     def __init__(self, feed: Callable[[], Any]) -> None:
         self._feed = feed
-        known = self._known()
+        known = check_alive(feed())
         known.end_fit()
         self._cursor = StreamCursor(weakref.proxy(known), endless=False, afresh=True, kept=0)
 
-    def _known(self) -> Any:
-        feed = self._feed()
-        if feed is None:
-            raise FeedClosedError(
-                "the feed of this dataset is gone: keep a reference to it, or to the dataset, while that is iterated"
-            )
-        return feed
-
     def take(self, patience: float | None) -> Any:
         """See `kerasfeed.feeds.cursor.Cursor.take`. An error ends the repetition, as it ends a loop."""
-        feed = self._known()
+        feed = check_alive(self._feed())
         try:
             batch = self._cursor.take(patience)
             feed.tell()

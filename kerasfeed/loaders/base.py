@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from kerasfeed.loaders.file_identities import FirstOpened
 
 
+CLOSED = "the feed is closed; make a new one"
+CLOSED_BEFORE_LOADED = "the feed was closed before this batch was loaded"
+
+
 @dataclass(frozen=True)
 class Job:
     """What a loader is to load.

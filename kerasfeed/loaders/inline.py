@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kerasfeed.errors import FeedClosedError
-from kerasfeed.loaders.base import Job, Loader, LoaderStats
+from kerasfeed.loaders.base import CLOSED, Job, Loader, LoaderStats
 from kerasfeed.loaders.batches.filler import FailedSceneError, Filler
 from kerasfeed.loaders.batches.layout import Layout
 from kerasfeed.loaders.batches.pending_batch import BatchInProgress, begin_batch, scene_text
@@ -150,7 +150,7 @@ class InlineLoader(Loader):
     def _ready(self) -> tuple[SlotPool, Filler]:
         with self._lock:
             if self._closed:
-                raise FeedClosedError("the feed is closed; make a new one")
+                raise FeedClosedError(CLOSED)
             if self._pool is None or self._filler is None:
                 if self._watch is None:
                     self._watch = watchdog.Watchdog(self.look, watchdog.tick_seconds(None))

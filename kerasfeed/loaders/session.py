@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from typing import Any, Generic, TypeVar
 
 from kerasfeed.errors import FeedClosedError, WorkerDiedError
-from kerasfeed.loaders.base import Job, Loader, LoaderStats
+from kerasfeed.loaders.base import CLOSED, CLOSED_BEFORE_LOADED, Job, Loader, LoaderStats
 from kerasfeed.loaders.batches.filler import Filler
 from kerasfeed.loaders.batches.layout import Layout
 from kerasfeed.loaders.batches.pending_batch import BatchInProgress, Pace, begin_batch
@@ -109,7 +109,7 @@ class Session(ABC):
 
     def _refuse_if_ended(self) -> None:
         if self.has_ended():
-            raise self.failure or FeedClosedError("the feed is closed; make a new one")
+            raise self.failure or FeedClosedError(CLOSED)
 
     def infer(self) -> None:
         """Have the workers describe a few scenes, then set the slots up. Waits.
@@ -143,7 +143,7 @@ class Session(ABC):
         try:
             slot = self.pool.acquire(patience)
         except FeedClosedError:  # the pool closes with the session: say why that ended
-            raise self.failure or FeedClosedError("the feed was closed before this batch was loaded") from None
+            raise self.failure or FeedClosedError(CLOSED_BEFORE_LOADED) from None
         batch: BatchInProgress | None = None
         try:
             batch = begin_batch(self.job, slot, epoch, step, indices)
@@ -209,7 +209,7 @@ class SessionLoader(Loader, Generic[Run]):
     def _session(self) -> Run:
         """The session, started if there is none. The caller holds `_lock`."""
         if self._closed:
-            raise FeedClosedError("the feed is closed; make a new one")
+            raise FeedClosedError(CLOSED)
         if self._sessions and self._sessions[0].failure is not None:
             _close_all(self._sessions)
         if not self._sessions:

@@ -27,7 +27,7 @@ from kerasfeed.adapters.keras.trainer import (
     request_of_caller,
 )
 from kerasfeed.errors import FeedClosedError, FeedWarning
-from kerasfeed.feeds.cursor import Begin, Cursor, EndOfData
+from kerasfeed.feeds.cursor import Begin, Cursor, EndOfData, check_alive
 from kerasfeed.spec.scene_spec import ArraySpec, lists_as_tuples
 from kerasfeed.util.deferred_warnings import warn_caller
 from kerasfeed.util.error_notes import note_causes
@@ -222,9 +222,7 @@ def _converted(data: Any, class_weight: Any, batch: Any) -> Any:
 
 
 def _cursor_of(data: Any, run: Any) -> Any:
-    known = data()
-    if known is None:
-        raise FeedClosedError("the feed is gone: keep a reference to it while Keras iterates over it")
+    known = check_alive(data(), "the feed is gone: keep a reference to it while Keras iterates over it")
     if run is None:
         return SharedCursor(known._keras_cursor(), partial(_converted, data, None), served=False)
     if run() is None:

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from kerasfeed.errors import FeedClosedError, SpecError
-from kerasfeed.feeds.cursor import EndOfData
+from kerasfeed.errors import SpecError
+from kerasfeed.feeds.cursor import EndOfData, check_alive
 from kerasfeed.feeds.prefetch import Prefetcher
 from kerasfeed.loaders.arguments import check_seed, check_sequence
 from kerasfeed.loaders.failures.exceptions import Place, for_consumer, without_reproduction
@@ -283,10 +283,7 @@ class ScenesCursor:
         self._window = Prefetcher(self._submit, 0, sys.maxsize, ahead, in_order=in_order)
 
     def _known(self) -> SceneReaders:
-        readers = self._readers()
-        if readers is None:
-            raise FeedClosedError("the dataset is gone: keep a reference to it while it is iterated")
-        return readers
+        return check_alive(self._readers(), "the dataset is gone: keep a reference to it while it is iterated")
 
     def _submit(self, number: int, patience: float | None) -> "Future[list[Any]]":
         if self._begun == self._length:

@@ -15,8 +15,8 @@ import numpy as np
 import optree
 
 from kerasfeed.adapters.tensorflow.error_relay import ErrorRelay
-from kerasfeed.errors import FeedClosedError, SceneError
-from kerasfeed.feeds.cursor import Begin, Cursor, EndOfData, run_in_background
+from kerasfeed.errors import SceneError
+from kerasfeed.feeds.cursor import Begin, Cursor, EndOfData, check_alive, run_in_background
 from kerasfeed.util.error_notes import note_causes
 from kerasfeed.util.polling import PATIENCE, NotYet
 
@@ -77,13 +77,7 @@ class _Iteration:
         raise self._source().raised.carrier(error) from None
 
     def _source(self) -> Source:
-        source = _sources.get(self._number)
-        if source is None:
-            raise FeedClosedError(
-                "the feed of this dataset is gone: keep a reference to the feed, or to the dataset, while it is "
-                "iterated"
-            )
-        return source
+        return check_alive(_sources.get(self._number))
 
     def take(self) -> list[Any]:
         """The arrays of the batch that is kept."""

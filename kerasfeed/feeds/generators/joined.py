@@ -11,6 +11,7 @@ from typing import Any
 from kerasfeed.errors import FeedClosedError, TooManyFailuresError
 from kerasfeed.feeds.generators.round_robin import RoundRobin
 from kerasfeed.feeds.streams.source import Source
+from kerasfeed.loaders.base import CLOSED
 from kerasfeed.loaders.failures.failure_log import FailureLog
 from kerasfeed.loaders.failures.policy import FailurePolicy
 from kerasfeed.loaders.failures.table import FailedScene
@@ -82,7 +83,7 @@ class JoinedGenerators(Source):
 
     def _refuse_closed(self) -> None:
         if self._closed:
-            raise FeedClosedError("the feed is closed; make a new one")
+            raise FeedClosedError(CLOSED)
 
     def _bear(self, n: int, position: int, error: BaseException) -> None:
         """Record that generator `n` failed at its scene `position`, and go on without it, or end the repetition.

@@ -10,7 +10,7 @@ import copy
 from contextlib import ExitStack
 
 from kerasfeed.errors import FeedClosedError
-from kerasfeed.loaders.base import Job
+from kerasfeed.loaders.base import CLOSED_BEFORE_LOADED, Job
 from kerasfeed.loaders.batches.layout import Layout
 from kerasfeed.loaders.batches.pending_batch import BatchInProgress
 from kerasfeed.loaders.batches.slots import SlotMemory
@@ -216,7 +216,7 @@ class ProcessSession(Session):
         return self.waste
 
     def _end(self) -> None:
-        self.fail(FeedClosedError("the feed was closed before this batch was loaded"))
+        self.fail(FeedClosedError(CLOSED_BEFORE_LOADED))
         self.pipes.wake()
         self._supervisor.join()
         # End of file alone would not do: a fork of this process holds the pipe open too.

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from kerasfeed.errors import FeedClosedError, SceneTimeoutError
-from kerasfeed.loaders.base import Job
+from kerasfeed.loaders.base import CLOSED_BEFORE_LOADED, Job
 from kerasfeed.loaders.batches.filler import MANY, Cancelled, FailedSceneError, Filler
 from kerasfeed.loaders.batches.layout import Layout
 from kerasfeed.loaders.batches.pending_batch import BatchInProgress, scene_text
@@ -267,7 +267,7 @@ class ThreadSession(Session):
 
     def _end(self) -> None:
         for item in list(self.work):  # none is added any more
-            item.give_up(FeedClosedError("the feed was closed before this batch was loaded"))
+            item.give_up(FeedClosedError(CLOSED_BEFORE_LOADED))
         if self.pool is not None:
             self.pool.close()
         self.watch.stop()
