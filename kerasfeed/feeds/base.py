@@ -190,19 +190,19 @@ class BaseFeed(AnyFeed):
         finally:
             window.close()
         self.hooks.leave()
-        self.tell()
+        self.issue_warnings()
 
     def submit(self, epoch: int, step: int, *, patience: float | None = None) -> "Future[Any]":
         """Promise the batch (epoch, step); waits at most for memory, see `kerasfeed.loaders.base.Loader.submit`."""
         self.cursors.wait()
         self.hooks.enter(epoch)
-        self.tell()
+        self.issue_warnings()
         return self._loader.submit(epoch, step, patience=patience)
 
-    def tell(self) -> None:
-        """See `AnyFeed.tell`."""
+    def issue_warnings(self) -> None:
+        """See `AnyFeed.issue_warnings`."""
         self._costs.check()
-        self._loader.faults.notices.tell()
+        self._loader.failure_log.deferred_warnings.issue()
 
     def indices(self, epoch: int | None = None) -> NDArray[np.int64]:
         """The scene of every row of an epoch, in the order of delivery.
@@ -246,7 +246,7 @@ class BaseFeed(AnyFeed):
     @property
     def failures(self) -> FailureTable:
         """The scenes that have failed so far: a table of index, epoch, step, exception and count."""
-        return self._loader.faults.table()
+        return self._loader.failure_log.table()
 
     # ---- state
 
@@ -294,7 +294,7 @@ class BaseFeed(AnyFeed):
         for window in list(self._loops):  # of loops that were left in the middle, and live on
             window.close()
         self._loader.close()
-        self._loader.faults.notices.tell_last()
+        self._loader.failure_log.deferred_warnings.issue_last()
 
     def __reduce__(self) -> Any:
         # Of the copy: this class, or the first base that is made as a feed is and stands in no function.

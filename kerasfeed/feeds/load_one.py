@@ -87,7 +87,7 @@ def load(feed: "BaseFeed", *, epoch: int, step: int | None = None, index: int | 
             batch = loader.submit(epoch, step).result()
     finally:
         loader.close()
-        loader.faults.notices.tell_last()
+        loader.failure_log.deferred_warnings.issue_last()
     # This job raises what fails, so it weighs nothing for that.
     return with_weights(batch, len(indices), (), 0) if feed.job.weighs and not job.weighs else batch
 

@@ -177,7 +177,7 @@ class BaseStream(AnyFeed):
                     wait_for_exit()
                     raise
                 try:
-                    self.tell()
+                    self.issue_warnings()
                 except BaseException:  # Ctrl-C, or a warning that is an error: nobody has had the batch
                     repetition.put_back(taken)
                     raise
@@ -190,7 +190,7 @@ class BaseStream(AnyFeed):
                 repetition.close()
             else:
                 self.keep_repetition(repetition, chained=False, untouched=False)
-        self.tell()
+        self.issue_warnings()
 
     def __len__(self) -> int:
         raise TypeError(
@@ -212,12 +212,12 @@ class BaseStream(AnyFeed):
             "better fed by a kerasfeed.Feed"
         )
 
-    def tell(self) -> None:
-        """See `AnyFeed.tell`."""
+    def issue_warnings(self) -> None:
+        """See `AnyFeed.issue_warnings`."""
         core = self._parts
         if core is not None:
-            core.loader.faults.notices.tell()
-            core.source.tell()
+            core.loader.failure_log.deferred_warnings.issue()
+            core.source.issue_warnings()
 
     # ---- the spec
 
@@ -248,7 +248,7 @@ class BaseStream(AnyFeed):
         core = self._parts
         if core is None:
             return FailureTable([])
-        table = core.loader.faults.table()
+        table = core.loader.failure_log.table()
         return FailureTable([*table, *core.source.failures()], table.forgotten)
 
     def stats(self) -> LoaderStats:
@@ -284,4 +284,4 @@ class BaseStream(AnyFeed):
             core, self._kept = self._parts, None
         if core is not None:
             core.close()
-            core.loader.faults.notices.tell_last()
+            core.loader.failure_log.deferred_warnings.issue_last()

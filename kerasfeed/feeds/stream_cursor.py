@@ -134,7 +134,7 @@ class RepetitionCursor:
         feed = check_alive(self._feed())
         try:
             batch = self._cursor.take(patience)
-            feed.tell()
+            feed.issue_warnings()
         except (NotYet, EndOfData):
             raise
         except BaseException:

@@ -110,11 +110,11 @@ class Loader(ABC):
     """Makes the batches of a job. All methods may be called from any thread.
 
     Attributes:
-        faults: What has failed, and the warnings that wait for the user.
+        failure_log: What has failed, and the warnings that wait for the user.
         layout: Where the fields of a scene stand in a batch, as soon as that is known; it stays known after `close`.
     """
 
-    faults: "FailureLog"
+    failure_log: "FailureLog"
     layout: "Layout | None" = None
 
     @property

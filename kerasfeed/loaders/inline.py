@@ -27,7 +27,7 @@ from kerasfeed.loaders.failures import watchdog
 from kerasfeed.loaders.failures.exceptions import failed_here
 from kerasfeed.loaders.failures.failure_log import FailureLog
 from kerasfeed.loaders.failures.recovery import Range, Recovery
-from kerasfeed.loaders.worker_hooks import begin_worker, end_worker, post_failed_end
+from kerasfeed.loaders.worker_hooks import begin_worker, defer_failed_end, end_worker
 from kerasfeed.sequences.base import SceneContext, Worker
 from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.util.error_text import class_name
@@ -70,8 +70,8 @@ class InlineLoader(Loader):
         self._closed = False
         self._batches = 0
         self._copied = 0
-        self.faults = FailureLog(job.policy, job.plan.length)
-        self._recovery = Recovery(job, self.faults)
+        self.failure_log = FailureLog(job.policy, job.plan.length)
+        self._recovery = Recovery(job, self.failure_log)
         self._posts: dict[int, _Post] = {}  # by thread
         self._patience = watchdog.StallTimer(watchdog.tick_seconds(None))
         self._watch: watchdog.Watchdog | None = None
@@ -90,7 +90,7 @@ class InlineLoader(Loader):
         """Load the batch now, however long that takes; see `Loader.submit`."""
         indices = self._job.plan.indices(epoch, step)
         pool, filler = self._ready()
-        failed_ahead = read_ahead(filler, self.faults, epoch, step, indices, _WORKER)
+        failed_ahead = read_ahead(filler, self.failure_log, epoch, step, indices, _WORKER)
         if failed_ahead is not None:
             return failed_ahead
         slot = pool.acquire()
@@ -105,7 +105,7 @@ class InlineLoader(Loader):
             raise
         copied = batch.settle(pool)
         if copied:
-            self.faults.note_copied(pool.ceiling)
+            self.failure_log.note_copied(pool.ceiling)
         with self._lock:
             self._batches += 1
             self._copied += copied
@@ -130,7 +130,7 @@ class InlineLoader(Loader):
         except FailedSceneError as carrier:
             indices = tuple(batch.slot.view.indices[start:stop].tolist())
             error = failed_here(carrier, indices, batch.epoch, batch.step, _WORKER)
-            self.faults.note(carrier.index, batch.epoch, batch.step, error)
+            self.failure_log.note(carrier.index, batch.epoch, batch.step, error)
             again = self._recovery.mend(batch, start, stop, carrier.row, error)
             del error, batch, post  # the traceback ends in this frame: only the collector would free them
             return again
@@ -145,7 +145,9 @@ class InlineLoader(Loader):
             if seconds >= watchdog.STALL_SECONDS:
                 scene = None if post.beginning else scene_text(post.batch, post.row)
                 stack = partial(watchdog.stack_of, post.thread)
-                watchdog.tell_stall(self.faults.notices, "inline", None, _WORKER, scene, seconds, stack, ident)
+                watchdog.warn_of_stall(
+                    self.failure_log.deferred_warnings, "inline", None, _WORKER, scene, seconds, stack, ident
+                )
 
     def _ready(self) -> tuple[SlotPool, Filler]:
         with self._lock:
@@ -162,8 +164,8 @@ class InlineLoader(Loader):
                 finally:
                     del failed  # whose traceback holds this frame: only the collector would free them
                 if self.layout is None:
-                    read = watched(self._job, self.faults, self._read_probes)
-                    self.layout = layout_for(self._job, probe_scenes(self._job, self.faults, read))
+                    read = watched(self._job, self.failure_log, self._read_probes)
+                    self.layout = layout_for(self._job, probe_scenes(self._job, self.failure_log, read))
                 layout = self.layout
                 self._pool = SlotPool(layout, self._arena, max_memory=self._job.max_memory, in_flight=1)
                 self._filler = Filler(self._job.sequence, layout, self._job.plan.length, self._job.maker)
@@ -195,12 +197,12 @@ class InlineLoader(Loader):
                 self._watch.stop()
             if self._pool is not None:
                 self._pool.free(flying=True)  # a batch that another thread loads is still delivered
-                post_failed_end(self.faults.notices, end_worker(self._job.sequence, _WORKER))
+                defer_failed_end(self.failure_log.deferred_warnings, end_worker(self._job.sequence, _WORKER))
 
     def stats(self) -> LoaderStats:
         """See `Loader.stats`."""
         total, nbytes = (self._pool.total, self._pool.layout.nbytes) if self._pool else (0, 0)
-        return LoaderStats("inline", 1, self._batches, self._copied, total, nbytes, failed=self.faults.failed)
+        return LoaderStats("inline", 1, self._batches, self._copied, total, nbytes, failed=self.failure_log.failed)
 
     def waste(self) -> ReadCost | None:
         """See `Loader.waste`."""
@@ -208,7 +210,7 @@ class InlineLoader(Loader):
 
 
 def read_ahead(
-    filler: Filler, faults: FailureLog, epoch: int, step: int, indices: NDArray[np.int64], worker: str
+    filler: Filler, failure_log: FailureLog, epoch: int, step: int, indices: NDArray[np.int64], worker: str
 ) -> Future[Any] | None:
     """Announce a batch to the sequence; where it raises, note that, and return a failed future if errors are raised.
 
@@ -218,8 +220,8 @@ def read_ahead(
         filler.read_ahead(indices)
     except FailedSceneError as carrier:
         error = failed_here(carrier, tuple(indices.tolist()), epoch, step, worker)
-        faults.note(None, epoch, step, error)
-        if faults.policy.on_error != "raise":
+        failure_log.note(None, epoch, step, error)
+        if failure_log.policy.on_error != "raise":
             return None
         future: Future[Any] = Future()
         future.set_exception(error)

@@ -25,7 +25,7 @@ from kerasfeed.loaders.failures.recovery import Recovery
 from kerasfeed.loaders.file_identities import FirstOpened
 from kerasfeed.loaders.inline import read_ahead
 from kerasfeed.loaders.tasks import LoadTask, ProbeTask, Work
-from kerasfeed.sequences.global_random import NOTICE
+from kerasfeed.sequences.global_random import WARNING_KIND
 from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.util.read_cost import ReadCost
 
@@ -49,10 +49,10 @@ class Session(ABC):
     work: Collection[Any]
     _arena: SlotMemory
 
-    def __init__(self, job: Job, faults: FailureLog) -> None:
+    def __init__(self, job: Job, failure_log: FailureLog) -> None:
         self.job = job
-        self.faults = faults
-        self.recovery = Recovery(job, faults)
+        self.failure_log = failure_log
+        self.recovery = Recovery(job, failure_log)
         # Reentrant: the collector may close a dropped loader from inside any of these sections.
         self.lock = threading.RLock()
         self.idle = threading.Condition(self.lock)
@@ -117,8 +117,8 @@ class Session(ABC):
         Raises:
             Exception: What the sequence raised; SpecError; WorkerDiedError.
         """
-        read = watched(self.job, self.faults, self._read_probes) if self.reads_here else self._read_probes
-        probes = probe_scenes(self.job, self.faults, read)
+        read = watched(self.job, self.failure_log, self._read_probes) if self.reads_here else self._read_probes
+        probes = probe_scenes(self.job, self.failure_log, read)
         # The fastest: the first scene a worker reads also opens files and warms caches.
         self.pace.note(min(probe.seconds for probe in probes), 1)
         layout = layout_for(self.job, probes)
@@ -137,7 +137,7 @@ class Session(ABC):
         """Cut a batch into tasks and hand them to the workers; see `Loader.submit`."""
         assert self.pool is not None
         indices = self.job.plan.indices(epoch, step)
-        failed_ahead = read_ahead(self.filler, self.faults, epoch, step, indices, _ASKING) if self.filler else None
+        failed_ahead = read_ahead(self.filler, self.failure_log, epoch, step, indices, _ASKING) if self.filler else None
         if failed_ahead is not None:
             return failed_ahead
         try:
@@ -167,7 +167,7 @@ class Session(ABC):
         assert self.pool is not None
         copied = batch.settle(self.pool)
         if copied:
-            self.faults.note_copied(self.pool.ceiling)
+            self.failure_log.note_copied(self.pool.ceiling)
         with self.lock:
             self.batches += 1
             self.copied += copied
@@ -199,7 +199,7 @@ class SessionLoader(Loader, Generic[Run]):
         self._held = held
         self._closed = False
         self._owner = os.getpid()
-        self.faults = FailureLog(job.policy, job.plan.length)
+        self.failure_log = FailureLog(job.policy, job.plan.length)
         self._finalizer = weakref.finalize(self, _close_all, self._sessions, held)
 
     @abstractmethod
@@ -286,9 +286,9 @@ class SessionLoader(Loader, Generic[Run]):
             pool.total if pool else 0,
             pool.layout.nbytes if pool else 0,
             session.pids() if session else (),
-            self.faults.respawns,
-            self.faults.failed,
-            seeds_random=self.worker_type == "process" and self.faults.notices.told(NOTICE),
+            self.failure_log.respawns,
+            self.failure_log.failed,
+            seeds_random=self.worker_type == "process" and self.failure_log.deferred_warnings.is_known(WARNING_KIND),
         )
 
     def waste(self) -> ReadCost | None:
@@ -300,7 +300,7 @@ class SessionLoader(Loader, Generic[Run]):
 def _close_all(sessions: list[Any], held: Iterable[FirstOpened] = ()) -> None:
     for session in sessions:
         session.close()
-        session.faults.notices.tell_last()  # nobody else would of a feed that was dropped
+        session.failure_log.deferred_warnings.issue_last()  # nobody else would of a feed that was dropped
     sessions.clear()
     for each in held:
         each.close()

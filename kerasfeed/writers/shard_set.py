@@ -89,7 +89,7 @@ def write_set(
             }
             claim.settle(fingerprint, overwrite=overwrite, discard=files.discard)
             writer.write(shards, shard_format, bar=progress)
-        writer.tell()
+        writer.issue_warnings()
         files.finish(spec, shards)
         claim.done()
 
@@ -177,7 +177,7 @@ class _Writer(contextlib.AbstractContextManager["_Writer"]):
         loader = self._loader
         assert loader is not None
         # They speak of items; what they would say is said here.
-        loader.faults.notices.mute("stall", "loading", "respawn")
+        loader.failure_log.deferred_warnings.mute("stall", "loading", "respawn")
         with shown(shared, bar=bar, title=self._files.title):
             for number, future in _submitted(loader, len(shards)):
                 self._settled(future, shared.index(number), shards[number])
@@ -206,13 +206,13 @@ class _Writer(contextlib.AbstractContextManager["_Writer"]):
             self._shared.stop()
         if self._loader is not None:
             self._loader.close()
-            self._loader.faults.notices.tell_last()
+            self._loader.failure_log.deferred_warnings.issue_last()
         if self._shared is not None:
             for path in {Path(shard.path) for shard in self._shared.shards}:
                 remove_parts(path)
         self._path.unlink(missing_ok=True)
 
-    def tell(self) -> None:
+    def issue_warnings(self) -> None:
         """Warn of workers that died."""
         if self._respawns:
             warn_caller(

@@ -140,8 +140,8 @@ class Feed(BaseFeed, KerasAdapter):
 
     def _warn_of_order(self, request: Request) -> None:
         if request.method == "predict" and not isinstance(self.plan.order, Sequential):
-            self._loader.faults.notices.post("predict", _PREDICTED_IN_ORDER, FeedWarning)
-            self._loader.faults.notices.tell()
+            self._loader.failure_log.deferred_warnings.defer("predict", _PREDICTED_IN_ORDER, FeedWarning)
+            self._loader.failure_log.deferred_warnings.issue()
 
     def _keras_cursor(self) -> FeedCursor:
         first = self.clock.current * len(self)

@@ -22,13 +22,13 @@ class JoinedGenerators(Source):
     """Generators that take turns.
 
     Attributes:
-        faults: The record of failures: `index` is `position * count + n`, the scene's number in the repetition as long
-            as no generator has ended; `epoch` is the repetition. Its notices wait for the user.
+        failure_log: The record of failures: `index` is `position * count + n`, the scene's number in the repetition as
+            long as no generator has ended; `epoch` is the repetition. Its warnings wait for the user.
     """
 
     def __init__(self, count: int, policy: FailurePolicy | None) -> None:
         """Join `count` generators. Without a `policy`, what one of them raises ends the repetition."""
-        self.faults = FailureLog(policy or FailurePolicy(), count)
+        self.failure_log = FailureLog(policy or FailurePolicy(), count)
         self._count = count
         self._ever: set[int] = set()  # that have failed
         self._now: set[int] = set()  # of these, in this repetition
@@ -39,11 +39,11 @@ class JoinedGenerators(Source):
 
     def failures(self) -> list[FailedScene]:
         """See `Source.failures`."""
-        return list(self.faults.table())
+        return list(self.failure_log.table())
 
-    def tell(self) -> None:
-        """See `Source.tell`."""
-        self.faults.notices.tell()
+    def issue_warnings(self) -> None:
+        """See `Source.issue_warnings`."""
+        self.failure_log.deferred_warnings.issue()
 
     def take(self, limit: int) -> list[Any]:
         """See `Source.take`."""
@@ -94,7 +94,7 @@ class JoinedGenerators(Source):
         ending = None
         self._round_robin.drop(n)
         try:
-            self.faults.note(position * self._count + n, self._repetition, None, error)
+            self.failure_log.note(position * self._count + n, self._repetition, None, error)
             ending = self._ending(n, position, error)
             if ending is error:
                 raise error
@@ -108,7 +108,7 @@ class JoinedGenerators(Source):
 
     def _ending(self, n: int, position: int, error: BaseException) -> BaseException | None:
         """What ends the repetition now that generator `n` has failed with `error`; None where it goes on."""
-        policy = self.faults.policy
+        policy = self.failure_log.policy
         if policy.on_error == "raise":
             return error
         self._ever.add(n)

@@ -20,7 +20,7 @@ from kerasfeed.loaders.environment import Environment
 from kerasfeed.loaders.factory import make_loader
 from kerasfeed.loaders.failures.policy import FailurePolicy
 from kerasfeed.loaders.file_identities import FirstOpened
-from kerasfeed.util.deferred_warnings import Notices
+from kerasfeed.util.deferred_warnings import DeferredWarnings
 from kerasfeed.util.error_text import cause_message, message_of, notes_of
 
 _LARGEST = 32 << 20  # bytes of a chunk for which there is room, at most; pages that are not written cost nothing
@@ -44,7 +44,7 @@ class GeneratorWorkers:
         worker_type: str,
         max_memory: int,
         policy: FailurePolicy,
-        notices: Notices,
+        deferred_warnings: DeferredWarnings,
         environment: Environment,
     ) -> None:
         """Start them, without waiting; see `ParallelGenerators` for the arguments.
@@ -77,8 +77,8 @@ class GeneratorWorkers:
                 loader = make_loader(job, worker_type, self._reword_unpicklable)
                 if loader.stats().worker_type == "thread":
                     worker_type = "thread"  # for those that follow
-                loader.faults.notices = notices
-                notices.mute("copied")  # the consumer here is another loader, which tells of its own
+                loader.failure_log.deferred_warnings = deferred_warnings
+                deferred_warnings.mute("copied")  # the consumer here is another loader, which tells of its own
                 self._plans.append(plan)
                 self._loaders.append(loader)
         except BaseException:

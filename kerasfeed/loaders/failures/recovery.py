@@ -17,15 +17,15 @@ LEFT_OUT = -1  # in place of a scene's index, in a batch that is made whole
 class Recovery:
     """Carries out the policy of one feed."""
 
-    def __init__(self, job: Job, faults: FailureLog) -> None:
+    def __init__(self, job: Job, failure_log: FailureLog) -> None:
         self._plan = job.plan
         self._whole = job.maker is not None
-        self._on_error = faults.policy.on_error
-        self._faults = faults
+        self._on_error = failure_log.policy.on_error
+        self._failure_log = failure_log
 
     def begin(self, batch: BatchInProgress, ranges: list[Range]) -> list[Range]:
         """The ranges to load of a new batch: without the scenes that are known to end their workers."""
-        if not self._faults.has_fatal:
+        if not self._failure_log.has_fatal:
             return ranges
         if self._whole:
             return self._begin_whole(batch, ranges)
@@ -33,7 +33,7 @@ class Recovery:
         for first, stop in ranges:
             start = first
             for row in range(first, stop):
-                error = self._faults.fatal(int(batch.slot.view.indices[row]), batch.epoch)
+                error = self._failure_log.fatal(int(batch.slot.view.indices[row]), batch.epoch)
                 if error is not None:
                     if start < row:
                         result.append((start, row))
@@ -62,7 +62,7 @@ class Recovery:
             return [(each, each + 1) for each in range(start, stop)]
         row = start if row is None else row
         index = int(batch.slot.view.indices[row])
-        refusal = self._faults.refusal(index, batch.epoch, error)
+        refusal = self._failure_log.refusal(index, batch.epoch, error)
         if refusal is not None:
             batch.fail(start, stop, row, refusal)
             return []
@@ -89,7 +89,7 @@ class Recovery:
 
     def _begin_whole(self, batch: BatchInProgress, ranges: list[Range]) -> list[Range]:
         for row in range(batch.rows):
-            error = self._faults.fatal(int(batch.slot.view.indices[row]), batch.epoch)
+            error = self._failure_log.fatal(int(batch.slot.view.indices[row]), batch.epoch)
             if error is not None:
                 ranges = self.mend(batch, 0, batch.rows, row, error)
                 if not ranges:
@@ -103,7 +103,7 @@ class Recovery:
             attempt += 1
             batch.replaced[row] = (original, attempt)
             drawn = replacement(self._plan.seed, batch.epoch, original, attempt, self._plan.length)
-            if self._faults.fatal(drawn, batch.epoch) is None:
+            if self._failure_log.fatal(drawn, batch.epoch) is None:
                 return drawn
         return None
 

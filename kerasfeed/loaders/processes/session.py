@@ -45,14 +45,14 @@ class ProcessSession(Session):
 
     reads_here = False
 
-    def __init__(self, job: Job, faults: FailureLog, first_opened: FirstOpened) -> None:
+    def __init__(self, job: Job, failure_log: FailureLog, first_opened: FirstOpened) -> None:
         """Start the workers of `job`, which share with others what files were when first opened.
 
         Raises:
             TypeError: The sequence cannot be pickled.
             OSError: No process can be started.
         """
-        super().__init__(job, faults)
+        super().__init__(job, failure_log)
         self.doubtful = False
         self.version = 0
         self.waste: ReadCost | None = None

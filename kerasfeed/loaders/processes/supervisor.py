@@ -39,8 +39,8 @@ from kerasfeed.loaders.processes.shared_objects import SharedObjects
 from kerasfeed.loaders.processes.stack_dumps import StackDumps
 from kerasfeed.loaders.processes.worker_process import WorkerHandle
 from kerasfeed.loaders.tasks import LoadTask, ProbeTask, Work
-from kerasfeed.loaders.worker_hooks import post_failed_end
-from kerasfeed.sequences.global_random import NOTICE, notice_text
+from kerasfeed.loaders.worker_hooks import defer_failed_end
+from kerasfeed.sequences.global_random import WARNING_KIND, warning_text
 from kerasfeed.util.error_notes import wrapped
 from kerasfeed.util.error_text import message_of
 from kerasfeed.util.read_cost import ReadCost
@@ -54,7 +54,7 @@ class SupervisedSession(Protocol):
     """What the supervisor asks of its `Session`, and does to it."""
 
     job: Job
-    faults: FailureLog
+    failure_log: FailureLog
     recovery: Recovery
     lock: Any  # a reentrant one
     pace: Pace
@@ -94,7 +94,7 @@ class Supervisor:
 
     def __init__(self, session: SupervisedSession) -> None:
         self._session = session
-        self._faults = session.faults
+        self._failure_log = session.failure_log
         self._tick = watchdog.tick_seconds(session.job.policy.timeout)
         self._patience = watchdog.StallTimer(self._tick)
         self._next_look = 0.0
@@ -164,8 +164,8 @@ class Supervisor:
         for result in self._session.pipes.results():
             self._handle(result)
         used = self._session.shared_objects.used_random
-        if used and not self._faults.notices.told(NOTICE):
-            self._faults.notices.post(NOTICE, notice_text(used, seeded=True), FeedWarning)
+        if used and not self._failure_log.deferred_warnings.is_known(WARNING_KIND):
+            self._failure_log.deferred_warnings.defer(WARNING_KIND, warning_text(used, seeded=True), FeedWarning)
 
     def read_final_reports(self) -> None:
         """Post what workers told as they ended; after `join`, on the thread that closes the session."""
@@ -173,7 +173,7 @@ class Supervisor:
             for result in self._last_results():
                 payload = self._session.workers[result.worker].take(result.payload_bytes)
                 if result.status == Status.END_FAILED:
-                    post_failed_end(self._faults.notices, pickle.loads(payload))
+                    defer_failed_end(self._failure_log.deferred_warnings, pickle.loads(payload))
 
     def _last_results(self) -> Iterator[Result]:
         """Whatever a dead worker, among others, still reported."""
@@ -197,7 +197,7 @@ class Supervisor:
                 self._fill_vacancies()
             return
         if status == Status.END_FAILED:
-            post_failed_end(self._faults.notices, str(payload))
+            defer_failed_end(self._failure_log.deferred_warnings, str(payload))
             return
         if status == Status.NOT_STARTED:
             session.fail(_start_error(handle, payload))
@@ -229,7 +229,7 @@ class Supervisor:
         if isinstance(payload, Failure):
             indices = (payload.index,) if payload.index is not None else work.indices()
             error = from_failure(payload, Place(indices, batch.epoch, batch.step, _name(handle), payload.method))
-            self._faults.note(payload.index, batch.epoch, batch.step, error)
+            self._failure_log.note(payload.index, batch.epoch, batch.step, error)
             return self._handle_failure(work, payload.row, error)
         if result.status == Status.CANCELLED and not batch.future.done():
             raise ValueError(f"{result} came for a batch that somebody waits for")
@@ -280,7 +280,9 @@ class Supervisor:
         if seconds >= watchdog.STALL_SECONDS:
             scene = None if work is None else work.scene(row) or "the sequence anew"
             stack = partial(self._session.stacks.ask, handle.process.pid)
-            watchdog.tell_stall(self._faults.notices, "process", timeout, _name(handle), scene, seconds, stack)
+            watchdog.warn_of_stall(
+                self._failure_log.deferred_warnings, "process", timeout, _name(handle), scene, seconds, stack
+            )
         return False
 
     # ---- workers that die
@@ -331,8 +333,8 @@ class Supervisor:
         if not handle.started and self._deaths.at_start(death):
             session.fail(WorkerStartError(start_text(death)))
             return
-        self._faults.respawns += 1
-        self._faults.notices.post("respawn", respawn_text(death), FeedWarning)
+        self._failure_log.respawns += 1
+        self._failure_log.deferred_warnings.defer("respawn", respawn_text(death), FeedWarning)
         self._vacant.add(handle.number)
         self._fill_vacancies()
 
@@ -377,11 +379,11 @@ class Supervisor:
             call = "" if step is None or not job.plan.length else f"kf.load(feed, epoch={epoch}, step={step})"
             item = None if job.item_text is None else job.item_text(epoch, index)
             error = kind(fatal_text(death, index, count, job.policy.timeout, call, item))
-            self._faults.note_fatal(index, epoch, error)
+            self._failure_log.note_fatal(index, epoch, error)
         if isinstance(work, ProbeTask):  # noted where the others are that fail while the spec is inferred
             work.give_up(error)
             return []
-        self._faults.note(index, epoch, step, error)
+        self._failure_log.note(index, epoch, step, error)
         return self._handle_failure(work, None if index is None else work.start if row == MANY else row, error)
 
 

@@ -27,7 +27,7 @@ from kerasfeed.loaders.failures.recovery import Range
 from kerasfeed.loaders.resource_errors import feed_name
 from kerasfeed.loaders.session import Session
 from kerasfeed.loaders.tasks import LoadTask, ProbeTask, Work
-from kerasfeed.loaders.worker_hooks import begin_worker, end_worker, post_failed_end
+from kerasfeed.loaders.worker_hooks import begin_worker, defer_failed_end, end_worker
 from kerasfeed.sequences.base import SceneContext, Worker
 from kerasfeed.util.read_cost import ReadCost
 
@@ -67,8 +67,8 @@ class ThreadSession(Session):
 
     reads_here = True
 
-    def __init__(self, job: Job, faults: FailureLog) -> None:
-        super().__init__(job, faults)
+    def __init__(self, job: Job, failure_log: FailureLog) -> None:
+        super().__init__(job, failure_log)
         self._arena = SlotMemory(shared=False, who=feed_name(job.sequence, job.workers, "thread"))
         # A list is a batch of tasks, queued at once so that Ctrl-C cannot queue a part of it.
         self.tasks: queue.SimpleQueue[list[Work] | None] = queue.SimpleQueue()
@@ -105,7 +105,7 @@ class ThreadSession(Session):
             post.busy, post.work = False, None
             del work  # else an idle thread keeps the last batch's slot
         if trouble is None:
-            post_failed_end(self.faults.notices, end_worker(sequence, name))
+            defer_failed_end(self.failure_log.deferred_warnings, end_worker(sequence, name))
         del trouble  # its cause has a traceback that holds this frame
 
     def _next_work(self) -> Work | None:
@@ -173,7 +173,7 @@ class ThreadSession(Session):
         batch, start, stop = work.batch, work.start, work.stop
         try:
             error = failed_here(carrier, work.indices(), batch.epoch, batch.step, name)
-            self.faults.note(carrier.index, batch.epoch, batch.step, error)
+            self.failure_log.note(carrier.index, batch.epoch, batch.step, error)
         except BaseException as trouble:  # noqa: BLE001 - whatever it is, somebody waits for the batch
             error = trouble
         with self.lock:
@@ -207,7 +207,9 @@ class ThreadSession(Session):
             elif seconds >= watchdog.STALL_SECONDS:
                 scene = None if work is None else scene_text(work.batch, row)
                 stack = partial(watchdog.stack_of, post.thread)
-                watchdog.tell_stall(self.faults.notices, "thread", timeout, str(post), scene, seconds, stack)
+                watchdog.warn_of_stall(
+                    self.failure_log.deferred_warnings, "thread", timeout, str(post), scene, seconds, stack
+                )
 
     def _end_post(self, post: _Post, work: Work, row: int, timeout: float) -> None:
         """Fail what a hung thread is at, and let another take its number: a thread cannot be ended."""
@@ -221,7 +223,7 @@ class ThreadSession(Session):
         )
         if batch is not None:
             index = None if row == MANY else int(batch.slot.view.indices[row])
-            self.faults.note(index, batch.epoch, batch.step, error)
+            self.failure_log.note(index, batch.epoch, batch.step, error)
         with self.lock:
             if self.closed or post.given_up:
                 return

@@ -23,7 +23,7 @@ from kerasfeed.loaders.processes import session, spawn
 from kerasfeed.loaders.processes.crash_policy import Crash, CrashPolicy, start_text
 from kerasfeed.loaders.processes.worker_process import WorkerHandle
 from kerasfeed.loaders.tasks import ProbeTask
-from kerasfeed.util.deferred_warnings import Notices
+from kerasfeed.util.deferred_warnings import DeferredWarnings
 
 # ---- death
 
@@ -361,14 +361,14 @@ def test_two_consumers_tell_what_waits_once():
         def __bool__(self):
             return True  # as seen by a thread that another overtakes before it takes
 
-    notices = Notices()
-    notices._waiting = OneTurnLate()
-    notices.post("kind", "said", kf.FeedWarning)
-    notices.post("kind", "said", kf.FeedWarning)
+    deferred_warnings = DeferredWarnings()
+    deferred_warnings._waiting = OneTurnLate()
+    deferred_warnings.defer("kind", "said", kf.FeedWarning)
+    deferred_warnings.defer("kind", "said", kf.FeedWarning)
     with pytest.warns(kf.FeedWarning, match="said") as caught:
-        notices.tell()
+        deferred_warnings.issue()
     assert len(caught) == 1
-    notices.tell_last()
+    deferred_warnings.issue_last()
 
 
 def test_hoarding_is_warned_of_once_and_harms_nothing():
