@@ -43,7 +43,7 @@ class AnyFeed(ABC):
 
     # ---- what a framework adds
 
-    def _begin_framework(self, ahead: int) -> None:  # noqa: B027 - frameworks may add to it
+    def _init_framework(self, ahead: int) -> None:  # noqa: B027 - frameworks may add to it
         """The feed is made; `ahead`: batches in flight ahead of the consumer."""
 
     # ---- what subclasses say

@@ -120,7 +120,7 @@ class BaseFeed(AnyFeed):
             "order": None if order is None else chosen,  # which pickles where the function may not
             "shard": shard if isinstance(shard, str) else self.shard,
         }  # fmt: skip
-        self._begin_framework(ahead)
+        self._init_framework(ahead)
 
     # ---- what a framework adds
 
@@ -197,7 +197,7 @@ class BaseFeed(AnyFeed):
         self.cursors.wait()
         self.hooks.enter(epoch)
         self.issue_warnings()
-        return self._loader.submit(epoch, step, patience=patience)
+        return self._loader.submit(epoch, step, timeout=patience)
 
     def issue_warnings(self) -> None:
         """See `AnyFeed.issue_warnings`."""

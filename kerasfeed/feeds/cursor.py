@@ -18,7 +18,7 @@ from typing import Any, Protocol, TypeVar
 
 from kerasfeed.errors import FeedClosedError
 from kerasfeed.util.error_text import drop_frame
-from kerasfeed.util.polling import PATIENCE, NotYet
+from kerasfeed.util.polling import POLL_SECONDS, NotYet
 
 Owner = TypeVar("Owner")
 _GONE = "the feed of this dataset is gone: keep a reference to the feed, or to the dataset, while it is iterated"
@@ -42,11 +42,11 @@ def check_alive(owner: Owner | None, text: str = _GONE) -> Owner:
 class Cursor(Protocol):
     """The batches of one iteration of a dataset, for one thread at a time."""
 
-    def take(self, patience: float | None) -> Any:
+    def take(self, timeout: float | None) -> Any:
         """The next batch.
 
         Args:
-            patience: How long to wait for it, s; None is for ever.
+            timeout: How long to wait for it, s; None is for ever.
 
         Raises:
             NotYet: It was not there for so long; the next call gives it.
@@ -119,13 +119,13 @@ class CursorThread:
         )
         self._thread.start()
 
-    def take(self, patience: float | None) -> Any:
+    def take(self, timeout: float | None) -> Any:
         """See `Cursor.take`."""
         if not self._waiting:
             self._waiting = True
             self._asked.put(True)
         try:
-            batch, error = self._found.get(timeout=patience)
+            batch, error = self._found.get(timeout=timeout)
         except queue.Empty:
             raise NotYet from None
         self._waiting = False
@@ -172,7 +172,7 @@ class CursorThread:
     def _next_of(self, cursor: Cursor) -> Any:
         while True:
             with suppress(NotYet):
-                return cursor.take(PATIENCE)
+                return cursor.take(POLL_SECONDS)
             if self._closed:
                 raise EndOfData
 

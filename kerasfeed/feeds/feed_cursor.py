@@ -62,13 +62,13 @@ class FeedCursor:
         self._window: Prefetcher = window_of(weakref.proxy(known), numbers, shuffled, in_order=in_order)
         self._timed = TimedTake(self._window.take, known.request_log)
 
-    def take(self, patience: float | None) -> Any:
+    def take(self, timeout: float | None) -> Any:
         """See `kerasfeed.feeds.cursor.Cursor.take`."""
         number = self._window.next
         if number >= self._numbers.stop:
             raise EndOfData
         check_alive(self._feed())
-        return self._timed(number - self._numbers.start, patience)
+        return self._timed(number - self._numbers.start, timeout)
 
     def close(self, returned: list[Any]) -> None:
         """See `kerasfeed.feeds.cursor.Cursor.close`; the feed's clock knows which batches come again."""

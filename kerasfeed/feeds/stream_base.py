@@ -63,7 +63,7 @@ class BaseStream(AnyFeed):
         self._spec = None if given["spec"] is None else as_scene_spec(given["spec"])
         self._functions: tuple[Function, ...] = ()
         super().__init__(options)
-        self._begin_framework(options.ahead)
+        self._init_framework(options.ahead)
 
     def _reset_state(self) -> None:
         super()._reset_state()
@@ -130,11 +130,11 @@ class BaseStream(AnyFeed):
         """Whether a loop after one that was left goes on with its repetition, as a queue's does."""
         return self._parts is not None and not self._parts.source.afresh
 
-    def begin_repetition(self, *, chained: bool = False, patience: float | None = None) -> Repetition:
+    def begin_repetition(self, *, chained: bool = False, timeout: float | None = None) -> Repetition:
         """The next repetition, or what is kept of one: of any, if `chained`, else of one of which nothing was used.
 
         Raises:
-            NotYet: What is kept of one has told nothing for `patience` s.
+            NotYet: What is kept of one has told nothing for `timeout` s.
         """
         core = self._core()
         wait_for_background()  # what an iterator that was let go of had taken comes again
@@ -143,7 +143,7 @@ class BaseStream(AnyFeed):
             kept, self._kept = self._kept, None
             wanted = kept is not None and (chained or not self._kept_is_chain)
         try:
-            if kept is not None and wanted and (core.source.afresh or not kept.is_used_up(patience)):
+            if kept is not None and wanted and (core.source.afresh or not kept.is_used_up(timeout)):
                 return kept
         except BaseException:  # NotYet, or Ctrl-C while it waited for the source
             self._kept = kept

@@ -48,11 +48,11 @@ class StreamCursor:
         self.left = self.superseded = False
         self._lock = threading.Lock()
 
-    def take(self, patience: float | None = None) -> Any:
+    def take(self, timeout: float | None = None) -> Any:
         """The next batch; waits for it.
 
         Args:
-            patience: How long, s; None is for ever.
+            timeout: How long, s; None is for ever.
 
         Raises:
             NotYet: It was not there for so long.
@@ -64,10 +64,10 @@ class StreamCursor:
             empty = False
             while not self._over:
                 if self._repetition is None:
-                    self._repetition = self._feed.begin_repetition(chained=self._chained, patience=patience)
+                    self._repetition = self._feed.begin_repetition(chained=self._chained, timeout=timeout)
                     self._given = 0
                 try:
-                    batch = self._repetition.take(patience)
+                    batch = self._repetition.take(timeout)
                 except EndOfData:
                     self._over = not self._endless or empty
                     empty, self._repetition = True, None
@@ -129,11 +129,11 @@ class RepetitionCursor:
         known.end_fit()
         self._cursor = StreamCursor(weakref.proxy(known), endless=False, afresh=True, kept=0)
 
-    def take(self, patience: float | None) -> Any:
+    def take(self, timeout: float | None) -> Any:
         """See `kerasfeed.feeds.cursor.Cursor.take`. An error ends the repetition, as it ends a loop."""
         feed = check_alive(self._feed())
         try:
-            batch = self._cursor.take(patience)
+            batch = self._cursor.take(timeout)
             feed.issue_warnings()
         except (NotYet, EndOfData):
             raise

@@ -128,7 +128,7 @@ class Loader(ABC):
         """Batches worth keeping in flight, at least 1; 1 where `submit` itself does the work."""
 
     @abstractmethod
-    def submit(self, epoch: int, step: int, *, patience: float | None = None) -> Future[Any]:
+    def submit(self, epoch: int, step: int, *, timeout: float | None = None) -> Future[Any]:
         """Promise one batch: the scene's nesting, each field an ndarray with a leading axis, or as `job.collate` says.
 
         With `on_error="mask"`, and where the plan fills batches up, scenes `(x, y)` become batches `(x, y, float32[B]
@@ -141,7 +141,7 @@ class Loader(ABC):
         Args:
             epoch: Epoch, from 0.
             step: Step of it.
-            patience: How long to wait for memory, s, where `max_memory` is reached; None is for ever. A loader whose
+            timeout: How long to wait for memory, s, where `max_memory` is reached; None is for ever. A loader whose
                 `submit` does the work itself takes as long as that takes.
 
         Raises:

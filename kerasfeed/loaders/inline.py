@@ -1,6 +1,6 @@
 """The reference loader: fills a slot in the calling thread. What every other loader must equal.
 
-Invariant: `submit` returns a settled future; no thread but the caller's reads scenes, and nothing is read ahead.
+Invariant: `submit` returns a future that is done; no thread but the caller's reads scenes, and nothing is read ahead.
 """
 
 import threading
@@ -37,7 +37,7 @@ _WORKER = "the calling thread"
 
 
 @dataclass(eq=False)
-class _Post:
+class _Caller:
     """What one calling thread is at: row of a batch, or, while the spec is inferred, an index.
 
     Attributes:
@@ -72,8 +72,8 @@ class InlineLoader(Loader):
         self._copied = 0
         self.failure_log = FailureLog(job.policy, job.plan.length)
         self._recovery = Recovery(job, self.failure_log)
-        self._posts: dict[int, _Post] = {}  # by thread
-        self._patience = watchdog.StallTimer(watchdog.tick_seconds(None))
+        self._callers: dict[int, _Caller] = {}  # by thread
+        self._stall_timer = watchdog.StallTimer(watchdog.tick_seconds(None))
         self._watch: watchdog.Watchdog | None = None
 
     @property
@@ -86,7 +86,7 @@ class InlineLoader(Loader):
         """See `Loader.look_ahead`."""
         return 1
 
-    def submit(self, epoch: int, step: int, *, patience: float | None = None) -> Future[Any]:
+    def submit(self, epoch: int, step: int, *, timeout: float | None = None) -> Future[Any]:
         """Load the batch now, however long that takes; see `Loader.submit`."""
         indices = self._job.plan.indices(epoch, step)
         pool, filler = self._ready()
@@ -97,13 +97,13 @@ class InlineLoader(Loader):
         batch = begin_batch(self._job, slot, epoch, step, indices)
         ranges = deque([(0, len(indices))])
         try:
-            with self._at(batch) as post:
+            with self._at(batch) as caller:
                 while ranges:
-                    ranges.extend(self._fill(batch, filler, *ranges.popleft(), post))
+                    ranges.extend(self._fill(batch, filler, *ranges.popleft(), caller))
         except BaseException:
             pool.release(slot)
             raise
-        copied = batch.settle(pool)
+        copied = batch.finish(pool)
         if copied:
             self.failure_log.note_copied(pool.ceiling)
         with self._lock:
@@ -112,39 +112,39 @@ class InlineLoader(Loader):
         try:
             return batch.future
         finally:
-            del batch, post  # the traceback of what a scene raised ends in this frame, and the future holds it
+            del batch, caller  # the traceback of what a scene raised ends in this frame, and the future holds it
 
     @contextmanager
-    def _at(self, batch: BatchInProgress | None, *, beginning: bool = False) -> Iterator[_Post]:
-        post = self._posts[threading.get_ident()] = _Post(batch, beginning)
+    def _at(self, batch: BatchInProgress | None, *, beginning: bool = False) -> Iterator[_Caller]:
+        caller = self._callers[threading.get_ident()] = _Caller(batch, beginning)
         try:
-            yield post
+            yield caller
         finally:
-            self._posts.pop(threading.get_ident(), None)
+            self._callers.pop(threading.get_ident(), None)
 
-    def _fill(self, batch: BatchInProgress, filler: Filler, start: int, stop: int, post: _Post) -> list[Range]:
+    def _fill(self, batch: BatchInProgress, filler: Filler, start: int, stop: int, caller: _Caller) -> list[Range]:
         """Load rows [start, stop); returns the ranges that are to be loaded instead."""
         context = self._context(self._job.plan.seed, batch.epoch)
         try:
-            batch.add(start, stop, filler.fill(batch.slot.view, start, stop, batch.serial, context, post.note))
+            batch.add(start, stop, filler.fill(batch.slot.view, start, stop, batch.serial, context, caller.note))
         except FailedSceneError as carrier:
             indices = tuple(batch.slot.view.indices[start:stop].tolist())
             error = failed_here(carrier, indices, batch.epoch, batch.step, _WORKER)
             self.failure_log.note(carrier.index, batch.epoch, batch.step, error)
             again = self._recovery.mend(batch, start, stop, carrier.row, error)
-            del error, batch, post  # the traceback ends in this frame: only the collector would free them
+            del error, batch, caller  # the traceback ends in this frame: only the collector would free them
             return again
         return []
 
     def look(self) -> None:
         """Warn of a scene that does not end; called by the watching thread."""
-        self._patience.begin(time.monotonic())
-        for ident, post in list(self._posts.items()):
-            token = (post.beginning, None if post.batch is None else post.batch.serial, post.row)
-            seconds = self._patience.look(ident, token)
+        self._stall_timer.begin(time.monotonic())
+        for ident, caller in list(self._callers.items()):
+            token = (caller.beginning, None if caller.batch is None else caller.batch.serial, caller.row)
+            seconds = self._stall_timer.look(ident, token)
             if seconds >= watchdog.STALL_SECONDS:
-                scene = None if post.beginning else scene_text(post.batch, post.row)
-                stack = partial(watchdog.stack_of, post.thread)
+                scene = None if caller.beginning else scene_text(caller.batch, caller.row)
+                stack = partial(watchdog.stack_of, caller.thread)
                 watchdog.warn_of_stall(
                     self.failure_log.deferred_warnings, "inline", None, _WORKER, scene, seconds, stack, ident
                 )
@@ -173,9 +173,9 @@ class InlineLoader(Loader):
 
     def _read_probes(self, indices: list[int]) -> list[Probe | BaseException]:
         found: list[Probe | BaseException] = []
-        with self._at(None) as post:
-            for post.note[1] in indices:
-                found.append(read_probe(self._job, post.row, _WORKER))
+        with self._at(None) as caller:
+            for caller.note[1] in indices:
+                found.append(read_probe(self._job, caller.row, _WORKER))
                 if isinstance(found[-1], BaseException) and self._job.policy.on_error == "raise":
                     break  # the others are of no use
         try:

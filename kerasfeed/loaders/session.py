@@ -17,7 +17,7 @@ from kerasfeed.errors import FeedClosedError, WorkerDiedError
 from kerasfeed.loaders.base import CLOSED, CLOSED_BEFORE_LOADED, Job, Loader, LoaderStats
 from kerasfeed.loaders.batches.filler import Filler
 from kerasfeed.loaders.batches.layout import Layout
-from kerasfeed.loaders.batches.pending_batch import BatchInProgress, Pace, begin_batch
+from kerasfeed.loaders.batches.pending_batch import BatchInProgress, SceneTiming, begin_batch
 from kerasfeed.loaders.batches.slots import SlotMemory, SlotPool
 from kerasfeed.loaders.batches.spec_inference import Probe, layout_for, probe_scenes, watched
 from kerasfeed.loaders.failures.failure_log import FailureLog
@@ -56,7 +56,7 @@ class Session(ABC):
         # Reentrant: the collector may close a dropped loader from inside any of these sections.
         self.lock = threading.RLock()
         self.idle = threading.Condition(self.lock)
-        self.pace = Pace(whole=job.maker is not None)
+        self.timing = SceneTiming(whole=job.maker is not None)
         self.pool: SlotPool | None = None
         self.filler: Filler | None = None
         self.failure: BaseException | None = None
@@ -120,7 +120,7 @@ class Session(ABC):
         read = watched(self.job, self.failure_log, self._read_probes) if self.reads_here else self._read_probes
         probes = probe_scenes(self.job, self.failure_log, read)
         # The fastest: the first scene a worker reads also opens files and warms caches.
-        self.pace.note(min(probe.seconds for probe in probes), 1)
+        self.timing.note(min(probe.seconds for probe in probes), 1)
         layout = layout_for(self.job, probes)
         with self.lock:
             self._refuse_if_ended()
@@ -133,7 +133,7 @@ class Session(ABC):
             self._send([*works])
         return [work.future.result() for work in works]
 
-    def submit(self, epoch: int, step: int, patience: float | None = None) -> Future[Any]:
+    def submit(self, epoch: int, step: int, timeout: float | None = None) -> Future[Any]:
         """Cut a batch into tasks and hand them to the workers; see `Loader.submit`."""
         assert self.pool is not None
         indices = self.job.plan.indices(epoch, step)
@@ -141,19 +141,19 @@ class Session(ABC):
         if failed_ahead is not None:
             return failed_ahead
         try:
-            slot = self.pool.acquire(patience)
+            slot = self.pool.acquire(timeout)
         except FeedClosedError:  # the pool closes with the session: say why that ended
             raise self.failure or FeedClosedError(CLOSED_BEFORE_LOADED) from None
         batch: BatchInProgress | None = None
         try:
             batch = begin_batch(self.job, slot, epoch, step, indices)
             future = batch.future  # once sent, the batch belongs to the workers
-            ranges = self.pace.ranges(batch.rows, self.job.workers)
+            ranges = self.timing.ranges(batch.rows, self.job.workers)
             with self.lock:
                 ranges = self.recovery.begin(batch, ranges)
                 self._send([LoadTask(batch, start, stop) for start, stop in ranges], batch)
             if not ranges:  # none of its scenes is to be tried; of threads some always is
-                self.settle(batch)
+                self.finish(batch)
             return future
         except BaseException as error:  # Ctrl-C: nobody will wait for this batch, and its slot must come back
             if batch is not None:
@@ -162,10 +162,10 @@ class Session(ABC):
                 self.pool.release(slot)
             raise
 
-    def settle(self, batch: BatchInProgress) -> None:
+    def finish(self, batch: BatchInProgress) -> None:
         """Deliver a batch of which no row is missing."""
         assert self.pool is not None
-        copied = batch.settle(self.pool)
+        copied = batch.finish(self.pool)
         if copied:
             self.failure_log.note_copied(self.pool.ceiling)
         with self.lock:
@@ -243,11 +243,11 @@ class SessionLoader(Loader, Generic[Run]):
         assert pool is not None
         return max(1, min(self._job.look_ahead, pool.limit - 1))
 
-    def submit(self, epoch: int, step: int, *, patience: float | None = None) -> Future[Any]:
+    def submit(self, epoch: int, step: int, *, timeout: float | None = None) -> Future[Any]:
         """See `Loader.submit`."""
         session = self._ready()
         try:
-            return session.submit(epoch, step, patience)
+            return session.submit(epoch, step, timeout)
         except WorkerDiedError as error:  # just now: this batch shares the fate of those in flight
             promise: Future[Any] = Future()
             promise.set_exception(error)

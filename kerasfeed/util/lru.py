@@ -73,7 +73,7 @@ class Lru(Generic[Key, Value]):
                     pass
                 if loading.value is not None:
                     return loading.value, True
-            value = self._settled(load())
+            value = self._on_loaded(load())
             own.value = value
         finally:
             self._publish(key, own)
@@ -118,7 +118,7 @@ class Lru(Generic[Key, Value]):
             self.weight = 0
         self._let_go(leaving)
 
-    def _settled(self, value: Value) -> Value:
+    def _on_loaded(self, value: Value) -> Value:
         """What becomes of a value that was made, before anybody has it."""
         return value
 

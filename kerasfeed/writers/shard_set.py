@@ -87,7 +87,7 @@ def write_set(
                 "shards": len(shards),
                 "spec": spec_to_json(spec),
             }
-            claim.settle(fingerprint, overwrite=overwrite, discard=files.discard)
+            claim.begin(fingerprint, overwrite=overwrite, discard=files.discard)
             writer.write(shards, shard_format, bar=progress)
         writer.issue_warnings()
         files.finish(spec, shards)
@@ -150,14 +150,14 @@ class _Writer(contextlib.AbstractContextManager["_Writer"]):
         assert loader.spec.fields  # what an item is; no scene is read yet
         indices = probe_indices(self._length)
         futures = [loader.submit(PROBING, index) for index in indices]
-        return _merged([self._settled(future, index, None) for future, index in zip(futures, indices, strict=True)])
+        return _merged([self._outcome(future, index, None) for future, index in zip(futures, indices, strict=True)])
 
     def _probed_soon(self, loader: Loader) -> SceneSpec | None:
         """The spec; None where reading takes so long that workers should do it."""
         assert loader.spec.fields
         found: list[Probe] = []
         for index in probe_indices(self._length):
-            found.append(self._settled(loader.submit(PROBING, index), index, None))
+            found.append(self._outcome(loader.submit(PROBING, index), index, None))
             seconds = [probe.seconds for probe in found]
             is_slow = len(found) > 1 and min(seconds) > _SLOW_SECONDS and min(seconds) * self._length > SHORT_SECONDS
             if is_slow or sum(seconds) > SHORT_SECONDS / 2:
@@ -180,10 +180,10 @@ class _Writer(contextlib.AbstractContextManager["_Writer"]):
         loader.failure_log.deferred_warnings.mute("stall", "loading", "respawn")
         with shown(shared, bar=bar, title=self._files.title):
             for number, future in _submitted(loader, len(shards)):
-                self._settled(future, shared.index(number), shards[number])
+                self._outcome(future, shared.index(number), shards[number])
         self._respawns = loader.stats().respawns
 
-    def _settled(self, future: "Future[Any]", index: int, shard: Shard | None) -> Any:
+    def _outcome(self, future: "Future[Any]", index: int, shard: Shard | None) -> Any:
         """What came of an item: a probe, or nothing."""
         error = future.exception()
         if error is None:

@@ -40,7 +40,7 @@ _WEIGHTS = "You cannot specify `class_weight` and `sample_weight` at the same ti
 class TrainerData(_DataAdapter):  # type: ignore[misc]
     """What Keras's trainers call of the data that they are given; users call none of it."""
 
-    def _begin_keras(self) -> None:
+    def _init_keras(self) -> None:
         self._runs: weakref.WeakKeyDictionary[Any, KerasRun] = weakref.WeakKeyDictionary()
         self._told = False
 
@@ -189,7 +189,7 @@ class KerasAdapter(TrainerData, keras.utils.PyDataset):  # type: ignore[misc]
 
     def __init__(self, ahead: int) -> None:
         keras.utils.PyDataset.__init__(self, workers=1, use_multiprocessing=False, max_queue_size=ahead)
-        self._begin_keras()
+        self._init_keras()
 
     @property
     def _keras_feed(self) -> Any:
@@ -237,16 +237,16 @@ class _OfRun:
         self._run = run
         self._cursor: SharedCursor | None = None
 
-    def take(self, patience: float | None) -> Any:
+    def take(self, timeout: float | None) -> Any:
         run = self._run()
         if self._cursor is None and run is not None:
-            if not run.is_running and patience is not None:
-                time.sleep(patience)  # TensorFlow prefetches from an iterator that is for the epoch to come
+            if not run.is_running and timeout is not None:
+                time.sleep(timeout)  # TensorFlow prefetches from an iterator that is for the epoch to come
                 raise NotYet
             self._cursor = run.cursor
         if self._cursor is None:
             raise EndOfData
-        return self._cursor.take(patience)
+        return self._cursor.take(timeout)
 
     def close(self, returned: list[Any]) -> None:
         pass

@@ -37,7 +37,7 @@ class KerasDataset(TrainerData, FeedDataset):
         self._device = device
         self._begin = begin
         self._run_of_feed = run_of
-        self._begin_keras()
+        self._init_keras()
 
     @property
     def _keras_feed(self) -> Any:

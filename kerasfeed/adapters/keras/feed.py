@@ -82,7 +82,7 @@ class Feed(BaseFeed, KerasAdapter):
 
     # ---- what Keras adds
 
-    def _begin_framework(self, ahead: int) -> None:
+    def _init_framework(self, ahead: int) -> None:
         KerasAdapter.__init__(self, ahead)
         self.fit_tracker = FitTracker(self)
 

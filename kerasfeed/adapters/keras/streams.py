@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 class KerasStream(BaseStream, KerasAdapter):
     """What Keras adds to a stream."""
 
-    def _begin_framework(self, ahead: int) -> None:
+    def _init_framework(self, ahead: int) -> None:
         KerasAdapter.__init__(self, ahead)
 
     def _reset_state(self) -> None:
         super()._reset_state()
-        self._begin_keras()
+        self._init_keras()
         self._running_fit = RunningFit()
 
     def end_fit(self) -> None:

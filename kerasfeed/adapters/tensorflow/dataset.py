@@ -126,8 +126,8 @@ def _without_end(dataset: Any) -> Any:
 
 def _asked_until_there(iteration: Any, dtypes: list[Any]) -> list[Any]:
     """In a graph: READY or END, and the tensors of `dtypes`, of the next batch of `iteration`."""
-    blanks = [np.zeros(0, "S1" if dtype == tf.string else dtype.as_numpy_dtype) for dtype in dtypes]
-    take = functools.partial(tf_iteration.take, blanks)
+    placeholders = [np.zeros(0, "S1" if dtype == tf.string else dtype.as_numpy_dtype) for dtype in dtypes]
+    take = functools.partial(tf_iteration.take, placeholders)
 
     def taken() -> list[Any]:
         return _called(take, iteration, [tf.int32, *dtypes])

@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from kerasfeed.adapters.tensorflow.iteration import Source
 from kerasfeed.feeds.cursor import run_in_background
-from kerasfeed.util.polling import PATIENCE
+from kerasfeed.util.polling import POLL_SECONDS
 
 _TensorFlowIterator: Any = tf.data.IteratorSpec(tf.TensorSpec(())).value_type
 
@@ -118,7 +118,7 @@ def _let_go(held: list[Any]) -> None:
     dropped = _thread.allocate_lock()
     dropped.acquire()
     run_in_background(_drop, held, dropped)
-    dropped.acquire(timeout=PATIENCE)
+    dropped.acquire(timeout=POLL_SECONDS)
 
 
 def _drop(held: list[Any], dropped: Any) -> None:

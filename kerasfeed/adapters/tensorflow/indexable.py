@@ -285,18 +285,18 @@ class ScenesCursor:
     def _known(self) -> SceneReaders:
         return check_alive(self._readers(), "the dataset is gone: keep a reference to it while it is iterated")
 
-    def _submit(self, number: int, patience: float | None) -> "Future[list[Any]]":
+    def _submit(self, number: int, timeout: float | None) -> "Future[list[Any]]":
         if self._begun == self._length:
             raise NotYet  # nor ever: the window is as full as it gets
         future, self._begun = self._known().read(self._iteration, self._begun, self._length)
         return future
 
-    def take(self, patience: float | None) -> Any:
+    def take(self, timeout: float | None) -> Any:
         """See `kerasfeed.feeds.cursor.Cursor.take`: arrays of the fields, scene axis first."""
         if not self._stacks:
             if self._given == self._length:
                 raise EndOfData
-            self._stacks.extend(self._window.take(patience))
+            self._stacks.extend(self._window.take(timeout))
         stack = self._stacks.popleft()
         if isinstance(stack, BaseException):
             self._given += 1

@@ -18,7 +18,7 @@ from kerasfeed.adapters.tensorflow.error_relay import ErrorRelay
 from kerasfeed.errors import SceneError
 from kerasfeed.feeds.cursor import Begin, Cursor, EndOfData, check_alive, run_in_background
 from kerasfeed.util.error_notes import note_causes
-from kerasfeed.util.polling import PATIENCE, NotYet
+from kerasfeed.util.polling import POLL_SECONDS, NotYet
 
 # What a call says of the batch. NOT_YET: ask again.
 NOT_YET, READY, END = np.int32(0), np.int32(1), np.int32(2)
@@ -62,7 +62,7 @@ class _Iteration:
                 source = self._source()
                 self._cursor = source.begin(source.context.copy())
                 del source  # while this waits it holds no feed
-            self._kept = self._cursor.take(PATIENCE)
+            self._kept = self._cursor.take(POLL_SECONDS)
         except NotYet:
             return NOT_YET
         except EndOfData:
@@ -112,11 +112,11 @@ def look(number: Any) -> Any:
     return _iterations[int(number)].look()
 
 
-def take(blanks: list[Any], number: Any) -> list[Any]:
-    """Whether the next batch of an iteration is there, and its arrays, or `blanks`."""
+def take(placeholders: list[Any], number: Any) -> list[Any]:
+    """Whether the next batch of an iteration is there, and its arrays, or `placeholders`."""
     iteration = _iterations[int(number)]
     found = iteration.look()
-    return [found, *(iteration.take() if found == READY else blanks)]
+    return [found, *(iteration.take() if found == READY else placeholders)]
 
 
 def _plain(leaf: Any) -> Any:

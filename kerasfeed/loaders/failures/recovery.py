@@ -80,9 +80,9 @@ class Recovery:
         if not self._whole:
             batch.leave_out(row)
             return _around(start, stop, row)
-        batch.blank.add(row)
+        batch.empty_rows.add(row)
         batch.slot.view.indices[row] = LEFT_OUT
-        if len(batch.blank) < batch.rows:
+        if len(batch.empty_rows) < batch.rows:
             return [(start, stop)]
         batch.add(start, stop, {})
         return []

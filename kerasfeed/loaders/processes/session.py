@@ -122,10 +122,10 @@ class ProcessSession(Session):
         self.shared_objects.post(Topic.LAYOUT, layout)
 
     def give_up(self, batch: BatchInProgress, error: BaseException) -> None:
-        """See `Session.give_up`; the supervisor settles it."""
+        """See `Session.give_up`; the supervisor finishes it."""
         batch.give_up(error)
 
-    def swap(self, number: int, works: list[Work]) -> None:
+    def replace_task(self, number: int, works: list[Work]) -> None:
         """Account for task `number`, and send `works` in its place."""
         with self.lock:
             if self.work.pop(number, None) is not None and works and not self.has_ended():
@@ -142,7 +142,7 @@ class ProcessSession(Session):
 
     def invalidate_sent_tasks(self) -> None:
         """Have workers refuse every task sent so far that they have not begun. The caller holds `lock`."""
-        self.shared_objects.floor = self._last_number + 1
+        self.shared_objects.lowest_valid = self._last_number + 1
         self.pipes.forget()
 
     def _send(self, works: list[Work], batch: BatchInProgress | None = None) -> None:

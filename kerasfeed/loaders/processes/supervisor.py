@@ -2,8 +2,8 @@
 
 Invariant: no work is lost with a worker, and none is written twice at once. What a dead worker had read from the pipe
 and not yet noted is not known, so everything that no living worker has noted as its own is sent anew under higher
-numbers, after a floor was raised below which workers refuse to begin. A worker that notes a task before it looks at
-the floor returns it; one that noted it before the floor rose is seen to hold it.
+numbers, after the lowest valid number was raised, below which workers refuse to begin. A worker that notes a task
+before it looks at that number returns it; one that noted it before the number was raised is seen to hold it.
 """
 
 import pickle
@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from kerasfeed.errors import FeedWarning, KerasfeedError, SceneTimeoutError, WorkerDiedError, WorkerStartError
 from kerasfeed.loaders.base import Job
 from kerasfeed.loaders.batches.filler import MANY, NOWHERE
-from kerasfeed.loaders.batches.pending_batch import BatchInProgress, Pace
+from kerasfeed.loaders.batches.pending_batch import BatchInProgress, SceneTiming
 from kerasfeed.loaders.batches.spec_inference import Probe
 from kerasfeed.loaders.environment import DirectoryGoneError
 from kerasfeed.loaders.failures import watchdog
@@ -46,8 +46,8 @@ from kerasfeed.util.error_text import message_of
 from kerasfeed.util.read_cost import ReadCost
 
 _DYING_SECONDS = 2.0
-# Processors may let a worker look at the floor before its note can be seen here; no note stays unseen for so long.
-_SETTLING_SECONDS = 0.001
+# A worker may see the lowest valid number before its own note can be seen here; no note stays unseen for so long.
+_VISIBLE_SECONDS = 0.001
 
 
 class SupervisedSession(Protocol):
@@ -57,7 +57,7 @@ class SupervisedSession(Protocol):
     failure_log: FailureLog
     recovery: Recovery
     lock: Any  # a reentrant one
-    pace: Pace
+    timing: SceneTiming
     shared_objects: SharedObjects
     stacks: StackDumps
     pipes: Pipes
@@ -73,10 +73,10 @@ class SupervisedSession(Protocol):
     def start_worker(self, number: int) -> WorkerHandle:
         """Start worker `number`."""
 
-    def settle(self, batch: BatchInProgress) -> None:
+    def finish(self, batch: BatchInProgress) -> None:
         """Deliver a batch of which no row is missing."""
 
-    def swap(self, number: int, works: list[Work]) -> None:
+    def replace_task(self, number: int, works: list[Work]) -> None:
         """Take task `number` off the list, and send others."""
 
     def resend(self, lost: dict[int, Work]) -> None:
@@ -96,7 +96,7 @@ class Supervisor:
         self._session = session
         self._failure_log = session.failure_log
         self._tick = watchdog.tick_seconds(session.job.policy.timeout)
-        self._patience = watchdog.StallTimer(self._tick)
+        self._stall_timer = watchdog.StallTimer(self._tick)
         self._next_look = 0.0
         self._deaths = CrashPolicy()
         self._vacant: set[int] = set()
@@ -208,18 +208,18 @@ class Supervisor:
         if isinstance(payload, Failure) != (status == Status.FAILED):
             raise ValueError(f"{result} came with a payload of type {type(payload).__name__}")
         if status == Status.RETURNED:
-            session.swap(result.number, [work])
+            session.replace_task(result.number, [work])
         elif isinstance(work, ProbeTask):
-            session.swap(result.number, [])
+            session.replace_task(result.number, [])
             self._finish_probe(work, result, payload, handle)
         else:
-            session.swap(result.number, self._finish_rows(work, result, payload, handle))
+            session.replace_task(result.number, self._finish_rows(work, result, payload, handle))
 
     def _finish_probe(self, work: ProbeTask, result: Result, payload: Any, handle: WorkerHandle) -> None:
         if isinstance(payload, Failure):
             work.give_up(from_failure(payload, Place((work.index,), None, None, _name(handle))))
         else:
-            work.settle(Probe(work.index, payload, result.seconds))
+            work.set_result(Probe(work.index, payload, result.seconds))
 
     def _finish_rows(self, work: LoadTask, result: Result, payload: Any, handle: WorkerHandle) -> list[Work]:
         """Account for loaded rows, and for failed ones; returns what is to be loaded in their place."""
@@ -234,10 +234,10 @@ class Supervisor:
         if result.status == Status.CANCELLED and not batch.future.done():
             raise ValueError(f"{result} came for a batch that somebody waits for")
         if result.status == Status.DONE:
-            session.pace.note(result.seconds, work.stop - work.start)
+            session.timing.note(result.seconds, work.stop - work.start)
             self._deaths.progress(work)  # before the slot, which tells its scenes, is delivered and filled anew
         if batch.add(work.start, work.stop, payload or {}):
-            session.settle(batch)
+            session.finish(batch)
         return []
 
     def _handle_failure(self, work: LoadTask, row: int | None, error: BaseException) -> list[Work]:
@@ -246,7 +246,7 @@ class Supervisor:
             ranges = session.recovery.mend(batch, work.start, work.stop, row, error)
             complete = batch.missing == 0
         if complete:
-            session.settle(batch)
+            session.finish(batch)
         return [LoadTask(batch, start, stop) for start, stop in ranges]
 
     # ---- workers that hang
@@ -255,13 +255,13 @@ class Supervisor:
         """Look after the workers, once a tick; returns those that have ended, by themselves or by our hand."""
         now = time.monotonic()
         self._next_look = now + self._tick
-        self._patience.begin(now)
+        self._stall_timer.begin(now)
         self._fill_vacancies()
         handles = [handle for handle in self._session.workers if handle.link.fileno() in self._links]
         if self._session.work:
             return [handle for handle in handles if handle.has_ended() or self._is_hung(handle)]
         for handle in handles:
-            self._patience.look(handle.number, None)
+            self._stall_timer.look(handle.number, None)
         return [handle for handle in handles if handle.has_ended()]
 
     def _is_hung(self, handle: WorkerHandle) -> bool:
@@ -269,7 +269,7 @@ class Supervisor:
         number, row = self._session.shared_objects.worker_line(handle.number)[:2].tolist()
         work = self._session.work.get(number - 1)
         token = (number, row) if work is not None else None if handle.started else handle.process.pid
-        seconds = self._patience.look(handle.number, token)
+        seconds = self._stall_timer.look(handle.number, token)
         timeout = self._session.job.policy.timeout
         at_once = isinstance(work, LoadTask) and row in (MANY, NOWHERE)  # nowhere: it may be announcing them all
         scenes = work.stop - work.start if isinstance(work, LoadTask) and at_once else 1
@@ -308,7 +308,7 @@ class Supervisor:
         )  # fmt: skip
         self._replace(handle, death)
         if culprit is not None:
-            session.swap(number - 1, self._judge(culprit, row, death))
+            session.replace_task(number - 1, self._judge(culprit, row, death))
         elif handle.started and self._deaths.between(death):
             session.fail(WorkerDiedError(f"worker processes die one after the other, of no scene: the last, {death}"))
         session.resend(lost)
@@ -320,7 +320,7 @@ class Supervisor:
             if session.has_ended():
                 return {}
             session.invalidate_sent_tasks()
-            time.sleep(_SETTLING_SECONDS)
+            time.sleep(_VISIBLE_SECONDS)
             living = [handle for handle in session.workers if handle is not dead]
             held = {session.shared_objects.worker_line(handle.number)[0] - 1 for handle in living}
             suspects = session.work.keys() - held

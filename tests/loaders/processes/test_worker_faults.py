@@ -53,7 +53,7 @@ def test_a_worker_that_dies_is_replaced_and_every_batch_is_what_it_was(feed_of, 
 def test_the_peak_of_a_worker_that_nobody_saw_alive_is_known():
     ours, theirs = socket.socketpair()
     command = [sys.executable, "-S", "-c", "bytearray(100 << 20)"]
-    handle = WorkerHandle(0, subprocess.Popen(command), ours, bytearray(), threading.Thread(), floor=0)
+    handle = WorkerHandle(0, subprocess.Popen(command), ours, bytearray(), threading.Thread(), inherited_peak=0)
     theirs.close()
     handle.end(30)
     ours.close()
