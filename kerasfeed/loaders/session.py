@@ -178,10 +178,10 @@ class Session(ABC):
             self.idle.wait_for(lambda: not self.work)
 
 
-Run = TypeVar("Run", bound=Session)
+AnySession = TypeVar("AnySession", bound=Session)
 
 
-class SessionLoader(Loader, Generic[Run]):
+class SessionLoader(Loader, Generic[AnySession]):
     """A loader whose batches a session loads.
 
     Attributes:
@@ -195,7 +195,7 @@ class SessionLoader(Loader, Generic[Run]):
         self._job = job
         self._lock = threading.Lock()
         self._inferring = threading.Lock()  # held while scenes are read, as nothing is that close() needs
-        self._sessions: list[Run] = []
+        self._sessions: list[AnySession] = []
         self._held = held
         self._closed = False
         self._owner = os.getpid()
@@ -203,10 +203,10 @@ class SessionLoader(Loader, Generic[Run]):
         self._finalizer = weakref.finalize(self, _close_all, self._sessions, held)
 
     @abstractmethod
-    def _start(self) -> Run:
+    def _start(self) -> AnySession:
         """A new session."""
 
-    def _session(self) -> Run:
+    def _session(self) -> AnySession:
         """The session, started if there is none. The caller holds `_lock`."""
         if self._closed:
             raise FeedClosedError(CLOSED)
@@ -216,7 +216,7 @@ class SessionLoader(Loader, Generic[Run]):
             self._sessions.append(self._start())
         return self._sessions[0]
 
-    def _ready(self) -> Run:
+    def _ready(self) -> AnySession:
         """The session, its slots set up."""
         refuse_after_fork(self._owner)  # before the lock, which another thread may have held at the fork
         with self._lock:
@@ -262,7 +262,7 @@ class SessionLoader(Loader, Generic[Run]):
         for session in self._present():  # one may have failed meanwhile, and another taken its place
             session.renew()
 
-    def _present(self) -> list[Run]:
+    def _present(self) -> list[AnySession]:
         with self._lock:
             return list(self._sessions)
 

@@ -26,7 +26,7 @@ from kerasfeed.util.error_text import notes_of, set_notes
 from kerasfeed.writers.resume_lock import claimed
 from kerasfeed.writers.shard_format import ShardFormat
 from kerasfeed.writers.shard_task import PROBING, WRITING, ShardSequence, StoppedError
-from kerasfeed.writers.shared_progress import Shard, SharedProgress, shown
+from kerasfeed.writers.shared_progress import PlannedShard, SharedProgress, shown
 from kerasfeed.writers.worker_options import WorkerOptions, copied
 
 SHORT_SECONDS = 1.0  # two processes take 0.5 s to start, and save half
@@ -56,9 +56,9 @@ class FileSet:
     names: tuple[Path, ...]
     arguments: dict[str, Any]
     most: int
-    cut: Callable[[SceneSpec], tuple[tuple[Shard, ...], ShardFormat]]
+    cut: Callable[[SceneSpec], tuple[tuple[PlannedShard, ...], ShardFormat]]
     discard: Callable[[list[str]], None]
-    finish: Callable[[SceneSpec, tuple[Shard, ...]], None]
+    finish: Callable[[SceneSpec, tuple[PlannedShard, ...]], None]
     title: str
 
 
@@ -164,7 +164,7 @@ class _Writer(contextlib.AbstractContextManager["_Writer"]):
                 return None
         return _merged(found)
 
-    def write(self, shards: tuple[Shard, ...], shard_format: ShardFormat, *, bar: bool) -> None:
+    def write(self, shards: tuple[PlannedShard, ...], shard_format: ShardFormat, *, bar: bool) -> None:
         """Write all shards.
 
         Raises:
@@ -183,7 +183,7 @@ class _Writer(contextlib.AbstractContextManager["_Writer"]):
                 self._outcome(future, shared.index(number), shards[number])
         self._respawns = loader.stats().respawns
 
-    def _outcome(self, future: "Future[Any]", index: int, shard: Shard | None) -> Any:
+    def _outcome(self, future: "Future[Any]", index: int, shard: PlannedShard | None) -> Any:
         """What came of an item: a probe, or nothing."""
         error = future.exception()
         if error is None:

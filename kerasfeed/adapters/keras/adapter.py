@@ -19,7 +19,7 @@ from kerasfeed.adapters.keras.run import KerasRun
 from kerasfeed.adapters.keras.shared_cursor import SharedCursor
 from kerasfeed.adapters.keras.trainer import (
     KerasCall,
-    Request,
+    TrainerRequest,
     data_adapter_class,
     keras_call,
     keras_version,
@@ -60,7 +60,7 @@ class TrainerData(_DataAdapter):  # type: ignore[misc]
         """The `tf.data.Dataset` for Keras, whose batches the cursors give that `begin` makes."""
 
     @abstractmethod
-    def _keras_run(self, call: KerasCall, request: Request) -> KerasRun:
+    def _keras_run(self, call: KerasCall, request: TrainerRequest) -> KerasRun:
         """What Keras's new iterator takes."""
 
     @abstractmethod

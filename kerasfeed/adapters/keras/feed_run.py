@@ -8,7 +8,7 @@ from typing import Any
 
 from kerasfeed.adapters.keras.fit_tracker import FitTracker
 from kerasfeed.adapters.keras.run import KerasRun
-from kerasfeed.adapters.keras.trainer import Request, trainer_position
+from kerasfeed.adapters.keras.trainer import TrainerRequest, trainer_position
 from kerasfeed.errors import FeedClosedError
 from kerasfeed.feeds.cursor import Cursor, EndOfData
 from kerasfeed.feeds.feed_cursor import claim, only_submits
@@ -32,7 +32,7 @@ class FeedRun(KerasRun):
         self,
         feed: Any,
         iterator: Any,
-        request: Request,
+        request: TrainerRequest,
         *,
         shuffled: bool,
         batches: int | None = None,

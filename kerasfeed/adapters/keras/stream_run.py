@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kerasfeed.adapters.keras.run import KerasRun
-from kerasfeed.adapters.keras.trainer import Request
+from kerasfeed.adapters.keras.trainer import TrainerRequest
 from kerasfeed.feeds.cursor import Cursor, EndOfData
 from kerasfeed.feeds.hooks import TimedTake
 from kerasfeed.feeds.stream_base import EMPTY
@@ -22,7 +22,7 @@ from kerasfeed.util.polling import NotYet
 class StreamRun(KerasRun):
     """What one of Keras's iterators takes of a stream."""
 
-    def __init__(self, feed: Any, iterator: Any, request: Request) -> None:
+    def __init__(self, feed: Any, iterator: Any, request: TrainerRequest) -> None:
         super().__init__(feed, iterator, request, None)
         self._stream_cursor: StreamCursor | None = None
         self._leaving = threading.RLock()

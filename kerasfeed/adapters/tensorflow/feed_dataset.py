@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 import tensorflow as tf
 
-from kerasfeed.adapters.tensorflow.iteration import Source
+from kerasfeed.adapters.tensorflow.iteration import BatchSource
 from kerasfeed.feeds.cursor import run_in_background
 from kerasfeed.util.polling import POLL_SECONDS
 
@@ -51,7 +51,7 @@ class FeedDataset(tf.data.Dataset):  # type: ignore[misc]
         loops: Who is told of loops.
     """
 
-    def __init__(self, dataset: Any, source: Source, count: int | None, loops: Loops | None) -> None:
+    def __init__(self, dataset: Any, source: BatchSource, count: int | None, loops: Loops | None) -> None:
         self._tensors = dataset
         self._source = source
         self._count = count

@@ -24,7 +24,7 @@ from kerasfeed.util.polling import POLL_SECONDS, NotYet
 NOT_YET, READY, END = np.int32(0), np.int32(1), np.int32(2)
 
 
-class Source:
+class BatchSource:
     """Where the batches of one dataset come from; the dataset holds it, and TensorFlow's functions its number.
 
     Args:
@@ -76,7 +76,7 @@ class _Iteration:
         note_causes(error)  # Keras raises it `from None`
         raise self._source().raised.carrier(error) from None
 
-    def _source(self) -> Source:
+    def _source(self) -> BatchSource:
         return check_alive(_sources.get(self._number))
 
     def take(self) -> list[Any]:
@@ -93,7 +93,7 @@ class _Iteration:
 
 
 _numbers = itertools.count()
-_sources: "weakref.WeakValueDictionary[int, Source]" = weakref.WeakValueDictionary()
+_sources: "weakref.WeakValueDictionary[int, BatchSource]" = weakref.WeakValueDictionary()
 _iterations: dict[int, _Iteration] = {}
 
 

@@ -22,7 +22,7 @@ from kerasfeed.loaders.batches.pending_batch import BatchInProgress, SceneTiming
 from kerasfeed.loaders.batches.spec_inference import Probe
 from kerasfeed.loaders.environment import DirectoryGoneError
 from kerasfeed.loaders.failures import watchdog
-from kerasfeed.loaders.failures.exceptions import Failure, Place, from_failure
+from kerasfeed.loaders.failures.exceptions import Failure, SceneLocation, from_failure
 from kerasfeed.loaders.failures.failure_log import FailureLog
 from kerasfeed.loaders.failures.recovery import Recovery
 from kerasfeed.loaders.processes.crash_policy import (
@@ -217,7 +217,7 @@ class Supervisor:
 
     def _finish_probe(self, work: ProbeTask, result: Result, payload: Any, handle: WorkerHandle) -> None:
         if isinstance(payload, Failure):
-            work.give_up(from_failure(payload, Place((work.index,), None, None, _name(handle))))
+            work.give_up(from_failure(payload, SceneLocation((work.index,), None, None, _name(handle))))
         else:
             work.set_result(Probe(work.index, payload, result.seconds))
 
@@ -228,7 +228,9 @@ class Supervisor:
             session.waste, payload = payload.cost, payload.payload
         if isinstance(payload, Failure):
             indices = (payload.index,) if payload.index is not None else work.indices()
-            error = from_failure(payload, Place(indices, batch.epoch, batch.step, _name(handle), payload.method))
+            error = from_failure(
+                payload, SceneLocation(indices, batch.epoch, batch.step, _name(handle), payload.method)
+            )
             self._failure_log.note(payload.index, batch.epoch, batch.step, error)
             return self._handle_failure(work, payload.row, error)
         if result.status == Status.CANCELLED and not batch.future.done():

@@ -251,7 +251,7 @@ def test_a_handle_used_again_and_again_leaves_nothing_behind(source):
     for number in range(50):
         with producer:
             producer.put(number)
-    assert len(util._finalizer_registry) == before
+    assert len(util._finalizer_registry) <= before  # one of an earlier test may have gone
     wait_until(lambda: not filled._server._connections)
     assert filled.take(100) == list(range(50))
 
