@@ -327,10 +327,26 @@ def test_a_worker_that_could_not_begin_an_epoch_tries_again(feed_of, tmp_path):
     assert not (tmp_path / "ended").exists()
 
 
+class Closes(scenes.Clouds):
+    """Closes its feed as an epoch begins; workers know none."""
+
+    feed = None
+
+    def on_epoch_begin(self):
+        if self.feed is not None:
+            self.feed.close()
+
+    def __getstate__(self):
+        return {**self.__dict__, "feed": None}
+
+
 def test_a_feed_that_an_epoch_hook_closes_says_that_it_is_closed(feed_of):
-    feed = feed_of(scenes.Clouds())
+    sequence = Closes()
+    feed = feed_of(sequence)
     feed[0]
-    feed._loader.refresh(feed.close)
+    sequence.feed = feed
+    with pytest.raises(kf.FeedClosedError):
+        next(feed.epoch(1))
     with pytest.raises(kf.FeedClosedError):
         feed[0]
 
@@ -356,7 +372,7 @@ def test_what_is_said_of_a_death_at_the_start_fits_it(ending, why):
     assert why in text
 
 
-def test_two_consumers_tell_what_waits_once():
+def test_two_consumers_issue_what_waits_once():
     class OneTurnLate(deque):
         def __bool__(self):
             return True  # as seen by a thread that another overtakes before it takes
