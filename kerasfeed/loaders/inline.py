@@ -131,7 +131,7 @@ class InlineLoader(Loader):
             indices = tuple(batch.slot.view.indices[start:stop].tolist())
             error = failed_here(carrier, indices, batch.epoch, batch.step, _WORKER)
             self.failure_log.note(carrier.index, batch.epoch, batch.step, error)
-            again = self._recovery.mend(batch, start, stop, carrier.row, error)
+            again = self._recovery.handle(batch, start, stop, carrier.row, error)
             del error, batch, caller  # the traceback ends in this frame: only the collector would free them
             return again
         return []

@@ -71,7 +71,7 @@ class ShardSequence(HookForwarder):
         try:
             spec = probe(self.sequence, index, self._seed)
         except FailedSceneError as carrier:
-            raise _told(carrier) from None
+            raise _annotated(carrier) from None
         pickled: bytes = cloudpickle.dumps(Probe(index, spec, time.perf_counter() - begin))
         return pickled
 
@@ -86,7 +86,7 @@ class ShardSequence(HookForwarder):
                 _write(shard_format, self._encoded(shard, shard_format, shared), shard, path)
             except FailedSceneError as carrier:
                 shared.stop()  # nobody begins another
-                raise _told(carrier, shard) from None
+                raise _annotated(carrier, shard) from None
         shared.note(shard.number, len(shard.indices), shard.indices[-1])
         return b""
 
@@ -124,7 +124,7 @@ class ShardSequence(HookForwarder):
             try:
                 shard_format.write(file.fileno(), some(), len(shard.indices))
             except FailedSceneError as carrier:
-                raise _told(carrier) from None
+                raise _annotated(carrier) from None
             return (time.perf_counter() - begin) / done
 
     def _encoded(self, shard: PlannedShard, shard_format: ShardFormat, shared: SharedProgress | None) -> Iterator[Any]:
@@ -167,7 +167,7 @@ def failed_write(error: OSError, path: str) -> OSError:
     return reworded(error, f"writing {path!r} failed and left nothing of it: {message_of(error)}")
 
 
-def _told(carrier: FailedSceneError, shard: PlannedShard | None = None) -> BaseException:
+def _annotated(carrier: FailedSceneError, shard: PlannedShard | None = None) -> BaseException:
     """What the sequence raised, with a note of the scene, and of the shard; None where the spec was to be learnt.
 
     No comma follows the number: loaders take such a note of the same number for their own, of an earlier time.

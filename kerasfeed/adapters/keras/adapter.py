@@ -42,7 +42,7 @@ class TrainerData(_DataAdapter):  # type: ignore[misc]
 
     def _init_keras(self) -> None:
         self._runs: weakref.WeakKeyDictionary[Any, KerasRun] = weakref.WeakKeyDictionary()
-        self._told = False
+        self._warned = False
 
     # ---- what feeds, and datasets of them, say in their own ways
 
@@ -112,7 +112,7 @@ class TrainerData(_DataAdapter):  # type: ignore[misc]
         """Called by Keras."""
         run = self._run_of(keras_call(self))
         if run is None:
-            self._tell_what_is_lost()
+            self._warn_of_unsupported_keras()
             self._keras_hook(begins=True)
         else:
             run.on_epoch_begin()
@@ -157,10 +157,10 @@ class TrainerData(_DataAdapter):  # type: ignore[misc]
 
     # ---- how it is done
 
-    def _tell_what_is_lost(self) -> None:
+    def _warn_of_unsupported_keras(self) -> None:
         """Warn, once, where the installed Keras takes no adapter of others."""
-        if not self._told and not isinstance(self, data_adapter_class()):
-            self._told = True
+        if not self._warned and not isinstance(self, data_adapter_class()):
+            self._warned = True
             warn_caller(
                 f"Keras {keras_version()} takes no data adapters of others, so it reads this feed as any PyDataset: "
                 "each epoch is a whole one of the feed, nothing can be resumed in mid-epoch, and the state of the feed "

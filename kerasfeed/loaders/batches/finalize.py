@@ -53,9 +53,9 @@ class FormedField:
         self._shapes = shapes[:rows]
         self._starts = None if starts is None else starts[:rows]
         if empty_rows:
-            self._empty_blank_rows()
+            self._shape_empty_rows()
 
-    def _empty_blank_rows(self) -> None:
+    def _shape_empty_rows(self) -> None:
         field = self._layout.spec.fields[self._number]
         self._shapes[list(self._empty_rows)] = [size or 0 for size in field.shape]
         if isinstance(self._form, Padded):

@@ -37,13 +37,15 @@ class Recovery:
                 if error is not None:
                     if start < row:
                         result.append((start, row))
-                    result.extend(self.mend(batch, row, row + 1, row, error))
+                    result.extend(self.handle(batch, row, row + 1, row, error))
                     start = row + 1
             if start < stop:
                 result.append((start, stop))
         return result
 
-    def mend(self, batch: BatchInProgress, start: int, stop: int, row: int | None, error: BaseException) -> list[Range]:
+    def handle(
+        self, batch: BatchInProgress, start: int, stop: int, row: int | None, error: BaseException
+    ) -> list[Range]:
         """Deal with rows [start, stop), of which `row` failed; None where they were read at once and one is to blame.
 
         Returns:
@@ -91,7 +93,7 @@ class Recovery:
         for row in range(batch.rows):
             error = self._failure_log.fatal(int(batch.slot.view.indices[row]), batch.epoch)
             if error is not None:
-                ranges = self.mend(batch, 0, batch.rows, row, error)
+                ranges = self.handle(batch, 0, batch.rows, row, error)
                 if not ranges:
                     break
         return ranges

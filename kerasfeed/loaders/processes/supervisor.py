@@ -245,7 +245,7 @@ class Supervisor:
     def _handle_failure(self, work: LoadTask, row: int | None, error: BaseException) -> list[Work]:
         session, batch = self._session, work.batch
         with session.lock:
-            ranges = session.recovery.mend(batch, work.start, work.stop, row, error)
+            ranges = session.recovery.handle(batch, work.start, work.stop, row, error)
             complete = batch.missing == 0
         if complete:
             session.finish(batch)

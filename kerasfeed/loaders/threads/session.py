@@ -183,7 +183,7 @@ class ThreadSession(Session):
         except BaseException as trouble:  # noqa: BLE001 - whatever it is, somebody waits for the batch
             error = trouble
         with self.lock:
-            again = self.recovery.mend(batch, start, stop, carrier.row, error)
+            again = self.recovery.handle(batch, start, stop, carrier.row, error)
             return batch.missing == 0, again
 
     def _deliver(self, batch: BatchInProgress) -> None:
