@@ -25,7 +25,7 @@ _MOST_STEPS_TOLD_APART = 60
 
 
 @dataclass(frozen=True, eq=False)
-class Points:
+class PlotPoints:
     """What is drawn.
 
     Attributes:
@@ -98,7 +98,7 @@ def show(
     return axes.get_figure()  # type: ignore[no-any-return]
 
 
-def points_of(plan: Plan, epoch: int, batched: bool) -> Points:
+def points_of(plan: Plan, epoch: int, batched: bool) -> PlotPoints:
     """The points that stand for an epoch: of its steps where it is `batched`, else of its order."""
     if batched:
         return _points_of_steps(plan, epoch)
@@ -112,10 +112,10 @@ def points_of(plan: Plan, epoch: int, batched: bool) -> Points:
             for position in positions.tolist()
         ]
         indices = np.concatenate(found)
-    return Points(positions, indices, np.zeros_like(positions))
+    return PlotPoints(positions, indices, np.zeros_like(positions))
 
 
-def _points_of_steps(plan: Plan, epoch: int) -> Points:
+def _points_of_steps(plan: Plan, epoch: int) -> PlotPoints:
     """The scenes of every step, or of steps spread over the epoch."""
     if plan.steps * plan.rows <= _MOST_POINTS:
         steps = np.arange(plan.steps)
@@ -133,7 +133,7 @@ def _points_of_steps(plan: Plan, epoch: int) -> Points:
         begins = (steps * (plan.cut.kept / (plan.cut.steps * plan.shard_count))).astype(np.int64)
     positions = [begin + np.arange(count) for begin, count in zip(begins.tolist(), counts.tolist(), strict=True)]
     kept = slice(None, None, -(-int(counts.sum()) // _MOST_POINTS))
-    return Points(np.concatenate(positions)[kept], np.concatenate(found)[kept], np.repeat(steps, counts)[kept])
+    return PlotPoints(np.concatenate(positions)[kept], np.concatenate(found)[kept], np.repeat(steps, counts)[kept])
 
 
 def _plan(order: Any, length: int | None, batch_size: int | None, seed: int) -> tuple[Plan, bool]:

@@ -43,7 +43,7 @@ class AnyFeed(ABC):
 
     # ---- what a framework adds
 
-    def _begin_framework(self, ahead: int) -> None:  # noqa: B027 - frameworks may add to it
+    def _init_framework(self, ahead: int) -> None:  # noqa: B027 - frameworks may add to it
         """The feed is made; `ahead`: batches in flight ahead of the consumer."""
 
     # ---- what subclasses say
@@ -54,7 +54,7 @@ class AnyFeed(ABC):
         """Spec of a scene; the first use may read a few scenes, or wait for them. The loader is there then."""
 
     @abstractmethod
-    def tell(self) -> None:
+    def issue_warnings(self) -> None:
         """Issue the warnings that wait, here where the user stands."""
 
     @abstractmethod
@@ -95,7 +95,7 @@ class AnyFeed(ABC):
 
     def without_lists(self, batch: Any) -> Any:
         """A batch with tuples in place of lists, as TensorFlow and Keras take it. Issues the warnings that wait."""
-        self.tell()
+        self.issue_warnings()
         return lists_as_tuples(batch) if self._loader.spec.has_lists else batch
 
     def __dir__(self) -> list[str]:

@@ -120,7 +120,7 @@ class BaseFeed(AnyFeed):
             "order": None if order is None else chosen,  # which pickles where the function may not
             "shard": shard if isinstance(shard, str) else self.shard,
         }  # fmt: skip
-        self._begin_framework(ahead)
+        self._init_framework(ahead)
 
     # ---- what a framework adds
 
@@ -225,7 +225,7 @@ class BaseFeed(AnyFeed):
         finally:
             window.close()
         self.hooks.leave()
-        self.tell()
+        self.issue_warnings()
 
     def submit(self, epoch: int, step: int, *, patience: float | None = None) -> "Future[Any]":
         """Load the batch (epoch, step) and return a future of it; for code that loads ahead by itself.
@@ -241,13 +241,13 @@ class BaseFeed(AnyFeed):
         """
         self.cursors.wait()
         self.hooks.enter(epoch)
-        self.tell()
-        return self._loader.submit(epoch, step, patience=patience)
+        self.issue_warnings()
+        return self._loader.submit(epoch, step, timeout=patience)
 
-    def tell(self) -> None:
-        """See `AnyFeed.tell`."""
+    def issue_warnings(self) -> None:
+        """See `AnyFeed.issue_warnings`."""
         self._costs.check()
-        self._loader.faults.notices.tell()
+        self._loader.failure_log.deferred_warnings.issue()
 
     def indices(self, epoch: int | None = None) -> NDArray[np.int64]:
         """The index of the scene in each row of an epoch, in the order of delivery.
@@ -326,7 +326,7 @@ class BaseFeed(AnyFeed):
             [array([0., 1.]), array([3., 4., 5.])]
             [(2, 'ValueError: damaged')]
         """
-        return self._loader.faults.table()
+        return self._loader.failure_log.table()
 
     # ---- state
 
@@ -424,7 +424,7 @@ class BaseFeed(AnyFeed):
         for window in list(self._loops):  # of loops that were left in the middle, and live on
             window.close()
         self._loader.close()
-        self._loader.faults.notices.tell_last()
+        self._loader.failure_log.deferred_warnings.issue_last()
 
     def __reduce__(self) -> Any:
         # Of the copy: this class, or the first base that is made as a feed is and stands in no function.

@@ -20,16 +20,16 @@ class CostWatch:
         self._order = order
         self._waste = waste
         self._stats = stats
-        self._told = False
+        self._warned = False
 
     def check(self) -> None:
         """Warn if there is something to tell and nothing was told yet; costs about 1 us."""
-        if self._told:
+        if self._warned:
             return
         cost = self._waste()
         if cost is None:
             return
-        self._told = True
+        self._warned = True
         warn_caller(waste_text(cost, self._order, self._stats()), ReadCostWarning)
 
 

@@ -14,24 +14,39 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
+from kerasfeed.errors import FeedClosedError
 from kerasfeed.util.error_text import drop_frame
-from kerasfeed.util.polling import PATIENCE, NotYet
+from kerasfeed.util.polling import POLL_SECONDS, NotYet
+
+Owner = TypeVar("Owner")
+_GONE = "the feed of this dataset is gone: keep a reference to the feed, or to the dataset, while it is iterated"
 
 
 class EndOfData(Exception):
     """Internal: there is no further batch."""
 
 
+def check_alive(owner: Owner | None, text: str = _GONE) -> Owner:
+    """What a weak reference has given: a feed, or what else batches come from.
+
+    Raises:
+        FeedClosedError: It is no more; `text` says so, and what to do.
+    """
+    if owner is None:
+        raise FeedClosedError(text)
+    return owner
+
+
 class Cursor(Protocol):
     """The batches of one iteration of a dataset, for one thread at a time."""
 
-    def take(self, patience: float | None) -> Any:
+    def take(self, timeout: float | None) -> Any:
         """The next batch.
 
         Args:
-            patience: How long to wait for it, s; None is for ever.
+            timeout: How long to wait for it, s; None is for ever.
 
         Raises:
             NotYet: It was not there for so long; the next call gives it.
@@ -104,13 +119,13 @@ class CursorThread:
         )
         self._thread.start()
 
-    def take(self, patience: float | None) -> Any:
+    def take(self, timeout: float | None) -> Any:
         """See `Cursor.take`."""
         if not self._waiting:
             self._waiting = True
             self._asked.put(True)
         try:
-            batch, error = self._found.get(timeout=patience)
+            batch, error = self._found.get(timeout=timeout)
         except queue.Empty:
             raise NotYet from None
         self._waiting = False
@@ -157,7 +172,7 @@ class CursorThread:
     def _next_of(self, cursor: Cursor) -> Any:
         while True:
             with suppress(NotYet):
-                return cursor.take(PATIENCE)
+                return cursor.take(POLL_SECONDS)
             if self._closed:
                 raise EndOfData
 

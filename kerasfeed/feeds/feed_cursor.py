@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from kerasfeed.errors import FeedClosedError
-from kerasfeed.feeds.cursor import Cursor, EndOfData
+from kerasfeed.feeds.cursor import Cursor, EndOfData, check_alive
 from kerasfeed.feeds.epoch_clock import EpochClock
 from kerasfeed.feeds.hooks import TimedTake
 from kerasfeed.feeds.prefetch import Prefetcher, window_of
@@ -46,17 +45,8 @@ def claim(feed: Any, count: int) -> int:
 
 
 def _claimed(feed: Callable[[], Any], count: int, in_order: bool) -> "FeedCursor":
-    first = claim(_alive(feed), count)
+    first = claim(check_alive(feed()), count)
     return FeedCursor(feed, range(first, first + count), in_order=in_order)
-
-
-def _alive(feed: Callable[[], Any]) -> Any:
-    found = feed()
-    if found is None:
-        raise FeedClosedError(
-            "the feed of this dataset is gone: keep a reference to the feed, or to the dataset, while it is iterated"
-        )
-    return found
 
 
 class FeedCursor:
@@ -68,17 +58,17 @@ class FeedCursor:
         """Take the batches `numbers` of `feed`, a weak reference; see `window_of` for the other arguments."""
         self._feed = feed
         self._numbers = numbers
-        known = _alive(feed)
+        known = check_alive(feed())
         self._window: Prefetcher = window_of(weakref.proxy(known), numbers, shuffled, in_order=in_order)
         self._timed = TimedTake(self._window.take, known.request_log)
 
-    def take(self, patience: float | None) -> Any:
+    def take(self, timeout: float | None) -> Any:
         """See `kerasfeed.feeds.cursor.Cursor.take`."""
         number = self._window.next
         if number >= self._numbers.stop:
             raise EndOfData
-        _alive(self._feed)
-        return self._timed(number - self._numbers.start, patience)
+        check_alive(self._feed())
+        return self._timed(number - self._numbers.start, timeout)
 
     def close(self, returned: list[Any]) -> None:
         """See `kerasfeed.feeds.cursor.Cursor.close`; the feed's clock knows which batches come again."""

@@ -107,7 +107,7 @@ class TimedTake:
     """A function that gives the next batch, with the moments noted at which each was asked for and came.
 
     Args:
-        take: The function, of a patience, s; it may raise `NotYet`, and is then asked for the same batch again.
+        take: The function, of a timeout, s; it may raise `NotYet`, and is then asked for the same batch again.
         log: Where they are noted.
     """
 
@@ -116,12 +116,12 @@ class TimedTake:
         self._log = log
         self._request: tuple[Any, int] | None = None
 
-    def __call__(self, number: int, patience: float | None) -> Any:
+    def __call__(self, number: int, timeout: float | None) -> Any:
         """The next batch, which is number `number` of the epoch."""
         if self._request is None:
             self._request = self._log.begin(number)
         try:
-            batch = self._take(patience)
+            batch = self._take(timeout)
         except NotYet:
             raise
         except BaseException:

@@ -19,12 +19,13 @@ from numpy.typing import NDArray
 from kerasfeed.errors import FeedWarning
 from kerasfeed.feeds.base import BaseFeed
 from kerasfeed.loaders.arguments import check_sequence
+from kerasfeed.loaders.factory import worker_type_for
 from kerasfeed.orders.groups import Portable
 from kerasfeed.sequences.cache.key import key_of
 from kerasfeed.sequences.field import FieldOf
 from kerasfeed.util.atomic_write import write_whole
 from kerasfeed.util.error_text import class_name, message_of
-from kerasfeed.util.frames import as_sequence, is_in_memory
+from kerasfeed.util.frames import as_sequence
 from kerasfeed.util.progress import progress_bar
 
 _BATCH = 64
@@ -87,17 +88,13 @@ def labels_of(
         found = _kept(Path(cache), key)
         if found is not None:
             return found
-    if worker_type == "auto" and is_in_memory(sequence):
-        worker_type = "thread"  # nothing to compute
-    values = _read(FieldOf(sequence, length, place), workers, worker_type, progress)
+    values = _read(FieldOf(sequence, length, place), workers, worker_type_for(sequence, worker_type), progress)
     if cache is not None:
         _keep(Path(cache), key, values)
     return values
 
 
-def _read(
-    fields: FieldOf, workers: int | Literal["auto"], worker_type: Literal["auto", "process", "thread"], progress: bool
-) -> NDArray[Any]:
+def _read(fields: FieldOf, workers: Any, worker_type: Any, progress: bool) -> NDArray[Any]:
     parts = []
     feed = BaseFeed(fields, _BATCH, workers=workers, worker_type=worker_type, seed=0)
     with feed, progress_bar("reading labels", len(fields), progress) as advance:

@@ -13,7 +13,7 @@ from kerasfeed.errors import FeedWarning
 from kerasfeed.loaders.base import Job
 from kerasfeed.loaders.batches.masking import with_weights
 from kerasfeed.loaders.batches.spec_inference import Probe, layout_for
-from kerasfeed.loaders.failures.exceptions import Place, for_consumer
+from kerasfeed.loaders.failures.exceptions import SceneLocation, for_consumer
 from kerasfeed.loaders.inline import InlineLoader
 from kerasfeed.loaders.worker_hooks import end_worker
 from kerasfeed.sequences.base import SceneContext, Worker, enter_context, optional_method
@@ -94,7 +94,7 @@ def load(feed: "BaseFeed", *, epoch: int, step: int | None = None, index: int | 
             batch = loader.submit(epoch, step).result()
     finally:
         loader.close()
-        loader.faults.notices.tell_last()
+        loader.failure_log.deferred_warnings.issue_last()
     # This job raises what fails, so it weighs nothing for that.
     return with_weights(batch, len(indices), (), 0) if feed.job.weighs and not job.weighs else batch
 
@@ -129,7 +129,8 @@ def _scene(sequence: Any, context: SceneContext, index: int, step: int | None) -
     try:
         return sequence[index]
     except Exception as error:
-        for_consumer(error, Place((index,), context.epoch, step, _WORKER))  # the note: itself it is raised below
+        # For the note: itself it is raised below.
+        for_consumer(error, SceneLocation((index,), context.epoch, step, _WORKER))
         raise
     finally:
         enter_context(previous)

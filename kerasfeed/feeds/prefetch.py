@@ -44,55 +44,55 @@ class Prefetcher:
         self._in_order = in_order
         self._pending: deque[Future[Any]] = deque()
 
-    def take(self, patience: float | None = None) -> Any:
+    def take(self, timeout: float | None = None) -> Any:
         """The next batch; waits for it.
 
         Args:
-            patience: How long, s; None is for ever.
+            timeout: How long, s; None is for ever.
 
         Raises:
             NotYet: It was not there for so long.
             Exception: What the sequence raised.
         """
         try:
-            return self._taken(patience)
+            return self._take(timeout)
         except FeedClosedError:
-            if patience is None:  # else TensorFlow calls, which waits for its calls as the program ends
+            if timeout is None:  # else TensorFlow calls, which waits for its calls as the program ends
                 wait_for_exit()
             raise
 
-    def _taken(self, patience: float | None) -> Any:
-        self._fill(patience)
+    def _take(self, timeout: float | None) -> Any:
+        self._fill(timeout)
         try:
             future = self._pending[0]
         except IndexError:  # beyond the window's end, or closed by another thread, just now
-            future = self._submit(self.next, patience)
+            future = self._submit(self.next, timeout)
             self._pending.append(future)
         if not self._in_order:
-            future = _first_done(list(self._pending) or [future], patience)
+            future = _first_done(list(self._pending) or [future], timeout)
         try:
-            batch = result_of(future, patience)
+            batch = result_of(future, timeout)
         except NotYet:
             raise
         except BaseException:
-            self._passed(future)
+            self._pass(future)
             del future  # it holds what is raised, whose traceback holds this frame: only the collector would free them
             raise
-        self._passed(future)
+        self._pass(future)
         return batch
 
-    def _passed(self, future: "Future[Any]") -> None:
+    def _pass(self, future: "Future[Any]") -> None:
         self.next += 1
         with suppress(ValueError):  # another thread has closed the window
             self._pending.remove(future)
 
-    def _fill(self, patience: float | None) -> None:
+    def _fill(self, timeout: float | None) -> None:
         while len(self._pending) < self._ahead:
             number = self.next + len(self._pending)
             if number >= self._stop or (self._border and self._pending and number % self._border == 0):
                 return
             try:
-                self._pending.append(self._submit(number, patience))
+                self._pending.append(self._submit(number, timeout))
             except NotYet:
                 if not self._pending:
                     raise
@@ -108,10 +108,10 @@ class Prefetcher:
             self._pending.popleft().cancel()
 
 
-def _first_done(futures: list["Future[Any]"], patience: float | None) -> "Future[Any]":
+def _first_done(futures: list["Future[Any]"], timeout: float | None) -> "Future[Any]":
     done = next((future for future in futures if future.done()), None)
     if done is None:
-        found, _ = wait(futures, patience, FIRST_COMPLETED)
+        found, _ = wait(futures, timeout, FIRST_COMPLETED)
         if not found:
             raise NotYet
         done = found.pop()
@@ -129,9 +129,9 @@ def window_of(feed: Any, numbers: range, shuffled: bool | None = False, *, in_or
     """
     clock = feed.clock
 
-    def submit(number: int, patience: float | None) -> Any:
+    def submit(number: int, timeout: float | None) -> Any:
         place = divmod(number, clock.steps) if shuffled is None else clock.place(number, shuffled=shuffled)
-        return feed.submit(*place, patience=patience)
+        return feed.submit(*place, patience=timeout)
 
     border = len(feed) if feed.has_epoch_hooks else None
     return Prefetcher(submit, numbers.start, numbers.stop, feed.look_ahead, border, in_order=in_order)

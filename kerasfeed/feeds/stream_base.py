@@ -21,7 +21,7 @@ from kerasfeed.feeds.streams.plan import StreamPlan
 from kerasfeed.feeds.streams.repetition import Repetition
 from kerasfeed.feeds.streams.source import Source
 from kerasfeed.loaders.arguments import check_collate, check_seed
-from kerasfeed.loaders.base import LoaderStats
+from kerasfeed.loaders.base import CLOSED, LoaderStats
 from kerasfeed.loaders.failures.table import FailureTable
 from kerasfeed.orders.base import Sequential
 from kerasfeed.spec.scene_spec import SceneSpec
@@ -63,7 +63,7 @@ class BaseStream(AnyFeed):
         self._spec = None if given["spec"] is None else as_scene_spec(given["spec"])
         self._functions: tuple[Function, ...] = ()
         super().__init__(options)
-        self._begin_framework(options.ahead)
+        self._init_framework(options.ahead)
 
     def _reset_state(self) -> None:
         super()._reset_state()
@@ -122,7 +122,7 @@ class BaseStream(AnyFeed):
     def _core(self) -> StreamLoader:
         with self._lock:
             if self._closed:
-                raise FeedClosedError("the feed is closed; make a new one")
+                raise FeedClosedError(CLOSED)
             if self._parts is None:
                 self._parts = make_stream_loader(
                     self._options, self.plan, self._collation, self._make_source, self._functions, self._given_spec()
@@ -141,11 +141,11 @@ class BaseStream(AnyFeed):
         """Whether a loop after one that was left goes on with its repetition, as a queue's does."""
         return self._parts is not None and not self._parts.source.afresh
 
-    def begin_repetition(self, *, chained: bool = False, patience: float | None = None) -> Repetition:
+    def begin_repetition(self, *, chained: bool = False, timeout: float | None = None) -> Repetition:
         """The next repetition, or what is kept of one: of any, if `chained`, else of one of which nothing was used.
 
         Raises:
-            NotYet: What is kept of one has told nothing for `patience` s.
+            NotYet: What is kept of one has told nothing for `timeout` s.
         """
         core = self._core()
         wait_for_background()  # what an iterator that was let go of had taken comes again
@@ -154,7 +154,7 @@ class BaseStream(AnyFeed):
             kept, self._kept = self._kept, None
             wanted = kept is not None and (chained or not self._kept_is_chain)
         try:
-            if kept is not None and wanted and (core.source.afresh or not kept.is_used_up(patience)):
+            if kept is not None and wanted and (core.source.afresh or not kept.is_used_up(timeout)):
                 return kept
         except BaseException:  # NotYet, or Ctrl-C while it waited for the source
             self._kept = kept
@@ -194,7 +194,7 @@ class BaseStream(AnyFeed):
                     wait_for_exit()
                     raise
                 try:
-                    self.tell()
+                    self.issue_warnings()
                 except BaseException:  # Ctrl-C, or a warning that is an error: nobody has had the batch
                     repetition.put_back(taken)
                     raise
@@ -207,7 +207,7 @@ class BaseStream(AnyFeed):
                 repetition.close()
             else:
                 self.keep_repetition(repetition, chained=False, untouched=False)
-        self.tell()
+        self.issue_warnings()
 
     def __len__(self) -> int:
         raise TypeError(
@@ -229,12 +229,12 @@ class BaseStream(AnyFeed):
             "better fed by a kerasfeed.Feed"
         )
 
-    def tell(self) -> None:
-        """See `AnyFeed.tell`."""
+    def issue_warnings(self) -> None:
+        """See `AnyFeed.issue_warnings`."""
         core = self._parts
         if core is not None:
-            core.loader.faults.notices.tell()
-            core.source.tell()
+            core.loader.failure_log.deferred_warnings.issue()
+            core.source.issue_warnings()
 
     # ---- the spec
 
@@ -265,7 +265,7 @@ class BaseStream(AnyFeed):
         core = self._parts
         if core is None:
             return FailureTable([])
-        table = core.loader.faults.table()
+        table = core.loader.failure_log.table()
         return FailureTable([*table, *core.source.failures()], table.forgotten)
 
     def stats(self) -> LoaderStats:
@@ -305,4 +305,4 @@ class BaseStream(AnyFeed):
             core, self._kept = self._parts, None
         if core is not None:
             core.close()
-            core.loader.faults.notices.tell_last()
+            core.loader.failure_log.deferred_warnings.issue_last()

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kerasfeed.errors import FeedClosedError
-from kerasfeed.feeds.cursor import EndOfData
+from kerasfeed.feeds.cursor import EndOfData, check_alive
 from kerasfeed.util.polling import NotYet
 
 SUPERSEDED = "another fit, or loop, of the stream has begun. A stream is read by one at a time; make a feed for each"
@@ -48,11 +48,11 @@ class StreamCursor:
         self.left = self.superseded = False
         self._lock = threading.Lock()
 
-    def take(self, patience: float | None = None) -> Any:
+    def take(self, timeout: float | None = None) -> Any:
         """The next batch; waits for it.
 
         Args:
-            patience: How long, s; None is for ever.
+            timeout: How long, s; None is for ever.
 
         Raises:
             NotYet: It was not there for so long.
@@ -64,10 +64,10 @@ class StreamCursor:
             empty = False
             while not self._over:
                 if self._repetition is None:
-                    self._repetition = self._feed.begin_repetition(chained=self._chained, patience=patience)
+                    self._repetition = self._feed.begin_repetition(chained=self._chained, timeout=timeout)
                     self._given = 0
                 try:
-                    batch = self._repetition.take(patience)
+                    batch = self._repetition.take(timeout)
                 except EndOfData:
                     self._over = not self._endless or empty
                     empty, self._repetition = True, None
@@ -125,24 +125,16 @@ class RepetitionCursor:
 
     def __init__(self, feed: Callable[[], Any]) -> None:
         self._feed = feed
-        known = self._known()
+        known = check_alive(feed())
         known.end_fit()
         self._cursor = StreamCursor(weakref.proxy(known), endless=False, afresh=True, kept=0)
 
-    def _known(self) -> Any:
-        feed = self._feed()
-        if feed is None:
-            raise FeedClosedError(
-                "the feed of this dataset is gone: keep a reference to it, or to the dataset, while that is iterated"
-            )
-        return feed
-
-    def take(self, patience: float | None) -> Any:
+    def take(self, timeout: float | None) -> Any:
         """See `kerasfeed.feeds.cursor.Cursor.take`. An error ends the repetition, as it ends a loop."""
-        feed = self._known()
+        feed = check_alive(self._feed())
         try:
-            batch = self._cursor.take(patience)
-            feed.tell()
+            batch = self._cursor.take(timeout)
+            feed.issue_warnings()
         except (NotYet, EndOfData):
             raise
         except BaseException:

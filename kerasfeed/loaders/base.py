@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from kerasfeed.loaders.file_identities import FirstOpened
 
 
+CLOSED = "the feed is closed; make a new one"
+CLOSED_BEFORE_LOADED = "the feed was closed before this batch was loaded"
+
+
 @dataclass(frozen=True)
 class Job:
     """What a loader is to load.
@@ -106,11 +110,11 @@ class Loader(ABC):
     """Makes the batches of a job. All methods may be called from any thread.
 
     Attributes:
-        faults: What has failed, and the warnings that wait for the user.
+        failure_log: What has failed, and the warnings that wait for the user.
         layout: Where the fields of a scene stand in a batch, as soon as that is known; it stays known after `close`.
     """
 
-    faults: "FailureLog"
+    failure_log: "FailureLog"
     layout: "Layout | None" = None
 
     @property
@@ -124,7 +128,7 @@ class Loader(ABC):
         """Batches worth keeping in flight, at least 1; 1 where `submit` itself does the work."""
 
     @abstractmethod
-    def submit(self, epoch: int, step: int, *, patience: float | None = None) -> Future[Any]:
+    def submit(self, epoch: int, step: int, *, timeout: float | None = None) -> Future[Any]:
         """Promise one batch: the scene's nesting, each field an ndarray with a leading axis, or as `job.collate` says.
 
         With `on_error="mask"`, and where the plan fills batches up, scenes `(x, y)` become batches `(x, y, float32[B]
@@ -137,7 +141,7 @@ class Loader(ABC):
         Args:
             epoch: Epoch, from 0.
             step: Step of it.
-            patience: How long to wait for memory, s, where `max_memory` is reached; None is for ever. A loader whose
+            timeout: How long to wait for memory, s, where `max_memory` is reached; None is for ever. A loader whose
                 `submit` does the work itself takes as long as that takes.
 
         Raises:

@@ -1,6 +1,6 @@
 """The reference loader: fills a slot in the calling thread. What every other loader must equal.
 
-Invariant: `submit` returns a settled future; no thread but the caller's reads scenes, and nothing is read ahead.
+Invariant: `submit` returns a future that is done; no thread but the caller's reads scenes, and nothing is read ahead.
 """
 
 import threading
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kerasfeed.errors import FeedClosedError
-from kerasfeed.loaders.base import Job, Loader, LoaderStats
+from kerasfeed.loaders.base import CLOSED, Job, Loader, LoaderStats
 from kerasfeed.loaders.batches.filler import FailedSceneError, Filler
 from kerasfeed.loaders.batches.layout import Layout
 from kerasfeed.loaders.batches.pending_batch import BatchInProgress, begin_batch, scene_text
@@ -27,7 +27,7 @@ from kerasfeed.loaders.failures import watchdog
 from kerasfeed.loaders.failures.exceptions import failed_here
 from kerasfeed.loaders.failures.failure_log import FailureLog
 from kerasfeed.loaders.failures.recovery import Range, Recovery
-from kerasfeed.loaders.worker_hooks import begin_worker, end_worker, post_failed_end
+from kerasfeed.loaders.worker_hooks import begin_worker, defer_failed_end, end_worker
 from kerasfeed.sequences.base import SceneContext, Worker
 from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.util.error_text import class_name
@@ -37,7 +37,7 @@ _WORKER = "the calling thread"
 
 
 @dataclass(eq=False)
-class _Post:
+class _Caller:
     """What one calling thread is at: row of a batch, or, while the spec is inferred, an index.
 
     Attributes:
@@ -70,10 +70,10 @@ class InlineLoader(Loader):
         self._closed = False
         self._batches = 0
         self._copied = 0
-        self.faults = FailureLog(job.policy, job.plan.length)
-        self._recovery = Recovery(job, self.faults)
-        self._posts: dict[int, _Post] = {}  # by thread
-        self._patience = watchdog.StallTimer(watchdog.tick_seconds(None))
+        self.failure_log = FailureLog(job.policy, job.plan.length)
+        self._recovery = Recovery(job, self.failure_log)
+        self._callers: dict[int, _Caller] = {}  # by thread
+        self._stall_timer = watchdog.StallTimer(watchdog.tick_seconds(None))
         self._watch: watchdog.Watchdog | None = None
 
     @property
@@ -86,71 +86,73 @@ class InlineLoader(Loader):
         """See `Loader.look_ahead`."""
         return 1
 
-    def submit(self, epoch: int, step: int, *, patience: float | None = None) -> Future[Any]:
+    def submit(self, epoch: int, step: int, *, timeout: float | None = None) -> Future[Any]:
         """Load the batch now, however long that takes; see `Loader.submit`."""
         indices = self._job.plan.indices(epoch, step)
         pool, filler = self._ready()
-        failed_ahead = read_ahead(filler, self.faults, epoch, step, indices, _WORKER)
+        failed_ahead = read_ahead(filler, self.failure_log, epoch, step, indices, _WORKER)
         if failed_ahead is not None:
             return failed_ahead
         slot = pool.acquire()
         batch = begin_batch(self._job, slot, epoch, step, indices)
         ranges = deque([(0, len(indices))])
         try:
-            with self._at(batch) as post:
+            with self._at(batch) as caller:
                 while ranges:
-                    ranges.extend(self._fill(batch, filler, *ranges.popleft(), post))
+                    ranges.extend(self._fill(batch, filler, *ranges.popleft(), caller))
         except BaseException:
             pool.release(slot)
             raise
-        copied = batch.settle(pool)
+        copied = batch.finish(pool)
         if copied:
-            self.faults.note_copied(pool.ceiling)
+            self.failure_log.note_copied(pool.ceiling)
         with self._lock:
             self._batches += 1
             self._copied += copied
         try:
             return batch.future
         finally:
-            del batch, post  # the traceback of what a scene raised ends in this frame, and the future holds it
+            del batch, caller  # the traceback of what a scene raised ends in this frame, and the future holds it
 
     @contextmanager
-    def _at(self, batch: BatchInProgress | None, *, beginning: bool = False) -> Iterator[_Post]:
-        post = self._posts[threading.get_ident()] = _Post(batch, beginning)
+    def _at(self, batch: BatchInProgress | None, *, beginning: bool = False) -> Iterator[_Caller]:
+        caller = self._callers[threading.get_ident()] = _Caller(batch, beginning)
         try:
-            yield post
+            yield caller
         finally:
-            self._posts.pop(threading.get_ident(), None)
+            self._callers.pop(threading.get_ident(), None)
 
-    def _fill(self, batch: BatchInProgress, filler: Filler, start: int, stop: int, post: _Post) -> list[Range]:
+    def _fill(self, batch: BatchInProgress, filler: Filler, start: int, stop: int, caller: _Caller) -> list[Range]:
         """Load rows [start, stop); returns the ranges that are to be loaded instead."""
         context = self._context(self._job.plan.seed, batch.epoch)
         try:
-            batch.add(start, stop, filler.fill(batch.slot.view, start, stop, batch.serial, context, post.note))
+            batch.add(start, stop, filler.fill(batch.slot.view, start, stop, batch.serial, context, caller.note))
         except FailedSceneError as carrier:
             indices = tuple(batch.slot.view.indices[start:stop].tolist())
             error = failed_here(carrier, indices, batch.epoch, batch.step, _WORKER)
-            self.faults.note(carrier.index, batch.epoch, batch.step, error)
-            again = self._recovery.mend(batch, start, stop, carrier.row, error)
-            del error, batch, post  # the traceback ends in this frame: only the collector would free them
+            self.failure_log.note(carrier.index, batch.epoch, batch.step, error)
+            again = self._recovery.handle(batch, start, stop, carrier.row, error)
+            del error, batch, caller  # the traceback ends in this frame: only the collector would free them
             return again
         return []
 
     def look(self) -> None:
         """Warn of a scene that does not end; called by the watching thread."""
-        self._patience.begin(time.monotonic())
-        for ident, post in list(self._posts.items()):
-            token = (post.beginning, None if post.batch is None else post.batch.serial, post.row)
-            seconds = self._patience.look(ident, token)
+        self._stall_timer.begin(time.monotonic())
+        for ident, caller in list(self._callers.items()):
+            token = (caller.beginning, None if caller.batch is None else caller.batch.serial, caller.row)
+            seconds = self._stall_timer.look(ident, token)
             if seconds >= watchdog.STALL_SECONDS:
-                scene = None if post.beginning else scene_text(post.batch, post.row)
-                stack = partial(watchdog.stack_of, post.thread)
-                watchdog.tell_stall(self.faults.notices, "inline", None, _WORKER, scene, seconds, stack, ident)
+                scene = None if caller.beginning else scene_text(caller.batch, caller.row)
+                stack = partial(watchdog.stack_of, caller.thread)
+                watchdog.warn_of_stall(
+                    self.failure_log.deferred_warnings, "inline", None, _WORKER, scene, seconds, stack, ident
+                )
 
     def _ready(self) -> tuple[SlotPool, Filler]:
         with self._lock:
             if self._closed:
-                raise FeedClosedError("the feed is closed; make a new one")
+                raise FeedClosedError(CLOSED)
             if self._pool is None or self._filler is None:
                 if self._watch is None:
                     self._watch = watchdog.Watchdog(self.look, watchdog.tick_seconds(None))
@@ -162,8 +164,8 @@ class InlineLoader(Loader):
                 finally:
                     del failed  # whose traceback holds this frame: only the collector would free them
                 if self.layout is None:
-                    read = watched(self._job, self.faults, self._read_probes)
-                    self.layout = layout_for(self._job, probe_scenes(self._job, self.faults, read))
+                    read = watched(self._job, self.failure_log, self._read_probes)
+                    self.layout = layout_for(self._job, probe_scenes(self._job, self.failure_log, read))
                 layout = self.layout
                 self._pool = SlotPool(layout, self._arena, max_memory=self._job.max_memory, in_flight=1)
                 self._filler = Filler(self._job.sequence, layout, self._job.plan.length, self._job.maker)
@@ -171,9 +173,9 @@ class InlineLoader(Loader):
 
     def _read_probes(self, indices: list[int]) -> list[Probe | BaseException]:
         found: list[Probe | BaseException] = []
-        with self._at(None) as post:
-            for post.note[1] in indices:
-                found.append(read_probe(self._job, post.row, _WORKER))
+        with self._at(None) as caller:
+            for caller.note[1] in indices:
+                found.append(read_probe(self._job, caller.row, _WORKER))
                 if isinstance(found[-1], BaseException) and self._job.policy.on_error == "raise":
                     break  # the others are of no use
         try:
@@ -195,12 +197,12 @@ class InlineLoader(Loader):
                 self._watch.stop()
             if self._pool is not None:
                 self._pool.free(flying=True)  # a batch that another thread loads is still delivered
-                post_failed_end(self.faults.notices, end_worker(self._job.sequence, _WORKER))
+                defer_failed_end(self.failure_log.deferred_warnings, end_worker(self._job.sequence, _WORKER))
 
     def stats(self) -> LoaderStats:
         """See `Loader.stats`."""
         total, nbytes = (self._pool.total, self._pool.layout.nbytes) if self._pool else (0, 0)
-        return LoaderStats("inline", 1, self._batches, self._copied, total, nbytes, failed=self.faults.failed)
+        return LoaderStats("inline", 1, self._batches, self._copied, total, nbytes, failed=self.failure_log.failed)
 
     def waste(self) -> ReadCost | None:
         """See `Loader.waste`."""
@@ -208,7 +210,7 @@ class InlineLoader(Loader):
 
 
 def read_ahead(
-    filler: Filler, faults: FailureLog, epoch: int, step: int, indices: NDArray[np.int64], worker: str
+    filler: Filler, failure_log: FailureLog, epoch: int, step: int, indices: NDArray[np.int64], worker: str
 ) -> Future[Any] | None:
     """Announce a batch to the sequence; where it raises, note that, and return a failed future if errors are raised.
 
@@ -218,8 +220,8 @@ def read_ahead(
         filler.read_ahead(indices)
     except FailedSceneError as carrier:
         error = failed_here(carrier, tuple(indices.tolist()), epoch, step, worker)
-        faults.note(None, epoch, step, error)
-        if faults.policy.on_error != "raise":
+        failure_log.note(None, epoch, step, error)
+        if failure_log.policy.on_error != "raise":
             return None
         future: Future[Any] = Future()
         future.set_exception(error)

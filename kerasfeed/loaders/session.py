@@ -14,10 +14,10 @@ from concurrent.futures import Future
 from typing import Any, Generic, TypeVar
 
 from kerasfeed.errors import FeedClosedError, WorkerDiedError
-from kerasfeed.loaders.base import Job, Loader, LoaderStats
+from kerasfeed.loaders.base import CLOSED, CLOSED_BEFORE_LOADED, Job, Loader, LoaderStats
 from kerasfeed.loaders.batches.filler import Filler
 from kerasfeed.loaders.batches.layout import Layout
-from kerasfeed.loaders.batches.pending_batch import BatchInProgress, Pace, begin_batch
+from kerasfeed.loaders.batches.pending_batch import BatchInProgress, SceneTiming, begin_batch
 from kerasfeed.loaders.batches.slots import SlotMemory, SlotPool
 from kerasfeed.loaders.batches.spec_inference import Probe, layout_for, probe_scenes, watched
 from kerasfeed.loaders.failures.failure_log import FailureLog
@@ -25,7 +25,7 @@ from kerasfeed.loaders.failures.recovery import Recovery
 from kerasfeed.loaders.file_identities import FirstOpened
 from kerasfeed.loaders.inline import read_ahead
 from kerasfeed.loaders.tasks import LoadTask, ProbeTask, Work
-from kerasfeed.sequences.global_random import NOTICE
+from kerasfeed.sequences.global_random import WARNING_KIND
 from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.util.read_cost import ReadCost
 
@@ -49,14 +49,14 @@ class Session(ABC):
     work: Collection[Any]
     _arena: SlotMemory
 
-    def __init__(self, job: Job, faults: FailureLog) -> None:
+    def __init__(self, job: Job, failure_log: FailureLog) -> None:
         self.job = job
-        self.faults = faults
-        self.recovery = Recovery(job, faults)
+        self.failure_log = failure_log
+        self.recovery = Recovery(job, failure_log)
         # Reentrant: the collector may close a dropped loader from inside any of these sections.
         self.lock = threading.RLock()
         self.idle = threading.Condition(self.lock)
-        self.pace = Pace(whole=job.maker is not None)
+        self.timing = SceneTiming(whole=job.maker is not None)
         self.pool: SlotPool | None = None
         self.filler: Filler | None = None
         self.failure: BaseException | None = None
@@ -109,7 +109,7 @@ class Session(ABC):
 
     def _refuse_if_ended(self) -> None:
         if self.has_ended():
-            raise self.failure or FeedClosedError("the feed is closed; make a new one")
+            raise self.failure or FeedClosedError(CLOSED)
 
     def infer(self) -> None:
         """Have the workers describe a few scenes, then set the slots up. Waits.
@@ -117,10 +117,10 @@ class Session(ABC):
         Raises:
             Exception: What the sequence raised; SpecError; WorkerDiedError.
         """
-        read = watched(self.job, self.faults, self._read_probes) if self.reads_here else self._read_probes
-        probes = probe_scenes(self.job, self.faults, read)
+        read = watched(self.job, self.failure_log, self._read_probes) if self.reads_here else self._read_probes
+        probes = probe_scenes(self.job, self.failure_log, read)
         # The fastest: the first scene a worker reads also opens files and warms caches.
-        self.pace.note(min(probe.seconds for probe in probes), 1)
+        self.timing.note(min(probe.seconds for probe in probes), 1)
         layout = layout_for(self.job, probes)
         with self.lock:
             self._refuse_if_ended()
@@ -133,27 +133,27 @@ class Session(ABC):
             self._send([*works])
         return [work.future.result() for work in works]
 
-    def submit(self, epoch: int, step: int, patience: float | None = None) -> Future[Any]:
+    def submit(self, epoch: int, step: int, timeout: float | None = None) -> Future[Any]:
         """Cut a batch into tasks and hand them to the workers; see `Loader.submit`."""
         assert self.pool is not None
         indices = self.job.plan.indices(epoch, step)
-        failed_ahead = read_ahead(self.filler, self.faults, epoch, step, indices, _ASKING) if self.filler else None
+        failed_ahead = read_ahead(self.filler, self.failure_log, epoch, step, indices, _ASKING) if self.filler else None
         if failed_ahead is not None:
             return failed_ahead
         try:
-            slot = self.pool.acquire(patience)
+            slot = self.pool.acquire(timeout)
         except FeedClosedError:  # the pool closes with the session: say why that ended
-            raise self.failure or FeedClosedError("the feed was closed before this batch was loaded") from None
+            raise self.failure or FeedClosedError(CLOSED_BEFORE_LOADED) from None
         batch: BatchInProgress | None = None
         try:
             batch = begin_batch(self.job, slot, epoch, step, indices)
             future = batch.future  # once sent, the batch belongs to the workers
-            ranges = self.pace.ranges(batch.rows, self.job.workers)
+            ranges = self.timing.ranges(batch.rows, self.job.workers)
             with self.lock:
                 ranges = self.recovery.begin(batch, ranges)
                 self._send([LoadTask(batch, start, stop) for start, stop in ranges], batch)
             if not ranges:  # none of its scenes is to be tried; of threads some always is
-                self.settle(batch)
+                self.finish(batch)
             return future
         except BaseException as error:  # Ctrl-C: nobody will wait for this batch, and its slot must come back
             if batch is not None:
@@ -162,12 +162,12 @@ class Session(ABC):
                 self.pool.release(slot)
             raise
 
-    def settle(self, batch: BatchInProgress) -> None:
+    def finish(self, batch: BatchInProgress) -> None:
         """Deliver a batch of which no row is missing."""
         assert self.pool is not None
-        copied = batch.settle(self.pool)
+        copied = batch.finish(self.pool)
         if copied:
-            self.faults.note_copied(self.pool.ceiling)
+            self.failure_log.note_copied(self.pool.ceiling)
         with self.lock:
             self.batches += 1
             self.copied += copied
@@ -178,10 +178,10 @@ class Session(ABC):
             self.idle.wait_for(lambda: not self.work)
 
 
-Run = TypeVar("Run", bound=Session)
+AnySession = TypeVar("AnySession", bound=Session)
 
 
-class SessionLoader(Loader, Generic[Run]):
+class SessionLoader(Loader, Generic[AnySession]):
     """A loader whose batches a session loads.
 
     Attributes:
@@ -195,28 +195,28 @@ class SessionLoader(Loader, Generic[Run]):
         self._job = job
         self._lock = threading.Lock()
         self._inferring = threading.Lock()  # held while scenes are read, as nothing is that close() needs
-        self._sessions: list[Run] = []
+        self._sessions: list[AnySession] = []
         self._held = held
         self._closed = False
         self._owner = os.getpid()
-        self.faults = FailureLog(job.policy, job.plan.length)
+        self.failure_log = FailureLog(job.policy, job.plan.length)
         self._finalizer = weakref.finalize(self, _close_all, self._sessions, held)
 
     @abstractmethod
-    def _start(self) -> Run:
+    def _start(self) -> AnySession:
         """A new session."""
 
-    def _session(self) -> Run:
+    def _session(self) -> AnySession:
         """The session, started if there is none. The caller holds `_lock`."""
         if self._closed:
-            raise FeedClosedError("the feed is closed; make a new one")
+            raise FeedClosedError(CLOSED)
         if self._sessions and self._sessions[0].failure is not None:
             _close_all(self._sessions)
         if not self._sessions:
             self._sessions.append(self._start())
         return self._sessions[0]
 
-    def _ready(self) -> Run:
+    def _ready(self) -> AnySession:
         """The session, its slots set up."""
         refuse_after_fork(self._owner)  # before the lock, which another thread may have held at the fork
         with self._lock:
@@ -243,11 +243,11 @@ class SessionLoader(Loader, Generic[Run]):
         assert pool is not None
         return max(1, min(self._job.look_ahead, pool.limit - 1))
 
-    def submit(self, epoch: int, step: int, *, patience: float | None = None) -> Future[Any]:
+    def submit(self, epoch: int, step: int, *, timeout: float | None = None) -> Future[Any]:
         """See `Loader.submit`."""
         session = self._ready()
         try:
-            return session.submit(epoch, step, patience)
+            return session.submit(epoch, step, timeout)
         except WorkerDiedError as error:  # just now: this batch shares the fate of those in flight
             promise: Future[Any] = Future()
             promise.set_exception(error)
@@ -262,7 +262,7 @@ class SessionLoader(Loader, Generic[Run]):
         for session in self._present():  # one may have failed meanwhile, and another taken its place
             session.renew()
 
-    def _present(self) -> list[Run]:
+    def _present(self) -> list[AnySession]:
         with self._lock:
             return list(self._sessions)
 
@@ -286,9 +286,9 @@ class SessionLoader(Loader, Generic[Run]):
             pool.total if pool else 0,
             pool.layout.nbytes if pool else 0,
             session.pids() if session else (),
-            self.faults.respawns,
-            self.faults.failed,
-            seeds_random=self.worker_type == "process" and self.faults.notices.told(NOTICE),
+            self.failure_log.respawns,
+            self.failure_log.failed,
+            seeds_random=self.worker_type == "process" and self.failure_log.deferred_warnings.is_known(WARNING_KIND),
         )
 
     def waste(self) -> ReadCost | None:
@@ -300,7 +300,7 @@ class SessionLoader(Loader, Generic[Run]):
 def _close_all(sessions: list[Any], held: Iterable[FirstOpened] = ()) -> None:
     for session in sessions:
         session.close()
-        session.faults.notices.tell_last()  # nobody else would of a feed that was dropped
+        session.failure_log.deferred_warnings.issue_last()  # nobody else would of a feed that was dropped
     sessions.clear()
     for each in held:
         each.close()

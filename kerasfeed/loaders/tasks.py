@@ -62,14 +62,14 @@ class ProbeTask:
         """The same in words; empty for none."""
         return "" if row == NOWHERE else scene_text(None, self.index)
 
-    def settle(self, outcome: Probe | BaseException) -> None:
+    def set_result(self, outcome: Probe | BaseException) -> None:
         """Give whoever waits for it what came of it, unless that was done."""
         with suppress(InvalidStateError):
             self.future.set_result(outcome)
 
     def give_up(self, error: BaseException) -> None:
         """Fail whoever waits for it."""
-        self.settle(error)
+        self.set_result(error)
 
 
 Work = LoadTask | ProbeTask

@@ -8,7 +8,7 @@ from typing import Any
 
 from kerasfeed.errors import FeedWarning, WorkerStartError
 from kerasfeed.sequences.base import Worker, optional_method
-from kerasfeed.util.deferred_warnings import Notices
+from kerasfeed.util.deferred_warnings import DeferredWarnings
 from kerasfeed.util.error_notes import wrapped
 from kerasfeed.util.error_text import full_text, is_the_programs, summary
 
@@ -45,7 +45,7 @@ def end_worker(sequence: Any, name: str) -> str:
     return ""
 
 
-def post_failed_end(notices: Notices, text: str) -> None:
+def defer_failed_end(deferred_warnings: DeferredWarnings, text: str) -> None:
     """Have the user warned of what `end_worker` says."""
     if text:
-        notices.post("worker end", text, FeedWarning)
+        deferred_warnings.defer("worker end", text, FeedWarning)

@@ -50,7 +50,7 @@ class CustomOrder(Identified, Order):
             TypeError, ValueError: What it returned cannot be indices; the message says why.
             Exception: What the function raises.
         """
-        return self._counts.get(length, lambda: len(self._epoch(length, self._seed, 0)))
+        return self._counts.get_or_load(length, lambda: len(self._epoch(length, self._seed, 0)))[0]
 
     def indices(self, start: int, stop: int, *, length: int, seed: int, epoch: int) -> NDArray[np.int64]:
         """See `Order.indices`.
@@ -69,7 +69,7 @@ class CustomOrder(Identified, Order):
         return found[start:stop]
 
     def _epoch(self, length: int, seed: int, epoch: int) -> NDArray[np.int64]:
-        return self._epochs.get((length, seed, epoch), lambda: self._call(length, seed, epoch))
+        return self._epochs.get_or_load((length, seed, epoch), lambda: self._call(length, seed, epoch))[0]
 
     def _call(self, length: int, seed: int, epoch: int) -> NDArray[np.int64]:
         try:

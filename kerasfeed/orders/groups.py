@@ -3,11 +3,9 @@
 Invariant: tables are read-only and small: 4 bytes a scene below 2**31 scenes, 8 above.
 """
 
-import threading
-from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +13,7 @@ from numpy.typing import NDArray
 from kerasfeed.util.error_text import message_of
 from kerasfeed.util.fingerprint import digest, name_of
 from kerasfeed.util.frames import as_sequence
+from kerasfeed.util.lru import Lru
 
 Value = TypeVar("Value")
 
@@ -76,42 +75,14 @@ class Groups:
         return digest(self.members, self.offsets)
 
 
-class _Making(Generic[Value]):
-    """One value, made once."""
-
-    __slots__ = ("lock", "value")
-
-    def __init__(self) -> None:
-        self.lock = threading.RLock()
-        self.value: Value | None = None
-
-
-class Kept(Generic[Value]):
-    """The last few values made, by key; safe in threads. Copies and pickles are empty.
-
-    A value is made while those wait who want the same one, so that none is made twice.
-    """
+class Kept(Lru[Hashable, Value]):
+    """The last few values made, by key. Copies and pickles are empty."""
 
     def __init__(self, most: int) -> None:
-        self._most = most
-        self._lock = threading.Lock()
-        self._values: OrderedDict[Any, _Making[Value]] = OrderedDict()
-
-    def get(self, key: Any, make: Callable[[], Value]) -> Value:
-        """The value of `key`, made by `make()`, which may be a user's function, where it is not kept."""
-        with self._lock:
-            making = self._values.setdefault(key, _Making())
-            self._values.move_to_end(key)
-            if len(self._values) > self._most:
-                self._values.popitem(last=False)
-        if making.value is None:
-            with making.lock:
-                if making.value is None:
-                    making.value = make()
-        return making.value
+        super().__init__(most, lambda _: 1)
 
     def __reduce__(self) -> Any:
-        return Kept, (self._most,)
+        return Kept, (self.limit,)
 
 
 class Identified:

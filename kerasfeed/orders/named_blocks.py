@@ -60,7 +60,7 @@ class NamedBlocks(Identified):
         if self._function is None:
             check_length("block_of", self._fixed.length, length)
             return self._fixed
-        return self._called.get(length, lambda: self._call(length))
+        return self._called.get_or_load(length, lambda: self._call(length))[0]
 
     def _call(self, length: int) -> Groups:
         assert self._function is not None
@@ -76,7 +76,7 @@ class NamedBlocks(Identified):
     def shuffle(self, length: int, seed: int, epoch: int) -> "NamedShuffle":
         """These blocks in the order of one epoch."""
         groups = self.groups(length)
-        return self._shuffles.get((length, seed, epoch), lambda: NamedShuffle.of(groups, seed, epoch))
+        return self._shuffles.get_or_load((length, seed, epoch), lambda: NamedShuffle.of(groups, seed, epoch))[0]
 
 
 def _groups(names: Any) -> Groups:
@@ -121,7 +121,7 @@ class NamedShuffle:
 
     def scenes(self, window: int, number: int) -> NDArray[np.int64]:
         """Indices of the scenes of window `number`, of `window` blocks, mixed."""
-        return self.windows.get((window, number), lambda: self._mix(window, number))
+        return self.windows.get_or_load((window, number), lambda: self._mix(window, number))[0]
 
     def _mix(self, window: int, number: int) -> NDArray[np.int64]:
         members, offsets = self.groups.members, self.groups.offsets

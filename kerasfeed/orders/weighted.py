@@ -57,7 +57,7 @@ class Drawn(Identified, Order):
         """See `Order.indices`."""
 
         def block(number: int) -> NDArray[np.int64]:
-            return self._blocks.get((number, seed, epoch), partial(self._block, number, seed, epoch))
+            return self._blocks.get_or_load((number, seed, epoch), partial(self._block, number, seed, epoch))[0]
 
         return in_blocks(start, stop, block)
 

@@ -20,7 +20,7 @@ from kerasfeed.util.seed_streams import SeedStream
 PYTHON, NUMPY = 1, 2
 _NAMES = {PYTHON: "random", NUMPY: "numpy.random"}
 _FRESH = 623  # both generators stand there, or one beyond, as long as nothing was drawn since they were made or seeded
-NOTICE = "global random"
+WARNING_KIND = "global random"
 
 
 def seed_globals(source: np.random.SeedSequence) -> None:
@@ -108,7 +108,7 @@ def names(used: int) -> str:
     return " and ".join(name for kind, name in _NAMES.items() if used & kind)
 
 
-def notice_text(used: int, *, seeded: bool) -> str:
+def warning_text(used: int, *, seeded: bool) -> str:
     """The warning that scenes use global generators.
 
     Args:

@@ -20,7 +20,7 @@ _REMEDY = "crop or pad the inner lists to one length, or return np.concatenate(.
 
 
 @dataclass(frozen=True)
-class Listed:
+class ListArray:
     """What a list of numbers or text is.
 
     Attributes:
@@ -43,7 +43,7 @@ def is_array(values: list[Any]) -> bool:
     return _kind_of(values) is not None
 
 
-def array_of(values: list[Any], path: str) -> Listed:
+def array_of(values: list[Any], path: str) -> ListArray:
     """The array that a list is.
 
     Raises:
@@ -55,9 +55,9 @@ def array_of(values: list[Any], path: str) -> Listed:
     if kind in ("str", "bytes"):
         array: NDArray[Any] = np.empty(shape, object)
         array.reshape(-1)[:] = [_text(value) for value in _flat(values, len(shape))]
-        return Listed(array, weak=False, untyped=False)
+        return ListArray(array, weak=False, untyped=False)
     if kind == "":
-        return Listed(np.zeros(shape), weak=True, untyped=True)
+        return ListArray(np.zeros(shape), weak=True, untyped=True)
     types = set(map(type, _flat(values, len(shape))))
     if any(not issubclass(each, (*_PYTHON_NUMBERS, np.generic, np.ndarray)) for each in types):  # tensors
         array = np.array([np.asarray(value)[()] for value in _flat(values, len(shape))]).reshape(shape)
@@ -68,7 +68,7 @@ def array_of(values: list[Any], path: str) -> Listed:
         big = max((value for value in _flat(values, len(shape)) if isinstance(value, int)), key=abs, default=0)
         if integers or abs(big) >= 1 << 63:
             raise SpecError(f"field {path!r} is a list with {big_text(big)}")
-    return Listed(array, weak=all(issubclass(each, _PYTHON_NUMBERS) for each in types), untyped=False)
+    return ListArray(array, weak=all(issubclass(each, _PYTHON_NUMBERS) for each in types), untyped=False)
 
 
 def own(leaf: Any) -> Any:

@@ -1,7 +1,7 @@
 """Warnings to the user, issued where the user stands.
 
-Invariant: what is found on a thread of ours is told on the thread of whoever next asks the feed for a batch, so that a
-filter which makes warnings errors reaches the user, and the warning names the user's line. Each kind is told once.
+Invariant: what is found on a thread of ours is issued on the thread of whoever next asks the feed for a batch, so that
+a filter which makes warnings errors reaches the user, and the warning names the user's line. Each kind is issued once.
 """
 
 import sys
@@ -19,35 +19,35 @@ _INTERNAL = {
 }  # fmt: skip
 
 
-class Notices:
+class DeferredWarnings:
     """Warnings that wait for the user. Thread-safe."""
 
     def __init__(self, reword: Callable[[str], str] | None = None) -> None:
         """`reword`: what is done to every text; it must not fail."""
         self._reword = reword or str
         self._waiting: deque[tuple[str, type[Warning]]] = deque()
-        self._told: set[str] = set()
+        self._known: set[str] = set()
         self._lock = threading.Lock()
         self._consumer: int | None = None  # the thread that asked for a batch last
 
-    def post(self, kind: str, text: str, category: type[Warning]) -> None:
-        """Have `text` told at the next `tell`, unless something of this kind was posted before."""
+    def defer(self, kind: str, text: str, category: type[Warning]) -> None:
+        """Have `text` issued at the next `issue`, unless something of this kind was deferred before."""
         if self._is_first(kind):
             self._waiting.append((self._reword(text), category))
 
     def mute(self, *kinds: str) -> None:
-        """Have nothing of these kinds told any more."""
+        """Have nothing of these kinds issued any more."""
         for kind in kinds:
             self._is_first(kind)
 
-    def told(self, kind: str) -> bool:
-        """Whether something of this kind was posted or told."""
-        return kind in self._told
+    def is_known(self, kind: str) -> bool:
+        """Whether something of this kind was deferred or issued."""
+        return kind in self._known
 
     def _is_first(self, kind: str) -> bool:
         with self._lock:
-            first = kind not in self._told
-            self._told.add(kind)
+            first = kind not in self._known
+            self._known.add(kind)
             return first
 
     def _next(self) -> tuple[str, type[Warning]] | None:
@@ -56,18 +56,18 @@ class Notices:
         except IndexError:  # another consumer was faster
             return None
 
-    def tell(self) -> None:
+    def issue(self) -> None:
         """Warn of what waits; 80 ns where nothing does."""
         self._consumer = threading.get_ident()
-        while self._waiting and (notice := self._next()) is not None:
-            warn_caller(*notice)
+        while self._waiting and (waiting := self._next()) is not None:
+            warn_caller(*waiting)
 
-    def tell_last(self) -> None:
+    def issue_last(self) -> None:
         """Warn of what waits, and raise nothing: where warnings are errors, on stderr."""
-        while self._waiting and (notice := self._next()) is not None:
-            _say(*notice)
+        while self._waiting and (waiting := self._next()) is not None:
+            _say(*waiting)
 
-    def tell_now(self, kind: str, text: str, category: type[Warning], consumer: int | None = None) -> None:
+    def issue_now(self, kind: str, text: str, category: type[Warning], consumer: int | None = None) -> None:
         """Warn from this thread, of ours, for the user's may be waiting; where warnings are errors, on stderr.
 
         The line that is named is where the thread `consumer` stands, or whoever last asked for a batch.

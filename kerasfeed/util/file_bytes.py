@@ -17,7 +17,7 @@ from kerasfeed.util.opened_files import Identity, changed, identity_of
 _CHECK_SECONDS = 0.2  # between looks at size and time of modification: each is a system call that gives up the GIL
 
 
-class Source:
+class ByteSource:
     """Reads an open file by byte offset. All methods may be called from any thread."""
 
     def __init__(self, path: str, descriptor: int, identity: Identity) -> None:

@@ -1,7 +1,8 @@
 """Values by key, within a bound: those used longest ago leave first.
 
 Invariant: of all threads that want a value that is not here, one makes it and the others wait for it; no lock is held
-meanwhile, and whoever fails to make it lets the others try, Ctrl-C included.
+meanwhile, and whoever fails to make it lets the others try, Ctrl-C included. Who asks for a value while it makes that
+very value does not wait for itself, and makes it twice.
 """
 
 import threading
@@ -66,13 +67,13 @@ class Lru(Generic[Key, Value]):
                         self._kept.move_to_end(key)
                         return found, True
                     loading = self._loading.setdefault(key, own)
-                if loading is own:
+                if loading.thread == own.thread:  # this call, or one around it
                     break
                 with loading.done:
                     pass
                 if loading.value is not None:
                     return loading.value, True
-            value = self._settled(load())
+            value = self._on_loaded(load())
             own.value = value
         finally:
             self._publish(key, own)
@@ -117,7 +118,7 @@ class Lru(Generic[Key, Value]):
             self.weight = 0
         self._let_go(leaving)
 
-    def _settled(self, value: Value) -> Value:
+    def _on_loaded(self, value: Value) -> Value:
         """What becomes of a value that was made, before anybody has it."""
         return value
 
@@ -128,9 +129,10 @@ class Lru(Generic[Key, Value]):
 class _Loading(Generic[Value]):
     """A value being made; `done` is held until it is there or has failed."""
 
-    __slots__ = ("done", "value")
+    __slots__ = ("done", "thread", "value")
 
     def __init__(self) -> None:
+        self.thread = threading.get_ident()
         self.value: Value | None = None
         self.done = threading.Lock()
         self.done.acquire()

@@ -11,7 +11,7 @@ import threading
 from concurrent.futures import Future
 from typing import Any
 
-PATIENCE = 0.2  # s; asking again costs TensorFlow 0.1 ms
+POLL_SECONDS = 0.2  # asking again costs TensorFlow 0.1 ms
 NOT_YET = object()  # what generators yield in place of a batch that is not there yet
 
 
@@ -29,17 +29,17 @@ def wait_for_exit() -> None:
         threading.Event().wait()
 
 
-def result_of(future: "Future[Any]", patience: float | None) -> Any:
-    """The result of `future`; waits `patience` s for it, for ever where that is None.
+def result_of(future: "Future[Any]", timeout: float | None) -> Any:
+    """The result of `future`; waits `timeout` s for it, for ever where that is None.
 
     Raises:
         NotYet: It is not there yet.
         Exception: What the future raises.
     """
     try:
-        if patience is not None:
+        if timeout is not None:
             try:
-                return future.result(patience)
+                return future.result(timeout)
             except TimeoutError:
                 if not future.done():
                     raise NotYet from None

@@ -49,7 +49,7 @@ class Claim:
                 "them with overwrite=True"
             )
 
-    def settle(self, fingerprint: dict[str, Any], *, overwrite: bool, discard: Callable[[list[str]], None]) -> None:
+    def begin(self, fingerprint: dict[str, Any], *, overwrite: bool, discard: Callable[[list[str]], None]) -> None:
         """Begin, or go on, and note what is being written.
 
         Args:

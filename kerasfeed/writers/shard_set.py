@@ -26,7 +26,7 @@ from kerasfeed.util.error_text import notes_of, set_notes
 from kerasfeed.writers.resume_lock import claimed
 from kerasfeed.writers.shard_format import ShardFormat
 from kerasfeed.writers.shard_task import PROBING, WRITING, ShardSequence, StoppedError
-from kerasfeed.writers.shared_progress import Shard, SharedProgress, shown
+from kerasfeed.writers.shared_progress import PlannedShard, SharedProgress, shown
 from kerasfeed.writers.worker_options import WorkerOptions, copied
 
 SHORT_SECONDS = 1.0  # two processes take 0.5 s to start, and save half
@@ -56,9 +56,9 @@ class FileSet:
     names: tuple[Path, ...]
     arguments: dict[str, Any]
     most: int
-    cut: Callable[[SceneSpec], tuple[tuple[Shard, ...], ShardFormat]]
+    cut: Callable[[SceneSpec], tuple[tuple[PlannedShard, ...], ShardFormat]]
     discard: Callable[[list[str]], None]
-    finish: Callable[[SceneSpec, tuple[Shard, ...]], None]
+    finish: Callable[[SceneSpec, tuple[PlannedShard, ...]], None]
     title: str
 
 
@@ -87,9 +87,9 @@ def write_set(
                 "shards": len(shards),
                 "spec": spec_to_json(spec),
             }
-            claim.settle(fingerprint, overwrite=overwrite, discard=files.discard)
+            claim.begin(fingerprint, overwrite=overwrite, discard=files.discard)
             writer.write(shards, shard_format, bar=progress)
-        writer.tell()
+        writer.issue_warnings()
         files.finish(spec, shards)
         claim.done()
 
@@ -150,21 +150,21 @@ class _Writer(contextlib.AbstractContextManager["_Writer"]):
         assert loader.spec.fields  # what an item is; no scene is read yet
         indices = probe_indices(self._length)
         futures = [loader.submit(PROBING, index) for index in indices]
-        return _merged([self._settled(future, index, None) for future, index in zip(futures, indices, strict=True)])
+        return _merged([self._outcome(future, index, None) for future, index in zip(futures, indices, strict=True)])
 
     def _probed_soon(self, loader: Loader) -> SceneSpec | None:
         """The spec; None where reading takes so long that workers should do it."""
         assert loader.spec.fields
         found: list[Probe] = []
         for index in probe_indices(self._length):
-            found.append(self._settled(loader.submit(PROBING, index), index, None))
+            found.append(self._outcome(loader.submit(PROBING, index), index, None))
             seconds = [probe.seconds for probe in found]
             is_slow = len(found) > 1 and min(seconds) > _SLOW_SECONDS and min(seconds) * self._length > SHORT_SECONDS
             if is_slow or sum(seconds) > SHORT_SECONDS / 2:
                 return None
         return _merged(found)
 
-    def write(self, shards: tuple[Shard, ...], shard_format: ShardFormat, *, bar: bool) -> None:
+    def write(self, shards: tuple[PlannedShard, ...], shard_format: ShardFormat, *, bar: bool) -> None:
         """Write all shards.
 
         Raises:
@@ -177,13 +177,13 @@ class _Writer(contextlib.AbstractContextManager["_Writer"]):
         loader = self._loader
         assert loader is not None
         # They speak of items; what they would say is said here.
-        loader.faults.notices.mute("stall", "loading", "respawn")
+        loader.failure_log.deferred_warnings.mute("stall", "loading", "respawn")
         with shown(shared, bar=bar, title=self._files.title):
             for number, future in _submitted(loader, len(shards)):
-                self._settled(future, shared.index(number), shards[number])
+                self._outcome(future, shared.index(number), shards[number])
         self._respawns = loader.stats().respawns
 
-    def _settled(self, future: "Future[Any]", index: int, shard: Shard | None) -> Any:
+    def _outcome(self, future: "Future[Any]", index: int, shard: PlannedShard | None) -> Any:
         """What came of an item: a probe, or nothing."""
         error = future.exception()
         if error is None:
@@ -206,13 +206,13 @@ class _Writer(contextlib.AbstractContextManager["_Writer"]):
             self._shared.stop()
         if self._loader is not None:
             self._loader.close()
-            self._loader.faults.notices.tell_last()
+            self._loader.failure_log.deferred_warnings.issue_last()
         if self._shared is not None:
             for path in {Path(shard.path) for shard in self._shared.shards}:
                 remove_parts(path)
         self._path.unlink(missing_ok=True)
 
-    def tell(self) -> None:
+    def issue_warnings(self) -> None:
         """Warn of workers that died."""
         if self._respawns:
             warn_caller(

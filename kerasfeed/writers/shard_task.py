@@ -22,7 +22,7 @@ from kerasfeed.sequences.view_base import HookForwarder
 from kerasfeed.util.error_text import add_note, cause_of, message_of, reworded
 from kerasfeed.writers.hdf5.sink import appearing
 from kerasfeed.writers.shard_format import ShardFormat
-from kerasfeed.writers.shared_progress import Shard, SharedProgress
+from kerasfeed.writers.shared_progress import PlannedShard, SharedProgress
 
 LEARNING, PROBING, WRITING = range(3)
 _TRIED, _TRIALS = 64, 3
@@ -71,7 +71,7 @@ class ShardSequence(HookForwarder):
         try:
             spec = probe(self.sequence, index, self._seed)
         except FailedSceneError as carrier:
-            raise _told(carrier) from None
+            raise _annotated(carrier) from None
         pickled: bytes = cloudpickle.dumps(Probe(index, spec, time.perf_counter() - begin))
         return pickled
 
@@ -86,7 +86,7 @@ class ShardSequence(HookForwarder):
                 _write(shard_format, self._encoded(shard, shard_format, shared), shard, path)
             except FailedSceneError as carrier:
                 shared.stop()  # nobody begins another
-                raise _told(carrier, shard) from None
+                raise _annotated(carrier, shard) from None
         shared.note(shard.number, len(shard.indices), shard.indices[-1])
         return b""
 
@@ -109,7 +109,7 @@ class ShardSequence(HookForwarder):
         return found
 
     def _trial(self, shard_format: ShardFormat, indices: range, end: float) -> float:
-        shard, done = Shard(0, "", indices), 0
+        shard, done = PlannedShard(0, "", indices), 0
 
         def some() -> Iterator[Any]:
             nonlocal done
@@ -124,10 +124,10 @@ class ShardSequence(HookForwarder):
             try:
                 shard_format.write(file.fileno(), some(), len(shard.indices))
             except FailedSceneError as carrier:
-                raise _told(carrier) from None
+                raise _annotated(carrier) from None
             return (time.perf_counter() - begin) / done
 
-    def _encoded(self, shard: Shard, shard_format: ShardFormat, shared: SharedProgress | None) -> Iterator[Any]:
+    def _encoded(self, shard: PlannedShard, shard_format: ShardFormat, shared: SharedProgress | None) -> Iterator[Any]:
         # Where a worker process seeds the global random generators for its item, they are for each scene of it.
         context = type(current_context() or SceneContext(0, 0))(self._seed, 0)
         for done, index in enumerate(shard.indices):
@@ -153,7 +153,7 @@ def _checked(shard_format: ShardFormat, scene: Any, index: int) -> Any:
         raise SpecError(f"scene {index}: {message_of(error)}") from None
 
 
-def _write(shard_format: ShardFormat, encoded: Iterator[Any], shard: Shard, path: Path) -> None:
+def _write(shard_format: ShardFormat, encoded: Iterator[Any], shard: PlannedShard, path: Path) -> None:
     with appearing(path, overwrite=True) as (_, descriptor):
         try:
             written = shard_format.write(descriptor, encoded, len(shard.indices))
@@ -167,7 +167,7 @@ def failed_write(error: OSError, path: str) -> OSError:
     return reworded(error, f"writing {path!r} failed and left nothing of it: {message_of(error)}")
 
 
-def _told(carrier: FailedSceneError, shard: Shard | None = None) -> BaseException:
+def _annotated(carrier: FailedSceneError, shard: PlannedShard | None = None) -> BaseException:
     """What the sequence raised, with a note of the scene, and of the shard; None where the spec was to be learnt.
 
     No comma follows the number: loaders take such a note of the same number for their own, of an earlier time.

@@ -29,7 +29,7 @@ _STALL_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
-class Shard:
+class PlannedShard:
     """A shard to be written.
 
     Attributes:
@@ -60,11 +60,11 @@ class SharedProgress:
         count = memory[_COUNT * _CELL_BYTES :][:_CELL_BYTES].cast("q")[0]
         cells = _CELL_BYTES * (_FIRST + _CELLS * count)
         self._cells = memory[:cells].cast("q")
-        found: tuple[tuple[Shard, ...], ShardFormat] = pickle.loads(memory[cells:])
+        found: tuple[tuple[PlannedShard, ...], ShardFormat] = pickle.loads(memory[cells:])
         self.shards, self.shard_format = found
 
     @staticmethod
-    def write(path: Path, shards: tuple[Shard, ...], shard_format: ShardFormat) -> None:
+    def write(path: Path, shards: tuple[PlannedShard, ...], shard_format: ShardFormat) -> None:
         """Make the file.
 
         Raises:

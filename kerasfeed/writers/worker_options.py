@@ -9,11 +9,11 @@ from typing import Any
 
 from kerasfeed.loaders.arguments import check_sequence, check_workers
 from kerasfeed.loaders.base import Job, Loader
-from kerasfeed.loaders.factory import make_loader
+from kerasfeed.loaders.factory import make_loader, worker_type_for
 from kerasfeed.orders.plan import Plan
 from kerasfeed.util.error_text import message_of
 from kerasfeed.util.exact_text import TextCloudPickler
-from kerasfeed.util.frames import as_sequence, is_in_memory
+from kerasfeed.util.frames import as_sequence
 from kerasfeed.util.validate import check_integer
 from kerasfeed.writers.shard_task import ShardSequence
 
@@ -45,7 +45,7 @@ class WorkerOptions:
         self.length = _checked(self.sequence)
         self.seed = check_integer("seed", seed, 0)
         self.count = check_workers(workers, worker_type)
-        self._type = "thread" if worker_type == "auto" and is_in_memory(self.sequence) else worker_type
+        self._type = worker_type_for(self.sequence, worker_type)
         self.chooses = workers == "auto" and self._type == "auto"
 
     def loader(self, sequence: ShardSequence, most: int) -> Loader:

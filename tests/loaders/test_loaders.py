@@ -17,7 +17,7 @@ from waits import SECONDS, wait_until
 
 from kerasfeed.errors import FeedClosedError
 from kerasfeed.loaders.base import Job
-from kerasfeed.loaders.batches.pending_batch import Pace
+from kerasfeed.loaders.batches.pending_batch import SceneTiming
 from kerasfeed.orders.base import Shuffled
 from kerasfeed.orders.plan import Plan
 
@@ -220,7 +220,7 @@ def test_no_thread_relies_on_its_turn(make, monkeypatch):
     meeting = threading.Barrier(2)
     loader = make("thread", Quick(400), 16, workers=2)
     _epoch(loader, 0, 20)
-    monkeypatch.setattr(Pace, "take_turns", lambda pace: True)
+    monkeypatch.setattr(SceneTiming, "take_turns", lambda timing: True)
     expected = [loader._job.plan.indices(0, step).tolist() for step in range(20, 25)]
     meet += [expected[0][0], expected[1][0]]  # the first scenes of two batches
     futures = [loader.submit(0, step) for step in range(20, 25)]
@@ -228,14 +228,14 @@ def test_no_thread_relies_on_its_turn(make, monkeypatch):
 
 
 def test_where_some_quick_scenes_wait_the_waits_overlap():
-    pace = Pace()
+    timing = SceneTiming()
     for _ in range(10):
-        pace.note(32 * 8e-6, 32)
-    assert pace.take_turns()
-    pace.note_turn(1.6e-3, 0.3e-3)  # the rest is the wait for the interpreter
-    assert pace.take_turns()
-    pace.note_turn(5.3e-3, 0.3e-3)  # one of 32 has waited for a disk
-    assert [pace.take_turns() for _ in range(250)] == [False] * 200 + [True] * 50
+        timing.note(32 * 8e-6, 32)
+    assert timing.take_turns()
+    timing.note_turn(1.6e-3, 0.3e-3)  # the rest is the wait for the interpreter
+    assert timing.take_turns()
+    timing.note_turn(5.3e-3, 0.3e-3)  # one of 32 has waited for a disk
+    assert [timing.take_turns() for _ in range(250)] == [False] * 200 + [True] * 50
 
 
 def test_where_a_scene_hangs_in_its_turn_the_other_threads_go_on_without_turns(make):
@@ -249,13 +249,13 @@ def test_where_a_scene_hangs_in_its_turn_the_other_threads_go_on_without_turns(m
     loader = make("thread", Hanging(400), 4, workers=2)
     session = loader._ready()
     _epoch(loader, 0, 20)
-    session.pace = Pace()
-    session.pace.note(4e-6, 4)
+    session.timing = SceneTiming()
+    session.timing.note(4e-6, 4)
     hangs = int(loader._job.plan.indices(0, 20)[0])
     futures = [loader.submit(0, step) for step in range(20, 30)]
     try:
         assert all(len(future.result(timeout=SECONDS)) == 4 for future in futures[1:])
-        assert not session.pace.take_turns()
+        assert not session.timing.take_turns()
     finally:
         over.set()
     assert len(futures[0].result(timeout=SECONDS)) == 4

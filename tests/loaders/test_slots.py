@@ -75,7 +75,7 @@ def test_a_thread_that_is_woken_late_and_finds_the_slot_taken_waits_no_longer_th
 
     def wait():
         with pytest.raises(NotYet):
-            pool.acquire(patience=0.3)
+            pool.acquire(timeout=0.3)
         ended.append(None)
 
     interval = sys.getswitchinterval()
@@ -91,7 +91,7 @@ def test_a_thread_that_is_woken_late_and_finds_the_slot_taken_waits_no_longer_th
                 pass
             flying.append(pool.acquire())
             with pytest.raises(NotYet):
-                pool.acquire(patience=0)
+                pool.acquire(timeout=0)
         finally:
             sys.setswitchinterval(interval)
         thread.join(5)

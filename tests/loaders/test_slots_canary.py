@@ -57,8 +57,8 @@ def soiled(monkeypatch):
             out.discard(slot)
         returned(self, slot)
 
-    def acquire(self, *patience):
-        slot = acquired(self, *patience)
+    def acquire(self, *timeout):
+        slot = acquired(self, *timeout)
         with guard:
             counts["twice"] += slot in out
             out.add(slot)

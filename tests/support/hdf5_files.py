@@ -72,6 +72,14 @@ def values(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     return base.astype(dtype).reshape(shape)
 
 
+def write_values(path: Path, shape: tuple[int, ...], dtype: Any, **keywords: Any) -> np.ndarray:
+    """Write the dataset "data" of `values`, which are returned; `keywords`: of `create_dataset`."""
+    whole = values(shape, dtype)
+    with h5py.File(path, "w") as file:
+        file.create_dataset("data", data=whole, **keywords)
+    return whole
+
+
 @cache
 def library() -> Any:
     """The libhdf5 that h5py uses, for the calls that h5py does not wrap; None where it is not found."""

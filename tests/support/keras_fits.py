@@ -1,28 +1,16 @@
 """What the tests of `fit` share: a model that records what it consumes. Imports Keras."""
 
-import importlib.util
-import subprocess
-import sys
 import weakref
 from typing import ClassVar
 
 import keras
 import numpy as np
 import pytest
-from places import ROOT, TESTS
-from scenes_frameworks import Numbered, environment_of
+from scenes_frameworks import Numbered
 
 import kerasfeed as kf
 
 BACKEND = keras.backend.backend()
-# Modules of tests that run on JAX and on PyTorch, too; the first ones by default.
-LIGHT_ON_ALL_BACKENDS = ["keras_fit"]
-HEAVY_ON_ALL_BACKENDS = [
-    "collate_frameworks", "epochs_fit", "error_fit", "evaluate", "keras_adapter", "keras_fit_errors",
-    "keras_fit_models", "keras_processes", "keras_versions", "predicted_order", "resume_fit", "resume_refusals",
-    "shards_evaluate", "stream_fit", "summary", "text_fit",
-]  # fmt: skip
-BACKEND_SECONDS = 1500  # for tests that take 100 s
 # Behind the loader nothing knows the backend: processes, which cost most, are tried on TensorFlow, and by a few tests.
 WORKERS = [(0, "thread"), (2, "thread"), (2, "process")][: 3 if BACKEND == "tensorflow" else 2]
 # A step compiled on JAX costs least over all, and is Keras's default there; on TensorFlow XLA costs most.
@@ -153,17 +141,3 @@ QUICK_MARKS = [  # of modules whose feeds have no worker processes, and so no me
     pytest.mark.filterwarnings("ignore:__array__ implementation"),  # Keras's own, under NumPy 2.4
 ]
 MARKS = [*QUICK_MARKS, pytest.mark.usefixtures("memory_freed")]
-
-
-def assert_holds_on(backend, modules, marked):
-    """Run tests of Keras once more, on another of its backends: those of some modules that `marked` selects."""
-    if importlib.util.find_spec(backend) is None:
-        pytest.skip(f"{backend} is not installed")
-    paths = [str(path) for name in modules for path in TESTS.glob(f"adapters/*/test_{name}.py")]
-    assert len(paths) == len(modules)
-    run = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=short", "-m", marked, *paths],
-        env=environment_of(KERAS_BACKEND=backend), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        text=True, timeout=BACKEND_SECONDS,
-    )  # fmt: skip
-    assert run.returncode == 0, run.stdout[-8000:]

@@ -7,7 +7,10 @@ import threading
 
 
 class Killer:
-    """Kills a random worker of a feed every `seconds`, but never while all are being started."""
+    """Kills a random worker of a feed every `seconds`, but never while all are being started.
+
+    They are not where batches have come since then, or one was there when batches came.
+    """
 
     def __init__(self, feed, seconds=0.2, seed=0):
         self._over = threading.Event()
@@ -15,11 +18,14 @@ class Killer:
         self.kills = 0
 
     def _run(self, feed, seconds, rng):
+        batches, proven = 0, set()
         while not self._over.wait(seconds):
-            pids = feed.stats().pids
-            if pids and any(handle.started for session in feed._loader._sessions for handle in session.workers):
+            stats = feed.stats()
+            if stats.batches > batches:
+                batches, proven = stats.batches, set(stats.pids)
+            if proven & set(stats.pids):
                 try:
-                    os.kill(rng.choice(pids), signal.SIGKILL)
+                    os.kill(rng.choice(stats.pids), signal.SIGKILL)
                     self.kills += 1
                 except ProcessLookupError:
                     continue

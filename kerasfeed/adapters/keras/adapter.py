@@ -19,7 +19,7 @@ from kerasfeed.adapters.keras.run import KerasRun
 from kerasfeed.adapters.keras.shared_cursor import SharedCursor
 from kerasfeed.adapters.keras.trainer import (
     KerasCall,
-    Request,
+    TrainerRequest,
     data_adapter_class,
     keras_call,
     keras_version,
@@ -27,7 +27,7 @@ from kerasfeed.adapters.keras.trainer import (
     request_of_caller,
 )
 from kerasfeed.errors import FeedClosedError, FeedWarning
-from kerasfeed.feeds.cursor import Begin, Cursor, EndOfData
+from kerasfeed.feeds.cursor import Begin, Cursor, EndOfData, check_alive
 from kerasfeed.spec.scene_spec import ArraySpec, lists_as_tuples
 from kerasfeed.util.deferred_warnings import warn_caller
 from kerasfeed.util.error_notes import note_causes
@@ -40,9 +40,9 @@ _WEIGHTS = "You cannot specify `class_weight` and `sample_weight` at the same ti
 class TrainerData(_DataAdapter):  # type: ignore[misc]
     """What Keras's trainers call of the data that they are given; users call none of it."""
 
-    def _begin_keras(self) -> None:
+    def _init_keras(self) -> None:
         self._runs: weakref.WeakKeyDictionary[Any, KerasRun] = weakref.WeakKeyDictionary()
-        self._told = False
+        self._warned = False
 
     # ---- what feeds, and datasets of them, say in their own ways
 
@@ -60,7 +60,7 @@ class TrainerData(_DataAdapter):  # type: ignore[misc]
         """The `tf.data.Dataset` for Keras, whose batches the cursors give that `begin` makes."""
 
     @abstractmethod
-    def _keras_run(self, call: KerasCall, request: Request) -> KerasRun:
+    def _keras_run(self, call: KerasCall, request: TrainerRequest) -> KerasRun:
         """What Keras's new iterator takes."""
 
     @abstractmethod
@@ -112,7 +112,7 @@ class TrainerData(_DataAdapter):  # type: ignore[misc]
         """Called by Keras."""
         run = self._run_of(keras_call(self))
         if run is None:
-            self._tell_what_is_lost()
+            self._warn_of_unsupported_keras()
             self._keras_hook(begins=True)
         else:
             run.on_epoch_begin()
@@ -157,10 +157,10 @@ class TrainerData(_DataAdapter):  # type: ignore[misc]
 
     # ---- how it is done
 
-    def _tell_what_is_lost(self) -> None:
+    def _warn_of_unsupported_keras(self) -> None:
         """Warn, once, where the installed Keras takes no adapter of others."""
-        if not self._told and not isinstance(self, data_adapter_class()):
-            self._told = True
+        if not self._warned and not isinstance(self, data_adapter_class()):
+            self._warned = True
             warn_caller(
                 f"Keras {keras_version()} takes no data adapters of others, so it reads this feed as any PyDataset: "
                 "each epoch is a whole one of the feed, nothing can be resumed in mid-epoch, and the state of the feed "
@@ -189,7 +189,7 @@ class KerasAdapter(TrainerData, keras.utils.PyDataset):  # type: ignore[misc]
 
     def __init__(self, ahead: int) -> None:
         keras.utils.PyDataset.__init__(self, workers=1, use_multiprocessing=False, max_queue_size=ahead)
-        self._begin_keras()
+        self._init_keras()
 
     @property
     def _keras_feed(self) -> Any:
@@ -222,9 +222,7 @@ def _converted(data: Any, class_weight: Any, batch: Any) -> Any:
 
 
 def _cursor_of(data: Any, run: Any) -> Any:
-    known = data()
-    if known is None:
-        raise FeedClosedError("the feed is gone: keep a reference to it while Keras iterates over it")
+    known = check_alive(data(), "the feed is gone: keep a reference to it while Keras iterates over it")
     if run is None:
         return SharedCursor(known._keras_cursor(), partial(_converted, data, None), served=False)
     if run() is None:
@@ -239,16 +237,16 @@ class _OfRun:
         self._run = run
         self._cursor: SharedCursor | None = None
 
-    def take(self, patience: float | None) -> Any:
+    def take(self, timeout: float | None) -> Any:
         run = self._run()
         if self._cursor is None and run is not None:
-            if not run.is_running and patience is not None:
-                time.sleep(patience)  # TensorFlow prefetches from an iterator that is for the epoch to come
+            if not run.is_running and timeout is not None:
+                time.sleep(timeout)  # TensorFlow prefetches from an iterator that is for the epoch to come
                 raise NotYet
             self._cursor = run.cursor
         if self._cursor is None:
             raise EndOfData
-        return self._cursor.take(patience)
+        return self._cursor.take(timeout)
 
     def close(self, returned: list[Any]) -> None:
         pass

@@ -11,13 +11,13 @@ from typing import Any
 
 from kerasfeed.adapters.keras.adapter import TrainerData, spec_weighted_by_class, weighted_by_class
 from kerasfeed.adapters.keras.run import KerasRun
-from kerasfeed.adapters.keras.trainer import KerasCall, Request
+from kerasfeed.adapters.keras.trainer import KerasCall, TrainerRequest
 from kerasfeed.adapters.tensorflow.dataset import batches_dataset
 from kerasfeed.adapters.tensorflow.feed_dataset import FeedDataset
 from kerasfeed.feeds.cursor import Begin, Cursor
 from kerasfeed.feeds.feed_cursor import FeedLoops, begin_cursor
 
-RunOf = Callable[[KerasCall, Request], KerasRun]  # what one of Keras's iterators takes
+RunOf = Callable[[KerasCall, TrainerRequest], KerasRun]  # what one of Keras's iterators takes
 
 
 class KerasDataset(TrainerData, FeedDataset):
@@ -37,13 +37,13 @@ class KerasDataset(TrainerData, FeedDataset):
         self._device = device
         self._begin = begin
         self._run_of_feed = run_of
-        self._begin_keras()
+        self._init_keras()
 
     @property
     def _keras_feed(self) -> Any:
         return self._of
 
-    def _keras_run(self, call: KerasCall, request: Request) -> KerasRun:
+    def _keras_run(self, call: KerasCall, request: TrainerRequest) -> KerasRun:
         return self._run_of_feed(call, request)
 
     def _keras_cursor(self) -> Cursor:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from kerasfeed.adapters.keras.adapter import KerasAdapter
 from kerasfeed.adapters.keras.feed_run import FeedRun
 from kerasfeed.adapters.keras.fit_tracker import FitTracker
-from kerasfeed.adapters.keras.trainer import KerasCall, Request
+from kerasfeed.adapters.keras.trainer import KerasCall, TrainerRequest
 from kerasfeed.errors import FeedWarning
 from kerasfeed.feeds.base import BaseFeed
 from kerasfeed.feeds.feed_cursor import FeedCursor
@@ -110,7 +110,7 @@ class Feed(BaseFeed, KerasAdapter):
 
     # ---- what Keras adds
 
-    def _begin_framework(self, ahead: int) -> None:
+    def _init_framework(self, ahead: int) -> None:
         KerasAdapter.__init__(self, ahead)
         self.fit_tracker = FitTracker(self)
 
@@ -158,7 +158,7 @@ class Feed(BaseFeed, KerasAdapter):
     def _known_batches(self) -> int:
         return len(self)
 
-    def _keras_run(self, call: KerasCall, request: Request) -> FeedRun:
+    def _keras_run(self, call: KerasCall, request: TrainerRequest) -> FeedRun:
         if request.method:
             refuse_skip(self.job.policy, f"{request.method}()")
         has_order = not isinstance(self.plan.order, Sequential)
@@ -167,15 +167,15 @@ class Feed(BaseFeed, KerasAdapter):
         shuffled = request.shuffle and not has_order and self.plan.shard_count == 1
         return FeedRun(self, call.iterator, request, shuffled=shuffled)
 
-    def dataset_run(self, batches: int, in_order: bool, call: KerasCall, request: Request) -> FeedRun:
+    def dataset_run(self, batches: int, in_order: bool, call: KerasCall, request: TrainerRequest) -> FeedRun:
         """What one of Keras's iterators takes of a dataset of the feed, of so many batches."""
         self._warn_of_order(request)
         return FeedRun(self, call.iterator, request, shuffled=False, batches=batches, in_order=in_order)
 
-    def _warn_of_order(self, request: Request) -> None:
+    def _warn_of_order(self, request: TrainerRequest) -> None:
         if request.method == "predict" and not isinstance(self.plan.order, Sequential):
-            self._loader.faults.notices.post("predict", _PREDICTED_IN_ORDER, FeedWarning)
-            self._loader.faults.notices.tell()
+            self._loader.failure_log.deferred_warnings.defer("predict", _PREDICTED_IN_ORDER, FeedWarning)
+            self._loader.failure_log.deferred_warnings.issue()
 
     def _keras_cursor(self) -> FeedCursor:
         first = self.clock.current * len(self)

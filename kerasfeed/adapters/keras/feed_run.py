@@ -8,7 +8,7 @@ from typing import Any
 
 from kerasfeed.adapters.keras.fit_tracker import FitTracker
 from kerasfeed.adapters.keras.run import KerasRun
-from kerasfeed.adapters.keras.trainer import Request, trainer_position
+from kerasfeed.adapters.keras.trainer import TrainerRequest, trainer_position
 from kerasfeed.errors import FeedClosedError
 from kerasfeed.feeds.cursor import Cursor, EndOfData
 from kerasfeed.feeds.feed_cursor import claim, only_submits
@@ -32,7 +32,7 @@ class FeedRun(KerasRun):
         self,
         feed: Any,
         iterator: Any,
-        request: Request,
+        request: TrainerRequest,
         *,
         shuffled: bool,
         batches: int | None = None,
@@ -156,7 +156,7 @@ class FeedRunCursor:
         self._stop = run().numbers.stop if run().has_epoch_cursors else None
         self._timed = TimedTake(window.take, run().feed.request_log)
 
-    def take(self, patience: float | None) -> Any:
+    def take(self, timeout: float | None) -> Any:
         """See `kerasfeed.feeds.cursor.Cursor.take`."""
         run = self._run()
         if run is None or run.superseded:
@@ -164,7 +164,7 @@ class FeedRunCursor:
         number = self._window.next
         if number >= (run.stop if self._stop is None else self._stop):
             raise EndOfData
-        return self._timed(max(0, number - run.numbers.start), patience)
+        return self._timed(max(0, number - run.numbers.start), timeout)
 
     def close(self, returned: list[Any]) -> None:
         """See `kerasfeed.feeds.cursor.Cursor.close`; the run closes the window."""

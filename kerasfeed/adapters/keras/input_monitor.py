@@ -143,7 +143,7 @@ class InputMonitor(keras.callbacks.Callback):  # type: ignore[misc]
         with self._lock:
             if not self._taken_before_step:
                 before = self._pending
-                self._settle(before, now)
+                self._account_execution(before, now)
                 # A feed has been waited for already, a dataset is waited for from now on.
                 self._pending = (min(self._free, now), batch)
                 return
@@ -157,7 +157,7 @@ class InputMonitor(keras.callbacks.Callback):  # type: ignore[misc]
         with self._lock:
             if self._pending is not None and self._pending[1] + self._steps_an_execution - 1 == batch:
                 before, self._pending = self._pending, None
-                self._settle(before, now)
+                self._account_execution(before, now)
             if batch > self._done:
                 self._free, self._done = now, batch
 
@@ -172,14 +172,14 @@ class InputMonitor(keras.callbacks.Callback):  # type: ignore[misc]
         with self._lock:
             before, self._pending = self._pending, None
             if self.feed.plan.length or (before and self.feed.request_log.finished(before[1]) is not None):
-                self._settle(before, over)  # else the stream has ended, and there was no such step
+                self._account_execution(before, over)  # else the stream has ended, and there was no such step
         timing = EpochTiming(epoch, self._steps, scenes_of(self.feed.plan, self._steps), over - self._began, self._wait)
         self.epochs.append(timing)
         if logs is not None:
             logs["scenes_per_second"] = timing.scenes_per_second
             logs["input_wait_share"] = timing.input_wait_share
 
-    def _settle(self, execution: tuple[float, int] | None, end: float) -> None:
+    def _account_execution(self, execution: tuple[float, int] | None, end: float) -> None:
         """Account for an execution (moment of its beginning, first step) that is over at `end`."""
         if execution is None:
             return

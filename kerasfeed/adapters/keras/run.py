@@ -12,7 +12,7 @@ from typing import Any
 
 from kerasfeed.adapters.keras.shared_cursor import SharedCursor
 from kerasfeed.adapters.keras.steps import EpochSteps, UnknownSteps
-from kerasfeed.adapters.keras.trainer import Request, asked_steps, asks_for_the_end, execution_of
+from kerasfeed.adapters.keras.trainer import TrainerRequest, asked_steps, asks_for_the_end, execution_of
 from kerasfeed.errors import FeedClosedError
 from kerasfeed.feeds.cursor import Cursor, run_in_background
 
@@ -41,7 +41,7 @@ class KerasRun(ABC):
         seen_at_begin: Batches of it that Keras had seen as the epoch began.
     """
 
-    def __init__(self, feed: Any, iterator: Any, request: Request, most: int | None) -> None:
+    def __init__(self, feed: Any, iterator: Any, request: TrainerRequest, most: int | None) -> None:
         self.feed: Any = weakref.proxy(feed)
         self.request = request
         self.steps = UnknownSteps(self) if most is None else EpochSteps(most, self)

@@ -13,7 +13,7 @@ from typing import Any
 
 from kerasfeed.feeds.cursor import Cursor, EndOfData
 from kerasfeed.util.error_notes import note_causes
-from kerasfeed.util.polling import PATIENCE, NotYet
+from kerasfeed.util.polling import POLL_SECONDS, NotYet
 
 _ALONE = 10.0  # s
 
@@ -48,17 +48,17 @@ class SharedCursor:
         self.counted = 0
         self._changed = threading.Condition(threading.Lock())
 
-    def take(self, patience: float | None) -> Any:
+    def take(self, timeout: float | None) -> Any:
         """See `Cursor.take`."""
         try:
             with self._changed:
-                self._changed.wait_for(self._has_something, patience)
+                self._changed.wait_for(self._has_something, timeout)
                 if self._ready:
                     return self._ready.popleft()
                 if not self._has_something():
                     raise NotYet
                 self._begin()
-            return self._next(patience, keep=False)
+            return self._next(timeout, keep=False)
         finally:
             self._leave()
 
@@ -84,11 +84,11 @@ class SharedCursor:
                         self._changed.notify_all()
                         return True
                     if self._taker is not None:
-                        self._changed.wait(PATIENCE)
+                        self._changed.wait(POLL_SECONDS)
                         continue
                     self._begin()
                 with suppress(NotYet):
-                    self._next(PATIENCE, keep=True)
+                    self._next(POLL_SECONDS, keep=True)
             except EndOfData:
                 return False
             finally:
@@ -130,11 +130,11 @@ class SharedCursor:
             with self._changed:
                 self._changed.notify_all()
 
-    def _next(self, patience: float | None, *, keep: bool) -> Any:
+    def _next(self, timeout: float | None, *, keep: bool) -> Any:
         """Take a batch, having begun to; `keep` it for whoever asks next, else an error for `ensure`."""
         batch, came, ended, failed = None, False, False, None
         try:
-            batch = self._convert(self._cursor.take(patience))
+            batch = self._convert(self._cursor.take(timeout))
             came = True
             return batch
         except EndOfData:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kerasfeed.adapters.keras.run import KerasRun
-from kerasfeed.adapters.keras.trainer import Request
+from kerasfeed.adapters.keras.trainer import TrainerRequest
 from kerasfeed.feeds.cursor import Cursor, EndOfData
 from kerasfeed.feeds.hooks import TimedTake
 from kerasfeed.feeds.stream_base import EMPTY
@@ -22,17 +22,17 @@ from kerasfeed.util.polling import NotYet
 class StreamRun(KerasRun):
     """What one of Keras's iterators takes of a stream."""
 
-    def __init__(self, feed: Any, iterator: Any, request: Request) -> None:
+    def __init__(self, feed: Any, iterator: Any, request: TrainerRequest) -> None:
         super().__init__(feed, iterator, request, None)
-        self._taken: StreamCursor | None = None
+        self._stream_cursor: StreamCursor | None = None
         self._leaving = threading.RLock()
 
     closed = SUPERSEDED
 
     def reset(self) -> None:
         """See `KerasRun.reset`; what came before was taken to build the model, also by `predict`."""
-        if self._taken is not None and not self.built:
-            self._taken.building = True
+        if self._stream_cursor is not None and not self.built:
+            self._stream_cursor.building = True
         super().reset()
 
     def begin_epoch(self, epoch: int) -> int | None:
@@ -45,11 +45,11 @@ class StreamRun(KerasRun):
 
     def make_cursor(self) -> Cursor:
         """See `KerasRun.make_cursor`."""
-        self._taken = StreamCursor(
+        self._stream_cursor = StreamCursor(
             self.feed, endless=bool(self.steps_per_epoch), afresh=not self.request.trains,
             building=not self.built and self.request.method in ("fit", "evaluate"), kept=KEPT + self.execution,
         )  # fmt: skip
-        return StreamRunCursor(weakref.ref(self), self._taken)
+        return StreamRunCursor(weakref.ref(self), self._stream_cursor)
 
     @property
     def runs_what_users_wrote(self) -> bool:
@@ -59,16 +59,16 @@ class StreamRun(KerasRun):
     def fail(self) -> None:
         """See `KerasRun.fail`; a stream that goes on where it was left does so, others begin anew."""
         if not self.feed.goes_on:
-            self._taken = None
+            self._stream_cursor = None
         self.close()
 
     def close(self) -> None:
         """See `KerasRun.close`; what was not used comes again."""
         with self._leaving:  # Keras's iterator may be let go of in another thread
             super().close()
-            taken, self._taken = self._taken, None
-            if taken is not None:
-                taken.leave(0 if taken.building else self.used)
+            cursor, self._stream_cursor = self._stream_cursor, None
+            if cursor is not None:
+                cursor.leave(0 if cursor.building else self.used)
 
     @property
     def used(self) -> int:
@@ -77,35 +77,35 @@ class StreamRun(KerasRun):
 
     def supersede(self) -> None:
         """See `KerasRun.supersede`; where this fit was stopped, Keras may let go of the data only much later."""
-        if self._taken is not None:
-            self._taken.superseded = True
+        if self._stream_cursor is not None:
+            self._stream_cursor.superseded = True
         self.close()
 
 
 class StreamRunCursor:
     """The batches of a run, with the moments at which they came; see `kerasfeed.feeds.cursor.Cursor`."""
 
-    def __init__(self, run: Callable[[], Any], taken: StreamCursor) -> None:
+    def __init__(self, run: Callable[[], Any], cursor: StreamCursor) -> None:
         self._run = run
-        self._taken = taken
-        self._timed = TimedTake(taken.take, run().feed.request_log)
+        self._cursor = cursor
+        self._timed = TimedTake(cursor.take, run().feed.request_log)
 
-    def take(self, patience: float | None) -> Any:
+    def take(self, timeout: float | None) -> Any:
         """See `kerasfeed.feeds.cursor.Cursor.take`."""
         run = self._run()
         if run is None:
             raise EndOfData
         try:
-            return self._timed(max(0, self._taken.taken - run.seen_at_begin), patience)
+            return self._timed(max(0, self._cursor.taken - run.seen_at_begin), timeout)
         except EndOfData:
-            if self._taken.taken or self._taken.left:
+            if self._cursor.taken or self._cursor.left:
                 raise
             raise ValueError(EMPTY) from None
         except NotYet:
             raise
         except BaseException:
             if run.feed.goes_on:
-                self._taken.leave(run.used)
+                self._cursor.leave(run.used)
             raise
 
     def close(self, returned: list[Any]) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from kerasfeed.adapters.keras.adapter import KerasAdapter
 from kerasfeed.adapters.keras.run import RunningFit
 from kerasfeed.adapters.keras.stream_run import StreamRun
-from kerasfeed.adapters.keras.trainer import KerasCall, Request
+from kerasfeed.adapters.keras.trainer import KerasCall, TrainerRequest
 from kerasfeed.feeds.cursor import Cursor
 from kerasfeed.feeds.queue_feed import BaseQueueFeed
 from kerasfeed.feeds.stream_base import BaseStream
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 class KerasStream(BaseStream, KerasAdapter):
     """What Keras adds to a stream."""
 
-    def _begin_framework(self, ahead: int) -> None:
+    def _init_framework(self, ahead: int) -> None:
         KerasAdapter.__init__(self, ahead)
 
     def _reset_state(self) -> None:
         super()._reset_state()
-        self._begin_keras()
+        self._init_keras()
         self._running_fit = RunningFit()
 
     def end_fit(self) -> None:
@@ -72,7 +72,7 @@ class KerasStream(BaseStream, KerasAdapter):
     def _known_batches(self) -> None:
         return None
 
-    def _keras_run(self, call: KerasCall, request: Request) -> StreamRun:
+    def _keras_run(self, call: KerasCall, request: TrainerRequest) -> StreamRun:
         if request.method:
             refuse_skip(self._options.policy, f"{request.method}()", replaceable=False)
         run = StreamRun(self, call.iterator, request)

@@ -241,7 +241,7 @@ def asked_steps(iterator: Any) -> int | None:
 
 
 @dataclass(frozen=True)
-class Request:
+class TrainerRequest:
     """What a user has asked a trainer for, beside the data.
 
     Attributes:
@@ -259,7 +259,7 @@ class Request:
     shuffle: bool
 
 
-def request_of_caller() -> Request:
+def request_of_caller() -> TrainerRequest:
     """The request that Keras's iterator is made for, whose `__init__` calls the method that calls this.
 
     Raises:
@@ -289,7 +289,7 @@ def request_of_caller() -> Request:
         variables = _variables(trainer, ("initial_epoch", "epoch_iterator")) if method == "fit" else {}
         trains = method == "fit" and "epoch_iterator" not in variables
         initial_epoch = variables.get("initial_epoch") or 0
-    return Request(method, trains, initial_epoch, found.get("class_weight"), bool(found.get("shuffle")))
+    return TrainerRequest(method, trains, initial_epoch, found.get("class_weight"), bool(found.get("shuffle")))
 
 
 def _variables(frame: FrameType, names: Sequence[str]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from kerasfeed.adapters.tensorflow import iteration as tf_iteration
 from kerasfeed.adapters.tensorflow.dtypes import tf_dtype
 from kerasfeed.adapters.tensorflow.error_relay import ErrorRelay
 from kerasfeed.adapters.tensorflow.feed_dataset import FeedDataset, Loops
-from kerasfeed.adapters.tensorflow.iteration import END, NOT_YET, Source
+from kerasfeed.adapters.tensorflow.iteration import END, NOT_YET, BatchSource
 from kerasfeed.feeds.cursor import Begin
 from kerasfeed.spec.field_forms import RaggedArray
 from kerasfeed.spec.scene_spec import field_paths, lists_as_tuples
@@ -33,7 +33,7 @@ _CARRIED = {
 _REMEDY = ". Convert it in __getitem__, or loop over the feed"
 # What is written here is a graph as it stands: AutoGraph would spend time on it, and warns on Python 3.13.
 _as_written: Any = tf.autograph.experimental.do_not_convert
-_sources: "weakref.WeakKeyDictionary[Any, list[Source]]" = weakref.WeakKeyDictionary()  # of graphs
+_sources: "weakref.WeakKeyDictionary[Any, list[BatchSource]]" = weakref.WeakKeyDictionary()  # of graphs
 
 
 def batches_dataset(
@@ -44,12 +44,12 @@ def batches_dataset(
     device: str | None = None,
     loops: Loops | None = None,
     ragged_tensors: bool = True,
-    make: Callable[[Any, Source, int | None, Loops | None], FeedDataset] = FeedDataset,
+    make: Callable[[Any, BatchSource, int | None, Loops | None], FeedDataset] = FeedDataset,
 ) -> FeedDataset:
     """The dataset of the batches that cursors give; each iteration of it is one cursor.
 
     Args:
-        begin: See `kerasfeed.adapters.tensorflow.iteration.Source`; the dataset holds it.
+        begin: See `kerasfeed.adapters.tensorflow.iteration.BatchSource`; the dataset holds it.
         structure: Nesting of a batch with an `ArraySpec` for each of its arrays, batch axis first; None for what
             varies. A ragged field is a `RaggedArray` of two.
         count: Batches in an iteration, all of which a cursor must have; None where they are those before `EndOfData`.
@@ -61,7 +61,7 @@ def batches_dataset(
     Raises:
         TypeError: A field has a dtype that TensorFlow lacks.
     """
-    source = Source(begin, ErrorRelay(), ends=count is None)
+    source = BatchSource(begin, ErrorRelay(), ends=count is None)
     dataset = _batches(source, structure, count, ragged_tensors)
     return _known(make(_prefetched(_untuned(dataset, undivided=True), device, structure), source, count, loops), source)
 
@@ -77,13 +77,14 @@ def scenes_dataset(begin: Begin, structure: Any, *, count: int) -> FeedDataset:
     Raises:
         TypeError: A field has a dtype that TensorFlow lacks.
     """
-    source = Source(begin, ErrorRelay(), ends=True)  # zip asks once more than the range, and drops what comes of it
+    # Zip asks once more than the range, and drops what comes of it.
+    source = BatchSource(begin, ErrorRelay(), ends=True)
     scenes = _without_end(_batches(source, structure, None).unbatch())
     dataset = tf.data.Dataset.zip((tf.data.Dataset.range(count), scenes)).map(_as_written(lambda _, scene: scene))
     return _known(FeedDataset(_untuned(dataset), source, count, None), source)
 
 
-def _batches(source: Source, structure: Any, count: int | None, ragged_tensors: bool = True) -> Any:
+def _batches(source: BatchSource, structure: Any, count: int | None, ragged_tensors: bool = True) -> Any:
     """The batches of `source`: `count`, or those before its end."""
     fields, treespec = optree.tree_flatten(structure)
     dtypes = [tf_dtype(field, path, _REMEDY) for field, path in zip(fields, field_paths(treespec), strict=True)]
@@ -104,7 +105,7 @@ def _batches(source: Source, structure: Any, count: int | None, ragged_tensors: 
     return places.map(_as_written(lambda _, iteration: batch_of(*_asked_until_there(iteration, dtypes)[1:])))
 
 
-def _known(dataset: FeedDataset, source: Source) -> FeedDataset:
+def _known(dataset: FeedDataset, source: BatchSource) -> FeedDataset:
     """`dataset`, whose `source` lives as long as it, or as the graph where the dataset object is a passing thing."""
     if not tf.executing_eagerly():
         _sources.setdefault(tf.compat.v1.get_default_graph(), []).append(source)
@@ -126,8 +127,8 @@ def _without_end(dataset: Any) -> Any:
 
 def _asked_until_there(iteration: Any, dtypes: list[Any]) -> list[Any]:
     """In a graph: READY or END, and the tensors of `dtypes`, of the next batch of `iteration`."""
-    blanks = [np.zeros(0, "S1" if dtype == tf.string else dtype.as_numpy_dtype) for dtype in dtypes]
-    take = functools.partial(tf_iteration.take, blanks)
+    placeholders = [np.zeros(0, "S1" if dtype == tf.string else dtype.as_numpy_dtype) for dtype in dtypes]
+    take = functools.partial(tf_iteration.take, placeholders)
 
     def taken() -> list[Any]:
         return _called(take, iteration, [tf.int32, *dtypes])

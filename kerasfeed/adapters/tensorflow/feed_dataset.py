@@ -17,9 +17,9 @@ from typing import Any, Protocol
 
 import tensorflow as tf
 
-from kerasfeed.adapters.tensorflow.iteration import Source
+from kerasfeed.adapters.tensorflow.iteration import BatchSource
 from kerasfeed.feeds.cursor import run_in_background
-from kerasfeed.util.polling import PATIENCE
+from kerasfeed.util.polling import POLL_SECONDS
 
 _TensorFlowIterator: Any = tf.data.IteratorSpec(tf.TensorSpec(())).value_type
 
@@ -51,7 +51,7 @@ class FeedDataset(tf.data.Dataset):  # type: ignore[misc]
         loops: Who is told of loops.
     """
 
-    def __init__(self, dataset: Any, source: Source, count: int | None, loops: Loops | None) -> None:
+    def __init__(self, dataset: Any, source: BatchSource, count: int | None, loops: Loops | None) -> None:
         self._tensors = dataset
         self._source = source
         self._count = count
@@ -118,7 +118,7 @@ def _let_go(held: list[Any]) -> None:
     dropped = _thread.allocate_lock()
     dropped.acquire()
     run_in_background(_drop, held, dropped)
-    dropped.acquire(timeout=PATIENCE)
+    dropped.acquire(timeout=POLL_SECONDS)
 
 
 def _drop(held: list[Any], dropped: Any) -> None:

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from kerasfeed.errors import FeedClosedError, SpecError
-from kerasfeed.feeds.cursor import EndOfData
+from kerasfeed.errors import SpecError
+from kerasfeed.feeds.cursor import EndOfData, check_alive
 from kerasfeed.feeds.prefetch import Prefetcher
 from kerasfeed.loaders.arguments import check_seed, check_sequence
-from kerasfeed.loaders.failures.exceptions import Place, for_consumer, without_reproduction
+from kerasfeed.loaders.failures.exceptions import SceneLocation, for_consumer, without_reproduction
 from kerasfeed.loaders.worker_hooks import begin_worker
 from kerasfeed.orders.base import Sequential
 from kerasfeed.sequences.base import SceneContext, Worker, enter_context, optional_method, scene_reader
@@ -96,7 +96,7 @@ def from_indexable(
     return scenes_dataset(begin, structure, count=length)
 
 
-class _Task(NamedTuple):
+class _ReadTask(NamedTuple):
     """Scenes to read one after the other.
 
     Attributes:
@@ -126,7 +126,7 @@ class SceneReaders:
 
     def __init__(self, sequence: Any, seed: int, count: int) -> None:
         self.count = count
-        self._tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
+        self._tasks: queue.SimpleQueue[_ReadTask | None] = queue.SimpleQueue()
         self._reading = _Reading(sequence, seed)
         for number in range(count):
             threading.Thread(
@@ -148,7 +148,7 @@ class SceneReaders:
 
     def _submit(self, iteration: int | None, indices: Sequence[int]) -> "Future[list[Any]]":
         future: Future[list[Any]] = Future()
-        self._tasks.put(_Task(self._reading, future, iteration, indices))
+        self._tasks.put(_ReadTask(self._reading, future, iteration, indices))
         return future
 
     def read(self, iteration: int, start: int, stop: int) -> "tuple[Future[list[Any]], int]":
@@ -157,12 +157,12 @@ class SceneReaders:
         return self._submit(iteration, range(start, following)), following
 
 
-def _end(tasks: "queue.SimpleQueue[_Task | None]", count: int) -> None:
+def _end(tasks: "queue.SimpleQueue[_ReadTask | None]", count: int) -> None:
     for _ in range(count):
         tasks.put(None)
 
 
-def _work(tasks: "queue.SimpleQueue[_Task | None]", worker: Worker) -> None:
+def _work(tasks: "queue.SimpleQueue[_ReadTask | None]", worker: Worker) -> None:
     """Body of a thread."""
     name = f"scene thread {worker.index}"
     begun, end = False, None
@@ -198,7 +198,7 @@ class _Reading:
         trouble = begin_worker(self._sequence, worker, name)
         return (optional_method(self._sequence, "on_worker_end") if trouble is None else None), trouble
 
-    def read(self, task: _Task, name: str, trouble: BaseException | None) -> list[Any]:
+    def read(self, task: _ReadTask, name: str, trouble: BaseException | None) -> list[Any]:
         """What the future of `task` is to give; every scene fails of `trouble`, if there is any."""
         found: list[Any] = []
         stack: _Stack | None = None
@@ -213,7 +213,7 @@ class _Reading:
                 read = self._checked(index, task.iteration is None)
             except BaseException as error:  # noqa: BLE001 - whatever it is, somebody waits
                 stack = None
-                found.append(for_consumer(error, Place((index,), task.iteration, None, name)))
+                found.append(for_consumer(error, SceneLocation((index,), task.iteration, None, name)))
                 without_reproduction(found[-1])
                 continue
             if task.iteration is None:
@@ -290,23 +290,20 @@ class ScenesCursor:
         self._window = Prefetcher(self._submit, 0, sys.maxsize, ahead, in_order=in_order)
 
     def _known(self) -> SceneReaders:
-        readers = self._readers()
-        if readers is None:
-            raise FeedClosedError("the dataset is gone: keep a reference to it while it is iterated")
-        return readers
+        return check_alive(self._readers(), "the dataset is gone: keep a reference to it while it is iterated")
 
-    def _submit(self, number: int, patience: float | None) -> "Future[list[Any]]":
+    def _submit(self, number: int, timeout: float | None) -> "Future[list[Any]]":
         if self._begun == self._length:
             raise NotYet  # nor ever: the window is as full as it gets
         future, self._begun = self._known().read(self._iteration, self._begun, self._length)
         return future
 
-    def take(self, patience: float | None) -> Any:
+    def take(self, timeout: float | None) -> Any:
         """See `kerasfeed.feeds.cursor.Cursor.take`: arrays of the fields, scene axis first."""
         if not self._stacks:
             if self._given == self._length:
                 raise EndOfData
-            self._stacks.extend(self._window.take(patience))
+            self._stacks.extend(self._window.take(timeout))
         stack = self._stacks.popleft()
         if isinstance(stack, BaseException):
             self._given += 1

@@ -15,16 +15,16 @@ import numpy as np
 import optree
 
 from kerasfeed.adapters.tensorflow.error_relay import ErrorRelay
-from kerasfeed.errors import FeedClosedError, SceneError
-from kerasfeed.feeds.cursor import Begin, Cursor, EndOfData, run_in_background
+from kerasfeed.errors import SceneError
+from kerasfeed.feeds.cursor import Begin, Cursor, EndOfData, check_alive, run_in_background
 from kerasfeed.util.error_notes import note_causes
-from kerasfeed.util.polling import PATIENCE, NotYet
+from kerasfeed.util.polling import POLL_SECONDS, NotYet
 
 # What a call says of the batch. NOT_YET: ask again.
 NOT_YET, READY, END = np.int32(0), np.int32(1), np.int32(2)
 
 
-class Source:
+class BatchSource:
     """Where the batches of one dataset come from; the dataset holds it, and TensorFlow's functions its number.
 
     Args:
@@ -62,7 +62,7 @@ class _Iteration:
                 source = self._source()
                 self._cursor = source.begin(source.context.copy())
                 del source  # while this waits it holds no feed
-            self._kept = self._cursor.take(PATIENCE)
+            self._kept = self._cursor.take(POLL_SECONDS)
         except NotYet:
             return NOT_YET
         except EndOfData:
@@ -76,14 +76,8 @@ class _Iteration:
         note_causes(error)  # Keras raises it `from None`
         raise self._source().raised.carrier(error) from None
 
-    def _source(self) -> Source:
-        source = _sources.get(self._number)
-        if source is None:
-            raise FeedClosedError(
-                "the feed of this dataset is gone: keep a reference to the feed, or to the dataset, while it is "
-                "iterated"
-            )
-        return source
+    def _source(self) -> BatchSource:
+        return check_alive(_sources.get(self._number))
 
     def take(self) -> list[Any]:
         """The arrays of the batch that is kept."""
@@ -99,7 +93,7 @@ class _Iteration:
 
 
 _numbers = itertools.count()
-_sources: "weakref.WeakValueDictionary[int, Source]" = weakref.WeakValueDictionary()
+_sources: "weakref.WeakValueDictionary[int, BatchSource]" = weakref.WeakValueDictionary()
 _iterations: dict[int, _Iteration] = {}
 
 
@@ -118,11 +112,11 @@ def look(number: Any) -> Any:
     return _iterations[int(number)].look()
 
 
-def take(blanks: list[Any], number: Any) -> list[Any]:
-    """Whether the next batch of an iteration is there, and its arrays, or `blanks`."""
+def take(placeholders: list[Any], number: Any) -> list[Any]:
+    """Whether the next batch of an iteration is there, and its arrays, or `placeholders`."""
     iteration = _iterations[int(number)]
     found = iteration.look()
-    return [found, *(iteration.take() if found == READY else blanks)]
+    return [found, *(iteration.take() if found == READY else placeholders)]
 
 
 def _plain(leaf: Any) -> Any:

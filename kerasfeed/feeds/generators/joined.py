@@ -11,6 +11,7 @@ from typing import Any
 from kerasfeed.errors import FeedClosedError, TooManyFailuresError
 from kerasfeed.feeds.generators.round_robin import RoundRobin
 from kerasfeed.feeds.streams.source import Source
+from kerasfeed.loaders.base import CLOSED
 from kerasfeed.loaders.failures.failure_log import FailureLog
 from kerasfeed.loaders.failures.policy import FailurePolicy
 from kerasfeed.loaders.failures.table import FailedScene
@@ -21,13 +22,13 @@ class JoinedGenerators(Source):
     """Generators that take turns.
 
     Attributes:
-        faults: The record of failures: `index` is `position * count + n`, the scene's number in the repetition as long
-            as no generator has ended; `epoch` is the repetition. Its notices wait for the user.
+        failure_log: The record of failures: `index` is `position * count + n`, the scene's number in the repetition as
+            long as no generator has ended; `epoch` is the repetition. Its warnings wait for the user.
     """
 
     def __init__(self, count: int, policy: FailurePolicy | None) -> None:
         """Join `count` generators. Without a `policy`, what one of them raises ends the repetition."""
-        self.faults = FailureLog(policy or FailurePolicy(), count)
+        self.failure_log = FailureLog(policy or FailurePolicy(), count)
         self._count = count
         self._ever: set[int] = set()  # that have failed
         self._now: set[int] = set()  # of these, in this repetition
@@ -38,11 +39,11 @@ class JoinedGenerators(Source):
 
     def failures(self) -> list[FailedScene]:
         """See `Source.failures`."""
-        return list(self.faults.table())
+        return list(self.failure_log.table())
 
-    def tell(self) -> None:
-        """See `Source.tell`."""
-        self.faults.notices.tell()
+    def issue_warnings(self) -> None:
+        """See `Source.issue_warnings`."""
+        self.failure_log.deferred_warnings.issue()
 
     def take(self, limit: int) -> list[Any]:
         """See `Source.take`."""
@@ -82,7 +83,7 @@ class JoinedGenerators(Source):
 
     def _refuse_closed(self) -> None:
         if self._closed:
-            raise FeedClosedError("the feed is closed; make a new one")
+            raise FeedClosedError(CLOSED)
 
     def _bear(self, n: int, position: int, error: BaseException) -> None:
         """Record that generator `n` failed at its scene `position`, and go on without it, or end the repetition.
@@ -93,7 +94,7 @@ class JoinedGenerators(Source):
         ending = None
         self._round_robin.drop(n)
         try:
-            self.faults.note(position * self._count + n, self._repetition, None, error)
+            self.failure_log.note(position * self._count + n, self._repetition, None, error)
             ending = self._ending(n, position, error)
             if ending is error:
                 raise error
@@ -107,7 +108,7 @@ class JoinedGenerators(Source):
 
     def _ending(self, n: int, position: int, error: BaseException) -> BaseException | None:
         """What ends the repetition now that generator `n` has failed with `error`; None where it goes on."""
-        policy = self.faults.policy
+        policy = self.failure_log.policy
         if policy.on_error == "raise":
             return error
         self._ever.add(n)

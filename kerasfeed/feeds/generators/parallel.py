@@ -25,7 +25,7 @@ from kerasfeed.feeds.generators.workers import GeneratorWorkers, place_of, retol
 from kerasfeed.loaders.base import LoaderStats
 from kerasfeed.loaders.environment import Environment
 from kerasfeed.loaders.failures.policy import FailurePolicy
-from kerasfeed.util.deferred_warnings import Notices
+from kerasfeed.util.deferred_warnings import DeferredWarnings
 
 _DOUBT = 5  # as where a loader counts: somebody else may end workers
 
@@ -61,10 +61,11 @@ class ParallelGenerators(JoinedGenerators):
         """
         super().__init__(generators.count, policy)
         self.generators = generators
-        self.faults.notices = Notices(partial(reworded, generators.count))
+        self.failure_log.deferred_warnings = DeferredWarnings(partial(reworded, generators.count))
         self._workers = GeneratorWorkers(
             generators, workers=workers, worker_type=worker_type, max_memory=max_memory,
-            policy=self.faults.policy, notices=self.faults.notices, environment=environment or Environment.now(),
+            policy=self.failure_log.policy, deferred_warnings=self.failure_log.deferred_warnings,
+            environment=environment or Environment.now(),
         )  # fmt: skip
         self._in_turn = deterministic or not workers
         self._ready: SimpleQueue[None] = SimpleQueue()  # something was done, or the consumer has gone
@@ -233,7 +234,7 @@ class ParallelGenerators(JoinedGenerators):
             return
         remote.deaths = remote.deaths + 1 if remote.died_at == remote.received else 1
         remote.died_at = remote.received
-        if remote.deaths >= _DOUBT * self.faults.policy.tries:
+        if remote.deaths >= _DOUBT * self.failure_log.policy.tries:
             error = WorkerDiedError(
                 f"generator {remote.n} has ended its worker process {remote.deaths} times at its scene "
                 f"{remote.received}, or soon after. To go on without generators that do so use on_error='skip'"

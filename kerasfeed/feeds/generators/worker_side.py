@@ -95,7 +95,7 @@ class _OwnRandom:
             self._states[self._at] = states()
 
 
-class _Run:
+class _GeneratorRun:
     """One generator in one repetition."""
 
     def __init__(self, generators: Generators, n: int, repetition: int, start: int, capacity: int) -> None:
@@ -184,7 +184,7 @@ class RunningGenerators:
         self._generators = generators
         self._capacity = capacity
         self._timed = timed
-        self._runs: dict[int, _Run] = {}
+        self._runs: dict[int, _GeneratorRun] = {}
         self._random: _OwnRandom | None = None
         self._asked = False
 
@@ -207,13 +207,13 @@ class RunningGenerators:
             self._random.enter(ask.n)
         return run.chunk(context, timed=self._timed, is_first=is_first)
 
-    def _begin(self, n: int, repetition: int, start: int) -> _Run:
+    def _begin(self, n: int, repetition: int, start: int) -> _GeneratorRun:
         for other, run in list(self._runs.items()):
             if other == n or run.repetition != repetition:
                 self._runs.pop(other).end()
         if self._random is not None:
             self._random.begin(n, repetition)
-        run = self._runs[n] = _Run(self._generators, n, repetition, start, min(1 << 20, self._capacity))
+        run = self._runs[n] = _GeneratorRun(self._generators, n, repetition, start, min(1 << 20, self._capacity))
         return run
 
     def on_worker_begin(self, worker: Worker) -> None:

@@ -16,13 +16,12 @@ from kerasfeed.feeds.generators.generators import Generators
 from kerasfeed.feeds.generators.worker_side import SIZES, Ask, RunningGenerators
 from kerasfeed.feeds.streams.plan import StreamPlan
 from kerasfeed.loaders.base import Job, Loader, LoaderStats
-from kerasfeed.loaders.environment import DirectoryGoneError, Environment
+from kerasfeed.loaders.environment import Environment
 from kerasfeed.loaders.factory import make_loader
 from kerasfeed.loaders.failures.policy import FailurePolicy
 from kerasfeed.loaders.file_identities import FirstOpened
-from kerasfeed.loaders.processes.loader import processes_supported
-from kerasfeed.util.deferred_warnings import Notices, warn_caller
-from kerasfeed.util.error_text import cause_message, cause_of, message_of, notes_of
+from kerasfeed.util.deferred_warnings import DeferredWarnings
+from kerasfeed.util.error_text import cause_message, message_of, notes_of
 
 _LARGEST = 32 << 20  # bytes of a chunk for which there is room, at most; pages that are not written cost nothing
 _PLACE = re.compile(r"scene (\d+) \(epoch (\d+), step \d+\)")
@@ -45,7 +44,7 @@ class GeneratorWorkers:
         worker_type: str,
         max_memory: int,
         policy: FailurePolicy,
-        notices: Notices,
+        deferred_warnings: DeferredWarnings,
         environment: Environment,
     ) -> None:
         """Start them, without waiting; see `ParallelGenerators` for the arguments.
@@ -75,29 +74,18 @@ class GeneratorWorkers:
                     first_opened=self._first_opened,
                     watches_random=False,  # they are each generator's own there
                 )  # fmt: skip
-                loader, worker_type = self._make(job, worker_type)
-                loader.faults.notices = notices
-                notices.mute("copied")  # the consumer here is another loader, which tells of its own
+                loader = make_loader(job, worker_type, self._reword_unpicklable)
+                if loader.stats().worker_type == "thread":
+                    worker_type = "thread"  # for those that follow
+                loader.failure_log.deferred_warnings = deferred_warnings
+                deferred_warnings.mute("copied")  # the consumer here is another loader, which tells of its own
                 self._plans.append(plan)
                 self._loaders.append(loader)
         except BaseException:
             self.close()
             raise
 
-    def _make(self, job: Job, worker_type: str) -> tuple[Loader, str]:
-        """A loader, and the type of workers for those that follow."""
-        if worker_type == "auto" and not processes_supported():
-            worker_type = "thread"
-        try:
-            return make_loader(job, "process" if worker_type == "auto" else worker_type), worker_type
-        except (TypeError, OSError) as error:
-            told = self._unsent(error) if isinstance(error, TypeError) else error
-            if worker_type != "auto" or isinstance(error, DirectoryGoneError):
-                raise told from cause_of(error)
-            warn_caller(f"worker_type='auto' falls back to threads: {told}", UserWarning)
-            return make_loader(job, "thread"), "thread"
-
-    def _unsent(self, error: TypeError) -> TypeError:
+    def _reword_unpicklable(self, error: TypeError) -> TypeError:
         return TypeError(
             f"make_generator ({self._generators.name}) cannot be sent to worker processes: "
             f"{cause_message(error)}. "

@@ -17,7 +17,7 @@ from kerasfeed.feeds.queues.connection import Connection, connect, listen, packe
 from kerasfeed.feeds.queues.producer import Answer, Farewell, Greeting, Producer, Request
 from kerasfeed.loaders.failures.exception_pickle import arrived, pack
 from kerasfeed.loaders.resource_errors import naming_descriptors
-from kerasfeed.util.deferred_warnings import Notices
+from kerasfeed.util.deferred_warnings import DeferredWarnings
 from kerasfeed.util.error_notes import TRACEBACK_HEAD
 from kerasfeed.util.error_text import add_note, summary
 
@@ -28,7 +28,7 @@ _LOOK_SECONDS = 1.0  # should the wake-up fail
 class ServedQueue(Protocol):
     """What producers in other processes do to a queue; see `QueueSource`."""
 
-    notices: Notices
+    deferred_warnings: DeferredWarnings
 
     @property
     def is_over(self) -> bool:
@@ -186,7 +186,7 @@ class ProducerServer:
             "or crashed, and what it had yet to put is missing"
         )
         if greeting.on_death == "warn":
-            self._source.notices.post(f"death of {greeting.pid}", told, FeedWarning)
+            self._source.deferred_warnings.defer(f"death of {greeting.pid}", told, FeedWarning)
             return
         self._source.fail(
             ProducerDiedError(

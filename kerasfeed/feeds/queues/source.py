@@ -20,7 +20,7 @@ from kerasfeed.feeds.queues.waiting import WaitQueue
 from kerasfeed.feeds.streams.source import Source
 from kerasfeed.spec.conformance import SceneCheck, own_copy
 from kerasfeed.spec.scene_spec import SceneSpec
-from kerasfeed.util.deferred_warnings import Notices
+from kerasfeed.util.deferred_warnings import DeferredWarnings
 from kerasfeed.util.error_notes import can_travel, wrapped
 from kerasfeed.util.error_text import add_note, message_of, shown, summary, traceback_of
 from kerasfeed.util.polling import wait_for_exit
@@ -48,7 +48,7 @@ class QueueSource(Source):
         self._check = None if spec is None else SceneCheck(spec)
         self._copy = copy
         self._pid = os.getpid()
-        self.notices = Notices()
+        self.deferred_warnings = DeferredWarnings()
         self._lock = threading.RLock()  # the collector may call `close` while its thread holds it
         self._producers, self._consumers = WaitQueue(self._lock), WaitQueue(self._lock)
         self._queue = EpochQueue()
@@ -219,9 +219,9 @@ class QueueSource(Source):
             self._has_left = True
             self._consumers.wake_all()
 
-    def tell(self) -> None:
-        """See `Source.tell`."""
-        self.notices.tell()
+    def issue_warnings(self) -> None:
+        """See `Source.issue_warnings`."""
+        self.deferred_warnings.issue()
 
     def close(self) -> None:
         """Have every `put` that waits, and every call after, raise FeedClosedError; drop what was not taken."""

@@ -18,7 +18,7 @@ from kerasfeed.feeds.streams.item_store import FileStore, ItemStore, MemoryStore
 from kerasfeed.feeds.streams.plan import StreamPlan
 from kerasfeed.feeds.streams.repetition import Repetition
 from kerasfeed.feeds.streams.source import Source
-from kerasfeed.loaders.base import Job, Loader
+from kerasfeed.loaders.base import CLOSED, Job, Loader
 from kerasfeed.loaders.factory import make_loader
 from kerasfeed.loaders.processes.loader import processes_supported
 from kerasfeed.sequences.context import current_context
@@ -87,7 +87,7 @@ class StreamLoader:
         """
         with self._lock:
             if self._closed:
-                raise FeedClosedError("the feed is closed; make a new one")
+                raise FeedClosedError(CLOSED)
             if self._repetition is not None:
                 self._repetition.close()
                 if self._repetition.is_stuck:

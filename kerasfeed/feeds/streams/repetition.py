@@ -20,7 +20,7 @@ from kerasfeed.util.error_notes import can_travel, wrapped
 from kerasfeed.util.error_text import cause_of, is_the_programs
 from kerasfeed.util.polling import NotYet, result_of
 
-_PATIENCE = 5.0
+_JOIN_SECONDS = 5.0
 
 
 class Batches(Protocol):
@@ -144,11 +144,11 @@ class Repetition:
 
     # ---- the consumer
 
-    def take(self, patience: float | None = None) -> Any:
+    def take(self, timeout: float | None = None) -> Any:
         """The next batch; waits for it. None where every scene of it was skipped.
 
         Args:
-            patience: How long to wait, s; None is for ever. Where no thread reads ahead, it is read now all the same.
+            timeout: How long to wait, s; None is for ever. Where no thread reads ahead, it is read now all the same.
 
         Raises:
             NotYet: It was not there for so long.
@@ -157,7 +157,7 @@ class Repetition:
         """
         with suppress(IndexError):
             return self._returned.popleft()
-        entry = self._next_entry(patience)
+        entry = self._next_entry(timeout)
         if entry is None:
             raise EndOfData
         try:
@@ -165,7 +165,7 @@ class Repetition:
                 without_reproduction(entry)
                 raise entry
             try:
-                batch = result_of(entry, patience)
+                batch = result_of(entry, timeout)
             except NotYet:
                 raise
             except CancelledError:
@@ -179,11 +179,11 @@ class Repetition:
         finally:
             del entry  # it holds what is raised, whose traceback holds this frame: only the collector would free them
 
-    def _next_entry(self, patience: float | None) -> "Future[Any] | BaseException | None":
+    def _next_entry(self, timeout: float | None) -> "Future[Any] | BaseException | None":
         """What is next. It stays where it is, so that Ctrl-C in whoever waits for it loses nothing."""
         self._read_if_alone()
         with self._condition:
-            if not self._condition.wait_for(lambda: self._entries or self._stopped, patience):
+            if not self._condition.wait_for(lambda: self._entries or self._stopped, timeout):
                 raise NotYet
             if self._stopped or not self._entries:
                 raise _ended(self.number)
@@ -221,16 +221,16 @@ class Repetition:
         if isinstance(entry, BaseException):
             raise entry
 
-    def is_used_up(self, patience: float | None) -> bool:
+    def is_used_up(self, timeout: float | None) -> bool:
         """Whether of a repetition that had something only the end is left; waits until that is known.
 
         Raises:
-            NotYet: It was not known for `patience` s.
+            NotYet: It was not known for `timeout` s.
         """
         if not self._returned:
             self._read_if_alone()
         with self._condition:
-            if not self._condition.wait_for(lambda: self._entries or self._returned or self._stopped, patience):
+            if not self._condition.wait_for(lambda: self._entries or self._returned or self._stopped, timeout):
                 raise NotYet
             return not self._returned and self._step > 0 and bool(self._entries) and self._entries[0] is None
 
@@ -255,7 +255,7 @@ class Repetition:
             if isinstance(entry, Future):
                 entry.cancel()
         if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join(_PATIENCE)
+            self._thread.join(_JOIN_SECONDS)
 
     @property
     def is_stuck(self) -> bool:

@@ -47,7 +47,7 @@ class Source(ABC):
         """Counters of the workers that make the items, if there are any."""
         return None
 
-    def tell(self) -> None:  # noqa: B027 - most sources have nothing to tell
+    def issue_warnings(self) -> None:  # noqa: B027 - most sources have none
         """Issue the warnings that wait, here where the user stands."""
 
     def failures(self) -> list[FailedScene]:

@@ -27,7 +27,7 @@ class FormedField:
         view: SlotView,
         rows: int,
         beside: Mapping[int, NDArray[Any]],
-        blank: Collection[int],
+        empty_rows: Collection[int],
         memory: Any,
         base: int,
     ) -> None:
@@ -40,7 +40,7 @@ class FormedField:
             view: Views of the slot.
             rows: Rows of the batch, at least 1.
             beside: Rows that had no room in the slot.
-            blank: Rows that hold no scene: of length 0, all padding.
+            empty_rows: Rows that hold no scene: of length 0, all padding.
             memory: What the batch's arrays refer to.
             base: Offset of the slot in `memory`, bytes.
         """
@@ -48,23 +48,23 @@ class FormedField:
         assert shapes is not None
         self._layout, self._number, self._form = layout, number, form
         self._dtype = layout.spec.fields[number].dtype
-        self._rows, self._beside, self._blank = rows, beside, blank
+        self._rows, self._beside, self._empty_rows = rows, beside, empty_rows
         self._memory, self._base = memory, base
         self._shapes = shapes[:rows]
         self._starts = None if starts is None else starts[:rows]
-        if blank:
-            self._empty_blank_rows()
+        if empty_rows:
+            self._shape_empty_rows()
 
-    def _empty_blank_rows(self) -> None:
+    def _shape_empty_rows(self) -> None:
         field = self._layout.spec.fields[self._number]
-        self._shapes[list(self._blank)] = [size or 0 for size in field.shape]
+        self._shapes[list(self._empty_rows)] = [size or 0 for size in field.shape]
         if isinstance(self._form, Padded):
             for axis in self._form.axes:
-                self._shapes[list(self._blank), axis.axis] = 0
+                self._shapes[list(self._empty_rows), axis.axis] = 0
         else:
-            self._shapes[list(self._blank), 0] = 0
+            self._shapes[list(self._empty_rows), 0] = 0
         if self._starts is not None:
-            self._starts[list(self._blank)] = 0
+            self._starts[list(self._empty_rows)] = 0
 
     def leaf(self, kept: list[int] | None, *, copy: bool) -> Any:
         """What stands in the batch for the field.
@@ -91,11 +91,11 @@ class FormedField:
     def _padded(self, form: Padded) -> NDArray[Any]:
         items = field_array(self._layout, self._number, self._rows, self._memory, self._base)
         if self._starts is None:
-            if self._blank:
-                items[list(self._blank)] = form.value
+            if self._empty_rows:
+                items[list(self._empty_rows)] = form.value
             return items
         shape = form.target(self._shapes)
-        if len(self._blank) == self._rows:
+        if len(self._empty_rows) == self._rows:
             shape = form.smallest(self._layout.spec.fields[self._number].shape)
         count = self._rows * prod(shape)
         if self._beside or count > items.size:
@@ -137,7 +137,7 @@ class FormedField:
     # ---- rows
 
     def _row(self, items: NDArray[Any], row: int) -> NDArray[Any]:
-        if row in self._beside and row not in self._blank:
+        if row in self._beside and row not in self._empty_rows:
             return self._beside[row]
         assert self._starts is not None
         start, shape = int(self._starts[row]), tuple(self._shapes[row].tolist())

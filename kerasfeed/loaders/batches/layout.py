@@ -32,7 +32,7 @@ def align(nbytes: int, boundary: int = ALIGNMENT) -> int:
 
 
 @dataclass(frozen=True)
-class Place:
+class FieldLocation:
     """Where one field stands in a slot; offsets are bytes from the slot's beginning.
 
     Attributes:
@@ -105,12 +105,12 @@ class Layout:
         return align(max(ALIGNMENT, _FORM_HEADROOM * self.largest[number]), itemsize)
 
     @cached_property
-    def places(self) -> tuple[Place, ...]:
+    def places(self) -> tuple[FieldLocation, ...]:
         """Where every field stands."""
         return self._map[0]
 
     @cached_property
-    def _map(self) -> tuple[tuple[Place, ...], int]:
+    def _map(self) -> tuple[tuple[FieldLocation, ...], int]:
         rows = self.places_per_field
         cursor = align(_HEADER + 8 * self.rows)
         tables = []
@@ -125,7 +125,7 @@ class Layout:
         for number, row_bytes in enumerate(self.row_bytes):
             offset, cursor = cursor, align(cursor + row_bytes * rows)
             mask_bytes = self._mask_bytes(number, row_bytes)
-            places.append(Place(offset, row_bytes, *tables[number], cursor, mask_bytes))
+            places.append(FieldLocation(offset, row_bytes, *tables[number], cursor, mask_bytes))
             cursor = align(cursor + mask_bytes)
         return tuple(places), cursor
 

@@ -1,6 +1,6 @@
 """Rows of a batch that hold no scene, or one that only fills it up: masked, or left out.
 
-Invariant: a masked batch has the shape and structure of every other batch, and weight 0 in its blank rows and in its
+Invariant: a masked batch has the shape and structure of every other batch, and weight 0 in its empty rows and in its
 filler. Everything here happens in memory that the batch owns.
 """
 
@@ -68,12 +68,12 @@ def weighted(spec: SceneSpec) -> SceneSpec:
     return SceneSpec(treespec, (*spec.fields, ArraySpec((), WEIGHT)))
 
 
-def with_weights(batch: Any, rows: int, blank: Collection[int], filler: int) -> Any:
-    """A batch with weights that are 0 in `blank` and in the last `filler` rows.
+def with_weights(batch: Any, rows: int, empty_rows: Collection[int], filler: int) -> Any:
+    """A batch with weights that are 0 in `empty_rows` and in the last `filler` rows.
 
     A batch `(x, y)` gets float32[rows] of them; of `(x, y, sample_weight)` those rows are zeroed in place.
     """
-    zeroed = [*blank, *range(rows - filler, rows)]
+    zeroed = [*empty_rows, *range(rows - filler, rows)]
     if len(batch) == 3:
         for leaf in flatten(batch[2])[0]:
             leaf[zeroed] = 0
@@ -84,20 +84,20 @@ def with_weights(batch: Any, rows: int, blank: Collection[int], filler: int) -> 
     return (*batch, weights)
 
 
-def fill_blank(view: SlotView, layout: Layout, beside: Beside, rows: int, blank: Collection[int]) -> None:
-    """Fill the blank rows of a slot with zeros and empty text, in the shape of the other rows."""
-    whole = next((row for row in range(rows) if row not in blank), None)
+def fill_empty_rows(view: SlotView, layout: Layout, beside: Beside, rows: int, empty_rows: Collection[int]) -> None:
+    """Fill the empty rows of a slot with zeros and empty text, in the shape of the other rows."""
+    whole = next((row for row in range(rows) if row not in empty_rows), None)
     for number, field in enumerate(layout.spec.fields):
         if layout.form(number) is not None:
-            continue  # `settle` knows what such a row is
+            continue  # `_assemble` knows what such a row is
         if field.is_text:
             values = beside.setdefault(number, {})
             like = _empty_text(field, None if whole is None else values[whole])
-            values.update(dict.fromkeys(blank, like))
+            values.update(dict.fromkeys(empty_rows, like))
         elif field.is_fixed:
-            view.fields[number][list(blank)] = np.zeros((), field.dtype)
+            view.fields[number][list(empty_rows)] = np.zeros((), field.dtype)
         else:
-            _fill_sized(view, number, field, beside, whole, blank)
+            _fill_sized(view, number, field, beside, whole, empty_rows)
 
 
 def _empty_text(field: ArraySpec, like: Any) -> Any:
@@ -107,13 +107,13 @@ def _empty_text(field: ArraySpec, like: Any) -> Any:
 
 
 def _fill_sized(
-    view: SlotView, number: int, field: ArraySpec, beside: Beside, whole: int | None, blank: Collection[int]
+    view: SlotView, number: int, field: ArraySpec, beside: Beside, whole: int | None, empty_rows: Collection[int]
 ) -> None:
     shapes = view.shapes[number]
     assert shapes is not None
     shape = tuple(size or 0 for size in field.shape) if whole is None else tuple(shapes[whole].tolist())
     zeros = np.zeros(shape, field.dtype)
-    for row in blank:
+    for row in empty_rows:
         shapes[row] = shape
         if beside.get(number):  # the other rows are too large for their places, and stand beside too
             beside[number][row] = zeros

@@ -1,6 +1,6 @@
 """A batch in the making: its slot, the rows still missing, and what the consumer finally gets.
 
-Invariant: the future is settled exactly once, when every row has been accounted for; only then is the slot leased,
+Invariant: the future is done exactly once, when every row has been accounted for; only then is the slot leased,
 or returned, so that no worker can write into memory that somebody else holds. Of several failed scenes the one in the
 lowest row is reported, whatever order the workers met them in.
 """
@@ -21,7 +21,7 @@ from kerasfeed.loaders.base import Job
 from kerasfeed.loaders.batches.filler import MANY
 from kerasfeed.loaders.batches.finalize import FormedField
 from kerasfeed.loaders.batches.layout import Layout, aligned_copy, aligned_empty
-from kerasfeed.loaders.batches.masking import fill_blank, with_weights
+from kerasfeed.loaders.batches.masking import fill_empty_rows, with_weights
 from kerasfeed.loaders.batches.scene_writer import Beside
 from kerasfeed.loaders.batches.slots import Slot, SlotPool
 from kerasfeed.spec.field_forms import common_shape, nest, stack_text
@@ -34,7 +34,7 @@ _WAITED_SECONDS, _WAITED_RATIO, _WITHOUT_TURNS = 1e-3, 6, 200
 _serials = itertools.count(1)
 
 
-class Pace:
+class SceneTiming:
     """Running estimate of the seconds that one scene takes, and the rows that make a task of about 2 ms.
 
     A task costs about 50 us of messages: at 2 ms that is 3 %, and tiny scenes still travel as whole batches.
@@ -115,8 +115,8 @@ class BatchInProgress:
     """State of one submitted batch. Not thread-safe: its loader guards it."""
 
     __slots__ = (
-        "beside", "blank", "epoch", "failure", "failure_row", "filler", "future", "missing", "on_error", "replaced",
-        "rows", "sent", "serial", "slot", "step",
+        "beside", "empty_rows", "epoch", "failure", "failure_row", "filler", "future", "missing", "on_error",
+        "replaced", "rows", "sent", "serial", "slot", "step",
     )  # fmt: skip
 
     def __init__(
@@ -134,7 +134,7 @@ class BatchInProgress:
         self.on_error = on_error
         self.filler = filler
         self.sent = False  # whether it is for the workers to account for its rows
-        self.blank: set[int] = set()  # rows that hold no scene
+        self.empty_rows: set[int] = set()  # rows that hold no scene
         self.replaced: dict[int, tuple[int, int]] = {}  # row -> the scene that failed, stand-ins tried
         self.beside: Beside = {}
         self.failure: BaseException | None = None
@@ -159,18 +159,18 @@ class BatchInProgress:
 
     def leave_out(self, row: int) -> None:
         """Account for one row that will hold no scene."""
-        self.blank.add(row)
+        self.empty_rows.add(row)
         self.missing -= 1
 
     def give_up(self, error: BaseException) -> None:
-        """Fail the future at once and have workers skip what is left; the slot is settled when they have."""
+        """Fail the future at once and have workers skip what is left; the slot comes back when they have."""
         try:
             self.future.set_exception(error)
         except InvalidStateError:
-            pass  # settled or cancelled meanwhile
+            pass  # done or cancelled meanwhile
         self.slot.view.control[0] = self.serial
 
-    def settle(self, pool: SlotPool) -> bool:
+    def finish(self, pool: SlotPool) -> bool:
         """Deliver the batch, or its failure; returns whether it had to be copied out of its slot."""
         copied = False
         try:
@@ -200,18 +200,20 @@ class BatchInProgress:
 
     def _assemble(self, layout: Layout, memory: Any, base: int, *, copy: bool) -> Any:
         kept: list[int] | None = None  # all
-        if self.blank:
-            if self.on_error == "skip" and len(self.blank) == self.rows:
+        if self.empty_rows:
+            if self.on_error == "skip" and len(self.empty_rows) == self.rows:
                 return None
             if layout.batched:  # else the batch was made without them
-                fill_blank(self.slot.view, layout, self.beside, self.rows, self.blank)
+                fill_empty_rows(self.slot.view, layout, self.beside, self.rows, self.empty_rows)
                 if self.on_error == "skip":
-                    kept = [row for row in range(self.rows) if row not in self.blank]
+                    kept = [row for row in range(self.rows) if row not in self.empty_rows]
         leaves: list[Any] = []
         for number, field in enumerate(layout.spec.fields):
             form, beside = layout.form(number), self.beside.get(number, {})
             if form is not None:
-                formed = FormedField(layout, number, form, self.slot.view, self.rows, beside, self.blank, memory, base)
+                formed = FormedField(
+                    layout, number, form, self.slot.view, self.rows, beside, self.empty_rows, memory, base
+                )
                 leaves.append(formed.leaf(kept, copy=copy))
                 continue
             leaf = self._field(number, field, beside, layout, memory, base)
@@ -223,7 +225,7 @@ class BatchInProgress:
         batch = nest(layout.spec, layout.forms, leaves) if layout.forms else layout.spec.unflatten(leaves)
         if self.filler is None and self.on_error != "mask":
             return batch
-        return with_weights(batch, self.rows, self.blank, self.filler or 0)
+        return with_weights(batch, self.rows, self.empty_rows, self.filler or 0)
 
     def _field(
         self, number: int, field: ArraySpec, beside: Mapping[int, Any], layout: Layout, memory: Any, base: int

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from kerasfeed.errors import SpecError
 from kerasfeed.loaders.batches.layout import Layout, SlotView
-from kerasfeed.loaders.batches.variable_rows import Run, Runs
+from kerasfeed.loaders.batches.variable_rows import RowRun, Runs
 from kerasfeed.spec.field_forms import unequal_text
 from kerasfeed.spec.scene_spec import (
     ArraySpec,
@@ -107,7 +107,7 @@ class SceneWriter:
             self._write_sized(view, row, number, array, beside)
 
     def _write_run(
-        self, view: SlotView, row: int, number: int, field: ArraySpec, leaf: Any, beside: Beside, run: Run
+        self, view: SlotView, row: int, number: int, field: ArraySpec, leaf: Any, beside: Beside, run: RowRun
     ) -> None:
         array = leaf if run.takes(leaf) else self._coerced(view, row, number, field, leaf)
         if not run.write(row, array):

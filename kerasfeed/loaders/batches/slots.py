@@ -165,18 +165,18 @@ class SlotPool:
         """Most bytes of all slots together."""
         return self.limit * self.layout.nbytes
 
-    def acquire(self, patience: float | None = None) -> Slot:
+    def acquire(self, timeout: float | None = None) -> Slot:
         """A slot to fill. Waits only at the ceiling, for a batch in flight; never for the consumer.
 
         Args:
-            patience: How long to wait, s; None is for ever.
+            timeout: How long to wait, s; None is for ever.
 
         Raises:
             NotYet: There was none for so long.
             FeedClosedError: The pool was closed while waiting.
             SceneTimeoutError: Nothing but threads that hang could give a slot back.
         """
-        deadline = None if patience is None else time.monotonic() + patience
+        deadline = None if timeout is None else time.monotonic() + timeout
         while not self._closed:
             taken: list[Slot] = []
             counted = False

@@ -15,7 +15,7 @@ from kerasfeed.loaders.batches.layout import Layout
 from kerasfeed.loaders.batches.masking import check_maskable, check_weight_forms
 from kerasfeed.loaders.failures.exceptions import failed_here
 from kerasfeed.loaders.failures.failure_log import MOST_STAND_INS, FailureLog, replacement
-from kerasfeed.sequences.global_random import NOTICE, GlobalRandomWatch, notice_text
+from kerasfeed.sequences.global_random import WARNING_KIND, GlobalRandomWatch, warning_text
 from kerasfeed.spec.field_forms import Form, row_bytes
 from kerasfeed.spec.scene_spec import ArraySpec, SceneSpec, as_others, merge, with_open_rows
 
@@ -52,12 +52,12 @@ def read_probe(job: Job, index: int, worker: str) -> Probe | BaseException:
     return Probe(index, spec, time.perf_counter() - started)
 
 
-def probe_scenes(job: Job, faults: FailureLog, read: ReadProbes) -> list[Probe]:
+def probe_scenes(job: Job, failure_log: FailureLog, read: ReadProbes) -> list[Probe]:
     """Read a few scenes spread over the sequence; where scenes may fail, others in place of those that do.
 
     Args:
         job: What is to be loaded.
-        faults: The policy, and where failures are noted.
+        failure_log: The policy, and where failures are noted.
         read: From indices to what reading each of them gave; may stop after an error where `on_error` is "raise".
 
     Raises:
@@ -65,7 +65,7 @@ def probe_scenes(job: Job, faults: FailureLog, read: ReadProbes) -> list[Probe]:
     """
     if job.spec is not None:
         return [Probe(0, job.spec, 0.0)]
-    found = _probes(job, faults, read)
+    found = _probes(job, failure_log, read)
     try:
         if isinstance(found, BaseException):
             raise found
@@ -74,7 +74,7 @@ def probe_scenes(job: Job, faults: FailureLog, read: ReadProbes) -> list[Probe]:
         del found  # the traceback of what was raised holds this frame: only the collector would free them
 
 
-def _probes(job: Job, faults: FailureLog, read: ReadProbes) -> list[Probe] | BaseException:
+def _probes(job: Job, failure_log: FailureLog, read: ReadProbes) -> list[Probe] | BaseException:
     """What `probe_scenes` returns or raises."""
     found: list[Probe] = []
     wanted = [(index, index, 0) for index in job.plan.probe_indices()]
@@ -90,11 +90,11 @@ def _probes(job: Job, faults: FailureLog, read: ReadProbes) -> list[Probe] | Bas
                 if isinstance(result, Probe):
                     found.append(result)
                     continue
-                faults.note(index, None, None, result)
+                failure_log.note(index, None, None, result)
                 first_error = first_error or result
-                if faults.policy.on_error == "raise" or not isinstance(result, Exception):
+                if failure_log.policy.on_error == "raise" or not isinstance(result, Exception):
                     return result
-                refusal = faults.refusal(index, 0, result)
+                refusal = failure_log.refusal(index, 0, result)
                 if refusal is not None:
                     return refusal
                 if not job.plan.length:
@@ -112,7 +112,7 @@ def _probes(job: Job, faults: FailureLog, read: ReadProbes) -> list[Probe] | Bas
         result = first_error = refusal = nothing = None  # a scene read in this thread has a traceback that ends here
 
 
-def watched(job: Job, faults: FailureLog, read: ReadProbes) -> ReadProbes:
+def watched(job: Job, failure_log: FailureLog, read: ReadProbes) -> ReadProbes:
     """`read`, in threads of this process, with a warning where scenes use the global random generators.
 
     Other threads may use them too. Where they go on changing while no scene is read, for four times as long and 20 to
@@ -125,12 +125,12 @@ def watched(job: Job, faults: FailureLog, read: ReadProbes) -> ReadProbes:
         begun, watch = time.perf_counter(), GlobalRandomWatch()
         results = read(indices)
         used = watch.used()
-        if used and not faults.notices.told(NOTICE):
+        if used and not failure_log.deferred_warnings.is_known(WARNING_KIND):
             watch = GlobalRandomWatch()
             time.sleep(min(max(0.02, 4 * (time.perf_counter() - begun)), 0.2))
             used &= ~watch.used()
             if used:
-                faults.notices.post(NOTICE, notice_text(used, seeded=False), FeedWarning)
+                failure_log.deferred_warnings.defer(WARNING_KIND, warning_text(used, seeded=False), FeedWarning)
         try:
             return results
         finally:

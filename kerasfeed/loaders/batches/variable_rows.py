@@ -22,7 +22,7 @@ EXPANDED = -1  # in place of where the first row begins: rows stand padded, as t
 _SMALL = 4096
 
 
-class Run(ABC):
+class RowRun(ABC):
     """Rows [start, stop) of one field of one slot, written in rising order."""
 
     def __init__(self, layout: Layout, view: SlotView, number: int, form: Form, start: int, stop: int) -> None:
@@ -73,7 +73,7 @@ class Run(ABC):
         """Note what was written; with `whole`, pad it where it stands: it is all of the batch, and all had room."""
 
 
-class FixedRun(Run):
+class FixedRun(RowRun):
     """Rows that are padded to one shape in all batches."""
 
     def __init__(self, layout: Layout, view: SlotView, number: int, form: Padded, start: int, stop: int) -> None:
@@ -84,7 +84,7 @@ class FixedRun(Run):
             self._target[start:stop] = form.value
 
     def write(self, row: int, array: NDArray[Any]) -> bool:
-        """See `Run.write`; there is always room."""
+        """See `RowRun.write`; there is always room."""
         self.check(row, array.shape)
         if not self._ready:
             pad_into(self._target[row], array, self._padding)
@@ -96,11 +96,11 @@ class FixedRun(Run):
         return True
 
     def finish(self, *, whole: bool) -> None:
-        """See `Run.finish`."""
+        """See `RowRun.finish`."""
         self._shapes[self._start : self._stop] = self._written
 
 
-class DenseRun(Run):
+class DenseRun(RowRun):
     """Rows that stand one behind the other."""
 
     def __init__(self, layout: Layout, view: SlotView, number: int, form: Form, start: int, stop: int) -> None:
@@ -110,7 +110,7 @@ class DenseRun(Run):
         self._begun: list[int] = []
 
     def write(self, row: int, array: NDArray[Any]) -> bool:
-        """See `Run.write`."""
+        """See `RowRun.write`."""
         if self._limited:
             self.check(row, array.shape)
         start, stop = self._cursor, self._cursor + array.size
@@ -126,7 +126,7 @@ class DenseRun(Run):
         return True
 
     def finish(self, *, whole: bool) -> None:
-        """See `Run.finish`."""
+        """See `RowRun.finish`."""
         form, starts, rows = self._form, self._starts, slice(self._start, self._stop)
         assert starts is not None
         self._shapes[rows], starts[rows] = self._written, self._begun
@@ -150,7 +150,7 @@ class Runs:
             for number, form in enumerate(layout.forms)
         ]
 
-    def of(self, number: int) -> Run | None:
+    def of(self, number: int) -> RowRun | None:
         """The run of a field; None where it is stacked."""
         return self._runs[number]
 
@@ -161,7 +161,7 @@ class Runs:
                 run.finish(whole=self._whole and number not in beside)
 
 
-def _run(layout: Layout, view: SlotView, number: int, form: Form, start: int, stop: int) -> Run:
+def _run(layout: Layout, view: SlotView, number: int, form: Form, start: int, stop: int) -> RowRun:
     if isinstance(form, Padded) and form.is_static:
         return FixedRun(layout, view, number, form, start, stop)
     return DenseRun(layout, view, number, form, start, stop)

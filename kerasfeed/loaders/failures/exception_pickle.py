@@ -135,12 +135,12 @@ def _tried(value: Any, error: BaseException | None) -> bytes | None:
         return (data, copy) if issubclass(type(copy), BaseException) else None
 
     found = guarded(made, lambda _: None)  # whatever fails here, there is another way
-    if found is not None and (error is None or _said(found[1]) == _said(error)):
+    if found is not None and (error is None or _name_and_message(found[1]) == _name_and_message(error)):
         return found[0]
     return None
 
 
-def _said(error: BaseException) -> tuple[str, str]:
+def _name_and_message(error: BaseException) -> tuple[str, str]:
     # By name: in its own process a class that is sent by value may come back as another.
     return class_name(error), message_of(error)
 

@@ -25,7 +25,7 @@ _REPRODUCTION = "Reproduce it here: "
 
 
 @dataclass(frozen=True)
-class Place:
+class SceneLocation:
     """Where a scene was being loaded.
 
     Attributes:
@@ -105,7 +105,7 @@ def failed_here(
     if is_the_programs(error):
         raise error from None
     failed = indices if carrier.index is None else (carrier.index,)
-    return for_consumer(error, Place(failed, epoch, step, worker, carrier.method))
+    return for_consumer(error, SceneLocation(failed, epoch, step, worker, carrier.method))
 
 
 def to_failure(carrier: FailedSceneError) -> Failure:
@@ -115,7 +115,7 @@ def to_failure(carrier: FailedSceneError) -> Failure:
     return Failure(carrier.index, carrier.row, pack(error), summary(error), full_text(error), carrier.method)
 
 
-def from_failure(failure: Failure, place: Place) -> BaseException:
+def from_failure(failure: Failure, place: SceneLocation) -> BaseException:
     """The exception to raise in the consumer for a failure that came from another process."""
     error = for_consumer(arrived(failure.packed, failure.summary), place)
     # A note and not the cause: Keras raises what it caught `from None`.
@@ -123,7 +123,7 @@ def from_failure(failure: Failure, place: Place) -> BaseException:
     return error
 
 
-def for_consumer(error: BaseException, place: Place) -> BaseException:
+def for_consumer(error: BaseException, place: SceneLocation) -> BaseException:
     """The exception to raise in the consumer: `error` itself with the place as a note, where its type can travel.
 
     Others arrive as the cause of a `SceneError`; see `can_travel`.
@@ -140,7 +140,7 @@ def without_reproduction(error: BaseException) -> None:
         set_notes(error, [note.split(f"\n{_REPRODUCTION}")[0] for note in notes])
 
 
-def _forget(error: BaseException, place: Place) -> None:
+def _forget(error: BaseException, place: SceneLocation) -> None:
     """Drop what was noted when the same object was raised for the same scene before."""
     if notes := notes_of(error):
         set_notes(error, [note for note in notes if not note.startswith(f"kerasfeed: {place.scenes}, ")])

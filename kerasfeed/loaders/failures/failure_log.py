@@ -15,7 +15,7 @@ from kerasfeed.errors import FeedWarning, TooManyFailuresError
 from kerasfeed.loaders.failures.exceptions import without_reproduction
 from kerasfeed.loaders.failures.policy import FailurePolicy
 from kerasfeed.loaders.failures.table import FailedScene, FailureTable
-from kerasfeed.util.deferred_warnings import Notices
+from kerasfeed.util.deferred_warnings import DeferredWarnings
 from kerasfeed.util.error_text import add_note, exception_text, full_text, message_of, notes_of
 from kerasfeed.util.seed_streams import SeedStream
 
@@ -28,14 +28,14 @@ class FailureLog:
 
     Attributes:
         policy: What to do.
-        notices: Warnings for the user.
+        deferred_warnings: Warnings for the user.
         respawns: Worker processes that were replaced.
     """
 
     def __init__(self, policy: FailurePolicy, length: int) -> None:
         """Nothing has failed yet of `length` scenes; 0 for a stream, whose length nobody knows."""
         self.policy = policy
-        self.notices = Notices()
+        self.deferred_warnings = DeferredWarnings()
         self.respawns = 0
         self._length = length
         # Scenes that failed by ending or hanging their workers, with the error. Of a stream those of one repetition,
@@ -77,7 +77,9 @@ class FailureLog:
             with Path(path).open("a", encoding="utf-8", errors="backslashreplace") as file:
                 file.write(json.dumps(record) + "\n")  # one write of a file opened to append: lines stay whole
         except OSError as trouble:
-            self.notices.post("log", f"error_log={path!r} cannot be written: {message_of(trouble)}", FeedWarning)
+            self.deferred_warnings.defer(
+                "log", f"error_log={path!r} cannot be written: {message_of(trouble)}", FeedWarning
+            )
 
     @property
     def has_fatal(self) -> bool:
@@ -133,7 +135,7 @@ class FailureLog:
 
     def note_copied(self, ceiling: int) -> None:
         """A batch was copied out of its slot, because the slots, `ceiling` bytes in all, are held by the consumer."""
-        self.notices.post(
+        self.deferred_warnings.defer(
             "copied",
             f"the consumer keeps so many batches that they fill max_memory ({ceiling:,} bytes): from here on "
             "batches are copied to ordinary memory, which costs time and is not bounded. Let go of batches that are "

@@ -17,15 +17,15 @@ LEFT_OUT = -1  # in place of a scene's index, in a batch that is made whole
 class Recovery:
     """Carries out the policy of one feed."""
 
-    def __init__(self, job: Job, faults: FailureLog) -> None:
+    def __init__(self, job: Job, failure_log: FailureLog) -> None:
         self._plan = job.plan
         self._whole = job.maker is not None
-        self._on_error = faults.policy.on_error
-        self._faults = faults
+        self._on_error = failure_log.policy.on_error
+        self._failure_log = failure_log
 
     def begin(self, batch: BatchInProgress, ranges: list[Range]) -> list[Range]:
         """The ranges to load of a new batch: without the scenes that are known to end their workers."""
-        if not self._faults.has_fatal:
+        if not self._failure_log.has_fatal:
             return ranges
         if self._whole:
             return self._begin_whole(batch, ranges)
@@ -33,17 +33,19 @@ class Recovery:
         for first, stop in ranges:
             start = first
             for row in range(first, stop):
-                error = self._faults.fatal(int(batch.slot.view.indices[row]), batch.epoch)
+                error = self._failure_log.fatal(int(batch.slot.view.indices[row]), batch.epoch)
                 if error is not None:
                     if start < row:
                         result.append((start, row))
-                    result.extend(self.mend(batch, row, row + 1, row, error))
+                    result.extend(self.handle(batch, row, row + 1, row, error))
                     start = row + 1
             if start < stop:
                 result.append((start, stop))
         return result
 
-    def mend(self, batch: BatchInProgress, start: int, stop: int, row: int | None, error: BaseException) -> list[Range]:
+    def handle(
+        self, batch: BatchInProgress, start: int, stop: int, row: int | None, error: BaseException
+    ) -> list[Range]:
         """Deal with rows [start, stop), of which `row` failed; None where they were read at once and one is to blame.
 
         Returns:
@@ -62,7 +64,7 @@ class Recovery:
             return [(each, each + 1) for each in range(start, stop)]
         row = start if row is None else row
         index = int(batch.slot.view.indices[row])
-        refusal = self._faults.refusal(index, batch.epoch, error)
+        refusal = self._failure_log.refusal(index, batch.epoch, error)
         if refusal is not None:
             batch.fail(start, stop, row, refusal)
             return []
@@ -80,18 +82,18 @@ class Recovery:
         if not self._whole:
             batch.leave_out(row)
             return _around(start, stop, row)
-        batch.blank.add(row)
+        batch.empty_rows.add(row)
         batch.slot.view.indices[row] = LEFT_OUT
-        if len(batch.blank) < batch.rows:
+        if len(batch.empty_rows) < batch.rows:
             return [(start, stop)]
         batch.add(start, stop, {})
         return []
 
     def _begin_whole(self, batch: BatchInProgress, ranges: list[Range]) -> list[Range]:
         for row in range(batch.rows):
-            error = self._faults.fatal(int(batch.slot.view.indices[row]), batch.epoch)
+            error = self._failure_log.fatal(int(batch.slot.view.indices[row]), batch.epoch)
             if error is not None:
-                ranges = self.mend(batch, 0, batch.rows, row, error)
+                ranges = self.handle(batch, 0, batch.rows, row, error)
                 if not ranges:
                     break
         return ranges
@@ -103,7 +105,7 @@ class Recovery:
             attempt += 1
             batch.replaced[row] = (original, attempt)
             drawn = replacement(self._plan.seed, batch.epoch, original, attempt, self._plan.length)
-            if self._faults.fatal(drawn, batch.epoch) is None:
+            if self._failure_log.fatal(drawn, batch.epoch) is None:
                 return drawn
         return None
 

@@ -13,7 +13,7 @@ from types import FrameType
 from typing import Any
 
 from kerasfeed.errors import FeedWarning
-from kerasfeed.util.deferred_warnings import Notices
+from kerasfeed.util.deferred_warnings import DeferredWarnings
 
 STALL_SECONDS = 30.0
 _TICK = 1.0
@@ -96,8 +96,8 @@ def _users_part(frame: FrameType) -> list[traceback.FrameSummary]:
     return list(traceback.StackSummary.extract(reversed(users)))
 
 
-def tell_stall(
-    notices: Notices,
+def warn_of_stall(
+    deferred_warnings: DeferredWarnings,
     worker_type: str,
     timeout: float | None,
     worker: str,
@@ -109,7 +109,7 @@ def tell_stall(
     """Warn, once, that a worker has been at a scene for very long, or has begun for very long.
 
     Args:
-        notices: Where it is told.
+        deferred_warnings: Where it is told.
         worker_type: What the worker is: "inline", "thread" or "process".
         timeout: The feed's, s.
         worker: Its name.
@@ -119,13 +119,13 @@ def tell_stall(
         consumer: The thread that waits for it; None for whoever asked last.
     """
     kind = "loading" if scene is None else "stall"
-    if notices.told(kind):
+    if deferred_warnings.is_known(kind):
         return
     if scene is None:
         text = loading_text(_BEGINNINGS.get(worker_type, _BEGINNING), worker, seconds, stack())
     else:
         text = stall_text(scene, worker, seconds, stack(), remedy_of(worker_type, timeout))
-    notices.tell_now(kind, text, FeedWarning, consumer)
+    deferred_warnings.issue_now(kind, text, FeedWarning, consumer)
 
 
 def stall_text(scene: str, worker: str, seconds: float, stack: str, remedy: str) -> str:

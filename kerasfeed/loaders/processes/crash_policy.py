@@ -11,7 +11,7 @@ from kerasfeed.loaders.tasks import Work
 
 _MOST_AT_START = 3
 _MOST_KILLED_AT_START = 20
-_PATIENCE_AT_START = 30.0  # s; whoever kills others every now and then lets one start in that time
+_SECONDS_AT_START = 30.0  # whoever kills others every now and then lets one start in that time
 _MOST_BETWEEN = 20
 # Somebody who kills workers at random hits some at no scene, and scenes that load well afterwards. While there are such
 # deaths, being killed says little of a scene.
@@ -101,7 +101,7 @@ class CrashPolicy:
             self._first_at_start = now
         self._at_start += 1
         if death.killed:
-            return self._at_start >= _MOST_KILLED_AT_START and now - self._first_at_start >= _PATIENCE_AT_START
+            return self._at_start >= _MOST_KILLED_AT_START and now - self._first_at_start >= _SECONDS_AT_START
         return self._at_start >= _MOST_AT_START
 
     def started(self) -> None:

@@ -38,4 +38,4 @@ class ProcessLoader(SessionLoader[ProcessSession]):
             self._session()
 
     def _start(self) -> ProcessSession:
-        return ProcessSession(self._job, self.faults, self._first_opened)
+        return ProcessSession(self._job, self.failure_log, self._first_opened)

@@ -10,7 +10,7 @@ import copy
 from contextlib import ExitStack
 
 from kerasfeed.errors import FeedClosedError
-from kerasfeed.loaders.base import Job
+from kerasfeed.loaders.base import CLOSED_BEFORE_LOADED, Job
 from kerasfeed.loaders.batches.layout import Layout
 from kerasfeed.loaders.batches.pending_batch import BatchInProgress
 from kerasfeed.loaders.batches.slots import SlotMemory
@@ -45,14 +45,14 @@ class ProcessSession(Session):
 
     reads_here = False
 
-    def __init__(self, job: Job, faults: FailureLog, first_opened: FirstOpened) -> None:
+    def __init__(self, job: Job, failure_log: FailureLog, first_opened: FirstOpened) -> None:
         """Start the workers of `job`, which share with others what files were when first opened.
 
         Raises:
             TypeError: The sequence cannot be pickled.
             OSError: No process can be started.
         """
-        super().__init__(job, faults)
+        super().__init__(job, failure_log)
         self.doubtful = False
         self.version = 0
         self.waste: ReadCost | None = None
@@ -122,10 +122,10 @@ class ProcessSession(Session):
         self.shared_objects.post(Topic.LAYOUT, layout)
 
     def give_up(self, batch: BatchInProgress, error: BaseException) -> None:
-        """See `Session.give_up`; the supervisor settles it."""
+        """See `Session.give_up`; the supervisor finishes it."""
         batch.give_up(error)
 
-    def swap(self, number: int, works: list[Work]) -> None:
+    def replace_task(self, number: int, works: list[Work]) -> None:
         """Account for task `number`, and send `works` in its place."""
         with self.lock:
             if self.work.pop(number, None) is not None and works and not self.has_ended():
@@ -142,7 +142,7 @@ class ProcessSession(Session):
 
     def invalidate_sent_tasks(self) -> None:
         """Have workers refuse every task sent so far that they have not begun. The caller holds `lock`."""
-        self.shared_objects.floor = self._last_number + 1
+        self.shared_objects.lowest_valid = self._last_number + 1
         self.pipes.forget()
 
     def _send(self, works: list[Work], batch: BatchInProgress | None = None) -> None:
@@ -216,7 +216,7 @@ class ProcessSession(Session):
         return self.waste
 
     def _end(self) -> None:
-        self.fail(FeedClosedError("the feed was closed before this batch was loaded"))
+        self.fail(FeedClosedError(CLOSED_BEFORE_LOADED))
         self.pipes.wake()
         self._supervisor.join()
         # End of file alone would not do: a fork of this process holds the pipe open too.

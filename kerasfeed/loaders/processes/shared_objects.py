@@ -29,7 +29,7 @@ from kerasfeed.util.exact_text import TextCloudPickler
 _PAGE = mmap.ALLOCATIONGRANULARITY
 _LINE = 64
 _OUT_OF_BAND_FROM = 4096
-_FLOOR, _RANDOM = 3, 4  # places in the line of Topic.START
+_LOWEST_VALID, _RANDOM = 3, 4  # places in the line of Topic.START
 
 
 class Topic(enum.IntEnum):
@@ -184,13 +184,13 @@ class SharedObjects:
         return pickle.loads(parts[0], buffers=parts[1:])
 
     @property
-    def floor(self) -> int:
+    def lowest_valid(self) -> int:
         """Tasks with lower numbers are not to be begun: they were sent before a worker died, and are sent anew."""
-        return self._lines[_FLOOR]
+        return self._lines[_LOWEST_VALID]
 
-    @floor.setter
-    def floor(self, number: int) -> None:
-        self._lines[_FLOOR] = number
+    @lowest_valid.setter
+    def lowest_valid(self, number: int) -> None:
+        self._lines[_LOWEST_VALID] = number
 
     @property
     def used_random(self) -> int:

@@ -27,14 +27,14 @@ class StackDumps:
         self.fd = anonymous_file("kerasfeed-stacks")
         fcntl.fcntl(self.fd, fcntl.F_SETFL, fcntl.fcntl(self.fd, fcntl.F_GETFL) | os.O_APPEND)
 
-    def ask(self, pid: int, *, patience: float = 0.5) -> str:
+    def ask(self, pid: int, *, timeout: float = 0.5) -> str:
         """The stack of the living worker `pid`, innermost call last; empty where it does not answer in time, s."""
         self.take()
         try:
             os.kill(pid, STACK_SIGNAL)
         except OSError:
             return ""
-        deadline = time.monotonic() + patience
+        deadline = time.monotonic() + timeout
         size = 0
         while time.monotonic() < deadline:
             time.sleep(0.01)

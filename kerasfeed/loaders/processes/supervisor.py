@@ -2,8 +2,8 @@
 
 Invariant: no work is lost with a worker, and none is written twice at once. What a dead worker had read from the pipe
 and not yet noted is not known, so everything that no living worker has noted as its own is sent anew under higher
-numbers, after a floor was raised below which workers refuse to begin. A worker that notes a task before it looks at
-the floor returns it; one that noted it before the floor rose is seen to hold it.
+numbers, after the lowest valid number was raised, below which workers refuse to begin. A worker that notes a task
+before it looks at that number returns it; one that noted it before the number was raised is seen to hold it.
 """
 
 import pickle
@@ -18,11 +18,11 @@ from typing import Any, Protocol
 from kerasfeed.errors import FeedWarning, KerasfeedError, SceneTimeoutError, WorkerDiedError, WorkerStartError
 from kerasfeed.loaders.base import Job
 from kerasfeed.loaders.batches.filler import MANY, NOWHERE
-from kerasfeed.loaders.batches.pending_batch import BatchInProgress, Pace
+from kerasfeed.loaders.batches.pending_batch import BatchInProgress, SceneTiming
 from kerasfeed.loaders.batches.spec_inference import Probe
 from kerasfeed.loaders.environment import DirectoryGoneError
 from kerasfeed.loaders.failures import watchdog
-from kerasfeed.loaders.failures.exceptions import Failure, Place, from_failure
+from kerasfeed.loaders.failures.exceptions import Failure, SceneLocation, from_failure
 from kerasfeed.loaders.failures.failure_log import FailureLog
 from kerasfeed.loaders.failures.recovery import Recovery
 from kerasfeed.loaders.processes.crash_policy import (
@@ -39,25 +39,25 @@ from kerasfeed.loaders.processes.shared_objects import SharedObjects
 from kerasfeed.loaders.processes.stack_dumps import StackDumps
 from kerasfeed.loaders.processes.worker_process import WorkerHandle
 from kerasfeed.loaders.tasks import LoadTask, ProbeTask, Work
-from kerasfeed.loaders.worker_hooks import post_failed_end
-from kerasfeed.sequences.global_random import NOTICE, notice_text
+from kerasfeed.loaders.worker_hooks import defer_failed_end
+from kerasfeed.sequences.global_random import WARNING_KIND, warning_text
 from kerasfeed.util.error_notes import wrapped
 from kerasfeed.util.error_text import message_of
 from kerasfeed.util.read_cost import ReadCost
 
 _DYING_SECONDS = 2.0
-# Processors may let a worker look at the floor before its note can be seen here; no note stays unseen for so long.
-_SETTLING_SECONDS = 0.001
+# A worker may see the lowest valid number before its own note can be seen here; no note stays unseen for so long.
+_VISIBLE_SECONDS = 0.001
 
 
 class SupervisedSession(Protocol):
     """What the supervisor asks of its `Session`, and does to it."""
 
     job: Job
-    faults: FailureLog
+    failure_log: FailureLog
     recovery: Recovery
     lock: Any  # a reentrant one
-    pace: Pace
+    timing: SceneTiming
     shared_objects: SharedObjects
     stacks: StackDumps
     pipes: Pipes
@@ -73,10 +73,10 @@ class SupervisedSession(Protocol):
     def start_worker(self, number: int) -> WorkerHandle:
         """Start worker `number`."""
 
-    def settle(self, batch: BatchInProgress) -> None:
+    def finish(self, batch: BatchInProgress) -> None:
         """Deliver a batch of which no row is missing."""
 
-    def swap(self, number: int, works: list[Work]) -> None:
+    def replace_task(self, number: int, works: list[Work]) -> None:
         """Take task `number` off the list, and send others."""
 
     def resend(self, lost: dict[int, Work]) -> None:
@@ -94,9 +94,9 @@ class Supervisor:
 
     def __init__(self, session: SupervisedSession) -> None:
         self._session = session
-        self._faults = session.faults
+        self._failure_log = session.failure_log
         self._tick = watchdog.tick_seconds(session.job.policy.timeout)
-        self._patience = watchdog.StallTimer(self._tick)
+        self._stall_timer = watchdog.StallTimer(self._tick)
         self._next_look = 0.0
         self._deaths = CrashPolicy()
         self._vacant: set[int] = set()
@@ -164,8 +164,8 @@ class Supervisor:
         for result in self._session.pipes.results():
             self._handle(result)
         used = self._session.shared_objects.used_random
-        if used and not self._faults.notices.told(NOTICE):
-            self._faults.notices.post(NOTICE, notice_text(used, seeded=True), FeedWarning)
+        if used and not self._failure_log.deferred_warnings.is_known(WARNING_KIND):
+            self._failure_log.deferred_warnings.defer(WARNING_KIND, warning_text(used, seeded=True), FeedWarning)
 
     def read_final_reports(self) -> None:
         """Post what workers told as they ended; after `join`, on the thread that closes the session."""
@@ -173,7 +173,7 @@ class Supervisor:
             for result in self._last_results():
                 payload = self._session.workers[result.worker].take(result.payload_bytes)
                 if result.status == Status.END_FAILED:
-                    post_failed_end(self._faults.notices, pickle.loads(payload))
+                    defer_failed_end(self._failure_log.deferred_warnings, pickle.loads(payload))
 
     def _last_results(self) -> Iterator[Result]:
         """Whatever a dead worker, among others, still reported."""
@@ -197,7 +197,7 @@ class Supervisor:
                 self._fill_vacancies()
             return
         if status == Status.END_FAILED:
-            post_failed_end(self._faults.notices, str(payload))
+            defer_failed_end(self._failure_log.deferred_warnings, str(payload))
             return
         if status == Status.NOT_STARTED:
             session.fail(_start_error(handle, payload))
@@ -208,18 +208,18 @@ class Supervisor:
         if isinstance(payload, Failure) != (status == Status.FAILED):
             raise ValueError(f"{result} came with a payload of type {type(payload).__name__}")
         if status == Status.RETURNED:
-            session.swap(result.number, [work])
+            session.replace_task(result.number, [work])
         elif isinstance(work, ProbeTask):
-            session.swap(result.number, [])
+            session.replace_task(result.number, [])
             self._finish_probe(work, result, payload, handle)
         else:
-            session.swap(result.number, self._finish_rows(work, result, payload, handle))
+            session.replace_task(result.number, self._finish_rows(work, result, payload, handle))
 
     def _finish_probe(self, work: ProbeTask, result: Result, payload: Any, handle: WorkerHandle) -> None:
         if isinstance(payload, Failure):
-            work.give_up(from_failure(payload, Place((work.index,), None, None, _name(handle))))
+            work.give_up(from_failure(payload, SceneLocation((work.index,), None, None, _name(handle))))
         else:
-            work.settle(Probe(work.index, payload, result.seconds))
+            work.set_result(Probe(work.index, payload, result.seconds))
 
     def _finish_rows(self, work: LoadTask, result: Result, payload: Any, handle: WorkerHandle) -> list[Work]:
         """Account for loaded rows, and for failed ones; returns what is to be loaded in their place."""
@@ -228,25 +228,27 @@ class Supervisor:
             session.waste, payload = payload.cost, payload.payload
         if isinstance(payload, Failure):
             indices = (payload.index,) if payload.index is not None else work.indices()
-            error = from_failure(payload, Place(indices, batch.epoch, batch.step, _name(handle), payload.method))
-            self._faults.note(payload.index, batch.epoch, batch.step, error)
+            error = from_failure(
+                payload, SceneLocation(indices, batch.epoch, batch.step, _name(handle), payload.method)
+            )
+            self._failure_log.note(payload.index, batch.epoch, batch.step, error)
             return self._handle_failure(work, payload.row, error)
         if result.status == Status.CANCELLED and not batch.future.done():
             raise ValueError(f"{result} came for a batch that somebody waits for")
         if result.status == Status.DONE:
-            session.pace.note(result.seconds, work.stop - work.start)
+            session.timing.note(result.seconds, work.stop - work.start)
             self._deaths.progress(work)  # before the slot, which tells its scenes, is delivered and filled anew
         if batch.add(work.start, work.stop, payload or {}):
-            session.settle(batch)
+            session.finish(batch)
         return []
 
     def _handle_failure(self, work: LoadTask, row: int | None, error: BaseException) -> list[Work]:
         session, batch = self._session, work.batch
         with session.lock:
-            ranges = session.recovery.mend(batch, work.start, work.stop, row, error)
+            ranges = session.recovery.handle(batch, work.start, work.stop, row, error)
             complete = batch.missing == 0
         if complete:
-            session.settle(batch)
+            session.finish(batch)
         return [LoadTask(batch, start, stop) for start, stop in ranges]
 
     # ---- workers that hang
@@ -255,13 +257,13 @@ class Supervisor:
         """Look after the workers, once a tick; returns those that have ended, by themselves or by our hand."""
         now = time.monotonic()
         self._next_look = now + self._tick
-        self._patience.begin(now)
+        self._stall_timer.begin(now)
         self._fill_vacancies()
         handles = [handle for handle in self._session.workers if handle.link.fileno() in self._links]
         if self._session.work:
             return [handle for handle in handles if handle.has_ended() or self._is_hung(handle)]
         for handle in handles:
-            self._patience.look(handle.number, None)
+            self._stall_timer.look(handle.number, None)
         return [handle for handle in handles if handle.has_ended()]
 
     def _is_hung(self, handle: WorkerHandle) -> bool:
@@ -269,7 +271,7 @@ class Supervisor:
         number, row = self._session.shared_objects.worker_line(handle.number)[:2].tolist()
         work = self._session.work.get(number - 1)
         token = (number, row) if work is not None else None if handle.started else handle.process.pid
-        seconds = self._patience.look(handle.number, token)
+        seconds = self._stall_timer.look(handle.number, token)
         timeout = self._session.job.policy.timeout
         at_once = isinstance(work, LoadTask) and row in (MANY, NOWHERE)  # nowhere: it may be announcing them all
         scenes = work.stop - work.start if isinstance(work, LoadTask) and at_once else 1
@@ -280,7 +282,9 @@ class Supervisor:
         if seconds >= watchdog.STALL_SECONDS:
             scene = None if work is None else work.scene(row) or "the sequence anew"
             stack = partial(self._session.stacks.ask, handle.process.pid)
-            watchdog.tell_stall(self._faults.notices, "process", timeout, _name(handle), scene, seconds, stack)
+            watchdog.warn_of_stall(
+                self._failure_log.deferred_warnings, "process", timeout, _name(handle), scene, seconds, stack
+            )
         return False
 
     # ---- workers that die
@@ -306,7 +310,7 @@ class Supervisor:
         )  # fmt: skip
         self._replace(handle, death)
         if culprit is not None:
-            session.swap(number - 1, self._judge(culprit, row, death))
+            session.replace_task(number - 1, self._judge(culprit, row, death))
         elif handle.started and self._deaths.between(death):
             session.fail(WorkerDiedError(f"worker processes die one after the other, of no scene: the last, {death}"))
         session.resend(lost)
@@ -318,7 +322,7 @@ class Supervisor:
             if session.has_ended():
                 return {}
             session.invalidate_sent_tasks()
-            time.sleep(_SETTLING_SECONDS)
+            time.sleep(_VISIBLE_SECONDS)
             living = [handle for handle in session.workers if handle is not dead]
             held = {session.shared_objects.worker_line(handle.number)[0] - 1 for handle in living}
             suspects = session.work.keys() - held
@@ -331,8 +335,8 @@ class Supervisor:
         if not handle.started and self._deaths.at_start(death):
             session.fail(WorkerStartError(start_text(death)))
             return
-        self._faults.respawns += 1
-        self._faults.notices.post("respawn", respawn_text(death), FeedWarning)
+        self._failure_log.respawns += 1
+        self._failure_log.deferred_warnings.defer("respawn", respawn_text(death), FeedWarning)
         self._vacant.add(handle.number)
         self._fill_vacancies()
 
@@ -377,11 +381,11 @@ class Supervisor:
             call = "" if step is None or not job.plan.length else f"kf.load(feed, epoch={epoch}, step={step})"
             item = None if job.item_text is None else job.item_text(epoch, index)
             error = kind(fatal_text(death, index, count, job.policy.timeout, call, item))
-            self._faults.note_fatal(index, epoch, error)
+            self._failure_log.note_fatal(index, epoch, error)
         if isinstance(work, ProbeTask):  # noted where the others are that fail while the spec is inferred
             work.give_up(error)
             return []
-        self._faults.note(index, epoch, step, error)
+        self._failure_log.note(index, epoch, step, error)
         return self._handle_failure(work, None if index is None else work.start if row == MANY else row, error)
 
 

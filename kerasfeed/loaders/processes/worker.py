@@ -78,9 +78,9 @@ class WorkerProcess:
             if task.kind == Kind.STOP:
                 break
             self._line[1] = NOWHERE
-            # Noted first: a session that has not seen this note sends the task anew, and has raised the floor before.
+            # Noted first: a session that has not seen this note sends the task anew, and has made it invalid before.
             self._line[0] = task.number + 1
-            if task.number < self._shared_objects.floor:
+            if task.number < self._shared_objects.lowest_valid:
                 self._report(link, Status.RETURNED, task.number, 0.0)
             else:
                 self._serve(task, link)

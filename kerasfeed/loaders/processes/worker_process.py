@@ -25,7 +25,7 @@ class WorkerHandle:
         link: Socket on which its payloads arrive, non-blocking; its end of file means that the process is gone.
         inbox: Payload bytes received and not yet claimed by a result.
         spawn_thread: Thread that ends with the process, after it has ended the link.
-        floor: Memory that the system may ascribe to it because this process held it when it was started, bytes.
+        inherited_peak: Memory that the system may ascribe to it because this process held it at its start, bytes.
         peak: Most memory it was seen to hold, bytes; 0 where that is not known.
         started: Whether it has loaded the sequence.
         hung: Where it was ended for taking too long, the stack it was at.
@@ -36,7 +36,7 @@ class WorkerHandle:
     link: socket.socket
     inbox: bytearray
     spawn_thread: threading.Thread
-    floor: int
+    inherited_peak: int
     peak: int = 0
     started: bool = False
     hung: str | None = None
@@ -79,9 +79,9 @@ class WorkerHandle:
         except ChildProcessError:  # somebody else has collected it
             return True
 
-    def end(self, patience: float) -> None:
-        """Collect the process and note its peak memory; kill it if it does not end within `patience` seconds."""
-        deadline = time.monotonic() + patience
+    def end(self, grace: float) -> None:
+        """Collect the process and note its peak memory; kill it if it does not end within `grace` seconds."""
+        deadline = time.monotonic() + grace
         while not self.has_ended() and time.monotonic() < deadline:
             time.sleep(0.001)
         if self.process.returncode is not None:
@@ -95,7 +95,7 @@ class WorkerHandle:
             return
         self.process.returncode = os.waitstatus_to_exitcode(status)
         most = _bytes(usage.ru_maxrss)
-        if most > self.floor:
+        if most > self.inherited_peak:
             self.peak = max(self.peak, most)
 
     def close(self) -> None:

@@ -13,4 +13,4 @@ class ThreadLoader(SessionLoader[ThreadSession]):
     worker_type = "thread"
 
     def _start(self) -> ThreadSession:
-        return ThreadSession(self._job, self.faults)
+        return ThreadSession(self._job, self.failure_log)

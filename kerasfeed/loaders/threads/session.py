@@ -1,7 +1,7 @@
 """One run of worker threads: the queue, the slots, the scenes at work.
 
 Invariant: the threads know the job and the queue, never the loader, so a loader that is dropped is collected and its
-threads end. A batch is guarded by one lock and settled by whichever thread accounts for its last row. A thread that
+threads end. A batch is guarded by one lock and finished by whichever thread accounts for its last row. A thread that
 hangs cannot be ended: what it is at fails, and another thread takes its place.
 """
 
@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from kerasfeed.errors import FeedClosedError, SceneTimeoutError
-from kerasfeed.loaders.base import Job
+from kerasfeed.loaders.base import CLOSED_BEFORE_LOADED, Job
 from kerasfeed.loaders.batches.filler import MANY, Cancelled, FailedSceneError, Filler
 from kerasfeed.loaders.batches.layout import Layout
 from kerasfeed.loaders.batches.pending_batch import BatchInProgress, scene_text
@@ -27,7 +27,7 @@ from kerasfeed.loaders.failures.recovery import Range
 from kerasfeed.loaders.resource_errors import feed_name
 from kerasfeed.loaders.session import Session
 from kerasfeed.loaders.tasks import LoadTask, ProbeTask, Work
-from kerasfeed.loaders.worker_hooks import begin_worker, end_worker, post_failed_end
+from kerasfeed.loaders.worker_hooks import begin_worker, defer_failed_end, end_worker
 from kerasfeed.sequences.base import SceneContext, Worker
 from kerasfeed.util.read_cost import ReadCost
 
@@ -35,7 +35,7 @@ _TURN_SECONDS = 0.005  # how long a thread waits for the turn of another
 
 
 @dataclass(eq=False)
-class _Post:
+class _WorkerThread:
     """One worker thread and what it is at: row of a batch, or, while the spec is inferred, an index.
 
     It begins busy, with `on_worker_begin`.
@@ -67,45 +67,51 @@ class ThreadSession(Session):
 
     reads_here = True
 
-    def __init__(self, job: Job, faults: FailureLog) -> None:
-        super().__init__(job, faults)
+    def __init__(self, job: Job, failure_log: FailureLog) -> None:
+        super().__init__(job, failure_log)
         self._arena = SlotMemory(shared=False, who=feed_name(job.sequence, job.workers, "thread"))
         # A list is a batch of tasks, queued at once so that Ctrl-C cannot queue a part of it.
         self.tasks: queue.SimpleQueue[list[Work] | None] = queue.SimpleQueue()
         self._turn = threading.Lock()
         self._opened: deque[Work] = deque()  # tasks of lists that were taken from the queue
         self.work: set[BatchInProgress | Work] = set()
-        self.posts: list[_Post] = []
+        self.workers: list[_WorkerThread] = []
         self._stuck: set[BatchInProgress] = set()  # a thread that was given up may still write to them
-        self.patience = watchdog.StallTimer(watchdog.tick_seconds(job.policy.timeout))
+        self._stall_timer = watchdog.StallTimer(watchdog.tick_seconds(job.policy.timeout))
         for number in range(job.workers):
             self.start_thread(number)
         self.watch = watchdog.Watchdog(self.look, watchdog.tick_seconds(job.policy.timeout))
 
     def start_thread(self, number: int) -> None:
         """Start worker thread `number`, in place of the one that has the number."""
-        post = _Post(number)
-        self.posts[number : number + 1] = [post]
-        post.thread = threading.Thread(target=self._run, args=(post,), name=f"kerasfeed-worker-{number}", daemon=True)
-        post.thread.start()
+        worker = _WorkerThread(number)
+        self.workers[number : number + 1] = [worker]
+        worker.thread = threading.Thread(
+            target=self._run, args=(worker,), name=f"kerasfeed-worker-{number}", daemon=True
+        )
+        worker.thread.start()
 
-    def _run(self, post: _Post) -> None:
+    def _run(self, worker: _WorkerThread) -> None:
         """Body of one worker thread."""
         sequence = self.job.sequence
-        name = str(post)
+        name = str(worker)
         # Handed to every consumer of this worker's tasks.
-        trouble = begin_worker(sequence, Worker(post.number, self.job.workers, "thread"), name)
-        post.busy = False
-        while not post.given_up and (work := self._next_work()) is not None:
-            post.work, post.note[1], post.busy = work, work.index if isinstance(work, ProbeTask) else work.start, True
+        trouble = begin_worker(sequence, Worker(worker.number, self.job.workers, "thread"), name)
+        worker.busy = False
+        while not worker.given_up and (work := self._next_work()) is not None:
+            worker.work, worker.note[1], worker.busy = (
+                work,
+                work.index if isinstance(work, ProbeTask) else work.start,
+                True,
+            )
             if isinstance(work, ProbeTask):
                 self._probe(work, name, trouble)
             else:
-                self._load(work, post, trouble)
-            post.busy, post.work = False, None
+                self._load(work, worker, trouble)
+            worker.busy, worker.work = False, None
             del work  # else an idle thread keeps the last batch's slot
         if trouble is None:
-            post_failed_end(self.faults.notices, end_worker(sequence, name))
+            defer_failed_end(self.failure_log.deferred_warnings, end_worker(sequence, name))
         del trouble  # its cause has a traceback that holds this frame
 
     def _next_work(self) -> Work | None:
@@ -121,13 +127,13 @@ class ThreadSession(Session):
     def _probe(self, work: ProbeTask, name: str, trouble: BaseException | None) -> None:
         try:
             if not work.future.done():  # else closed meanwhile
-                work.settle(read_probe(self.job, work.index, name) if trouble is None else trouble)
+                work.set_result(read_probe(self.job, work.index, name) if trouble is None else trouble)
         except BaseException as error:  # noqa: BLE001 - whatever it is, somebody waits
             work.give_up(error)
         self._forget(work)
         del work  # see `_load`
 
-    def _load(self, work: LoadTask, post: _Post, trouble: BaseException | None) -> None:
+    def _load(self, work: LoadTask, worker: _WorkerThread, trouble: BaseException | None) -> None:
         batch, start, stop = work.batch, work.start, work.stop
         assert self.filler is not None
         again: list[Range] = []
@@ -136,22 +142,22 @@ class ThreadSession(Session):
                 raise trouble
             context = SceneContext(self.job.plan.seed, batch.epoch)
             # No thread relies on its turn: where another holds it for long, because a scene waits, this one goes on.
-            turn = self.pace.take_turns() and self._take_turn()
+            turn = self.timing.take_turns() and self._take_turn()
             started, on_processor = time.perf_counter(), time.thread_time()
             try:
-                beside = self.filler.fill(batch.slot.view, start, stop, batch.serial, context, post.note)
+                beside = self.filler.fill(batch.slot.view, start, stop, batch.serial, context, worker.note)
             finally:
                 if turn:
-                    self.pace.note_turn(time.perf_counter() - started, time.thread_time() - on_processor)
+                    self.timing.note_turn(time.perf_counter() - started, time.thread_time() - on_processor)
                     self._turn.release()
-            self.pace.note(time.perf_counter() - started, stop - start)
+            self.timing.note(time.perf_counter() - started, stop - start)
             with self.lock:
                 complete = batch.add(start, stop, beside)
         except Cancelled:
             with self.lock:
                 complete = batch.add(start, stop, {})
         except FailedSceneError as carrier:
-            complete, again = self._handle_failure(work, carrier, str(post))
+            complete, again = self._handle_failure(work, carrier, str(worker))
         except BaseException as error:  # noqa: BLE001 - whatever it is, somebody waits
             with self.lock:
                 complete = batch.fail(start, stop, start, error)
@@ -165,7 +171,7 @@ class ThreadSession(Session):
     def _take_turn(self) -> bool:
         held = self._turn.acquire(timeout=_TURN_SECONDS)
         if not held:
-            self.pace.stop_turns()
+            self.timing.stop_turns()
         return held
 
     def _handle_failure(self, work: LoadTask, carrier: FailedSceneError, name: str) -> tuple[bool, list[Range]]:
@@ -173,17 +179,17 @@ class ThreadSession(Session):
         batch, start, stop = work.batch, work.start, work.stop
         try:
             error = failed_here(carrier, work.indices(), batch.epoch, batch.step, name)
-            self.faults.note(carrier.index, batch.epoch, batch.step, error)
+            self.failure_log.note(carrier.index, batch.epoch, batch.step, error)
         except BaseException as trouble:  # noqa: BLE001 - whatever it is, somebody waits for the batch
             error = trouble
         with self.lock:
-            again = self.recovery.mend(batch, start, stop, carrier.row, error)
+            again = self.recovery.handle(batch, start, stop, carrier.row, error)
             return batch.missing == 0, again
 
     def _deliver(self, batch: BatchInProgress) -> None:
         if batch in self._stuck:
             self._note_stuck(batch, False)
-        self.settle(batch)
+        self.finish(batch)
         self._forget(batch)
 
     def _forget(self, item: BatchInProgress | Work) -> None:
@@ -195,40 +201,42 @@ class ThreadSession(Session):
     def look(self) -> None:
         """Deal with scenes that take too long; called by the watching thread."""
         timeout = self.job.policy.timeout
-        self.patience.begin(time.monotonic())
-        for post in list(self.posts):
-            work, row, token = post.work, post.row, post.token()
-            seconds = self.patience.look(post.number, token)
-            if token is None or post.thread is None:
+        self._stall_timer.begin(time.monotonic())
+        for worker in list(self.workers):
+            work, row, token = worker.work, worker.row, worker.token()
+            seconds = self._stall_timer.look(worker.number, token)
+            if token is None or worker.thread is None:
                 continue
             scenes = work.stop - work.start if isinstance(work, LoadTask) and row == MANY else 1
             if timeout is not None and work is not None and seconds >= timeout * scenes:
-                self._end_post(post, work, row, timeout)
+                self._give_up_thread(worker, work, row, timeout)
             elif seconds >= watchdog.STALL_SECONDS:
                 scene = None if work is None else scene_text(work.batch, row)
-                stack = partial(watchdog.stack_of, post.thread)
-                watchdog.tell_stall(self.faults.notices, "thread", timeout, str(post), scene, seconds, stack)
+                stack = partial(watchdog.stack_of, worker.thread)
+                watchdog.warn_of_stall(
+                    self.failure_log.deferred_warnings, "thread", timeout, str(worker), scene, seconds, stack
+                )
 
-    def _end_post(self, post: _Post, work: Work, row: int, timeout: float) -> None:
+    def _give_up_thread(self, worker: _WorkerThread, work: Work, row: int, timeout: float) -> None:
         """Fail what a hung thread is at, and let another take its number: a thread cannot be ended."""
-        assert post.thread is not None
+        assert worker.thread is not None
         batch = work.batch
         error = SceneTimeoutError(
-            f"{scene_text(batch, row)} took longer than timeout={timeout} s in {post}, which cannot be ended because "
+            f"{scene_text(batch, row)} took longer than timeout={timeout} s in {worker}, which cannot be ended because "
             "it is a thread; it goes on, and another thread has taken its place. Use worker_type='process', where such "
             "a worker is replaced and its scene tried again. The thread is at\n"
-            f"{watchdog.stack_of(post.thread)}"
+            f"{watchdog.stack_of(worker.thread)}"
         )
         if batch is not None:
             index = None if row == MANY else int(batch.slot.view.indices[row])
-            self.faults.note(index, batch.epoch, batch.step, error)
+            self.failure_log.note(index, batch.epoch, batch.step, error)
         with self.lock:
-            if self.closed or post.given_up:
+            if self.closed or worker.given_up:
                 return
-            post.given_up = True
-            if batch is not None and batch.missing:  # else it is being settled just now
+            worker.given_up = True
+            if batch is not None and batch.missing:  # else it is being finished just now
                 self._note_stuck(batch, True)
-            self.start_thread(post.number)
+            self.start_thread(worker.number)
         self.give_up(batch or work, error)  # its slot stays in flight until the thread is back
 
     def _note_stuck(self, batch: BatchInProgress, stuck: bool) -> None:
@@ -267,15 +275,15 @@ class ThreadSession(Session):
 
     def _end(self) -> None:
         for item in list(self.work):  # none is added any more
-            item.give_up(FeedClosedError("the feed was closed before this batch was loaded"))
+            item.give_up(FeedClosedError(CLOSED_BEFORE_LOADED))
         if self.pool is not None:
             self.pool.close()
         self.watch.stop()
-        for _ in self.posts:
+        for _ in self.workers:
             self.tasks.put(None)
         deadline = time.monotonic() + 5.0
-        for post in self.posts:
-            if post.thread is not None and post.thread is not threading.current_thread():
-                post.thread.join(max(0.0, deadline - time.monotonic()))
+        for worker in self.workers:
+            if worker.thread is not None and worker.thread is not threading.current_thread():
+                worker.thread.join(max(0.0, deadline - time.monotonic()))
         if self.pool is not None:
             self.pool.free(flying=False)

@@ -37,7 +37,7 @@ class Contents(ABC):
         """Let go of what is open, now or once nobody uses it; the scenes can still be asked for."""
 
 
-class Columns(Contents):
+class ColumnContents(Contents):
     """Arrays with a leading axis of one row a scene, in any nesting but lists."""
 
     def __init__(self, value: Any) -> None:

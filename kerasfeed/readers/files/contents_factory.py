@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from kerasfeed.readers.files.contents import FORMS, Columns, Contents, Scenes
-from kerasfeed.readers.files.forward_contents import Stream
+from kerasfeed.readers.files.contents import FORMS, ColumnContents, Contents, Scenes
+from kerasfeed.readers.files.forward_contents import ForwardContents
 from kerasfeed.sequences.base import SceneSequence
 
 
@@ -27,19 +27,19 @@ def contents_of(value: Any, reopen: Callable[[int], Iterator[Any]], lookback: in
         TypeError, ValueError: It is nothing that holds scenes; the message says what would.
     """
     if isinstance(value, Iterator):
-        return Stream(value, reopen, lookback, most_bytes)
+        return ForwardContents(value, reopen, lookback, most_bytes)
     if isinstance(value, np.lib.npyio.NpzFile):  # it reads, and decompresses, an array each time it is asked for it
         with value:
-            return Columns({name: value[name] for name in value.files})
+            return ColumnContents({name: value[name] for name in value.files})
     if isinstance(value, np.ndarray | tuple):
-        return Columns(value)
+        return ColumnContents(value)
     if isinstance(value, Mapping):
-        return Columns(dict(value))
+        return ColumnContents(dict(value))
     if isinstance(value, Sequence | SceneSequence) and not isinstance(value, str | bytes | bytearray | memoryview):
         return Scenes(value)
     is_table = hasattr(value, "iloc") or hasattr(value, "column_names")
     if hasattr(value, "__array__") and not is_table:  # a tensor, a dataset of an HDF5 file
-        return Columns(np.asarray(value))
+        return ColumnContents(np.asarray(value))
     remedy = FORMS
     if value is None:
         remedy = f"{FORMS} (is a `return` missing?)"

@@ -84,11 +84,11 @@ def count_files(
             f"none of the {len(paths)} files could be read. The first: {skipped[0][0]!r}: {skipped[0][1]}"
         ) from failures[min(failures)]
     if skipped:
-        _tell(skipped, len(paths))
+        _warn_of_skipped(skipped, len(paths))
     return kept, np.array([known[number] for number in kept], np.int64), skipped
 
 
-def _tell(skipped: Sequence[tuple[Any, str]], files: int) -> None:
+def _warn_of_skipped(skipped: Sequence[tuple[Any, str]], files: int) -> None:
     shown = "; ".join(f"{path!r}: {text}" for path, text in skipped[:_SHOWN])
     more = f"; and {len(skipped) - _SHOWN:,} more, see `skipped`" if len(skipped) > _SHOWN else ""
     warn_caller(f"{len(skipped):,} of {files:,} files cannot be read and are left out: {shown}{more}", FeedWarning)
@@ -122,7 +122,7 @@ def _count(
                     number = running.pop(future)
                     if failures is None:
                         number, future = _first_failed(number, future, running)
-                    _settle(future, number, paths[number], found, failures)
+                    _note_result(future, number, paths[number], found, failures)
                 advance(len(done))
         finally:
             for future in running:
@@ -140,7 +140,7 @@ def _first_failed(number: int, future: "Future[int]", running: "dict[Future[int]
     return min(failed, key=lambda each: each[0], default=(number, future))
 
 
-def _settle(
+def _note_result(
     future: "Future[int]", number: int, path: Any, found: dict[int, int], failures: dict[int, BaseException] | None
 ) -> None:
     error = future.exception()

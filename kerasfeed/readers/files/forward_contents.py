@@ -14,7 +14,7 @@ import optree
 from kerasfeed.readers.files.contents import Contents, bytes_of, guarded
 
 
-class Stream(Contents):
+class ForwardContents(Contents):
     """Scenes by row, of an iterator.
 
     Rows asked for in order cost nothing. A row ahead is reached by reading on; the scenes passed over are kept, the

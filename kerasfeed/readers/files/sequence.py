@@ -20,7 +20,7 @@ from kerasfeed.readers.files.contents_factory import contents_of
 from kerasfeed.readers.files.counts import check_count, count_files, given_counts
 from kerasfeed.readers.files.counts_cache import CountsCache, file_of
 from kerasfeed.readers.files.file_cache import KeptHere
-from kerasfeed.readers.files.forward_contents import Stream, StreamEnded
+from kerasfeed.readers.files.forward_contents import ForwardContents, StreamEnded
 from kerasfeed.readers.files.index_map import places_of
 from kerasfeed.readers.files.validate import check_cache_files, check_function, check_paths
 from kerasfeed.sequences.base import SceneSequence
@@ -172,7 +172,7 @@ class FileSequence(SceneSequence):
             if count is not None:
                 return check_count(count(path), f"what count({path!r}) returned")
             contents = self._read(file)
-            return contents.count_all() if isinstance(contents, Stream) else contents.count or 0
+            return contents.count_all() if isinstance(contents, ForwardContents) else contents.count or 0
 
         cache = None if counts_cache is None else CountsCache(counts_cache)
         kept, counts, self.skipped = count_files(self.paths, count_one, cache, skip=skip)
@@ -204,7 +204,7 @@ class FileSequence(SceneSequence):
                 scene = contents.row(row)
             except StreamEnded as ended:
                 raise self._miscounted(file, ended.args[0]) from None
-            if isinstance(contents, Stream) and row + 1 == self.counts[file] and not contents.ends_after(row):
+            if isinstance(contents, ForwardContents) and row + 1 == self.counts[file] and not contents.ends_after(row):
                 raise self._miscounted(file, None)
         except BaseException as error:
             add_note(error, f"kerasfeed: row {row} of file {self.paths[file]!r} (number {file} of {len(self.paths)})")

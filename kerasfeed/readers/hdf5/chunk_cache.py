@@ -45,7 +45,7 @@ class ChunkCache(Lru[int, NDArray[Any]]):
         with self._lock:
             return [key for key in keys if key not in self._kept and key not in self._loading]
 
-    def _settled(self, value: NDArray[Any]) -> NDArray[Any]:
+    def _on_loaded(self, value: NDArray[Any]) -> NDArray[Any]:
         value.flags.writeable = False
         return value
 

@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 
 from kerasfeed.readers.hdf5 import decode_pool
 from kerasfeed.readers.hdf5.chunk_cache import ChunkCache
-from kerasfeed.readers.hdf5.chunks import Part, Piece, Place
+from kerasfeed.readers.hdf5.chunks import ChunkLocation, Part, Piece
 from kerasfeed.readers.hdf5.parallel_for import share
 from kerasfeed.readers.hdf5.selection import Selection, Span, row, rows
 from kerasfeed.readers.hdf5.stats import Counters
 from kerasfeed.readers.hdf5.storage import Chunked
 from kerasfeed.util import read_cost
-from kerasfeed.util.file_bytes import Source
+from kerasfeed.util.file_bytes import ByteSource
 
 _HELPED_NBYTES = 1 << 18  # decoded bytes from which a second thread pays: it takes about 50 us to join in
 _COUNTED_PARTS = 4096  # selections of more chunks are taken to miss the cache
@@ -41,7 +41,7 @@ class ChunkedReader:
     """Reads one chunked dataset. All methods may be called from any thread."""
 
     def __init__(
-        self, layout: Chunked, source: Source, cache: ChunkCache, storage: read_cost.Storage, counters: Counters
+        self, layout: Chunked, source: ByteSource, cache: ChunkCache, storage: read_cost.Storage, counters: Counters
     ) -> None:
         """Read through `source`, keep chunks in `cache`, post what decoding costs as that of `storage`."""
         grid = layout.grid
@@ -222,7 +222,7 @@ class ChunkedReader:
             self._decoded(place, meter, into)
 
     def _decoded(
-        self, place: Place, meter: read_cost.Meter | None, into: NDArray[np.uint8] | None = None
+        self, place: ChunkLocation, meter: read_cost.Meter | None, into: NDArray[np.uint8] | None = None
     ) -> NDArray[Any]:
         """Read and decode a stored chunk: its full shape, or uint8[nbytes] where it went `into`."""
         begin = time.perf_counter()

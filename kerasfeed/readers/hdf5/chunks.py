@@ -50,7 +50,7 @@ class Part(NamedTuple):
     whole: bool
 
 
-class Place(NamedTuple):
+class ChunkLocation(NamedTuple):
     """Where a chunk is stored.
 
     Attributes:
@@ -252,7 +252,7 @@ class ChunkIndex:
     def __len__(self) -> int:
         return len(self.addresses)
 
-    def find(self, number: int) -> Place | None:
+    def find(self, number: int) -> ChunkLocation | None:
         """Where chunk `number` is stored; None when it is missing."""
         place = number
         if self.numbers is not None:
@@ -260,7 +260,7 @@ class ChunkIndex:
             if place == len(self.numbers) or self.numbers[place] != number:
                 return None
         mask = 0 if self.masks is None else self.masks.item(place)
-        return Place(place, self.addresses.item(place), self.sizes.item(place), mask)
+        return ChunkLocation(place, self.addresses.item(place), self.sizes.item(place), mask)
 
     def stored(self, position: int) -> int:
         """The number of the stored chunk at `position` of the index."""

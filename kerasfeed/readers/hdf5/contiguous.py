@@ -17,7 +17,7 @@ from kerasfeed.readers.hdf5.chunked import plain_of
 from kerasfeed.readers.hdf5.selection import Axis, Listed, Points, Selection, Span, row
 from kerasfeed.readers.hdf5.stats import Counters
 from kerasfeed.readers.hdf5.storage import Contiguous
-from kerasfeed.util.file_bytes import Source
+from kerasfeed.util.file_bytes import ByteSource
 
 _RUN_NBYTES = 16384  # a gap of less is read along: that costs less than another system call
 _SPAN_NBYTES = 1 << 22
@@ -27,7 +27,7 @@ _WANTED_SHARE = 8  # once pieces of 1/8 of the dataset have been read, the whole
 class ContiguousReader:
     """Reads one contiguous dataset. All methods may be called from any thread."""
 
-    def __init__(self, layout: Contiguous, source: Source, cache: ChunkCache, counters: Counters) -> None:
+    def __init__(self, layout: Contiguous, source: ByteSource, cache: ChunkCache, counters: Counters) -> None:
         """Read through `source`, keep the dataset in `cache` where it fits and pays."""
         self.counters = counters
         self._shape, self._dtype, self._address = layout.shape, layout.dtype, layout.address

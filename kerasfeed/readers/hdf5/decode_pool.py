@@ -17,7 +17,7 @@ from kerasfeed.util.resources import cores
 _IDLE_SECONDS = 1.0
 _EXIT_SECONDS = 2.0
 
-Task = Callable[[], object]
+DecodeTask = Callable[[], object]
 
 
 class DecodePool:
@@ -30,13 +30,13 @@ class DecodePool:
     def __init__(self, workers: int) -> None:
         self.workers = workers
         self._changed = threading.Condition(threading.Lock())
-        self._tasks: deque[Task] = deque()
+        self._tasks: deque[DecodeTask] = deque()
         self._threads: set[threading.Thread] = set()
         self._idle = 0
         self._serial = 0
         self._ended = False
 
-    def submit(self, task: Task, *, urgent: bool = False) -> None:
+    def submit(self, task: DecodeTask, *, urgent: bool = False) -> None:
         """Run `task` on a thread of the pool, soon. What it raises is dropped: it concerns nobody.
 
         Args:

@@ -24,7 +24,7 @@ from kerasfeed.readers.hdf5.small_datasets import Known, WholeReader, small
 from kerasfeed.readers.hdf5.stats import Counters
 from kerasfeed.readers.hdf5.storage import Chunked, Layout, ReaderChoice
 from kerasfeed.util import read_cost
-from kerasfeed.util.file_bytes import Source
+from kerasfeed.util.file_bytes import ByteSource
 from kerasfeed.util.opened_files import Identity
 from kerasfeed.util.resources import cache_bytes
 
@@ -95,12 +95,12 @@ class SharedFile:
         self.identity = identity
         self.generation = registry.generation
         self.handle, self._stream = _opened(path, how)
-        self.source: Source | None = None
+        self.source: ByteSource | None = None
         if identity is not None and self.handle.driver == "sec2":
             # HDF5's own descriptor: certain to be this file, and there is one fewer to close.
             descriptor = self.handle.id.get_vfd_handle()
             self.identity = Identity.of(os.fstat(descriptor))
-            self.source = Source(path, descriptor, self.identity)
+            self.source = ByteSource(path, descriptor, self.identity)
         self._refusal = refusal(self.handle, how.driver or self.handle.driver)
         self._is_readonly = self.handle.mode == "r"
         self._links = _link_access()

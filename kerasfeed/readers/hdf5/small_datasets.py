@@ -16,7 +16,7 @@ from kerasfeed.readers.hdf5.chunk_cache import ChunkCache
 from kerasfeed.readers.hdf5.contiguous import index_of
 from kerasfeed.readers.hdf5.selection import Selection
 from kerasfeed.readers.hdf5.stats import Counters
-from kerasfeed.util.file_bytes import Source
+from kerasfeed.util.file_bytes import ByteSource
 
 Known = tuple[tuple[int, ...], np.dtype[Any]]
 _MOST_NBYTES = 1 << 20
@@ -42,7 +42,7 @@ class WholeReader:
     """Reads one small dataset. All methods may be called from any thread."""
 
     def __init__(
-        self, dataset: h5py.Dataset, known: Known, source: Source, cache: ChunkCache, counters: Counters
+        self, dataset: h5py.Dataset, known: Known, source: ByteSource, cache: ChunkCache, counters: Counters
     ) -> None:
         """Keep `dataset`, of the open file behind `source`, in `cache`."""
         self.counters = counters

@@ -22,7 +22,7 @@ from isal.igzip_lib import IsalError
 from kerasfeed.errors import RecordError
 from kerasfeed.readers.tfrecord.framing import HEADER_BYTES, read_header
 from kerasfeed.util.error_text import message_of
-from kerasfeed.util.file_bytes import Source
+from kerasfeed.util.file_bytes import ByteSource
 from kerasfeed.util.lru import Lru
 from kerasfeed.util.opened_files import Identity
 
@@ -83,7 +83,7 @@ def open_stream(
     except FileNotFoundError:
         raise FileNotFoundError(f"there is no file {str(path)!r} any more") from None
     identity = Identity.of(os.fstat(descriptor))
-    source = Source(str(path), descriptor, identity)
+    source = ByteSource(str(path), descriptor, identity)
     try:
         if expected is not None:
             expected.refuse(identity, str(path))
@@ -107,7 +107,7 @@ def _compression(head: bytes) -> int | None:
 
 
 class _Plain(Stream):
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: ByteSource) -> None:
         self.identity, self.length = source.identity, source.identity.size
         self._source = source
 
@@ -134,7 +134,7 @@ class _Point:
 
 class _Compressed(Stream):
     def __init__(
-        self, source: Source, header: int, cache: Windows, members: list[tuple[int, int]] | None, length: int | None
+        self, source: ByteSource, header: int, cache: Windows, members: list[tuple[int, int]] | None, length: int | None
     ) -> None:
         self.identity = source.identity
         self._serial = next(_serials)

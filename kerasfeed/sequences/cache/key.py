@@ -101,11 +101,11 @@ class _Walk:
 
     def digest(self, sequence: Any) -> str:
         self._path.append(type(sequence).__name__)
-        self._tell("kerasfeed", __version__, sys.version_info[:2])
+        self._update("kerasfeed", __version__, sys.version_info[:2])
         self._walk(sequence)
         return self._hashes[0].hexdigest()
 
-    def _tell(self, *words: Any) -> None:
+    def _update(self, *words: Any) -> None:
         for word in words:
             text = word if isinstance(word, bytes) else repr(word).encode("utf-8", "surrogatepass")
             self._hashes[-1].update(len(text).to_bytes(8, "little") + text)
@@ -117,14 +117,14 @@ class _Walk:
 
     def _walk(self, value: Any) -> None:
         if isinstance(value, str | os.PathLike):
-            self._tell(type(value).__name__, os.fspath(value))
+            self._update(type(value).__name__, os.fspath(value))
             self._walk_file(os.fspath(value))
         elif type(value) in _PLAIN or isinstance(value, np.dtype | np.generic | range | slice):
-            self._tell(type(value).__name__, value)
+            self._update(type(value).__name__, value)
         elif id(value) in self._begun:
-            self._tell("circle", len(self._begun) - self._begun.index(id(value)))
+            self._update("circle", len(self._begun) - self._begun.index(id(value)))
         else:
-            self._tell(self._digest_of(value))
+            self._update(self._digest_of(value))
 
     def _digest_of(self, value: Any) -> bytes:
         if id(value) not in self._done:
@@ -140,16 +140,16 @@ class _Walk:
         if isinstance(value, np.ndarray):
             self._walk_array(value)
         elif isinstance(value, dict):
-            self._tell("dict", type(value).__qualname__, len(value))
+            self._update("dict", type(value).__qualname__, len(value))
             for key, item in value.items():
                 self._walk(key)
                 self._under(f"[{key!r:.40}]", item)
         elif isinstance(value, list | tuple):
-            self._tell(type(value).__qualname__, len(value))
+            self._update(type(value).__qualname__, len(value))
             for number, item in enumerate(value):
                 self._under(f"[{number}]", item)
         elif isinstance(value, set | frozenset):
-            self._tell(type(value).__qualname__, len(value))
+            self._update(type(value).__qualname__, len(value))
             for item in sorted(value, key=repr):
                 self._walk(item)
         elif isinstance(value, type):
@@ -161,14 +161,14 @@ class _Walk:
         elif isinstance(value, types.FunctionType):
             self._walk_function(value)
         elif isinstance(value, types.BuiltinFunctionType | types.WrapperDescriptorType | np.ufunc):
-            self._tell("builtin", getattr(value, "__module__", None), value.__name__)
+            self._update("builtin", getattr(value, "__module__", None), value.__name__)
         else:
             self._walk_object(value)
 
     def _walk_array(self, array: Any) -> None:
-        self._tell("array", type(array).__qualname__, array.dtype.str, str(array.dtype), array.shape)
+        self._update("array", type(array).__qualname__, array.dtype.str, str(array.dtype), array.shape)
         if isinstance(array, np.memmap) and array.filename is not None and array.mode != "c":
-            self._tell(array.offset, array.strides)
+            self._update(array.offset, array.strides)
             self._walk(str(array.filename))
         elif array.dtype.hasobject:
             self._walk(array.tolist())
@@ -177,35 +177,35 @@ class _Walk:
 
     def _walk_function(self, function: types.FunctionType) -> None:
         if _is_installed(function.__module__):
-            self._tell("function", function.__module__, function.__qualname__, _version_of(function.__module__))
+            self._update("function", function.__module__, function.__qualname__, _version_of(function.__module__))
             return
-        self._tell("function", function.__qualname__)
+        self._update("function", function.__qualname__)
         self._walk(function.__code__)
         self._under("defaults", (function.__defaults__, function.__kwdefaults__))
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
             try:
                 self._under(name, cell.cell_contents)
             except ValueError:  # not filled yet
-                self._tell("empty")
+                self._update("empty")
         for name in names_in(function.__code__):
             if name in function.__globals__:
                 self._walk_global(name, function.__globals__[name])
 
     def _walk_global(self, name: str, value: Any) -> None:
-        self._tell("global", name)
+        self._update("global", name)
         if isinstance(value, _WITHOUT_STATE):
-            self._tell(type(value).__qualname__)
+            self._update(type(value).__qualname__)
         else:
             self._under(name, value)
 
     def _walk_code(self, code: types.CodeType) -> None:
-        self._tell(code.co_code, code.co_names, code.co_varnames, code.co_freevars, code.co_flags)
-        self._tell(code.co_exceptiontable)
+        self._update(code.co_code, code.co_names, code.co_varnames, code.co_freevars, code.co_flags)
+        self._update(code.co_exceptiontable)
         self._walk(code.co_consts)
 
     def _walk_module(self, module: types.ModuleType) -> None:
         """A module of the user's stands for its file, and for the modules that it takes anything from."""
-        self._tell("module", module.__name__, _version_of(module.__name__))
+        self._update("module", module.__name__, _version_of(module.__name__))
         if _is_installed(module.__name__):
             return
         found = {_home_of(value) for value in vars(module).values()}
@@ -214,9 +214,9 @@ class _Walk:
                 self._walk(sys.modules[name])
 
     def _walk_class(self, cls: type) -> None:
-        self._tell("class", cls.__qualname__)
+        self._update("class", cls.__qualname__)
         if _is_installed(cls.__module__):
-            self._tell(cls.__module__, _version_of(cls.__module__))
+            self._update(cls.__module__, _version_of(cls.__module__))
             return
         for base in cls.__bases__:
             self._walk(base)
@@ -224,7 +224,7 @@ class _Walk:
             if name not in _IN_CLASSES and not isinstance(
                 value, types.MemberDescriptorType | types.GetSetDescriptorType
             ):
-                self._tell(name)
+                self._update(name)
                 self._under(name, value)
 
     def _walk_object(self, value: Any) -> None:
@@ -239,7 +239,7 @@ class _Walk:
                 f"files when first needed), or {self._remedy}"
             ) from error
         for name, item in state:
-            self._tell(name)
+            self._update(name)
             self._under(name, item)
 
     @property
@@ -253,9 +253,9 @@ class _Walk:
                 return
         except (OSError, ValueError):
             return
-        self._tell(os.path.abspath(path))  # noqa: PTH100 - a relative name means another file elsewhere
+        self._update(os.path.abspath(path))  # noqa: PTH100 - a relative name means another file elsewhere
         if not Path(path).is_dir():
-            self._tell_file(path)
+            self._update_file(path)
             return
         for folder, folders, files in os.walk(path):
             folders.sort()
@@ -265,12 +265,12 @@ class _Walk:
                     f"{self._who} to watch: {self._remedy}"
                 )
             for file in sorted(files):
-                self._tell(file)
-                self._tell_file(os.path.join(folder, file))  # noqa: PTH118 - as for `stat`
+                self._update(file)
+                self._update_file(os.path.join(folder, file))  # noqa: PTH118 - as for `stat`
 
-    def _tell_file(self, path: str) -> None:
+    def _update_file(self, path: str) -> None:
         self.files[path] = _stat(path)
-        self._tell("file", self.files[path])
+        self._update("file", self.files[path])
 
 
 @functools.lru_cache(maxsize=1024)

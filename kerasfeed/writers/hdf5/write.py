@@ -21,7 +21,7 @@ from kerasfeed.writers.hdf5.sink import Sink, appearing, check_place, interrupti
 from kerasfeed.writers.shard_format import ShardFormat
 from kerasfeed.writers.shard_set import FileSet, remove_parts, write_set
 from kerasfeed.writers.shard_task import failed_write
-from kerasfeed.writers.shared_progress import Shard
+from kerasfeed.writers.shared_progress import PlannedShard
 from kerasfeed.writers.worker_options import WorkerOptions
 
 _COPIED_BYTES = 1 << 24
@@ -88,18 +88,17 @@ def write_hdf5(
     check_place(out)
     folder = out.with_name(f".{out.name}.segments")
 
-    def cut(spec: SceneSpec) -> tuple[tuple[Shard, ...], ShardFormat]:
+    def cut(spec: SceneSpec) -> tuple[tuple[PlannedShard, ...], ShardFormat]:
         columns = columns_for(spec, scenes_per_chunk, compression, length)
         parts = enumerate(columns.segments(length))
-        return tuple(Shard(number, str(folder / f"{number:06d}.h5"), part) for number, part in parts), SegmentFormat(
-            columns
-        )
+        segments = (PlannedShard(number, str(folder / f"{number:06d}.h5"), part) for number, part in parts)
+        return tuple(segments), SegmentFormat(columns)
 
     def discard(_: list[str]) -> None:
         shutil.rmtree(folder, ignore_errors=True)
         remove_parts(out)
 
-    def finish(spec: SceneSpec, segments: tuple[Shard, ...]) -> None:
+    def finish(spec: SceneSpec, segments: tuple[PlannedShard, ...]) -> None:
         remove_parts(out)
         columns = columns_for(spec, scenes_per_chunk, compression, length)
         _join(segments, columns, out, length, overwrite=overwrite)
@@ -156,7 +155,7 @@ class SegmentFormat(ShardFormat):
         return counts.pop() if len(counts) == 1 else None
 
 
-def _join(segments: Sequence[Shard], columns: Columns, out: Path, length: int, *, overwrite: bool) -> None:
+def _join(segments: Sequence[PlannedShard], columns: Columns, out: Path, length: int, *, overwrite: bool) -> None:
     """Copy segments into one file, chunks as they are."""
 
     def job(check: Callable[[], None]) -> None:

@@ -17,7 +17,7 @@ from kerasfeed.util.deferred_warnings import warn_caller
 from kerasfeed.util.validate import check_integer
 from kerasfeed.writers.shard_format import ShardFormat
 from kerasfeed.writers.shard_set import FileSet, remove_parts, write_set
-from kerasfeed.writers.shared_progress import Shard
+from kerasfeed.writers.shared_progress import PlannedShard
 from kerasfeed.writers.tfrecord.shard_format import TFRecordFormat
 from kerasfeed.writers.worker_options import WorkerOptions
 
@@ -103,12 +103,14 @@ def write_tfrecords(
     pattern = os.fspath(pattern)
     paths, sidecar = shard_paths(pattern, count), sidecar_path(pattern)
 
-    def cut(found: SceneSpec) -> tuple[tuple[Shard, ...], ShardFormat]:
+    def cut(found: SceneSpec) -> tuple[tuple[PlannedShard, ...], ShardFormat]:
         parts = [assigned(length, count, number, assignment) for number in range(count)]
-        shards = (Shard(number, str(path), part) for number, (path, part) in enumerate(zip(paths, parts, strict=True)))
+        shards = (
+            PlannedShard(number, str(path), part) for number, (path, part) in enumerate(zip(paths, parts, strict=True))
+        )
         return tuple(shards), TFRecordFormat(found, compression)
 
-    def finish(found: SceneSpec, shards: tuple[Shard, ...]) -> None:
+    def finish(found: SceneSpec, shards: tuple[PlannedShard, ...]) -> None:
         files = (
             ShardFile(path.name, len(shard.indices), path.stat().st_size)
             for path, shard in zip(paths, shards, strict=True)

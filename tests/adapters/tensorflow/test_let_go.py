@@ -51,10 +51,10 @@ def test_whoever_leaves_a_loop_over_a_queue_that_nobody_fills_does_not_wait_and_
 
 
 @pytest.fixture
-def no_patience(monkeypatch):
+def polls_often(monkeypatch):
     """TensorFlow is told of nearly every batch that it is not there yet."""
     for module in (cursor, tf_iteration):
-        monkeypatch.setattr(module, "PATIENCE", 0.0005)
+        monkeypatch.setattr(module, "POLL_SECONDS", 0.0005)
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def assert_ended():
 @pytest.mark.heavy
 @pytest.mark.parametrize("kind", [(1, "thread"), (2, "thread"), (2, "process")], ids=str)
 @pytest.mark.parametrize("deterministic", [True, False])
-def test_a_batch_that_is_asked_for_many_times_comes_once(no_patience, kind, deterministic, assert_ended):
+def test_a_batch_that_is_asked_for_many_times_comes_once(polls_often, kind, deterministic, assert_ended):
     workers, worker_type = kind
     sequence = Lingering(24, 0.02)
     with kf.Feed(sequence, 3, shuffle=True, workers=workers, worker_type=worker_type, collate="ragged") as feed:
@@ -82,7 +82,7 @@ def test_a_batch_that_is_asked_for_many_times_comes_once(no_patience, kind, dete
 
 
 @pytest.mark.heavy
-def test_a_batch_of_a_stream_that_is_asked_for_many_times_comes_once(no_patience):
+def test_a_batch_of_a_stream_that_is_asked_for_many_times_comes_once(polls_often):
     def slow(n, count):
         for number in range(12):
             time.sleep(0.01)
@@ -95,7 +95,7 @@ def test_a_batch_of_a_stream_that_is_asked_for_many_times_comes_once(no_patience
 
 
 @pytest.mark.heavy
-def test_as_little_memory_as_two_batches_is_waited_for_again_and_again(no_patience):
+def test_as_little_memory_as_two_batches_is_waited_for_again_and_again(polls_often):
     sequence = [np.full(1 << 16, number, np.float32) for number in range(24)]
     told = pytest.warns(kf.FeedWarning, match="the consumer keeps so many batches")
     feed = kf.Feed(sequence, 2, workers=2, worker_type="process", max_memory=2 * (2 << 18) + 8192)
@@ -105,7 +105,7 @@ def test_as_little_memory_as_two_batches_is_waited_for_again_and_again(no_patien
 
 
 @pytest.mark.parametrize("dtype", ["int4", "uint4", "float8_e4m3fn", "bfloat16"])
-def test_dtypes_that_loops_of_a_graph_cannot_carry_arrive(no_patience, dtype, assert_ended):
+def test_dtypes_that_loops_of_a_graph_cannot_carry_arrive(polls_often, dtype, assert_ended):
     numbers = np.arange(6).astype(getattr(ml_dtypes, dtype))
 
     class Rare(Lingering):
@@ -120,7 +120,7 @@ def test_dtypes_that_loops_of_a_graph_cannot_carry_arrive(no_patience, dtype, as
     assert_ended()
 
 
-def test_an_error_of_a_batch_that_is_asked_for_many_times_arrives_as_itself(no_patience):
+def test_an_error_of_a_batch_that_is_asked_for_many_times_arrives_as_itself(polls_often):
     def failing(n, count):
         yield np.zeros(3)
         time.sleep(0.1)
@@ -360,9 +360,9 @@ COLLECTED_IN_THE_CALL = """
         def __init__(self, context):
             self.taken = 0
 
-        def take(self, patience):
+        def take(self, timeout):
             if self.taken:
-                time.sleep(patience)
+                time.sleep(timeout)
                 gc.collect()  # in the midst of TensorFlow's call
                 raise NotYet
             self.taken += 1

@@ -107,7 +107,7 @@ def test_an_item_that_ends_its_worker_is_named_and_said_how_to_leave_out(mapped)
     with pytest.raises(kf.WorkerDiedError, match=r"The item was 9\..*on_error='skip'") as caught:
         list(feed)
     with pytest.warns(kf.FeedWarning, match="A new process has taken its place"):
-        feed.tell()
+        feed.issue_warnings()
     assert "sequence[" not in str(caught.value)
 
 

@@ -264,14 +264,14 @@ def test_a_worker_that_dies_loses_no_scene_and_repeats_none(fleet_of, make, tmp_
         assert len(starts) == 2
         assert max(starts) > 0
     with pytest.warns(FeedWarning, match=r"a scene of generator 1 \(repetition 0\)"):
-        feed.faults.notices.tell()
+        feed.failure_log.deferred_warnings.issue()
 
 
 @pytest.mark.heavy
 def test_a_scene_that_ends_its_worker_again_and_again_is_told_after_those_before_it(fleet_of):
     feed = fleet_of("process", killing, 2, policy=FailurePolicy(max_failures=1))
     items, error = until_error(feed)
-    feed.faults.notices.mute("respawn")
+    feed.failure_log.deferred_warnings.mute("respawn")
     assert items == [(n, k) for k in range(10) for n in range(2)] + [(0, 10)]
     assert isinstance(error, WorkerDiedError)
     assert "ended with exit code 3 while it loaded scene 10 of generator 1 (repetition 0)" in str(error)
@@ -285,7 +285,7 @@ def test_a_generator_that_ends_its_worker_is_borne_like_one_that_raises(fleet_of
     items = all_of(feed)
     assert [k for n, k in items if n == 1] == list(range(10))
     assert [k for n, k in items if n == 2] == list(range(30))
-    (row,) = feed.faults.table()
+    (row,) = feed.failure_log.table()
     assert row.index == 10 * 3 + 1
 
 
@@ -295,7 +295,7 @@ def test_a_generator_that_hangs_is_told_and_others_go_on(fleet_of, kind):
     feed = fleet_of(kind, hanging, 3, policy=FailurePolicy("skip", timeout=1.5))
     items = all_of(feed)
     assert sorted(items) == [(0, 0), (0, 1), (0, 2), (1, 0), (2, 0), (2, 1), (2, 2)]
-    (row,) = feed.faults.table()
+    (row,) = feed.failure_log.table()
     assert row.exception.startswith("SceneTimeoutError: scene 1 of generator 1 (repetition 0) took longer than")
 
 

@@ -215,7 +215,7 @@ def test_a_warning_that_is_an_error_loses_nothing():
         for number in range(4):
             feed.put(number)
         feed.close()
-        feed._source.notices.post("one", "a producer has died", kf.FeedWarning)
+        feed._source.deferred_warnings.defer("one", "a producer has died", kf.FeedWarning)
         with pytest.raises(kf.FeedWarning):
             next(iter(feed))
         assert [batch.tolist() for batch in feed] == [[0, 1], [2, 3]]

@@ -101,10 +101,10 @@ def test_a_killed_process_may_be_told_as_a_warning(source, process):
     producer = process("killed", filled.producer(on_death="warn"))
     assert _numbers(filled, 3) == [0, 1, 2]
     producer.wait(PROGRAM_SECONDS)
-    while not filled.notices.told(f"death of {producer.pid}"):
+    while not filled.deferred_warnings.is_known(f"death of {producer.pid}"):
         time.sleep(0.01)
     with pytest.warns(kf.FeedWarning, match=f"producer process {producer.pid} ended without a farewell"):
-        filled.tell()
+        filled.issue_warnings()
     filled.put(3)
     assert filled.take(1) == [3]
     with pytest.raises(ValueError, match='on_death is "fail" or "warn", received \'ignore\''):
@@ -251,7 +251,7 @@ def test_a_handle_used_again_and_again_leaves_nothing_behind(source):
     for number in range(50):
         with producer:
             producer.put(number)
-    assert len(util._finalizer_registry) == before
+    assert len(util._finalizer_registry) <= before  # one of an earlier test may have gone
     wait_until(lambda: not filled._server._connections)
     assert filled.take(100) == list(range(50))
 
@@ -299,7 +299,7 @@ def test_producers_that_end_in_order_are_not_told_of(source):
     gc.collect()
     filled.put(3)
     assert filled.take(9) == [1, 2, 3]
-    filled.tell()
+    filled.issue_warnings()
 
 
 def test_a_handle_of_a_feed_that_has_gone_says_so(source):

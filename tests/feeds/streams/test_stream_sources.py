@@ -104,7 +104,7 @@ def test_a_generator_that_failed_leaves_the_turn_where_errors_are_borne(source_o
     for repetition in range(2):
         items = all_of(source, repetition)
         assert items == in_turn(*([(n, k) for k in range(4 if n == 1 else 6)] for n in range(3)))
-    (row,) = source.faults.table()
+    (row,) = source.failure_log.table()
     assert (row.index, row.epoch, row.count, row.exception) == (4 * 3 + 1, 1, 2, "LookupError: no scene 4")
 
 

@@ -5,7 +5,7 @@ from error_kinds import BAD, KINDS, Raising, assert_arrived, whole_text
 
 import kerasfeed as kf
 from kerasfeed.loaders.failures.exception_pickle import pack, unpack
-from kerasfeed.loaders.failures.exceptions import Place, for_consumer
+from kerasfeed.loaders.failures.exceptions import SceneLocation, for_consumer
 from kerasfeed.util.error_notes import note_causes, text_of
 
 
@@ -86,8 +86,8 @@ def test_an_os_error_with_a_constructor_of_its_own_keeps_errno():
 def test_an_exception_raised_again_and_again_tells_the_last_place_alone():
     error = ValueError("bad")
     for epoch in range(5):
-        assert for_consumer(error, Place((7,), epoch, 1, "worker thread 0")) is error
-    for_consumer(error, Place((8,), 5, 1, "worker thread 0"))
+        assert for_consumer(error, SceneLocation((7,), epoch, 1, "worker thread 0")) is error
+    for_consumer(error, SceneLocation((8,), 5, 1, "worker thread 0"))
     assert [note.split(",")[:2] for note in error.__notes__] == [
         ["kerasfeed: scene 7", " epoch 4"],
         ["kerasfeed: scene 8", " epoch 5"],
@@ -98,16 +98,16 @@ def test_an_exception_raised_again_and_again_tells_the_last_place_alone():
     ("place", "text"),
     [
         (
-            Place((37,), None, None, "worker thread 1"),
+            SceneLocation((37,), None, None, "worker thread 1"),
             "kerasfeed: scene 37, while inferring the spec, in worker thread 1\nReproduce it here: sequence[37]",
         ),
         (
-            Place((37,), 0, 3, "worker thread 1"),
+            SceneLocation((37,), 0, 3, "worker thread 1"),
             "kerasfeed: scene 37, epoch 0, step 3, in worker thread 1\n"
             "Reproduce it here: kf.load(feed, epoch=0, step=3), or sequence[37]",
         ),
         (
-            Place((3, 1, 2), 5, 4, "worker thread 1"),
+            SceneLocation((3, 1, 2), 5, 4, "worker thread 1"),
             "kerasfeed: scenes 3, 1, 2 (get_batch), epoch 5, step 4, in worker thread 1\n"
             "Reproduce it here: kf.load(feed, epoch=5, step=4)",
         ),

@@ -349,6 +349,6 @@ def test_a_broken_result_is_a_value_error():
 def test_more_tasks_than_a_pipe_holds_are_all_done():
     loader = _loader(scenes.Slow(20_000, 0.0), batch_size=20_000)
     _ = loader.spec
-    loader._sessions[0].pace.seconds = 1.0  # single scenes: 88 bytes each, far more than the pipe takes
+    loader._sessions[0].timing.seconds = 1.0  # single scenes: 88 bytes each, far more than the pipe takes
     assert np.array_equal(loader.submit(0, 0).result(timeout=60)[1], np.arange(20_000))
     loader.close()

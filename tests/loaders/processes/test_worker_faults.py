@@ -23,7 +23,7 @@ from kerasfeed.loaders.processes import session, spawn
 from kerasfeed.loaders.processes.crash_policy import Crash, CrashPolicy, start_text
 from kerasfeed.loaders.processes.worker_process import WorkerHandle
 from kerasfeed.loaders.tasks import ProbeTask
-from kerasfeed.util.deferred_warnings import Notices
+from kerasfeed.util.deferred_warnings import DeferredWarnings
 
 # ---- death
 
@@ -53,7 +53,7 @@ def test_a_worker_that_dies_is_replaced_and_every_batch_is_what_it_was(feed_of, 
 def test_the_peak_of_a_worker_that_nobody_saw_alive_is_known():
     ours, theirs = socket.socketpair()
     command = [sys.executable, "-S", "-c", "bytearray(100 << 20)"]
-    handle = WorkerHandle(0, subprocess.Popen(command), ours, bytearray(), threading.Thread(), floor=0)
+    handle = WorkerHandle(0, subprocess.Popen(command), ours, bytearray(), threading.Thread(), inherited_peak=0)
     theirs.close()
     handle.end(30)
     ours.close()
@@ -327,10 +327,26 @@ def test_a_worker_that_could_not_begin_an_epoch_tries_again(feed_of, tmp_path):
     assert not (tmp_path / "ended").exists()
 
 
+class Closes(scenes.Clouds):
+    """Closes its feed as an epoch begins; workers know none."""
+
+    feed = None
+
+    def on_epoch_begin(self):
+        if self.feed is not None:
+            self.feed.close()
+
+    def __getstate__(self):
+        return {**self.__dict__, "feed": None}
+
+
 def test_a_feed_that_an_epoch_hook_closes_says_that_it_is_closed(feed_of):
-    feed = feed_of(scenes.Clouds())
+    sequence = Closes()
+    feed = feed_of(sequence)
     feed[0]
-    feed._loader.refresh(feed.close)
+    sequence.feed = feed
+    with pytest.raises(kf.FeedClosedError):
+        next(feed.epoch(1))
     with pytest.raises(kf.FeedClosedError):
         feed[0]
 
@@ -356,19 +372,19 @@ def test_what_is_said_of_a_death_at_the_start_fits_it(ending, why):
     assert why in text
 
 
-def test_two_consumers_tell_what_waits_once():
+def test_two_consumers_issue_what_waits_once():
     class OneTurnLate(deque):
         def __bool__(self):
             return True  # as seen by a thread that another overtakes before it takes
 
-    notices = Notices()
-    notices._waiting = OneTurnLate()
-    notices.post("kind", "said", kf.FeedWarning)
-    notices.post("kind", "said", kf.FeedWarning)
+    deferred_warnings = DeferredWarnings()
+    deferred_warnings._waiting = OneTurnLate()
+    deferred_warnings.defer("kind", "said", kf.FeedWarning)
+    deferred_warnings.defer("kind", "said", kf.FeedWarning)
     with pytest.warns(kf.FeedWarning, match="said") as caught:
-        notices.tell()
+        deferred_warnings.issue()
     assert len(caught) == 1
-    notices.tell_last()
+    deferred_warnings.issue_last()
 
 
 def test_hoarding_is_warned_of_once_and_harms_nothing():

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import kerasfeed as kf
-from kerasfeed.readers.files.forward_contents import Stream, StreamEnded
+from kerasfeed.readers.files.forward_contents import ForwardContents, StreamEnded
 
 
 class Opened:
@@ -31,7 +31,7 @@ class Opened:
             self.open -= 1
 
     def stream(self, lookback=1024, most_bytes=1 << 20):
-        return Stream(self(), self, lookback, most_bytes)
+        return ForwardContents(self(), self, lookback, most_bytes)
 
 
 @given(st.lists(st.integers(0, 19), max_size=40), st.integers(1, 30))
@@ -111,7 +111,7 @@ def test_retiring_does_not_wait_for_a_thread_that_reads():
         finally:
             closed.append(True)
 
-    stream = Stream(slow(), slow, 4, 99)
+    stream = ForwardContents(slow(), slow, 4, 99)
     found = []
     reader = threading.Thread(target=lambda: found.append(stream.row(0)))
     reader.start()
@@ -133,7 +133,7 @@ def test_after_an_error_a_stream_begins_anew():
             raise OSError("lost the connection")
         yield 1
 
-    stream = Stream(at_the_second(), at_the_second, 4, 99)
+    stream = ForwardContents(at_the_second(), at_the_second, 4, 99)
     with pytest.raises(OSError, match="connection"):
         stream.row(1)
     assert stream.row(1) == 1

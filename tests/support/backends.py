@@ -1,0 +1,75 @@
+"""Tests of Keras run once more on another of its backends: a case for each file of tests, one process for many.
+
+An interpreter with Keras takes 4 s to start, and files share the models that they have compiled: so those of all cases
+that were chosen run in one process, and each case fails by what failed in its file.
+"""
+
+import functools
+import importlib.util
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from places import ROOT, TESTS
+from scenes_frameworks import environment_of
+
+# Files of tests that run on JAX and on PyTorch, too; the first ones by default.
+LIGHT = ["keras_fit"]
+HEAVY = [
+    "collate_frameworks", "epochs_fit", "error_fit", "evaluate", "keras_adapter", "keras_fit_errors",
+    "keras_fit_models", "keras_processes", "keras_versions", "predicted_order", "resume_fit", "resume_refusals",
+    "shards_evaluate", "stream_fit", "summary", "text_fit",
+]  # fmt: skip
+SECONDS = 1500  # for tests that take 100 s
+
+
+def each_file(*marked_files):
+    """Parametrise a test by pairs of an expression of marks and the files whose tests it selects."""
+    cases = [pytest.param(name, marked, id=name) for marked, names in marked_files for name in names]
+    return pytest.mark.parametrize(("file", "marked"), cases)
+
+
+def assert_holds_on(backend, request):
+    """Fail by what fails in the file of this case, which `each_file` has made, on another backend.
+
+    The first case waits for the files of all cases of its test, as far as they were chosen.
+    """
+    if importlib.util.find_spec(backend) is None:
+        pytest.skip(f"{backend} is not installed")
+    own = request.node.callspec.params
+    cases = [item.callspec.params for item in request.session.items if getattr(item, "obj", None) is request.function]
+    files = tuple(case["file"] for case in cases if case["marked"] == own["marked"])
+    failed = _failures(backend, own["marked"], files)
+    if own["file"] in failed:
+        pytest.fail(f"on {backend}, test_{own['file']}.py:\n{failed[own['file']]}", pytrace=False)
+
+
+@functools.cache
+def _failures(backend, marked, files):
+    """By file, what failed in it; those in which all holds are left out."""
+    paths = [str(path) for name in files for path in TESTS.glob(f"adapters/*/test_{name}.py")]
+    assert len(paths) == len(files)
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder, "report.xml")
+        run = subprocess.run(
+            [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=short", f"--junitxml={report}",
+             "-m", marked, *paths],
+            env=environment_of(KERAS_BACKEND=backend), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            text=True, timeout=SECONDS,
+        )  # fmt: skip
+        if not report.exists():  # it crashed, and at which test the end of its output says
+            return dict.fromkeys(files, run.stdout[-8000:])
+        tests = ElementTree.parse(report).iter("testcase")
+    found = {name: [] for name in files}
+    for test in tests:
+        path = f"{test.get('classname')}.{test.get('name')}".split("[")[0].split(".")
+        name = next(part for part in path if part.startswith("test_")).removeprefix("test_")
+        found[name] += [f"{test.get('name')}: {each.text}" for each in test if each.tag in ("failure", "error")] or [""]
+    failed = {
+        name: "\n".join(filter(None, texts)) or (not texts and "no test of it ran") for name, texts in found.items()
+    }
+    failed = {name: text for name, text in failed.items() if text}
+    return failed if failed or run.returncode == 0 else dict.fromkeys(files, run.stdout[-8000:])

@@ -1,0 +1,20 @@
+"""Values kept by key: what was used longest ago leaves first, and each is loaded once."""
+
+from kerasfeed.util.lru import Lru
+
+
+def test_a_load_that_asks_for_the_value_that_it_makes_does_not_wait_for_itself():
+    cache = Lru(2, lambda _: 1)
+
+    def outer():
+        return 1 + cache.get_or_load("key", lambda: 1)[0]
+
+    assert cache.get_or_load("key", outer) == (2, False)
+    assert cache.get_or_load("key", outer) == (2, True)
+
+
+def test_what_was_used_longest_ago_leaves_first():
+    cache = Lru(2, lambda _: 1)
+    for key in (1, 2, 1, 3):
+        cache.get_or_load(key, lambda: 9)
+    assert [cache.get(key) for key in (1, 2, 3)] == [9, None, 9]
