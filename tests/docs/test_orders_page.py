@@ -19,11 +19,9 @@ def test_every_order_of_the_table_is_public_and_in_the_picture():
     named = {name for row in rows for name in re.findall(r"`kf\.([A-Z]\w+)", row)}
     assert named == {order.__name__ for order in ORDERS}
     assert all(hasattr(kf, name) for name in named)
-    pictures = [(ROOT / folder / "orders.png").read_bytes() for folder in ("docs/images", "notebooks/images")]
-    assert pictures[0] == pictures[1]
-    assert len(pictures[0]) < 60_000
+    assert (ROOT / "docs/images/orders.png").stat().st_size < 60_000
     assert "(../images/orders.png)" in PAGE.read_text()
-    script = (ROOT / "notebooks/draw_orders.py").read_text()
+    script = (ROOT / "docs/images/draw_orders.py").read_text()
     assert all(f"kf.{name}(" in script for name in named)
 
 
@@ -40,11 +38,11 @@ def test_a_docstring_tells_how_to_draw_the_order_and_the_call_draws_it(order):
 @pytest.mark.heavy
 def test_the_picture_is_drawn_by_its_script(tmp_path, monkeypatch):
     pytest.importorskip("matplotlib", reason="needs the extra `plot`")
-    spec = importlib.util.spec_from_file_location("draw_orders", ROOT / "notebooks/draw_orders.py")
+    spec = importlib.util.spec_from_file_location("draw_orders", ROOT / "docs/images/draw_orders.py")
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)
-    assert set(script.FOLDERS) == {ROOT / "docs/images", ROOT / "notebooks/images"}
-    monkeypatch.setattr(script, "FOLDERS", [tmp_path])
+    assert ROOT / "docs/images" == script.FOLDER
+    monkeypatch.setattr(script, "FOLDER", tmp_path)
     script.main()
     assert (tmp_path / "orders.png").read_bytes().startswith(b"\x89PNG")
 

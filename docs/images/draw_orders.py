@@ -1,6 +1,6 @@
-"""Draws `orders.png` of `docs/images` and `notebooks/images`: every order, index against position.
+"""Draws `orders.png`: every order, index against position.
 
-Run from the root of the repository: `PYTHONPATH=. python notebooks/draw_orders.py`
+Run from the root of the repository: `PYTHONPATH=. python docs/images/draw_orders.py`
 """
 
 import io
@@ -12,14 +12,13 @@ from PIL import Image
 
 import kerasfeed as kf
 
-ROOT = Path(__file__).parents[1]
-FOLDERS = (ROOT / "docs/images", ROOT / "notebooks/images")
+FOLDER = Path(__file__).parent
 SCENES = 600
 LENGTHS = np.linspace(10, 500, SCENES).astype(int)  # scenes that grow longer, so that buckets are bands
 LABELS = np.repeat(["a", "b", "c"], [400, 150, 50])
 
 
-def growing(length, seed, epoch):
+def growing(length: int, seed: int, epoch: int) -> np.ndarray:
     """Draws from the scenes up to a place that moves on."""
     return np.random.default_rng([seed, epoch]).integers(np.arange(1, length + 1))
 
@@ -47,8 +46,7 @@ def main() -> None:
     drawn = io.BytesIO()
     figure.savefig(drawn)
     picture = Image.open(drawn).convert("RGB").quantize(48)
-    for folder in FOLDERS:
-        picture.save(folder / "orders.png", optimize=True)
+    picture.save(FOLDER / "orders.png", optimize=True)
 
 
 if __name__ == "__main__":
