@@ -87,19 +87,27 @@ def test_two_processes_of_jax_are_two_shards_and_evaluate_as_one(tmp_path):
         with kf.Feed(Regression(11), 2, seed=3, shuffle=True, workers=0, shard="auto", pad_remainder=True) as part:
             exact = model.evaluate(part, verbose=0, return_dict=True)["mae"]
             model.fit(part, verbose=0)
-        print((steps, sources, exact))
+        keras.distribution.set_distribution(keras.distribution.DataParallel(auto_shard_dataset=True))
+        refused = ""
+        with kf.Feed(Regression(11), 2, workers=0) as whole:
+            try:
+                model.fit(whole, verbose=0)
+            except ValueError as error:
+                refused = str(error)
+        print((steps, sources, exact, refused))
         """,
         [{"KERAS_BACKEND": "jax"}] * 2,
         *_free_ports(1),
     )
     plans = _plans(11, 2, pad=True)
-    assert [steps for steps, _, _ in found] == [_steps(plan) for plan in plans]
-    assert [sources for _, sources, _ in found] == [
+    assert [steps for steps, *_ in found] == [_steps(plan) for plan in plans]
+    assert [sources for _, sources, *_ in found] == [
         [f"{shard} of 2 (auto: jax)", f"{shard} of 2 (auto: keras.distribution)"] for shard in range(2)
     ]
     rooms = Regression(11)
     expected = float(abs(rooms.x.sum(axis=1) - rooms.y[:, 0]).mean())
-    assert [exact for _, _, exact in found] == pytest.approx([expected] * 2, rel=2e-5)
+    assert [exact for _, _, exact, _ in found] == pytest.approx([expected] * 2, rel=2e-5)
+    assert all("Use kf.Feed(..., shard='auto')" in refused for *_, refused in found)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="PyTorch is not installed")
@@ -223,3 +231,34 @@ def test_a_mirrored_strategy_takes_each_batch_of_a_feed_whole(tmp_path):
     expected = _steps(Plan(22, 3, kf.Shuffled(), 3, pad_remainder=True))
     # Each replica takes the next batch of the one pipeline; of the tail one has nothing left.
     assert [batch for step in found for batch in step if batch] == expected
+
+
+@pytest.mark.heavy
+def test_a_model_of_a_mirrored_strategy_trains_on_as_many_steps_as_it_is_told(tmp_path):
+    printed = run_script(
+        tmp_path,
+        """
+        import tensorflow as tf
+        cpu = tf.config.list_physical_devices("CPU")[0]
+        tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+        import keras
+        import kerasfeed as kf
+        from scenes_filler import Regression
+
+        with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
+            model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+            model.compile("sgd", "mse")
+        places = []
+        with kf.Feed(Regression(20), 4, shuffle=True, seed=3, workers=2, worker_type="thread") as feed:
+            def note(epoch, logs):
+                state = feed.get_state()
+                places.append((state["epoch"], state["step"], int(model.optimizer.iterations.numpy())))
+
+            callback = keras.callbacks.LambdaCallback(on_epoch_end=note)
+            backup = kf.BackupAndRestore(feed, "backup", save_freq=2)
+            model.fit(feed, epochs=3, steps_per_epoch=3, callbacks=[callback, backup], verbose=0)
+            print(places)
+        """,
+        KERAS_BACKEND="tensorflow",
+    )
+    assert ast.literal_eval(printed.splitlines()[-1]) == [(0, 3, 3), (1, 1, 6), (1, 4, 9)]
