@@ -3,6 +3,7 @@
 Links and anchors within the site are checked by `mkdocs build --strict`.
 """
 
+import re
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import kerasfeed
 
 _LOADED = {"script": "src", "img": "src", "link": "href", "iframe": "src", "source": "src", "video": "src"}
+_CSS = re.compile(r"""url\(\s*["']?\s*(?:https?:)?//|@import""")
 
 
 class Page(HTMLParser):
@@ -42,7 +44,7 @@ def main(site: Path) -> int:
         faults += [f"{path.relative_to(site)}: {fault}" for fault in page.faults]
     for path in sorted(site.rglob("*.css")):
         text = path.read_text()
-        if "url(http" in text or "@import" in text:
+        if _CSS.search(text):
             faults.append(f"{path.relative_to(site)} loads something from elsewhere")
     public = [name for name in kerasfeed.__all__ if not name.startswith("__")]
     faults += [f"{name} has no place in the reference" for name in public if f"kerasfeed.{name}" not in anchors]

@@ -135,3 +135,7 @@ def test_a_folder_of_images_is_a_file(folder):
     check(files, ["cat"] * 3 + ["dog"] * 3)
     assert files[4][0].tolist() == np.full((SIDE, SIDE, 3), 13).tolist()
     assert files[4][0].dtype == np.uint8
+
+
+def test_the_page_has_no_recipe_that_no_test_runs():
+    assert set(re.findall(r"<!-- tested: (\w+) -->", PAGE.read_text())) == {*FORMATS, "lines", "images"}

@@ -1,7 +1,7 @@
 """Every page of the docs holds a program that runs, and prints what the page says."""
 
 import pytest
-from pages import blocks_of, run_page
+from pages import blocks_of, run_page, unseen_blocks
 from places import ROOT
 
 DOCS = ROOT / "docs"
@@ -18,6 +18,10 @@ def weight(page):
 )
 def test_the_program_of_a_page_runs_and_prints_what_the_page_says(page, tmp_path):
     run_page(page, tmp_path)
+
+
+def test_no_python_of_a_page_is_passed_over_unmarked():
+    assert {page.name: unseen_blocks(page) for page in DOCS.rglob("*.md") if unseen_blocks(page)} == {}
 
 
 def test_a_how_to_page_holds_a_program():

@@ -77,6 +77,23 @@ def test_a_message_of_the_page_is_one_of_the_package(message):
         assert part.strip(" :;.,()") in SOURCES, f"no message of the package holds {part!r}"
 
 
+QUOTED = [
+    (page.name, " ".join(quoted.split()))
+    for page in sorted((ROOT / "docs").rglob("*.md"))
+    for block in re.findall(r"^```text\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+    for quoted in re.findall(r"^(?:Spec|Type)Error: (.*?)(?=^\w+Error: |\Z)", block, re.DOTALL | re.MULTILINE)
+]
+
+
+@pytest.mark.parametrize(("page", "message"), QUOTED, ids=[f"{page}-{text[:40]}" for page, text in QUOTED])
+def test_an_error_that_a_page_quotes_is_worded_by_the_package(page, message):
+    texts = {" ".join(text.split()) for text in SOURCES.split("\0")}
+    rest = message
+    for text in sorted((text for text in texts if len(text) > 8), key=len, reverse=True):
+        rest = rest.replace(text, "")
+    assert len(rest) < 0.6 * len(message), f"{page} quotes what no message of the package says: {rest!r}"
+
+
 def test_the_page_of_errors_has_a_cause_and_a_remedy_for_every_message():
     page = PAGES["errors.md"]
     assert len(MESSAGES) >= 50
