@@ -336,7 +336,8 @@ class Supervisor:
             session.fail(WorkerStartError(start_text(death)))
             return
         self._failure_log.respawns += 1
-        self._failure_log.deferred_warnings.defer("respawn", respawn_text(death), FeedWarning)
+        told = respawn_text(death, session.job.policy.timeout)
+        self._failure_log.deferred_warnings.defer("respawn", told, FeedWarning)
         self._vacant.add(handle.number)
         self._fill_vacancies()
 
