@@ -17,11 +17,10 @@ import numpy as np
 from kerasfeed.errors import KerasfeedError
 from kerasfeed.util.seed_streams import SeedStream
 
-
 _READS_MANY = "self.rng belongs to one scene and get_batch reads many: use self.rng_for(index) for each index"
 _COLLATES_MANY = (
     "self.rng and kf.current_rng() belong to one scene, and a collate function makes a batch of many. Draw random "
-    "numbers where each scene is made, in __getitem__ from self.rng, and return them with the scene if collate needs them"
+    "numbers where each scene is made, in __getitem__ from self.rng, and return them as a part of it"
 )
 
 

@@ -109,9 +109,17 @@ def check_part(view: str, sequence: Any) -> int:
     if missing:
         raise TypeError(
             f"{view} needs objects with __len__ and __getitem__(index), received a {name} without "
-            f"{' and '.join(missing)}. Subclass kerasfeed.SceneSequence"
+            f"{' and '.join(missing)}. {remedy_without_methods(sequence)}"
         )
     return len(sequence)
+
+
+def remedy_without_methods(sequence: Any) -> str:
+    """What to write in place of an object that has no length, or cannot be indexed."""
+    remedy = "Subclass kerasfeed.SceneSequence"
+    if hasattr(type(sequence), "__iter__"):
+        remedy += ", or pass a function that returns what can only be iterated: kf.StreamFeed(lambda: data, batch_size)"
+    return remedy
 
 
 def refuse_other_kinds(who: str, sequence: Any) -> None:
