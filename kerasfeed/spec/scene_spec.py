@@ -21,6 +21,7 @@ from kerasfeed.util.exact_text import exact_text
 
 TEXT = np.dtype("U")
 BYTES = np.dtype("S")
+_FRACTIONS = {"ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds", "ps": "ps", "fs": "fs", "as": "as"}
 _PYTHON_NUMBERS = (bool, int, float, complex)
 # Types that are no nesting, as far as they are common: where a scene holds nothing else, there is no list in it.
 _FLAT = frozenset(
@@ -152,11 +153,19 @@ def describe(scene: Any) -> SceneSpec:
     leaves, treespec = flatten(scene)
     paths = field_paths(treespec)
     if not leaves:
-        raise SpecError(
-            f"the scene holds no field: __getitem__ returned {_short(scene)}. Return an array, or a tuple or dict "
-            "of arrays (is a `return` missing?)"
-        )
+        remedy = "Return an array, or a tuple or dict of arrays"
+        raise SpecError(no_field_text(scene, f"__getitem__ returned {_short(scene)}", remedy))
     return SceneSpec(treespec, tuple(describe_leaf(leaf, path) for leaf, path in zip(leaves, paths, strict=True)))
+
+
+def no_field_text(scene: Any, made: str, remedy: str) -> str:
+    """What is said of a scene that holds no array: what was made, which parts of it are None, and the remedy."""
+    paths = [".".join(map(str, path)) for path in optree.tree_paths(scene, none_is_leaf=True)]
+    if scene is None:
+        remedy += " (is a `return` missing?)"
+    elif paths:
+        made += f", where {', '.join(map(repr, paths))} {'is' if len(paths) == 1 else 'are'} None"
+    return f"the scene holds no field: {made}. {remedy}"
 
 
 def describe_leaf(leaf: Any, path: str) -> ArraySpec:
@@ -218,7 +227,7 @@ def as_array(leaf: Any, path: str) -> Any:
     if array.dtype.kind in "Mm":
         raise SpecError(
             f"field {path!r} has dtype {array.dtype}, which no Keras backend can hold. Return it as a number, "
-            f"for example array.astype('{array.dtype.str[1:]}').astype('int64'), or as a string"
+            f"{_number_of_time(array.dtype)}, or as text, np.asarray(value).astype(str)"
         )
     if array.dtype.kind == "O":
         if isinstance(leaf, int):
@@ -235,6 +244,16 @@ def _member_no_batch_holds(dtype: np.dtype[Any]) -> str:
         if inner := _member_no_batch_holds(member):
             return inner
     return ""
+
+
+def _number_of_time(dtype: np.dtype[Any]) -> str:
+    """The code that makes a number of a date or time span, in a unit that does not depend on how the value is given."""
+    unit, kind = np.datetime_data(dtype)[0], "datetime64" if dtype.kind == "M" else "timedelta64"
+    if kind == "timedelta64" and unit in ("Y", "M", "generic"):  # no number of seconds
+        return "np.asarray(value).astype('int64')"
+    unit = unit if unit in _FRACTIONS else "s"
+    since = " since 1970" if kind == "datetime64" else ""
+    return f"np.asarray(value).astype('{kind}[{unit}]').astype('int64') ({_FRACTIONS.get(unit, 'seconds')}{since})"
 
 
 def _text_objects(array: np.ndarray[Any, Any], path: str) -> np.ndarray[Any, Any]:

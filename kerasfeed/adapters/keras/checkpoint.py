@@ -86,7 +86,9 @@ class FeedCheckpoint(keras.callbacks.Callback):  # type: ignore[misc]
     def __init__(self, feed: "Feed", path: str | os.PathLike[str], save_freq: int | Literal["epoch"] = "epoch") -> None:
         super().__init__()
         if not hasattr(feed, "fit_tracker"):
-            raise TypeError(f"FeedCheckpoint(feed, path) resumes a kerasfeed.Feed, received a {type(feed).__name__}")
+            raise TypeError(
+                f"{type(self).__name__}(feed, ...) resumes a kerasfeed.Feed, received a {type(feed).__name__}"
+            )
         self.feed = feed
         self.path = Path(path)
         if self.path.is_dir():
@@ -107,7 +109,7 @@ class FeedCheckpoint(keras.callbacks.Callback):  # type: ignore[misc]
         """Called by Keras; goes where the model stands, once that is restored."""
         position = trainer_position("fit")
         if position is None or position.callbacks is None:
-            raise RuntimeError("FeedCheckpoint works within model.fit of Keras 3, and fit was not found")
+            raise RuntimeError(f"{type(self).__name__} works within model.fit of Keras 3, and fit was not found")
         position.check_step()
         callbacks = list(position.callbacks)
         backups = [each for each in callbacks if isinstance(each, keras.callbacks.BackupAndRestore)]
@@ -200,7 +202,9 @@ class FeedCheckpoint(keras.callbacks.Callback):  # type: ignore[misc]
         """
         side, iterator = self.feed.fit_tracker, position.iterator
         if isinstance(adapter_of(iterator), TrainerData):
-            raise ValueError("fit was given another feed than FeedCheckpoint: make it with the feed that is trained on")
+            raise ValueError(
+                f"fit was given another feed than {type(self).__name__}: make it with the feed that is trained on"
+            )
         batches, steps = batches_of(iterator), asked_steps(iterator)
         asked = steps or batches
         if not asked:
@@ -295,7 +299,7 @@ def optimizers_of(model: Any) -> list[Any]:
     candidates = (getattr(model, "optimizer", None), *vars(model).values())
     found = {id(each): each for each in candidates if isinstance(each, keras.optimizers.Optimizer)}
     if not found:
-        raise ValueError("FeedCheckpoint needs a model with an optimizer, which counts the batches it was trained on")
+        raise ValueError("resuming needs a model with an optimizer, which counts the batches it was trained on")
     return list(found.values())
 
 
