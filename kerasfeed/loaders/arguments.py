@@ -20,6 +20,7 @@ from kerasfeed.orders.batch_bounds import EvenCut
 from kerasfeed.orders.custom import CustomOrder
 from kerasfeed.orders.plan import Plan
 from kerasfeed.spec.collation import Collation, Custom, Pad, Ragged, Stack
+from kerasfeed.util.counted import counted
 from kerasfeed.util.optional_methods import refuse_other_kinds, remedy_without_methods
 from kerasfeed.util.resources import cores
 from kerasfeed.util.validate import check_integer
@@ -225,7 +226,7 @@ def _check_timeout(timeout: Any, workers: int) -> float | None:
         raise ValueError(f"timeout must be a positive number of seconds, or None for any time, received {timeout!r}")
     if not workers:
         raise ValueError(
-            "timeout needs workers: with workers=0 the calling thread loads, and nobody can end what it is at. Use "
+            "timeout needs workers: with workers=0 the calling thread loads, and cannot be interrupted. Use "
             "workers=1, worker_type='process'"
         )
     return float(timeout)
@@ -340,15 +341,15 @@ def check_plan(plan: Plan, on_error: Any) -> None:
         )
     if plan.steps == 0:
         raise ValueError(
-            f"drop_remainder=True drops everything: an epoch has {plan.scenes} scenes and a step takes "
+            f"drop_remainder=True drops everything: an epoch has {counted(plan.scenes, 'scene')} and a step takes "
             f"{plan.cut.full} (batch_size {plan.cut.full // plan.shard_count} x shard_count {plan.shard_count}). Use a "
             "smaller batch_size or drop_remainder=False"
         )
     if not plan.pad_remainder and plan.cut.smallest < plan.shard_count:
         which = "the last step" if isinstance(plan.cut, EvenCut) else "the short step of a bucket"
         raise ValueError(
-            f"{which} has {plan.cut.smallest} scenes for {plan.shard_count} shards: one would have none, and "
-            "the shards would disagree on the number of steps. Use drop_remainder=True, pad_remainder=True (which "
+            f"{which} has {counted(plan.cut.smallest, 'scene')} for {plan.shard_count} shards: one would have none, "
+            "and the shards would disagree on the number of steps. Use drop_remainder=True, pad_remainder=True (which "
             "fills up), or a batch_size that leaves at least "
             f"{plan.shard_count} of {plan.scenes} scenes for {which}"
         )

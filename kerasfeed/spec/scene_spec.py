@@ -17,6 +17,7 @@ import optree
 
 from kerasfeed.errors import SpecError
 from kerasfeed.spec.lists import array_of, big_text, is_array
+from kerasfeed.util.counted import counted
 from kerasfeed.util.exact_text import exact_text
 
 TEXT = np.dtype("U")
@@ -332,8 +333,9 @@ def _merge_fields(path: str, one: ArraySpec, other: ArraySpec, first_index: int,
     one, other = as_others(one, other), as_others(other, one)
     if len(one.shape) != len(other.shape):
         raise SpecError(
-            f"field {path!r} has {len(one.shape)} axes in scene {first_index} and {len(other.shape)} in scene {index} "
-            f"({one} and {other}). Return arrays with the same number of axes for every index"
+            f"field {path!r} has {counted(len(one.shape), 'axis', 'axes')} in scene {first_index} and "
+            f"{len(other.shape)} in scene {index} ({one} and {other}). Return arrays with the same number of "
+            "axes for every index"
         )
     weak = one.weak and other.weak
     dtype = np.result_type(one.dtype, other.dtype) if weak else one.dtype

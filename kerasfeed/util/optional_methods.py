@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kerasfeed.util.counted import counted
 from kerasfeed.util.error_text import add_note, notes_of
 
 ReadInto = Callable[[int, Any], Any]
@@ -171,6 +172,6 @@ def note_length(error: BaseException, view: str, sequence: Any, expected: int) -
         if (found := len(sequence)) != expected:
             note_once(
                 error,
-                f"{name_of(sequence)} had {expected} scenes when {view} was made of it, and has {found} now: make the "
-                "view again when the sequence has grown or shrunk",
+                f"{name_of(sequence)} had {counted(expected, 'scene')} when {view} was made of it, and has {found} "
+                "now: make the view again when the sequence has grown or shrunk",
             )

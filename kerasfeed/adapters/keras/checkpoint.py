@@ -26,6 +26,7 @@ from kerasfeed.adapters.keras.trainer import (
 )
 from kerasfeed.errors import FeedWarning
 from kerasfeed.feeds.state import state_of
+from kerasfeed.util.counted import counted
 from kerasfeed.util.error_text import message_of
 from kerasfeed.util.validate import check_integer
 
@@ -233,8 +234,9 @@ class FeedCheckpoint(keras.callbacks.Callback):  # type: ignore[misc]
             raise ValueError(f"{self.path} does not fit what is trained: {message_of(error)}") from None
         if here == records.records[0] and len(records.records) > 1:
             warnings.warn(
-                f"the model is where training began, and {self.path} knows of {records.records[-1].number:,} batches: "
-                "the feed begins there, too. Have the model restored, with BackupAndRestore for example, to go on",
+                f"the model is where training began, and {self.path} knows of "
+                f"{counted(records.records[-1].number, 'batch', 'batches')}: the feed begins there, too. Have the "
+                "model restored, with BackupAndRestore for example, to go on",
                 FeedWarning,
                 stacklevel=2,
             )
@@ -248,8 +250,8 @@ class FeedCheckpoint(keras.callbacks.Callback):  # type: ignore[misc]
     def _warn_of_the_end(self, epoch: int, epochs: int) -> None:
         if epoch >= epochs:
             warnings.warn(
-                f"the model was trained for {epoch:,} epochs, as {self.path} knows, and fit(epochs={epochs}) asks for "
-                f"no more: nothing is trained. Pass a greater epochs to go on, or delete the file to begin anew",
+                f"the model was trained for {counted(epoch, 'epoch')}, as {self.path} knows, and fit(epochs={epochs}) "
+                "asks for no more: nothing is trained. Pass more epochs to go on, or delete the file to begin anew",
                 FeedWarning,
                 stacklevel=2,
             )

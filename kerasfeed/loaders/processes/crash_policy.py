@@ -180,7 +180,7 @@ def respawn_text(death: Crash, timeout: float | None) -> str:
     again = "its scene is tried again" if death.scene else "its work is done by others"
     return (
         f"{what}. A new process has taken its place and {again}: no batch is lost, none changes. "
-        f"feed.stats().respawns counts such deaths; this is said once.{_stack(death)}"
+        f"feed.stats().respawns counts the workers replaced; this is said once.{_stack(death)}"
     )
 
 
