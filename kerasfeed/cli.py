@@ -17,6 +17,8 @@ from pathlib import Path
 from kerasfeed import __version__
 from kerasfeed.util.error_text import message_of
 
+_DEFAULT = " (default: %(default)s)"
+
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command.
@@ -114,7 +116,6 @@ def _parser() -> argparse.ArgumentParser:
         help="train a small PointNet on point clouds",
         description="Train a small PointNet on point clouds through model.fit(feed). Without --data, it "
         "writes point clouds of ten shapes to a temporary file.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     add = demo.add_argument
     add("--data", type=Path, metavar="FILE.h5", help="HDF5 file with 'data' float[M, N, 3] and 'label' int[M]")
@@ -125,12 +126,16 @@ def _parser() -> argparse.ArgumentParser:
         help="the same for validation; by default the file beside --data with 'test' for 'train' in its "
         "name, else 20 %% of the scenes are held out",
     )
-    add("--epochs", type=_positive, default=30, metavar="N", help="passes over the scenes")
-    add("--workers", type=_workers, default="auto", metavar="N", help="concurrent loads; 0 for none, or auto")
-    add("--worker-type", choices=["auto", "process", "thread"], default="thread", help="what the workers are")
-    add("--batch-size", type=_positive, default=16, metavar="N", help="scenes in a batch")
-    add("--points", type=_positive, default=512, metavar="N", help="points of each scene given to the model")
-    add("--seed", type=_natural, default=0, metavar="N", help="behind weights, order and augmentation")
+    add("--epochs", type=_positive, default=30, metavar="N", help="passes over the scenes" + _DEFAULT)
+    add(
+        "--workers", type=_workers, default="auto", metavar="N", help="concurrent loads; 0 for none, or auto" + _DEFAULT
+    )
+    add(
+        "--worker-type", choices=["auto", "process", "thread"], default="thread", help="what the workers are" + _DEFAULT
+    )
+    add("--batch-size", type=_positive, default=16, metavar="N", help="scenes in a batch" + _DEFAULT)
+    add("--points", type=_positive, default=512, metavar="N", help="points of each scene given to the model" + _DEFAULT)
+    add("--seed", type=_natural, default=0, metavar="N", help="behind weights, order and augmentation" + _DEFAULT)
     _add_rechunk(commands)
     return parser
 
@@ -141,14 +146,19 @@ def _add_rechunk(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
         help="rewrite an HDF5 file so that scenes are read fast",
         description="Copy an HDF5 file with datasets rewritten into chunks of whole scenes. OUT appears when it is "
         "complete and compared, or not at all.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     add = rewrite.add_argument
     add("path", type=Path, metavar="IN.h5", help="file to read")
     add("out", type=Path, metavar="OUT.h5", help="file to write")
     add("--dataset", action="append", metavar="NAME", help="dataset to rewrite, may be given again; by default all")
-    add("--scenes-per-chunk", type=_positive, default=1, metavar="N", help="scenes in a chunk")
-    add("--compression", type=_compression, default="gzip", metavar="C", help="gzip, 0 to 9 (its level), lzf or none")
+    add("--scenes-per-chunk", type=_positive, default=1, metavar="N", help="scenes in a chunk" + _DEFAULT)
+    add(
+        "--compression",
+        type=_compression,
+        default="gzip",
+        metavar="C",
+        help="gzip, 0 to 9 (its level), lzf or none" + _DEFAULT,
+    )
     add("--overwrite", action="store_true", help="replace OUT if it exists")
 
 

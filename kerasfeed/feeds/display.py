@@ -16,6 +16,7 @@ from kerasfeed.orders.plan import Plan
 from kerasfeed.spec.field_forms import RaggedArray
 from kerasfeed.spec.html import FieldRow, field_table
 from kerasfeed.spec.scene_spec import field_paths
+from kerasfeed.util.counted import counted
 from kerasfeed.util.error_text import summary
 
 _PACKAGE = __name__.split(".")[0]
@@ -26,8 +27,8 @@ def feed_text(sequence: Any, plan: Plan, shard: Shard, stats: LoaderStats) -> st
     part = f", shard {shard}" if _is_told(shard) else ""
     order = "" if isinstance(plan.order, Sequential) else f", {plan.order}"
     return (
-        f"Feed({type(sequence).__name__}: {plan.length:,} scenes, batch_size={plan.batch_size}, "
-        f"{plan.steps:,} steps{order}{part}, {workers_text(stats)})"
+        f"Feed({type(sequence).__name__}: {counted(plan.length, 'scene')}, batch_size={plan.batch_size}, "
+        f"{counted(plan.steps, 'step')}{order}{part}, {workers_text(stats)})"
     )
 
 
@@ -86,7 +87,7 @@ def workers_text(stats: LoaderStats) -> str:
     """Number and kind of the workers, in words."""
     if stats.worker_type == "inline":
         return "no workers"
-    return f"{stats.workers} {stats.worker_type} worker{'s' if stats.workers > 1 else ''}"
+    return counted(stats.workers, f"{stats.worker_type} worker")
 
 
 def _shape_text(shape: tuple[int | None, ...]) -> str:

@@ -20,6 +20,7 @@ from kerasfeed.sequences.base import SceneContext, Worker, enter_context, option
 from kerasfeed.sequences.global_random import SeedingContext, globals_put_back
 from kerasfeed.sequences.view_base import apart
 from kerasfeed.spec.scene_spec import SceneSpec, describe
+from kerasfeed.util.counted import counted
 from kerasfeed.util.deferred_warnings import warn_caller
 from kerasfeed.util.validate import check_integer
 
@@ -76,7 +77,9 @@ def load(feed: "BaseFeed", *, epoch: int, step: int | None = None, index: int | 
         index = check_integer("index", index, 0)
         if index >= feed.plan.length:
             last = feed.plan.length - 1
-            raise IndexError(f"index {index} is out of range: the sequence has {last + 1} scenes, 0 to {last}")
+            raise IndexError(
+                f"index {index} is out of range: the sequence has {counted(last + 1, 'scene')}, 0 to {last}"
+            )
         with _at_work(sequence), put_back():
             return _scene(sequence, kind(feed.plan.seed, epoch), index, None)
     step = check_integer("step", step, 0)

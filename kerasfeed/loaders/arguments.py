@@ -4,6 +4,7 @@ Invariant: every refusal says what was needed, what came and what to write inste
 PyTorch are answered with the word used here.
 """
 
+import difflib
 import inspect
 import math
 import operator
@@ -19,7 +20,8 @@ from kerasfeed.orders.batch_bounds import EvenCut
 from kerasfeed.orders.custom import CustomOrder
 from kerasfeed.orders.plan import Plan
 from kerasfeed.spec.collation import Collation, Custom, Pad, Ragged, Stack
-from kerasfeed.util.optional_methods import refuse_other_kinds
+from kerasfeed.util.counted import counted
+from kerasfeed.util.optional_methods import refuse_other_kinds, remedy_without_methods
 from kerasfeed.util.resources import cores
 from kerasfeed.util.validate import check_integer
 
@@ -37,8 +39,6 @@ _WORD_HERE = {
     "batch_sampler": "batch_size and order (kf.Bucketed(lengths, boundaries) for batches of similar length)",
     "generator": "seed",
     "worker_init_fn": "an on_worker_begin(worker) method of the sequence",
-    "persistent_workers": "nothing: workers stay until feed.close()",
-    "pin_memory": "nothing, or feed.to_tf_dataset(device=...)",
     "num_shards": "shard_count",
     "index": "shard_index",
     "rank": "shard_index",
@@ -49,6 +49,10 @@ _WORD_HERE = {
     "input_context": "shard",
     "shard_options": 'shard (a pair, or "auto")',
     "dataset": "sequence, the first argument",
+}
+_NOT_NEEDED = {
+    "persistent_workers": "workers stay until feed.close()",
+    "pin_memory": "feed.to_tf_dataset(device=...) copies batches to the device ahead of their use",
 }
 _COLLATIONS: dict[str, Any] = {"stack": Stack, "pad": Pad, "ragged": Ragged}
 _MORE = " (or kf.Pad(...), kf.Ragged(...), or a function from a list of scenes to a batch)"
@@ -65,8 +69,11 @@ def refuse_unknown(unknown: Mapping[str, Any], method: Callable[..., Any], kind:
     for name in unknown:
         if name in _WORD_HERE:
             raise TypeError(f"{kind}() has no argument {name!r}. Use {_WORD_HERE[name]}")
+        if name in _NOT_NEEDED:
+            raise TypeError(f"{kind}() has no argument {name!r}, and none is needed: {_NOT_NEEDED[name]}")
         known = list(inspect.signature(method).parameters)[1:-1]  # without self and **unknown
-        raise TypeError(f"{kind}() has no argument {name!r}. It takes {', '.join(known)}")
+        meant = "".join(f" Did you mean {each!r}?" for each in difflib.get_close_matches(name, known, 1))
+        raise TypeError(f"{kind}() has no argument {name!r}.{meant} It takes {', '.join(known)}")
 
 
 def check_sequence(sequence: Any, caller: str = "Feed()") -> int:
@@ -99,7 +106,7 @@ def check_sequence(sequence: Any, caller: str = "Feed()") -> int:
     if missing:
         raise TypeError(
             f"{caller} needs an object with __len__ and __getitem__(index), received a {name} without "
-            f"{' and '.join(missing)}. Subclass kerasfeed.SceneSequence"
+            f"{' and '.join(missing)}. {remedy_without_methods(sequence)}"
         )
     length = len(sequence)
     if length < 1:
@@ -219,7 +226,7 @@ def _check_timeout(timeout: Any, workers: int) -> float | None:
         raise ValueError(f"timeout must be a positive number of seconds, or None for any time, received {timeout!r}")
     if not workers:
         raise ValueError(
-            "timeout needs workers: with workers=0 the calling thread loads, and nobody can end what it is at. Use "
+            "timeout needs workers: with workers=0 the calling thread loads, and cannot be interrupted. Use "
             "workers=1, worker_type='process'"
         )
     return float(timeout)
@@ -334,15 +341,15 @@ def check_plan(plan: Plan, on_error: Any) -> None:
         )
     if plan.steps == 0:
         raise ValueError(
-            f"drop_remainder=True drops everything: an epoch has {plan.scenes} scenes and a step takes "
+            f"drop_remainder=True drops everything: an epoch has {counted(plan.scenes, 'scene')} and a step takes "
             f"{plan.cut.full} (batch_size {plan.cut.full // plan.shard_count} x shard_count {plan.shard_count}). Use a "
             "smaller batch_size or drop_remainder=False"
         )
     if not plan.pad_remainder and plan.cut.smallest < plan.shard_count:
         which = "the last step" if isinstance(plan.cut, EvenCut) else "the short step of a bucket"
         raise ValueError(
-            f"{which} has {plan.cut.smallest} scenes for {plan.shard_count} shards: one would have none, and "
-            "the shards would disagree on the number of steps. Use drop_remainder=True, pad_remainder=True (which "
+            f"{which} has {counted(plan.cut.smallest, 'scene')} for {plan.shard_count} shards: one would have none, "
+            "and the shards would disagree on the number of steps. Use drop_remainder=True, pad_remainder=True (which "
             "fills up), or a batch_size that leaves at least "
             f"{plan.shard_count} of {plan.scenes} scenes for {which}"
         )

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from kerasfeed.util.counted import counted
 from kerasfeed.util.error_text import message_of
 from kerasfeed.util.fingerprint import digest, name_of
 from kerasfeed.util.frames import as_sequence
@@ -190,6 +191,6 @@ def check_length(what: str, made_for: int, length: int) -> None:
     """
     if made_for != length:
         raise ValueError(
-            f"{what} has {made_for:,} entries and the sequence {length:,} scenes: give one entry for each scene, in "
-            "the order of their indices"
+            f"{what} has {counted(made_for, 'entry', 'entries')} and the sequence {counted(length, 'scene')}: give one "
+            "entry for each scene, in the order of their indices"
         )

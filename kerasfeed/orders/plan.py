@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from kerasfeed.orders.base import Order, Sequential
 from kerasfeed.orders.batch_bounds import Bounds, Cut, EvenCut
 from kerasfeed.spec.scene_spec import probe_indices
+from kerasfeed.util.counted import counted
 
 
 @dataclass(frozen=True)
@@ -141,7 +142,9 @@ class Plan:
 
     def _bounds(self, epoch: int, step: int) -> Bounds:
         if not 0 <= step < self.steps:
-            raise IndexError(f"step {step} is out of range: an epoch has {self.steps} steps, 0 to {self.steps - 1}")
+            raise IndexError(
+                f"step {step} is out of range: an epoch has {counted(self.steps, 'step')}, 0 to {self.steps - 1}"
+            )
         return self.cut.bounds(step, seed=self.seed, epoch=epoch)
 
     def _own(self, bounds: Bounds) -> tuple[int, int]:

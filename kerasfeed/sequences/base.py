@@ -22,6 +22,7 @@ from kerasfeed.sequences.context import enter_context as enter_context
 from kerasfeed.sequences.context import scene_rng as scene_rng
 from kerasfeed.sequences.indexing import picked, picks_of
 from kerasfeed.sequences.view_base import OfOne, Routed
+from kerasfeed.util.counted import counted
 from kerasfeed.util.fingerprint import digest
 from kerasfeed.util.optional_methods import READER, blocks_in, name_of
 from kerasfeed.util.optional_methods import optional_method as optional_method
@@ -172,7 +173,7 @@ class SceneSequence(ABC):
         if any("__repr__" in vars(kind) for kind in behind):  # a class of the user's, named after this one
             return super().__repr__()
         try:
-            return f"{name_of(self)}, {len(self):,} scenes"
+            return f"{name_of(self)}, {counted(len(self), 'scene')}"
         except Exception as error:  # noqa: BLE001 - a file that is not there yet, or is gone
             return f"{name_of(self)}, of unknown length ({type(error).__name__} in __len__)"
 

@@ -17,6 +17,12 @@ import numpy as np
 from kerasfeed.errors import KerasfeedError
 from kerasfeed.util.seed_streams import SeedStream
 
+_READS_MANY = "self.rng belongs to one scene and get_batch reads many: use self.rng_for(index) for each index"
+_COLLATES_MANY = (
+    "self.rng and kf.current_rng() belong to one scene, and a collate function makes a batch of many. Draw random "
+    "numbers where each scene is made, in __getitem__ from self.rng, and return them as a part of it"
+)
+
 
 @dataclass(frozen=True)
 class Worker:
@@ -36,13 +42,14 @@ class Worker:
 class SceneContext:
     """Place of the scene being loaded: seed, epoch and index; one object a thread, moved from scene to scene."""
 
-    __slots__ = ("_places", "_rng", "epoch", "index", "seed")
+    __slots__ = ("_places", "_rng", "_why_no_rng", "epoch", "index", "seed")
 
     def __init__(self, seed: int, epoch: int) -> None:
         self.seed = seed
         self.epoch = epoch
         self.index: int | None = None
         self._rng: np.random.Generator | None = None
+        self._why_no_rng = _READS_MANY
         self._places: dict[int, int] | None = None  # index inside a view -> index of the feed, while many are read
 
     def move_to(self, index: int | None) -> None:
@@ -50,14 +57,17 @@ class SceneContext:
         self.index = index
         self._rng = None
 
+    def begin_collate(self) -> None:
+        """Leave the last scene, for the function that makes a batch of scenes."""
+        self.move_to(None)
+        self._why_no_rng = _COLLATES_MANY
+
     @property
     def rng(self) -> np.random.Generator:
         """The scene's generator, made when first asked for (15 us)."""
         if self._rng is None:
             if self.index is None:
-                raise KerasfeedError(
-                    "self.rng belongs to one scene and get_batch reads many: use self.rng_for(index) for each index"
-                )
+                raise KerasfeedError(self._why_no_rng)
             self._rng = scene_rng(self.seed, self.epoch, self.index)
         return self._rng
 

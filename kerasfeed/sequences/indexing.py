@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kerasfeed.util.counted import counted
 from kerasfeed.util.frames import as_sequence
 
 Picks = range | NDArray[np.int64]
@@ -44,7 +45,10 @@ def picks_of(indices: Any, length: int, name: str) -> Picks:
         raise ValueError(f"indices must have one axis, received shape {array.shape}")
     if array.dtype == np.bool_:
         if len(array) != length:
-            raise ValueError(f"the mask has {len(array)} values, and {name} has {length} scenes: give one bool a scene")
+            raise ValueError(
+                f"the mask has {counted(len(array), 'value')}, and {name} has {counted(length, 'scene')}: give one "
+                "bool a scene"
+            )
         return _frozen(np.flatnonzero(array))
     if array.size and array.dtype.kind not in "iu":
         raise TypeError(
@@ -54,7 +58,7 @@ def picks_of(indices: Any, length: int, name: str) -> Picks:
     bad: Any = np.flatnonzero((array >= length) | (array < -length)) if array.size else ()
     if len(bad):
         first = int(bad[0])
-        raise IndexError(f"indices[{first}] is {array[first]}, out of range: {name} has {length} scenes")
+        raise IndexError(f"indices[{first}] is {array[first]}, out of range: {name} has {counted(length, 'scene')}")
     chosen_array = array.astype(np.int64)  # a copy: the caller may change his
     chosen_array[chosen_array < 0] += length
     return _frozen(chosen_array)

@@ -25,6 +25,7 @@ from kerasfeed.orders.permutation import generator, permute_one, round_keys
 from kerasfeed.sequences.base import SceneSequence
 from kerasfeed.sequences.view_base import OfSeveral, Routed
 from kerasfeed.sequences.views import listed_parts
+from kerasfeed.util.counted import counted
 from kerasfeed.util.optional_methods import name_of
 from kerasfeed.util.seed_streams import SeedStream
 from kerasfeed.util.validate import check_integer
@@ -152,7 +153,7 @@ class Mixture(Routed, OfSeveral, SceneSequence):
         shares = ", ".join(
             f"{float(share):.3g} of {name_of(part)}" for share, part in zip(self.weights, self._parts, strict=True)
         )
-        return f"Mixture of {shares}, {len(self):,} scenes"
+        return f"Mixture of {shares}, {counted(len(self), 'scene')}"
 
 
 def _shares(weights: Any, sources: int) -> tuple[Fraction, ...]:

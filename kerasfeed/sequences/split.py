@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from kerasfeed.orders.groups import Portable
 from kerasfeed.sequences.base import Subset
 from kerasfeed.sequences.field import FieldOf
+from kerasfeed.util.counted import counted
 from kerasfeed.util.frames import as_sequence
 from kerasfeed.util.optional_methods import check_part, name_of, note_once
 from kerasfeed.util.seed_streams import SeedStream
@@ -57,7 +58,7 @@ def split(sequence: Any, fractions: Any, seed: int, stratify: Any = None) -> tup
     sizes = _sizes(length, shares)
     if 0 in sizes:
         raise ValueError(
-            f"{name_of(sequence)} has {length:,} scene{'s' * (length > 1)}, too few for fractions {shares}: part "
+            f"{name_of(sequence)} has {counted(length, 'scene')}, too few for fractions {shares}: part "
             f"{sizes.index(0)} would be empty. Use fewer or larger parts"
         )
     rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(SeedStream.SPLIT,))))
@@ -130,8 +131,8 @@ def _labels(sequence: Any, length: int, stratify: Any) -> NDArray[np.int64]:
     labels = np.asarray(found)
     if labels.ndim != 1 or len(labels) != length:
         raise ValueError(
-            f"stratify needs one label a scene: {name_of(sequence)} has {length} scenes, received labels of shape "
-            f"{labels.shape}. For one-hot labels use labels.argmax(axis=1), or a function of a scene"
+            f"stratify needs one label a scene: {name_of(sequence)} has {counted(length, 'scene')}, received labels of "
+            f"shape {labels.shape}. For one-hot labels use labels.argmax(axis=1), or a function of a scene"
         )
     numbers: NDArray[np.int64] = np.unique(labels, return_inverse=True)[1].astype(np.int64)
     return numbers

@@ -17,6 +17,7 @@ from kerasfeed.sequences.base import SceneSequence
 from kerasfeed.sequences.context import current_context, current_rng
 from kerasfeed.sequences.indexing import place_in
 from kerasfeed.sequences.view_base import OfSeveral, Routed, SceneByScene, read_many, write_scene
+from kerasfeed.util.counted import counted
 from kerasfeed.util.optional_methods import ahead_reader, blocks_in, name_of, note_once, views_own
 
 
@@ -64,7 +65,7 @@ class Concat(Routed, OfSeveral, SceneSequence):
         return np.concatenate(found)
 
     def __repr__(self) -> str:
-        return f"Concat of {_names(self._parts)}, {len(self):,} scenes"
+        return f"Concat of {_names(self._parts)}, {counted(len(self), 'scene')}"
 
 
 class Zip(OfSeveral, SceneSequence):
@@ -179,7 +180,7 @@ class Zip(OfSeveral, SceneSequence):
         return parts[0] if len(parts) == 1 else None
 
     def __repr__(self) -> str:
-        return f"Zip of {_names(self._parts)}, {len(self):,} scenes"
+        return f"Zip of {_names(self._parts)}, {counted(len(self), 'scene')}"
 
 
 class Map(SceneByScene, SceneSequence):
@@ -242,7 +243,7 @@ class Map(SceneByScene, SceneSequence):
         return _function_name(self.function)
 
     def __repr__(self) -> str:
-        return f"Map of {_function_name(self.function)} over {name_of(self.sequence)}, {len(self):,} scenes"
+        return f"Map of {_function_name(self.function)} over {name_of(self.sequence)}, {counted(len(self), 'scene')}"
 
 
 def listed_parts(view: str, sequences: tuple[Any, ...]) -> tuple[Any, ...]:

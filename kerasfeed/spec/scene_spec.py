@@ -17,10 +17,12 @@ import optree
 
 from kerasfeed.errors import SpecError
 from kerasfeed.spec.lists import array_of, big_text, is_array
+from kerasfeed.util.counted import counted
 from kerasfeed.util.exact_text import exact_text
 
 TEXT = np.dtype("U")
 BYTES = np.dtype("S")
+_FRACTIONS = {"ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds", "ps": "ps", "fs": "fs", "as": "as"}
 _PYTHON_NUMBERS = (bool, int, float, complex)
 # Types that are no nesting, as far as they are common: where a scene holds nothing else, there is no list in it.
 _FLAT = frozenset(
@@ -152,11 +154,19 @@ def describe(scene: Any) -> SceneSpec:
     leaves, treespec = flatten(scene)
     paths = field_paths(treespec)
     if not leaves:
-        raise SpecError(
-            f"the scene holds no field: __getitem__ returned {_short(scene)}. Return an array, or a tuple or dict "
-            "of arrays (is a `return` missing?)"
-        )
+        remedy = "Return an array, or a tuple or dict of arrays"
+        raise SpecError(no_field_text(scene, f"__getitem__ returned {_short(scene)}", remedy))
     return SceneSpec(treespec, tuple(describe_leaf(leaf, path) for leaf, path in zip(leaves, paths, strict=True)))
+
+
+def no_field_text(scene: Any, made: str, remedy: str) -> str:
+    """What is said of a scene that holds no array: what was made, which parts of it are None, and the remedy."""
+    paths = [".".join(map(str, path)) for path in optree.tree_paths(scene, none_is_leaf=True)]
+    if scene is None:
+        remedy += " (is a `return` missing?)"
+    elif paths:
+        made += f", where {', '.join(map(repr, paths))} {'is' if len(paths) == 1 else 'are'} None"
+    return f"the scene holds no field: {made}. {remedy}"
 
 
 def describe_leaf(leaf: Any, path: str) -> ArraySpec:
@@ -218,7 +228,7 @@ def as_array(leaf: Any, path: str) -> Any:
     if array.dtype.kind in "Mm":
         raise SpecError(
             f"field {path!r} has dtype {array.dtype}, which no Keras backend can hold. Return it as a number, "
-            f"for example array.astype('{array.dtype.str[1:]}').astype('int64'), or as a string"
+            f"{_number_of_time(array.dtype)}, or as text, np.asarray(value).astype(str)"
         )
     if array.dtype.kind == "O":
         if isinstance(leaf, int):
@@ -235,6 +245,16 @@ def _member_no_batch_holds(dtype: np.dtype[Any]) -> str:
         if inner := _member_no_batch_holds(member):
             return inner
     return ""
+
+
+def _number_of_time(dtype: np.dtype[Any]) -> str:
+    """The code that makes a number of a date or time span, in a unit that does not depend on how the value is given."""
+    unit, kind = np.datetime_data(dtype)[0], "datetime64" if dtype.kind == "M" else "timedelta64"
+    if kind == "timedelta64" and unit in ("Y", "M", "generic"):  # no number of seconds
+        return "np.asarray(value).astype('int64')"
+    unit = unit if unit in _FRACTIONS else "s"
+    since = " since 1970" if kind == "datetime64" else ""
+    return f"np.asarray(value).astype('{kind}[{unit}]').astype('int64') ({_FRACTIONS.get(unit, 'seconds')}{since})"
 
 
 def _text_objects(array: np.ndarray[Any, Any], path: str) -> np.ndarray[Any, Any]:
@@ -313,8 +333,9 @@ def _merge_fields(path: str, one: ArraySpec, other: ArraySpec, first_index: int,
     one, other = as_others(one, other), as_others(other, one)
     if len(one.shape) != len(other.shape):
         raise SpecError(
-            f"field {path!r} has {len(one.shape)} axes in scene {first_index} and {len(other.shape)} in scene {index} "
-            f"({one} and {other}). Return arrays with the same number of axes for every index"
+            f"field {path!r} has {counted(len(one.shape), 'axis', 'axes')} in scene {first_index} and "
+            f"{len(other.shape)} in scene {index} ({one} and {other}). Return arrays with the same number of "
+            "axes for every index"
         )
     weak = one.weak and other.weak
     dtype = np.result_type(one.dtype, other.dtype) if weak else one.dtype

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kerasfeed.errors import SpecError
+from kerasfeed.util.counted import counted
 from kerasfeed.util.optional_methods import views_own
 
 
@@ -71,7 +72,7 @@ class DataFrameRows:
         return {name: column[indices] for name, column in self._columns.items()}
 
     def __repr__(self) -> str:
-        return f"DataFrameRows of {len(self._columns)} columns, {self._length:,} scenes"
+        return f"DataFrameRows of {counted(len(self._columns), 'column')}, {counted(self._length, 'scene')}"
 
 
 def _pandas_class(value: Any) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kerasfeed.util.counted import counted
 from kerasfeed.util.error_text import add_note, notes_of
 
 ReadInto = Callable[[int, Any], Any]
@@ -109,9 +110,17 @@ def check_part(view: str, sequence: Any) -> int:
     if missing:
         raise TypeError(
             f"{view} needs objects with __len__ and __getitem__(index), received a {name} without "
-            f"{' and '.join(missing)}. Subclass kerasfeed.SceneSequence"
+            f"{' and '.join(missing)}. {remedy_without_methods(sequence)}"
         )
     return len(sequence)
+
+
+def remedy_without_methods(sequence: Any) -> str:
+    """What to write in place of an object that has no length, or cannot be indexed."""
+    remedy = "Subclass kerasfeed.SceneSequence"
+    if hasattr(type(sequence), "__iter__"):
+        remedy += ", or pass a function that returns what can only be iterated: kf.StreamFeed(lambda: data, batch_size)"
+    return remedy
 
 
 def refuse_other_kinds(who: str, sequence: Any) -> None:
@@ -163,6 +172,6 @@ def note_length(error: BaseException, view: str, sequence: Any, expected: int) -
         if (found := len(sequence)) != expected:
             note_once(
                 error,
-                f"{name_of(sequence)} had {expected} scenes when {view} was made of it, and has {found} now: make the "
-                "view again when the sequence has grown or shrunk",
+                f"{name_of(sequence)} had {counted(expected, 'scene')} when {view} was made of it, and has {found} "
+                "now: make the view again when the sequence has grown or shrunk",
             )

@@ -33,9 +33,11 @@ import kerasfeed as kf
         ({"drop_last": True}, TypeError, "no argument 'drop_last'. Use drop_remainder"),
         ({"use_multiprocessing": True}, TypeError, 'no argument .use_multiprocessing.. Use worker_type="process"'),
         ({"collate_fn": len}, TypeError, "no argument 'collate_fn'. Use collate: 'stack', 'pad', 'ragged'"),
+        ({"pin_memory": True}, TypeError, "no argument 'pin_memory', and none is needed: feed.to_tf_dataset"),
+        ({"suffle": True}, TypeError, "no argument 'suffle'. Did you mean 'shuffle'. It takes sequence, batch_size"),
         ({"colour": 1}, TypeError, "no argument 'colour'. It takes sequence, batch_size, shuffle"),
         ({"batch_size": 40, "drop_remainder": True}, ValueError, "drop_remainder=True drops everything: .* 37 scenes"),
-        ({"batch_size": 4, "shard_count": 3}, ValueError, "the last step has 1 scenes for 3 shards.*drop_remainder"),
+        ({"batch_size": 4, "shard_count": 3}, ValueError, "the last step has 1 scene for 3 shards.*drop_remainder"),
     ],
     ids=lambda value: str(value)[:30],
 )
@@ -47,6 +49,24 @@ def test_a_bad_argument_says_what_to_change(arguments, error, message):
 class NoLength:
     def __getitem__(self, index):
         return index
+
+
+class ReadByLoop:
+    """Has a length and can be iterated, as a set is; or, as `OfTorch`, is what a torch IterableDataset is."""
+
+    def __len__(self):
+        return 3
+
+    def __iter__(self):
+        return iter(range(3))
+
+
+class OfTorch:
+    def __getitem__(self, index):
+        raise NotImplementedError
+
+    def __iter__(self):
+        return iter(range(3))
 
 
 class Endless(keras.utils.PyDataset):
@@ -67,7 +87,9 @@ class Endless(keras.utils.PyDataset):
         ({"x": np.zeros(3)}, 2, TypeError, "received a dict. For a dict of arrays pass kf.Zip"),
         ("text", 2, TypeError, "received a str"),
         (7, 2, TypeError, "received a int without __len__ and __getitem__. Subclass kerasfeed.SceneSequence"),
-        (NoLength(), 2, TypeError, "received a NoLength without __len__"),
+        (NoLength(), 2, TypeError, "received a NoLength without __len__. Subclass kerasfeed.SceneSequence$"),
+        (ReadByLoop(), 2, TypeError, r"a ReadByLoop without __getitem__.*kf.StreamFeed\(lambda: data, batch_size\)"),
+        (OfTorch(), 2, TypeError, r"an? OfTorch without __len__.*kf.StreamFeed\(lambda: data, batch_size\)"),
         (scenes.Clouds, 2, TypeError, r"received the class Clouds: write Clouds\(...\)"),
         (Endless(), None, TypeError, "needs a finite sequence, and Endless has no length"),
     ],

@@ -202,7 +202,7 @@ def test_a_shard_without_a_scene_in_a_step_is_filled_up_with_one_of_the_global_b
         ),
         ({"pad_remainder": True, "batch_size": None}, ValueError, "pad_remainder=True needs a batch_size"),
         ({"pad_remainder": True, "on_error": "skip"}, ValueError, "on_error='skip' leaves rows out: use"),
-        ({"batch_size": 2, "shard": (0, 6)}, ValueError, "the last step has 1 scenes for 6 shards: one would"),
+        ({"batch_size": 2, "shard": (0, 6)}, ValueError, "the last step has 1 scene for 6 shards: one would"),
     ],
 )  # fmt: skip
 def test_an_argument_that_makes_no_sense_is_refused(arguments, error, message):

@@ -131,7 +131,7 @@ def test_an_empty_bucket_and_lengths_of_nothing_are_no_trouble():
         (
             lambda: check_plan(Plan(9, 2, kf.Bucketed(range(9), [5]), shard_count=2), "raise"),
             ValueError,
-            "the short step of a bucket has 1 scenes for 2 shards: one would have none.*pad_remainder=True",
+            "the short step of a bucket has 1 scene for 2 shards: one would have none.*pad_remainder=True",
         ),
         (
             lambda: check_plan(Plan(9, 40, kf.Bucketed(range(9), [5]), drop_remainder=True), "raise"),

@@ -112,7 +112,7 @@ def test_indices_may_be_integers_a_slice_a_range_or_a_mask():
         ("ab", TypeError, "must be integers in a list or array, .* received 'ab' of type str"),
         (3, TypeError, "must be integers in a list or array, .* received 3 of type int"),
         ([[1]], ValueError, r"one axis, received shape \(1, 1\)"),
-        ([True], ValueError, "the mask has 1 values, and list has 6 scenes"),
+        ([True], ValueError, "the mask has 1 value, and list has 6 scenes"),
     ],
 )
 def test_indices_that_mean_nothing_are_refused_in_words(indices, error, message):
@@ -180,7 +180,7 @@ def test_scenes_of_zip_are_tuples_or_dicts_and_map_gets_them_as_one_argument():
     assert list(kf.Zip(["ab"], [1])) == [("ab", 1)]
     assert kf.Zip(image=[5, 6], label=[0, 1])[1] == {"image": 6, "label": 1}
     assert kf.Map(kf.Zip([5, 6], [0, 1]), sum)[1] == 7
-    assert repr(kf.Zip([1], (2,))) == "Zip of list and tuple, 1 scenes"
+    assert repr(kf.Zip([1], (2,))) == "Zip of list and tuple, 1 scene"
     assert repr(kf.Concat([1], (2,), scenes.Clouds(3))) == "Concat of list, tuple and Clouds, 5 scenes"
 
 

@@ -179,8 +179,9 @@ def test_random_numbers_of_a_scene_are_not_for_the_function(feed_on):
             return labels_of(scenes), np.array([self.rng_for(label).random() for _, label in scenes])
 
     sequence = Drawn(LENGTHS)
-    with pytest.raises(KerasfeedError, match=r"self.rng belongs to one scene.*self.rng_for\(index\)"):
-        feed_on("inline", sequence, collate=sequence.together)[0]
+    for kind, function in (("inline", sequence.together), ("thread", lambda scenes: kf.current_rng().random())):
+        with pytest.raises(KerasfeedError, match=r"a collate function makes a batch of many. Draw .* in __getitem__"):
+            feed_on(kind, sequence, collate=function)[0]
     drawn = []
     for kind, batch_size in (("inline", 8), ("thread", 5)):
         feed = feed_on(kind, sequence, batch_size, collate=sequence.apart)

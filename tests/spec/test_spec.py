@@ -2,6 +2,7 @@
 
 import dataclasses
 import datetime
+import re
 from collections import namedtuple
 
 import numpy as np
@@ -53,13 +54,18 @@ class Room:
     ("value", "message"),
     [
         ((1, Room(np.zeros(2))), r"field '1' is a dataclass \(Room\).*dataclasses.asdict"),
-        ({"t": np.datetime64("2020-01-01")}, r"field 't' has dtype datetime64\[D\].*astype\('int64'\)"),
+        ({"t": np.datetime64("2020-01-01")}, r"field 't' has dtype datetime64\[D\].*astype\('int64'\) \(seconds since"),
         (np.array([1, 2], "m8[s]"), r"field 'scene' has dtype timedelta64\[s\]"),
         ({"t": datetime.datetime(2020, 1, 1)}, r"field 't' is a datetime.*timestamp"),
         ((1, {3, 4}), r"field '1' is of type set .*NumPy arrays"),
         ((1, np.array([1, None], object)), r"field '1' is an object array holding 1"),
         (None, r"holds no field: __getitem__ returned None.*`return` missing"),
         ((), r"holds no field"),
+        (
+            {"a": None},
+            r"holds no field: __getitem__ returned \{'a': None\}, where 'a' is None. Return an array.*arrays$",
+        ),
+        ({"a": None, "b": (None, {})}, r"where 'a', 'b.0' are None. Return an array"),
         ((1, lambda: 0), r"field '1' is of type function"),
     ],
     ids=lambda value: str(value)[:20],
@@ -67,6 +73,27 @@ class Room:
 def test_a_value_that_no_batch_can_hold_is_refused_with_field_and_remedy(value, message):
     with pytest.raises(SpecError, match=message):
         describe(value)
+
+
+@pytest.mark.parametrize(
+    ("value", "number", "text"),
+    [
+        (np.datetime64("1971"), 31536000, "1971"),
+        (np.datetime64("1970-01-02T00:00:01.500"), 86401500, "1970-01-02T00:00:01.500"),
+        (np.array(["1970-01-01T00:01"], "M8[m]"), [60], ["1970-01-01T00:01"]),
+        (np.timedelta64(3, "m"), 180, "3 minutes"),
+        (np.timedelta64(3, "Y"), 3, "3 years"),
+        (np.array([7, 8], "m8[ns]"), [7, 8], ["7 nanoseconds", "8 nanoseconds"]),
+    ],
+    ids=str,
+)
+def test_the_remedies_for_dates_and_time_spans_do_what_they_say(value, number, text):
+    with pytest.raises(SpecError) as caught:
+        describe(value)
+    codes = re.findall(r"np\.asarray\(value\)\S+\('?[\w\[\]]+'?\)", str(caught.value))
+    numbers, texts = (eval(code, {"np": np, "value": value}) for code in codes)
+    assert (numbers.tolist(), numbers.dtype, texts.tolist()) == (number, np.int64, text)
+    assert describe(numbers), describe(texts)
 
 
 def test_axes_that_differ_between_scenes_become_unknown():

@@ -26,6 +26,7 @@ from kerasfeed.adapters.keras.trainer import (
 )
 from kerasfeed.errors import FeedWarning
 from kerasfeed.feeds.state import state_of
+from kerasfeed.util.counted import counted
 from kerasfeed.util.error_text import message_of
 from kerasfeed.util.validate import check_integer
 
@@ -86,7 +87,9 @@ class FeedCheckpoint(keras.callbacks.Callback):  # type: ignore[misc]
     def __init__(self, feed: "Feed", path: str | os.PathLike[str], save_freq: int | Literal["epoch"] = "epoch") -> None:
         super().__init__()
         if not hasattr(feed, "fit_tracker"):
-            raise TypeError(f"FeedCheckpoint(feed, path) resumes a kerasfeed.Feed, received a {type(feed).__name__}")
+            raise TypeError(
+                f"{type(self).__name__}(feed, ...) resumes a kerasfeed.Feed, received a {type(feed).__name__}"
+            )
         self.feed = feed
         self.path = Path(path)
         if self.path.is_dir():
@@ -107,7 +110,7 @@ class FeedCheckpoint(keras.callbacks.Callback):  # type: ignore[misc]
         """Called by Keras; goes where the model stands, once that is restored."""
         position = trainer_position("fit")
         if position is None or position.callbacks is None:
-            raise RuntimeError("FeedCheckpoint works within model.fit of Keras 3, and fit was not found")
+            raise RuntimeError(f"{type(self).__name__} works within model.fit of Keras 3, and fit was not found")
         position.check_step()
         callbacks = list(position.callbacks)
         backups = [each for each in callbacks if isinstance(each, keras.callbacks.BackupAndRestore)]
@@ -200,7 +203,9 @@ class FeedCheckpoint(keras.callbacks.Callback):  # type: ignore[misc]
         """
         side, iterator = self.feed.fit_tracker, position.iterator
         if isinstance(adapter_of(iterator), TrainerData):
-            raise ValueError("fit was given another feed than FeedCheckpoint: make it with the feed that is trained on")
+            raise ValueError(
+                f"fit was given another feed than {type(self).__name__}: make it with the feed that is trained on"
+            )
         batches, steps = batches_of(iterator), asked_steps(iterator)
         asked = steps or batches
         if not asked:
@@ -229,8 +234,9 @@ class FeedCheckpoint(keras.callbacks.Callback):  # type: ignore[misc]
             raise ValueError(f"{self.path} does not fit what is trained: {message_of(error)}") from None
         if here == records.records[0] and len(records.records) > 1:
             warnings.warn(
-                f"the model is where training began, and {self.path} knows of {records.records[-1].number:,} batches: "
-                "the feed begins there, too. Have the model restored, with BackupAndRestore for example, to go on",
+                f"the model is where training began, and {self.path} knows of "
+                f"{counted(records.records[-1].number, 'batch', 'batches')}: the feed begins there, too. Have the "
+                "model restored, with BackupAndRestore for example, to go on",
                 FeedWarning,
                 stacklevel=2,
             )
@@ -244,8 +250,8 @@ class FeedCheckpoint(keras.callbacks.Callback):  # type: ignore[misc]
     def _warn_of_the_end(self, epoch: int, epochs: int) -> None:
         if epoch >= epochs:
             warnings.warn(
-                f"the model was trained for {epoch:,} epochs, as {self.path} knows, and fit(epochs={epochs}) asks for "
-                f"no more: nothing is trained. Pass a greater epochs to go on, or delete the file to begin anew",
+                f"the model was trained for {counted(epoch, 'epoch')}, as {self.path} knows, and fit(epochs={epochs}) "
+                "asks for no more: nothing is trained. Pass more epochs to go on, or delete the file to begin anew",
                 FeedWarning,
                 stacklevel=2,
             )
@@ -295,7 +301,7 @@ def optimizers_of(model: Any) -> list[Any]:
     candidates = (getattr(model, "optimizer", None), *vars(model).values())
     found = {id(each): each for each in candidates if isinstance(each, keras.optimizers.Optimizer)}
     if not found:
-        raise ValueError("FeedCheckpoint needs a model with an optimizer, which counts the batches it was trained on")
+        raise ValueError("resuming needs a model with an optimizer, which counts the batches it was trained on")
     return list(found.values())
 
 

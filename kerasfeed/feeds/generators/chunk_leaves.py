@@ -9,7 +9,7 @@ import numpy as np
 import optree
 
 from kerasfeed.errors import SpecError
-from kerasfeed.spec.scene_spec import as_array, describe_leaf, field_paths, structure_text
+from kerasfeed.spec.scene_spec import as_array, describe_leaf, field_paths, no_field_text, structure_text
 
 _ITEM = (bool, int, float, complex, str, bytes)  # these travel as they are
 
@@ -33,10 +33,8 @@ def plain(leaves: list[Any], treespec: optree.PyTreeSpec, scene: Any) -> list[An
     """
     if not leaves:
         text = repr(scene)
-        raise SpecError(
-            f"the scene holds no field: the generator yielded {text if len(text) <= 80 else text[:77] + '...'} "
-            f"({structure_text(treespec)}). Yield an array, or a tuple or dict of arrays"
-        )
+        made = f"the generator yielded {text if len(text) <= 80 else text[:77] + '...'} ({structure_text(treespec)})"
+        raise SpecError(no_field_text(scene, made, "Yield an array, or a tuple or dict of arrays"))
     paths = field_paths(treespec)
     return [_plain_leaf(leaf, path) for leaf, path in zip(leaves, paths, strict=True)]
 

@@ -98,10 +98,12 @@ def _check_function(made: Any) -> str:
     name = getattr(made, "__qualname__", None) or getattr(getattr(made, "func", None), "__qualname__", None)
     name = str(name or type(made).__name__).split("<locals>.")[-1]
     if inspect.isgenerator(made) or (isinstance(made, Iterator) and not callable(made)):
+        kind, function = type(made).__name__, "a function that makes it, for example lambda: iter(items)"
+        if inspect.isgenerator(made) and not name.endswith(">"):  # <genexpr>, <lambda>
+            kind, function = f"generator ({name})", f"the function, without calling it ({name} and not {name}(...))"
         raise TypeError(
-            f"make_generator is a {type(made).__name__} ({name}), which can be run through only once, here: pass the "
-            f"function that makes it, without calling it ({name} and not {name}(...)), so that every repetition and "
-            "every worker has one of its own"
+            f"make_generator is a {kind}, which can be run through only once: pass {function}, so that every "
+            "repetition and every worker has one of its own"
         )
     if not callable(made):
         raise TypeError(

@@ -15,6 +15,7 @@ from kerasfeed.loaders.base import CLOSED
 from kerasfeed.loaders.failures.failure_log import FailureLog
 from kerasfeed.loaders.failures.policy import FailurePolicy
 from kerasfeed.loaders.failures.table import FailedScene
+from kerasfeed.util.counted import counted
 from kerasfeed.util.error_text import add_note, exception_text, notes_of
 
 
@@ -117,13 +118,14 @@ class JoinedGenerators(Source):
         if len(self._ever) <= most and len(self._now) < self._count:
             return None
         why = (
-            f"{len(self._ever)} of {self._count} generators have failed and on_error={policy.on_error!r} bears {most}"
+            f"{len(self._ever)} of {counted(self._count, 'generator')} failed and on_error={policy.on_error!r} "
+            f"allows {most}"
             if len(self._ever) > most
-            else f"all of {self._count} generators have failed in repetition {self._repetition}"
+            else f"all of {counted(self._count, 'generator')} failed in repetition {self._repetition}"
         )
         refusal = TooManyFailuresError(
             f"{why}. The last was generator {n}, at its scene {position}: {exception_text(error)}. feed.failures lists "
-            "them; mend the generators, or catch in them what may be passed over"
+            "them; repair the generators, or catch in them what may be passed over"
         )
         for note in notes_of(error):
             add_note(refusal, note)

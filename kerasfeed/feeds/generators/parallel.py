@@ -25,6 +25,7 @@ from kerasfeed.feeds.generators.workers import GeneratorWorkers, place_of, retol
 from kerasfeed.loaders.base import LoaderStats
 from kerasfeed.loaders.environment import Environment
 from kerasfeed.loaders.failures.policy import FailurePolicy
+from kerasfeed.util.counted import counted
 from kerasfeed.util.deferred_warnings import DeferredWarnings
 
 _DOUBT = 5  # as where a loader counts: somebody else may end workers
@@ -236,7 +237,7 @@ class ParallelGenerators(JoinedGenerators):
         remote.died_at = remote.received
         if remote.deaths >= _DOUBT * self.failure_log.policy.tries:
             error = WorkerDiedError(
-                f"generator {remote.n} has ended its worker process {remote.deaths} times at its scene "
+                f"generator {remote.n} has ended its worker process {counted(remote.deaths, 'time')} at its scene "
                 f"{remote.received}, or soon after. To go on without generators that do so use on_error='skip'"
             )
             remote.error = named(error, remote.n, self._count, remote.received, self._repetition)

@@ -17,6 +17,7 @@ from kerasfeed.feeds.queues.connection import Connection, connect, listen, packe
 from kerasfeed.feeds.queues.producer import Answer, Farewell, Greeting, Producer, Request
 from kerasfeed.loaders.failures.exception_pickle import arrived, pack
 from kerasfeed.loaders.resource_errors import naming_descriptors
+from kerasfeed.util.counted import counted
 from kerasfeed.util.deferred_warnings import DeferredWarnings
 from kerasfeed.util.error_notes import TRACEBACK_HEAD
 from kerasfeed.util.error_text import add_note, summary
@@ -182,8 +183,8 @@ class ProducerServer:
             return
         count = self._counts[greeting.name]
         told = (
-            f"producer process {greeting.pid} ended without a farewell after it had put {count} scenes: it was killed, "
-            "or crashed, and what it had yet to put is missing"
+            f"producer process {greeting.pid} ended without closing its producer after it had put "
+            f"{counted(count, 'scene')}: it was killed, or crashed, and what it had yet to put is missing"
         )
         if greeting.on_death == "warn":
             self._source.deferred_warnings.defer(f"death of {greeting.pid}", told, FeedWarning)

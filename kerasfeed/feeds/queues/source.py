@@ -20,6 +20,7 @@ from kerasfeed.feeds.queues.waiting import WaitQueue
 from kerasfeed.feeds.streams.source import Source
 from kerasfeed.spec.conformance import SceneCheck, own_copy
 from kerasfeed.spec.scene_spec import SceneSpec
+from kerasfeed.util.counted import counted
 from kerasfeed.util.deferred_warnings import DeferredWarnings
 from kerasfeed.util.error_notes import can_travel, wrapped
 from kerasfeed.util.error_text import add_note, message_of, shown, summary, traceback_of
@@ -90,10 +91,10 @@ class QueueSource(Source):
             try:
                 item = self._check.conform(item, copy=copy)
             except SpecError as error:
-                raise SpecError(f"put() after {self.count} scenes: {message_of(error)}") from None
+                raise SpecError(f"put() after {counted(self.count, 'scene')}: {message_of(error)}") from None
         elif copy:
             item = own_copy(item)
-        self._enter(lambda: self._queue.add(item), lambda: len(self._queue), timeout, "scenes")
+        self._enter(lambda: self._queue.add(item), lambda: len(self._queue), timeout, "scene", "scenes")
 
     def end_epoch(self, *, timeout: float | None = None) -> None:
         """End the epoch after what was put so far; it may be empty. Waits where `maxsize` ends wait to be reached.
@@ -102,7 +103,7 @@ class QueueSource(Source):
             QueueFullError, FeedClosedError, RuntimeError: As `put` does.
         """
         self._refuse_other_process()
-        self._enter(self._queue.end, lambda: self._queue.ends, timeout, "ends of epochs")
+        self._enter(self._queue.end, lambda: self._queue.ends, timeout, "end of an epoch", "ends of epochs")
 
     def finish(self) -> None:
         """Say that no more comes; idempotent. What was put is still taken, an epoch not yet ended ends there."""
@@ -122,7 +123,7 @@ class QueueSource(Source):
             raise TypeError(f"fail() takes an exception, for example fail(OSError('...')); received {shown(error)}")
         if not can_travel(error):
             error = wrapped(error, "a producer of the queue ended with ")
-        add_note(error, f"kerasfeed: from a producer of the queue, after {self.count} scenes were put")
+        add_note(error, f"kerasfeed: from a producer of the queue, after {counted(self.count, 'scene')} put")
         with self._lock:
             if self._failure is not None or self._is_closed:
                 return
@@ -253,8 +254,8 @@ class QueueSource(Source):
             )
         if self._failure is not None:
             raise FeedClosedError(
-                f"{_NO_MORE} a producer has failed, after {self.count} were put ({summary(self._failure)}). Mend that, "
-                "and make a new feed"
+                f"{_NO_MORE} a producer has failed, after {self.count} were put ({summary(self._failure)}). Repair "
+                "that, and make a new feed"
             )
         if self._is_finished:
             raise FeedClosedError(
@@ -269,8 +270,8 @@ class QueueSource(Source):
                 "copy of it. Give the process `feed.producer()` and put to that"
             )
 
-    def _enter(self, add: Callable[[], None], count: Callable[[], int], timeout: float | None, what: str) -> None:
-        """Call `add` as soon as fewer than `maxsize` wait, by `count`, within `timeout`; `what`: name of these."""
+    def _enter(self, add: Callable[[], None], count: Callable[[], int], timeout: float | None, *what: str) -> None:
+        """Call `add` as soon as fewer than `maxsize` wait, by `count`, within `timeout`; `what` names them."""
         deadline = _deadline(timeout)
         while True:
             with self._lock:
@@ -281,7 +282,7 @@ class QueueSource(Source):
                     return
                 if deadline is not None and time.monotonic() >= deadline:
                     raise QueueFullError(
-                        f"the queue was full for {timeout:g} s: {self.maxsize} {what} wait to be taken "
+                        f"the queue was full for {timeout:g} s: {counted(self.maxsize, *what)} not taken yet "
                         f"(maxsize={self.maxsize}). The consumer is slower than the producers: wait longer "
                         "(timeout=None waits for ever), or raise maxsize"
                     )
@@ -289,7 +290,7 @@ class QueueSource(Source):
             if self._producers.sleep_for_consumer(gate, deadline):
                 wait_for_exit()
                 raise ConsumerGoneError(
-                    f"{_NO_MORE} the program has ended, after {self.count} were put, and nobody is left to take them"
+                    f"{_NO_MORE} the program has ended, after {self.count} were put, and takes no more"
                 )
 
 

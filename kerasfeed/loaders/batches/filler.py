@@ -202,7 +202,7 @@ class Filler:
                 scenes.append(self._scene(index))
             except BaseException as error:
                 raise FailedSceneError(index, row) from error
-        context.move_to(None)
+        context.begin_collate()
         note[1] = MANY
         try:
             batch = self._collate.function(scenes)
@@ -223,7 +223,7 @@ def probe(sequence: Any, index: int, seed: int, collate: Custom | None = None) -
     try:
         scene = scene_reader(sequence)(index)
         if collate is not None:
-            context.move_to(None)
+            context.begin_collate()
             return collate.describe(scene)
         try:
             return describe(scene)

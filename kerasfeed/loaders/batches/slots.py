@@ -136,8 +136,8 @@ class SlotPool:
         self.limit = max_memory // layout.nbytes
         if self.limit < 2:
             raise ValueError(
-                f"max_memory={max_memory:,} bytes is too small: a batch takes {layout.nbytes:,} bytes of slot and at "
-                f"least two are needed. Use max_memory >= {2 * layout.nbytes:,} or a smaller batch_size"
+                f"max_memory={max_memory:,} bytes is too small: a batch takes {layout.nbytes:,} bytes, and memory for "
+                f"at least two are needed. Use max_memory >= {2 * layout.nbytes:,} or a smaller batch_size"
             )
         self._most_leased = self.limit - max(1, min(in_flight, self.limit // 2))
         self._arena = arena

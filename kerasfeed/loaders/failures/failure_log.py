@@ -124,9 +124,9 @@ class FailureLog:
         scenes = "scenes" if self._length else f"scenes of repetition {epoch}"
         given = "the default, a tenth" if self.policy.max_failures is None else repr(self.policy.max_failures)
         refusal = TooManyFailuresError(
-            f"{count:,} of {length:,} {scenes} have failed and on_error={self.policy.on_error!r} bears {most:,} "
+            f"{count:,} of {length:,} {scenes} failed and on_error={self.policy.on_error!r} allows {most:,} "
             f"(max_failures: {given}). The last was scene {index}: {exception_text(error)}. feed.failures lists them; "
-            "mend the scenes, or raise max_failures (a count, or a share such as 0.2)"
+            "repair the scenes, or raise max_failures (a count, or a share such as 0.2)"
         )
         refusal.__cause__ = error
         for note in notes_of(error):

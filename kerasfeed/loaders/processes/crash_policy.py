@@ -171,12 +171,16 @@ def function_text(death: Crash, epoch: int, step: int) -> str:
     )
 
 
-def respawn_text(death: Crash) -> str:
-    """The warning that a worker was replaced."""
+def respawn_text(death: Crash, timeout: float | None) -> str:
+    """The warning that a worker was replaced, of a feed with this `timeout`, s."""
+    what = str(death)
+    if death.hung:
+        slow = death.scene or "its work"
+        what = f"{death.worker} was ended because {slow} took longer than timeout={timeout} s{death.memory}"
     again = "its scene is tried again" if death.scene else "its work is done by others"
     return (
-        f"{death}. A new process has taken its place and {again}: no batch is lost, none changes. "
-        f"feed.stats().respawns counts such deaths; this is said once.{_stack(death)}"
+        f"{what}. A new process has taken its place and {again}: no batch is lost, none changes. "
+        f"feed.stats().respawns counts the workers replaced; this is said once.{_stack(death)}"
     )
 
 

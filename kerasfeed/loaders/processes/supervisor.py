@@ -312,7 +312,11 @@ class Supervisor:
         if culprit is not None:
             session.replace_task(number - 1, self._judge(culprit, row, death))
         elif handle.started and self._deaths.between(death):
-            session.fail(WorkerDiedError(f"worker processes die one after the other, of no scene: the last, {death}"))
+            session.fail(
+                WorkerDiedError(
+                    f"worker processes end one after the other, while they load no scene: the last, {death}"
+                )
+            )
         session.resend(lost)
 
     def _not_begun(self, dead: WorkerHandle | None = None) -> dict[int, Work]:
@@ -336,7 +340,8 @@ class Supervisor:
             session.fail(WorkerStartError(start_text(death)))
             return
         self._failure_log.respawns += 1
-        self._failure_log.deferred_warnings.defer("respawn", respawn_text(death), FeedWarning)
+        told = respawn_text(death, session.job.policy.timeout)
+        self._failure_log.deferred_warnings.defer("respawn", told, FeedWarning)
         self._vacant.add(handle.number)
         self._fill_vacancies()
 
@@ -363,7 +368,7 @@ class Supervisor:
             name = index
         elif not isinstance(work, LoadTask) or row != MANY:
             if self._deaths.between(death):
-                self._session.fail(WorkerDiedError(f"worker processes die one after the other: the last, {death}"))
+                self._session.fail(WorkerDiedError(f"worker processes end one after the other: the last, {death}"))
             return [work]
         elif job.maker is None:  # which of them it was is found out one by one
             return [LoadTask(work.batch, each, each + 1) for each in range(work.start, work.stop)]

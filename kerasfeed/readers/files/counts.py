@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from kerasfeed.errors import FeedWarning
 from kerasfeed.readers.files.counts_cache import CountsCache
+from kerasfeed.util.counted import counted
 from kerasfeed.util.deferred_warnings import warn_caller
 from kerasfeed.util.error_notes import noted
 from kerasfeed.util.error_text import exception_text
@@ -91,7 +92,9 @@ def count_files(
 def _warn_of_skipped(skipped: Sequence[tuple[Any, str]], files: int) -> None:
     shown = "; ".join(f"{path!r}: {text}" for path, text in skipped[:_SHOWN])
     more = f"; and {len(skipped) - _SHOWN:,} more, see `skipped`" if len(skipped) > _SHOWN else ""
-    warn_caller(f"{len(skipped):,} of {files:,} files cannot be read and are left out: {shown}{more}", FeedWarning)
+    warn_caller(
+        f"{len(skipped):,} of {counted(files, 'file')} cannot be read and are left out: {shown}{more}", FeedWarning
+    )
 
 
 def _count(

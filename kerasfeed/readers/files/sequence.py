@@ -25,6 +25,7 @@ from kerasfeed.readers.files.index_map import places_of
 from kerasfeed.readers.files.validate import check_cache_files, check_function, check_paths
 from kerasfeed.sequences.base import SceneSequence
 from kerasfeed.util import opened_files, read_cost, resources
+from kerasfeed.util.counted import counted
 from kerasfeed.util.error_text import add_note, message_of, reworded
 from kerasfeed.util.opened_files import identity_of
 from kerasfeed.util.per_process import PerProcess
@@ -299,9 +300,10 @@ class FileSequence(SceneSequence):
 
     def _miscounted(self, file: int, found: int | None) -> ValueError:
         return ValueError(
-            f"file {self.paths[file]!r} has {'more' if found is None else found} scenes, and {self.counts[file]} were "
-            "counted, or given, when the sequence was made. Has it changed, or does read_file leave scenes out? Make "
-            "a new FileSequence, without count and counts_cache if they are out of date"
+            f"file {self.paths[file]!r} has {'more scenes' if found is None else counted(found, 'scene')}, and "
+            f"{self.counts[file]} were counted, or given, when the sequence was made. Has it changed, or does "
+            "read_file leave scenes out? Make a new FileSequence, without count and "
+            "counts_cache if they are out of date"
         )
 
     def stats(self) -> FileStats:
@@ -333,4 +335,4 @@ class FileSequence(SceneSequence):
 
     def __repr__(self) -> str:
         turns = "" if self._interleave == 1 else f", {self._interleave} in turn"
-        return f"FileSequence({len(self.paths):,} files{turns}: {len(self):,} scenes)"
+        return f"FileSequence({counted(len(self.paths), 'file')}{turns}: {counted(len(self), 'scene')})"

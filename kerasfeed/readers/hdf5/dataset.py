@@ -139,6 +139,9 @@ class HDF5Dataset:
     def stats(self) -> ReadStats:
         """What reading this dataset has cost this process since the file was opened.
 
+        The counters only grow: what one epoch costs is the difference between two calls, before it and after it. Every
+        process counts its own reads alone, so measure with `workers=0` or with threads.
+
         Returns:
             A [ReadStats][kerasfeed.readers.hdf5.stats.ReadStats].
         """

@@ -17,6 +17,7 @@ from kerasfeed.errors import SpecError
 from kerasfeed.readers.tfrecord.example import BYTES, FLOAT, INT64, Example, Piece, Values, encode_pieces, memory_of
 from kerasfeed.spec.scene_spec import TEXT, ArraySpec, SceneSpec, coerce
 from kerasfeed.spec.spec_json import leaves_of
+from kerasfeed.util.counted import counted
 from kerasfeed.util.error_text import message_of
 
 RAW = "raw"
@@ -204,7 +205,7 @@ class _FieldCodec:
         return array.reshape(shape)
 
     def _mismatch(self, found: Values, shape: tuple[int, ...] | None = None) -> SpecError:
-        count = f"{len(found.values):,} value{'s' * (len(found.values) != 1)}"
+        count = counted(len(found.values), "value")
         if found.kind == BYTES and len(found.values) == 1 and not self.field.is_text:
             count = f"one value of {len(found.values[0]):,} bytes"
         told = "" if shape is None else f" and sizes {shape}"

@@ -23,6 +23,7 @@ from kerasfeed.readers.tfrecord.spec_file import find_sidecars
 from kerasfeed.sequences.base import SceneSequence
 from kerasfeed.spec.scene_spec import SceneSpec, flatten, probe_indices
 from kerasfeed.spec.spec_json import as_scene_spec
+from kerasfeed.util.counted import counted
 from kerasfeed.util.deferred_warnings import warn_caller
 from kerasfeed.util.error_text import message_of
 from kerasfeed.util.lru import Lru
@@ -148,8 +149,8 @@ class TFRecordSequence(SceneSequence):
             sidecar, shard = described[file.path]
             if file.damage is None and len(file) != shard.scenes:
                 raise RecordError(
-                    f"{str(file.path)!r} holds {len(file):,} records, and {shard.scenes:,} were written to it: it is "
-                    "cut off or another file stands in its place"
+                    f"{str(file.path)!r} holds {counted(len(file), 'record')}, and {shard.scenes:,} were written to "
+                    "it: it is cut off or another file stands in its place"
                 )
             if spec is not None and sidecar.spec != spec:
                 raise SpecError(
@@ -278,8 +279,8 @@ class TFRecordSequence(SceneSequence):
     def __repr__(self) -> str:
         spec = self._codec.spec
         fields = ", ".join(f"{path}: {field}" for path, field in zip(spec.paths, spec.fields, strict=True))
-        files = f"{len(self._files):,} file{'s' * (len(self._files) != 1)}"
-        return f"TFRecordSequence({len(self):,} records of {files}: {fields})"
+        files = counted(len(self._files), "file")
+        return f"TFRecordSequence({counted(len(self), 'record')} of {files}: {fields})"
 
 
 def _own(leaf: Any) -> Any:

@@ -25,6 +25,7 @@ from kerasfeed.sequences.indexing import place_in
 from kerasfeed.sequences.view_base import SceneByScene, View, identity_of
 from kerasfeed.spec.lists import own
 from kerasfeed.spec.scene_spec import structure_text
+from kerasfeed.util.counted import counted
 from kerasfeed.util.error_text import message_of
 from kerasfeed.util.optional_methods import name_of
 from kerasfeed.util.resources import memory
@@ -259,7 +260,7 @@ class Cached(SceneByScene, SceneSequence):
 
     def __repr__(self) -> str:
         where = "in memory" if self.path is None else f"in {str(self.path)!r}"
-        return f"Cached of {name_of(self.sequence)} {where}, {len(self):,} scenes"
+        return f"Cached of {name_of(self.sequence)} {where}, {counted(len(self), 'scene')}"
 
 
 def _attributes(sequence: Any, found: list[Any]) -> list[Any]:

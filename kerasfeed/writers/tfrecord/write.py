@@ -13,6 +13,7 @@ from kerasfeed.readers.tfrecord.names import shard_paths, sidecar_path
 from kerasfeed.readers.tfrecord.spec_file import ShardFile, Sidecar, read_sidecar
 from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.spec.spec_json import as_scene_spec
+from kerasfeed.util.counted import counted
 from kerasfeed.util.deferred_warnings import warn_caller
 from kerasfeed.util.validate import check_integer
 from kerasfeed.writers.shard_format import ShardFormat
@@ -89,14 +90,16 @@ def write_tfrecords(
     length = options.length
     count = check_integer("num_shards", num_shards, 1)
     if count > length:
-        raise ValueError(f"num_shards is {count} and the sequence has {length} scenes: use at most one shard a scene")
+        raise ValueError(
+            f"num_shards is {count} and the sequence has {counted(length, 'scene')}: use at most one shard a scene"
+        )
     if assignment not in ASSIGNMENTS:
         raise ValueError(f"assignment must be one of {', '.join(map(repr, ASSIGNMENTS))}, received {assignment!r}")
     if compression not in COMPRESSIONS:
         raise ValueError(f"compression must be None or 'GZIP', received {compression!r}")
     if workers != "auto" and options.count > count:
         warn_caller(
-            f"{options.count} workers have {count} shards to write, each of which is one worker's: "
+            f"{options.count} workers have {counted(count, 'shard')} to write, each of which is one worker's: "
             f"{options.count - count} have nothing to do. Use num_shards={options.count} or more",
             UserWarning,
         )

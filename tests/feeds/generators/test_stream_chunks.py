@@ -56,8 +56,12 @@ def test_text_fills_a_chunk_too():
 
 @pytest.mark.parametrize(
     ("scene", "told"),
-    [({}, r"the scene holds no field: the generator yielded \{\}"), ((1, {2}), "field '1' is of type set")],
-    ids=["empty", "set"],
+    [
+        ({}, r"the scene holds no field: the generator yielded \{\}"),
+        ({"a": None}, r"the generator yielded \{'a': None\} \(.*\), where 'a' is None. Yield an array"),
+        ((1, {2}), "field '1' is of type set"),
+    ],
+    ids=["empty", "field of None", "set"],
 )
 def test_what_no_batch_can_hold_is_refused(scene, told):
     writer = ChunkWriter(1024)

@@ -83,7 +83,7 @@ def test_a_stream_of_which_no_item_can_be_read_raises_what_the_first_did(mapped)
 def test_nobody_is_told_to_load_an_item_by_its_index(mapped, tmp_path):
     log = tmp_path / "errors.json"
     feed = mapped(failing({9}), on_error="skip", max_failures=0.001, error_log=log)
-    with pytest.raises(kf.TooManyFailuresError, match="1 of 10 scenes of repetition 0 have failed") as caught:
+    with pytest.raises(kf.TooManyFailuresError, match="1 of 10 scenes of repetition 0 failed") as caught:
         list(feed)
     told = "".join(traceback.format_exception(caught.value)) + json.loads(log.read_text())["traceback"]
     assert "the item was 9" in told

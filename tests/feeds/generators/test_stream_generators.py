@@ -71,7 +71,8 @@ def test_a_parameter_named_start_is_given_the_scene_to_begin_with():
     ("made", "count", "told"),
     [
         (counting(0, 1), 1, r"is a generator \(counting\).*only once.*counting and not counting\(\.\.\.\)"),
-        (iter([1]), 1, "is a list_iterator.*pass the function that makes it"),
+        (iter([1]), 1, r"is a list_iterator, which .* only once: pass a function that makes it.*lambda: iter\(items\)"),
+        ((k for k in [1]), 1, "is a generator, which can .* only once: pass a function that makes it"),
         (None, 1, "must be a function .* received a NoneType"),
         ([1, 2], 1, r"received a list\. For a sequence that can be indexed use kf\.Feed"),
         (three, 2, r"three\(n, count\).*count=2.*it takes three\(a, b, c\).*Wrap it"),
@@ -79,7 +80,7 @@ def test_a_parameter_named_start_is_given_the_scene_to_begin_with():
         (three, 1, "With count=1 it may also be a function that can be called without arguments"),
         (list, 3, "it takes list"),
     ],
-    ids=["generator", "iterator", "none", "list", "three", "method", "three alone", "list class"],
+    ids=["generator", "iterator", "expression", "none", "list", "three", "method", "three alone", "list class"],
 )
 def test_what_is_no_function_of_n_and_count_is_refused_with_the_remedy(made, count, told):
     with pytest.raises(TypeError, match=told):

@@ -86,7 +86,7 @@ def test_put_waits_while_maxsize_items_wait(source):
 def test_a_put_that_finds_no_room_in_time_says_what_waits(source, timeout):
     filled = source(2)
     _put_all(filled, [0, 1])
-    with pytest.raises(queue.Full, match=r"full for 0(.05)? s: 2 scenes wait to be taken \(maxsize=2\).*raise maxsize"):
+    with pytest.raises(queue.Full, match=r"full for 0(.05)? s: 2 scenes not taken yet \(maxsize=2\).*raise maxsize"):
         filled.put(2, timeout=timeout)
     filled.end_epoch()
     assert _epoch(filled) == [0, 1]
@@ -98,7 +98,7 @@ def test_a_producer_runs_at_most_maxsize_empty_epochs_ahead(source):
     filled = source(2)
     filled.end_epoch()
     filled.end_epoch()
-    with pytest.raises(kf.QueueFullError, match="2 ends of epochs wait"):
+    with pytest.raises(kf.QueueFullError, match="2 ends of epochs not taken yet"):
         filled.end_epoch(timeout=0)
     assert _epoch(filled) == []
     filled.end_epoch(timeout=0)
@@ -134,7 +134,7 @@ def test_a_failure_comes_after_what_was_put_and_ever_after(source):
     for repetition in range(3):
         with pytest.raises(OSError, match="the camera is off") as raised:
             filled.take(9)
-        assert raised.value.__notes__ == ["kerasfeed: from a producer of the queue, after 2 scenes were put"]
+        assert raised.value.__notes__ == ["kerasfeed: from a producer of the queue, after 2 scenes put"]
         assert raised.traceback[-1].name == "_raising"
         depths.append(len(raised.traceback))
         filled.begin(repetition)
@@ -278,7 +278,7 @@ def test_a_put_of_a_wrong_spec_is_refused_where_it_is_made(source, kind):
     right = {"x": np.ones((2, 5), np.float32), "y": np.int32(1)}
     filled.put(right)
     scene, told = WRONG[kind]
-    with pytest.raises(kf.SpecError, match=rf"^put\(\) after 1 scenes: .*({told})"):
+    with pytest.raises(kf.SpecError, match=rf"^put\(\) after 1 scene: .*({told})"):
         filled.put(scene)
     filled.put(right)
     filled.finish()
@@ -370,5 +370,5 @@ def test_producers_that_wait_do_not_keep_a_program_from_its_end(tmp_path):
         source.take(1)
         """,
     )
-    told = r"the program has ended, after [23] were put, and nobody is left to take them\n"
+    told = r"the program has ended, after [23] were put, and takes no more\n"
     assert re.fullmatch(f"({told}){{2}}", finish(program))

@@ -236,7 +236,7 @@ def test_an_item_that_cannot_be_sent_to_processes_is_named(stream):
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"make_generator": numbered(0, 1)}, TypeError, "pass the function that makes it, without calling it"),
+        ({"make_generator": numbered(0, 1)}, TypeError, "only once: pass the function, without calling it"),
         ({"make_generator": [1, 2]}, TypeError, "use kf.Feed"),
         ({"count": 0}, ValueError, "count must be at least 1"),
         ({"batch_size": 0}, ValueError, "batch_size must be at least 1"),

@@ -113,7 +113,7 @@ def test_where_all_generators_have_failed_none_is_borne(source_of):
     items, error = until_error(source_of(all_failing, 2, policy=FailurePolicy("skip")))
     assert items == [0, 1]
     assert isinstance(error, TooManyFailuresError)
-    assert "all of 2 generators have failed in repetition 0. The last was generator 1, at its scene 1" in str(error)
+    assert "all of 2 generators failed in repetition 0. The last was generator 1, at its scene 1" in str(error)
     assert isinstance(error.__cause__, LookupError)
 
 
@@ -122,7 +122,7 @@ def test_no_more_generators_may_fail_than_max_failures(source_of):
     source = source_of(failing, 3, policy=FailurePolicy("skip", max_failures=0.3))
     _, error = until_error(source)
     assert isinstance(error, TooManyFailuresError)
-    assert "1 of 3 generators have failed and on_error='skip' bears 0" in str(error)
+    assert "1 of 3 generators failed and on_error='skip' allows 0" in str(error)
 
 
 def test_arrays_that_a_generator_uses_again_do_not_change(source_of):

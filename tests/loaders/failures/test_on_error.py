@@ -227,7 +227,7 @@ def test_where_every_scene_fails_the_first_error_is_raised(feed_on, kind):
 def test_more_failures_than_max_failures_end_the_feed_and_the_last_is_the_cause(feed_on, kind):
     feed = feed_on(kind, faulty.Raising((5, 6, 7)), on_error="replace", max_failures=2, shuffle=False)
     with pytest.raises(
-        kf.TooManyFailuresError, match=r"3 of 37 scenes have failed and on_error='replace' bears 2 \(max_failures: 2\)"
+        kf.TooManyFailuresError, match=r"3 of 37 scenes failed and on_error='replace' allows 2 \(max_failures: 2\)"
     ) as caught:
         list(feed)
     assert isinstance(caught.value.__cause__, ValueError)

@@ -45,7 +45,7 @@ def test_a_worker_that_dies_is_replaced_and_every_batch_is_what_it_was(feed_of, 
         found = [bits(feed.epoch(epoch)) for epoch in (0, 1)]
     assert found == [reference(kind(None, ()), epoch) for epoch in (0, 1)]
     assert len(caught) == 1
-    assert "feed.stats().respawns counts such deaths" in str(caught[0].message)
+    assert "feed.stats().respawns counts the workers replaced" in str(caught[0].message)
     assert feed.stats().respawns == 6
     assert not feed.failures
 

@@ -1,0 +1,14 @@
+"""`counted`: how many there are, in the singular where it is one."""
+
+import pytest
+
+from kerasfeed.util.counted import counted
+
+
+@pytest.mark.parametrize(
+    ("count", "words", "text"),
+    [(0, ["scene"], "0 scenes"), (1, ["scene"], "1 scene"), (1, ["axis", "axes"], "1 axis"),
+     (2, ["axis", "axes"], "2 axes"), (12345, ["scene"], "12,345 scenes")],
+)  # fmt: skip
+def test_one_is_singular(count, words, text):
+    assert counted(count, *words) == text
