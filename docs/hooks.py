@@ -6,6 +6,7 @@ A picture in an output has the text in its cell's metadata, under `alt`, as its 
 import base64
 import functools
 import logging
+import os
 import tempfile
 from pathlib import Path
 
@@ -33,6 +34,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def run(path: Path) -> tuple[str, dict[str, bytes]]:
     """A notebook as Markdown with its outputs, and the pictures by name."""
     LOG.info("Running %s, which takes a minute", path.name)
+    os.environ["PYTHONPATH"] = str(ROOT)  # this kerasfeed, and not one that is installed
     notebook = nbformat.read(path, as_version=4)
     with tempfile.TemporaryDirectory() as folder:
         nbclient.NotebookClient(
@@ -53,6 +55,8 @@ def run(path: Path) -> tuple[str, dict[str, bytes]]:
 
 
 def _output(output: nbformat.NotebookNode, name: str, alt: str, pictures: dict[str, bytes]) -> str:
+    if output.get("name") == "stderr":
+        raise ValueError(f"a cell that makes {name} writes to stderr: {output.text}")
     if output.output_type == "stream":
         return f"```text\n{output.text.rstrip()}\n```"
     data = output.get("data", {})
