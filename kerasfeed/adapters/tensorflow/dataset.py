@@ -20,7 +20,7 @@ from kerasfeed.adapters.tensorflow import iteration as tf_iteration
 from kerasfeed.adapters.tensorflow.dtypes import tf_dtype
 from kerasfeed.adapters.tensorflow.error_relay import ErrorRelay
 from kerasfeed.adapters.tensorflow.feed_dataset import FeedDataset, Loops
-from kerasfeed.adapters.tensorflow.iteration import BATCHES, END, NOT_YET, BatchSource
+from kerasfeed.adapters.tensorflow.iteration import END, NOT_YET, BatchSource
 from kerasfeed.feeds.cursor import Begin
 from kerasfeed.spec.field_forms import RaggedArray
 from kerasfeed.spec.scene_spec import field_paths, lists_as_tuples
@@ -113,14 +113,11 @@ def _known(dataset: FeedDataset, source: BatchSource) -> FeedDataset:
 
 
 def _iterations(source: int) -> Any:
-    """A dataset of numbers that name the new iteration which each iterator of the dataset is.
-
-    These are a range, which costs TensorFlow less for a batch than one number repeated.
-    """
+    """A dataset of one number without end: that of the new iteration which each iterator of the dataset is."""
     begin = functools.partial(tf_iteration.iteration_of, source)
     once = tf.data.Dataset.from_generator(begin, output_signature=tf.TensorSpec((), tf.int64))
     # The generator is closed with the iterator, and nothing else of tf.data tells of that.
-    return _without_end(once.flat_map(_as_written(lambda first: tf.data.Dataset.range(first, first + BATCHES))))
+    return _without_end(once.flat_map(_as_written(lambda number: tf.data.Dataset.from_tensors(number).repeat())))
 
 
 def _without_end(dataset: Any) -> Any:

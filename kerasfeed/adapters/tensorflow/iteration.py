@@ -22,8 +22,6 @@ from kerasfeed.util.polling import POLL_SECONDS, NotYet
 
 # What a call says of the batch. NOT_YET: ask again.
 NOT_YET, READY, END = np.int32(0), np.int32(1), np.int32(2)
-# Batches that an iteration may have. TensorFlow passes its number times this, and any remainder.
-BATCHES = 2**31
 
 
 class BatchSource:
@@ -100,23 +98,23 @@ _iterations: dict[int, _Iteration] = {}
 
 
 def iteration_of(source: int) -> Iterator[Any]:
-    """A generator of `BATCHES` times the number of a new iteration; TensorFlow closes it with its iterator."""
+    """A generator of one number, that of a new iteration of a source; TensorFlow closes it with its iterator."""
     number = next(_numbers)
     _iterations[number] = _Iteration(source)
     try:
-        yield np.int64(number * BATCHES)
+        yield np.int64(number)
     finally:
         _iterations.pop(number).end()
 
 
 def look(number: Any) -> Any:
     """Whether the next batch of an iteration is there."""
-    return _iterations[int(number) // BATCHES].look()
+    return _iterations[int(number)].look()
 
 
 def take(placeholders: list[Any], number: Any) -> list[Any]:
     """Whether the next batch of an iteration is there, and its arrays, or `placeholders`."""
-    iteration = _iterations[int(number) // BATCHES]
+    iteration = _iterations[int(number)]
     found = iteration.look()
     return [found, *(iteration.take() if found == READY else placeholders)]
 
