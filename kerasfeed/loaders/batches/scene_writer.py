@@ -4,6 +4,7 @@ Invariant: a row is written once, straight from the arrays of the scene. Values 
 for theirs) are returned beside.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -41,6 +42,9 @@ class SceneWriter:
         self._batched, self._witness = layout.batched, layout.witness
         # Raises a ValueError where the nesting differs; five times faster than flattening and comparing.
         self._leaves_of = layout.spec.treespec.flatten_up_to
+        children = layout.spec.treespec.children()
+        flat = layout.spec.treespec.type is tuple and all(child.is_leaf() for child in children)
+        self._flat = len(children) if flat else -1  # fields of a scene that is a plain tuple, and so its own leaves
         self._checks = [
             (
                 number,
@@ -70,14 +74,17 @@ class SceneWriter:
         Raises:
             SpecError: The scene is not as the layout's spec says.
         """
-        try:
-            leaves = self._leaves_of(scene)
-        except ValueError:
-            raise self._wrong_structure(view, row, scene) from None
-        for leaf, (target, number, field, dtype, shape, python_type) in zip(leaves, places, strict=True):
+        if type(scene) is tuple and len(scene) == self._flat:
+            leaves: Sequence[Any] = scene
+        else:
+            try:
+                leaves = self._leaves_of(scene)
+            except ValueError:
+                raise self._wrong_structure(view, row, scene) from None
+        for leaf, (target, number, field, dtype, shape, python_type) in zip(leaves, places):  # noqa: B905 - 1 us
             kind = type(leaf)
             if kind is np.ndarray or isinstance(leaf, np.generic):
-                exact = leaf.shape == shape and leaf.dtype == dtype
+                exact = leaf.shape == shape and (leaf.dtype is dtype or leaf.dtype == dtype)
             else:
                 exact = kind is python_type
                 if not exact and is_nested(leaf, self._spec.treespec):
