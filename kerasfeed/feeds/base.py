@@ -36,8 +36,8 @@ from kerasfeed.loaders.arguments import (
 )
 from kerasfeed.loaders.base import LoaderStats
 from kerasfeed.loaders.batches.layout import Layout
-from kerasfeed.loaders.factory import make_loader
 from kerasfeed.loaders.failures.table import FailureTable
+from kerasfeed.loaders.loader import make_loader
 from kerasfeed.orders.base import Order
 from kerasfeed.orders.plan import Plan
 from kerasfeed.spec.collation import Custom

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from kerasfeed.errors import FeedWarning
 from kerasfeed.feeds.base import BaseFeed
 from kerasfeed.loaders.arguments import check_sequence
-from kerasfeed.loaders.factory import worker_type_for
+from kerasfeed.loaders.loader import worker_type_for
 from kerasfeed.orders.groups import Portable
 from kerasfeed.sequences.cache.key import key_of
 from kerasfeed.sequences.field import FieldOf

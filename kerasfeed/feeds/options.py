@@ -9,9 +9,9 @@ from typing import Any
 
 from kerasfeed.loaders.arguments import check_policy, check_workers, refuse_unknown
 from kerasfeed.loaders.base import Job
-from kerasfeed.loaders.environment import Environment
 from kerasfeed.loaders.failures.policy import FailurePolicy
 from kerasfeed.orders.plan import Plan
+from kerasfeed.pool.environment import Environment
 from kerasfeed.spec.collation import Collation
 from kerasfeed.util.resources import memory
 from kerasfeed.util.validate import check_integer

@@ -21,9 +21,10 @@ from kerasfeed.feeds.streams.plan import StreamPlan
 from kerasfeed.feeds.streams.repetition import Repetition
 from kerasfeed.feeds.streams.source import Source
 from kerasfeed.loaders.arguments import check_collate, check_seed
-from kerasfeed.loaders.base import CLOSED, LoaderStats
+from kerasfeed.loaders.base import LoaderStats
 from kerasfeed.loaders.failures.table import FailureTable
 from kerasfeed.orders.base import Sequential
+from kerasfeed.pool.base import CLOSED
 from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.spec.spec_json import as_scene_spec
 from kerasfeed.util.polling import wait_for_exit

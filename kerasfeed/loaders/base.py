@@ -11,9 +11,9 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from kerasfeed.loaders.environment import Environment
 from kerasfeed.loaders.failures.policy import FailurePolicy
 from kerasfeed.orders.plan import Plan
+from kerasfeed.pool.environment import Environment
 from kerasfeed.spec.collation import Collation, Custom, Stack
 from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.util.read_cost import ReadCost
@@ -21,11 +21,7 @@ from kerasfeed.util.read_cost import ReadCost
 if TYPE_CHECKING:
     from kerasfeed.loaders.batches.layout import Layout
     from kerasfeed.loaders.failures.failure_log import FailureLog
-    from kerasfeed.loaders.file_identities import FirstOpened
-
-
-CLOSED = "the feed is closed; make a new one"
-CLOSED_BEFORE_LOADED = "the feed was closed before this batch was loaded"
+    from kerasfeed.pool.file_identities import FirstOpened
 
 
 @dataclass(frozen=True)

@@ -1,319 +1,397 @@
-"""What workers that are threads and workers that are processes have in common: batches sent to them, and delivered.
+"""Batches made by the tasks of a pool: cut, sent, put together and delivered.
 
-Invariant: a loader holds at most one session, one run of its workers, which does not hold the loader. A session that
-has failed stays failed; the loader starts another at the next `submit`. A slot is given back by whoever submits until
-its batch is sent, and by whoever delivers the batch from then on.
+Invariant: a loader holds at most one session, one pool and its slots, which does not hold the loader. A session whose
+pool has failed stays failed; the loader starts another at the next `submit`. A slot is given back by whoever submits
+until its batch is sent, and by whoever delivers the batch from then on.
 """
 
-import os
-import threading
-import weakref
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from concurrent.futures import Future
-from typing import Any, Generic, TypeVar
+from dataclasses import dataclass
+from typing import Any
 
-from kerasfeed.errors import FeedClosedError, WorkerDiedError
-from kerasfeed.loaders.base import CLOSED, CLOSED_BEFORE_LOADED, Job, Loader, LoaderStats
-from kerasfeed.loaders.batches.filler import Filler
+from kerasfeed.errors import FeedClosedError, FeedWarning, SceneTimeoutError
+from kerasfeed.loaders.base import Job
+from kerasfeed.loaders.batch_runner import DESCRIBE, LOAD, BatchRunner, Wasteful
+from kerasfeed.loaders.batches.filler import MANY
 from kerasfeed.loaders.batches.layout import Layout
-from kerasfeed.loaders.batches.pending_batch import BatchInProgress, SceneTiming, begin_batch
-from kerasfeed.loaders.batches.slots import SlotMemory, SlotPool
+from kerasfeed.loaders.batches.pending_batch import BatchInProgress, SceneTiming, begin_batch, scene_text
+from kerasfeed.loaders.batches.slots import SlotPool
 from kerasfeed.loaders.batches.spec_inference import Probe, layout_for, probe_scenes, watched
+from kerasfeed.loaders.failures.crash_text import fatal_text, function_text
+from kerasfeed.loaders.failures.exceptions import SceneLocation, for_consumer
 from kerasfeed.loaders.failures.failure_log import FailureLog
-from kerasfeed.loaders.failures.recovery import Recovery
-from kerasfeed.loaders.file_identities import FirstOpened
-from kerasfeed.loaders.inline import read_ahead
-from kerasfeed.loaders.tasks import LoadTask, ProbeTask, Work
-from kerasfeed.sequences.global_random import WARNING_KIND
-from kerasfeed.spec.scene_spec import SceneSpec
+from kerasfeed.loaders.failures.recovery import Range, Recovery
+from kerasfeed.pool.base import CLOSED_BEFORE_DONE, Pool
+from kerasfeed.pool.task import NOWHERE, Crash, FailedTaskError, FutureTask, Place, Record, Task
+from kerasfeed.sequences.context import SceneContext
+from kerasfeed.sequences.global_random import WARNING_KIND, warning_text
+from kerasfeed.util.error_text import is_the_programs
 from kerasfeed.util.read_cost import ReadCost
 
-_ASKING = "the thread that asked for the batch"
 
-
-class Session(ABC):
-    """One run of workers.
+class Session:
+    """See the module's invariant.
 
     Attributes:
-        lock: Guards everything below that changes.
-        work: What is in flight.
-        pool: The slots; None until the spec is inferred.
-        failure: Why the session has ended; None as long as it has not.
-        closed: Whether it was closed.
-        reads_here: Whether workers read scenes in this process.
-        filler: Reads them; None elsewhere, and until the spec is inferred.
+        pool: The workers.
+        slots: Memory of batches; None until the spec is inferred.
+        batches: Delivered so far.
+        copied: Of these, copied out of their slots.
     """
 
-    reads_here: bool
-    work: Collection[Any]
-    _arena: SlotMemory
-
-    def __init__(self, job: Job, failure_log: FailureLog) -> None:
+    def __init__(
+        self,
+        job: Job,
+        failure_log: FailureLog,
+        start_pool: Callable[[BatchRunner], Pool],
+        layout: Layout | None = None,
+        context: type[SceneContext] = SceneContext,
+    ) -> None:
+        """Start a pool; the layout, where it is known, need not be inferred. Scenes are read in a `context`."""
         self.job = job
         self.failure_log = failure_log
         self.recovery = Recovery(job, failure_log)
-        # Reentrant: the collector may close a dropped loader from inside any of these sections.
-        self.lock = threading.RLock()
-        self.idle = threading.Condition(self.lock)
-        self.timing = SceneTiming(whole=job.maker is not None)
-        self.pool: SlotPool | None = None
-        self.filler: Filler | None = None
-        self.failure: BaseException | None = None
-        self.closed = False
+        self.runner = BatchRunner(job, context)
+        self.pool = start_pool(self.runner)
+        self.lock = self.pool.lock
+        self.is_inline = self.pool.worker_type == "inline"
+        self.timing = SceneTiming(whole=job.maker is not None or self.is_inline)
+        self.slots: SlotPool | None = None
         self.batches = 0
         self.copied = 0
-        self._owner = os.getpid()
-
-    @abstractmethod
-    def _send(self, works: list[Work], batch: BatchInProgress | None = None) -> None:
-        """Have workers do this; all of a `batch`, which is marked as sent, at once. The caller holds `lock`."""
-
-    @abstractmethod
-    def _post_layout(self, layout: Layout) -> None:
-        """Let the workers know the layout of a slot. The caller holds `lock`."""
-
-    @abstractmethod
-    def give_up(self, batch: BatchInProgress, error: BaseException) -> None:
-        """Fail a batch at once: workers skip what is left of it."""
-
-    @abstractmethod
-    def renew(self) -> None:
-        """Have workers see the present state of the sequence from now on."""
-
-    @abstractmethod
-    def pids(self) -> tuple[int, ...]:
-        """Process ids of the workers that live."""
-
-    @abstractmethod
-    def wasted(self) -> ReadCost | None:
-        """See `Loader.waste`."""
-
-    @abstractmethod
-    def _end(self) -> None:
-        """End the workers and free everything."""
+        self._layout = layout
+        self._waste: ReadCost | None = None
+        self._stuck: set[BatchInProgress] = set()  # a thread that was given up may still write to them
 
     def close(self) -> None:
         """End the workers and free everything; idempotent. Futures in flight fail with `FeedClosedError`."""
-        if os.getpid() != self._owner:
-            return  # a fork of the owner: the workers are not here
-        with self.lock:
-            if self.closed:
-                return
-            self.closed = True
-        self._end()
+        slots = self.slots
+        if slots is not None and not self.is_inline and self.pool.is_here:
+            slots.close()  # whoever waits for one need not wait for the workers
+        self.pool.close()
+        if slots is not None and self.pool.is_here:
+            slots.free(flying=self.is_inline)  # a batch that another thread loads inline is still delivered
 
-    def has_ended(self) -> bool:
-        """Whether it was closed or has failed."""
-        return self.closed or self.failure is not None
-
-    def _refuse_if_ended(self) -> None:
-        if self.has_ended():
-            raise self.failure or FeedClosedError(CLOSED)
+    # ---- spec
 
     def infer(self) -> None:
-        """Have the workers describe a few scenes, then set the slots up. Waits.
+        """Have the workers describe a few scenes, unless the layout is known, then set the slots up. Waits.
 
         Raises:
             Exception: What the sequence raised; SpecError; WorkerDiedError.
         """
-        read = watched(self.job, self.failure_log, self._read_probes) if self.reads_here else self._read_probes
+        layout = self._layout or self._inferred()
+        self.pool.post(layout)
+        in_flight = 1 if self.is_inline else self.job.look_ahead
+        with self.lock:
+            self.pool.refuse_if_ended()
+            self.slots = SlotPool(layout, self.pool.memory, max_memory=self.job.max_memory, in_flight=in_flight)
+            self.pool.on_failure = self.slots.close  # whoever waits for memory is to know
+
+    def _inferred(self) -> Layout:
+        reads_here = self.pool.worker_type != "process"
+        read = watched(self.job, self.failure_log, self._read_probes) if reads_here else self._read_probes
         probes = probe_scenes(self.job, self.failure_log, read)
         # The fastest: the first scene a worker reads also opens files and warms caches.
         self.timing.note(min(probe.seconds for probe in probes), 1)
-        layout = layout_for(self.job, probes)
-        with self.lock:
-            self._refuse_if_ended()
-            self._post_layout(layout)
-            self.pool = SlotPool(layout, self._arena, max_memory=self.job.max_memory, in_flight=self.job.look_ahead)
+        return layout_for(self.job, probes)
 
     def _read_probes(self, indices: list[int]) -> list[Probe | BaseException]:
-        works = [ProbeTask(index, Future()) for index in indices]
-        with self.lock:
-            self._send([*works])
-        return [work.future.result() for work in works]
+        tasks = [ProbeTask(DESCRIBE, index, session=self) for index in indices]
+        if not self.is_inline:
+            self.pool.submit(tasks)
+            return [task.future.result() for task in tasks]
+        found: list[Probe | BaseException] = []
+        for task in tasks:
+            found.append(self.pool.run(task).result())
+            if isinstance(found[-1], BaseException) and self.job.policy.on_error == "raise":
+                break  # the others are of no use
+        try:
+            return found
+        finally:
+            del found, tasks, task  # the traceback of what was raised ends in this frame: only the collector frees them
+
+    # ---- batches
 
     def submit(self, epoch: int, step: int, timeout: float | None = None) -> Future[Any]:
         """Cut a batch into tasks and hand them to the workers; see `Loader.submit`."""
-        assert self.pool is not None
+        assert self.slots is not None
         indices = self.job.plan.indices(epoch, step)
-        failed_ahead = read_ahead(self.filler, self.failure_log, epoch, step, indices, _ASKING) if self.filler else None
-        if failed_ahead is not None:
-            return failed_ahead
+        if self.pool.worker_type != "process":
+            failed_ahead = self._read_ahead(epoch, step, indices)
+            if failed_ahead is not None:
+                return failed_ahead
         try:
-            slot = self.pool.acquire(timeout)
-        except FeedClosedError:  # the pool closes with the session: say why that ended
-            raise self.failure or FeedClosedError(CLOSED_BEFORE_LOADED) from None
+            slot = self.slots.acquire(timeout)
+        except FeedClosedError:  # the slots close with the session: say why that ended
+            raise self.pool.failure or FeedClosedError(CLOSED_BEFORE_DONE) from None
         batch: BatchInProgress | None = None
         try:
             batch = begin_batch(self.job, slot, epoch, step, indices)
             future = batch.future  # once sent, the batch belongs to the workers
             ranges = self.timing.ranges(batch.rows, self.job.workers)
-            with self.lock:
-                ranges = self.recovery.begin(batch, ranges)
-                self._send([LoadTask(batch, start, stop) for start, stop in ranges], batch)
+            if self.failure_log.has_fatal:
+                with self.lock:
+                    ranges = self.recovery.begin(batch, ranges)
+            self.pool.submit([LoadTask(self, batch, start, stop) for start, stop in ranges], batch)
             if not ranges:  # none of its scenes is to be tried; of threads some always is
                 self.finish(batch)
             return future
         except BaseException as error:  # Ctrl-C: nobody will wait for this batch, and its slot must come back
             if batch is not None:
-                self.give_up(batch, error)
+                batch.give_up(error)
             if batch is None or not batch.sent:
-                self.pool.release(slot)
+                self.slots.release(slot)
             raise
+        finally:
+            del batch  # the traceback of what a scene raised ends in this frame, and the future holds it
+
+    def _read_ahead(self, epoch: int, step: int, indices: Any) -> Future[Any] | None:
+        """Announce a batch to the sequence; where that raises, note it, and return a failed future if errors are raised.
+
+        Otherwise the scenes are read without: each of them fails by itself, or does not.
+        """
+        assert self.slots is not None
+        try:
+            self.runner.filler(self.slots.layout).read_ahead(indices)
+        except FailedTaskError as carrier:
+            error = carrier.error
+            if is_the_programs(error):
+                raise error from None
+            worker = "the calling thread" if self.is_inline else "the thread that asked for the batch"
+            location = SceneLocation(tuple(indices.tolist()), epoch, step, worker, carrier.place.method)
+            error = for_consumer(error, location)
+            self.failure_log.note(None, epoch, step, error)
+            if self.failure_log.policy.on_error != "raise":
+                return None
+            future: Future[Any] = Future()
+            future.set_exception(error)
+            return future
+        return None
 
     def finish(self, batch: BatchInProgress) -> None:
         """Deliver a batch of which no row is missing."""
-        assert self.pool is not None
-        copied = batch.finish(self.pool)
+        assert self.slots is not None
+        if batch in self._stuck:
+            self._note_stuck(batch, False)
+        copied = batch.finish(self.slots)
         if copied:
-            self.failure_log.note_copied(self.pool.ceiling)
+            self.failure_log.note_copied(self.slots.ceiling)
         with self.lock:
             self.batches += 1
             self.copied += copied
 
-    def wait_until_idle(self) -> None:
-        """Wait for the work in flight."""
+    def _note_stuck(self, batch: BatchInProgress, stuck: bool) -> None:
+        assert self.slots is not None
         with self.lock:
-            self.idle.wait_for(lambda: not self.work)
+            (self._stuck.add if stuck else self._stuck.discard)(batch)
+            self.slots.stuck = len(self._stuck)
+
+    # ---- what came of tasks
+
+    def account(self, batch: BatchInProgress, start: int, stop: int, beside: Any) -> None:
+        """Rows [start, stop) have been loaded, or skipped."""
+        with self.lock:
+            complete = batch.add(start, stop, beside)
+        if complete:
+            self.finish(batch)
+
+    def recover(
+        self, batch: BatchInProgress, start: int, stop: int, row: int | None, error: BaseException
+    ) -> list[Task]:
+        """Deal with rows [start, stop), of which `row` failed; the tasks to do in their place."""
+        with self.lock:
+            ranges: list[Range] = self.recovery.handle(batch, start, stop, row, error)
+            complete = batch.missing == 0
+        if complete:
+            self.finish(batch)
+        return [LoadTask(self, batch, first, last) for first, last in ranges]
+
+    def give_up_stuck(self, batch: BatchInProgress, error: BaseException) -> None:
+        """A thread hangs in a batch: fail it; its slot stays in flight until the thread is back."""
+        if batch.missing:  # else it is being finished just now
+            self._note_stuck(batch, True)
+        batch.give_up(error)
+
+    def crash_error(self, index: int, batch: BatchInProgress | None, crash: Crash, count: int) -> BaseException:
+        """What to raise for the scene `index`, which ends its workers; it is not tried again."""
+        epoch, step = (batch.epoch, batch.step) if batch else (0, None)
+        call = "" if step is None or not self.job.plan.length else f"kf.load(feed, epoch={epoch}, step={step})"
+        item = None if self.job.item_text is None else self.job.item_text(epoch, index)
+        error = crash.kind(fatal_text(crash, index, count, call, item))
+        self.failure_log.note_fatal(index, epoch, error)
+        return error
+
+    def note_result(self, payload: Any) -> Any:
+        """What a worker has told beside its payload, which is returned."""
+        used = self.pool.used_random
+        if used and not self.failure_log.deferred_warnings.is_known(WARNING_KIND):
+            self.failure_log.deferred_warnings.defer(WARNING_KIND, warning_text(used, seeded=True), FeedWarning)
+        if isinstance(payload, Wasteful):
+            self._waste = payload.cost
+            return payload.payload
+        return payload
+
+    def wasted(self) -> ReadCost | None:
+        """What one worker reads wastefully; see `Loader.waste`."""
+        return self._waste or self.runner.waste()
 
 
-AnySession = TypeVar("AnySession", bound=Session)
+@dataclass(frozen=True, eq=False)
+class LoadTask(Task):
+    """Rows [start, stop) of a batch of a session."""
 
-
-class SessionLoader(Loader, Generic[AnySession]):
-    """A loader whose batches a session loads.
-
-    Attributes:
-        worker_type: See `LoaderStats`.
-    """
-
-    worker_type: str
-
-    def __init__(self, job: Job, *held: FirstOpened) -> None:
-        """Load `job`; what is `held` is closed with the loader."""
-        self._job = job
-        self._lock = threading.Lock()
-        self._inferring = threading.Lock()  # held while scenes are read, as nothing is that close() needs
-        self._sessions: list[AnySession] = []
-        self._held = held
-        self._closed = False
-        self._owner = os.getpid()
-        self.failure_log = FailureLog(job.policy, job.plan.length)
-        self._finalizer = weakref.finalize(self, _close_all, self._sessions, held)
-
-    @abstractmethod
-    def _start(self) -> AnySession:
-        """A new session."""
-
-    def _session(self) -> AnySession:
-        """The session, started if there is none. The caller holds `_lock`."""
-        if self._closed:
-            raise FeedClosedError(CLOSED)
-        if self._sessions and self._sessions[0].failure is not None:
-            _close_all(self._sessions)
-        if not self._sessions:
-            self._sessions.append(self._start())
-        return self._sessions[0]
-
-    def _ready(self) -> AnySession:
-        """The session, its slots set up."""
-        refuse_after_fork(self._owner)  # before the lock, which another thread may have held at the fork
-        with self._lock:
-            session = self._session()
-        if session.pool is None:
-            with self._inferring:
-                if session.pool is None:
-                    session.infer()
-        assert session.pool is not None
-        self.layout = session.pool.layout
-        return session
+    session: Session
+    batch: BatchInProgress
+    start: int
+    stop: int
 
     @property
-    def spec(self) -> SceneSpec:
-        """See `Loader.spec`."""
-        self._ready()
-        assert self.layout is not None
-        return self.layout.spec
+    def items(self) -> int:  # type: ignore[override]
+        """See `Task`."""
+        return self.stop - self.start
 
-    @property
-    def look_ahead(self) -> int:
-        """See `Loader.look_ahead`."""
-        pool = self._ready().pool
-        assert pool is not None
-        return max(1, min(self._job.look_ahead, pool.limit - 1))
+    def record(self) -> Record:
+        """See `Task.record`."""
+        batch, slot = self.batch, self.batch.slot
+        return (
+            LOAD, batch.serial, slot.segment_offset, len(slot.memory), slot.offset, batch.epoch, self.start, self.stop
+        )  # fmt: skip
 
-    def submit(self, epoch: int, step: int, *, timeout: float | None = None) -> Future[Any]:
-        """See `Loader.submit`."""
-        session = self._ready()
+    def done(self, payload: Any, seconds: float, worker: str) -> Sequence[Task]:
+        """See `Task.done`."""
+        session = self.session
+        payload = session.note_result(payload)
+        session.timing.note(seconds, self.stop - self.start)
+        session.account(self.batch, self.start, self.stop, payload or {})
+        return ()
+
+    def failed(self, place: Place, error: BaseException, worker: str, traceback: str) -> Sequence[Task]:
+        """See `Task.failed`."""
+        batch = self.batch
+        indices = self._indices() if place.scene is None else (place.scene,)
+        location = SceneLocation(indices, batch.epoch, batch.step, worker, place.method)
+        error = for_consumer(error, location, traceback)
         try:
-            return session.submit(epoch, step, timeout)
-        except WorkerDiedError as error:  # just now: this batch shares the fate of those in flight
-            promise: Future[Any] = Future()
-            promise.set_exception(error)
-            return promise
+            self.session.failure_log.note(place.scene, batch.epoch, batch.step, error)
+            return self.session.recover(batch, self.start, self.stop, place.row, error)
+        finally:
+            del error, batch, self  # the traceback ends in this frame: only the collector would free them
 
-    def refresh(self, change: Callable[[], None]) -> None:
-        """See `Loader.refresh`."""
-        refuse_after_fork(self._owner)
-        for session in self._present():
-            session.wait_until_idle()
-        change()
-        for session in self._present():  # one may have failed meanwhile, and another taken its place
-            session.renew()
+    def cancelled(self) -> None:
+        """See `Task.cancelled`."""
+        if not self.batch.future.done():
+            raise ValueError(f"a worker has left out {self.text(MANY)}, for which somebody waits")
+        self.session.account(self.batch, self.start, self.stop, {})
 
-    def _present(self) -> list[AnySession]:
-        with self._lock:
-            return list(self._sessions)
+    def crashed(self, note: int, crash: Crash, count: int) -> Sequence[Task]:
+        """See `Task.crashed`."""
+        batch, index = self.batch, self._index_at(note)
+        if index is None:
+            error: BaseException = crash.kind(function_text(crash, batch.epoch, batch.step))
+        else:
+            error = self.session.crash_error(index, batch, crash, count)
+        self.session.failure_log.note(index, batch.epoch, batch.step, error)
+        return self.session.recover(batch, self.start, self.stop, None if index is None else self._only(note), error)
 
-    def close(self) -> None:
-        """See `Loader.close`."""
-        if os.getpid() != self._owner:
-            return  # another thread may have held the lock at the fork
-        with self._lock:
-            self._closed = True
-        _close_all(self._sessions, self._held)
+    def broken(self, error: BaseException) -> None:
+        """See `Task.broken`."""
+        with self.session.lock:
+            complete = self.batch.fail(self.start, self.stop, self.start, error)
+        if complete:
+            self.session.finish(self.batch)
 
-    def stats(self) -> LoaderStats:
-        """See `Loader.stats`."""
-        session = next(iter(self._sessions), None)
-        pool = session.pool if session else None
-        return LoaderStats(
-            self.worker_type,
-            self._job.workers,
-            session.batches if session else 0,
-            session.copied if session else 0,
-            pool.total if pool else 0,
-            pool.layout.nbytes if pool else 0,
-            session.pids() if session else (),
-            self.failure_log.respawns,
-            self.failure_log.failed,
-            seeds_random=self.worker_type == "process" and self.failure_log.deferred_warnings.is_known(WARNING_KIND),
-        )
+    def give_up(self, error: BaseException) -> None:
+        """See `Task.give_up`."""
+        self.batch.give_up(error)
 
-    def waste(self) -> ReadCost | None:
-        """See `Loader.waste`."""
-        session = next(iter(self._sessions), None)
-        return session.wasted() if session else None
+    def stuck(self, note: int, crash: Crash) -> None:
+        """See `Task.stuck`."""
+        batch = self.batch
+        error = SceneTimeoutError(f"{self.text(note) or scene_text(batch, MANY)} {crash.thread_text}")
+        self.session.failure_log.note(self._index_at(note), batch.epoch, batch.step, error)
+        self.session.give_up_stuck(batch, error)
+
+    def text(self, note: int) -> str:
+        """See `Task.text`."""
+        return "" if note == NOWHERE else scene_text(self.batch, self._only(note))
+
+    def culprit(self, note: int) -> Hashable | None:
+        """See `Task.culprit`: the index, or, in a batch that is made whole, the number of the batch below zero."""
+        index = self._index_at(note)
+        return -1 - self.batch.serial if index is None and note == MANY and self._is_whole else index
+
+    def culprits(self) -> Iterable[Hashable]:
+        """See `Task.culprits`."""
+        return (*self._indices(), -1 - self.batch.serial)
+
+    def items_at(self, note: int) -> int:
+        """See `Task.items_at`; nowhere: it may be announcing them all."""
+        return self.stop - self.start if note in (MANY, NOWHERE) else 1
+
+    def parts(self, note: int) -> Sequence[Task]:
+        """See `Task.parts`."""
+        if note != MANY or self._is_whole:
+            return ()
+        return [LoadTask(self.session, self.batch, row, row + 1) for row in range(self.start, self.stop)]
+
+    @property
+    def _is_whole(self) -> bool:
+        return self.session.job.maker is not None
+
+    def _indices(self) -> tuple[int, ...]:
+        return tuple(self.batch.slot.view.indices[self.start : self.stop].tolist())
+
+    def _index_at(self, note: int) -> int | None:
+        """The scene that a worker is at which has noted a row; None where that is not known."""
+        row = self._only(note)
+        return int(self.batch.slot.view.indices[row]) if self.start <= row < self.stop else None
+
+    def _only(self, row: int) -> int:
+        return self.start if row == MANY and self.stop - self.start == 1 else row
 
 
-def _close_all(sessions: list[Any], held: Iterable[FirstOpened] = ()) -> None:
-    for session in sessions:
-        session.close()
-        session.failure_log.deferred_warnings.issue_last()  # nobody else would of a feed that was dropped
-    sessions.clear()
-    for each in held:
-        each.close()
+@dataclass(frozen=True, eq=False)
+class ProbeTask(FutureTask):
+    """One scene to describe; the future gives a `Probe`, or what went wrong."""
 
+    session: Session | None = None
 
-def refuse_after_fork(owner: int) -> None:
-    """Refuse to go on in a fork of the process `owner`: its worker threads and processes are not here.
+    def done(self, payload: Any, seconds: float, worker: str) -> Sequence[Task]:
+        """See `Task.done`."""
+        assert self.session is not None
+        self.session.note_result(None)
+        self.set_result(Probe(self.number, payload, seconds))
+        return ()
 
-    Raises:
-        FeedClosedError: This process is another.
-    """
-    if os.getpid() != owner:
-        raise FeedClosedError(
-            f"this feed belongs to process {owner} and this is a fork of it, where its workers are not. Make a feed "
-            "here (a pickled feed makes itself anew)"
-        )
+    def failed(self, place: Place, error: BaseException, worker: str, traceback: str) -> Sequence[Task]:
+        """See `Task.failed`."""
+        location = SceneLocation((self.number,), None, None, worker, place.method)
+        try:
+            self.set_exception(for_consumer(error, location, traceback))
+            return ()
+        finally:
+            del error, self  # the traceback ends in this frame: only the collector would free them
+
+    def crashed(self, note: int, crash: Crash, count: int) -> Sequence[Task]:
+        """See `Task.crashed`; noted where the others are that fail while the spec is inferred."""
+        assert self.session is not None
+        self.set_exception(self.session.crash_error(self.number, None, crash, count))
+        return ()
+
+    def culprit(self, note: int) -> Hashable | None:
+        """See `Task.culprit`."""
+        return None if note == NOWHERE else self.number
+
+    def culprits(self) -> Iterable[Hashable]:
+        """See `Task.culprits`."""
+        return (self.number,)
+
+    def text(self, note: int) -> str:
+        """See `Task.text`."""
+        return "" if note == NOWHERE else scene_text(None, self.number)
+
+    def set_exception(self, error: BaseException) -> None:
+        """See `FutureTask`; scenes that fail are dealt with by whoever asked."""
+        self.set_result(error)

@@ -14,8 +14,9 @@ from typing import Any
 import cloudpickle
 
 from kerasfeed.errors import KerasfeedError, SpecError
-from kerasfeed.loaders.batches.filler import FailedSceneError, probe
+from kerasfeed.loaders.batches.filler import failed, probe
 from kerasfeed.loaders.batches.spec_inference import Probe
+from kerasfeed.pool.task import FailedTaskError
 from kerasfeed.sequences.base import SceneContext, enter_context
 from kerasfeed.sequences.context import current_context
 from kerasfeed.sequences.view_base import HookForwarder
@@ -70,7 +71,7 @@ class ShardSequence(HookForwarder):
         begin = time.perf_counter()
         try:
             spec = probe(self.sequence, index, self._seed)
-        except FailedSceneError as carrier:
+        except FailedTaskError as carrier:
             raise _annotated(carrier) from None
         pickled: bytes = cloudpickle.dumps(Probe(index, spec, time.perf_counter() - begin))
         return pickled
@@ -84,7 +85,7 @@ class ShardSequence(HookForwarder):
         if not (path.exists() and shard_format.count(path) == len(shard.indices)):
             try:
                 _write(shard_format, self._encoded(shard, shard_format, shared), shard, path)
-            except FailedSceneError as carrier:
+            except FailedTaskError as carrier:
                 shared.stop()  # nobody begins another
                 raise _annotated(carrier, shard) from None
         shared.note(shard.number, len(shard.indices), shard.indices[-1])
@@ -123,7 +124,7 @@ class ShardSequence(HookForwarder):
             begin = time.perf_counter()
             try:
                 shard_format.write(file.fileno(), some(), len(shard.indices))
-            except FailedSceneError as carrier:
+            except FailedTaskError as carrier:
                 raise _annotated(carrier) from None
             return (time.perf_counter() - begin) / done
 
@@ -140,7 +141,7 @@ class ShardSequence(HookForwarder):
             try:
                 encoded = _checked(shard_format, self.sequence[index], index)
             except BaseException as error:
-                raise FailedSceneError(index, None) from error
+                raise failed(index, None) from error
             finally:
                 enter_context(previous)
             yield encoded
@@ -167,7 +168,7 @@ def failed_write(error: OSError, path: str) -> OSError:
     return reworded(error, f"writing {path!r} failed and left nothing of it: {message_of(error)}")
 
 
-def _annotated(carrier: FailedSceneError, shard: PlannedShard | None = None) -> BaseException:
+def _annotated(carrier: FailedTaskError, shard: PlannedShard | None = None) -> BaseException:
     """What the sequence raised, with a note of the scene, and of the shard; None where the spec was to be learnt.
 
     No comma follows the number: loaders take such a note of the same number for their own, of an earlier time.
@@ -175,5 +176,5 @@ def _annotated(carrier: FailedSceneError, shard: PlannedShard | None = None) -> 
     error = cause_of(carrier)
     assert error is not None
     where = "(read to learn the spec)" if shard is None else f"of shard {shard.number} ({Path(shard.path).name!r})"
-    add_note(error, f"kerasfeed: scene {carrier.index} {where}\nReproduce it here: sequence[{carrier.index}]")
+    add_note(error, f"kerasfeed: scene {carrier.place.scene} {where}\nReproduce it here: sequence[{carrier.place.scene}]")
     return error

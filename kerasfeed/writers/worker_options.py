@@ -9,7 +9,7 @@ from typing import Any
 
 from kerasfeed.loaders.arguments import check_sequence, check_workers
 from kerasfeed.loaders.base import Job, Loader
-from kerasfeed.loaders.factory import make_loader, worker_type_for
+from kerasfeed.loaders.loader import make_loader, worker_type_for
 from kerasfeed.orders.plan import Plan
 from kerasfeed.util.error_text import message_of
 from kerasfeed.util.exact_text import TextCloudPickler

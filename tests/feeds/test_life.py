@@ -19,7 +19,7 @@ BEGIN = """
     import numpy as np
     import kerasfeed as kf
     from kerasfeed.loaders.base import Job
-    from kerasfeed.loaders.processes.loader import ProcessLoader
+    from loader_kinds import ProcessLoader
     from kerasfeed.orders.plan import Plan
 
     class Rooms(kf.SceneSequence):

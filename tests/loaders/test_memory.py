@@ -10,11 +10,10 @@ import numpy as np
 import psutil
 import pytest
 import scenes
+from loader_kinds import ProcessLoader, ThreadLoader
 
 import kerasfeed as kf
 from kerasfeed.loaders.base import Job
-from kerasfeed.loaders.processes.loader import ProcessLoader
-from kerasfeed.loaders.threads.loader import ThreadLoader
 from kerasfeed.orders.base import Shuffled
 from kerasfeed.orders.plan import Plan
 

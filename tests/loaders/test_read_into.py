@@ -4,13 +4,11 @@ import numpy as np
 import optree
 import pytest
 import scenes
+from loader_kinds import InlineLoader, ProcessLoader, ThreadLoader
 
 import kerasfeed as kf
 from kerasfeed.errors import SpecError
 from kerasfeed.loaders.base import Job
-from kerasfeed.loaders.inline import InlineLoader
-from kerasfeed.loaders.processes.loader import ProcessLoader
-from kerasfeed.loaders.threads.loader import ThreadLoader
 from kerasfeed.orders.base import Shuffled
 from kerasfeed.orders.plan import Plan
 from kerasfeed.util import read_cost

@@ -126,7 +126,7 @@ def test_memory_that_is_refused_says_how_much_was_asked_for_and_the_remedy(tmp_p
 
 @pytest.mark.parametrize(("number", "remedy"), [(errno.ENOSPC, "Lower max_memory"), (errno.EFBIG, "ulimit -f")])
 def test_the_remedy_fits_the_refusal(number, remedy):
-    from kerasfeed.loaders.resource_errors import memory_refused
+    from kerasfeed.pool.resource_errors import memory_refused
 
     error = memory_refused(OSError(number, "refused"), "the feed", 1_000_000, 5_000, shared=True)
     assert error.errno == number

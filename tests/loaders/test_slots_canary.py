@@ -14,14 +14,12 @@ from concurrent.futures import CancelledError
 import numpy as np
 import pytest
 import scenes
+from loader_kinds import InlineLoader, ProcessLoader, ThreadLoader
 from scenes_frameworks import let_tensorflow_free_memory
 
 from kerasfeed.errors import FeedClosedError
 from kerasfeed.loaders.base import Job
 from kerasfeed.loaders.batches.slots import SlotPool
-from kerasfeed.loaders.inline import InlineLoader
-from kerasfeed.loaders.processes.loader import ProcessLoader
-from kerasfeed.loaders.threads.loader import ThreadLoader
 from kerasfeed.orders.base import Shuffled
 from kerasfeed.orders.plan import Plan
 

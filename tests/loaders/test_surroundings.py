@@ -12,7 +12,7 @@ import pytest
 
 import kerasfeed as kf
 from kerasfeed.errors import WorkerStartError
-from kerasfeed.loaders.environment import Environment, hash_seed
+from kerasfeed.pool.environment import Environment, hash_seed
 
 pytestmark = [
     pytest.mark.timeout(100),

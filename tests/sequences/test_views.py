@@ -9,13 +9,13 @@ import pytest
 import scenes
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from loader_kinds import InlineLoader
 from programs import finish, launch
 from scenes_drawn import assert_same
 from scenes_views import Hooked, Noisy, NoisyBatches, NoisyBatchesInto, NoisyInto, jittered, tripled
 
 import kerasfeed as kf
 from kerasfeed.loaders.base import Job
-from kerasfeed.loaders.inline import InlineLoader
 from kerasfeed.orders.base import Shuffled
 from kerasfeed.orders.plan import Plan
 from kerasfeed.sequences.base import scene_reader

@@ -1,12 +1,15 @@
 """The loaders by name, and how tests make them."""
 
+from functools import partial
+
 from kerasfeed.loaders.base import Job
-from kerasfeed.loaders.inline import InlineLoader
-from kerasfeed.loaders.processes.loader import ProcessLoader
-from kerasfeed.loaders.threads.loader import ThreadLoader
+from kerasfeed.loaders.loader import BatchLoader
 from kerasfeed.orders.base import Shuffled
 from kerasfeed.orders.plan import Plan
 
+InlineLoader = partial(BatchLoader, worker_type="inline")
+ThreadLoader = partial(BatchLoader, worker_type="thread")
+ProcessLoader = partial(BatchLoader, worker_type="process")
 LOADERS = {"inline": InlineLoader, "thread": ThreadLoader, "process": ProcessLoader}
 PARALLEL = ["thread", "process"]
 

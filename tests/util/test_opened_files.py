@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from kerasfeed.loaders.file_identities import FirstOpened
+from kerasfeed.pool.file_identities import FirstOpened
 from kerasfeed.util import opened_files as opened
 
 

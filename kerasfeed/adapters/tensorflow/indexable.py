@@ -22,8 +22,8 @@ from kerasfeed.feeds.cursor import EndOfData, check_alive
 from kerasfeed.feeds.prefetch import Prefetcher
 from kerasfeed.loaders.arguments import check_seed, check_sequence
 from kerasfeed.loaders.failures.exceptions import SceneLocation, for_consumer, without_reproduction
-from kerasfeed.loaders.worker_hooks import begin_worker
 from kerasfeed.orders.base import Sequential
+from kerasfeed.pool.worker_hooks import begin_worker
 from kerasfeed.sequences.base import SceneContext, Worker, enter_context, optional_method, scene_reader
 from kerasfeed.spec.conformance import SceneCheck
 from kerasfeed.spec.scene_spec import ArraySpec, SceneSpec, describe, merge, probe_indices

@@ -11,10 +11,10 @@ from typing import Any
 from kerasfeed.errors import FeedClosedError, TooManyFailuresError
 from kerasfeed.feeds.generators.round_robin import RoundRobin
 from kerasfeed.feeds.streams.source import Source
-from kerasfeed.loaders.base import CLOSED
 from kerasfeed.loaders.failures.failure_log import FailureLog
 from kerasfeed.loaders.failures.policy import FailurePolicy
 from kerasfeed.loaders.failures.table import FailedScene
+from kerasfeed.pool.base import CLOSED
 from kerasfeed.util.counted import counted
 from kerasfeed.util.error_text import add_note, exception_text, notes_of
 

@@ -23,8 +23,8 @@ from kerasfeed.feeds.generators.spec_agreement import Agreement
 from kerasfeed.feeds.generators.worker_side import Ask, Head
 from kerasfeed.feeds.generators.workers import GeneratorWorkers, place_of, retold, reworded
 from kerasfeed.loaders.base import LoaderStats
-from kerasfeed.loaders.environment import Environment
 from kerasfeed.loaders.failures.policy import FailurePolicy
+from kerasfeed.pool.environment import Environment
 from kerasfeed.util.counted import counted
 from kerasfeed.util.deferred_warnings import DeferredWarnings
 

@@ -16,10 +16,10 @@ from kerasfeed.feeds.generators.generators import Generators
 from kerasfeed.feeds.generators.worker_side import SIZES, Ask, RunningGenerators
 from kerasfeed.feeds.streams.plan import StreamPlan
 from kerasfeed.loaders.base import Job, Loader, LoaderStats
-from kerasfeed.loaders.environment import Environment
-from kerasfeed.loaders.factory import make_loader
 from kerasfeed.loaders.failures.policy import FailurePolicy
-from kerasfeed.loaders.file_identities import FirstOpened
+from kerasfeed.loaders.loader import make_loader
+from kerasfeed.pool.environment import Environment
+from kerasfeed.pool.file_identities import FirstOpened
 from kerasfeed.util.deferred_warnings import DeferredWarnings
 from kerasfeed.util.error_text import cause_message, message_of, notes_of
 
@@ -74,7 +74,7 @@ class GeneratorWorkers:
                     first_opened=self._first_opened,
                     watches_random=False,  # they are each generator's own there
                 )  # fmt: skip
-                loader = make_loader(job, worker_type, self._reword_unpicklable)
+                loader = make_loader(job, worker_type)
                 if loader.stats().worker_type == "thread":
                     worker_type = "thread"  # for those that follow
                 loader.failure_log.deferred_warnings = deferred_warnings

@@ -17,7 +17,7 @@ from typing import Any
 
 from kerasfeed.errors import ConsumerGoneError
 from kerasfeed.feeds.queues.connection import Address, Connection, connect, packed, uninterrupted
-from kerasfeed.loaders.failures.exception_pickle import Packed, arrived, pack
+from kerasfeed.pool.exception_pickle import Packed, arrived, pack
 from kerasfeed.util.error_text import add_note, full_text, shown, summary
 
 

@@ -15,8 +15,8 @@ from typing import Any, Protocol
 from kerasfeed.errors import FeedWarning, ProducerDiedError
 from kerasfeed.feeds.queues.connection import Connection, connect, listen, packed
 from kerasfeed.feeds.queues.producer import Answer, Farewell, Greeting, Producer, Request
-from kerasfeed.loaders.failures.exception_pickle import arrived, pack
-from kerasfeed.loaders.resource_errors import naming_descriptors
+from kerasfeed.pool.exception_pickle import arrived, pack
+from kerasfeed.pool.resource_errors import naming_descriptors
 from kerasfeed.util.counted import counted
 from kerasfeed.util.deferred_warnings import DeferredWarnings
 from kerasfeed.util.error_notes import TRACEBACK_HEAD

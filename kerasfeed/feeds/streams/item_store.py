@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kerasfeed.loaders.batches.filler import Cancelled
-from kerasfeed.loaders.batches.slots import anonymous_file
-from kerasfeed.loaders.resource_errors import descriptors_of, is_of_memory, memory_refused, naming_descriptors
+from kerasfeed.pool.memory import anonymous_file
+from kerasfeed.pool.resource_errors import descriptors_of, is_of_memory, memory_refused, naming_descriptors
+from kerasfeed.pool.task import CancelledTaskError
 from kerasfeed.util.error_text import message_of
 from kerasfeed.util.exact_text import TextCloudPickler
 
@@ -89,7 +89,7 @@ class MemoryStore(ItemStore):
         step, row = divmod(index, self._rows)
         items = self._batches.get((epoch, step))
         if items is None:
-            raise Cancelled
+            raise CancelledTaskError
         return items[row]
 
     def close(self) -> None:
@@ -201,7 +201,7 @@ class StoreReader:
         pickled = self._read(int(first), int(last))
         if not self._holds(epoch, step):
             self._key = None
-            raise Cancelled
+            raise CancelledTaskError
         return pickle.loads(pickled)
 
     def _read(self, first: int, last: int) -> bytes:
@@ -214,16 +214,16 @@ class StoreReader:
         table = np.frombuffer(os.pread(self._fd, self._table_bytes, 0), np.int64).reshape(-1, _ENTRY_WORDS)
         found = np.flatnonzero((table[:, 0] == epoch + 1) & (table[:, 1] == step))
         if not len(found):
-            raise Cancelled
+            raise CancelledTaskError
         self._entry = int(found[0])
         self._start = int(table[self._entry, 2])
         head = os.pread(self._fd, 8, self._start)
         count = int.from_bytes(head, sys.byteorder) if len(head) == 8 else -1
         if not self._holds(epoch, step):
-            raise Cancelled
+            raise CancelledTaskError
         bounds = os.pread(self._fd, 8 * (count + 1), self._start + 8)
         if not self._holds(epoch, step):
-            raise Cancelled
+            raise CancelledTaskError
         self._bounds = np.frombuffer(bounds, np.int64)
         self._key = (epoch, step)
 

@@ -15,6 +15,7 @@ from kerasfeed.loaders.batches.in_place import check_row, mark_unwritten, rows_o
 from kerasfeed.loaders.batches.layout import Layout, SlotView
 from kerasfeed.loaders.batches.scene_writer import Beside, SceneWriter
 from kerasfeed.loaders.batches.variable_rows import Runs
+from kerasfeed.pool.task import CancelledTaskError, FailedTaskError, Note, Place
 from kerasfeed.sequences.base import SceneContext, enter_context, scene_reader
 from kerasfeed.sequences.global_random import SeedingContext
 from kerasfeed.spec.collation import Custom
@@ -23,24 +24,12 @@ from kerasfeed.util import read_cost
 from kerasfeed.util.error_text import message_of
 from kerasfeed.util.optional_methods import ahead_reader, batch_reader, scene_writer, takes_out
 
-# Item 1 is the row that is being loaded: a list, or a worker's line in the shared file. An item costs 15 ns, a call 70.
-RowNote = list[int] | memoryview
-MANY = -1
-NOWHERE = -2  # the task has begun, and has not yet come to a scene
+MANY = -1  # the row that is noted where scenes are loaded all at once
 
 
-class FailedSceneError(Exception):
-    """Internal carrier: which scene failed, or which method given many; the user's exception is its cause."""
-
-    def __init__(self, index: int | None, row: int | None, method: str = "get_batch") -> None:
-        super().__init__(index, row, method)
-        self.index = index
-        self.row = row
-        self.method = method
-
-
-class Cancelled(Exception):
-    """Internal: the consumer has given the batch up."""
+def failed(scene: int | None, row: int | None, method: str = "get_batch") -> FailedTaskError:
+    """The carrier of a failure: of one scene, or, where that is None, of a `method` that was given many."""
+    return FailedTaskError(Place(scene, row, method if scene is None else ""))
 
 
 class Filler:
@@ -74,7 +63,7 @@ class Filler:
         stop: int,
         serial: int,
         context: SceneContext,
-        note: RowNote,
+        note: Note,
     ) -> Beside:
         """Load the scenes of rows [start, stop) of a slot.
 
@@ -87,8 +76,8 @@ class Filler:
             note: Where each row is noted before its scene is read; `MANY` where they are read at once.
 
         Raises:
-            FailedSceneError: The cause is the sequence's exception, or a SpecError that names index and field.
-            Cancelled: The batch was given up.
+            FailedTaskError: The cause is the sequence's exception, or a SpecError that names index and field.
+            CancelledTaskError: The batch was given up.
         """
         beside: Beside = {}
         indices = view.indices[start:stop].tolist()
@@ -107,7 +96,7 @@ class Filler:
             runs = Runs(self._layout, view, start, stop) if self._layout.forms else None
             for row, index in enumerate(indices, start):
                 if control[0] == serial:
-                    raise Cancelled
+                    raise CancelledTaskError
                 context.move_to(index)
                 note[1] = row
                 if read_into is None:
@@ -120,10 +109,10 @@ class Filler:
                     self._check(view, row, context, "read_into")
             if runs is not None:
                 runs.finish(beside)
-        except (Cancelled, FailedSceneError):
+        except (CancelledTaskError, FailedTaskError):
             raise
         except BaseException as error:
-            raise FailedSceneError(index, None if index is None else row) from error
+            raise failed(index, None if index is None else row) from error
         finally:
             enter_context(previous)
             read_cost.enter(previous_meter)
@@ -134,7 +123,7 @@ class Filler:
         """Tell the sequence, if it cares, which scenes will be loaded soon.
 
         Raises:
-            FailedSceneError: The cause is the sequence's exception.
+            FailedTaskError: The cause is the sequence's exception.
         """
         if self._read_ahead is None:
             return
@@ -142,7 +131,7 @@ class Filler:
         try:
             self._read_ahead(indices.copy() if self._collate is None else indices[indices >= 0])
         except BaseException as error:
-            raise FailedSceneError(None, None, "read_ahead") from error
+            raise failed(None, None, "read_ahead") from error
         finally:
             read_cost.enter(previous)
 
@@ -186,14 +175,14 @@ class Filler:
         stop: int,
         serial: int,
         context: SceneContext,
-        note: RowNote,
+        note: Note,
         beside: Beside,
     ) -> None:
         assert self._collate is not None
         scenes = []
         for row, index in enumerate(view.indices[start:stop].tolist(), start):
             if view.control[0] == serial:
-                raise Cancelled
+                raise CancelledTaskError
             if index < 0:  # left out
                 continue
             context.move_to(index)
@@ -201,21 +190,21 @@ class Filler:
             try:
                 scenes.append(self._scene(index))
             except BaseException as error:
-                raise FailedSceneError(index, row) from error
+                raise failed(index, row) from error
         context.begin_collate()
         note[1] = MANY
         try:
             batch = self._collate.function(scenes)
             self._writer.write(view, 0, batch, self._writer.places(view), beside, None)
         except BaseException as error:
-            raise FailedSceneError(None, None, "collate") from error
+            raise failed(None, None, "collate") from error
 
 
 def probe(sequence: Any, index: int, seed: int, collate: Custom | None = None) -> SceneSpec:
     """The spec of one scene, read as epoch 0 would read it; with `collate`, of batches of it.
 
     Raises:
-        FailedSceneError: The cause is the sequence's exception, or a SpecError that names index and field.
+        FailedTaskError: The cause is the sequence's exception, or a SpecError that names index and field.
     """
     context = SceneContext(seed, 0)
     context.move_to(index)
@@ -230,6 +219,6 @@ def probe(sequence: Any, index: int, seed: int, collate: Custom | None = None) -
         except SpecError as error:
             raise SpecError(f"scene {index}: {message_of(error)}") from None
     except BaseException as error:
-        raise FailedSceneError(index, None) from error
+        raise failed(index, None) from error
     finally:
         enter_context(previous)

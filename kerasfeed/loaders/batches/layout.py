@@ -14,21 +14,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kerasfeed.pool.memory import ALIGNMENT, align
 from kerasfeed.spec.field_forms import Form, Padded
 from kerasfeed.spec.scene_spec import ArraySpec, SceneSpec
 
-ALIGNMENT = 64
 _HEADER = 64
 # A field whose shape differs from scene to scene gets this multiple of the largest row seen while inferring the spec.
 # Pages never written cost nothing; a row that is larger still travels beside the slot.
 _HEADROOM = 2
 # Of padded and ragged fields: lengths often have long tails, and one row that is too large costs its batch a copy.
 _FORM_HEADROOM = 4
-
-
-def align(nbytes: int, boundary: int = ALIGNMENT) -> int:
-    """`nbytes` rounded up to a multiple of `boundary`."""
-    return -(-nbytes // boundary) * boundary
 
 
 @dataclass(frozen=True)

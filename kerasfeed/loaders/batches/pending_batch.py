@@ -28,9 +28,6 @@ from kerasfeed.spec.field_forms import common_shape, nest, stack_text
 from kerasfeed.spec.scene_spec import ArraySpec
 
 _TASK_SECONDS = 0.002
-_QUICK_LEAST, _QUICK_MEAN = 50e-6, 1e-3  # s a scene
-# A task in its turn has waited if it took so much longer than the processor; then so many are loaded beside others.
-_WAITED_SECONDS, _WAITED_RATIO, _WITHOUT_TURNS = 1e-3, 6, 200
 _serials = itertools.count(1)
 
 
@@ -43,36 +40,12 @@ class SceneTiming:
     def __init__(self, *, whole: bool = False) -> None:
         """Nothing has been measured; with `whole`, every batch is one task."""
         self.seconds = 0.0
-        self.least = math.inf  # of late: the seconds of a scene where no other thread held the interpreter
-        self._without_turns = 0
         self._whole = whole
 
     def note(self, seconds: float, scenes: int) -> None:
         """Take a measurement: `scenes` scenes took `seconds`."""
         measured = seconds / scenes
         self.seconds = measured if not self.seconds else 0.8 * self.seconds + 0.2 * measured
-        self.least = min(measured, 1.05 * self.least)
-
-    def note_turn(self, seconds: float, processor_seconds: float) -> None:
-        """Take a measurement of a task that was loaded while no other was: whether some of its scenes waited."""
-        if seconds - processor_seconds > max(_WAITED_SECONDS, _WAITED_RATIO * processor_seconds):
-            self.stop_turns()
-
-    def stop_turns(self) -> None:
-        """Have the next tasks be loaded side by side: a scene waits, or hangs."""
-        self._without_turns = _WITHOUT_TURNS
-
-    def take_turns(self) -> bool:
-        """Whether the next task is to be loaded while no other is, since its scenes take microseconds.
-
-        Two threads with such scenes are slower than one: they hand the interpreter to and fro at every row. A scene
-        that waits for it seems to take longer, so the mean alone does not tell. Where some scenes wait for a disk,
-        their waits are to overlap, so tasks are loaded side by side for a while.
-        """
-        if self._without_turns:
-            self._without_turns -= 1
-            return False
-        return self.least < _QUICK_LEAST and self.seconds < _QUICK_MEAN
 
     def ranges(self, rows: int, workers: int) -> list[tuple[int, int]]:
         """Cut `rows` rows into [start, stop) ranges, one a task."""

@@ -12,9 +12,6 @@ memory, so that the slots in flight always return and no consumer, however greed
 import ctypes
 import mmap
 import operator
-import os
-import sys
-import tempfile
 import threading
 import time
 import weakref
@@ -25,74 +22,12 @@ from typing import Any
 
 from kerasfeed.errors import FeedClosedError, SceneTimeoutError
 from kerasfeed.loaders.batches.layout import Layout, SlotView
-from kerasfeed.loaders.resource_errors import is_of_memory, memory_refused, naming_descriptors
+from kerasfeed.pool.memory import PoolMemory
 from kerasfeed.util.polling import NotYet
 
 _TRIM_EVERY = 64
 _POP = operator.methodcaller("pop")
 _POPLEFT = operator.methodcaller("popleft")
-
-
-class SlotMemory:
-    """Memory that grows by segments; shared with other processes through one descriptor where asked for.
-
-    One anonymous file holds all segments: nothing appears in /dev/shm, Docker's 64 MB limit there does not apply, and
-    nothing is left behind by a killed process. Where the system has no memfd, an unlinked temporary file serves (a
-    POSIX shared memory object would not: macOS does not let one grow).
-    """
-
-    def __init__(self, *, shared: bool, who: str = "the feed") -> None:
-        """Memory of `who`, as messages name it."""
-        self._who = who
-        self.fd = anonymous_file("kerasfeed-slots") if shared else None
-        self._discard = getattr(mmap, "MADV_REMOVE" if shared else "MADV_DONTNEED", None)
-        self.nbytes = 0
-
-    def grow(self, nbytes: int) -> tuple[mmap.mmap, int]:
-        """Add a segment of `nbytes`, a whole number of pages; returns its memory and its offset in the file.
-
-        Raises:
-            OSError: The system refuses so much; the message says who asked, how much, and what to do.
-        """
-        offset = self.nbytes
-        try:
-            memory = self._segment(offset, nbytes)
-        except OSError as error:
-            if not is_of_memory(error):
-                raise
-            raise memory_refused(error, self._who, nbytes, offset, shared=self.fd is not None) from error
-        self.nbytes += nbytes
-        return memory, offset
-
-    def _segment(self, offset: int, nbytes: int) -> mmap.mmap:
-        if self.fd is None:
-            if sys.platform == "win32":
-                return mmap.mmap(-1, nbytes)
-            # Private: a fork of this process must not write into this process's batches.
-            return mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        with naming_descriptors(self._who, 1):
-            os.ftruncate(self.fd, offset + nbytes)
-            return mmap.mmap(self.fd, nbytes, offset=offset)
-
-    def discard(self, memory: mmap.mmap, offset: int, nbytes: int) -> None:
-        """Give pages back to the system, where it takes them; they read as zeros afterwards."""
-        if self._discard is not None:
-            with suppress(OSError):
-                memory.madvise(self._discard, offset, nbytes)
-
-    def close(self) -> None:
-        """Close the descriptor; memory still referred to stays valid."""
-        if self.fd is not None:
-            os.close(self.fd)
-            self.fd = None
-
-
-def anonymous_file(name: str) -> int:
-    """Descriptor of a new empty file in memory that no path leads to."""
-    if hasattr(os, "memfd_create"):
-        return os.memfd_create(name, os.MFD_CLOEXEC)
-    with tempfile.TemporaryFile(prefix=name) as file:
-        return os.dup(file.fileno())
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,7 +55,7 @@ class SlotPool:
         total: Slots that exist.
     """
 
-    def __init__(self, layout: Layout, arena: SlotMemory, *, max_memory: int, in_flight: int) -> None:
+    def __init__(self, layout: Layout, arena: PoolMemory, *, max_memory: int, in_flight: int) -> None:
         """Make an empty pool.
 
         Args:

@@ -10,10 +10,8 @@ from dataclasses import dataclass
 
 from kerasfeed.errors import FeedWarning
 from kerasfeed.loaders.base import Job
-from kerasfeed.loaders.batches.filler import FailedSceneError, probe
 from kerasfeed.loaders.batches.layout import Layout
 from kerasfeed.loaders.batches.masking import check_maskable, check_weight_forms
-from kerasfeed.loaders.failures.exceptions import failed_here
 from kerasfeed.loaders.failures.failure_log import MOST_STAND_INS, FailureLog, replacement
 from kerasfeed.sequences.global_random import WARNING_KIND, GlobalRandomWatch, warning_text
 from kerasfeed.spec.field_forms import Form, row_bytes
@@ -40,16 +38,6 @@ class NothingReadError(Exception):
 
 
 ReadProbes = Callable[[list[int]], list[Probe | BaseException]]
-
-
-def read_probe(job: Job, index: int, worker: str) -> Probe | BaseException:
-    """Read one scene in this process, by `worker`; returns what it raised."""
-    started = time.perf_counter()
-    try:
-        spec = probe(job.sequence, index, job.plan.seed, job.maker)
-    except FailedSceneError as carrier:
-        return failed_here(carrier, (index,), None, None, worker)
-    return Probe(index, spec, time.perf_counter() - started)
 
 
 def probe_scenes(job: Job, failure_log: FailureLog, read: ReadProbes) -> list[Probe]:

@@ -6,17 +6,11 @@ the worker's traceback) is attached as notes, never mixed into the user's own me
 
 from dataclasses import dataclass
 
-from kerasfeed.loaders.batches.filler import FailedSceneError
-from kerasfeed.loaders.failures.exception_pickle import Packed, arrived, pack
 from kerasfeed.util.error_notes import TRACEBACK_HEAD, can_travel, noted
 from kerasfeed.util.error_text import (
     add_note,
-    cause_of,
-    full_text,
-    is_the_programs,
     notes_of,
     set_notes,
-    summary,
     traceback_of,
     without_own_frames,
 )
@@ -71,67 +65,19 @@ class SceneLocation:
         return f"{_REPRODUCTION}{', or '.join(ways)}"
 
 
-@dataclass(frozen=True)
-class Failure:
-    """A failed scene in a form that crosses processes.
-
-    Attributes:
-        index: Index of the scene; None where many were read at once.
-        row: Its row in the batch; None likewise.
-        packed: The exception, as completely as it can be sent.
-        summary: Type and message, for what cannot.
-        text: The worker's traceback, formatted.
-        method: The method that failed, where many were read at once.
-    """
-
-    index: int | None
-    row: int | None
-    packed: Packed
-    summary: str
-    text: str
-    method: str
-
-
-def failed_here(
-    carrier: FailedSceneError, indices: tuple[int, ...], epoch: int | None, step: int | None, worker: str
-) -> BaseException:
-    """The exception to raise in the consumer for what failed in this process: one scene, or all `indices` at once.
-
-    Raises:
-        BaseException: It is no fault of the sequence: Ctrl-C, or what a signal's handler has raised.
-    """
-    error = cause_of(carrier)
-    assert error is not None
-    if is_the_programs(error):
-        raise error from None
-    failed = indices if carrier.index is None else (carrier.index,)
-    return for_consumer(error, SceneLocation(failed, epoch, step, worker, carrier.method))
-
-
-def to_failure(carrier: FailedSceneError) -> Failure:
-    """Describe the exception behind `carrier` in the worker that met it."""
-    error = cause_of(carrier)
-    assert error is not None
-    return Failure(carrier.index, carrier.row, pack(error), summary(error), full_text(error), carrier.method)
-
-
-def from_failure(failure: Failure, place: SceneLocation) -> BaseException:
-    """The exception to raise in the consumer for a failure that came from another process."""
-    error = for_consumer(arrived(failure.packed, failure.summary), place)
-    # A note and not the cause: Keras raises what it caught `from None`.
-    add_note(error, f"{TRACEBACK_HEAD}\n{failure.text}")
-    return error
-
-
-def for_consumer(error: BaseException, place: SceneLocation) -> BaseException:
+def for_consumer(error: BaseException, place: SceneLocation, traceback: str = "") -> BaseException:
     """The exception to raise in the consumer: `error` itself with the place as a note, where its type can travel.
 
-    Others arrive as the cause of a `SceneError`; see `can_travel`.
+    Others arrive as the cause of a `SceneError`; see `can_travel`. The `traceback` of another process becomes a note.
     """
     BaseException.with_traceback(error, without_own_frames(traceback_of(error)))  # which a frozen exception takes too
     if can_travel(error):
         _forget(error, place)
-    return noted(error, "the sequence raised ", str(place))
+    found = noted(error, "the sequence raised ", str(place))
+    if traceback:
+        # A note and not the cause: Keras raises what it caught `from None`.
+        add_note(found, f"{TRACEBACK_HEAD}\n{traceback}")
+    return found
 
 
 def without_reproduction(error: BaseException) -> None:

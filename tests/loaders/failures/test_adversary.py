@@ -6,13 +6,11 @@ from contextlib import closing
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from loader_kinds import InlineLoader, ProcessLoader, ThreadLoader
 from scenes_drawn import Drawn, assert_same
 
 from kerasfeed.loaders.base import Job
 from kerasfeed.loaders.failures.policy import FailurePolicy
-from kerasfeed.loaders.inline import InlineLoader
-from kerasfeed.loaders.processes.loader import ProcessLoader
-from kerasfeed.loaders.threads.loader import ThreadLoader
 from kerasfeed.orders.base import Sequential, Shuffled
 from kerasfeed.orders.blocks import BlockShuffled
 from kerasfeed.orders.bucketed import Bucketed

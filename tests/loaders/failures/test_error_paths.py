@@ -4,8 +4,8 @@ import pytest
 from error_kinds import BAD, KINDS, Raising, assert_arrived, whole_text
 
 import kerasfeed as kf
-from kerasfeed.loaders.failures.exception_pickle import pack, unpack
 from kerasfeed.loaders.failures.exceptions import SceneLocation, for_consumer
+from kerasfeed.pool.exception_pickle import pack, unpack
 from kerasfeed.util.error_notes import note_causes, text_of
 
 

@@ -15,15 +15,15 @@ import pytest
 import scenes
 import scenes_faulty as faulty
 from faulty_feeds import bits, reference
+from kerasfeed.loaders.tasks import LoadTask
+from kerasfeed.loaders.threads.session import _WorkerThread
 from waits import once_told, wait_until
 
 import kerasfeed as kf
 from kerasfeed.loaders.batches.pending_batch import BatchInProgress
-from kerasfeed.loaders.failures import watchdog as watch
-from kerasfeed.loaders.processes.protocol import STACK_SIGNAL
-from kerasfeed.loaders.processes.stack_dumps import StackDumps, users_part
-from kerasfeed.loaders.tasks import LoadTask
-from kerasfeed.loaders.threads.session import _WorkerThread
+from kerasfeed.pool import watchdog as watch
+from kerasfeed.pool.processes.protocol import STACK_SIGNAL
+from kerasfeed.pool.processes.stack_dumps import StackDumps, users_part
 
 
 @pytest.mark.parametrize("way", [faulty.hang, faulty.hang_in_c], ids=["sleep", "c"])

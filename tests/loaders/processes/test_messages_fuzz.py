@@ -11,15 +11,16 @@ import pytest
 import scenes
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from loader_kinds import ProcessLoader
 
 from kerasfeed.errors import KerasfeedError
 from kerasfeed.loaders.base import Job
 from kerasfeed.loaders.batches.layout import Layout
 from kerasfeed.loaders.batches.slots import SlotMemory
-from kerasfeed.loaders.environment import Environment
-from kerasfeed.loaders.processes.loader import ProcessLoader
-from kerasfeed.loaders.processes.pipes import Pipes
-from kerasfeed.loaders.processes.protocol import (
+from kerasfeed.orders.plan import Plan
+from kerasfeed.pool.environment import Environment
+from kerasfeed.pool.processes.pipes import Pipes
+from kerasfeed.pool.processes.protocol import (
     PIPE_BUF,
     RESULT_BYTES,
     TASK_BYTES,
@@ -30,11 +31,10 @@ from kerasfeed.loaders.processes.protocol import (
     Task,
     decode_results,
 )
-from kerasfeed.loaders.processes.shared_objects import SharedObjects, Topic
-from kerasfeed.loaders.processes.spawn import start_worker
-from kerasfeed.loaders.processes.stack_dumps import StackDumps
-from kerasfeed.loaders.processes.worker_process import end_workers
-from kerasfeed.orders.plan import Plan
+from kerasfeed.pool.processes.shared_objects import SharedObjects, Topic
+from kerasfeed.pool.processes.spawn import start_worker
+from kerasfeed.pool.processes.stack_dumps import StackDumps
+from kerasfeed.pool.processes.worker_process import end_workers
 from kerasfeed.spec.scene_spec import describe, merge
 
 EXAMPLES = int(100 * float(os.environ.get("KERASFEED_TEST_EXAMPLES", "1")))

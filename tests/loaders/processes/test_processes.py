@@ -11,15 +11,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scenes
+from loader_kinds import ProcessLoader
 from places import SUPPORT
 from waits import PROGRAM_SECONDS
 
 import kerasfeed as kf
 from kerasfeed.errors import WorkerDiedError, WorkerStartError
 from kerasfeed.loaders.base import Job
-from kerasfeed.loaders.processes.loader import ProcessLoader
-from kerasfeed.loaders.processes.protocol import Kind, Result, Status, Task, decode_results
 from kerasfeed.orders.plan import Plan
+from kerasfeed.pool.processes.protocol import Kind, Result, Status, Task, decode_results
 
 SEARCH = f"{Path(kf.__file__).parents[1]}:{SUPPORT}"
 
@@ -53,7 +53,7 @@ LOADER_SCRIPT = """
     import numpy as np, sys
     import kerasfeed as kf
     from kerasfeed.loaders.base import Job
-    from kerasfeed.loaders.processes.loader import ProcessLoader
+    from loader_kinds import ProcessLoader
     from kerasfeed.orders.plan import Plan
     print("main runs")
 

@@ -15,14 +15,14 @@ import pytest
 import scenes
 import scenes_faulty as faulty
 from faulty_feeds import bits, reference
+from kerasfeed.loaders.processes import session, spawn
+from kerasfeed.loaders.tasks import ProbeTask
 from killer import Killer
 from waits import wait_until
 
 import kerasfeed as kf
-from kerasfeed.loaders.processes import session, spawn
-from kerasfeed.loaders.processes.crash_policy import Crash, CrashPolicy, start_text
-from kerasfeed.loaders.processes.worker_process import WorkerHandle
-from kerasfeed.loaders.tasks import ProbeTask
+from kerasfeed.pool.processes.crash_policy import Crash, CrashPolicy, start_text
+from kerasfeed.pool.processes.worker_process import WorkerHandle
 from kerasfeed.util.deferred_warnings import DeferredWarnings
 
 # ---- death

@@ -8,7 +8,7 @@ import os
 import threading
 import weakref
 
-from kerasfeed.loaders.batches.slots import anonymous_file
+from kerasfeed.pool.memory import anonymous_file
 
 
 class FirstOpened:

@@ -22,9 +22,9 @@ from functools import partial
 from pathlib import Path
 
 import kerasfeed
-from kerasfeed.loaders.environment import DirectoryGoneError, Environment
-from kerasfeed.loaders.processes.protocol import STACK_SIGNAL
-from kerasfeed.loaders.processes.worker_process import WorkerHandle, own_peak
+from kerasfeed.pool.environment import DirectoryGoneError, Environment
+from kerasfeed.pool.processes.protocol import STACK_SIGNAL
+from kerasfeed.pool.processes.worker_process import WorkerHandle, own_peak
 from kerasfeed.util.error_text import message_of
 from kerasfeed.util.resources import cores
 
@@ -40,7 +40,7 @@ for fd in {descriptors}:  # a process that a scene starts must not hold the pipe
 # Before other packages, so that it is this kerasfeed, and after the standard library.
 packages = [n for n, path in enumerate(sys.path) if path.endswith("-packages")]
 sys.path.insert(packages[0] if packages else len(sys.path), {root!r})
-from kerasfeed.loaders.processes.worker import main
+from kerasfeed.pool.processes.worker import main
 main({arguments})
 """
 

@@ -21,9 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from kerasfeed.loaders.batches.layout import align
-from kerasfeed.loaders.batches.slots import anonymous_file
-from kerasfeed.loaders.resource_errors import is_of_memory, memory_refused
+from kerasfeed.pool.memory import align, anonymous_file
+from kerasfeed.pool.resource_errors import is_of_memory, memory_refused
 from kerasfeed.util.exact_text import TextCloudPickler
 
 _PAGE = mmap.ALLOCATIONGRANULARITY
@@ -36,9 +35,8 @@ class Topic(enum.IntEnum):
     """What can be posted."""
 
     START = 0
-    SEQUENCE = 1
-    LAYOUT = 2
-    MAKER = 3
+    RUNNER = 1
+    POSTED = 2
 
 
 class _Pickler(TextCloudPickler):

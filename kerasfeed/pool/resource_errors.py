@@ -9,15 +9,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from kerasfeed.util.error_text import class_name, message_of, reworded
+from kerasfeed.util.error_text import message_of, reworded
 
 _DESCRIPTORS = 16  # of a feed of processes, beside one for each worker: pipes, memory, and those of a start
 
 
-def feed_name(sequence: object, workers: int, worker_type: str) -> str:
-    """A feed, as a message names it; `worker_type` is "process" or "thread"."""
+def with_workers(who: str, workers: int, worker_type: str) -> str:
+    """Who needs a pool, as a message names it: "the feed of Rooms (2 worker processes)"."""
+    if worker_type == "inline":
+        return who
     plural = "es" if worker_type == "process" else "s"
-    return f"the feed of {class_name(sequence)} ({workers} worker {worker_type}{plural if workers != 1 else ''})"
+    return f"{who} ({workers} worker {worker_type}{plural if workers != 1 else ''})"
 
 
 def descriptors_of(workers: int) -> int:

@@ -20,7 +20,7 @@ _TICK = 1.0
 _SHORTEST_TICK = 0.02
 # What workers load before they come to scenes.
 _BEGINNING, _BEGINNINGS = "the sequence (on_worker_begin)", {"process": "the sequence and what it imports"}
-_PACKAGE = __name__.split(".")[0]
+_OWN = tuple(f"{__name__.split('.')[0]}.{name}." for name in ("pool", "loaders"))
 
 
 def tick_seconds(timeout: float | None) -> float:
@@ -90,7 +90,7 @@ def stack_of(thread: threading.Thread) -> str:
 def _users_part(frame: FrameType) -> list[traceback.FrameSummary]:
     users: list[tuple[FrameType, int]] = []
     for each, line in traceback.walk_stack(frame):  # innermost first
-        if users and str(each.f_globals.get("__name__", "")).startswith(f"{_PACKAGE}.loaders."):
+        if users and str(each.f_globals.get("__name__", "")).startswith(_OWN):
             break
         users.append((each, line))
     return list(traceback.StackSummary.extract(reversed(users)))

@@ -7,13 +7,13 @@ import fcntl
 import os
 import time
 
-from kerasfeed.loaders.batches.slots import anonymous_file
-from kerasfeed.loaders.processes.protocol import STACK_SIGNAL
+from kerasfeed.pool.memory import anonymous_file
+from kerasfeed.pool.processes.protocol import STACK_SIGNAL
 
 _MAX_BYTES = 1 << 16
-_LOADERS_FOLDER = f"{os.sep}kerasfeed{os.sep}loaders{os.sep}"
+_OWN_FOLDERS = tuple(f"{os.sep}kerasfeed{os.sep}{name}{os.sep}" for name in ("pool", "loaders"))
 _MACHINERY = '"<frozen importlib'  # five lines of it for each import
-_WORKER_FILE = f"{_LOADERS_FOLDER}processes{os.sep}worker.py"
+_WORKER_FILE = f"{_OWN_FOLDERS[0]}processes{os.sep}worker.py"
 
 
 class StackDumps:
@@ -61,7 +61,7 @@ def users_part(text: str) -> str:
     cut = ""  # lines are innermost first
     for section in text.split("\n\n"):
         lines = [line for line in section.splitlines() if line.startswith("  File ") and _MACHINERY not in line]
-        own = next((number for number, line in enumerate(lines) if _LOADERS_FOLDER in line), len(lines))
+        own = next((number for number, line in enumerate(lines) if any(map(line.__contains__, _OWN_FOLDERS))), len(lines))
         users = "\n".join(reversed(lines[: own or 1]))
         if any(_WORKER_FILE in line and line.endswith(" in main") for line in lines):
             return users

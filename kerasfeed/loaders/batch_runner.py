@@ -1,0 +1,153 @@
+"""What the workers of a loader hold: the sequence, whose scenes they write into slots, or describe.
+
+Invariant: what a task gives is a function of (sequence, seed, epoch, indices), whatever the worker; the indices stand in
+the slot. Layout and slots are found when the first rows are to be loaded.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import cloudpickle
+
+from kerasfeed.loaders.base import Job
+from kerasfeed.loaders.batches.filler import Filler, probe
+from kerasfeed.loaders.batches.layout import Layout, SlotView
+from kerasfeed.pool.base import Runner, WorkerContext
+from kerasfeed.pool.task import FailedTaskError, Note, Record
+from kerasfeed.sequences.context import SceneContext
+from kerasfeed.sequences.global_random import GlobalRandomWatch, SeedingContext
+from kerasfeed.util.error_text import message_of
+from kerasfeed.util.read_cost import ReadCost
+
+LOAD, DESCRIBE = 1, 2
+_WATCHED = 4  # tasks of each worker process, beside the scenes that are read to infer the spec
+
+
+@dataclass(frozen=True)
+class Wasteful:
+    """The payload of loaded rows, and with it what the worker found that they cost. Sent once by a worker process.
+
+    Attributes:
+        payload: Values that stand beside the slot, or None.
+        cost: What the worker reads wastefully.
+    """
+
+    payload: Any
+    cost: ReadCost
+
+
+class BatchRunner(Runner):
+    """See the module's invariant."""
+
+    def __init__(self, job: Job, context: type[SceneContext] = SceneContext) -> None:
+        """Load scenes of `job`, each in a `context`."""
+        self.target = job.sequence
+        self._maker = job.maker
+        self._seed = job.plan.seed
+        self._length = job.plan.length
+        self._context = context
+        self._watches_random = job.watches_random
+        self._begin()
+
+    def _begin(self) -> None:
+        self._layout: Layout | None = None
+        self._filler: Filler | None = None
+        self._views: dict[tuple[int, int], SlotView] = {}
+        self._to_watch = _WATCHED if self._watches_random else 0
+        self._told_of_waste = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        names = ("target", "_maker", "_seed", "_length", "_context", "_watches_random")
+        return {name: getattr(self, name) for name in names}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._begin()
+
+    def unpicklable(self, error: Exception) -> TypeError:
+        """See `Runner.unpicklable`; it may be the function given as collate."""
+        try:
+            cloudpickle.dumps(self._maker)
+        except Exception as found:  # noqa: BLE001 - pickling raises anything
+            return TypeError(
+                f"the function given as collate cannot be sent to worker processes: {message_of(found)}. Give it no "
+                "state that does not pickle (open files, locks), or use worker_type='thread'"
+            )
+        return super().unpicklable(error)
+
+    def follow(self, previous: Runner) -> None:
+        """See `Runner.follow`; the slots stay."""
+        assert isinstance(previous, BatchRunner)
+        self._layout, self._views = previous._layout, previous._views
+        self._to_watch, self._told_of_waste = previous._to_watch, previous._told_of_waste
+
+    def filler(self, layout: Layout) -> Filler:
+        """What writes scenes into slots."""
+        if self._filler is None:
+            self._filler = Filler(self.target, layout, self._length, self._maker)
+        return self._filler
+
+    def waste(self) -> ReadCost | None:
+        """What reading scenes has cost wastefully in this process; None where it has not."""
+        return self._filler.meter.waste() if self._filler else None
+
+    def run(self, record: Record, note: Note, context: WorkerContext) -> Any:
+        """See `Runner.run`: the spec of a scene, or what stands beside the slot."""
+        if record[0] == DESCRIBE:
+            return self._describe(record[1], note, context)
+        _, serial, segment_offset, segment_bytes, slot_offset, epoch, start, stop = record
+        layout = self._layout
+        if layout is None:
+            layout = self._layout = context.posted()
+            assert isinstance(layout, Layout)
+        filler = self._filler or self.filler(layout)
+        view = self._views.get((segment_offset, slot_offset))
+        if view is None:
+            view = SlotView(layout, context.memory_at(segment_offset, segment_bytes), slot_offset)
+            self._views[segment_offset, slot_offset] = view
+        if context.worker.worker_type != "process":
+            return filler.fill(view, start, stop, serial, self._context(self._seed, epoch), note)
+        if stop - start > 1:  # not the whole batch: other workers, with caches of their own, load the rest
+            filler.read_ahead(view.indices[start:stop])
+        load = partial(filler.fill, view, start, stop, serial, note=note)
+        if context.used_random:
+            payload = load(SeedingContext(self._seed, epoch))
+        elif self._to_watch:
+            payload = self._load_watched(load, epoch, context)
+        else:
+            payload = load(SceneContext(self._seed, epoch))
+        return self._with_waste(payload or None)
+
+    def _describe(self, index: int, note: Note, context: WorkerContext) -> Any:
+        note[1] = index
+        if context.worker.worker_type != "process" or not self._to_watch:
+            return probe(self.target, index, self._seed, self._maker)
+        watch = GlobalRandomWatch()
+        try:
+            return probe(self.target, index, self._seed, self._maker)
+        finally:
+            context.note_random(watch.used())
+
+    def _load_watched(self, load: Callable[[SceneContext], Any], epoch: int, context: WorkerContext) -> Any:
+        """Load, and once more where scenes have used the global random generators, which were not seeded for them."""
+        self._to_watch -= 1
+        watch = GlobalRandomWatch()
+        try:
+            payload = load(SceneContext(self._seed, epoch))
+        except FailedTaskError:
+            if not watch.used():
+                raise
+        else:
+            if not watch.used():
+                return payload
+        context.note_random(watch.used())
+        return load(SeedingContext(self._seed, epoch))
+
+    def _with_waste(self, payload: Any) -> Any:
+        waste = None if self._told_of_waste else self.waste()
+        if waste is None:
+            return payload
+        self._told_of_waste = True
+        return Wasteful(payload, waste)

@@ -1,1 +1,0 @@
-"""The loader whose workers are threads."""

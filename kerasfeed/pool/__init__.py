@@ -1,0 +1,4 @@
+"""Workers that hold one object and run tasks on it: `kerasfeed.pool.base.Pool` and its kinds.
+
+May import: errors, util, sequences.
+"""

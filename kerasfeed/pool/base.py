@@ -1,0 +1,249 @@
+"""The `Pool` protocol: workers that hold one object and run tasks on it.
+
+Invariant: each task that was sent is done once, or told to be lost, whatever becomes of workers; a pool knows nothing of
+what tasks are about. Starting, watching, ending and replacing workers is done here and nowhere else. A pool that has
+failed stays failed; whoever uses it makes another.
+"""
+
+import mmap
+import os
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from kerasfeed.errors import FeedClosedError
+from kerasfeed.pool.environment import Environment
+from kerasfeed.pool.memory import PoolMemory
+from kerasfeed.pool.resource_errors import with_workers
+from kerasfeed.pool.task import FutureTask, Note, Record, Task
+from kerasfeed.sequences.context import Worker
+from kerasfeed.util.deferred_warnings import DeferredWarnings
+from kerasfeed.util.error_text import class_name, message_of
+
+if TYPE_CHECKING:
+    from kerasfeed.pool.file_identities import FirstOpened
+
+CLOSED = "the feed is closed; make a new one"
+CLOSED_BEFORE_DONE = "the feed was closed before this batch was loaded"
+
+
+class WorkerContext(Protocol):
+    """What a runner may use of the worker in which it runs.
+
+    Attributes:
+        worker: Number, count and type of the workers.
+        used_random: The global random generators that scenes were seen to use, in all workers; see `note_random`.
+    """
+
+    worker: Worker
+    used_random: int
+
+    def posted(self) -> Any:
+        """What was posted last; see `Pool.post`."""
+
+    def memory_at(self, offset: int, nbytes: int) -> mmap.mmap:
+        """The segment of the pool's memory at `offset`, `nbytes` long."""
+
+    def note_random(self, used: int) -> None:
+        """Note that scenes use global random generators, for all workers."""
+
+
+class Runner(ABC):
+    """What each worker of a pool holds: an object of the user's, and how tasks are run on it.
+
+    Pickles. Worker threads share one, and each worker process has its own.
+
+    Attributes:
+        target: The object whose `on_worker_begin` and `on_worker_end` are called.
+    """
+
+    target: Any
+
+    @abstractmethod
+    def run(self, record: Record, note: Note, context: WorkerContext) -> Any:
+        """Do a task; what is returned is for `Task.done`.
+
+        Args:
+            record: What `Task.record` gave.
+            note: Item 1 is set to where in the task this is.
+            context: The worker's.
+
+        Raises:
+            FailedTaskError: The user's code has raised, which is the cause.
+            CancelledTaskError: Nobody waits for it.
+        """
+
+    def follow(self, previous: "Runner") -> None:  # noqa: B027 - most keep nothing
+        """Take over what stays as it is, from the runner before; called in a worker process after `Pool.renew`."""
+
+    def unpicklable(self, error: Exception) -> TypeError:
+        """What to raise where this cannot be pickled, because of `error`."""
+        return TypeError(
+            f"the sequence ({class_name(self.target)}) cannot be sent to worker processes: {message_of(error)}. Open "
+            "files and connections in __getitem__ or on_worker_begin (for HDF5, keep a kerasfeed.HDF5File, which "
+            "pickles), leave locks out of its state, or use worker_type='thread'"
+        )
+
+
+@dataclass(frozen=True)
+class PoolOptions:
+    """How a pool is to be.
+
+    Attributes:
+        workers: How many, at least 1.
+        who: Who needs it, as messages name it: "the feed of Rooms".
+        seed: Behind the hashes of text in worker processes.
+        timeout: Seconds that one scene may take; None for any time.
+        tries: How often a worker may be lost at one place before that is to blame.
+        tries_in_time: How often it may outlast the timeout there.
+        addressed: Whether each task names its worker.
+        environment: Directory and environment of worker processes.
+        inherit: Descriptors that worker processes inherit for the object's sake.
+        first_opened: What files were when first opened, where pools share that; None: a table of its own.
+        deferred_warnings: Where the user is told of workers that were lost, or that hang.
+    """
+
+    workers: int
+    who: str
+    seed: int = 0
+    timeout: float | None = None
+    tries: int = 3
+    tries_in_time: int = 2
+    addressed: bool = False
+    environment: Environment = field(default_factory=Environment.now)
+    inherit: tuple[int, ...] = ()
+    first_opened: "FirstOpened | None" = None
+    deferred_warnings: DeferredWarnings = field(default_factory=DeferredWarnings)
+
+
+class Receipt(Protocol):
+    """Where it is noted that tasks were sent.
+
+    Attributes:
+        sent: Whether they were, so that their outcome will be told.
+    """
+
+    sent: bool
+
+
+class Pool(ABC):
+    """Workers. All methods may be called from any thread.
+
+    Attributes:
+        worker_type: "inline" (the calling thread), "thread" or "process".
+        memory: Memory that all workers see; a `Runner` finds it by offset.
+        lock: Reentrant. Guards what is in flight; whoever holds it never calls the user's code.
+        failure: Why the pool has ended; None as long as it has not.
+        closed: Whether it was closed.
+        who: Who needs the pool, as messages name it.
+        respawns: Workers that were lost and replaced.
+        on_failure: Called where the pool fails, by the thread that has found out.
+    """
+
+    worker_type: ClassVar[str]
+    memory: PoolMemory
+    respawns = 0
+    on_failure: Callable[[], object] | None = None
+
+    def __init__(self, runner: Runner, options: PoolOptions) -> None:
+        """Start workers that hold `runner`."""
+        self.runner = runner
+        self.options = options
+        self.who = with_workers(options.who, options.workers, self.worker_type)
+        # Reentrant: the collector may close a dropped pool from inside any of these sections.
+        self.lock = threading.RLock()
+        self.failure: BaseException | None = None
+        self.closed = False
+        self._idle = threading.Condition(self.lock)
+        self._owner: int | None = os.getpid()
+
+    @abstractmethod
+    def submit(self, tasks: Sequence[Task], receipt: Receipt | None = None) -> None:
+        """Have workers do these tasks, in their order as far as workers are free; all of them, or none.
+
+        Args:
+            tasks: What is to be done. An inline pool does it before it returns.
+            receipt: Marked where they are on their way, even where this raises (Ctrl-C).
+
+        Raises:
+            FeedClosedError: The pool is closed.
+            WorkerDiedError: It has failed.
+        """
+
+    def run(self, task: FutureTask) -> Future[Any]:
+        """Have a worker do `task`; its future."""
+        self.submit([task])
+        return task.future
+
+    @abstractmethod
+    def post(self, value: Any) -> None:
+        """Have workers find `value` with all tasks that are submitted from now on; it pickles."""
+
+    def refresh(self, change: Callable[[], None]) -> None:
+        """Run `change`, which alters the runner, while no task is being done; workers then see the result.
+
+        Raises:
+            TypeError: It cannot be pickled any more.
+        """
+        self.wait_until_idle()
+        change()
+        self.renew()
+
+    @abstractmethod
+    def renew(self) -> None:
+        """Have workers see the present state of the runner from the next task on."""
+
+    def wait_until_idle(self) -> None:
+        """Wait for all tasks in flight."""
+        with self.lock:
+            self._idle.wait_for(lambda: not self.in_flight)
+
+    @property
+    @abstractmethod
+    def in_flight(self) -> int:
+        """Tasks that were sent, and of which it is not known what became of them."""
+
+    @property
+    def used_random(self) -> int:
+        """The global random generators that scenes were seen to use in worker processes; see `GlobalRandomWatch`."""
+        return 0
+
+    def pids(self) -> tuple[int, ...]:
+        """Process ids of the workers that live; none of threads."""
+        return ()
+
+    @property
+    def is_here(self) -> bool:
+        """Whether the workers belong to this process, and not to that of which it is a fork."""
+        return self._owner in (None, os.getpid())
+
+    def has_ended(self) -> bool:
+        """Whether it was closed or has failed."""
+        return self.closed or self.failure is not None
+
+    def refuse_if_ended(self) -> None:
+        """Raise why it has ended, if it has.
+
+        Raises:
+            FeedClosedError: It is closed.
+            WorkerDiedError: It has failed.
+        """
+        if self.has_ended():
+            raise self.failure or FeedClosedError(CLOSED)
+
+    def close(self) -> None:
+        """End the workers and free everything; idempotent. What is in flight is given up with `FeedClosedError`."""
+        if not self.is_here:
+            return
+        with self.lock:
+            if self.closed:
+                return
+            self.closed = True
+        self._end()
+
+    @abstractmethod
+    def _end(self) -> None:
+        """End the workers and free everything."""

@@ -1,0 +1,104 @@
+"""The reference pool: tasks are done by whoever submits them, in the thread that does.
+
+Invariant: no thread but the caller's runs the user's code. The object begins with the first task, and again with the
+next where it could not.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from kerasfeed.pool import watchdog
+from kerasfeed.pool.base import Pool, PoolOptions, Receipt, Runner
+from kerasfeed.pool.local import LocalWorker, run_here
+from kerasfeed.pool.memory import PoolMemory
+from kerasfeed.pool.task import Task
+from kerasfeed.pool.worker_hooks import begin_worker, defer_failed_end, end_worker
+from kerasfeed.sequences.context import Worker
+
+_NAME = "the calling thread"
+
+
+class InlinePool(Pool):
+    """Does each task as it is submitted."""
+
+    worker_type = "inline"
+
+    def __init__(self, runner: Runner, options: PoolOptions) -> None:
+        super().__init__(runner, options)
+        self.memory = PoolMemory(shared=False, who=self.who)
+        self._owner = None  # it has no workers that a fork would lack
+        self._shared: list[Any] = [None]
+        self._begun = False
+        self._callers: dict[int, LocalWorker] = {}  # by thread
+        self._stall_timer = watchdog.StallTimer(watchdog.tick_seconds(None))
+        self._watch: watchdog.Watchdog | None = None
+
+    def submit(self, tasks: Sequence[Task], receipt: Receipt | None = None) -> None:
+        """See `Pool.submit`; also raises Ctrl-C, and what `on_worker_begin` raises."""
+        self.refuse_if_ended()
+        ident = threading.get_ident()
+        before = self._callers.get(ident)  # a scene may take a batch of another step
+        caller = LocalWorker(Worker(0, 1, "inline"), _NAME, self.memory, self._shared, threading.current_thread())
+        self._callers[ident] = caller
+        try:
+            if not self._begun:
+                self._begin()
+            waiting = deque(tasks)
+            while waiting:
+                caller.task = waiting.popleft()
+                waiting.extend(run_here(caller.task, self.runner, caller))
+        finally:
+            if before is None:
+                self._callers.pop(ident, None)
+            else:
+                self._callers[ident] = before
+            del caller, tasks  # the traceback of what was raised ends in this frame: only the collector would free them
+
+    def _begin(self) -> None:
+        with self.lock:
+            if self._begun:
+                return
+            if self._watch is None:
+                self._watch = watchdog.Watchdog(self.look, watchdog.tick_seconds(None))
+            failed = begin_worker(self.runner.target, Worker(0, 1, "inline"), _NAME)
+            try:
+                if failed is not None:
+                    raise failed
+            finally:
+                del failed  # whose traceback holds this frame: only the collector would free them
+            self._begun = True
+
+    def look(self) -> None:
+        """Warn of a scene that does not end; called by the watching thread."""
+        self._stall_timer.begin(time.monotonic())
+        for ident, caller in list(self._callers.items()):
+            seconds = self._stall_timer.look(ident, caller.token())
+            if seconds >= watchdog.STALL_SECONDS and caller.thread is not None:
+                task = caller.task
+                watchdog.warn_of_stall(
+                    self.options.deferred_warnings, "inline", None, _NAME,
+                    None if task is None else task.text(caller.note[1]) or "its work", seconds,
+                    partial(watchdog.stack_of, caller.thread), ident,
+                )  # fmt: skip
+
+    @property
+    def in_flight(self) -> int:
+        """See `Pool.in_flight`; whoever asks has none, and need not wait for those of other threads."""
+        return 0
+
+    def post(self, value: Any) -> None:
+        """See `Pool.post`."""
+        self._shared[0] = value
+
+    def renew(self) -> None:
+        """See `Pool.renew`; the object is the one that is read."""
+
+    def _end(self) -> None:
+        if self._watch is not None:
+            self._watch.stop()
+        if self._begun:
+            defer_failed_end(self.options.deferred_warnings, end_worker(self.runner.target, _NAME))

@@ -1,0 +1,101 @@
+"""Of what worker processes died, how often, and what is said about it.
+
+Invariant: decides and words; ends and starts nothing.
+"""
+
+import math
+import time
+from collections.abc import Hashable
+
+from kerasfeed.pool.task import Crash, Task
+
+_MOST_AT_START = 3
+_MOST_KILLED_AT_START = 20
+_SECONDS_AT_START = 30.0  # whoever kills others every now and then lets one start in that time
+_MOST_BETWEEN = 20
+# Somebody who kills workers at random hits some at no scene, and scenes that load well afterwards. While there are such
+# deaths, being killed says little of a scene.
+_DOUBT = 5
+_DOUBT_SECONDS = 60.0
+
+
+class CrashPolicy:
+    """Counts deaths by their cause."""
+
+    def __init__(self) -> None:
+        self._by_place: dict[Hashable, tuple[int, bool]] = {}  # how many, and whether the last may have been from outside
+        self._last_innocent = -math.inf
+        self._at_start = 0
+        self._first_at_start = 0.0
+        self._between = 0
+
+    def at_place(self, culprit: Hashable, death: Crash) -> int:
+        """A worker died at `culprit`; returns how many did without its being done in between."""
+        count = self._by_place.get(culprit, (0, False))[0] + 1
+        self._by_place[culprit] = (count, death.killed and not death.hung)
+        return count
+
+    def enough(self, death: Crash, tries: int) -> int:
+        """How many deaths like this one it takes to blame a place that has `tries`."""
+        doubtful = death.killed and not death.hung and time.monotonic() - self._last_innocent < _DOUBT_SECONDS
+        return tries * _DOUBT if doubtful else tries
+
+    def _note_innocent(self, killed: bool) -> None:
+        if killed:
+            self._last_innocent = time.monotonic()
+
+    def progress(self, task: Task) -> None:
+        """A task was done, perhaps one that workers died of before."""
+        self._between = 0
+        if self._by_place:
+            for culprit in task.culprits():
+                self._note_innocent(self._by_place.pop(culprit, (0, False))[1])
+
+    def judged(self, culprit: Hashable) -> None:
+        """It is not tried again."""
+        del self._by_place[culprit]
+
+    def at_start(self, death: Crash) -> bool:
+        """A worker died before it had loaded the sequence, as did all since one has; whether that is once too often."""
+        self._note_innocent(death.killed)
+        now = time.monotonic()
+        if not self._at_start:
+            self._first_at_start = now
+        self._at_start += 1
+        if death.killed:
+            return self._at_start >= _MOST_KILLED_AT_START and now - self._first_at_start >= _SECONDS_AT_START
+        return self._at_start >= _MOST_AT_START
+
+    def started(self) -> None:
+        """A worker has loaded the sequence."""
+        self._at_start = 0
+
+    def between(self, death: Crash) -> bool:
+        """A worker died of no scene; whether that is once too often."""
+        self._note_innocent(death.killed)
+        self._between += 1
+        return self._between >= _MOST_BETWEEN
+
+
+def start_text(death: Crash) -> str:
+    """Why workers that die before they have loaded the sequence are not started again."""
+    why = "what it printed to stderr says why"
+    if death.killed:
+        why = "out of memory shows as SIGKILL, and somebody else may have ended it"
+    return (
+        f"{death.worker} {death.ending} before it could load the sequence{death.memory}; {why}.{death.stack_text} Load "
+        "the sequence in a Python of its own (pickle.loads of its pickle) to see"
+    )
+
+
+def respawn_text(death: Crash) -> str:
+    """The warning that a worker was replaced."""
+    what = str(death)
+    if death.hung:
+        slow = death.place or "its work"
+        what = f"{death.worker} was ended because {slow} took longer than timeout={death.timeout} s{death.memory}"
+    again = "its scene is tried again" if death.place else "its work is done by others"
+    return (
+        f"{what}. A new process has taken its place and {again}: no batch is lost, none changes. "
+        f"feed.stats().respawns counts the workers replaced; this is said once.{death.stack_text}"
+    )

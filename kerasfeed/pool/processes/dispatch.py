@@ -1,0 +1,164 @@
+"""The tasks that worker processes have in hand, and what they are sent by: pipes, and objects that all share.
+
+Invariant: after `send` has written tasks, nothing in this process need run for the workers to carry on: the kernel
+hands the next task to whichever worker is free, or to the one that it names. Whoever holds `lock` never calls user code.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+from kerasfeed.pool.base import PoolOptions, Receipt, Runner
+from kerasfeed.pool.environment import search_path
+from kerasfeed.pool.file_identities import FirstOpened
+from kerasfeed.pool.memory import PoolMemory
+from kerasfeed.pool.processes.pipes import Pipes
+from kerasfeed.pool.processes.protocol import STOP, Start, encode_task
+from kerasfeed.pool.processes.shared_objects import SharedObjects, Topic
+from kerasfeed.pool.processes.spawn import start_worker
+from kerasfeed.pool.processes.stack_dumps import StackDumps
+from kerasfeed.pool.processes.worker_process import WorkerHandle
+from kerasfeed.pool.resource_errors import descriptors_of, is_of_memory, naming_descriptors
+from kerasfeed.pool.task import Task
+
+
+class Dispatch:
+    """See the module's invariant.
+
+    Attributes:
+        options: The pool's.
+        lock: The pool's.
+        tasks: Tasks that were sent and not yet accounted for, by number.
+        workers: The present worker of each number.
+        doubtful: Whether some of the tasks may not have been sent.
+        has_ended: Tells whether the pool has.
+        memory: The pool's.
+    """
+
+    def __init__(self, runner: Runner, options: PoolOptions, who: str, lock: Any, has_ended: Callable[[], bool]) -> None:
+        """Get ready to start workers.
+
+        Raises:
+            TypeError: The runner cannot be pickled.
+            OSError: There are no descriptors, or no memory, left.
+        """
+        self.options = options
+        self._who = who
+        self.lock = lock
+        self.has_ended = has_ended
+        self.tasks: dict[int, Task] = {}
+        self.workers: list[WorkerHandle] = []
+        self.doubtful = False
+        self._last_number = STOP
+        self._runner = runner
+        self._own_first_opened = FirstOpened()
+        self._first_opened = options.first_opened or self._own_first_opened
+        with self.naming_descriptors(), ExitStack() as undo:  # each takes a descriptor, and there may be none left
+            undo.callback(self._own_first_opened.close)
+            self.shared_objects = SharedObjects.create(options.workers)
+            undo.callback(self.shared_objects.close)
+            self.memory = PoolMemory(shared=True, who=who)
+            undo.callback(self.memory.close)
+            self.stacks = StackDumps()
+            undo.callback(self.stacks.close)
+            start = Start(search_path(), options.workers, self._first_opened.descriptor())
+            self.shared_objects.post(Topic.START, start)
+            self.post_runner()
+            self.pipes = Pipes(options.workers if options.addressed else 1)
+            undo.pop_all()
+
+    def naming_descriptors(self) -> Any:
+        """See `kerasfeed.pool.resource_errors.naming_descriptors`."""
+        return naming_descriptors(self._who, descriptors_of(self.options.workers))
+
+    def post_runner(self) -> None:
+        """Post the present state of the runner; tasks sent from now on see it.
+
+        Raises:
+            TypeError: It cannot be pickled.
+        """
+        try:
+            self.version = self.shared_objects.post(Topic.RUNNER, self._runner)
+        except Exception as error:
+            if is_of_memory(error):
+                raise
+            raise self._runner.unpicklable(error) from error
+
+    def start_worker(self, number: int) -> WorkerHandle:
+        """Start worker `number`, in place of the one that had the number.
+
+        Raises:
+            OSError: No process can be started.
+        """
+        assert self.memory.fd is not None
+        tasks_out = self.pipes.tasks_out[number if self.options.addressed else 0]
+        handle = start_worker(
+            number,
+            self.options.workers,
+            (tasks_out, self.pipes.result_in, self.memory.fd, self.shared_objects.fd, self.stacks.fd),
+            inherit=(*self.options.inherit, self._first_opened.descriptor()),
+            environment=self.options.environment,
+            seed=self.options.seed,
+        )
+        self.workers[number : number + 1] = [handle]
+        return handle
+
+    def send(self, tasks: Sequence[Task], receipt: Receipt | None = None) -> None:
+        """Send tasks. The caller holds `lock`."""
+        first = self._last_number + 1
+        self._last_number += len(tasks)
+        sent = dict(enumerate(tasks, first))
+        try:
+            if receipt is not None:
+                receipt.sent = True  # and not a call earlier: Ctrl-C comes after calls
+            self.tasks.update(sent)
+            if not self._write(sent):
+                self.pipes.wake()
+        except BaseException:  # Ctrl-C: which of them were written is not known
+            self.doubtful = True
+            self.pipes.wake()
+            raise
+
+    def _write(self, sent: dict[int, Task]) -> bool:
+        version = self.version
+        if not self.options.addressed:
+            return self.pipes.send([encode_task(number, version, task.record()) for number, task in sent.items()])
+        written = True
+        for number, task in sent.items():
+            pipe = (task.worker or 0) % self.options.workers
+            written &= self.pipes.send([encode_task(number, version, task.record())], pipe)
+        return written
+
+    def replace(self, number: int, tasks: Sequence[Task]) -> None:
+        """Account for task `number`, and send `tasks` in its place."""
+        with self.lock:
+            if self.tasks.pop(number, None) is not None and tasks and not self.has_ended():
+                self.send(tasks)
+
+    def resend(self, lost: dict[int, Task]) -> None:
+        """Send tasks once more, all at once: of many tiny batches in flight there are thousands."""
+        with self.lock:
+            tasks = [task for number, task in lost.items() if self.tasks.pop(number, None) is not None]
+            if tasks and not self.has_ended():
+                self.send(tasks)
+
+    def invalidate_sent_tasks(self) -> None:
+        """Have workers refuse every task sent so far that they have not begun. The caller holds `lock`."""
+        self.shared_objects.lowest_valid = self._last_number + 1
+        self.pipes.forget()
+
+    def stop_workers(self) -> None:
+        """Have workers end between two tasks."""
+        # End of file alone would not do: a fork of this process holds the pipes open too.
+        stop = encode_task(STOP, 0, ())
+        for pipe in range(len(self.pipes.tasks_in)):
+            self.pipes.send([stop] * (1 if self.options.addressed else len(self.workers)), pipe)
+        self.pipes.close_tasks()
+
+    def close(self) -> None:
+        """Free everything; the workers have ended."""
+        self.pipes.close()
+        self.shared_objects.close()
+        self.memory.close()
+        self.stacks.close()
+        self._own_first_opened.close()

@@ -1,0 +1,197 @@
+"""The worker process: a clean interpreter that reads tasks, has its runner do them and reports.
+
+Invariant: it lives exactly as long as its parent wants it. End of file on the task pipe ends it between tasks; a
+watching thread ends it inside one when the parent is gone. It imports neither keras nor tensorflow unless the user's
+own code does, and never the user's main module.
+"""
+
+import faulthandler
+import mmap
+import os
+import select
+import signal
+import socket
+import sys
+import threading
+import time
+from typing import Any
+
+import cloudpickle
+
+from kerasfeed.pool.base import Runner
+from kerasfeed.pool.exception_pickle import pack
+from kerasfeed.pool.processes.protocol import (
+    STACK_SIGNAL,
+    STOP,
+    TASK_BYTES,
+    Failure,
+    Result,
+    Start,
+    Status,
+    decode_task,
+)
+from kerasfeed.pool.processes.shared_objects import SharedObjects, Topic
+from kerasfeed.pool.task import NOWHERE, CancelledTaskError, FailedTaskError, Place, Record
+from kerasfeed.pool.worker_hooks import end_worker
+from kerasfeed.sequences.context import Worker
+from kerasfeed.util import opened_files
+from kerasfeed.util.error_text import full_text, summary
+from kerasfeed.util.optional_methods import optional_method
+
+
+class WorkerProcess:
+    """State of this process; what a runner sees of it is `kerasfeed.pool.base.WorkerContext`.
+
+    Attributes:
+        worker: Number, count and type of the workers.
+    """
+
+    def __init__(self, number: int, task_fd: int, result_fd: int, memory_fd: int, shared_objects: SharedObjects) -> None:
+        self._number = number
+        self._task_fd = task_fd
+        self._result_fd = result_fd
+        self._memory_fd = memory_fd
+        self._shared_objects = shared_objects
+        self._line = shared_objects.worker_line(number)
+        self._version = 0
+        self._begun = False
+        self._segments: dict[int, mmap.mmap] = {}
+
+    def run(self, link: socket.socket) -> None:
+        """Serve tasks until the parent closes the pipe; payloads go over `link`."""
+        try:
+            self._begin()
+        except BaseException as error:  # noqa: BLE001 - the parent raises it where the user sees it
+            self._report(link, Status.NOT_STARTED, -1, 0.0, full_text(error))
+            return
+        self._report(link, Status.STARTED, -1, 0.0)
+        line = self._line
+        while data := os.read(self._task_fd, TASK_BYTES):
+            number, version, record = decode_task(data)
+            if number == STOP:
+                break
+            line[1] = NOWHERE
+            # Noted first: a pool that has not seen this note sends the task anew, and has made it invalid before.
+            line[0] = number + 1
+            if number < self._shared_objects.lowest_valid:
+                self._report(link, Status.RETURNED, number, 0.0)
+            else:
+                self._serve(number, version, record, link)
+            line[0] = 0
+        self._end_worker(link)
+
+    def _begin(self) -> None:
+        _, start = self._shared_objects.read(Topic.START)
+        assert isinstance(start, Start)
+        sys.path[:] = start.sys_path
+        if start.opened_fd >= 0:
+            opened_files.install(opened_files.Table(start.opened_fd))
+        self.worker = Worker(self._number, start.count, "process")
+        self._version, self._runner = self._shared_objects.read(Topic.RUNNER)
+        self._begin_worker()
+
+    def _begin_worker(self) -> None:
+        assert isinstance(self._runner, Runner)
+        begin = optional_method(self._runner.target, "on_worker_begin")
+        if begin is not None:
+            begin(self.worker)
+        self._begun = True
+
+    def _end_worker(self, link: socket.socket) -> None:
+        begun, self._begun = self._begun, False
+        name = f"worker process {self._number} (pid {os.getpid()})"
+        if begun and (told := end_worker(self._runner.target, name)):
+            self._report(link, Status.END_FAILED, -1, 0.0, told)
+
+    def _serve(self, number: int, version: int, record: Record, link: socket.socket) -> None:
+        started = time.perf_counter()
+        try:
+            if self._version < version:
+                self._renew(link)
+            payload = self._runner.run(record, self._line, self)
+            self._report(link, Status.DONE, number, time.perf_counter() - started, payload)
+        except CancelledTaskError:
+            self._report(link, Status.CANCELLED, number, 0.0)
+        except FailedTaskError as carrier:
+            error = carrier.error
+            failure = Failure(carrier.place, pack(error), summary(error), full_text(error))
+            self._report(link, Status.FAILED, number, 0.0, failure)
+
+    def _renew(self, link: socket.socket) -> None:
+        self._end_worker(link)
+        try:
+            previous = self._runner
+            version, self._runner = self._shared_objects.read(Topic.RUNNER)
+            self._runner.follow(previous)
+            self._begin_worker()
+            self._version = version  # not before: a sequence that could not begin begins again with the next task
+        except BaseException as error:
+            raise FailedTaskError(Place(method="on_worker_begin")) from error
+
+    # ---- what runners may use
+
+    def posted(self) -> Any:
+        """See `WorkerContext.posted`."""
+        return self._shared_objects.read(Topic.POSTED)[1]
+
+    def memory_at(self, offset: int, nbytes: int) -> mmap.mmap:
+        """See `WorkerContext.memory_at`."""
+        memory = self._segments.get(offset)
+        if memory is None:
+            memory = self._segments[offset] = mmap.mmap(self._memory_fd, nbytes, offset=offset)
+        return memory
+
+    @property
+    def used_random(self) -> int:
+        """See `WorkerContext.used_random`."""
+        return self._shared_objects.used_random
+
+    def note_random(self, used: int) -> None:
+        """See `WorkerContext.note_random`."""
+        self._shared_objects.note_random(used)
+
+    def _report(self, link: socket.socket, status: Status, number: int, seconds: float, payload: Any = None) -> None:
+        nbytes = 0
+        if payload is not None:
+            pickled = cloudpickle.dumps(payload)
+            nbytes = len(pickled)
+            link.sendall(pickled)  # before the record, so that the parent finds it when it reads the record
+        os.write(self._result_fd, Result(status, number, self._number, nbytes, seconds).encode())
+
+
+def watch_parent(link_fd: int) -> None:
+    """End this process, in the middle of whatever it does, as soon as the parent is gone."""
+    parent = os.getppid()
+    poll = select.poll()
+    poll.register(link_fd, 0)  # hang-ups are always reported
+    while True:
+        # A process that the parent forked keeps the link open, so the parent itself is looked for too.
+        hung_up = any(event & (select.POLLHUP | select.POLLERR) for _, event in poll.poll(1000))
+        if hung_up or os.getppid() != parent:
+            os._exit(0)
+
+
+def main(
+    number: int,
+    count: int,
+    task_fd: int,
+    result_fd: int,
+    link_fd: int,
+    slots_fd: int,
+    shared_objects_fd: int,
+    stacks_fd: int,
+) -> None:
+    """Entry point of the process: its number, the number of workers, and inherited descriptors."""
+    faulthandler.enable(stacks_fd)
+    faulthandler.register(STACK_SIGNAL, stacks_fd)
+    # Ctrl-C and the end of a terminal reach the whole group: the parent decides what they mean, and we end with it.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    # Blocked since before this interpreter started.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGHUP, STACK_SIGNAL})
+    link = socket.socket(fileno=link_fd)
+    threading.Thread(target=watch_parent, args=(link_fd,), name="kerasfeed-watch-parent", daemon=True).start()
+    try:
+        WorkerProcess(number, task_fd, result_fd, slots_fd, SharedObjects(shared_objects_fd, count)).run(link)
+    except (BrokenPipeError, ConnectionResetError):
+        pass  # the parent is gone

@@ -1,0 +1,246 @@
+"""A pool of threads: for scenes that wait (disks, networks) or leave the interpreter (NumPy, zlib).
+
+Invariant: the threads know the runner and the queue, never whoever uses the pool, so a pool that is dropped is collected
+and its threads end. A thread that hangs cannot be ended: what it is at is given up, and another takes its place.
+
+Where scenes take microseconds, one thread does all there is to do and the others sleep (`Turns`).
+"""
+
+import math
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from kerasfeed.errors import FeedClosedError
+from kerasfeed.pool import watchdog
+from kerasfeed.pool.base import CLOSED_BEFORE_DONE, Pool, PoolOptions, Receipt, Runner
+from kerasfeed.pool.local import LocalWorker, run_here
+from kerasfeed.pool.memory import PoolMemory
+from kerasfeed.pool.task import NOWHERE, Crash, Task
+from kerasfeed.pool.worker_hooks import begin_worker, defer_failed_end, end_worker
+from kerasfeed.sequences.context import Worker
+
+_QUICK_LEAST, _QUICK_MEAN = 50e-6, 1e-3  # s a scene
+# A task has waited if it took so much longer than the processor; then so many are done side by side.
+_WAITED_SECONDS, _WAITED_RATIO, _WITHOUT_TURNS = 1e-3, 6, 200
+_JOIN_SECONDS = 5.0
+
+
+class Turns:
+    """Whether tasks are done one after the other, because their scenes take microseconds.
+
+    Two threads with such scenes are slower than one: they hand the interpreter to and fro at every row. A scene that
+    waits for it seems to take longer, so the mean alone does not tell. Where some scenes wait for a disk, their waits
+    are to overlap, so tasks are done side by side for a while.
+    """
+
+    def __init__(self) -> None:
+        self._mean = 0.0
+        self._least = math.inf  # of late: a scene's seconds where no other thread held the interpreter
+        self._side_by_side = 0
+
+    def note(self, seconds: float, processor_seconds: float, scenes: int) -> None:
+        """A task of so many scenes took so long, of which the thread ran so long."""
+        measured = seconds / scenes
+        self._mean = measured if not self._mean else 0.8 * self._mean + 0.2 * measured
+        self._least = min(measured, 1.05 * self._least)
+        if self._side_by_side:
+            self._side_by_side -= 1
+        elif seconds - processor_seconds > max(_WAITED_SECONDS, _WAITED_RATIO * processor_seconds):
+            self._side_by_side = _WITHOUT_TURNS
+
+    @property
+    def taken(self) -> bool:
+        """Whether the next task is to be done while no other is."""
+        return not self._side_by_side and self._least < _QUICK_LEAST and self._mean < _QUICK_MEAN
+
+
+class ThreadPool(Pool):
+    """See the module's invariant."""
+
+    worker_type = "thread"
+
+    def __init__(self, runner: Runner, options: PoolOptions) -> None:
+        super().__init__(runner, options)
+        self.memory = PoolMemory(shared=False, who=self.who)
+        self._shared: list[Any] = [None]
+        self._waiting: list[deque[Task]] = [deque() for _ in range(options.workers if options.addressed else 1)]
+        # Each item lets a thread look for tasks until there are none; None ends it.
+        self._calls: list[queue.SimpleQueue[bool | None]] = [queue.SimpleQueue() for _ in self._waiting]
+        self._awake = 0  # threads that look for tasks
+        self._tasks: set[Task] = set()  # in flight
+        self._turns = Turns()
+        self.workers: list[LocalWorker] = []
+        self._stall_timer = watchdog.StallTimer(watchdog.tick_seconds(options.timeout))
+        for number in range(options.workers):
+            self._start_thread(number)
+        self._watch = watchdog.Watchdog(self.look, watchdog.tick_seconds(options.timeout))
+
+    def _start_thread(self, number: int) -> None:
+        """Start worker thread `number`, in place of the one that has the number."""
+        worker = LocalWorker(
+            Worker(number, self.options.workers, "thread"), f"worker thread {number}", self.memory, self._shared
+        )
+        self.workers[number : number + 1] = [worker]
+        worker.thread = threading.Thread(
+            target=self._run, args=(worker,), name=f"kerasfeed-worker-{number}", daemon=True
+        )
+        worker.thread.start()
+
+    def submit(self, tasks: Sequence[Task], receipt: Receipt | None = None) -> None:
+        """See `Pool.submit`."""
+        with self.lock:
+            self.refuse_if_ended()
+            if receipt is not None:
+                receipt.sent = True  # and not a call earlier: Ctrl-C comes after calls
+            self._tasks.update(tasks)
+            if self.options.addressed:
+                for task in tasks:
+                    self._waiting[task.worker or 0].append(task)
+                    self._calls[task.worker or 0].put(True)
+                return
+            self._waiting[0].extend(tasks)
+            # What Ctrl-C leaves out here, the next call does, or the watching thread.
+            for _ in range(1 if self._turns.taken and not self._awake else 0 if self._turns.taken else len(tasks)):
+                self._calls[0].put(True)
+
+    @property
+    def in_flight(self) -> int:
+        """See `Pool.in_flight`."""
+        return len(self._tasks)
+
+    # ---- the threads
+
+    def _run(self, worker: LocalWorker) -> None:
+        """Body of one worker thread."""
+        target, calls = self.runner.target, self._calls[worker.worker.index % len(self._calls)]
+        # Handed to everyone who waits for one of this worker's tasks.
+        trouble = begin_worker(target, worker.worker, worker.name)
+        worker.busy = False
+        while not worker.given_up and calls.get():
+            self._do_all(worker, trouble)
+        if trouble is None:
+            defer_failed_end(self.options.deferred_warnings, end_worker(target, worker.name))
+        del trouble  # its cause has a traceback that holds this frame
+
+    def _do_all(self, worker: LocalWorker, trouble: BaseException | None) -> None:
+        """Do tasks as long as there are any."""
+        waiting = self._waiting[worker.worker.index % len(self._waiting)]
+        with self.lock:
+            self._awake += 1
+        while True:
+            with self.lock:
+                if not waiting or worker.given_up:
+                    if not worker.given_up:  # else it was taken from the count
+                        self._awake -= 1
+                    return
+                task = waiting.popleft()
+            self._do(task, worker, trouble)
+            del task  # else an idle thread keeps the last batch's slot
+
+    def _do(self, task: Task, worker: LocalWorker, trouble: BaseException | None) -> None:
+        worker.task, worker.note[1], worker.busy = task, NOWHERE, True
+        followers: Sequence[Task] = ()
+        begun, on_processor = time.perf_counter(), time.thread_time()
+        try:
+            if trouble is None:
+                followers = run_here(task, self.runner, worker)
+            else:
+                task.broken(trouble)
+        except BaseException as error:  # noqa: BLE001 - whatever it is, somebody waits
+            task.broken(error)
+        taken = self._turns.taken
+        self._turns.note(time.perf_counter() - begun, time.thread_time() - on_processor, task.items)
+        worker.busy, worker.task = False, None
+        if followers:
+            self._follow(followers)
+        self._forget(task)
+        if taken and not self._turns.taken:
+            self._call_all()
+
+    def _follow(self, tasks: Sequence[Task]) -> None:
+        try:
+            self.submit(tasks)
+        except BaseException as error:  # noqa: BLE001 - closed meanwhile, say
+            for task in tasks:
+                task.give_up(error)
+                task.broken(error)
+
+    def _forget(self, task: Task) -> None:
+        with self.lock:
+            self._tasks.discard(task)
+            if not self._tasks:
+                self._idle.notify_all()
+
+    def _call_all(self) -> None:
+        for calls in self._calls:
+            for _ in range(self.options.workers if len(self._calls) == 1 else 1):
+                calls.put(True)
+
+    # ---- the watching thread
+
+    def look(self) -> None:
+        """Deal with scenes that take too long; called by the watching thread."""
+        timeout = self.options.timeout
+        self._stall_timer.begin(time.monotonic())
+        for worker in list(self.workers):
+            task, note = worker.task, worker.note[1]
+            seconds = self._stall_timer.look(worker.worker.index, worker.token())
+            if not worker.busy or worker.thread is None:
+                continue
+            if timeout is not None and task is not None and seconds >= timeout * task.items_at(note):
+                self._give_up_thread(worker, task, note)
+            elif seconds >= watchdog.STALL_SECONDS:
+                watchdog.warn_of_stall(
+                    self.options.deferred_warnings, "thread", timeout, worker.name,
+                    None if task is None else task.text(note) or "its work", seconds,
+                    partial(watchdog.stack_of, worker.thread),
+                )  # fmt: skip
+        if any(self._waiting):  # one thread does all, and is at a scene that takes long
+            self._call_all()
+
+    def _give_up_thread(self, worker: LocalWorker, task: Task, note: int) -> None:
+        """Give up what a hung thread is at, and let another take its number: a thread cannot be ended."""
+        assert worker.thread is not None
+        with self.lock:
+            if self.closed or worker.given_up or worker.task is not task:
+                return
+            worker.given_up = True
+            self._awake -= 1
+            self._start_thread(worker.worker.index)
+        crash = Crash(
+            worker.name, place=task.text(note), stack=watchdog.stack_of(worker.thread), hung=True,
+            timeout=self.options.timeout,
+        )  # fmt: skip
+        task.stuck(note, crash)  # told of its outcome nevertheless, when the thread is back
+        self._forget(task)
+        self._call_all()
+
+    def post(self, value: Any) -> None:
+        """See `Pool.post`."""
+        self._shared[0] = value
+
+    def renew(self) -> None:
+        """See `Pool.renew`; the threads read the object itself."""
+
+    def _end(self) -> None:
+        with self.lock:
+            waiting = [task for each in self._waiting for task in each]
+            for each in self._waiting:
+                each.clear()
+            in_flight = list(self._tasks)
+        for task in in_flight:
+            task.give_up(FeedClosedError(CLOSED_BEFORE_DONE))
+        for task in waiting:
+            self._forget(task)
+        self._watch.stop()
+        for worker in self.workers:
+            self._calls[worker.worker.index % len(self._calls)].put(None)
+        deadline = time.monotonic() + _JOIN_SECONDS
+        for worker in self.workers:
+            if worker.thread is not None and worker.thread is not threading.current_thread():
+                worker.thread.join(max(0.0, deadline - time.monotonic()))
