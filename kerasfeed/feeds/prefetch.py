@@ -6,13 +6,14 @@ and the scenes not yet begun are skipped.
 
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
 from contextlib import suppress
 from typing import Any
 
 from kerasfeed.errors import FeedClosedError
 from kerasfeed.util.polling import NotYet, result_of, wait_for_exit
 
+_SEVERAL_SECONDS, _ONE_BY_ONE = 0.001, 64
 Submit = Callable[[int, float | None], "Future[Any]"]
 
 
@@ -43,6 +44,7 @@ class Prefetcher:
         self._border = border
         self._in_order = in_order
         self._pending: deque[Future[Any]] = deque()
+        self._one_by_one = 0  # batches that are waited for by themselves, since several take longer
 
     def take(self, timeout: float | None = None) -> Any:
         """The next batch; waits for it.
@@ -70,6 +72,8 @@ class Prefetcher:
             self._pending.append(future)
         if not self._in_order:
             future = _first_done(list(self._pending) or [future], timeout)
+        elif not future.done():
+            self._await_several()
         try:
             batch = result_of(future, timeout)
         except NotYet:
@@ -80,6 +84,23 @@ class Prefetcher:
             raise
         self._pass(future)
         return batch
+
+    def _await_several(self) -> None:
+        """Sleep until half of what is in flight has come, where that takes hardly any time.
+
+        Whoever wakes for each batch of tiny scenes takes the interpreter, or a core, from who loads the next.
+        """
+        if self._one_by_one:
+            self._one_by_one -= 1
+            return
+        with suppress(IndexError):  # another thread has closed the window
+            several = self._pending[len(self._pending) // 2]
+            try:
+                several.exception(_SEVERAL_SECONDS)
+            except TimeoutError:
+                self._one_by_one = _ONE_BY_ONE
+            except CancelledError:
+                pass  # told where it is taken
 
     def _pass(self, future: "Future[Any]") -> None:
         self.next += 1

@@ -25,8 +25,8 @@ from kerasfeed.pool.worker_hooks import begin_worker, defer_failed_end, end_work
 from kerasfeed.sequences.context import Worker
 
 _QUICK_LEAST, _QUICK_MEAN = 50e-6, 1e-3  # s a scene
-# A task has waited if it took so much longer than the processor; then so many are done side by side.
-_WAITED_SECONDS, _WAITED_RATIO, _WITHOUT_TURNS = 1e-3, 6, 200
+# Tasks wait if of late they took so much longer than the processor; then so many are done side by side.
+_WAITED_RATIO, _SIDE_BY_SIDE = 3, 200
 _JOIN_SECONDS = 5.0
 
 
@@ -39,24 +39,29 @@ class Turns:
     """
 
     def __init__(self) -> None:
-        self._mean = 0.0
+        self._scene_seconds = 0.0
         self._least = math.inf  # of late: a scene's seconds where no other thread held the interpreter
+        self._seconds = self._processor_seconds = 0.0  # of a task, of late
         self._side_by_side = 0
 
     def note(self, seconds: float, processor_seconds: float, scenes: int) -> None:
-        """A task of so many scenes took so long, of which the thread ran so long."""
+        """A task of so many scenes took so long, of which its thread ran so long."""
         measured = seconds / scenes
-        self._mean = measured if not self._mean else 0.8 * self._mean + 0.2 * measured
         self._least = min(measured, 1.05 * self._least)
+        if not self._seconds:
+            self._scene_seconds, self._seconds, self._processor_seconds = measured, seconds, processor_seconds
+        self._scene_seconds += 0.2 * (measured - self._scene_seconds)
+        self._seconds += 0.2 * (seconds - self._seconds)
+        self._processor_seconds += 0.2 * (processor_seconds - self._processor_seconds)
         if self._side_by_side:
             self._side_by_side -= 1
-        elif seconds - processor_seconds > max(_WAITED_SECONDS, _WAITED_RATIO * processor_seconds):
-            self._side_by_side = _WITHOUT_TURNS
+        elif self._seconds > _WAITED_RATIO * self._processor_seconds:
+            self._side_by_side = _SIDE_BY_SIDE
 
     @property
     def taken(self) -> bool:
         """Whether the next task is to be done while no other is."""
-        return not self._side_by_side and self._least < _QUICK_LEAST and self._mean < _QUICK_MEAN
+        return not self._side_by_side and self._least < _QUICK_LEAST and self._scene_seconds < _QUICK_MEAN
 
 
 class ThreadPool(Pool):

@@ -176,5 +176,7 @@ def _annotated(carrier: FailedTaskError, shard: PlannedShard | None = None) -> B
     error = cause_of(carrier)
     assert error is not None
     where = "(read to learn the spec)" if shard is None else f"of shard {shard.number} ({Path(shard.path).name!r})"
-    add_note(error, f"kerasfeed: scene {carrier.place.scene} {where}\nReproduce it here: sequence[{carrier.place.scene}]")
+    add_note(
+        error, f"kerasfeed: scene {carrier.place.scene} {where}\nReproduce it here: sequence[{carrier.place.scene}]"
+    )
     return error

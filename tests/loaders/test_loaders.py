@@ -1,10 +1,7 @@
 """The conformance suite of loaders: every implementation, every kind of sequence, bit for bit the reference."""
 
 import gc
-import os
 import threading
-import time
-from concurrent.futures import CancelledError, ThreadPoolExecutor
 
 import numpy as np
 import optree
@@ -15,11 +12,9 @@ from hypothesis import strategies as st
 from loader_kinds import LOADERS, PARALLEL
 from waits import SECONDS, wait_until
 
-from kerasfeed.errors import FeedClosedError
-from kerasfeed.loaders.base import Job
-from kerasfeed.loaders.batches.pending_batch import SceneTiming
 from kerasfeed.orders.base import Shuffled
 from kerasfeed.orders.plan import Plan
+from kerasfeed.pool.threads import Turns
 
 
 def _epoch(loader, epoch, steps):
@@ -187,7 +182,7 @@ def test_workers_read_many_scenes_at_once_whatever_the_batch_size(make, kind, tm
     loader = make(kind, scenes.Meeting(tmp_path, 4), 16, workers=8)
     _ = loader.spec
     if kind == "process":
-        wait_until(lambda: all(handle.started for handle in loader._sessions[0].workers))
+        wait_until(lambda: len(loader._sessions[0].pool.pids()) == 8)
     (tmp_path / "begin").touch()
     assert len(loader.submit(0, 0).result()[1]) == 16
 
@@ -220,7 +215,7 @@ def test_no_thread_relies_on_its_turn(make, monkeypatch):
     meeting = threading.Barrier(2)
     loader = make("thread", Quick(400), 16, workers=2)
     _epoch(loader, 0, 20)
-    monkeypatch.setattr(SceneTiming, "take_turns", lambda timing: True)
+    monkeypatch.setattr(Turns, "taken", True)
     expected = [loader._job.plan.indices(0, step).tolist() for step in range(20, 25)]
     meet += [expected[0][0], expected[1][0]]  # the first scenes of two batches
     futures = [loader.submit(0, step) for step in range(20, 25)]
@@ -228,14 +223,17 @@ def test_no_thread_relies_on_its_turn(make, monkeypatch):
 
 
 def test_where_some_quick_scenes_wait_the_waits_overlap():
-    timing = SceneTiming()
+    turns = Turns()
     for _ in range(10):
-        timing.note(32 * 8e-6, 32)
-    assert timing.take_turns()
-    timing.note_turn(1.6e-3, 0.3e-3)  # the rest is the wait for the interpreter
-    assert timing.take_turns()
-    timing.note_turn(5.3e-3, 0.3e-3)  # one of 32 has waited for a disk
-    assert [timing.take_turns() for _ in range(250)] == [False] * 200 + [True] * 50
+        turns.note(32 * 8e-6, 32 * 8e-6, 32)
+    assert turns.taken
+    turns.note(1.2e-3, 0.3e-3, 32)  # the rest is the wait for the interpreter
+    assert turns.taken
+    turns.note(5.3e-3, 0.3e-3, 32)  # one of 32 has waited for a disk
+    assert not turns.taken
+    for _ in range(250):
+        turns.note(32 * 8e-6, 32 * 8e-6, 32)
+    assert turns.taken
 
 
 def test_where_a_scene_hangs_in_its_turn_the_other_threads_go_on_without_turns(make):
@@ -247,166 +245,11 @@ def test_where_a_scene_hangs_in_its_turn_the_other_threads_go_on_without_turns(m
 
     hangs, over = -1, threading.Event()
     loader = make("thread", Hanging(400), 4, workers=2)
-    session = loader._ready()
     _epoch(loader, 0, 20)
-    session.timing = SceneTiming()
-    session.timing.note(4e-6, 4)
     hangs = int(loader._job.plan.indices(0, 20)[0])
     futures = [loader.submit(0, step) for step in range(20, 30)]
     try:
         assert all(len(future.result(timeout=SECONDS)) == 4 for future in futures[1:])
-        assert not session.timing.take_turns()
     finally:
         over.set()
     assert len(futures[0].result(timeout=SECONDS)) == 4
-
-
-@pytest.mark.parametrize("kind", PARALLEL)
-def test_a_cancelled_batch_skips_its_scenes(make, kind, tmp_path):
-    sequence = scenes.Held(tmp_path, 400)
-    loader = make(kind, sequence, 100, workers=2)
-    _ = loader.spec
-    (tmp_path / "hold").touch()
-    futures = [loader.submit(0, step) for step in range(4)]
-    for future in futures[:3]:
-        future.cancel()
-    (tmp_path / "hold").unlink()
-    assert len(futures[3].result()[1]) == 100
-    assert len(sequence.read()) < 250  # its own, and those that were sent to workers before; not all 400
-    with pytest.raises(CancelledError):
-        futures[0].result()
-
-
-@pytest.mark.parametrize("kind", PARALLEL)
-def test_many_threads_may_submit_at_once(make, kind):
-    loader = make(kind, scenes.Clouds(400), 4)
-    reference = make("inline", scenes.Clouds(400), 4)
-    found = {}
-
-    def consume(first):
-        for step in range(first, 100, 8):
-            found[step] = loader.submit(0, step).result(timeout=30)
-
-    threads = [threading.Thread(target=consume, args=(first,)) for first in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(found) == 100
-    for step, batch in found.items():
-        _assert_same(batch, reference.submit(0, step).result())
-
-
-@pytest.mark.parametrize("kind", LOADERS)
-def test_a_closed_loader_refuses_and_its_batches_stay(make, kind):
-    loader = make(kind, scenes.Clouds())
-    points, _ = loader.submit(0, 0).result()
-    copy = points.copy()
-    loader.close()
-    loader.close()
-    with pytest.raises(FeedClosedError):
-        loader.submit(0, 1)
-    assert np.array_equal(points, copy)
-
-
-@pytest.mark.parametrize("kind", PARALLEL)
-def test_closing_in_the_middle_wakes_whoever_waits(make, kind):
-    loader = make(kind, scenes.Slow(400, 0.2), 100, workers=1)
-    future = loader.submit(0, 0)
-    threading.Timer(0.2, loader.close).start()
-    with pytest.raises((FeedClosedError, CancelledError)):
-        future.result(timeout=SECONDS)
-
-
-@pytest.mark.parametrize("kind", PARALLEL)
-def test_closing_while_the_first_scenes_are_read_wakes_whoever_waits(make, kind, tmp_path):
-    sequence = scenes.Held(tmp_path)
-    (tmp_path / "hold").touch()
-    loader = make(kind, sequence, 8, workers=1)
-    waiting = ThreadPoolExecutor(1)
-    try:
-        asked = waiting.submit(lambda: loader.spec)
-        wait_until(sequence.read)
-        closing = threading.Thread(target=loader.close)
-        closing.start()
-        with pytest.raises(FeedClosedError):
-            asked.result(timeout=SECONDS)  # before the scene ends, whose end nothing promises
-    finally:
-        (tmp_path / "hold").unlink()
-        closing.join()
-        waiting.shutdown()
-
-
-@pytest.mark.heavy
-@pytest.mark.parametrize("kind", PARALLEL)
-def test_a_loader_that_is_dropped_ends_its_workers(kind):
-    job = Job(scenes.Clouds(), Plan(37, 4), 2, 1 << 30, 4)
-    loader = LOADERS[kind](job)
-    loader.submit(0, 0).result()
-    del loader
-    gc.collect()  # the leak fixture does the rest
-
-
-class Announced(scenes.Clouds):
-    """Notes in a folder what its workers were told."""
-
-    def __init__(self, folder):
-        super().__init__()
-        self.folder = folder
-
-    def on_worker_begin(self, worker):
-        (self.folder / f"begin {worker.worker_type} {worker.index} of {worker.count}").touch()
-
-    def on_worker_end(self):
-        (self.folder / f"end {time.perf_counter_ns()}").touch()
-
-
-@pytest.mark.heavy
-@pytest.mark.parametrize("kind", LOADERS)
-def test_each_worker_is_told_when_it_begins_and_ends(make, kind, tmp_path):
-    loader = make(kind, Announced(tmp_path), workers=2)
-    _epoch(loader, 0, 5)
-    loader.close()
-    count = 1 if kind == "inline" else 2
-    begun = sorted(path.name for path in tmp_path.glob("begin*"))
-    assert begun == [f"begin {kind} {number} of {count}" for number in range(count)]
-    assert len(list(tmp_path.glob("end*"))) == count
-
-
-@pytest.mark.parametrize("kind", LOADERS)
-def test_refresh_shows_workers_what_changed(make, kind):
-    sequence = scenes.Reshuffled()
-    loader = make(kind, sequence, None)
-    before = loader.submit(0, 0).result()[0].copy()
-    for _ in range(300):
-        loader.refresh(sequence.on_epoch_end)
-    after = loader.submit(1, 0).result()[0]
-    assert not np.array_equal(before, after) or 300 % 6 == 0
-    loader.refresh(sequence.on_epoch_begin)
-    assert loader.submit(1, 0).result()[1].tolist() == [1, 1]
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::RuntimeWarning")
-@pytest.mark.parametrize("kind", LOADERS)
-def test_a_fork_of_the_process_harms_neither_the_parent_nor_itself(make, kind):
-    loader = make(kind, scenes.Clouds(400), 4)
-    kept = [loader.submit(0, step).result() for step in range(3)]
-    copies = [points.copy() for points, _ in kept]
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            for step in range(20):
-                loader.submit(0, step).result(timeout=SECONDS)
-            code = 0 if kind == "inline" else 2
-        except FeedClosedError as error:
-            code = 0 if "fork" in str(error) and kind != "inline" else 3
-        finally:
-            os._exit(code)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    for (points, _), copy in zip(kept, copies, strict=True):
-        assert np.array_equal(points, copy)
-    reference = make("inline", scenes.Clouds(400), 4)
-    for step in range(100):
-        _assert_same(loader.submit(0, step).result(timeout=30), reference.submit(0, step).result())

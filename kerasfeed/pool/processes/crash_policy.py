@@ -23,7 +23,9 @@ class CrashPolicy:
     """Counts deaths by their cause."""
 
     def __init__(self) -> None:
-        self._by_place: dict[Hashable, tuple[int, bool]] = {}  # how many, and whether the last may have been from outside
+        self._by_place: dict[
+            Hashable, tuple[int, bool]
+        ] = {}  # how many, and whether the last may have been from outside
         self._last_innocent = -math.inf
         self._at_start = 0
         self._first_at_start = 0.0

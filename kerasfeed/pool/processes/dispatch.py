@@ -35,7 +35,9 @@ class Dispatch:
         memory: The pool's.
     """
 
-    def __init__(self, runner: Runner, options: PoolOptions, who: str, lock: Any, has_ended: Callable[[], bool]) -> None:
+    def __init__(
+        self, runner: Runner, options: PoolOptions, who: str, lock: Any, has_ended: Callable[[], bool]
+    ) -> None:
         """Get ready to start workers.
 
         Raises:

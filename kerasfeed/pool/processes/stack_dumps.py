@@ -61,7 +61,9 @@ def users_part(text: str) -> str:
     cut = ""  # lines are innermost first
     for section in text.split("\n\n"):
         lines = [line for line in section.splitlines() if line.startswith("  File ") and _MACHINERY not in line]
-        own = next((number for number, line in enumerate(lines) if any(map(line.__contains__, _OWN_FOLDERS))), len(lines))
+        own = next(
+            (number for number, line in enumerate(lines) if any(map(line.__contains__, _OWN_FOLDERS))), len(lines)
+        )
         users = "\n".join(reversed(lines[: own or 1]))
         if any(_WORKER_FILE in line and line.endswith(" in main") for line in lines):
             return users

@@ -46,7 +46,9 @@ class WorkerProcess:
         worker: Number, count and type of the workers.
     """
 
-    def __init__(self, number: int, task_fd: int, result_fd: int, memory_fd: int, shared_objects: SharedObjects) -> None:
+    def __init__(
+        self, number: int, task_fd: int, result_fd: int, memory_fd: int, shared_objects: SharedObjects
+    ) -> None:
         self._number = number
         self._task_fd = task_fd
         self._result_fd = result_fd
