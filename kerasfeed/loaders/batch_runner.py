@@ -98,8 +98,8 @@ class BatchRunner(Runner):
         if record[0] == DESCRIBE:
             return self._describe(record[1], note, context)
         kind, serial, segment_offset, segment_bytes, slot_offset, epoch, start, stop = record
-        if kind != LOAD:
-            raise ValueError(f"a batch has no tasks of kind {kind}")
+        if kind != LOAD or min(record) < 0:
+            raise ValueError(f"no rows of a batch are loaded by the task {record}")
         layout = self._layout
         if layout is None:
             layout = self._layout = context.posted()
