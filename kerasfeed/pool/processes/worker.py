@@ -46,7 +46,9 @@ class WorkerProcess:
         worker: Number, count and type of the workers.
     """
 
-    def __init__(self, number: int, task_fd: int, result_fd: int, memory_fd: int, shared_objects: SharedObjects) -> None:
+    def __init__(
+        self, number: int, task_fd: int, result_fd: int, memory_fd: int, shared_objects: SharedObjects
+    ) -> None:
         self._number = number
         self._task_fd = task_fd
         self._result_fd = result_fd
@@ -73,7 +75,7 @@ class WorkerProcess:
             line[1] = NOWHERE
             # Noted first: a pool that has not seen this note sends the task anew, and has made it invalid before.
             line[0] = number + 1
-            if number < self._shared_objects.lowest_valid:
+            if number < line[2]:  # the lowest valid number
                 self._report(link, Status.RETURNED, number, 0.0)
             else:
                 self._serve(number, version, record, link)
