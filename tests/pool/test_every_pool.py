@@ -389,14 +389,17 @@ def test_a_pool_that_is_closed_takes_no_task(kind, make):
         pool.submit([Told(Do.GIVE, 1)])
 
 
-@EVERY_SEPARATE
-def test_a_pool_may_be_closed_by_a_task_that_is_done(kind, make):
+@EVERY_PARALLEL
+def test_what_was_to_be_done_next_is_given_up_where_the_pool_is_closed_before(kind, make):
     pool = make(kind)
+    last = Told(Do.GIVE, 2)
 
     class Closes(FutureTask):
         def done(self, payload, seconds, worker):
             pool.close()
-            return super().done(payload, seconds, worker)
+            return (last,)
 
     pool.submit([Closes(Do.GIVE, 1)])
-    wait_until(lambda: pool.closed)
+    outcome, error = last.future.result(SECONDS)
+    assert outcome == "given up"
+    assert isinstance(error, FeedClosedError)

@@ -153,6 +153,7 @@ class SubprocessPool(Pool):
         self._workers = []
         self._deaths = CrashPolicy()
         self._used_random = 0
+        self._respawns = 0
         self._posted, self._posted_version, self._version = None, 0, 0
         self._tick = watchdog.tick_seconds(options.timeout)
         self._stall_timer = watchdog.StallTimer(self._tick)
@@ -235,6 +236,10 @@ class SubprocessPool(Pool):
     @property
     def used_random(self):
         return self._used_random
+
+    @property
+    def respawns(self):
+        return self._respawns
 
     def pids(self):
         return tuple(handle.process.pid for handle in self._workers if handle.process.returncode is None)
@@ -345,7 +350,8 @@ class SubprocessPool(Pool):
         with self.lock:
             handle.task = None
             self._in_flight.discard(task)
-            if not self.has_ended():
+            ending = self.ending()
+            if ending is None:
                 self._in_flight.update(followers)
                 for each in reversed(followers) if first else followers:
                     waiting = self._waiting[each.worker or 0 if self.options.addressed else 0]
@@ -353,6 +359,9 @@ class SubprocessPool(Pool):
                 self._hand_out()
             if not self._in_flight:
                 self._idle.notify_all()
+        if ending is not None:
+            for each in followers:
+                each.give_up(ending)
 
     def _look(self):
         self._stall_timer.begin(time.monotonic())
@@ -369,7 +378,7 @@ class SubprocessPool(Pool):
         code = handle.process.wait()
         handle.process.stdout.close()
         handle.process.stdin.close()
-        if self.has_ended():
+        if self.ending() is not None:
             self._workers.remove(handle)
             return
         task = handle.task
@@ -385,7 +394,7 @@ class SubprocessPool(Pool):
             self._workers.remove(handle)
             self._fail(WorkerStartError(start_text(crash)))
             return
-        self.respawns += 1
+        self._respawns += 1
         self.options.deferred_warnings.defer("respawn", respawn_text(crash), FeedWarning)
         with self.lock:
             handle.task = None
