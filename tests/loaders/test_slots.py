@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from kerasfeed.loaders.batches.layout import Layout, SlotView, aligned_empty
-from kerasfeed.loaders.batches.slots import SlotMemory, SlotPool
+from kerasfeed.loaders.batches.slots import SlotPool
+from kerasfeed.pool.memory import PoolMemory
 from kerasfeed.spec.scene_spec import describe, merge
 from kerasfeed.util.polling import NotYet
 
@@ -22,7 +23,7 @@ def _layout(scene, rows=4, batched=True):
 
 @pytest.fixture(params=[False, True], ids=["anonymous", "shared"])
 def pool(request):
-    arena = SlotMemory(shared=request.param)
+    arena = PoolMemory(shared=request.param)
     made = SlotPool(_layout((np.zeros((5, 3), np.float32), 1)), arena, max_memory=1 << 20, in_flight=4)
     yield made
     made.free(flying=False)
@@ -108,7 +109,7 @@ def test_ctrl_c_at_any_moment_leaves_no_slot_that_is_counted_twice_or_not_at_all
     interrupted = 0
     try:
         for turn in range(300):
-            pool = SlotPool(layout, SlotMemory(shared=False), max_memory=64 * layout.nbytes, in_flight=4)
+            pool = SlotPool(layout, PoolMemory(shared=False), max_memory=64 * layout.nbytes, in_flight=4)
             taken = []
             try:
                 signal.setitimer(signal.ITIMER_REAL, 2e-5 + turn * 2e-6)
@@ -149,12 +150,12 @@ def test_at_the_ceiling_the_lease_is_refused_and_a_slot_still_comes_back(pool):
 def test_a_ceiling_below_two_slots_is_refused_with_the_size_needed():
     layout = _layout(np.zeros(10_000))
     with pytest.raises(ValueError, match=rf"max_memory=1,000 bytes is too small.*>= {2 * layout.nbytes:,}"):
-        SlotPool(layout, SlotMemory(shared=False), max_memory=1000, in_flight=1)
+        SlotPool(layout, PoolMemory(shared=False), max_memory=1000, in_flight=1)
 
 
 def test_memory_that_nobody_needs_goes_back_to_the_system():
     layout = _layout(np.zeros(1 << 17), rows=1)
-    arena = SlotMemory(shared=True)
+    arena = PoolMemory(shared=True)
     pool = SlotPool(layout, arena, max_memory=1 << 28, in_flight=4)
 
     def resident():
