@@ -98,7 +98,7 @@ def _our_children() -> set[int]:
     found = set()
     for child in _descendants():
         try:
-            if any("kerasfeed.pool.processes.worker" in part for part in child.cmdline()):
+            if any("kerasfeed.pool.processes.worker" in part or "subprocess_pool" in part for part in child.cmdline()):
                 found.add(child.pid)
         except psutil.Error:
             continue

@@ -15,10 +15,10 @@ LOADS = {"load", "loads", "Unpickler"}
 PICKLES = {"pickle", "cloudpickle", "_pickle", "dill", "joblib", "marshal", "shelve"}
 # Where something is unpickled, and whose bytes they are.
 ALLOWED = {
-    "loaders/processes/shared_objects.py": "what the parent put into a memory file that the worker has inherited",
-    "loaders/failures/exception_pickle.py": "what the worker has just pickled, and what came over its socket pair",
+    "pool/processes/shared_objects.py": "what the parent put into a memory file that the worker has inherited",
+    "pool/exception_pickle.py": "what the worker has just pickled, and what came over its socket pair",
     "orders/groups.py": "a user's function within a pickle that the user, or the program, is loading already",
-    "loaders/processes/supervisor.py": "payloads of a worker, over the socket pair that it inherited",
+    "pool/processes/supervisor.py": "payloads of a worker, over the socket pair that it inherited",
     "writers/shared_progress.py": "the shards to write, in a file of the parent's that others may not write to",
     "writers/worker_options.py": "a sequence that this process has just pickled",
     "writers/shard_set.py": "what a worker has found a scene to be like, in memory that it inherited",
@@ -96,8 +96,8 @@ def test_every_other_socket_is_one_of_a_pair_or_inherited():
         if where == "socket" and room not in REACHABLE
     }
     assert made == {
-        ("loaders/processes/spawn.py", "socket.socketpair"),
-        ("loaders/processes/worker.py", "socket.socket"),
+        ("pool/processes/spawn.py", "socket.socketpair"),
+        ("pool/processes/worker.py", "socket.socket"),
     }
-    worker = (PACKAGE / "loaders/processes/worker.py").read_text()
+    worker = (PACKAGE / "pool/processes/worker.py").read_text()
     assert "socket.socket(fileno=link_fd)" in worker

@@ -1,4 +1,4 @@
-"""Batches of a plan, made somewhere, promised as futures: `kerasfeed.loaders.base.Loader` and its kinds.
+"""Batches of a plan, promised as futures, made by the tasks of a pool: `kerasfeed.loaders.loader.BatchLoader`.
 
-May import: errors, util, spec, orders, sequences.
+May import: errors, util, spec, orders, sequences, pool.
 """

@@ -1,7 +1,7 @@
 """The `Loader` protocol: batches of a plan, made somewhere, promised as futures.
 
 Invariant: a batch is a pure function of (sequence, plan, epoch, step). Every loader returns the same bits for the same
-four, whatever its workers; `kerasfeed.loaders.inline` is the reference. `submit` is the only data path: whoever wants
+four, whatever its workers; one without workers is the reference. `submit` is the only data path: whoever wants
 parallelism calls it ahead.
 """
 

@@ -97,7 +97,9 @@ class BatchRunner(Runner):
         """See `Runner.run`: the spec of a scene, or what stands beside the slot."""
         if record[0] == DESCRIBE:
             return self._describe(record[1], note, context)
-        _, serial, segment_offset, segment_bytes, slot_offset, epoch, start, stop = record
+        kind, serial, segment_offset, segment_bytes, slot_offset, epoch, start, stop = record
+        if kind != LOAD or min(record) < 0:
+            raise ValueError(f"no rows of a batch are loaded by the task {record}")
         layout = self._layout
         if layout is None:
             layout = self._layout = context.posted()

@@ -139,13 +139,11 @@ class Pool(ABC):
         failure: Why the pool has ended; None as long as it has not.
         closed: Whether it was closed.
         who: Who needs the pool, as messages name it.
-        respawns: Workers that were lost and replaced.
         on_failure: Called where the pool fails, by the thread that has found out.
     """
 
     worker_type: ClassVar[str]
     memory: PoolMemory
-    respawns = 0
     on_failure: Callable[[], object] | None = None
 
     def __init__(self, runner: Runner, options: PoolOptions) -> None:
@@ -211,6 +209,11 @@ class Pool(ABC):
         """The global random generators that scenes were seen to use in worker processes; see `GlobalRandomWatch`."""
         return 0
 
+    @property
+    def respawns(self) -> int:
+        """Workers that were lost and replaced."""
+        return 0
+
     def pids(self) -> tuple[int, ...]:
         """Process ids of the workers that live; none of threads."""
         return ()
@@ -220,19 +223,20 @@ class Pool(ABC):
         """Whether the workers belong to this process, and not to that of which it is a fork."""
         return self._owner in (None, os.getpid())
 
-    def has_ended(self) -> bool:
-        """Whether it was closed or has failed."""
-        return self.closed or self.failure is not None
+    def ending(self) -> BaseException | None:
+        """Why it takes no more tasks, `FeedClosedError` or `WorkerDiedError`; None as long as it does."""
+        return self.failure or (FeedClosedError(CLOSED) if self.closed else None)
 
     def refuse_if_ended(self) -> None:
-        """Raise why it has ended, if it has.
+        """Raise why it takes no more tasks, if it does not.
 
         Raises:
             FeedClosedError: It is closed.
             WorkerDiedError: It has failed.
         """
-        if self.has_ended():
-            raise self.failure or FeedClosedError(CLOSED)
+        error = self.ending()
+        if error is not None:
+            raise error
 
     def close(self) -> None:
         """End the workers and free everything; idempotent. What is in flight is given up with `FeedClosedError`."""

@@ -178,7 +178,7 @@ def test_what_is_no_feed_is_refused(feed):
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("first", ["kf.load", "kf.Feed", "kerasfeed.loaders.inline", "kerasfeed.feeds.load_one"])
+@pytest.mark.parametrize("first", ["kf.load", "kf.Feed", "kerasfeed.loaders.loader", "kerasfeed.feeds.load_one"])
 def test_the_name_is_the_function_and_the_package_whatever_is_imported_first(first):
     code = (
         "import light_keras, importlib, kerasfeed as kf\n"

@@ -9,7 +9,7 @@ PROGRAM = """
     import numpy as np
     import kerasfeed as kf
     from kerasfeed.loaders.base import Job
-    from kerasfeed.loaders.{room}.loader import {loader}
+    from kerasfeed.loaders.loader import BatchLoader
     from kerasfeed.orders.plan import Plan
 
     class Slow(kf.SceneSequence):
@@ -28,9 +28,9 @@ PROGRAM = """
     gc.disable()
     signal.signal(signal.SIGALRM, hit)
     chance = random.Random(4)
-    loader = {loader}(Job(Slow(), Plan(64, 8), 2, 1 << 20, 4))
+    loader = BatchLoader(Job(Slow(), Plan(64, 8), 2, 1 << 20, 4), {worker_type!r})
     expected = [list(range(8 * step, 8 * step + 8)) for step in range(8)]
-    pool = loader._ready().pool
+    slots = loader._ready().slots
     hits, futures = 0, []
     for number in range(300):
         try:
@@ -46,20 +46,20 @@ PROGRAM = """
             assert loader.submit(0, 3).result(timeout=60)[1].tolist() == expected[3]
     loader.refresh(lambda: None)  # waits for everything in flight
     deadline = time.monotonic() + 60
-    while len(pool._free) + len(pool._cold) < pool.total and time.monotonic() < deadline:
+    while len(slots._free) + len(slots._cold) < slots.total and time.monotonic() < deadline:
         gc.collect()
         time.sleep(0.02)
     for step in range(8):
         assert loader.submit(1, step).result(timeout=60)[1].tolist() == expected[step]
     gc.collect()
-    print(hits, pool.total - len(pool._free) - len(pool._cold))
+    print(hits, slots.total - len(slots._free) - len(slots._cold))
     loader.close()
 """
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize(("room", "loader"), [("threads", "ThreadLoader"), ("processes", "ProcessLoader")])
-def test_interrupts_lose_no_slot_and_leave_nobody_waiting(tmp_path, room, loader):
-    hits, missing = map(int, finish(launch(tmp_path, PROGRAM.format(room=room, loader=loader))).split())
+@pytest.mark.parametrize("worker_type", ["thread", "process"])
+def test_interrupts_lose_no_slot_and_leave_nobody_waiting(tmp_path, worker_type):
+    hits, missing = map(int, finish(launch(tmp_path, PROGRAM.format(worker_type=worker_type))).split())
     assert hits > 15
     assert missing <= 2

@@ -126,7 +126,7 @@ def test_max_memory_is_a_ceiling_however_many_batches_are_kept_and_by_how_many_t
     assert max(measured) <= CEILING
     if kind == "process":
         assert 0 < _slot_bytes([os.getpid(), *stats.pids]) <= CEILING
-        assert os.fstat(loader._sessions[0]._arena.fd).st_blocks * 512 <= CEILING
+        assert os.fstat(loader._sessions[0].pool.memory.fd).st_blocks * 512 <= CEILING
     kept = [pair for hoard in hoards for pair in hoard]
     assert len(kept) == plan.steps
     for step in range(plan.steps):  # more goes through while all of these are kept
@@ -175,8 +175,8 @@ class Names(kf.SceneSequence):
 @pytest.mark.heavy
 def test_reading_a_list_of_strings_copies_none_of_its_memory_in_the_workers():
     loader = ProcessLoader(Job(Names(300_000), Plan(512, 8), 2, 1 << 30, 4))
-    session = loader._ready()
-    while not all(handle.started for handle in session.workers):  # before, its list may be half there
+    dispatch = loader._ready().pool._dispatch
+    while not all(handle.started for handle in dispatch.workers):  # before, its list may be half there
         time.sleep(0.01)
     for future in [loader.submit(0, step) for step in range(64)]:
         future.result(timeout=30)

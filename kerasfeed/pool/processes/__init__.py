@@ -1,1 +1,1 @@
-"""The loader whose workers are processes: a supervisor thread, pipes, and memory that all share."""
+"""The pool whose workers are processes: a supervisor thread, pipes, and memory that all share."""

@@ -4,7 +4,7 @@ Invariant: after `send` has written tasks, nothing in this process need run for 
 hands the next task to whichever worker is free, or to the one that it names. Whoever holds `lock` never calls user code.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -31,12 +31,12 @@ class Dispatch:
         tasks: Tasks that were sent and not yet accounted for, by number.
         workers: The present worker of each number.
         doubtful: Whether some of the tasks may not have been sent.
-        has_ended: Tells whether the pool has.
+        ending: Tells why the pool takes no more tasks; None as long as it does.
         memory: The pool's.
     """
 
     def __init__(
-        self, runner: Runner, options: PoolOptions, who: str, lock: Any, has_ended: Callable[[], bool]
+        self, runner: Runner, options: PoolOptions, who: str, lock: Any, ending: Callable[[], BaseException | None]
     ) -> None:
         """Get ready to start workers.
 
@@ -47,11 +47,12 @@ class Dispatch:
         self.options = options
         self._who = who
         self.lock = lock
-        self.has_ended = has_ended
+        self.ending = ending
         self.tasks: dict[int, Task] = {}
         self.workers: list[WorkerHandle] = []
         self.doubtful = False
         self._last_number = STOP
+        self._withheld: set[int] = set()  # workers to which nothing is written until what they have lost is sent anew
         self._runner = runner
         self._own_first_opened = FirstOpened()
         self._first_opened = options.first_opened or self._own_first_opened
@@ -127,27 +128,56 @@ class Dispatch:
             return self.pipes.send([encode_task(number, version, task.record()) for number, task in sent.items()])
         written = True
         for number, task in sent.items():
-            pipe = (task.worker or 0) % self.options.workers
-            written &= self.pipes.send([encode_task(number, version, task.record())], pipe)
+            pipe = self._pipe_of(task)
+            if pipe not in self._withheld:
+                written &= self.pipes.send([encode_task(number, version, task.record())], pipe)
         return written
+
+    def _pipe_of(self, task: Task) -> int:
+        return (task.worker or 0) % self.options.workers
 
     def replace(self, number: int, tasks: Sequence[Task]) -> None:
         """Account for task `number`, and send `tasks` in its place."""
         with self.lock:
-            if self.tasks.pop(number, None) is not None and tasks and not self.has_ended():
-                self.send(tasks)
+            ending = self.ending()
+            if ending is None:
+                del self.tasks[number]
+                if tasks:
+                    self.send(tasks)
+        _give_up(tasks, ending)
 
-    def resend(self, lost: dict[int, Task]) -> None:
-        """Send tasks once more, all at once: of many tiny batches in flight there are thousands."""
+    def resend(self, lost: Iterable[int], first: Sequence[Task] = ()) -> None:
+        """Send tasks once more, all at once: of many tiny batches in flight there are thousands.
+
+        Args:
+            lost: Numbers of the tasks.
+            first: What is to be done before them.
+        """
         with self.lock:
-            tasks = [task for number, task in lost.items() if self.tasks.pop(number, None) is not None]
-            if tasks and not self.has_ended():
-                self.send(tasks)
+            ending = self.ending()
+            if ending is None:
+                # What was submitted meanwhile comes after what was before.
+                numbers = sorted({*lost, *self.sent_to(self._withheld)} & self.tasks.keys())
+                self._withheld.clear()
+                self.send([*first, *(self.tasks.pop(number) for number in numbers)])
+        _give_up(first, ending)
 
-    def invalidate_sent_tasks(self) -> None:
-        """Have workers refuse every task sent so far that they have not begun. The caller holds `lock`."""
-        self.shared_objects.lowest_valid = self._last_number + 1
-        self.pipes.forget()
+    def sent_to(self, workers: Container[int]) -> set[int]:
+        """Numbers of the tasks in flight that name one of these workers. The caller holds `lock`."""
+        return {number for number, task in self.tasks.items() if self._pipe_of(task) in workers}
+
+    def invalidate_sent_tasks(self, dead: int | None) -> None:
+        """Have workers refuse every task sent so far that they have not begun. The caller holds `lock`.
+
+        Args:
+            dead: The worker that is dead; where tasks name their workers, those of others stay valid.
+        """
+        alone = dead if self.options.addressed else None
+        for number in range(self.options.workers) if alone is None else (alone,):
+            self.shared_objects.worker_line(number)[2] = self._last_number + 1
+        self.pipes.forget(alone)
+        if alone is not None:
+            self._withheld.add(alone)
 
     def stop_workers(self) -> None:
         """Have workers end between two tasks."""
@@ -164,3 +194,10 @@ class Dispatch:
         self.memory.close()
         self.stacks.close()
         self._own_first_opened.close()
+
+
+def _give_up(tasks: Sequence[Task], error: BaseException | None) -> None:
+    """Tell tasks that will not be sent, if there is an error why."""
+    if error is not None:
+        for task in tasks:
+            task.give_up(error)

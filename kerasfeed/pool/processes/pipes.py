@@ -75,9 +75,9 @@ class Pipes:
         """Write what waits; returns the descriptors that take no more."""
         return [fd for pipe, fd in enumerate(self.tasks_in) if not self._write(pipe)]
 
-    def forget(self) -> None:
-        """Drop the tasks that wait."""
-        for waiting in self._waiting:
+    def forget(self, pipe: int | None = None) -> None:
+        """Drop the tasks that wait, for one pipe or for all."""
+        for waiting in self._waiting if pipe is None else (self._waiting[pipe],):
             waiting.clear()
 
     def results(self) -> list[Result]:

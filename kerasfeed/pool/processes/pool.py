@@ -41,7 +41,7 @@ class ProcessPool(Pool):
         if not processes_supported():
             raise OSError("worker processes need a POSIX system (Linux, macOS); use worker_type='thread'")
         super().__init__(runner, options)
-        self._dispatch = Dispatch(runner, options, self.who, self.lock, self.has_ended)
+        self._dispatch = Dispatch(runner, options, self.who, self.lock, self.ending)
         self.memory = self._dispatch.memory
         self._supervisor = Supervisor(self._dispatch, self.fail, self._note_idle)
         started = False

@@ -28,7 +28,7 @@ from kerasfeed.util.exact_text import TextCloudPickler
 _PAGE = mmap.ALLOCATIONGRANULARITY
 _LINE = 64
 _OUT_OF_BAND_FROM = 4096
-_LOWEST_VALID, _RANDOM = 3, 4  # places in the line of Topic.START
+_RANDOM = 3  # place in the line of Topic.START
 
 
 class Topic(enum.IntEnum):
@@ -81,7 +81,7 @@ class SharedObjects:
         self._previous: dict[Topic, tuple[int, int]] = {}
         self._head_bytes = align(_LINE * (len(Topic) + workers), _PAGE)
         self._head = mmap.mmap(fd, self._head_bytes)
-        # Line of a topic: version (0 for none), offset, bytes. Line of a worker: task + 1 (0 when idle), row.
+        # Line of a topic: version (0 for none), offset, bytes. Line of a worker: see `worker_line`.
         self._lines = memoryview(self._head).cast("q")
 
     @classmethod
@@ -182,15 +182,6 @@ class SharedObjects:
         return pickle.loads(parts[0], buffers=parts[1:])
 
     @property
-    def lowest_valid(self) -> int:
-        """Tasks with lower numbers are not to be begun: they were sent before a worker died, and are sent anew."""
-        return self._lines[_LOWEST_VALID]
-
-    @lowest_valid.setter
-    def lowest_valid(self, number: int) -> None:
-        self._lines[_LOWEST_VALID] = number
-
-    @property
     def used_random(self) -> int:
         """The global random generators that scenes were seen to use; where there are any, workers seed both."""
         return self._lines[_RANDOM]
@@ -201,7 +192,10 @@ class SharedObjects:
             self._lines[_RANDOM] |= used
 
     def worker_line(self, number: int) -> memoryview:
-        """int64[8] of one worker: number of its task + 1 (0 when idle), row of its scene (its index, in a probe)."""
+        """int64[8] of one worker: number of its task + 1 (0 when idle), where in the task it is, lowest valid number.
+
+        It does not begin tasks with lower numbers: they were sent before a worker died, and are sent anew.
+        """
         start = (len(Topic) + number) * _LINE // 8
         return self._lines[start : start + _LINE // 8]
 

@@ -104,6 +104,8 @@ class Supervisor:
             if dispatch.doubtful:
                 dispatch.doubtful = False
                 dispatch.resend(self._not_begun())
+            if not dispatch.tasks:
+                self._note_idle()
             if blocked or gone or pipes.wake_out in ready:
                 blocked = self._flush(blocked)
 
@@ -128,9 +130,7 @@ class Supervisor:
         results = self._dispatch.pipes.results()
         for result in results:
             self._handle(result)
-        if not self._dispatch.tasks:
-            self._note_idle()
-        elif results[-1].status == Status.DONE and results[-1].seconds < _BURST_TASK_SECONDS:
+        if self._dispatch.tasks and results[-1].status == Status.DONE and results[-1].seconds < _BURST_TASK_SECONDS:
             time.sleep(_BURST_SECONDS)
 
     def read_final_reports(self) -> None:
@@ -168,6 +168,7 @@ class Supervisor:
             self._deaths.progress(task)  # before it is told, and what it was about forgotten
             followers = task.done(payload, seconds, _name(handle))
         elif status == Status.FAILED:
+            assert isinstance(payload, Failure)
             error = arrived(payload.packed, payload.summary)
             followers = task.failed(payload.place, error, _name(handle), payload.text)
         elif status == Status.CANCELLED:
@@ -237,43 +238,47 @@ class Supervisor:
         handle.end(_DYING_SECONDS)
         lost = self._not_begun(handle)
         handle.close()
-        if dispatch.has_ended():
+        if dispatch.ending() is not None:
             return
         line = dispatch.shared_objects.worker_line(handle.number)
         number, note = line[:2].tolist()
         line[0] = 0
-        suspect = lost.pop(number - 1, None)
+        suspect = dispatch.tasks.get(number - 1) if number - 1 in lost else None
         crash = Crash(
             _name(handle), handle.ending(), suspect.text(note) if suspect else "", handle.peak,
             handle.hung or dispatch.stacks.take(), handle.hung is not None, handle.started, self._options.timeout,
         )  # fmt: skip
         self._replace(handle, crash)
+        instead: Sequence[Task] = ()
         if suspect is not None:
-            dispatch.replace(number - 1, self._judge(suspect, note, crash))
+            instead = self._judge(suspect, note, crash)
+            with dispatch.lock:
+                dispatch.tasks.pop(number - 1, None)
         elif handle.started and self._deaths.between(crash):
             self._fail(
                 WorkerDiedError(
                     f"worker processes end one after the other, while they load no scene: the last, {crash}"
                 )
             )
-        dispatch.resend(lost)
-        if not dispatch.tasks:
-            self._note_idle()
+        dispatch.resend(lost, instead)
 
-    def _not_begun(self, dead: WorkerHandle | None = None) -> dict[int, Task]:
-        """The tasks that no living worker has begun, nor will: by number, in the order in which they were sent."""
+    def _not_begun(self, dead: WorkerHandle | None = None) -> set[int]:
+        """Numbers of the tasks that no living worker has begun, nor will."""
         dispatch = self._dispatch
         with dispatch.lock:
-            if dispatch.has_ended():
-                return {}
-            dispatch.invalidate_sent_tasks()
-            time.sleep(_VISIBLE_SECONDS)
-            living = [handle for handle in dispatch.workers if handle is not dead]
-            held = {dispatch.shared_objects.worker_line(handle.number)[0] - 1 for handle in living}
-            suspects = dispatch.tasks.keys() - held
+            if dispatch.ending() is not None:
+                return set()
+            dispatch.invalidate_sent_tasks(None if dead is None else dead.number)
+            if dead is not None and self._options.addressed:
+                lost = dispatch.sent_to((dead.number,))
+            else:
+                time.sleep(_VISIBLE_SECONDS)
+                living = [handle for handle in dispatch.workers if handle is not dead]
+                lines = [dispatch.shared_objects.worker_line(handle.number) for handle in living]
+                lost = dispatch.tasks.keys() - {line[0] - 1 for line in lines}
         for result in self._last_results():  # after the notes were read: a worker reports before it takes its note back
             self._handle(result)
-        return {number: dispatch.tasks[number] for number in sorted(suspects & dispatch.tasks.keys())}
+        return lost & dispatch.tasks.keys()
 
     def _replace(self, handle: WorkerHandle, crash: Crash) -> None:
         if not handle.started and self._deaths.at_start(crash):
@@ -286,7 +291,7 @@ class Supervisor:
 
     def _fill_vacancies(self) -> None:
         dispatch = self._dispatch
-        while self._vacant and not dispatch.has_ended():
+        while self._vacant and dispatch.ending() is None:
             number = self._vacant.pop()
             try:
                 self._watch_worker(dispatch.start_worker(number))

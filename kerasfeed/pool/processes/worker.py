@@ -75,7 +75,7 @@ class WorkerProcess:
             line[1] = NOWHERE
             # Noted first: a pool that has not seen this note sends the task anew, and has made it invalid before.
             line[0] = number + 1
-            if number < self._shared_objects.lowest_valid:
+            if number < line[2]:  # the lowest valid number
                 self._report(link, Status.RETURNED, number, 0.0)
             else:
                 self._serve(number, version, record, link)

@@ -9,21 +9,17 @@ import textwrap
 import threading
 import time
 import warnings
-from types import SimpleNamespace
 
 import pytest
 import scenes
 import scenes_faulty as faulty
 from faulty_feeds import bits, reference
-from kerasfeed.loaders.tasks import LoadTask
-from kerasfeed.loaders.threads.session import _WorkerThread
 from waits import once_told, wait_until
 
 import kerasfeed as kf
-from kerasfeed.loaders.batches.pending_batch import BatchInProgress
 from kerasfeed.pool import watchdog as watch
 from kerasfeed.pool.processes.protocol import STACK_SIGNAL
-from kerasfeed.pool.processes.stack_dumps import StackDumps, users_part
+from kerasfeed.pool.processes.stack_dumps import StackDumps
 
 
 @pytest.mark.parametrize("way", [faulty.hang, faulty.hang_in_c], ids=["sleep", "c"])
@@ -145,25 +141,6 @@ def test_threads_that_hang_with_all_memory_are_an_error_and_no_deadlock():
         assert [feed[step][1][0] for step in range(5)] == [0, 8, 16, 24, 32]
 
 
-def test_the_next_batch_of_a_thread_is_not_taken_for_the_last_one_that_had_its_place_in_memory():
-    slot = SimpleNamespace(view=SimpleNamespace(control=[0] * 8))
-    worker = _WorkerThread(0)
-
-    def token_at():
-        worker.work = LoadTask(BatchInProgress(slot, 0, 0, 1), 0, 1)
-        return id(worker.work.batch), worker.token()
-
-    def next_at_the_same_place(place):
-        while True:
-            worker.work = None
-            again, token = token_at()
-            if again == place:
-                return token
-
-    place, token = token_at()
-    assert next_at_the_same_place(place) != token
-
-
 @pytest.mark.heavy
 def test_a_hanging_on_worker_begin_is_not_passed_over_in_silence(monkeypatch):
     monkeypatch.setattr(watch, "STALL_SECONDS", 1.0)
@@ -277,19 +254,6 @@ def test_a_class_that_is_slow_to_import_is_told_as_loading_with_its_stack(monkey
         assert told[0].filename == __file__
 
 
-@pytest.mark.parametrize(("kind", "timeout", "remedy"), [
-    ("inline", None, "timeout=<seconds> and worker_type='process'"), ("thread", None, "worker_type='process'"),
-    ("thread", 60.0, "timeout=60.0 s will give it up"), ("process", None, "it then replaces the worker"),
-    ("process", 60.0, "timeout=60.0 s will end it"),
-])  # fmt: skip
-def test_the_advice_fits_the_feed(kind, timeout, remedy):
-    assert remedy in watch.remedy_of(kind, timeout)
-
-
-def test_a_worker_that_does_not_answer_is_not_shown_as_an_empty_stack():
-    assert "Where it is cannot be told" in watch.stall_text("scene 3", "worker process 0", 31.0, "", "")
-
-
 @pytest.mark.heavy
 @pytest.mark.parametrize(
     ("way", "workers", "worker_type"),
@@ -349,31 +313,3 @@ def test_a_stalled_worker_is_disturbed_once(feed_of, monkeypatch, tmp_path):
     with told as caught, once_told(caught, (tmp_path / "hold").unlink, after=2.5):
         feed[0]
     assert len(asked) == 1
-
-
-def test_a_stall_timer_counts_time_at_one_thing_and_hardly_time_in_which_nobody_looked():
-    timer = watch.StallTimer(1.0)
-    for now, expected in [(0.0, 0.0), (1.0, 1.0), (2.0, 2.0), (100.0, 4.0)]:
-        timer.begin(now)
-        assert timer.look(0, "a") == expected
-    timer.begin(101.0)
-    assert timer.look(0, "b") == 0.0
-    assert timer.look(1, None) == 0.0
-
-
-def test_the_user_s_part_of_a_report_is_what_the_main_thread_was_at():
-    report = """Fatal Python error: Segmentation fault
-
-Thread 0x1 (most recent call first):
-  File "/x/kerasfeed/loaders/processes/worker.py", line 9 in watch_parent
-
-Current thread 0x2 (most recent call first):
-  File "/home/me/deep.py", line 2 in inner
-  File "/home/me/rooms.py", line 7 in __getitem__
-  File "/x/kerasfeed/loaders/batches/filler.py", line 1 in fill
-  File "/x/kerasfeed/loaders/processes/worker.py", line 3 in main
-"""
-    assert users_part(report) == (
-        '  File "/home/me/rooms.py", line 7 in __getitem__\n  File "/home/me/deep.py", line 2 in inner'
-    )
-    assert users_part("nonsense") == ""

@@ -9,20 +9,21 @@ import sys
 import threading
 import time
 from collections import deque
-from concurrent.futures import Future
 
 import pytest
 import scenes
 import scenes_faulty as faulty
 from faulty_feeds import bits, reference
-from kerasfeed.loaders.processes import session, spawn
-from kerasfeed.loaders.tasks import ProbeTask
 from killer import Killer
 from waits import wait_until
 
 import kerasfeed as kf
-from kerasfeed.pool.processes.crash_policy import Crash, CrashPolicy, start_text
+from kerasfeed.loaders.batch_runner import DESCRIBE
+from kerasfeed.loaders.session import ProbeTask
+from kerasfeed.pool.processes import pool, spawn
+from kerasfeed.pool.processes.crash_policy import CrashPolicy, start_text
 from kerasfeed.pool.processes.worker_process import WorkerHandle
+from kerasfeed.pool.task import Crash
 from kerasfeed.util.deferred_warnings import DeferredWarnings
 
 # ---- death
@@ -165,9 +166,9 @@ def test_scenes_that_somebody_s_kills_happen_to_hit_are_not_blamed(feed_of):
 
 def test_a_death_is_held_against_a_scene_unless_others_die_for_no_reason():
     deaths = CrashPolicy()
-    killed = Crash("worker process 0", "was killed by SIGKILL", "scene 7", 0, "", hung=False, started=True)
+    killed = Crash("worker process 0", "was killed by SIGKILL", "scene 7")
     crashed = dataclasses.replace(killed, ending="was killed by SIGSEGV")
-    assert [deaths.of_scene(7, killed) for _ in range(3)] == [1, 2, 3]
+    assert [deaths.at_place(7, killed) for _ in range(3)] == [1, 2, 3]
     assert deaths.enough(killed, 3) == 3
     assert not deaths.between(killed)
     assert deaths.enough(killed, 3) == 15
@@ -177,11 +178,11 @@ def test_a_death_is_held_against_a_scene_unless_others_die_for_no_reason():
 
 def test_a_scene_that_loads_after_its_worker_was_killed_was_not_to_blame():
     deaths = CrashPolicy()
-    killed = Crash("worker process 0", "was killed by SIGKILL", "scene 7", 0, "", hung=False, started=True)
-    deaths.of_scene(7, killed)
-    deaths.progress(ProbeTask(7, Future()))
+    killed = Crash("worker process 0", "was killed by SIGKILL", "scene 7")
+    deaths.at_place(7, killed)
+    deaths.progress(ProbeTask(DESCRIBE, 7))
     assert deaths.enough(killed, 3) == 15
-    assert deaths.of_scene(7, killed) == 1
+    assert deaths.at_place(7, killed) == 1
 
 
 def _after_a_massacre(feed):
@@ -279,7 +280,7 @@ def test_a_feed_goes_on_with_the_workers_it_has_where_no_more_can_be_started(fee
             raise type(error)(*error.args)
         start(spawn_thread)
 
-    monkeypatch.setattr(session, "cores", lambda: 1)  # the third worker is started when another is up
+    monkeypatch.setattr(pool, "cores", lambda: 1)  # the third worker is started when another is up
     monkeypatch.setattr(spawn._SpawnThread, "start", scarce)
     feed = feed_of(scenes.Augmented(), workers=3)
     assert bits(feed.epoch(0)) == reference(scenes.Augmented())
@@ -366,7 +367,7 @@ def test_a_warning_that_a_filter_makes_an_error_reaches_the_user_and_loses_nothi
     [("was killed by SIGKILL", "out of memory shows as SIGKILL"), ("ended with exit code 1", "stderr says why")],
 )
 def test_what_is_said_of_a_death_at_the_start_fits_it(ending, why):
-    death = Crash("worker process 0 (pid 7)", ending, "", 0, "", hung=False, started=False)
+    death = Crash("worker process 0 (pid 7)", ending, started=False)
     text = start_text(death)
     assert f"worker process 0 (pid 7) {ending} before it could load the sequence; " in text
     assert why in text

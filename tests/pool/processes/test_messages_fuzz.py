@@ -15,21 +15,23 @@ from loader_kinds import ProcessLoader
 
 from kerasfeed.errors import KerasfeedError
 from kerasfeed.loaders.base import Job
+from kerasfeed.loaders.batch_runner import DESCRIBE, LOAD, BatchRunner
 from kerasfeed.loaders.batches.layout import Layout
-from kerasfeed.loaders.batches.slots import SlotMemory
 from kerasfeed.orders.plan import Plan
 from kerasfeed.pool.environment import Environment
+from kerasfeed.pool.memory import PoolMemory
 from kerasfeed.pool.processes.pipes import Pipes
 from kerasfeed.pool.processes.protocol import (
     PIPE_BUF,
     RESULT_BYTES,
+    STOP,
     TASK_BYTES,
-    Kind,
     Result,
     Start,
     Status,
-    Task,
     decode_results,
+    decode_task,
+    encode_task,
 )
 from kerasfeed.pool.processes.shared_objects import SharedObjects, Topic
 from kerasfeed.pool.processes.spawn import start_worker
@@ -45,8 +47,7 @@ integers = st.integers(-(1 << 63), (1 << 63) - 1)
 @given(st.binary(max_size=3 * TASK_BYTES))
 def test_any_bytes_are_a_task_or_a_value_error(record):
     with suppress(ValueError):
-        assert Task.decode(record).encode() == record
-        assert record[0] in set(Kind)
+        assert encode_task(*decode_task(record)) == record
 
 
 @settings(max_examples=EXAMPLES)
@@ -99,7 +100,7 @@ def _await_error_then_go_on(loader, futures):
             assert labels.tolist() == expected.tolist()
             assert (points[:, 0, 0] == 100 * expected).all()
     assert errors
-    with suppress(KerasfeedError):  # the session may be found failed only now
+    with suppress(KerasfeedError):  # the pool may be found failed only now
         loader.submit(0, 0).result(timeout=20)
     assert loader.submit(0, 2).result(timeout=20)[1].tolist() == list(range(16, 24))
     loader.close()
@@ -112,12 +113,12 @@ def test_a_broken_result_is_an_error_and_the_loader_goes_on(name):
     record = BROKEN_RESULTS[name]
     loader = _loader()
     try:
-        session = loader._ready()
+        dispatch = loader._ready().pool._dispatch
         futures = [loader.submit(0, step) for step in range(5)]
         if isinstance(record, Result):
-            number = max(session.work) if record.number == NUMBER else record.number
+            number = max(dispatch.tasks) if record.number == NUMBER else record.number
             record = record._replace(number=number).encode()
-        os.write(session.pipes.result_in, record)
+        os.write(dispatch.pipes.result_in, record)
         _await_error_then_go_on(loader, futures)
     finally:
         loader.close()
@@ -128,11 +129,11 @@ def test_a_broken_result_is_an_error_and_the_loader_goes_on(name):
 @pytest.mark.parametrize("name", PAYLOADS)
 def test_a_broken_payload_is_an_error_and_the_loader_goes_on(name):
     loader = _loader()
-    session = loader._ready()
+    dispatch = loader._ready().pool._dispatch
     futures = [loader.submit(0, step) for step in range(5)]
     payload = PAYLOADS[name]
-    session.workers[0].inbox.extend(payload)
-    os.write(session.pipes.result_in, Result(Status.DONE, max(session.work), 0, len(payload), 0.1).encode())
+    dispatch.workers[0].inbox.extend(payload)
+    os.write(dispatch.pipes.result_in, Result(Status.DONE, max(dispatch.tasks), 0, len(payload), 0.1).encode())
     _await_error_then_go_on(loader, futures)
 
 
@@ -142,11 +143,11 @@ def test_random_records_neither_hang_nor_crash_the_parent():
     chance = random.Random(6)
     for _ in range(3):
         loader = _loader()
-        session = loader._ready()
+        dispatch = loader._ready().pool._dispatch
         futures = [loader.submit(0, step) for step in range(5)]
         for _ in range(20):
-            with suppress(OSError):  # the session has failed and closed it
-                os.write(session.pipes.result_in, chance.randbytes(chance.choice([7, RESULT_BYTES, 3 * RESULT_BYTES])))
+            with suppress(OSError):  # the pool has failed and closed it
+                os.write(dispatch.pipes.result_in, chance.randbytes(chance.choice([7, RESULT_BYTES, 3 * RESULT_BYTES])))
         for future in futures:
             with suppress(KerasfeedError):
                 future.result(timeout=20)
@@ -160,30 +161,36 @@ class Worker:
     """A real worker process, and the ends of its pipes."""
 
     def __init__(self):
-        self.arena, self.shared_objects, self.pipes = SlotMemory(shared=True), SharedObjects.create(1), Pipes()
+        self.memory, self.shared_objects, self.pipes = PoolMemory(shared=True), SharedObjects.create(1), Pipes()
         self.stacks = StackDumps()
         sequence = scenes.Clouds()
-        self.layout = Layout(merge([(0, describe(sequence[0]))]), 8, True, (48, 8))
-        self.shared_objects.post(Topic.START, Start(tuple(sys.path), 1, 0, 37))
-        self.shared_objects.post(Topic.SEQUENCE, sequence)
-        self.shared_objects.post(Topic.LAYOUT, self.layout)
-        _, self.offset = self.arena.grow(2 * self.layout.nbytes)
+        layout = Layout(merge([(0, describe(sequence[0]))]), 8, True, (48, 8))
+        self.shared_objects.post(Topic.START, Start(tuple(sys.path), 1, -1))
+        self.shared_objects.post(Topic.RUNNER, BatchRunner(Job(sequence, Plan(37, 8), 1, 1 << 30, 4)))
+        self.shared_objects.post(Topic.POSTED, layout)
+        self.segment_bytes = 2 * layout.nbytes
+        _, self.offset = self.memory.grow(self.segment_bytes)
         self.handle = start_worker(
-            0, 1, (self.pipes.task_out, self.pipes.result_in, self.arena.fd, self.shared_objects.fd, self.stacks.fd),
+            0, 1,
+            (self.pipes.tasks_out[0], self.pipes.result_in, self.memory.fd, self.shared_objects.fd, self.stacks.fd),
             environment=Environment.now(), seed=0,
         )  # fmt: skip
         assert self.pipes.results()[0].status == Status.STARTED
 
-    def task(self, **changes):
-        good = Task(Kind.LOAD, 3, 1, self.offset, 2 * self.layout.nbytes, 0, 0, 0, 0, 8, 1)
-        return good._replace(**changes).encode()
+    def task(self, kind=LOAD, segment_offset=None, segment_bytes=None, slot_offset=0, start=0, stop=8):
+        segment_offset = self.offset if segment_offset is None else segment_offset
+        segment_bytes = self.segment_bytes if segment_bytes is None else segment_bytes
+        return encode_task(3, 1, (kind, 1, segment_offset, segment_bytes, slot_offset, 0, start, stop))
+
+    def send(self, data):
+        os.write(self.pipes.tasks_in[0], data)
 
     def close(self):
         self.pipes.close_tasks()
         end_workers([self.handle], grace=0.0)
         self.pipes.close()
         self.shared_objects.close()
-        self.arena.close()
+        self.memory.close()
         self.stacks.close()
 
 
@@ -218,29 +225,29 @@ BROKEN_TASKS = {
 @pytest.mark.light(where=lambda name: name in ("truncated", "an unknown kind", "a slot beyond its segment"))
 @pytest.mark.parametrize("name", BROKEN_TASKS)
 def test_a_broken_task_ends_the_worker_with_an_exception(worker, name):
-    os.write(worker.pipes.task_in, BROKEN_TASKS[name](worker))
+    worker.send(BROKEN_TASKS[name](worker))
     assert _exit_code(worker) == 1
 
 
 WRONG_TASKS = {
-    "an index beyond the sequence": {"kind": Kind.PROBE, "start": 1 << 40},
-    "rows beyond the slot": {"start": 100, "stop": 900},
-    "rows that end before they begin": {"start": 8, "stop": 2},
-    "negative rows": {"start": -5, "stop": -1},
+    "an index beyond the sequence": lambda worker: encode_task(3, 1, (DESCRIBE, 1 << 40)),
+    "rows beyond the slot": lambda worker: worker.task(start=100, stop=900),
+    "rows that end before they begin": lambda worker: worker.task(start=8, stop=2),
+    "negative rows": lambda worker: worker.task(start=-5, stop=-1),
 }
 
 
 @pytest.mark.light(where=lambda name: name == "rows beyond the slot")
 @pytest.mark.parametrize("name", WRONG_TASKS)
 def test_a_wrong_task_is_answered_or_ends_the_worker_without_a_fault(worker, name):
-    os.write(worker.pipes.task_in, worker.task(**WRONG_TASKS[name]))
-    os.write(worker.pipes.task_in, worker.task(kind=Kind.STOP))
+    worker.send(WRONG_TASKS[name](worker))
+    worker.send(encode_task(STOP, 0, ()))
     assert _exit_code(worker) in (0, 1)
 
 
 def test_a_worker_heeds_nothing_that_comes_over_its_link_and_ends_with_it(worker):
     worker.handle.link.send(b"garbage" * 1000)
-    os.write(worker.pipes.task_in, worker.task())
+    worker.send(worker.task())
     assert worker.pipes.results()[0].status == Status.DONE
     worker.handle.link.shutdown(2)
     assert worker.handle.process.wait(timeout=60) == 0
