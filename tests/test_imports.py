@@ -25,7 +25,10 @@ ALLOWED = {
 }
 MODULES = sorted(PACKAGE.rglob("*.py"))
 PACKAGES = sorted(path.parent for path in MODULES if path.name == "__init__.py" and path.parent != PACKAGE)
-TOP = ["errors", "util", "spec", "orders", "sequences", "readers", "loaders", "writers", "feeds", "adapters", "explore"]
+TOP = [
+    "errors", "util", "spec", "orders", "sequences", "pool", "readers", "loaders", "writers", "feeds", "adapters",
+    "explore",
+]  # fmt: skip
 
 
 def _where(path: Path) -> str:

@@ -1,4 +1,4 @@
 """Scenes written to files by workers, a shard a task.
 
-May import: errors, util, spec, orders, sequences, readers, loaders.
+May import: errors, util, spec, orders, sequences, pool, readers, loaders.
 """
