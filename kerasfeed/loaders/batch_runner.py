@@ -1,13 +1,12 @@
 """What the workers of a loader hold: the sequence, whose scenes they write into slots, or describe.
 
-Invariant: what a task gives is a function of (sequence, seed, epoch, indices), whatever the worker; the indices stand in
-the slot. Layout and slots are found when the first rows are to be loaded.
+Invariant: what a task gives is a function of (sequence, seed, epoch, indices), whatever the worker; the indices stand
+in the slot. Layout and slots are found when the first rows are to be loaded.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import cloudpickle
 
@@ -22,7 +21,8 @@ from kerasfeed.util.error_text import message_of
 from kerasfeed.util.read_cost import ReadCost
 
 LOAD, DESCRIBE = 1, 2
-_WATCHED = 4  # tasks of each worker process, beside the scenes that are read to infer the spec
+WATCHED = 4  # tasks of each worker process, beside the scenes that are read to infer the spec
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class BatchRunner(Runner):
         self._layout: Layout | None = None
         self._filler: Filler | None = None
         self._views: dict[tuple[int, int], SlotView] = {}
-        self._to_watch = _WATCHED if self._watches_random else 0
+        self._to_watch = WATCHED if self._watches_random else 0
         self._told_of_waste = False
 
     def __getstate__(self) -> dict[str, Any]:
@@ -113,13 +113,13 @@ class BatchRunner(Runner):
             return filler.fill(view, start, stop, serial, self._context(self._seed, epoch), note)
         if stop - start > 1:  # not the whole batch: other workers, with caches of their own, load the rest
             filler.read_ahead(view.indices[start:stop])
-        load = partial(filler.fill, view, start, stop, serial, note=note)
-        if context.used_random:
-            payload = load(SeedingContext(self._seed, epoch))
-        elif self._to_watch:
-            payload = self._load_watched(load, epoch, context)
-        else:
-            payload = load(SceneContext(self._seed, epoch))
+        watched = self._to_watch > 0
+        self._to_watch -= watched
+        payload = load_seeded(
+            lambda context_type: filler.fill(view, start, stop, serial, context_type(self._seed, epoch), note),
+            context,
+            watched=watched,
+        )
         return self._with_waste(payload or None)
 
     def _describe(self, index: int, note: Note, context: WorkerContext) -> Any:
@@ -132,24 +132,34 @@ class BatchRunner(Runner):
         finally:
             context.note_random(watch.used())
 
-    def _load_watched(self, load: Callable[[SceneContext], Any], epoch: int, context: WorkerContext) -> Any:
-        """Load, and once more where scenes have used the global random generators, which were not seeded for them."""
-        self._to_watch -= 1
-        watch = GlobalRandomWatch()
-        try:
-            payload = load(SceneContext(self._seed, epoch))
-        except FailedTaskError:
-            if not watch.used():
-                raise
-        else:
-            if not watch.used():
-                return payload
-        context.note_random(watch.used())
-        return load(SeedingContext(self._seed, epoch))
-
     def _with_waste(self, payload: Any) -> Any:
         waste = None if self._told_of_waste else self.waste()
         if waste is None:
             return payload
         self._told_of_waste = True
         return Wasteful(payload, waste)
+
+
+def load_seeded(load: Callable[[type[SceneContext]], _T], context: WorkerContext, *, watched: bool) -> _T:
+    """Load scenes in a worker process, seeding the global random generators for each where scenes use these.
+
+    Args:
+        load: Loads them, given the class of their context; called twice where they turn out to use the generators.
+        context: The worker's.
+        watched: Whether to look if they do.
+    """
+    if context.used_random:
+        return load(SeedingContext)
+    if not watched:
+        return load(SceneContext)
+    watch = GlobalRandomWatch()
+    try:
+        payload = load(SceneContext)
+    except FailedTaskError:
+        if not watch.used():
+            raise
+    else:
+        if not watch.used():
+            return payload
+    context.note_random(watch.used())
+    return load(SeedingContext)

@@ -148,7 +148,7 @@ class Session:
             del batch  # the traceback of what a scene raised ends in this frame, and the future holds it
 
     def _read_ahead(self, epoch: int, step: int, indices: Any) -> Future[Any] | None:
-        """Announce a batch to the sequence; where that raises, note it, and return a failed future if errors are raised.
+        """Announce a batch to the sequence; where that raises, note it, and return a failed future if that is to raise.
 
         Otherwise the scenes are read without: each of them fails by itself, or does not.
         """

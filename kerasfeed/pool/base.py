@@ -1,7 +1,7 @@
 """The `Pool` protocol: workers that hold one object and run tasks on it.
 
-Invariant: each task that was sent is done once, or told to be lost, whatever becomes of workers; a pool knows nothing of
-what tasks are about. Starting, watching, ending and replacing workers is done here and nowhere else. A pool that has
+Invariant: each task that was sent is done once, or told to be lost, whatever becomes of workers; a pool knows nothing
+of what tasks are about. Starting, watching, ending and replacing workers is done here and nowhere else. A pool that has
 failed stays failed; whoever uses it makes another.
 """
 

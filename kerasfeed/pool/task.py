@@ -106,8 +106,8 @@ class Crash:
     def thread_text(self) -> str:
         """What is said of a thread that hangs, behind what it was at."""
         return (
-            f"took longer than timeout={self.timeout} s in {self.worker}, which cannot be ended because it is a thread; "
-            "it goes on, and another thread has taken its place. Use worker_type='process', where such a worker is "
+            f"took longer than timeout={self.timeout} s in {self.worker}, which cannot be ended because it is a thread;"
+            " it goes on, and another thread has taken its place. Use worker_type='process', where such a worker is "
             f"replaced and its scene tried again. The thread is at\n{self.stack}"
         )
 
@@ -164,7 +164,7 @@ class Task(ABC):
         """Where a worker is that has noted `note`, in words; empty for nowhere."""
 
     def culprit(self, note: int) -> Hashable | None:
-        """What a worker is at that has noted `note`, equal for all tasks that contain it; None where that is unknown."""
+        """What a worker is at that has noted `note`, equal for all tasks that contain it; None where it is unknown."""
         return None if note == NOWHERE else self.record()
 
     def culprits(self) -> Iterable[Hashable]:

@@ -1,7 +1,7 @@
 """A pool of threads: for scenes that wait (disks, networks) or leave the interpreter (NumPy, zlib).
 
-Invariant: the threads know the runner and the queue, never whoever uses the pool, so a pool that is dropped is collected
-and its threads end. A thread that hangs cannot be ended: what it is at is given up, and another takes its place.
+Invariant: the threads know the pool, never whoever uses it. A thread that hangs cannot be ended: what it is at is given
+up, and another takes its place.
 
 Where scenes take microseconds, one thread does all there is to do and the others sleep (`Turns`).
 """

@@ -1,4 +1,4 @@
-"""A set of shards written by the loaders' workers: the spec found, each shard loaded like a scene, progress shown.
+"""A set of shards written by the workers of a pool: the spec found, each shard a task, progress shown.
 
 Invariant: workers are started once. Whatever ends this, no temporary file of ours is left but those of a program that
 was killed, which the next call removes; shards that were complete stay.
@@ -6,35 +6,32 @@ was killed, which the next call removes; shards that were complete stay.
 
 import contextlib
 import math
-import pickle
 import re
-import time
-from collections import deque
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from kerasfeed.errors import FeedWarning, SceneTimeoutError, WorkerDiedError, WorkerStartError
-from kerasfeed.loaders.base import Loader
+from kerasfeed.errors import FeedWarning, KerasfeedError, WorkerDiedError
 from kerasfeed.loaders.batches.spec_inference import Probe
+from kerasfeed.pool.base import Pool
+from kerasfeed.pool.task import FailedTaskError
+from kerasfeed.sequences.global_random import WARNING_KIND, warning_text
 from kerasfeed.spec.scene_spec import SceneSpec, merge, probe_indices
 from kerasfeed.spec.spec_json import as_scene_spec, spec_to_json
-from kerasfeed.util.deferred_warnings import warn_caller
-from kerasfeed.util.error_text import notes_of, set_notes
+from kerasfeed.util.deferred_warnings import DeferredWarnings, warn_caller
+from kerasfeed.util.error_text import is_the_programs
 from kerasfeed.writers.resume_lock import claimed
 from kerasfeed.writers.shard_format import ShardFormat
-from kerasfeed.writers.shard_task import PROBING, WRITING, ShardSequence, StoppedError
+from kerasfeed.writers.shard_task import DESCRIBE, WRITE, ShardRunner, ShardTask
 from kerasfeed.writers.shared_progress import PlannedShard, SharedProgress, shown
 from kerasfeed.writers.worker_options import WorkerOptions, copied
 
 SHORT_SECONDS = 1.0  # two processes take 0.5 s to start, and save half
 _SLOW_SECONDS = 1e-3  # of a scene; below, describing it is what takes time
 _TRIAL_SECONDS = 0.1
-_TICK = 0.01
-# What loaders note speaks of items, which here are shards.
-_LOADERS_NOTE = re.compile(r"kerasfeed: scenes? [\d, .]+(\(\w+\))?, epoch")
 
 
 @dataclass(frozen=True)
@@ -75,7 +72,7 @@ def write_set(
     with claimed(Path(f"{hidden}.unfinished")) as claim:
         if not overwrite:
             claim.refuse(files.names)
-        with _Writer(options, files, Path(f"{hidden}.progress")) as writer:
+        with _Writer(options, files) as writer:
             spec = writer.learn(spec)
             shards, shard_format = files.cut(spec)
             fingerprint = {
@@ -95,71 +92,71 @@ def write_set(
 
 
 class _Writer(contextlib.AbstractContextManager["_Writer"]):
-    """One loader that learns the spec, then writes the shards."""
+    """One pool that learns the spec, then writes the shards."""
 
-    def __init__(self, options: WorkerOptions, files: FileSet, path: Path) -> None:
-        self._length = options.length
-        self._files = files
+    def __init__(self, options: WorkerOptions, files: FileSet) -> None:
         self._options = options
-        self._item = ShardSequence(options.sequence, options.length, options.seed, path)
-        self._path = path
-        self._shared: SharedProgress | None = None
-        self._loader: Loader | None = None
-        self._respawns = 0
+        self._files = files
+        self._warnings = DeferredWarnings()
+        self._pool: Pool | None = None
+        self._progress: SharedProgress | None = None
 
     def learn(self, spec: SceneSpec | None) -> SceneSpec:
-        """Find a loader, and the spec of a scene from a few of them, where it is not given.
+        """Find a pool, and the spec of a scene from a few of them, where it is not given.
 
         Raises:
             Exception: What the sequence raised; SpecError.
         """
-        if self._options.chooses:
+        options = self._options
+        if options.chooses:
             spec = self._try_here(spec)
-        if self._loader is None:
-            self._loader = self._options.loader(self._item, self._files.most)
-        return self._probed(self._loader) if spec is None else spec
+        if self._pool is None:
+            runner = ShardRunner(options.sequence, options.seed)
+            self._pool = options.pool(runner, self._files.most, self._warnings)
+        if spec is not None:
+            return spec
+        futures = [_submitted(self._pool, ShardTask(DESCRIBE, index)) for index in probe_indices(options.length)]
+        return _merged([future.result() for future in futures])
 
     def _try_here(self, spec: SceneSpec | None) -> SceneSpec | None:
-        """Take a loader in the calling thread, if that has written all before processes would be of use.
+        """Take the calling thread, if that has written all before processes would be of use.
 
-        It loads a copy: a sequence that has opened its files could no longer be sent to anybody.
+        It writes a copy: a sequence that has opened its files could no longer be sent to anybody.
         """
-        item = copied(self._item)
-        if item is None:
+        copy = copied(self._options.sequence)
+        if copy is None:
             return spec
-        loader = self._options.loader(item, 0)
+        runner = ShardRunner(copy, self._options.seed)
+        pool = self._options.pool(runner, 0, self._warnings)
         try:
-            spec = spec or self._probed_soon(loader)
-            if spec is not None and self._seconds(item, spec, loader) < SHORT_SECONDS:
-                self._loader = loader
+            pool.submit(())  # from now on it has begun
+            spec = spec or self._described_soon(pool)
+            if spec is not None and self._seconds(runner, spec) < SHORT_SECONDS:
+                self._pool = pool
         finally:
-            if self._loader is None:
-                loader.close()
+            if self._pool is None:
+                pool.close()
         return spec
 
-    def _seconds(self, item: ShardSequence, spec: SceneSpec, loader: Loader) -> float:
+    def _seconds(self, runner: ShardRunner, spec: SceneSpec) -> float:
         """What writing everything takes in this thread, s."""
         _, shard_format = self._files.cut(spec)
-        assert loader.spec.fields  # from now on it has begun
+        length = self._options.length
         try:
-            return item.trial(shard_format, _TRIAL_SECONDS) * self._length
-        except Exception:  # noqa: BLE001 - raised where the scene is written
+            return runner.trial(shard_format, length, _TRIAL_SECONDS) * length
+        except Exception as error:  # noqa: BLE001 - raised where the scene is written
+            if isinstance(error, FailedTaskError) and is_the_programs(error.error):
+                raise error.error from None
             return math.inf
 
-    def _probed(self, loader: Loader) -> SceneSpec:
-        assert loader.spec.fields  # what an item is; no scene is read yet
-        indices = probe_indices(self._length)
-        futures = [loader.submit(PROBING, index) for index in indices]
-        return _merged([self._outcome(future, index, None) for future, index in zip(futures, indices, strict=True)])
-
-    def _probed_soon(self, loader: Loader) -> SceneSpec | None:
+    def _described_soon(self, pool: Pool) -> SceneSpec | None:
         """The spec; None where reading takes so long that workers should do it."""
-        assert loader.spec.fields
         found: list[Probe] = []
-        for index in probe_indices(self._length):
-            found.append(self._outcome(loader.submit(PROBING, index), index, None))
+        length = self._options.length
+        for index in probe_indices(length):
+            found.append(_submitted(pool, ShardTask(DESCRIBE, index)).result())
             seconds = [probe.seconds for probe in found]
-            is_slow = len(found) > 1 and min(seconds) > _SLOW_SECONDS and min(seconds) * self._length > SHORT_SECONDS
+            is_slow = len(found) > 1 and min(seconds) > _SLOW_SECONDS and min(seconds) * length > SHORT_SECONDS
             if is_slow or sum(seconds) > SHORT_SECONDS / 2:
                 return None
         return _merged(found)
@@ -172,51 +169,33 @@ class _Writer(contextlib.AbstractContextManager["_Writer"]):
         """
         for folder in {Path(shard.path).parent for shard in shards}:
             folder.mkdir(exist_ok=True)
-        SharedProgress.write(self._path, shards, shard_format)
-        self._shared = shared = SharedProgress(self._path)
-        loader = self._loader
-        assert loader is not None
-        # They speak of items; what they would say is said here.
-        loader.failure_log.deferred_warnings.mute("stall", "loading", "respawn")
-        with shown(shared, bar=bar, title=self._files.title):
-            for number, future in _submitted(loader, len(shards)):
-                self._outcome(future, shared.index(number), shards[number])
-        self._respawns = loader.stats().respawns
-
-    def _outcome(self, future: "Future[Any]", index: int, shard: PlannedShard | None) -> Any:
-        """What came of an item: a probe, or nothing."""
-        error = future.exception()
-        if error is None:
-            found = future.result()
-            return pickle.loads(found) if found else None
-        if issubclass(type(error), WorkerDiedError | SceneTimeoutError) and not isinstance(error, WorkerStartError):
-            what = "read" if shard is None else f"wrote shard {shard.number} ({Path(shard.path).name!r}), the last at"
-            near = "" if shard is None else " or next to it"
-            raise WorkerDiedError(
-                f"workers ended again and again while they {what} scene {index}{near}. Load it in a Python of its own, "
-                f"for it may end that too: sequence[{index}]. Out of memory shows as SIGKILL, a fault in a compiled "
-                "library as SIGSEGV. Shards that are complete stay; the same call goes on with the others"
-            ) from error
-        if notes := notes_of(error):
-            set_notes(error, [note for note in notes if not _LOADERS_NOTE.match(note)])
-        raise error
+        pool = self._pool
+        assert pool is not None
+        self._progress = progress = SharedProgress.begin(pool, shards, shard_format)
+        self._warnings.mute("stall", "loading", "respawn")  # what they would say is said here
+        with shown(progress, bar=bar, title=self._files.title):
+            _do_all(pool, [ShardTask(WRITE, shard.number, progress=progress) for shard in shards])
 
     def __exit__(self, *_: object) -> None:
-        if self._shared is not None:
-            self._shared.stop()
-        if self._loader is not None:
-            self._loader.close()
-            self._loader.failure_log.deferred_warnings.issue_last()
-        if self._shared is not None:
-            for path in {Path(shard.path) for shard in self._shared.shards}:
+        progress, pool = self._progress, self._pool
+        if progress is not None:
+            progress.stop()
+        if pool is not None:
+            if pool.used_random:
+                self._warnings.defer(WARNING_KIND, warning_text(pool.used_random, seeded=True), FeedWarning)
+            pool.close()
+        self._warnings.issue_last()
+        if progress is not None:
+            for path in {Path(shard.path) for shard in progress.plan.shards}:
                 remove_parts(path)
-        self._path.unlink(missing_ok=True)
 
     def issue_warnings(self) -> None:
         """Warn of workers that died."""
-        if self._respawns:
+        assert self._pool is not None
+        count = self._pool.respawns
+        if count:
             warn_caller(
-                f"{self._respawns} worker process{'es' * (self._respawns > 1)} died and had to be replaced. What they "
+                f"{count} worker process{'es' * (count > 1)} died and had to be replaced. What they "
                 "were writing was begun anew: no scene is lost, none is there twice",
                 FeedWarning,
             )
@@ -226,23 +205,35 @@ def _merged(probes: list[Probe]) -> SceneSpec:
     return as_scene_spec(merge([(probe.index, probe.spec) for probe in probes]))
 
 
-def _submitted(loader: Loader, count: int) -> Iterator[tuple[int, "Future[Any]"]]:
-    """All shards in turn, a few submitted ahead; one that failed comes first."""
-    waiting: deque[tuple[int, Future[Any]]] = deque()
-    following = 0
-    while following < count or waiting:
-        while following < count and len(waiting) < loader.look_ahead:
-            waiting.append((following, loader.submit(WRITING, following)))
-            following += 1
-        done = [each for each in waiting if each[1].done()]
-        failed = next((each for each in done if not isinstance(each[1].exception(), StoppedError | None)), None)
-        # Those that were only stopped wait for the one that failed.
-        if failed is None and (
-            waiting[0] not in done or (waiting[0][1].exception() is not None and len(done) < len(waiting))
-        ):
-            time.sleep(_TICK)
-            continue
-        yield failed or waiting.popleft()
+def _submitted(pool: Pool, task: ShardTask) -> Future[Any]:
+    """The future of a task that is on its way, or was given up because the pool has just failed."""
+    try:
+        pool.submit([task])
+    except WorkerDiedError as error:
+        task.give_up(error)
+    return task.future
+
+
+def _do_all(pool: Pool, tasks: Sequence[ShardTask]) -> None:
+    """Have all tasks done in turn, a few submitted ahead; whichever fails first ends it, and stops the others.
+
+    Raises:
+        Exception: What has failed.
+    """
+    ahead = 1 if pool.worker_type == "inline" else 2 * pool.options.workers
+    remaining = iter(tasks)
+    waiting: list[Future[Any]] = []
+    complete = True
+    while True:
+        waiting += (_submitted(pool, task) for task in islice(remaining, ahead - len(waiting)))
+        if not waiting:
+            break
+        done = wait(waiting, return_when=FIRST_COMPLETED).done
+        outcomes = [future.result() for future in waiting if future in done]
+        complete &= all(outcomes)
+        waiting = [future for future in waiting if future not in done]
+    if not complete:
+        raise KerasfeedError("the writing was broken off")
 
 
 def remove_parts(path: Path) -> None:

@@ -1,150 +1,160 @@
-"""One shard written by one worker: scenes loaded, encoded, and put under the shard's name when all are there.
+"""What workers that write are told to do: describe a scene, or write a shard, which takes its name when it is complete.
 
 Invariant: a shard's name stands for a complete shard, through to the disk, or for nothing. Writing one again, after a
 crash or because two were told to, gives the same file, so nothing is doubled and nothing lost.
 """
 
 import math
+import os
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-import cloudpickle
-
-from kerasfeed.errors import KerasfeedError, SpecError
-from kerasfeed.loaders.batches.filler import failed, probe
+from kerasfeed.errors import SceneTimeoutError, SpecError, WorkerDiedError, WorkerStartError
+from kerasfeed.loaders.batch_runner import WATCHED, load_seeded
+from kerasfeed.loaders.batches.filler import probe
 from kerasfeed.loaders.batches.spec_inference import Probe
-from kerasfeed.pool.task import FailedTaskError
-from kerasfeed.sequences.base import SceneContext, enter_context
-from kerasfeed.sequences.context import current_context
-from kerasfeed.sequences.view_base import HookForwarder
-from kerasfeed.util.error_text import add_note, cause_of, message_of, reworded
+from kerasfeed.loaders.failures.exceptions import with_note
+from kerasfeed.pool.base import Runner, WorkerContext
+from kerasfeed.pool.task import NOWHERE, CancelledTaskError, FailedTaskError, FutureTask, Note, Place, Record, Task
+from kerasfeed.sequences.context import SceneContext, enter_context
+from kerasfeed.util.error_text import message_of, reworded
 from kerasfeed.writers.hdf5.sink import appearing
 from kerasfeed.writers.shard_format import ShardFormat
 from kerasfeed.writers.shared_progress import PlannedShard, SharedProgress
 
-LEARNING, PROBING, WRITING = range(3)
+DESCRIBE, WRITE = 1, 2
 _TRIED, _TRIALS = 64, 3
+_T = TypeVar("_T")
 
 
-class StoppedError(KerasfeedError):
-    """Internal: somebody else has failed, or the caller was interrupted."""
+class ShardRunner(Runner):
+    """What workers that write hold: the sequence, whose scenes they describe, or write."""
 
-
-class ShardSequence(HookForwarder):
-    """A sequence whose items are shards: loading one writes it. So the loaders write shards, whatever befalls workers.
-
-    What an item is the epoch says, so that one loader does all: in `LEARNING`, in which loaders look at a few items to
-    learn what they are, nothing; in `PROBING`, the spec of a scene; in `WRITING`, a shard of those on the shared.
-
-    Args:
-        sequence: Where the scenes come from.
-        length: Its length.
-        seed: Behind each scene's `rng`.
-        shared: The file of the shared, which is there from `WRITING` on.
-    """
-
-    def __init__(self, sequence: Any, length: int, seed: int, shared: Path) -> None:
-        self.sequence = sequence
-        self._length = length
+    def __init__(self, sequence: Any, seed: int) -> None:
+        """Write scenes of `sequence`; `seed` is behind each scene's `rng`."""
+        self.target = sequence
         self._seed = seed
-        self._path = shared
-        self._shared: SharedProgress | None = None
+        self._progress: SharedProgress | None = None
+        self._to_watch = WATCHED
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_shared": None}
-
-    def __len__(self) -> int:
-        return self._length
-
-    def __getitem__(self, item: int) -> bytes:
-        """Describe one scene (a pickled `Probe`), or write one shard, unless it is there."""
-        context = current_context()
-        assert context is not None
-        if context.epoch == LEARNING:
-            return b""
-        return self._described(item) if context.epoch == PROBING else self._done(item)
-
-    def _described(self, index: int) -> bytes:
-        begin = time.perf_counter()
+    def run(self, record: Record, note: Note, context: WorkerContext) -> Any:
+        """See `Runner.run`: a `Probe`, or whether a shard is complete and was not stopped."""
+        kind, number = record[:2]
+        if kind == DESCRIBE:
+            note[1] = number
+            return self._seeded(lambda context_type: self._described(number, context_type), context)
+        if self._progress is None:
+            self._progress = SharedProgress(context.posted(), context.memory_at)
         try:
-            spec = probe(self.sequence, index, self._seed)
-        except FailedTaskError as carrier:
-            raise _annotated(carrier) from None
-        pickled: bytes = cloudpickle.dumps(Probe(index, spec, time.perf_counter() - begin))
-        return pickled
+            self._complete(self._progress.plan.shards[number], self._progress, note, context)
+        except CancelledTaskError:
+            raise
+        except BaseException as error:
+            self._progress.stop()  # nobody begins another
+            if isinstance(error, FailedTaskError):
+                raise
+            raise FailedTaskError(Place()) from error
+        return True
 
-    def _done(self, item: int) -> bytes:
-        shared = self._shared
-        if shared is None:
-            shared = self._shared = SharedProgress(self._path)
-        shard, shard_format = shared.shards[item], shared.shard_format
-        path = Path(shard.path)
+    def _seeded(self, load: Callable[[type[SceneContext]], _T], context: WorkerContext) -> _T:
+        """`load`, given the class of the context of scenes: in worker processes one that seeds, where these need it."""
+        if context.worker.worker_type != "process":
+            return load(SceneContext)
+        watched = self._to_watch > 0
+        self._to_watch -= watched
+        return load_seeded(load, context, watched=watched)
+
+    def _described(self, index: int, context_type: type[SceneContext]) -> Probe:
+        context_type(self._seed, 0).move_to(index)  # so that the scene is the one that is written later
+        begin = time.perf_counter()
+        return Probe(index, probe(self.target, index, self._seed), time.perf_counter() - begin)
+
+    def _complete(self, shard: PlannedShard, progress: SharedProgress, note: Note, context: WorkerContext) -> None:
+        """Write a shard, unless it is there."""
+        shard_format, path = progress.plan.shard_format, Path(shard.path)
+        note[1] = shard.indices[0]
         if not (path.exists() and shard_format.count(path) == len(shard.indices)):
-            try:
-                _write(shard_format, self._encoded(shard, shard_format, shared), shard, path)
-            except FailedTaskError as carrier:
-                shared.stop()  # nobody begins another
-                raise _annotated(carrier, shard) from None
-        shared.note(shard.number, len(shard.indices), shard.indices[-1])
-        return b""
+            with appearing(path, overwrite=True) as (_, descriptor):
 
-    def trial(self, shard_format: ShardFormat, seconds: float) -> float:
+                def write(context_type: type[SceneContext]) -> Any:
+                    os.ftruncate(descriptor, 0)  # it may be written once more, with seeded generators
+                    os.lseek(descriptor, 0, os.SEEK_SET)
+                    encoded = self._encoded(_noted(shard, progress, note), shard_format, context_type)
+                    return shard_format.write(descriptor, encoded, len(shard.indices))
+
+                try:
+                    written = self._seeded(write, context)
+                except OSError as error:
+                    raise failed_write(error, shard.path) from error
+            shard_format.finish(path, written)
+        progress.note(shard.number, len(shard.indices), shard.indices[-1])
+
+    def _encoded(
+        self, indices: Iterable[int], shard_format: ShardFormat, context_type: type[SceneContext]
+    ) -> Iterator[Any]:
+        context = context_type(self._seed, 0)
+        for index in indices:
+            previous = enter_context(context)
+            try:
+                context.move_to(index)
+                encoded = _checked(shard_format, self.target[index], index)
+            except BaseException as error:
+                raise FailedTaskError(Place(index)) from error
+            finally:
+                enter_context(previous)
+            yield encoded
+
+    def trial(self, shard_format: ShardFormat, length: int, seconds: float) -> float:
         """What a scene takes, all in, s; tried for `seconds` with files that are gone at once.
 
         The best of three runs over different scenes: short ones are at the mercy of whatever else the machine does.
 
+        Args:
+            shard_format: What a shard is.
+            length: Scenes of the sequence.
+            seconds: How long to try, s.
+
         Raises:
             OSError: There is no room for such a file.
-            Exception: What the sequence raised.
+            FailedTaskError: What the sequence raised is the cause.
         """
-        step = max(1, self._length // _TRIED)
+        step = max(1, length // _TRIED)
         end = time.perf_counter() + seconds
         found = math.inf
         for first in range(min(step, _TRIALS)):
-            found = min(found, self._trial(shard_format, range(first, self._length, step)[:_TRIED], end))
+            found = min(found, self._trial(shard_format, range(first, length, step)[:_TRIED], end))
             if time.perf_counter() > end:
                 break
         return found
 
     def _trial(self, shard_format: ShardFormat, indices: range, end: float) -> float:
-        shard, done = PlannedShard(0, "", indices), 0
+        done = 0
 
-        def some() -> Iterator[Any]:
+        def in_time() -> Iterator[int]:
             nonlocal done
-            for encoded in self._encoded(shard, shard_format, None):
-                yield encoded
+            for index in indices:
+                yield index
                 done += 1
                 if time.perf_counter() > end:
                     return
 
         with tempfile.TemporaryFile() as file:
             begin = time.perf_counter()
-            try:
-                shard_format.write(file.fileno(), some(), len(shard.indices))
-            except FailedTaskError as carrier:
-                raise _annotated(carrier) from None
+            shard_format.write(file.fileno(), self._encoded(in_time(), shard_format, SceneContext), len(indices))
             return (time.perf_counter() - begin) / done
 
-    def _encoded(self, shard: PlannedShard, shard_format: ShardFormat, shared: SharedProgress | None) -> Iterator[Any]:
-        # Where a worker process seeds the global random generators for its item, they are for each scene of it.
-        context = type(current_context() or SceneContext(0, 0))(self._seed, 0)
-        for done, index in enumerate(shard.indices):
-            if shared is not None:
-                if shared.stopped:
-                    raise StoppedError("the writing was broken off")
-                shared.note(shard.number, done, index)
-            context.move_to(index)
-            previous = enter_context(context)
-            try:
-                encoded = _checked(shard_format, self.sequence[index], index)
-            except BaseException as error:
-                raise failed(index, None) from error
-            finally:
-                enter_context(previous)
-            yield encoded
+
+def _noted(shard: PlannedShard, progress: SharedProgress, note: Note) -> Iterator[int]:
+    for done, index in enumerate(shard.indices):
+        if progress.stopped:
+            raise CancelledTaskError
+        progress.note(shard.number, done, index)
+        note[1] = index
+        yield index
 
 
 def _checked(shard_format: ShardFormat, scene: Any, index: int) -> Any:
@@ -154,29 +164,75 @@ def _checked(shard_format: ShardFormat, scene: Any, index: int) -> Any:
         raise SpecError(f"scene {index}: {message_of(error)}") from None
 
 
-def _write(shard_format: ShardFormat, encoded: Iterator[Any], shard: PlannedShard, path: Path) -> None:
-    with appearing(path, overwrite=True) as (_, descriptor):
-        try:
-            written = shard_format.write(descriptor, encoded, len(shard.indices))
-        except OSError as error:
-            raise failed_write(error, shard.path) from error
-    shard_format.finish(path, written)
-
-
 def failed_write(error: OSError, path: str) -> OSError:
     """The same error, of a file that was to be written whole."""
     return reworded(error, f"writing {path!r} failed and left nothing of it: {message_of(error)}")
 
 
-def _annotated(carrier: FailedTaskError, shard: PlannedShard | None = None) -> BaseException:
-    """What the sequence raised, with a note of the scene, and of the shard; None where the spec was to be learnt.
+@dataclass(frozen=True)
+class ScenePlace:
+    """Which scene was at work, and what for.
 
-    No comma follows the number: loaders take such a note of the same number for their own, of an earlier time.
+    Attributes:
+        scene: Its index.
+        shard: The shard that it belongs to; None where it was read to learn the spec.
     """
-    error = cause_of(carrier)
-    assert error is not None
-    where = "(read to learn the spec)" if shard is None else f"of shard {shard.number} ({Path(shard.path).name!r})"
-    add_note(
-        error, f"kerasfeed: scene {carrier.place.scene} {where}\nReproduce it here: sequence[{carrier.place.scene}]"
-    )
-    return error
+
+    scene: int
+    shard: PlannedShard | None = None
+
+    def __str__(self) -> str:
+        return f"scene {self.scene} {'(read to learn the spec)' if self.shard is None else f'of {self.shard}'}"
+
+    @property
+    def note(self) -> str:
+        """The note on what the sequence has raised."""
+        return f"kerasfeed: {self}\nReproduce it here: sequence[{self.scene}]"
+
+    @property
+    def lost_text(self) -> str:
+        """The message where workers end there."""
+        what = f"read scene {self.scene}"
+        if self.shard is not None:
+            what = f"wrote {self.shard}, the last at scene {self.scene} or next to it"
+        return (
+            f"workers ended again and again while they {what}. Load it in a Python of its own, for it may end that "
+            f"too: sequence[{self.scene}]. Out of memory shows as SIGKILL, a fault in a compiled library as SIGSEGV. "
+            "Shards that are complete stay; the same call goes on with the others"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class ShardTask(FutureTask):
+    """The shard `number` to be written, or the scene `number` to be described; see `ShardRunner.run` for the future.
+
+    Attributes:
+        progress: How far the shards are; None for a scene.
+    """
+
+    progress: SharedProgress | None = None
+
+    def failed(self, place: Place, error: BaseException, worker: str, traceback: str) -> Sequence[Task]:
+        """See `Task.failed`."""
+        note = "" if place.scene is None else self._place(place.scene).note
+        self.set_exception(with_note(error, note, traceback))
+        return ()
+
+    def cancelled(self) -> None:
+        """See `Task.cancelled`."""
+        self.set_result(False)
+
+    def text(self, note: int) -> str:
+        """See `Task.text`."""
+        return "" if note == NOWHERE else str(self._place(note))
+
+    def set_exception(self, error: BaseException) -> None:
+        """See `FutureTask`; where workers were lost, says at which scene."""
+        if issubclass(type(error), WorkerDiedError | SceneTimeoutError) and not isinstance(error, WorkerStartError):
+            last = self.number if self.progress is None else self.progress.index(self.number)
+            cause, error = error, WorkerDiedError(self._place(last).lost_text)
+            error.__cause__ = cause
+        super().set_exception(error)
+
+    def _place(self, scene: int) -> ScenePlace:
+        return ScenePlace(scene, None if self.progress is None else self.progress.plan.shards[self.number])

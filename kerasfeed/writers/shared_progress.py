@@ -1,28 +1,24 @@
-"""What is to be written, and how far that is: a file that all workers map; shown where somebody watches.
+"""What is to be written, and how far that is: in memory that all workers share; shown where somebody watches.
 
-Invariant: the file is complete before the first shard is begun, and on the disk all its bytes are there, so that noting
-how far a shard is cannot fail.
+Invariant: what is to be written is posted before the first shard is begun.
 """
 
 import contextlib
 import mmap
-import os
-import pickle
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import cloudpickle
-
 from kerasfeed.errors import FeedWarning
+from kerasfeed.pool.base import Pool
+from kerasfeed.pool.memory import align
 from kerasfeed.util.deferred_warnings import warn_caller
 from kerasfeed.util.progress import progress_bar
 from kerasfeed.writers.shard_format import ShardFormat
 
-_STOPPED, _COUNT, _FIRST, _CELLS = 0, 1, 2, 2  # where these are; where shards begin; cells of a shard: done, index
+_STOPPED, _FIRST, _CELLS = 0, 1, 2  # where that is noted; where shards begin; cells of a shard: done, index
 _CELL_BYTES = 8
 _TICK = 0.1
 _STALL_SECONDS = 30.0
@@ -35,48 +31,57 @@ class PlannedShard:
     Attributes:
         number: Its number.
         path: Its file.
-        indices: Of its scenes, in its order.
+        indices: Of its scenes, in its order; at least one.
     """
 
     number: int
     path: str
     indices: range
 
+    def __str__(self) -> str:
+        return f"shard {self.number} ({Path(self.path).name!r})"
 
-class SharedProgress:
-    """What is to be written, and how far that is.
 
-    Args:
-        path: The file.
+@dataclass(frozen=True)
+class WritePlan:
+    """What is to be written.
 
     Attributes:
-        shards: The shards.
+        shards: The shards, by number.
         shard_format: What a shard is.
+        offset: Where in the pool's memory it is noted how far they are, bytes.
     """
 
-    def __init__(self, path: Path) -> None:
-        with path.open("r+b") as file:
-            memory = memoryview(mmap.mmap(file.fileno(), 0))
-        count = memory[_COUNT * _CELL_BYTES :][:_CELL_BYTES].cast("q")[0]
-        cells = _CELL_BYTES * (_FIRST + _CELLS * count)
-        self._cells = memory[:cells].cast("q")
-        found: tuple[tuple[PlannedShard, ...], ShardFormat] = pickle.loads(memory[cells:])
-        self.shards, self.shard_format = found
+    shards: tuple[PlannedShard, ...]
+    shard_format: ShardFormat
+    offset: int
 
-    @staticmethod
-    def write(path: Path, shards: tuple[PlannedShard, ...], shard_format: ShardFormat) -> None:
-        """Make the file.
+
+class SharedProgress:
+    """How far it is with what is to be written.
+
+    Args:
+        plan: What is to be written.
+        memory_at: `PoolMemory.at`, or a worker's `WorkerContext.memory_at`.
+
+    Attributes:
+        plan: As given.
+    """
+
+    def __init__(self, plan: WritePlan, memory_at: Callable[[int, int], mmap.mmap]) -> None:
+        self.plan = plan
+        self._cells = memoryview(memory_at(plan.offset, _nbytes(plan.shards))).cast("q")
+
+    @classmethod
+    def begin(cls, pool: Pool, shards: tuple[PlannedShard, ...], shard_format: ShardFormat) -> "SharedProgress":
+        """Have the workers of `pool` find what is to be written.
 
         Raises:
-            OSError: It cannot be written.
+            OSError: There is no memory left.
         """
-        cells = [0] * (_FIRST + _CELLS * len(shards))
-        cells[_COUNT] = len(shards)
-        head = b"".join(cell.to_bytes(_CELL_BYTES, sys.byteorder) for cell in cells)
-        path.unlink(missing_ok=True)  # of a run that crashed
-        # Workers unpickle it: nobody else may have made it, nor write to it.
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(head + cloudpickle.dumps((shards, shard_format)))
+        plan = WritePlan(shards, shard_format, pool.memory.grow(_nbytes(shards))[1])
+        pool.post(plan)
+        return cls(plan, pool.memory.at)
 
     def note(self, shard: int, done: int, index: int) -> None:
         """So many scenes of a shard are written, and `index` is next."""
@@ -101,13 +106,17 @@ class SharedProgress:
         self._cells[_STOPPED] = 1
 
 
+def _nbytes(shards: tuple[PlannedShard, ...]) -> int:
+    return align(_CELL_BYTES * (_FIRST + _CELLS * len(shards)), mmap.ALLOCATIONGRANULARITY)
+
+
 @contextlib.contextmanager
-def shown(shared: SharedProgress, *, bar: bool, title: str) -> Iterator[None]:
+def shown(progress: SharedProgress, *, bar: bool, title: str) -> Iterator[None]:
     """A progress bar, where there is a terminal or a notebook, and a warning of a scene that does not end."""
     over = threading.Event()
-    total, first = sum(len(shard.indices) for shard in shared.shards), _all_done(shared)
+    total, first = sum(len(shard.indices) for shard in progress.plan.shards), _all_done(progress)
     with progress_bar(title, total, bar, tty=True, unit="scenes", done=first) as advance:
-        arguments = (shared, first, advance, over)
+        arguments = (progress, first, advance, over)
         thread = threading.Thread(target=_watch, args=arguments, name="kerasfeed-progress", daemon=True)
         thread.start()
         try:
@@ -117,16 +126,16 @@ def shown(shared: SharedProgress, *, bar: bool, title: str) -> Iterator[None]:
             thread.join()
 
 
-def _all_done(shared: SharedProgress) -> int:
-    return sum(shared.done(shard.number) for shard in shared.shards)
+def _all_done(progress: SharedProgress) -> int:
+    return sum(progress.done(shard.number) for shard in progress.plan.shards)
 
 
-def _watch(shared: SharedProgress, last: int, advance: Callable[[int], None], over: threading.Event) -> None:
+def _watch(progress: SharedProgress, last: int, advance: Callable[[int], None], over: threading.Event) -> None:
     moved = time.monotonic()
     told = False
     while True:
         ended = over.wait(_TICK)
-        done, now = _all_done(shared), time.monotonic()
+        done, now = _all_done(progress), time.monotonic()
         if done != last:
             moved = now
         advance(done - last)
@@ -136,9 +145,9 @@ def _watch(shared: SharedProgress, last: int, advance: Callable[[int], None], ov
         if now - moved > _STALL_SECONDS and not told:
             told = True
             at = sorted(
-                shared.index(shard.number)
-                for shard in shared.shards
-                if 0 < shared.done(shard.number) < len(shard.indices)
+                progress.index(shard.number)
+                for shard in progress.plan.shards
+                if 0 < progress.done(shard.number) < len(shard.indices)
             )
             listed = f", at scenes {', '.join(map(str, at[:8]))}" if at else ""
             with contextlib.suppress(Warning):

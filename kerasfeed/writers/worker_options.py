@@ -1,4 +1,4 @@
-"""Who writes: workers of a loader, as asked for, or the calling thread where that is as soon done.
+"""Who writes: the workers of a pool, as asked for, or the calling thread where that is as soon done.
 
 Invariant: workers that were asked for are started, once.
 """
@@ -8,16 +8,15 @@ import pickle
 from typing import Any
 
 from kerasfeed.loaders.arguments import check_sequence, check_workers
-from kerasfeed.loaders.base import Job, Loader
-from kerasfeed.loaders.loader import make_loader, worker_type_for
-from kerasfeed.orders.plan import Plan
-from kerasfeed.util.error_text import message_of
+from kerasfeed.loaders.loader import worker_type_for
+from kerasfeed.pool.base import Pool, PoolOptions
+from kerasfeed.pool.factory import make_pool
+from kerasfeed.util.deferred_warnings import DeferredWarnings
+from kerasfeed.util.error_text import class_name, message_of
 from kerasfeed.util.exact_text import TextCloudPickler
 from kerasfeed.util.frames import as_sequence
 from kerasfeed.util.validate import check_integer
-from kerasfeed.writers.shard_task import ShardSequence
-
-_MEMORY = 1 << 26  # of numbers alone
+from kerasfeed.writers.shard_task import ShardRunner
 
 
 class WorkerOptions:
@@ -48,22 +47,23 @@ class WorkerOptions:
         self._type = worker_type_for(self.sequence, worker_type)
         self.chooses = workers == "auto" and self._type == "auto"
 
-    def loader(self, sequence: ShardSequence, most: int) -> Loader:
-        """A loader of a sequence whose items keep `most` of the workers busy."""
+    def pool(self, runner: ShardRunner, most: int, deferred_warnings: DeferredWarnings) -> Pool:
+        """A pool that holds `runner`, `most` of whose workers have something to do; for 0 the calling thread."""
         count = min(self.count, most)
-        return make_loader(Job(sequence, Plan(len(sequence), None), count, _MEMORY, 2 * count or 1), self._type)
+        who = f"the writing of {class_name(runner.target)}"
+        options = PoolOptions(max(1, count), who, deferred_warnings=deferred_warnings)
+        return make_pool(runner, options, self._type if count else "inline")
 
 
-def copied(item: ShardSequence) -> ShardSequence | None:
+def copied(sequence: Any) -> Any | None:
     """A copy as a worker would get it, its large arrays shared; None where it cannot be pickled."""
     buffers: list[pickle.PickleBuffer] = []
     try:
         file = io.BytesIO()
-        TextCloudPickler(file, protocol=5, buffer_callback=buffers.append).dump(item)
-        copy: ShardSequence = pickle.loads(file.getvalue(), buffers=buffers)
+        TextCloudPickler(file, protocol=5, buffer_callback=buffers.append).dump(sequence)
+        return pickle.loads(file.getvalue(), buffers=buffers)
     except Exception:  # noqa: BLE001 - told where it is to be sent to processes
         return None
-    return copy
 
 
 def _checked(sequence: Any) -> int:

@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import sys
 import threading
 import warnings
 from pathlib import Path
@@ -126,6 +127,30 @@ def test_a_scene_that_fails_the_trial_is_told_of_where_it_is_written(tmp_path):
     with pytest.raises(ValueError, match="no such scene") as caught:
         kf.write_tfrecords(FailsAt(30, 1, tmp_path / "flag"), tmp_path / PATTERN, num_shards=2)
     assert "kerasfeed: scene 1 of shard 1" in "\n".join(caught.value.__notes__)
+
+
+@pytest.mark.parametrize("spec", [None, (kf.ArraySpec((8, 3), np.float32), kf.ArraySpec((), np.int64))])
+def test_an_interrupt_during_the_trial_ends_it(tmp_path, spec):
+    class Interrupted(Small):
+        def __getitem__(self, index):
+            if index:
+                raise KeyboardInterrupt
+            return super().__getitem__(index)
+
+    with pytest.raises(KeyboardInterrupt):
+        kf.write_tfrecords(Interrupted(30), tmp_path / PATTERN, num_shards=2, spec=spec)
+    assert listing(tmp_path) == []
+
+
+@pytest.mark.parametrize("worker_type", ["thread", "process"])
+def test_what_may_not_travel_is_told_with_scene_and_shard(tmp_path, worker_type):
+    class Exits(Small):
+        def __getitem__(self, index):
+            return super().__getitem__(index) if index != 3 else sys.exit(3)
+
+    with pytest.raises(kf.SceneError, match="the sequence raised SystemExit: 3") as caught:
+        kf.write_tfrecords(Exits(30), tmp_path / PATTERN, num_shards=2, workers=1, worker_type=worker_type)
+    assert caught.value.__notes__[0].startswith("kerasfeed: scene 3 of shard 1 ('train-00001-of-00002.tfrecord')\n")
 
 
 @pytest.mark.parametrize("worker_type", ["thread", "process"])

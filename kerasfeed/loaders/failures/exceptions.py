@@ -70,10 +70,15 @@ def for_consumer(error: BaseException, place: SceneLocation, traceback: str = ""
 
     Others arrive as the cause of a `SceneError`; see `can_travel`. The `traceback` of another process becomes a note.
     """
-    BaseException.with_traceback(error, without_own_frames(traceback_of(error)))  # which a frozen exception takes too
     if can_travel(error):
         _forget(error, place)
-    found = noted(error, "the sequence raised ", str(place))
+    return with_note(error, str(place), traceback)
+
+
+def with_note(error: BaseException, note: str, traceback: str = "") -> BaseException:
+    """`for_consumer`, with any note; none where it is empty."""
+    BaseException.with_traceback(error, without_own_frames(traceback_of(error)))  # which a frozen exception takes too
+    found = noted(error, "the sequence raised ", note) if note else error
     if traceback:
         # A note and not the cause: Keras raises what it caught `from None`.
         add_note(found, f"{TRACEBACK_HEAD}\n{traceback}")

@@ -1,7 +1,8 @@
 """The tasks that worker processes have in hand, and what they are sent by: pipes, and objects that all share.
 
 Invariant: after `send` has written tasks, nothing in this process need run for the workers to carry on: the kernel
-hands the next task to whichever worker is free, or to the one that it names. Whoever holds `lock` never calls user code.
+hands the next task to whichever worker is free, or to the one that it names. Whoever holds `lock` never calls the
+user's code.
 """
 
 from collections.abc import Callable, Container, Iterable, Sequence

@@ -6,16 +6,20 @@ unless it was asked for, and then it is told.
 
 import sys
 from collections.abc import Callable, Sequence
-from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import closing
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kerasfeed.errors import FeedWarning
+from kerasfeed.pool.base import PoolOptions, Runner, WorkerContext
+from kerasfeed.pool.task import FailedTaskError, FutureTask, Note, Place, Record
+from kerasfeed.pool.threads import ThreadPool
 from kerasfeed.readers.files.counts_cache import CountsCache
 from kerasfeed.util.counted import counted
-from kerasfeed.util.deferred_warnings import warn_caller
+from kerasfeed.util.deferred_warnings import DeferredWarnings, warn_caller
 from kerasfeed.util.error_notes import noted
 from kerasfeed.util.error_text import exception_text
 from kerasfeed.util.progress import progress_bar
@@ -97,6 +101,19 @@ def _warn_of_skipped(skipped: Sequence[tuple[Any, str]], files: int) -> None:
     )
 
 
+class _Counter(Runner):
+    target = None
+
+    def __init__(self, count_one: Callable[[int], int]) -> None:
+        self._count_one = count_one
+
+    def run(self, record: Record, note: Note, context: WorkerContext) -> int:
+        try:
+            return self._count_one(record[1])
+        except BaseException as error:
+            raise FailedTaskError(Place()) from error
+
+
 def _count(
     paths: Sequence[Any],
     wanted: list[int],
@@ -110,27 +127,25 @@ def _count(
     threads = min(len(wanted), _MOST_THREADS, max(2, cores()))
     numbers = iter(wanted)
     running: dict[Future[int], int] = {}
+    quiet = DeferredWarnings()
+    quiet.mute("stall")  # which speaks of scenes, and of arguments of a feed
     bar = progress_bar("counting scenes", len(wanted), sys.stderr.isatty(), after=_QUIET_SECONDS)
-    with ThreadPoolExecutor(threads, "kerasfeed-count") as pool, bar as advance:
-        try:
-            while True:
-                for number in numbers:
-                    running[pool.submit(count_one, number)] = number
-                    if len(running) >= 2 * threads:
-                        break
-                if not running:
-                    return
-                done, _ = wait(running, timeout=0.2, return_when=FIRST_COMPLETED)
-                for future in sorted(done, key=running.__getitem__):
-                    number = running.pop(future)
-                    if failures is None:
-                        number, future = _first_failed(number, future, running)
-                    _note_result(future, number, paths[number], found, failures)
-                advance(len(done))
-        finally:
-            for future in running:
-                future.cancel()
-            wait(running, return_when=ALL_COMPLETED)
+    options = PoolOptions(threads, "the counting of files", deferred_warnings=quiet)
+    with closing(ThreadPool(_Counter(count_one), options)) as pool, bar as advance:
+        while True:
+            for number in numbers:
+                running[pool.run(FutureTask(0, number))] = number
+                if len(running) >= 2 * threads:
+                    break
+            if not running:
+                return
+            done, _ = wait(running, timeout=0.2, return_when=FIRST_COMPLETED)
+            for future in sorted(done, key=running.__getitem__):
+                number = running.pop(future)
+                if failures is None:
+                    number, future = _first_failed(number, future, running)
+                _note_result(future, number, paths[number], found, failures)
+            advance(len(done))
 
 
 def _first_failed(number: int, future: "Future[int]", running: "dict[Future[int], int]") -> "tuple[int, Future[int]]":
