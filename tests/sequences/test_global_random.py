@@ -214,11 +214,13 @@ def test_functions_of_a_queue_give_the_same_numbers_in_every_run():
 @pytest.mark.heavy
 @pytest.mark.parametrize("spec", [None, kf.ArraySpec((3,), "float64")], ids=["learnt", "given"])
 def test_records_are_written_with_the_same_numbers_in_every_run(tmp_path, spec):
+    class AsItCame(OnlyPython):
+        def on_worker_begin(self, worker):
+            random.seed()
+
     def written(name, workers):
         pattern = str(tmp_path / (name + "-{shard}-of-{count}.tfrecord"))
-        paths = kf.write_tfrecords(
-            OnlyPython(), pattern, num_shards=3, workers=workers, worker_type="process", spec=spec
-        )
+        paths = kf.write_tfrecords(AsItCame(), pattern, num_shards=3, workers=workers, worker_type="process", spec=spec)
         return [Path(path).read_bytes() for path in paths]
 
     with warnings.catch_warnings():
