@@ -131,6 +131,9 @@ class ChunkSession:
             self.slots.close()  # whoever waits for one need not wait for the workers
         self.pool.close()
         self.slots.free(flying=is_inline)
+        if not is_inline:
+            self._in_flight.clear()  # tasks refer to this session: only the collector would free them
+            self._stuck.clear()
 
 
 class GeneratorWorkers:

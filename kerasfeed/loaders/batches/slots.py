@@ -97,7 +97,8 @@ class SlotPool:
     @property
     def ceiling(self) -> int:
         """Most bytes of all slots together."""
-        return self.limit * self.layout.nbytes
+        nbytes: int = self.limit * self.layout.nbytes
+        return nbytes
 
     def acquire(self, timeout: float | None = None) -> Slot:
         """A slot to fill. Waits only at the ceiling, for a batch in flight; never for the consumer.
