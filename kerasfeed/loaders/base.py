@@ -21,7 +21,6 @@ from kerasfeed.util.read_cost import ReadCost
 if TYPE_CHECKING:
     from kerasfeed.loaders.batches.layout import Layout
     from kerasfeed.loaders.failures.failure_log import FailureLog
-    from kerasfeed.pool.file_identities import FirstOpened
 
 
 @dataclass(frozen=True)
@@ -38,7 +37,6 @@ class Job:
         collate: How scenes become a batch.
         spec: Spec of a scene, where it is known; else scenes are read to infer it.
         inherit: Descriptors that worker processes must inherit for the sequence's sake.
-        first_opened: What files were when first opened, for loaders that work for one feed; None: for this one alone.
         item_text: What messages call an item of a stream, by epoch and index; None where an index tells.
         environment: Directory and environment of worker processes: those of the moment when the feed was made.
         watches_random: Whether to look if the first scenes use the global random generators.
@@ -53,7 +51,6 @@ class Job:
     collate: Collation = field(default_factory=Stack)
     spec: SceneSpec | None = None
     inherit: tuple[int, ...] = ()
-    first_opened: "FirstOpened | None" = None
     item_text: Callable[[int, int], str] | None = None
     environment: Environment = field(default_factory=Environment.now)
     watches_random: bool = True

@@ -67,12 +67,12 @@ class BatchLoader(Loader):
         self._lock = threading.Lock()
         self._inferring = threading.RLock()  # held while scenes are read, as nothing is that close() needs
         self._sessions: list[Session] = []
-        self._own_first_opened = FirstOpened()
+        self._first_opened = FirstOpened()
         self._closed = False
         self._owner = None if worker_type == "inline" else os.getpid()
         self._respawns = 0  # of sessions that have failed
         self.failure_log = FailureLog(job.policy, job.plan.length)
-        self._finalizer = weakref.finalize(self, _close_all, self._sessions, (self._own_first_opened,))
+        self._finalizer = weakref.finalize(self, _close_all, self._sessions, (self._first_opened,))
 
     def start(self) -> None:
         """Start the workers without waiting for them.
@@ -94,7 +94,7 @@ class BatchLoader(Loader):
             tries_in_time=job.policy.tries_in_time,
             environment=job.environment,
             inherit=job.inherit,
-            first_opened=job.first_opened or self._own_first_opened,
+            first_opened=self._first_opened,
             deferred_warnings=self.failure_log.deferred_warnings,
         )
         pool = make_pool(runner, options, self.worker_type)
@@ -114,7 +114,7 @@ class BatchLoader(Loader):
 
     def _ready(self) -> Session:
         """The session, its slots set up."""
-        self._refuse_after_fork()  # before the lock, which another thread may have held at the fork
+        refuse_after_fork(self._owner)  # before the lock, which another thread may have held at the fork
         with self._lock:
             session = self._session()
         if session.slots is None:
@@ -155,7 +155,7 @@ class BatchLoader(Loader):
 
     def refresh(self, change: Callable[[], None]) -> None:
         """See `Loader.refresh`."""
-        self._refuse_after_fork()
+        refuse_after_fork(self._owner)
         for session in self._present():
             session.pool.wait_until_idle()
         change()
@@ -172,7 +172,7 @@ class BatchLoader(Loader):
             return  # another thread may have held the lock at the fork
         with self._lock:
             self._closed = True
-        _close_all(self._sessions, (self._own_first_opened,))
+        _close_all(self._sessions, (self._first_opened,))
 
     def stats(self) -> LoaderStats:
         """See `Loader.stats`."""
@@ -197,12 +197,18 @@ class BatchLoader(Loader):
         session = next(iter(self._sessions), None)
         return session.wasted() if session else None
 
-    def _refuse_after_fork(self) -> None:
-        if self._owner not in (None, os.getpid()):
-            raise FeedClosedError(
-                f"this feed belongs to process {self._owner} and this is a fork of it, where its workers are not. "
-                "Make a feed here (a pickled feed makes itself anew)"
-            )
+
+def refuse_after_fork(owner: int | None) -> None:
+    """Raise where this process is not the `owner` of workers, of which it may be a fork; None: they are no process's.
+
+    Raises:
+        FeedClosedError: It is not.
+    """
+    if owner not in (None, os.getpid()):
+        raise FeedClosedError(
+            f"this feed belongs to process {owner} and this is a fork of it, where its workers are not. Make a feed "
+            "here (a pickled feed makes itself anew)"
+        )
 
 
 def _close_all(sessions: list[Session], held: Iterable[FirstOpened] = ()) -> None:

@@ -8,7 +8,6 @@ import sys
 import threading
 import warnings
 from collections import deque
-from collections.abc import Callable
 from types import FrameType
 
 _PACKAGE = __name__.split(".")[0]
@@ -22,9 +21,7 @@ _INTERNAL = {
 class DeferredWarnings:
     """Warnings that wait for the user. Thread-safe."""
 
-    def __init__(self, reword: Callable[[str], str] | None = None) -> None:
-        """`reword`: what is done to every text; it must not fail."""
-        self._reword = reword or str
+    def __init__(self) -> None:
         self._waiting: deque[tuple[str, type[Warning]]] = deque()
         self._known: set[str] = set()
         self._lock = threading.Lock()
@@ -33,7 +30,7 @@ class DeferredWarnings:
     def defer(self, kind: str, text: str, category: type[Warning]) -> None:
         """Have `text` issued at the next `issue`, unless something of this kind was deferred before."""
         if self._is_first(kind):
-            self._waiting.append((self._reword(text), category))
+            self._waiting.append((text, category))
 
     def mute(self, *kinds: str) -> None:
         """Have nothing of these kinds issued any more."""
@@ -73,7 +70,7 @@ class DeferredWarnings:
         The line that is named is where the thread `consumer` stands, or whoever last asked for a batch.
         """
         if self._is_first(kind):
-            _say(self._reword(text), category, consumer or self._consumer)
+            _say(text, category, consumer or self._consumer)
 
 
 def _say(text: str, category: type[Warning], thread: int | None = None) -> None:

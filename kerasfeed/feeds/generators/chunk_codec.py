@@ -1,4 +1,4 @@
-"""Scenes that travel together: packed into one array of bytes by a worker, and taken out as views of it.
+"""Scenes that travel together: packed into a slot by a worker, and taken out as views of it.
 
 Invariant: what is taken out equals what was put in, whatever the scenes' shapes, and does not change when the
 generator goes on. A chunk is groups of scenes of one structure each, then a pickled table of them, then its place.
@@ -21,24 +21,29 @@ _TRAILER = 8
 
 
 class ChunkWriter:
-    """Packs scenes of one generator, chunk after chunk, in memory that is used again."""
+    """Packs scenes of one generator, chunk after chunk.
+
+    Attributes:
+        memory: Where the chunk is: what `begin` was given, or memory of its own where a scene has no room there.
+    """
 
     def __init__(self, capacity: int) -> None:
         """Make chunks of about `capacity` bytes; of more where a single scene is larger."""
         self._capacity = capacity
-        self._memory = np.empty(0, np.uint8)
+        self._most = 0  # bytes of arrays in this chunk
+        self.memory = np.empty(0, np.uint8)
         self._groups: list[Group] = []
         self._text = 0
         self._is_uneven = False  # whether shapes were seen to differ
         self._known: dict[Structure, bytes] = {}
         self._last: tuple[Structure | None, bytes] = (None, b"")
 
-    def begin(self) -> None:
-        """Begin a chunk. The memory of the one before is used again."""
+    def begin(self, memory: NDArray[np.uint8]) -> None:
+        """Begin a chunk in `memory`, uint8[bytes]."""
         self._groups = []
         self._text = 0
-        if len(self._memory) < self._capacity:
-            self._memory = np.empty(self._capacity, np.uint8)
+        self.memory = memory
+        self._most = min(self._capacity, len(memory))
 
     def add(self, scene: Any) -> bool:
         """Put a scene in; False where the chunk is full.
@@ -69,29 +74,32 @@ class ChunkWriter:
     def _group(self, leaves: list[Any], treespec: optree.PyTreeSpec) -> Group | None:
         last = self._groups[-1] if self._groups else None
         nbytes = nbytes_of(leaves)
-        if last is None and nbytes > len(self._memory):
-            self._memory = np.empty(nbytes, np.uint8)
-        if last is not None and last.stop + nbytes > len(self._memory):
+        if last is None and nbytes > self._most:
+            self._most = nbytes
+            if nbytes > len(self.memory):
+                self.memory = np.empty(nbytes, np.uint8)
+        if last is not None and last.stop + nbytes > self._most:
             return None
+        memory = self.memory[: self._most]
         kind = UnevenGroup if self._is_uneven else EvenGroup
-        group: Group = kind(leaves, treespec, self._memory, last)
+        group: Group = kind(leaves, treespec, memory, last)
         if last is not None and group.structure is last.structure:  # of another shape, then
             self._is_uneven = True
-            group = UnevenGroup(leaves, treespec, self._memory, last)
+            group = UnevenGroup(leaves, treespec, memory, last)
         return group
 
     def finish(self, head: Any) -> NDArray[np.uint8]:
-        """The chunk, uint8[bytes], with `head`, which pickles. It is valid until the next `begin`."""
+        """The chunk, uint8[bytes], with `head`, which pickles; at the beginning of `memory`."""
         last = self._groups[-1] if self._groups else None
         used = 0 if last is None else last.stop
         groups = [(self._described(each), each.rows, each.offset, each.stride, each.columns) for each in self._groups]
         about = pickle.dumps((head, groups), pickle.HIGHEST_PROTOCOL)
         total = used + len(about) + _TRAILER
-        if total > len(self._memory):
+        if total > len(self.memory):
             memory = np.empty(total, np.uint8)
-            memory[:used] = self._memory[:used]
-            self._memory = memory
-        chunk = self._memory[:total]
+            memory[:used] = self.memory[:used]
+            self.memory = memory
+        chunk = self.memory[:total]
         chunk[used : total - _TRAILER] = np.frombuffer(about, np.uint8)
         chunk[total - _TRAILER :] = np.frombuffer(used.to_bytes(_TRAILER, "little"), np.uint8)
         return chunk

@@ -1,34 +1,31 @@
 """N generators run by workers, joined by whoever consumes them.
 
 Invariant: the items of a repetition are those of `LocalGenerators`, in the same order where that is fixed, whatever the
-workers. Every worker is a loader of its own, because the workers of one loader share their tasks, and a generator lives
-where it was begun: generator `n` with worker `n % workers`. Where it was lost with its worker, it is run again up to
-the scene that is next, which nobody but the consumer knows.
+workers. A generator lives where it was begun: generator `n` with worker `n % workers`. Where it was lost with its
+worker, it is run again up to the scene that is next, which nobody but the consumer knows.
 """
 
 import threading
 from concurrent.futures import CancelledError
-from functools import partial
 from itertools import chain
 from queue import SimpleQueue
 from typing import Any
 
-from kerasfeed.errors import FeedClosedError, SpecError, WorkerDiedError, WorkerStartError
+from kerasfeed.errors import SpecError, WorkerDiedError
 from kerasfeed.feeds.generators.chunk_codec import ChunkReader
 from kerasfeed.feeds.generators.generators import Generators
 from kerasfeed.feeds.generators.joined import JoinedGenerators
 from kerasfeed.feeds.generators.remote_generator import RemoteGenerator, drain, waking
 from kerasfeed.feeds.generators.round_robin import RoundRobin, named
 from kerasfeed.feeds.generators.spec_agreement import Agreement
-from kerasfeed.feeds.generators.worker_side import Ask, Head
-from kerasfeed.feeds.generators.workers import GeneratorWorkers, place_of, retold, reworded
+from kerasfeed.feeds.generators.worker_side import GO_ON, Head
+from kerasfeed.feeds.generators.workers import GeneratorWorkers
 from kerasfeed.loaders.base import LoaderStats
 from kerasfeed.loaders.failures.policy import FailurePolicy
 from kerasfeed.pool.environment import Environment
 from kerasfeed.util.counted import counted
-from kerasfeed.util.deferred_warnings import DeferredWarnings
 
-_DOUBT = 5  # as where a loader counts: somebody else may end workers
+_DOUBT = 5  # as where a pool counts: somebody else may end workers
 
 
 class ParallelGenerators(JoinedGenerators):
@@ -62,7 +59,6 @@ class ParallelGenerators(JoinedGenerators):
         """
         super().__init__(generators.count, policy)
         self.generators = generators
-        self.failure_log.deferred_warnings = DeferredWarnings(partial(reworded, generators.count))
         self._workers = GeneratorWorkers(
             generators, workers=workers, worker_type=worker_type, max_memory=max_memory,
             policy=self.failure_log.policy, deferred_warnings=self.failure_log.deferred_warnings,
@@ -80,7 +76,7 @@ class ParallelGenerators(JoinedGenerators):
         return self._workers.stats()
 
     def begin(self, repetition: int) -> None:
-        """See `Source.begin`; waits until the workers have started."""
+        """See `Source.begin`."""
         self.leave()
         remotes = [RemoteGenerator(n) for n in range(self._count)]
         with self._taking, self._lock:
@@ -194,22 +190,16 @@ class ParallelGenerators(JoinedGenerators):
             chunk = future.result()
         except CancelledError:  # the consumer has gone
             return
-        except (FeedClosedError, WorkerStartError):
+        except Exception:  # no generator's fault: the workers were closed, or have failed
             self.leave()
             raise
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:  # noqa: BLE001 - whatever it is, the policy decides
-            where = place_of(error)
-            told, is_exact = retold(error, self._count)
-            position = remote.received if is_exact else f"{remote.received} or later"
-            remote.error = named(told, remote.n, self._count, position, self._repetition, where)
-            del told
-            return
         finally:
             del future  # it holds what it raises, whose traceback holds this frame
             with self._lock:
                 remote.pending.popleft()
+        if isinstance(chunk, BaseException):
+            remote.error = chunk
+            return
         head, groups = self._reader.read(chunk)
         if head.lost or head.position != remote.received:
             self._find(remote, head)
@@ -243,8 +233,8 @@ class ParallelGenerators(JoinedGenerators):
             remote.error = named(error, remote.n, self._count, remote.received, self._repetition)
 
     def _ask(self, remote: RemoteGenerator) -> None:
-        start, remote.start = remote.start, None
-        future = self._workers.ask(Ask(remote.n, start), self._repetition)
+        start, remote.start = remote.start, GO_ON
+        future = self._workers.ask(remote.n, start, self._repetition)
         if not self._in_turn:
             future.add_done_callback(waking(self._ready))
         with self._lock:

@@ -19,7 +19,7 @@ class RemoteGenerator:
         items: Scenes that have come.
         at: The place in `items` of the next to be taken.
         received: Scenes that have come in this repetition.
-        start: Where the next chunk that is asked for begins; None where it goes on.
+        start: Where the next chunk that is asked for begins; `GO_ON` where it goes on.
         ended: Whether nothing comes after `items`.
         error: What comes after `items`.
         deaths: How often it was lost, as what its worker had in hand, at `died_at`.
@@ -34,7 +34,7 @@ class RemoteGenerator:
         self.items: list[Any] = []
         self.at = 0
         self.received = 0
-        self.start: int | None = 0
+        self.start = 0
         self.ended = False
         self.error: BaseException | None = None
         self.deaths, self.died_at = 0, -1

@@ -8,7 +8,6 @@ from kerasfeed.util.error_notes import can_travel, wrapped
 from kerasfeed.util.error_text import notes_of, set_notes
 
 _NOTE = "kerasfeed: generator "
-_LOADERS_NOTE = "kerasfeed: scene "
 
 
 class RoundRobin:
@@ -44,9 +43,7 @@ class RoundRobin:
             self.turn = 0
 
 
-def named(
-    error: BaseException, n: int, count: int, position: int | str, repetition: int, where: str = ""
-) -> BaseException:
+def named(error: BaseException, n: int, count: int, position: int, repetition: int, where: str = "") -> BaseException:
     """The error to raise for generator `n`: `error` with the place as a note, where its type can travel.
 
     Args:
@@ -60,6 +57,6 @@ def named(
     place = f"{_NOTE}{n} of {count}, at its scene {position}, repetition {repetition}"
     if not can_travel(error):
         error = wrapped(error, f"generator {n} raised ")
-    notes = [note for note in notes_of(error) if not note.startswith((_NOTE, _LOADERS_NOTE))]
+    notes = [note for note in notes_of(error) if not note.startswith(_NOTE)]
     set_notes(error, [place + (f", in {where}" if where else ""), *notes])
     return error

@@ -1,23 +1,30 @@
-"""Generators as a sequence, in whatever thread or process loads it: what is asked for is the next chunk of one of them.
+"""Generators in the workers that run them: a task asks for the next chunk of one of them.
 
 Invariant: whoever asks for the chunks of a generator in their order gets its scenes in their order. Where they were
 lost, with a worker that died, the answer says so, and whoever asks says where to go on.
 """
 
+import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kerasfeed.feeds.generators.chunk_codec import ChunkWriter
+from kerasfeed.feeds.generators.chunk_slot import ChunkLayout
 from kerasfeed.feeds.generators.generators import Generators, end, generator_seed
-from kerasfeed.sequences.context import SceneContext, Worker, current_context
+from kerasfeed.pool.base import Runner, WorkerContext
+from kerasfeed.pool.task import CancelledTaskError, FailedTaskError, Note, Place, Record
+from kerasfeed.sequences.context import SceneContext, Worker, enter_context
 from kerasfeed.sequences.global_random import restore, seed_globals, states
+from kerasfeed.util.error_text import message_of
 
-SIZES = (2**61, 2**61 + 1)  # indices of arrays that only tell how large a chunk may be
+CHUNK = 1  # the kind of a task
+GO_ON = -1  # instead of a position: the generator goes on where it is
+_MOST_BYTES = 1 << 20  # of a chunk
 _SECONDS = 0.004  # a chunk's time: messages of about 100 us are 3 % of it
 _MOST = 512  # scenes of a chunk
 # A chunk holds this share of the scenes since the last one that took as long as a chunk may: a generator that waits for
@@ -25,29 +32,6 @@ _MOST = 512  # scenes of a chunk
 _SHARE = 16
 _SUSPECTS = 64  # scenes after a lost place that travel alone, so that one that ends its worker is told from others
 _ENDED = object()
-
-
-@dataclass(frozen=True)
-class Ask:
-    """What is asked for.
-
-    Attributes:
-        n: Number of the generator.
-        position: The scene to begin with, in a generator made afresh; None for going on.
-    """
-
-    n: int
-    position: int | None
-
-    def index(self, count: int) -> int:
-        """As an index, where there are `count` generators."""
-        return self.n if self.position is None else (self.position + 1) * count + self.n
-
-    @classmethod
-    def of(cls, index: int, count: int) -> "Ask":
-        """The same back."""
-        position, n = divmod(index, count)
-        return cls(n, position - 1 if position else None)
 
 
 @dataclass(frozen=True)
@@ -110,16 +94,19 @@ class _GeneratorRun:
         self._quick = 0  # scenes since the last slow one
         self._raised: BaseException | None = None
 
-    def chunk(self, context: SceneContext, *, timed: bool, is_first: bool) -> NDArray[np.uint8]:
-        """The next scenes; what the generator raises comes after those before it."""
+    def chunk(
+        self, memory: NDArray[np.uint8], context: SceneContext, note: Note, *, is_first: bool
+    ) -> NDArray[np.uint8]:
+        """The next scenes, in `memory` if they have room; what the generator raises comes after those before it."""
+        note[1] = self.position
         if self._raised is not None:
             raise self._raised
         writer = self._writer
-        writer.begin()
+        writer.begin(memory)
+        while self.position < self._goal and self._next(context, note) is not _ENDED:  # given before
+            self.position += 1
         now = time.perf_counter()
         until = now + _SECONDS
-        if not self._catch_up(context, until if timed else None):
-            return writer.finish(Head(self._goal, is_first=is_first))
         first = self.position
         # The first comes alone, so that one that ends its worker again and again is known, and soon.
         alone = first == self._goal or 0 < self._goal > first - _SUSPECTS
@@ -127,7 +114,7 @@ class _GeneratorRun:
         ended = False
         try:
             while True:
-                scene = self._next(context)
+                scene = self._next(context, note)
                 if scene is _ENDED:
                     ended = True
                     break
@@ -145,20 +132,11 @@ class _GeneratorRun:
             self._raised = error
         return writer.finish(Head(first, ended, is_first=is_first))
 
-    def _catch_up(self, context: SceneContext, until: float | None) -> bool:
-        """Pass over scenes that were given before; False where there was no time for all of them."""
-        while self.position < self._goal:
-            if until is not None and time.perf_counter() > until:
-                return False
-            if self._next(context) is _ENDED:
-                return True
-            self.position += 1
-        return True
-
-    def _next(self, context: SceneContext) -> Any:
+    def _next(self, context: SceneContext, note: Note) -> Any:
         if self._kept is not _ENDED:
             scene, self._kept = self._kept, _ENDED
             return scene
+        note[1] = self.position
         context.move_to(self.position * self._generators.count + self._n)
         if self._iterator is None:
             self._iterator = self._generators.make(self._n, self.repetition, self.position)
@@ -170,58 +148,101 @@ class _GeneratorRun:
         self._raised = None  # its traceback refers to this object
 
 
-class RunningGenerators:
-    """A sequence whose items are chunks: uint8[bytes], one whole item each. For one worker, which keeps the state."""
+@dataclass
+class _WorkerState:
+    """What one worker runs.
 
-    def __init__(self, generators: Generators, capacity: int, *, timed: bool) -> None:
-        """Run `generators`, those that are asked for.
+    Attributes:
+        thread: Its thread; None for whichever calls.
+        random: The global random generators, where they are the worker's own.
+        runs: By number of the generator.
+        asked: Whether anything was asked of it.
+    """
 
-        Args:
-            generators: What may be asked for.
-            capacity: Bytes of a chunk, about; twice as many have room in a slot.
-            timed: Whether a worker that is at one chunk for long is ended, so that catching up must be cut.
-        """
+    thread: threading.Thread | None
+    random: _OwnRandom | None = None
+    runs: dict[int, _GeneratorRun] = field(default_factory=dict)
+    asked: bool = False
+
+
+class ChunkRunner(Runner):
+    """Runs the generators that it is asked for, and packs their scenes into slots."""
+
+    def __init__(self, generators: Generators, layout: ChunkLayout) -> None:
+        """Run `generators`; `layout` is that of the slots."""
         self._generators = generators
-        self._capacity = capacity
-        self._timed = timed
-        self._runs: dict[int, _GeneratorRun] = {}
-        self._random: _OwnRandom | None = None
-        self._asked = False
+        self._layout = layout
+        self._workers: dict[int, _WorkerState] = {}  # by number; each is used by its worker alone
 
-    def __len__(self) -> int:
-        return self._generators.count
+    @property
+    def target(self) -> Any:
+        """See `Runner`."""
+        return self
 
-    def __getitem__(self, index: int) -> NDArray[np.uint8]:
-        if index >= SIZES[0]:  # of two sizes, so that the size is not fixed; no page of it is touched
-            return np.empty(self._capacity - (index - SIZES[0]), np.uint8)
-        context = current_context()
-        assert context is not None
-        is_first, self._asked = not self._asked, True
-        ask = Ask.of(index, self._generators.count)
-        run = self._runs.get(ask.n)
-        if ask.position is not None:
-            run = self._begin(ask.n, context.epoch, ask.position)
-        elif run is None or run.repetition != context.epoch:
-            return ChunkWriter(0).finish(Head(0, lost=True, is_first=is_first))
-        elif self._random is not None:
-            self._random.enter(ask.n)
-        return run.chunk(context, timed=self._timed, is_first=is_first)
-
-    def _begin(self, n: int, repetition: int, start: int) -> _GeneratorRun:
-        for other, run in list(self._runs.items()):
-            if other == n or run.repetition != repetition:
-                self._runs.pop(other).end()
-        if self._random is not None:
-            self._random.begin(n, repetition)
-        run = self._runs[n] = _GeneratorRun(self._generators, n, repetition, start, min(1 << 20, self._capacity))
-        return run
+    def unpicklable(self, error: Exception) -> TypeError:
+        """See `Runner.unpicklable`."""
+        return TypeError(
+            f"make_generator ({self._generators.name}) cannot be sent to worker processes: {message_of(error)}. "
+            "It is pickled with all that it refers to: open files and start generators (which do not pickle) inside "
+            "it, leave locks out of the state of its object, or use worker_type='thread'"
+        )
 
     def on_worker_begin(self, worker: Worker) -> None:
-        """Called by the loader: in a process of our own the global random generators are ours to seed."""
+        """Called by the pool; in a process of our own the global random generators are ours to seed."""
+        state = self._workers.setdefault(worker.index, _WorkerState(None))  # that of a thread that hangs goes on
+        if worker.worker_type != "inline":
+            state.thread = threading.current_thread()
         if worker.worker_type == "process":
-            self._random = _OwnRandom(self._generators.seed)
+            state.random = _OwnRandom(self._generators.seed)
 
     def on_worker_end(self) -> None:
-        """Called by the loader: generators leave their `with` statements."""
-        while self._runs:
-            self._runs.popitem()[1].end()
+        """Called by the pool: generators leave their `with` statements."""
+        for state in list(self._workers.values()):
+            while state.runs and state.thread in (None, threading.current_thread()):
+                state.runs.popitem()[1].end()
+
+    def run(self, record: Record, note: Note, context: WorkerContext) -> Any:
+        """See `Runner.run`: the chunk, where it has no room in the slot."""
+        _, n, start, repetition, serial, segment_offset, segment_bytes, slot_offset = record
+        slot = self._layout.view(context.memory_at(segment_offset, segment_bytes), slot_offset)
+        if slot.control[0] == serial:
+            raise CancelledTaskError
+        state = self._workers[context.worker.index]
+        is_first, state.asked = not state.asked, True
+        scene_context = SceneContext(self._generators.seed, repetition)
+        previous = enter_context(scene_context)
+        try:
+            run = (
+                self._begin(state, n, repetition, start, note) if start >= 0 else self._continued(state, n, repetition)
+            )
+            if run is None:
+                writer = ChunkWriter(0)
+                writer.begin(slot.room)
+                chunk = writer.finish(Head(0, lost=True, is_first=is_first))
+            else:
+                chunk = run.chunk(slot.room, scene_context, note, is_first=is_first)
+        except BaseException as error:
+            raise FailedTaskError(Place(note[1])) from error
+        finally:
+            enter_context(previous)
+        slot.control[1] = len(chunk)
+        return None if np.may_share_memory(chunk, slot.room) else chunk
+
+    def _continued(self, state: _WorkerState, n: int, repetition: int) -> _GeneratorRun | None:
+        run = state.runs.get(n)
+        if run is None or run.repetition != repetition:
+            return None
+        if state.random is not None:
+            state.random.enter(n)
+        return run
+
+    def _begin(self, state: _WorkerState, n: int, repetition: int, start: int, note: Note) -> _GeneratorRun:
+        note[1] = start
+        for other, run in list(state.runs.items()):
+            if other == n or run.repetition != repetition:
+                state.runs.pop(other).end()
+        if state.random is not None:
+            state.random.begin(n, repetition)
+        capacity = min(_MOST_BYTES, self._layout.capacity)
+        run = state.runs[n] = _GeneratorRun(self._generators, n, repetition, start, capacity)
+        return run

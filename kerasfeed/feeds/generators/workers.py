@@ -1,32 +1,139 @@
-"""The workers that run generators: loaders of one worker each.
+"""The workers that run generators: one pool, and the memory in which chunks of scenes come from them.
 
-Invariant: a generator is always asked for at the same worker, and a worker serves in the order in which it is asked.
+Invariant: a generator is always asked for at the same worker, and a worker serves in the order in which it is asked. A
+pool that has failed stays failed; the next chunk that is asked for starts another.
 """
 
-import re
+import os
 import threading
+import weakref
 from concurrent.futures import Future
-from itertools import count
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from kerasfeed.errors import SceneTimeoutError, WorkerDiedError
+from kerasfeed.errors import FeedClosedError
+from kerasfeed.feeds.generators.chunk_slot import HEADER, ChunkLayout
+from kerasfeed.feeds.generators.chunk_task import ChunkTask
 from kerasfeed.feeds.generators.generators import Generators
-from kerasfeed.feeds.generators.worker_side import SIZES, Ask, RunningGenerators
-from kerasfeed.feeds.streams.plan import StreamPlan
-from kerasfeed.loaders.base import Job, Loader, LoaderStats
+from kerasfeed.feeds.generators.worker_side import CHUNK, ChunkRunner
+from kerasfeed.loaders.base import LoaderStats
+from kerasfeed.loaders.batches.pending_batch import skip_if_cancelled
+from kerasfeed.loaders.batches.slots import SlotPool
 from kerasfeed.loaders.failures.policy import FailurePolicy
-from kerasfeed.loaders.loader import make_loader
+from kerasfeed.loaders.loader import refuse_after_fork
+from kerasfeed.pool.base import CLOSED, CLOSED_BEFORE_DONE, Pool, PoolOptions
 from kerasfeed.pool.environment import Environment
+from kerasfeed.pool.factory import make_pool
 from kerasfeed.pool.file_identities import FirstOpened
 from kerasfeed.util.deferred_warnings import DeferredWarnings
-from kerasfeed.util.error_text import cause_message, message_of, notes_of
 
-_LARGEST = 32 << 20  # bytes of a chunk for which there is room, at most; pages that are not written cost nothing
-_PLACE = re.compile(r"scene (\d+) \(epoch (\d+), step \d+\)")
-_SOME = "a scene"
-_WORKER = re.compile(r"^kerasfeed: scenes? .*, in (.+)$", re.MULTILINE)
+
+@dataclass
+class _Receipt:
+    """See `kerasfeed.pool.base.Receipt`."""
+
+    sent: bool = False
+
+
+class ChunkSession:
+    """One pool, and the slots of its chunks.
+
+    Attributes:
+        pool: The workers.
+        slots: Memory of chunks.
+        count: Number of generators.
+        chunks: Delivered so far.
+        copied: Of these, copied out of their slots.
+    """
+
+    def __init__(self, pool: Pool, slots: SlotPool, count: int) -> None:
+        """Ask the workers of `pool` for chunks, in `slots`, of `count` generators."""
+        self.pool = pool
+        self.slots = slots
+        self.count = count
+        self.chunks = 0
+        self.copied = 0
+        self._stuck: set[ChunkTask] = set()  # a thread that was given up may still write to their slots
+        self._in_flight: set[ChunkTask] = set()
+        pool.on_failure = slots.close  # whoever waits for memory is to know
+
+    def submit(self, n: int, start: int, repetition: int) -> Future[Any]:
+        """Promise a chunk; see `GeneratorWorkers.ask`."""
+        try:
+            slot = self.slots.acquire()
+        except FeedClosedError:  # the slots close with the pool: say why that ended
+            raise self.pool.failure or FeedClosedError(CLOSED_BEFORE_DONE) from None
+        receipt = _Receipt()
+        task = ChunkTask(
+            CHUNK, n, n % self.pool.options.workers, session=self, slot=slot, start=start, repetition=repetition
+        )  # fmt: skip
+        self._in_flight.add(task)
+        try:
+            task.future.add_done_callback(partial(skip_if_cancelled, slot, task.serial, os.getpid()))
+            self.pool.submit([task], receipt)
+            return task.future
+        finally:
+            if not receipt.sent:  # done by now, in this thread, or Ctrl-C has come: the slot must come back
+                self.release(task)
+
+    def chunk(self, task: ChunkTask, payload: NDArray[np.uint8] | None) -> NDArray[np.uint8] | None:
+        """The chunk of a task that was done, uint8[bytes], whose memory is free again when nothing refers to it.
+
+        Args:
+            task: The task.
+            payload: The chunk, where it had no room in the slot.
+        """
+        slot, slots = task.slot, self.slots
+        if not self._lands(task):
+            return None
+        self.chunks += 1
+        if payload is None and not task.future.done():
+            nbytes = slot.view.control[1]
+            exporter = slots.lease(slot)
+            if exporter is not None:
+                return np.ndarray((nbytes,), np.uint8, exporter, HEADER)
+            payload = slot.view.room[:nbytes].copy()
+            self.copied += 1
+        slots.release(slot)
+        return payload
+
+    def release(self, task: ChunkTask) -> None:
+        """Give the slot of a task back, unless that was done before."""
+        if self._lands(task):
+            self.slots.release(task.slot)
+
+    def _lands(self, task: ChunkTask) -> bool:
+        """Note that no worker can write to the slot of a task any more; whether that was not known."""
+        with self.pool.lock:
+            if task not in self._in_flight:
+                return False
+            self._in_flight.remove(task)
+            self._stuck.discard(task)
+            self.slots.stuck = len(self._stuck)
+            return True
+
+    def note_stuck(self, task: ChunkTask) -> None:
+        """A thread hangs in a task, and may still write to its slot."""
+        with self.pool.lock:
+            self._stuck |= {task} & self._in_flight
+            self.slots.stuck = len(self._stuck)
+
+    def close(self) -> None:
+        """End the workers and free everything; idempotent. Chunks already delivered stay valid."""
+        if not self.pool.is_here:
+            return
+        is_inline = self.pool.worker_type == "inline"
+        if not is_inline:
+            self.slots.close()  # whoever waits for one need not wait for the workers
+        self.pool.close()
+        self.slots.free(flying=is_inline)
+        if not is_inline:
+            self._in_flight.clear()  # tasks refer to this session: only the collector would free them
+            self._stuck.clear()
 
 
 class GeneratorWorkers:
@@ -53,117 +160,98 @@ class GeneratorWorkers:
             TypeError: The generators cannot be sent to worker processes.
             OSError: There can be no worker processes.
         """
-        self._generators = generators
-        self._steps = count()
-        self._plans: list[StreamPlan] = []
-        self._loaders: list[Loader] = []
-        self._first_opened = FirstOpened()  # one for all: generators of several workers may read one file
-        size = min(workers, generators.count) or 1
-        most = -(-generators.count // size)  # generators of one worker
-        self.depth = 0 if not workers else 3 if most <= 4 else 2
-        share = max_memory // size
-        flying = most * max(1, self.depth) + 1
-        slots = 2 * flying + 3 * most + 4  # what has arrived waits for its turn, and scenes of other chunks are held
-        capacity = max(4096, min(_LARGEST, share // (2 * slots)) // 64 * 64)
+        self._count = generators.count
+        size = max(1, min(workers, self._count))
+        self.depth = 0 if not workers else 3 if self._count <= 4 * size else 2
+        self._most = self._count * max(1, self.depth) + size  # chunks in flight
+        self._max_memory = max_memory
+        # What has arrived waits for its turn, and scenes of other chunks are held.
+        self._layout = ChunkLayout.sharing(max_memory, 2 * self._most + 3 * self._count + 4 * size)
+        self._runner = ChunkRunner(generators, self._layout)
+        self._first_opened = FirstOpened()
+        self._options = PoolOptions(
+            workers=size, who=f"the feed of {generators.name}", seed=generators.seed, timeout=policy.timeout,
+            # Failures are dealt with by whoever joins the generators; of the workers it is only wanted that they are
+            # replaced. A chunk is tried twice at least: the scenes before the one that ended the worker come then.
+            tries=max(2, policy.tries), tries_in_time=2,
+            addressed=True, environment=environment, first_opened=self._first_opened,
+            deferred_warnings=deferred_warnings,
+        )  # fmt: skip
+        self._worker_type = worker_type if workers else "inline"
+        self._owner = os.getpid() if workers else None
+        self._lock = threading.Lock()
+        self._closed = False
+        self._respawns = 0  # of pools that have failed
+        self._sessions: list[ChunkSession] = []  # one, unless it is closed
+        self._finalizer = weakref.finalize(self, _close_all, self._sessions, self._first_opened)
         try:
-            for _ in range(size):
-                sequence = RunningGenerators(generators, capacity, timed=policy.timeout is not None)
-                plan = StreamPlan(batch_size=None, seed=generators.seed, readable=list(SIZES))
-                job = Job(
-                    sequence, plan, min(workers, 1), share, flying, _workers_policy(policy), environment=environment,
-                    first_opened=self._first_opened,
-                    watches_random=False,  # they are each generator's own there
-                )  # fmt: skip
-                loader = make_loader(job, worker_type)
-                if loader.stats().worker_type == "thread":
-                    worker_type = "thread"  # for those that follow
-                loader.failure_log.deferred_warnings = deferred_warnings
-                deferred_warnings.mute("copied")  # the consumer here is another loader, which tells of its own
-                self._plans.append(plan)
-                self._loaders.append(loader)
+            self._session()
         except BaseException:
             self.close()
             raise
 
-    def _reword_unpicklable(self, error: TypeError) -> TypeError:
-        return TypeError(
-            f"make_generator ({self._generators.name}) cannot be sent to worker processes: "
-            f"{cause_message(error)}. "
-            "It is pickled with all that it refers to: open files and start generators (which do not pickle) inside "
-            "it, leave locks out of the state of its object, or use worker_type='thread'"
-        )
+    def _session(self) -> ChunkSession:
+        """The session, started if there is none. The caller holds `_lock`, where there are others."""
+        if self._closed:
+            raise FeedClosedError(CLOSED)
+        if self._sessions and self._sessions[0].pool.failure is not None:
+            self._respawns += self._sessions[0].pool.respawns
+            _close_all(self._sessions)
+        if not self._sessions:
+            pool = make_pool(self._runner, self._options, self._worker_type)
+            try:
+                self._worker_type = pool.worker_type
+                slots = SlotPool(self._layout, pool.memory, max_memory=self._max_memory, in_flight=self._most)
+            except BaseException:
+                pool.close()
+                raise
+            self._sessions.append(ChunkSession(pool, slots, self._count))
+        return self._sessions[0]
 
-    def ask(self, ask: Ask, repetition: int) -> Future[Any]:
-        """Promise the next chunk of a generator; for anybody who waits for it `Loader.submit` says what holds."""
-        number = ask.n % len(self._loaders)
-        plan, step = self._plans[number], next(self._steps)
-        plan.announce(repetition, step, np.array([ask.index(self._generators.count)]))
-        try:
-            return self._loaders[number].submit(repetition, step)
-        finally:
-            plan.forget(repetition, step)
+    def ask(self, n: int, start: int, repetition: int) -> Future[Any]:
+        """Promise the next chunk of a generator, uint8[bytes], or what it has raised, as the result.
+
+        Args:
+            n: Number of the generator.
+            start: The scene to begin with; `GO_ON` for going on.
+            repetition: Number of the repetition.
+
+        Raises:
+            FeedClosedError: The workers were closed.
+            WorkerDiedError: They have failed.
+        """
+        refuse_after_fork(self._owner)  # before the lock, which another thread may have held at the fork
+        with self._lock:
+            session = self._session()
+        return session.submit(n, start, repetition)
 
     def stats(self) -> LoaderStats:
-        """Of all workers together; a batch is a chunk here."""
-        each = [loader.stats() for loader in self._loaders]
+        """Counters; a batch is a chunk here."""
+        session = next(iter(self._sessions), None)
         return LoaderStats(
-            each[0].worker_type,
-            len(each),
-            sum(stats.batches for stats in each),
-            sum(stats.copied for stats in each),
-            sum(stats.slots for stats in each),
-            each[0].slot_bytes,
-            tuple(pid for stats in each for pid in stats.pids),
-            sum(stats.respawns for stats in each),
+            self._worker_type,
+            self._options.workers,
+            session.chunks if session else 0,
+            session.copied if session else 0,
+            session.slots.total if session else 0,
+            self._layout.nbytes,
+            session.pool.pids() if session else (),
+            self._respawns + (session.pool.respawns if session else 0),
         )
 
     def close(self) -> None:
-        """End them all at once: each may be given some time to end by itself. Idempotent."""
-        others = [threading.Thread(target=loader.close, name="kerasfeed-close") for loader in self._loaders[1:]]
-        for thread in others:
-            thread.start()
-        for loader in self._loaders[:1]:
-            loader.close()
-        for thread in others:
-            thread.join()
-        self._first_opened.close()
+        """End them; idempotent."""
+        if self._owner not in (None, os.getpid()):
+            return  # another thread may have held the lock at the fork
+        with self._lock:
+            self._closed = True
+        _close_all(self._sessions, self._first_opened)
 
 
-def _workers_policy(policy: FailurePolicy) -> FailurePolicy:
-    # Failures are dealt with by whoever joins the generators; of the workers it is only wanted that they are replaced.
-    # A chunk is tried twice at least: which of its scenes ended the worker is known when the generator runs again.
-    tries = max(2, policy.max_failures) if isinstance(policy.max_failures, int) else None
-    return FailurePolicy(max_failures=tries, timeout=policy.timeout)
-
-
-def reworded(count: int, text: str) -> str:
-    """A text of a loader, which then speaks of generators, of which there are `count`."""
-
-    def place(found: re.Match[str]) -> str:
-        ask = Ask.of(int(found[1]), count)
-        scene = _SOME if ask.position is None else f"scene {ask.position}"
-        return f"{scene} of generator {ask.n} (repetition {found[2]})"
-
-    return _PLACE.sub(place, text)
-
-
-def place_of(error: BaseException) -> str:
-    """Which worker met an error, as its loader has noted; empty where it has not."""
-    for note in notes_of(error):
-        if found := _WORKER.search(note):
-            return found[1]
-    return ""
-
-
-def retold(error: BaseException, count: int) -> tuple[BaseException, bool]:
-    """An error that a loader made, in words that fit generators, and whether it is that of one known scene.
-
-    Those of the user's own are as they were, and of the scene that was next.
-    """
-    if not issubclass(type(error), WorkerDiedError | SceneTimeoutError):
-        return error, True
-    told, cut, _ = reworded(count, message_of(error)).partition(" Reproduce it in a Python of its own")
-    if cut:
-        told = told.replace(", as often as max_failures allows", "")
-        told += " To go on without generators that do so use on_error='skip'"
-    return type(error)(told), _SOME not in told
+def _close_all(sessions: list[ChunkSession], first_opened: FirstOpened | None = None) -> None:
+    for session in sessions:
+        session.close()
+        session.pool.options.deferred_warnings.issue_last()  # nobody else would of a feed that was dropped
+    sessions.clear()
+    if first_opened is not None:
+        first_opened.close()

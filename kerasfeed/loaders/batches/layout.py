@@ -137,6 +137,10 @@ class Layout:
         """Bytes of a slot, a whole number of pages."""
         return align(self._map[1], mmap.ALLOCATIONGRANULARITY)
 
+    def view(self, memory: Any, base: int) -> "SlotView":
+        """The views of the slot that stands at `base` in `memory`."""
+        return SlotView(self, memory, base)
+
 
 class SlotView:
     """NumPy views of one slot's memory, for whoever fills it.

@@ -59,7 +59,8 @@ class SceneTiming:
         return [(start, min(start + length, rows)) for start in range(0, rows, length)]
 
 
-def _skip_if_cancelled(slot: Slot, serial: int, owner: int, future: Future[Any]) -> None:
+def skip_if_cancelled(slot: Slot, serial: int, owner: int, future: Future[Any]) -> None:
+    """Have workers leave out what number `serial` was to bring into a slot, whose future was cancelled by `owner`."""
     # A fork of the owner shares the slot's memory with it, and cancels what it has inherited as it ends.
     if future.cancelled() and os.getpid() == owner:
         slot.view.control[0] = serial
@@ -114,7 +115,7 @@ class BatchInProgress:
         self.failure_row = rows
         self.future: Future[Any] = Future()
         # Not a bound method: a cycle of batch and future would keep slots leased until the collector runs.
-        self.future.add_done_callback(partial(_skip_if_cancelled, slot, self.serial, os.getpid()))
+        self.future.add_done_callback(partial(skip_if_cancelled, slot, self.serial, os.getpid()))
 
     def add(self, start: int, stop: int, beside: Beside) -> bool:
         """Account for rows [start, stop); True when none is missing."""

@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from kerasfeed.errors import FeedClosedError, SceneTimeoutError
-from kerasfeed.loaders.batches.layout import Layout, SlotView
 from kerasfeed.pool.memory import PoolMemory
 from kerasfeed.util.polling import NotYet
 
@@ -38,13 +37,13 @@ class Slot:
         memory: The segment that holds it.
         segment_offset: Offset of the segment in the arena's file, bytes.
         offset: Offset of the slot in the segment, bytes.
-        view: The views that a loader of this process fills.
+        view: What its layout makes of it, for whoever fills it in this process.
     """
 
     memory: mmap.mmap
     segment_offset: int
     offset: int
-    view: SlotView
+    view: Any
 
 
 class SlotPool:
@@ -55,11 +54,11 @@ class SlotPool:
         total: Slots that exist.
     """
 
-    def __init__(self, layout: Layout, arena: PoolMemory, *, max_memory: int, in_flight: int) -> None:
+    def __init__(self, layout: Any, arena: PoolMemory, *, max_memory: int, in_flight: int) -> None:
         """Make an empty pool.
 
         Args:
-            layout: What a slot holds.
+            layout: What a slot holds: its `nbytes`, whole pages, and the `view` of one.
             arena: Where slots are made; the pool does not close it.
             max_memory: Ceiling of all slots, bytes.
             in_flight: Batches the loader wants in flight at once; up to half of the ceiling is kept for them.
@@ -68,7 +67,7 @@ class SlotPool:
             ValueError: `max_memory` does not hold two slots.
         """
         self.layout = layout
-        self.limit = max_memory // layout.nbytes
+        self.limit: int = max_memory // layout.nbytes
         if self.limit < 2:
             raise ValueError(
                 f"max_memory={max_memory:,} bytes is too small: a batch takes {layout.nbytes:,} bytes, and memory for "
@@ -98,7 +97,8 @@ class SlotPool:
     @property
     def ceiling(self) -> int:
         """Most bytes of all slots together."""
-        return self.limit * self.layout.nbytes
+        nbytes: int = self.limit * self.layout.nbytes
+        return nbytes
 
     def acquire(self, timeout: float | None = None) -> Slot:
         """A slot to fill. Waits only at the ceiling, for a batch in flight; never for the consumer.
@@ -166,7 +166,7 @@ class SlotPool:
         nbytes = self.layout.nbytes
         memory, segment_offset = self._arena.grow(count * nbytes)
         made = [
-            Slot(memory, segment_offset, offset, SlotView(self.layout, memory, offset))
+            Slot(memory, segment_offset, offset, self.layout.view(memory, offset))
             for offset in range(0, count * nbytes, nbytes)
         ]
         self._slots.extend(made)

@@ -16,17 +16,6 @@ def fatal_text(crash: Crash, index: int, count: int, batch: str, item: str | Non
         batch: The call that loads the batch, for reproduction; empty while the spec is inferred.
         item: What was given to the function of a stream, as text; None for a sequence.
     """
-    times = "" if count == 1 else f" {count} times, as often as max_failures allows"
-    if crash.hung:
-        what = (
-            f"{crash.place} took longer than timeout={crash.timeout} s{'' if count == 1 else f' {count} times'} in "
-            f"{crash.worker}, which was ended for that{crash.memory}."
-        )
-    else:
-        what = (
-            f"{crash.worker} {crash.ending} while it loaded {crash.place}{crash.memory}. The scene has ended its worker"
-            f"{times}. Out of memory shows as SIGKILL, a fault in a compiled library as SIGSEGV."
-        )
     remedy = (
         f"Reproduce it in a Python of its own, for it may end that too: sequence[{index}]{batch and f', or {batch}'}."
     )
@@ -37,7 +26,23 @@ def fatal_text(crash: Crash, index: int, count: int, batch: str, item: str | Non
             "that too."
         )
         other = " To go on without such items use on_error='skip'"
-    return f"{what}{crash.stack_text} {remedy}{other}"
+    return f"{ending_text(crash, count, ', as often as max_failures allows')} {remedy}{other}"
+
+
+def ending_text(crash: Crash, count: int, allowed: str = "") -> str:
+    """How a scene has ended its worker, `count` times; `allowed` says of these times what they are."""
+    times = "" if count == 1 else f" {count} times"
+    if crash.hung:
+        what = (
+            f"{crash.place} took longer than timeout={crash.timeout} s{times} in {crash.worker}, which was ended for "
+            f"that{crash.memory}."
+        )
+    else:
+        what = (
+            f"{crash.worker} {crash.ending} while it loaded {crash.place}{crash.memory}. The scene has ended its worker"
+            f"{times and times + allowed}. Out of memory shows as SIGKILL, a fault in a compiled library as SIGSEGV."
+        )
+    return what + crash.stack_text
 
 
 def function_text(crash: Crash, epoch: int, step: int) -> str:

@@ -27,26 +27,27 @@ def test_scenes_of_different_kinds_keep_their_order_in_one_chunk():
     ]  # fmt: skip
     writer = ChunkWriter(4096)
     for _ in range(2):
-        writer.begin()
+        writer.begin(np.empty(4096, np.uint8))
         assert all(writer.add(scene) for scene in scenes)
         assert_same(taken_out(writer), scenes)
 
 
 @pytest.mark.parametrize("even", [True, False])
 def test_a_chunk_is_full_when_its_bytes_are_and_holds_any_one_scene(even):
-    writer = ChunkWriter(1024)
-    for nbytes, wanted in ((100, (8, 11)), (1024, (1, 1)), (5000, (1, 1)), (600, (7, 9))):
-        writer.begin()
+    writer, memory = ChunkWriter(1024), np.empty(3000, np.uint8)
+    for nbytes, wanted in ((100, (8, 11)), (1024, (1, 1)), (5000, (1, 1)), (400, (2, 2))):
+        writer.begin(memory)
         scenes = []
         while writer.add(np.full(nbytes - (0 if even else len(scenes)), 7, np.uint8)):
             scenes.append(np.full(nbytes - (0 if even else len(scenes)), 7, np.uint8))
         assert wanted[0] <= len(scenes) <= wanted[1]
+        assert (writer.memory is memory) == (nbytes < 3000)
         assert_same(taken_out(writer), scenes)
 
 
 def test_text_fills_a_chunk_too():
     writer = ChunkWriter(1000)
-    writer.begin()
+    writer.begin(np.empty(2000, np.uint8))
     count = 0
     while writer.add("x" * 100):
         count += 1
@@ -65,6 +66,6 @@ def test_text_fills_a_chunk_too():
 )
 def test_what_no_batch_can_hold_is_refused(scene, told):
     writer = ChunkWriter(1024)
-    writer.begin()
+    writer.begin(np.empty(2000, np.uint8))
     with pytest.raises(SpecError, match=told):
         writer.add(scene)

@@ -263,7 +263,7 @@ def test_a_worker_that_dies_loses_no_scene_and_repeats_none(fleet_of, make, tmp_
         starts = {start for n, _, start in items if n == 1}
         assert len(starts) == 2
         assert max(starts) > 0
-    with pytest.warns(FeedWarning, match=r"a scene of generator 1 \(repetition 0\)"):
+    with pytest.warns(FeedWarning, match=r"scene 300 of generator 1 \(repetition 0\)"):
         feed.failure_log.deferred_warnings.issue()
 
 
