@@ -105,8 +105,9 @@ class ThreadPool(Pool):
             self._tasks.update(tasks)
             if self.options.addressed:
                 for task in tasks:
-                    self._waiting[task.worker or 0].append(task)
-                    self._calls[task.worker or 0].put(True)
+                    number = (task.worker or 0) % self.options.workers
+                    self._waiting[number].append(task)
+                    self._calls[number].put(True)
                 return
             self._waiting[0].extend(tasks)
             # What Ctrl-C leaves out here, the next call does, or the watching thread.
@@ -163,7 +164,8 @@ class ThreadPool(Pool):
         worker.busy, worker.task = False, None
         if followers:
             self._follow(followers)
-        self._forget(task)
+        if task not in followers:
+            self._forget(task)
         if taken and not self._turns.taken:
             self._call_all()
 
@@ -174,6 +176,7 @@ class ThreadPool(Pool):
             for task in tasks:
                 task.give_up(error)
                 task.broken(error)
+                self._forget(task)
 
     def _forget(self, task: Task) -> None:
         with self.lock:

@@ -120,6 +120,23 @@ def test_what_a_task_says_is_to_be_done_next_is_done(kind, do, make):
 
 
 @EVERY
+def test_a_task_may_have_itself_done_again_and_is_in_flight_until_then(kind, make):
+    pool = make(kind)
+    runs = []
+
+    class Again(FutureTask):
+        def done(self, payload, seconds, worker):
+            runs.append(payload)
+            time.sleep(0.02)  # so that somebody waits meanwhile
+            return () if len(runs) == 5 else (self,)
+
+    assert _gives(pool, 1)
+    pool.submit([Again(Do.GIVE, 7)])
+    pool.wait_until_idle()
+    assert runs == [7] * 5
+
+
+@EVERY
 def test_a_task_that_names_its_worker_is_done_by_it_in_order_of_submission(kind, make):
     workers = 1 if kind == "inline" else 3
     pool = make(kind, workers, addressed=True)

@@ -134,6 +134,7 @@ class _Handle:
     note: int = NOWHERE
     sees: tuple = (0, 0)
     started: bool = False
+    alive: bool = True
     hung: bool = False
 
     def __str__(self):
@@ -211,7 +212,7 @@ class SubprocessPool(Pool):
         """Give each free worker a task. The caller holds `lock`."""
         for handle in self._workers:
             waiting = self._waiting[handle.number % len(self._waiting)]
-            if handle.started and handle.task is None and waiting:
+            if handle.alive and handle.started and handle.task is None and waiting:
                 handle.task, handle.serial, handle.note = waiting.popleft(), next(self._serials), NOWHERE
                 self._bring_up_to_date(handle)
                 self._tell(handle, ("task", handle.task.record()))
@@ -374,6 +375,8 @@ class SubprocessPool(Pool):
                 handle.process.kill()
 
     def _handle_death(self, handle):
+        with self.lock:  # nobody gives it a task from now on
+            handle.alive, task = False, handle.task
         self._selector.unregister(handle.process.stdout)
         code = handle.process.wait()
         handle.process.stdout.close()
@@ -381,7 +384,6 @@ class SubprocessPool(Pool):
         if self.ending() is not None:
             self._workers.remove(handle)
             return
-        task = handle.task
         crash = Crash(
             str(handle),
             f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}",
