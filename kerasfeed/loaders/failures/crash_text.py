@@ -50,6 +50,6 @@ def function_text(crash: Crash, epoch: int, step: int) -> str:
     what = "took too long and was ended" if crash.hung else crash.ending
     return (
         f"{crash.worker} {what} while the function given as collate made the batch of epoch {epoch}, step {step}"
-        f"{crash.memory}, as often as max_failures allows.{crash.stack_text} Reproduce it in a Python of its own, for it "
-        f"may end that too: kf.load(feed, epoch={epoch}, step={step})"
+        f"{crash.memory}, as often as max_failures allows.{crash.stack_text} Reproduce it in a Python of its own, for "
+        f"it may end that too: kf.load(feed, epoch={epoch}, step={step})"
     )
