@@ -1,4 +1,4 @@
-"""A chunk of a generator as a task, and what becomes of it.
+"""A chunk of a generator as a task of a pool, and what becomes of it.
 
 Invariant: what has failed is told in the words of a stream, here where it is known which generator was at work. The
 future gives the chunk, or the error of the generator; it raises what is no generator's fault. A slot is given back
@@ -6,22 +6,133 @@ once, when no worker can write to it any more.
 """
 
 import itertools
+import os
 from collections.abc import Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from kerasfeed.errors import FeedClosedError
+from kerasfeed.feeds.generators.chunk_slot import HEADER
 from kerasfeed.feeds.generators.round_robin import named
-from kerasfeed.loaders.batches.slots import Slot
+from kerasfeed.feeds.generators.worker_side import CHUNK
+from kerasfeed.loaders.batches.pending_batch import skip_if_cancelled
+from kerasfeed.loaders.batches.slots import Slot, SlotPool
 from kerasfeed.loaders.failures.crash_text import ending_text
+from kerasfeed.pool.base import CLOSED_BEFORE_DONE, Pool
 from kerasfeed.pool.task import NOWHERE, Crash, FutureTask, Place, Record, Task
 from kerasfeed.util.error_notes import TRACEBACK_HEAD
 from kerasfeed.util.error_text import add_note, traceback_of, without_own_frames
 
-if TYPE_CHECKING:
-    from kerasfeed.feeds.generators.workers import ChunkSession
-
 _serials = itertools.count(1)
+
+
+@dataclass
+class _Receipt:
+    """See `kerasfeed.pool.base.Receipt`."""
+
+    sent: bool = False
+
+
+class ChunkSession:
+    """One pool, and the slots of its chunks.
+
+    Attributes:
+        pool: The workers.
+        slots: Memory of chunks.
+        count: Number of generators.
+        chunks: Delivered so far.
+        copied: Of these, copied out of their slots.
+    """
+
+    def __init__(self, pool: Pool, slots: SlotPool, count: int) -> None:
+        """Ask the workers of `pool` for chunks, in `slots`, of `count` generators."""
+        self.pool = pool
+        self.slots = slots
+        self.count = count
+        self.chunks = 0
+        self.copied = 0
+        self._stuck: set[ChunkTask] = set()  # a thread that was given up may still write to their slots
+        self._in_flight: set[ChunkTask] = set()
+        pool.on_failure = slots.close  # whoever waits for memory is to know
+
+    def submit(self, n: int, start: int, repetition: int) -> Future[Any]:
+        """Promise a chunk; see `GeneratorWorkers.ask`."""
+        try:
+            slot = self.slots.acquire()
+        except FeedClosedError:  # the slots close with the pool: say why that ended
+            raise self.pool.failure or FeedClosedError(CLOSED_BEFORE_DONE) from None
+        receipt = _Receipt()
+        task = ChunkTask(
+            CHUNK, n, n % self.pool.options.workers, session=self, slot=slot, start=start, repetition=repetition
+        )  # fmt: skip
+        self._in_flight.add(task)
+        try:
+            task.future.add_done_callback(partial(skip_if_cancelled, slot, task.serial, os.getpid()))
+            self.pool.submit([task], receipt)
+            return task.future
+        finally:
+            if not receipt.sent:  # done by now, in this thread, or Ctrl-C has come: the slot must come back
+                self.release(task)
+
+    def chunk(self, task: "ChunkTask", payload: NDArray[np.uint8] | None) -> NDArray[np.uint8] | None:
+        """The chunk of a task that was done, uint8[bytes], whose memory is free again when nothing refers to it.
+
+        Args:
+            task: The task.
+            payload: The chunk, where it had no room in the slot.
+        """
+        slot, slots = task.slot, self.slots
+        if not self._lands(task):
+            return None
+        self.chunks += 1
+        if payload is None and not task.future.done():
+            nbytes = slot.view.control[1]
+            exporter = slots.lease(slot)
+            if exporter is not None:
+                return np.ndarray((nbytes,), np.uint8, exporter, HEADER)
+            payload = slot.view.room[:nbytes].copy()
+            self.copied += 1
+        slots.release(slot)
+        return payload
+
+    def release(self, task: "ChunkTask") -> None:
+        """Give the slot of a task back, unless that was done before."""
+        if self._lands(task):
+            self.slots.release(task.slot)
+
+    def _lands(self, task: "ChunkTask") -> bool:
+        """Note that no worker can write to the slot of a task any more; whether that was not known."""
+        with self.pool.lock:
+            if task not in self._in_flight:
+                return False
+            self._in_flight.remove(task)
+            self._stuck.discard(task)
+            self.slots.stuck = len(self._stuck)
+            return True
+
+    def note_stuck(self, task: "ChunkTask") -> None:
+        """A thread hangs in a task, and may still write to its slot."""
+        with self.pool.lock:
+            self._stuck |= {task} & self._in_flight
+            self.slots.stuck = len(self._stuck)
+
+    def close(self) -> None:
+        """End the workers and free everything; idempotent. Chunks already delivered stay valid."""
+        if not self.pool.is_here:
+            return
+        is_inline = self.pool.worker_type == "inline"
+        if not is_inline:
+            self.slots.close()  # whoever waits for one need not wait for the workers
+        self.pool.close()
+        self.slots.free(flying=is_inline)
+        if not is_inline:
+            self._in_flight.clear()  # tasks refer to this session: only the collector would free them
+            self._stuck.clear()
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -36,7 +147,7 @@ class ChunkTask(FutureTask):
         serial: Unique in the process, so that a cancellation that comes late cannot touch the slot's next chunk.
     """
 
-    session: "ChunkSession"
+    session: ChunkSession
     slot: Slot
     start: int
     repetition: int

@@ -231,6 +231,22 @@ def test_scenes_that_have_no_room_in_a_chunk_travel_too(fleet_of):
             assert other.shape == (k + 1, 40_000)
 
 
+@pytest.mark.parametrize("kind", ["thread", "process"])
+def test_scenes_that_are_kept_do_not_change_and_hold_no_more_memory_than_allowed(fleet_of, kind):
+    def make_generator(n, count):
+        for k in range(900):
+            yield np.full(200 + 30 * (k % 5 == n), 10 * k + n, np.int32)
+
+    feed = fleet_of(kind, make_generator, 3, workers=2, max_memory=400_000)
+    items = all_of(feed, limit=50)
+    for place, array in enumerate(items):
+        k, n = divmod(place, 3)
+        assert (array == 10 * k + n).all()
+    stats = feed.stats()
+    assert stats.copied
+    assert stats.slots * stats.slot_bytes <= 400_000
+
+
 @pytest.mark.parametrize("in_turn", [True, False])
 def test_whoever_waits_is_woken_by_leave_and_by_close(fleet_of, in_turn):
     go_on = threading.Event()
