@@ -50,7 +50,7 @@ def _unguarded(path):
 
 # Within `guarded`, or of an exception of kerasfeed's own that no user can raise.
 ALLOWED = {
-    "loaders/failures/exception_pickle.py": ["vars(error)", "error.args", "error.__dict__"],
+    "pool/exception_pickle.py": ["vars(error)", "error.args", "error.__dict__"],
     "readers/files/sequence.py": ["ended.args"],
     "util/deferred_warnings.py": ["{warning}", "f'{category.__name__}: {warning}'"],
 }

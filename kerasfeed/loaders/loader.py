@@ -3,22 +3,20 @@
 Invariant: see `kerasfeed.loaders.session`.
 """
 
-import os
 import threading
-import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-from kerasfeed.errors import FeedClosedError, WorkerDiedError
+from kerasfeed.errors import WorkerDiedError
 from kerasfeed.loaders.base import Job, Loader, LoaderStats
 from kerasfeed.loaders.batch_runner import BatchRunner
 from kerasfeed.loaders.batches.layout import Layout
 from kerasfeed.loaders.failures.failure_log import FailureLog
 from kerasfeed.loaders.session import Session
-from kerasfeed.pool.base import CLOSED, Pool, PoolOptions
+from kerasfeed.pool.base import Pool, PoolOptions
 from kerasfeed.pool.factory import make_pool
-from kerasfeed.pool.file_identities import FirstOpened
+from kerasfeed.pool.sessions import Sessions
 from kerasfeed.sequences.context import SceneContext
 from kerasfeed.sequences.global_random import WARNING_KIND
 from kerasfeed.spec.scene_spec import SceneSpec
@@ -64,15 +62,9 @@ class BatchLoader(Loader):
         self.layout = layout
         self._job = job
         self._context = context
-        self._lock = threading.Lock()
         self._inferring = threading.RLock()  # held while scenes are read, as nothing is that close() needs
-        self._sessions: list[Session] = []
-        self._first_opened = FirstOpened()
-        self._closed = False
-        self._owner = None if worker_type == "inline" else os.getpid()
-        self._respawns = 0  # of sessions that have failed
+        self._sessions: Sessions[Session] = Sessions(self, forks=worker_type == "inline")
         self.failure_log = FailureLog(job.policy, job.plan.length)
-        self._finalizer = weakref.finalize(self, _close_all, self._sessions, (self._first_opened,))
 
     def start(self) -> None:
         """Start the workers without waiting for them.
@@ -80,8 +72,7 @@ class BatchLoader(Loader):
         Raises:
             TypeError, OSError: There can be no worker processes, or the sequence cannot be pickled.
         """
-        with self._lock:
-            self._session()
+        self._session()
 
     def _start_pool(self, runner: BatchRunner) -> Pool:
         job = self._job
@@ -94,7 +85,7 @@ class BatchLoader(Loader):
             tries_in_time=job.policy.tries_in_time,
             environment=job.environment,
             inherit=job.inherit,
-            first_opened=self._first_opened,
+            first_opened=self._sessions.first_opened,
             deferred_warnings=self.failure_log.deferred_warnings,
         )
         pool = make_pool(runner, options, self.worker_type)
@@ -102,21 +93,13 @@ class BatchLoader(Loader):
         return pool
 
     def _session(self) -> Session:
-        """The session, started if there is none. The caller holds `_lock`."""
-        if self._closed:
-            raise FeedClosedError(CLOSED)
-        if self._sessions and self._sessions[0].pool.failure is not None:
-            self._respawns += self._sessions[0].pool.respawns
-            _close_all(self._sessions)
-        if not self._sessions:
-            self._sessions.append(Session(self._job, self.failure_log, self._start_pool, self.layout, self._context))
-        return self._sessions[0]
+        return self._sessions.current(
+            lambda: Session(self._job, self.failure_log, self._start_pool, self.layout, self._context)
+        )
 
     def _ready(self) -> Session:
         """The session, its slots set up."""
-        refuse_after_fork(self._owner)  # before the lock, which another thread may have held at the fork
-        with self._lock:
-            session = self._session()
+        session = self._session()
         if session.slots is None:
             with self._inferring:
                 if session.slots is None:
@@ -155,28 +138,22 @@ class BatchLoader(Loader):
 
     def refresh(self, change: Callable[[], None]) -> None:
         """See `Loader.refresh`."""
-        refuse_after_fork(self._owner)
-        for session in self._present():
-            session.pool.wait_until_idle()
+        self._sessions.refuse_after_fork()
+        before = self._sessions.present
+        if before is not None:
+            before.pool.wait_until_idle()
         change()
-        for session in self._present():  # one may have failed meanwhile, and another taken its place
-            session.pool.renew()
-
-    def _present(self) -> list[Session]:
-        with self._lock:
-            return list(self._sessions)
+        now = self._sessions.present  # the one before may have failed meanwhile, and another taken its place
+        if now is not None:
+            now.pool.renew()
 
     def close(self) -> None:
         """See `Loader.close`."""
-        if self._owner not in (None, os.getpid()):
-            return  # another thread may have held the lock at the fork
-        with self._lock:
-            self._closed = True
-        _close_all(self._sessions, (self._first_opened,))
+        self._sessions.close()
 
     def stats(self) -> LoaderStats:
         """See `Loader.stats`."""
-        session = next(iter(self._sessions), None)
+        session = self._sessions.present
         slots = session.slots if session else None
         warned = self.failure_log.deferred_warnings.is_known(WARNING_KIND)
         return LoaderStats(
@@ -187,34 +164,12 @@ class BatchLoader(Loader):
             slots.total if slots else 0,
             slots.layout.nbytes if slots else 0,
             session.pool.pids() if session else (),
-            self._respawns + (session.pool.respawns if session else 0),
+            self._sessions.respawns,
             self.failure_log.failed,
             seeds_random=self.worker_type == "process" and warned,
         )
 
     def waste(self) -> ReadCost | None:
         """See `Loader.waste`."""
-        session = next(iter(self._sessions), None)
+        session = self._sessions.present
         return session.wasted() if session else None
-
-
-def refuse_after_fork(owner: int | None) -> None:
-    """Raise where this process is not the `owner` of workers, of which it may be a fork; None: they are no process's.
-
-    Raises:
-        FeedClosedError: It is not.
-    """
-    if owner not in (None, os.getpid()):
-        raise FeedClosedError(
-            f"this feed belongs to process {owner} and this is a fork of it, where its workers are not. Make a feed "
-            "here (a pickled feed makes itself anew)"
-        )
-
-
-def _close_all(sessions: list[Session], held: Iterable[FirstOpened] = ()) -> None:
-    for session in sessions:
-        session.close()
-        session.failure_log.deferred_warnings.issue_last()  # nobody else would of a feed that was dropped
-    sessions.clear()
-    for each in held:
-        each.close()

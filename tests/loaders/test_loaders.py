@@ -182,7 +182,7 @@ def test_workers_read_many_scenes_at_once_whatever_the_batch_size(make, kind, tm
     loader = make(kind, scenes.Meeting(tmp_path, 4), 16, workers=8)
     _ = loader.spec
     if kind == "process":
-        wait_until(lambda: len(loader._sessions[0].pool.pids()) == 8)
+        wait_until(lambda: len(loader._sessions.present.pool.pids()) == 8)
     (tmp_path / "begin").touch()
     assert len(loader.submit(0, 0).result()[1]) == 16
 

@@ -4,25 +4,20 @@ Invariant: a generator is always asked for at the same worker, and a worker serv
 pool that has failed stays failed; the next chunk that is asked for starts another.
 """
 
-import os
-import threading
-import weakref
 from concurrent.futures import Future
 from typing import Any
 
-from kerasfeed.errors import FeedClosedError
+from kerasfeed.feeds.generators.chunk_session import ChunkSession
 from kerasfeed.feeds.generators.chunk_slot import ChunkLayout
-from kerasfeed.feeds.generators.chunk_task import ChunkSession
 from kerasfeed.feeds.generators.generators import Generators
 from kerasfeed.feeds.generators.worker_side import ChunkRunner
 from kerasfeed.loaders.base import LoaderStats
 from kerasfeed.loaders.batches.slots import SlotPool
 from kerasfeed.loaders.failures.policy import FailurePolicy
-from kerasfeed.loaders.loader import refuse_after_fork
-from kerasfeed.pool.base import CLOSED, PoolOptions
+from kerasfeed.pool.base import PoolOptions
 from kerasfeed.pool.environment import Environment
 from kerasfeed.pool.factory import make_pool
-from kerasfeed.pool.file_identities import FirstOpened
+from kerasfeed.pool.sessions import Sessions
 from kerasfeed.util.deferred_warnings import DeferredWarnings
 
 
@@ -58,45 +53,31 @@ class GeneratorWorkers:
         # What has arrived waits for its turn, and scenes of other chunks are held.
         self._layout = ChunkLayout.sharing(max_memory, 2 * self._most + 3 * self._count + 4 * size)
         self._runner = ChunkRunner(generators, self._layout)
-        self._first_opened = FirstOpened()
+        self._sessions: Sessions[ChunkSession] = Sessions(self, forks=not workers)
         self._options = PoolOptions(
             workers=size, who=f"the feed of {generators.name}", seed=generators.seed, timeout=policy.timeout,
             # Failures are dealt with by whoever joins the generators; of the workers it is only wanted that they are
             # replaced. A chunk is tried twice at least: the scenes before the one that ended the worker come then.
             tries=max(2, policy.tries), tries_in_time=2,
-            addressed=True, environment=environment, first_opened=self._first_opened,
+            addressed=True, environment=environment, first_opened=self._sessions.first_opened,
             deferred_warnings=deferred_warnings,
         )  # fmt: skip
         self._worker_type = worker_type if workers else "inline"
-        self._owner = os.getpid() if workers else None
-        self._lock = threading.Lock()
-        self._closed = False
-        self._respawns = 0  # of pools that have failed
-        self._sessions: list[ChunkSession] = []  # one, unless it is closed
-        self._finalizer = weakref.finalize(self, _close_all, self._sessions, self._first_opened)
         try:
-            self._session()
+            self._sessions.current(self._start)
         except BaseException:
             self.close()
             raise
 
-    def _session(self) -> ChunkSession:
-        """The session, started if there is none. The caller holds `_lock`, where there are others."""
-        if self._closed:
-            raise FeedClosedError(CLOSED)
-        if self._sessions and self._sessions[0].pool.failure is not None:
-            self._respawns += self._sessions[0].pool.respawns
-            _close_all(self._sessions)
-        if not self._sessions:
-            pool = make_pool(self._runner, self._options, self._worker_type)
-            try:
-                self._worker_type = pool.worker_type
-                slots = SlotPool(self._layout, pool.memory, max_memory=self._max_memory, in_flight=self._most)
-            except BaseException:
-                pool.close()
-                raise
-            self._sessions.append(ChunkSession(pool, slots, self._count))
-        return self._sessions[0]
+    def _start(self) -> ChunkSession:
+        pool = make_pool(self._runner, self._options, self._worker_type)
+        try:
+            self._worker_type = pool.worker_type
+            slots = SlotPool(self._layout, pool.memory, max_memory=self._max_memory, in_flight=self._most)
+        except BaseException:
+            pool.close()
+            raise
+        return ChunkSession(pool, slots, self._count)
 
     def ask(self, n: int, start: int, repetition: int) -> Future[Any]:
         """Promise the next chunk of a generator, uint8[bytes], or what it has raised, as the result.
@@ -110,14 +91,11 @@ class GeneratorWorkers:
             FeedClosedError: The workers were closed.
             WorkerDiedError: They have failed.
         """
-        refuse_after_fork(self._owner)  # before the lock, which another thread may have held at the fork
-        with self._lock:
-            session = self._session()
-        return session.submit(n, start, repetition)
+        return self._sessions.current(self._start).submit(n, start, repetition)
 
     def stats(self) -> LoaderStats:
         """Counters; a batch is a chunk here."""
-        session = next(iter(self._sessions), None)
+        session = self._sessions.present
         return LoaderStats(
             self._worker_type,
             self._options.workers,
@@ -126,22 +104,9 @@ class GeneratorWorkers:
             session.slots.total if session else 0,
             self._layout.nbytes,
             session.pool.pids() if session else (),
-            self._respawns + (session.pool.respawns if session else 0),
+            self._sessions.respawns,
         )
 
     def close(self) -> None:
         """End them; idempotent."""
-        if self._owner not in (None, os.getpid()):
-            return  # another thread may have held the lock at the fork
-        with self._lock:
-            self._closed = True
-        _close_all(self._sessions, self._first_opened)
-
-
-def _close_all(sessions: list[ChunkSession], first_opened: FirstOpened | None = None) -> None:
-    for session in sessions:
-        session.close()
-        session.pool.options.deferred_warnings.issue_last()  # nobody else would of a feed that was dropped
-    sessions.clear()
-    if first_opened is not None:
-        first_opened.close()
+        self._sessions.close()

@@ -256,7 +256,7 @@ def test_a_memory_map_travels_as_its_file_s_name(tmp_path):
     assert np.array_equal(whole, values[24:32])
     assert np.array_equal(part, values[124:132])
     assert set(kinds) == {"memmap"}
-    assert os.fstat(loader._sessions[0].pool._dispatch.shared_objects.fd).st_size < 1 << 17
+    assert os.fstat(loader._sessions.present.pool._dispatch.shared_objects.fd).st_size < 1 << 17
     loader.close()
 
 
@@ -353,6 +353,6 @@ def test_a_broken_result_is_a_value_error():
 def test_more_tasks_than_a_pipe_holds_are_all_done():
     loader = _loader(scenes.Slow(20_000, 0.0), batch_size=20_000)
     _ = loader.spec
-    loader._sessions[0].timing.seconds = 1.0  # single scenes: 80 bytes each, far more than the pipe takes
+    loader._sessions.present.timing.seconds = 1.0  # single scenes: 80 bytes each, far more than the pipe takes
     assert np.array_equal(loader.submit(0, 0).result(timeout=60)[1], np.arange(20_000))
     loader.close()
