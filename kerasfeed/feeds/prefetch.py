@@ -13,7 +13,7 @@ from typing import Any
 from kerasfeed.errors import FeedClosedError
 from kerasfeed.util.polling import NotYet, result_of, wait_for_exit
 
-_SEVERAL_SECONDS, _ONE_BY_ONE = 0.001, 64
+_SEVERAL_SECONDS, _ONE_BY_ONE = 0.003, 64
 Submit = Callable[[int, float | None], "Future[Any]"]
 
 

@@ -41,22 +41,22 @@ class Turns:
     def __init__(self) -> None:
         self._scene_seconds = 0.0
         self._least = math.inf  # of late: a scene's seconds where no other thread held the interpreter
-        self._seconds = self._processor_seconds = 0.0  # of a task, of late
+        self._seconds = self._processor_seconds = 0.0  # of a task that was done alone, of late
         self._side_by_side = 0
 
-    def note(self, seconds: float, processor_seconds: float, scenes: int) -> None:
-        """A task of so many scenes took so long, of which its thread ran so long."""
+    def note(self, seconds: float, processor_seconds: float, scenes: int, *, alone: bool = True) -> None:
+        """A task of so many scenes took so long, of which its thread ran so long; no other task was done meanwhile."""
         measured = seconds / scenes
         self._least = min(measured, 1.05 * self._least)
-        if not self._seconds:
-            self._scene_seconds, self._seconds, self._processor_seconds = measured, seconds, processor_seconds
-        self._scene_seconds += 0.2 * (measured - self._scene_seconds)
-        self._seconds += 0.2 * (seconds - self._seconds)
-        self._processor_seconds += 0.2 * (processor_seconds - self._processor_seconds)
+        self._scene_seconds += (0.2 if self._scene_seconds else 1.0) * (measured - self._scene_seconds)
         if self._side_by_side:
             self._side_by_side -= 1
-        elif self._seconds > _WAITED_RATIO * self._processor_seconds:
-            self._side_by_side = _SIDE_BY_SIDE
+        elif alone:
+            share = 0.2 if self._seconds else 1.0
+            self._seconds += share * (seconds - self._seconds)
+            self._processor_seconds += share * (processor_seconds - self._processor_seconds)
+            if self._seconds > _WAITED_RATIO * self._processor_seconds:
+                self._side_by_side, self._seconds, self._processor_seconds = _SIDE_BY_SIDE, 0.0, 0.0
 
     @property
     def taken(self) -> bool:
@@ -140,9 +140,10 @@ class ThreadPool(Pool):
             self._awake += 1
         while True:
             with self.lock:
-                if not waiting or worker.given_up:
-                    if not worker.given_up:  # else it was taken from the count
-                        self._awake -= 1
+                if worker.given_up:  # and taken from the count
+                    return
+                if not waiting or (self._awake > 1 and self._turns.taken and not self.options.addressed):
+                    self._awake -= 1  # another does the rest
                     return
                 task = waiting.popleft()
             self._do(task, worker, trouble)
@@ -151,6 +152,7 @@ class ThreadPool(Pool):
     def _do(self, task: Task, worker: LocalWorker, trouble: BaseException | None) -> None:
         worker.task, worker.note[1], worker.busy = task, NOWHERE, True
         followers: Sequence[Task] = ()
+        alone = self._turns.taken and self._awake == 1
         begun, on_processor = time.perf_counter(), time.thread_time()
         try:
             if trouble is None:
@@ -159,14 +161,14 @@ class ThreadPool(Pool):
                 task.broken(trouble)
         except BaseException as error:  # noqa: BLE001 - whatever it is, somebody waits
             task.broken(error)
-        taken = self._turns.taken
-        self._turns.note(time.perf_counter() - begun, time.thread_time() - on_processor, task.items)
+        seconds, on_processor = time.perf_counter() - begun, time.thread_time() - on_processor
+        self._turns.note(seconds, on_processor, task.items, alone=alone)
         worker.busy, worker.task = False, None
         if followers:
             self._follow(followers)
         if task not in followers:
             self._forget(task)
-        if taken and not self._turns.taken:
+        if alone and not self._turns.taken:
             self._call_all()
 
     def _follow(self, tasks: Sequence[Task]) -> None:
