@@ -86,7 +86,7 @@ class Prefetcher:
         return batch
 
     def _await_several(self) -> None:
-        """Sleep until half of what is in flight has come, where that takes hardly any time.
+        """Sleep until a few of the batches in flight have come, where that takes hardly any time.
 
         Whoever wakes for each batch of tiny scenes takes the interpreter, or a core, from who loads the next.
         """
@@ -94,7 +94,7 @@ class Prefetcher:
             self._one_by_one -= 1
             return
         with suppress(IndexError):  # another thread has closed the window
-            several = self._pending[len(self._pending) // 2]
+            several = self._pending[len(self._pending) // 4]
             try:
                 several.exception(_SEVERAL_SECONDS)
             except TimeoutError:

@@ -33,7 +33,7 @@ _DYING_SECONDS = 2.0
 _VISIBLE_SECONDS = 0.001
 # Where results come one after the other, several are read at once: each time this thread wakes, it takes the
 # interpreter from the consumer, and a core from a worker.
-_BURST_SECONDS, _BURST_TASK_SECONDS = 0.0004, 0.001
+_BURST_SECONDS, _BURST_TASK_SECONDS = 0.0003, 0.001
 
 
 class Supervisor:
