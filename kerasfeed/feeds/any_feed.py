@@ -11,8 +11,9 @@ from kerasfeed.feeds.cursor import CursorThreads
 from kerasfeed.feeds.display import public_names
 from kerasfeed.feeds.hooks import RequestLog
 from kerasfeed.feeds.options import FeedOptions
-from kerasfeed.loaders.base import Job, Loader
+from kerasfeed.loaders.base import Job
 from kerasfeed.loaders.batches.masking import weighted
+from kerasfeed.loaders.loader import Loader
 from kerasfeed.orders.plan import Plan
 from kerasfeed.spec.field_forms import batch_structure
 from kerasfeed.spec.scene_spec import SceneSpec, lists_as_tuples

@@ -231,7 +231,7 @@ class BaseFeed(AnyFeed):
         """Load the batch (epoch, step) and return a future of it; for code that loads ahead by itself.
 
         Waits only for memory: at most `patience` seconds, or without limit where it is None. See
-        `kerasfeed.loaders.base.Loader.submit`.
+        `kerasfeed.loaders.loader.Loader.submit`.
 
         Examples:
             >>> with kf.Feed(np.arange(6), batch_size=2, workers=1) as feed:

@@ -14,7 +14,7 @@ from kerasfeed.loaders.base import Job
 from kerasfeed.loaders.batches.masking import with_weights
 from kerasfeed.loaders.batches.spec_inference import Probe, layout_for
 from kerasfeed.loaders.failures.exceptions import SceneLocation, for_consumer
-from kerasfeed.loaders.loader import BatchLoader
+from kerasfeed.loaders.loader import Loader
 from kerasfeed.pool.worker_hooks import end_worker
 from kerasfeed.sequences.base import SceneContext, Worker, enter_context, optional_method
 from kerasfeed.sequences.global_random import SeedingContext, globals_put_back
@@ -91,7 +91,7 @@ def load(feed: "BaseFeed", *, epoch: int, step: int | None = None, index: int | 
             each = dict.fromkeys(indices)  # some may fill a short batch up, or be drawn twice
             scenes = [(index, _scene(sequence, kind(feed.plan.seed, epoch), index, step)) for index in each]
         layout = layout_for(job, [Probe(index, _described(job, scene), 0.0) for index, scene in scenes])
-    loader = BatchLoader(job, "inline", layout, kind)
+    loader = Loader(job, "inline", layout, kind)
     try:
         with put_back():
             batch = loader.submit(epoch, step).result()

@@ -1,13 +1,9 @@
-"""The `Loader` protocol: batches of a plan, made somewhere, promised as futures.
+"""What a loader is to load, and what it has done.
 
-Invariant: a batch is a pure function of (sequence, plan, epoch, step). Every loader returns the same bits for the same
-four, whatever its workers; one without workers is the reference. `submit` is the only data path: whoever wants
-parallelism calls it ahead.
+Invariant: a batch is a pure function of (sequence, plan, epoch, step); the rest of a job does not change it.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -16,11 +12,9 @@ from kerasfeed.orders.plan import Plan
 from kerasfeed.pool.environment import Environment
 from kerasfeed.spec.collation import Collation, Custom, Stack
 from kerasfeed.spec.scene_spec import SceneSpec
-from kerasfeed.util.read_cost import ReadCost
 
 if TYPE_CHECKING:
-    from kerasfeed.loaders.batches.layout import Layout
-    from kerasfeed.loaders.failures.failure_log import FailureLog
+    pass
 
 
 @dataclass(frozen=True)
@@ -97,64 +91,3 @@ class LoaderStats:
     respawns: int = 0
     failed: int = 0
     seeds_random: bool = False
-
-
-class Loader(ABC):
-    """Makes the batches of a job. All methods may be called from any thread.
-
-    Attributes:
-        failure_log: What has failed, and the warnings that wait for the user.
-        layout: Where the fields of a scene stand in a batch, as soon as that is known; it stays known after `close`.
-    """
-
-    failure_log: "FailureLog"
-    layout: "Layout | None" = None
-
-    @property
-    @abstractmethod
-    def spec(self) -> SceneSpec:
-        """Spec of a scene (of a batch, with `job.maker`); the first use reads a few scenes spread over the sequence."""
-
-    @property
-    @abstractmethod
-    def look_ahead(self) -> int:
-        """Batches worth keeping in flight, at least 1; 1 where `submit` itself does the work."""
-
-    @abstractmethod
-    def submit(self, epoch: int, step: int, *, timeout: float | None = None) -> Future[Any]:
-        """Promise one batch: the scene's nesting, each field an ndarray with a leading axis, or as `job.collate` says.
-
-        With `on_error="mask"`, and where the plan fills batches up, scenes `(x, y)` become batches `(x, y, float32[B]
-        weights)`. With "skip", a batch may have fewer rows, and is None when none is left.
-
-        Cancelling the future skips the scenes not yet begun. Callbacks of the future run on a thread that other batches
-        wait for: they must not block, and must not submit. Errors of the sequence are the future's; errors of the
-        call are raised here.
-
-        Args:
-            epoch: Epoch, from 0.
-            step: Step of it.
-            timeout: How long to wait for memory, s, where `max_memory` is reached; None is for ever. A loader whose
-                `submit` does the work itself takes as long as that takes.
-
-        Raises:
-            NotYet: There was no memory for so long.
-            IndexError: `step` is out of range.
-            FeedClosedError: The loader is closed.
-        """
-
-    @abstractmethod
-    def refresh(self, change: Callable[[], None]) -> None:
-        """Run `change`, which alters `job.sequence`, while no scene is being loaded; workers then see the result."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Stop the workers and free what they hold; idempotent. Batches already delivered stay valid."""
-
-    @abstractmethod
-    def stats(self) -> LoaderStats:
-        """A snapshot of counters."""
-
-    @abstractmethod
-    def waste(self) -> ReadCost | None:
-        """What one worker reads wastefully, as measured there; None as long as none does. Cheap: 1 us."""

@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from kerasfeed.errors import WorkerDiedError
-from kerasfeed.loaders.base import Job, Loader, LoaderStats
+from kerasfeed.loaders.base import Job, LoaderStats
 from kerasfeed.loaders.batch_runner import BatchRunner
 from kerasfeed.loaders.batches.layout import Layout
 from kerasfeed.loaders.failures.failure_log import FailureLog
@@ -30,14 +30,14 @@ def worker_type_for(sequence: Any, worker_type: str) -> str:
     return "thread" if worker_type == "auto" and is_in_memory(sequence) else worker_type
 
 
-def make_loader(job: Job, worker_type: str) -> "BatchLoader":
+def make_loader(job: Job, worker_type: str) -> "Loader":
     """The loader for `worker_type` "thread", "process" or "auto", as in `Feed`; without workers, an inline one.
 
     Raises:
         TypeError, OSError: Worker processes were asked for and cannot be started, or the sequence cannot be pickled.
     """
     worker_type = worker_type_for(job.sequence, worker_type) if job.workers else "inline"
-    loader = BatchLoader(job, worker_type)
+    loader = Loader(job, worker_type)
     if worker_type in ("process", "auto"):
         try:
             loader.start()  # workers come up while the caller builds a model
@@ -47,10 +47,15 @@ def make_loader(job: Job, worker_type: str) -> "BatchLoader":
     return loader
 
 
-class BatchLoader(Loader):
-    """Loads batches by the workers of a pool.
+class Loader:
+    """Makes the batches of a job, by the workers of a pool. All methods may be called from any thread.
+
+    Every kind of pool gives the same bits for the same (sequence, plan, epoch, step), whatever its workers; the inline
+    pool is the reference. `submit` is the only data path: whoever wants parallelism calls it ahead.
 
     Attributes:
+        failure_log: What has failed, and the warnings that wait for the user.
+        layout: Where the fields of a scene stand in a batch, as soon as that is known; it stays known after `close`.
         worker_type: See `LoaderStats`; "auto" until a pool was started.
     """
 
@@ -110,14 +115,14 @@ class BatchLoader(Loader):
 
     @property
     def spec(self) -> SceneSpec:
-        """See `Loader.spec`."""
+        """Spec of a scene (of a batch, with `job.maker`); the first use reads a few scenes spread over the sequence."""
         self._ready()
         assert self.layout is not None
         return self.layout.spec
 
     @property
     def look_ahead(self) -> int:
-        """See `Loader.look_ahead`."""
+        """Batches worth keeping in flight, at least 1; 1 where `submit` itself does the work."""
         if self.worker_type == "inline":
             return 1
         slots = self._ready().slots
@@ -125,7 +130,26 @@ class BatchLoader(Loader):
         return max(1, min(self._job.look_ahead, slots.limit - 1))
 
     def submit(self, epoch: int, step: int, *, timeout: float | None = None) -> Future[Any]:
-        """See `Loader.submit`."""
+        """Promise one batch: the scene's nesting, each field an ndarray with a leading axis, or as `job.collate` says.
+
+        With `on_error="mask"`, and where the plan fills batches up, scenes `(x, y)` become batches `(x, y, float32[B]
+        weights)`. With "skip", a batch may have fewer rows, and is None when none is left.
+
+        Cancelling the future skips the scenes not yet begun. Callbacks of the future run on a thread that other batches
+        wait for: they must not block, and must not submit. Errors of the sequence are the future's; errors of the
+        call are raised here.
+
+        Args:
+            epoch: Epoch, from 0.
+            step: Step of it.
+            timeout: How long to wait for memory, s, where `max_memory` is reached; None is for ever. A loader whose
+                `submit` does the work itself takes as long as that takes.
+
+        Raises:
+            NotYet: There was no memory for so long.
+            IndexError: `step` is out of range.
+            FeedClosedError: The loader is closed.
+        """
         session = self._ready()
         try:
             return session.submit(epoch, step, timeout)
@@ -137,7 +161,7 @@ class BatchLoader(Loader):
             return promise
 
     def refresh(self, change: Callable[[], None]) -> None:
-        """See `Loader.refresh`."""
+        """Run `change`, which alters `job.sequence`, while no scene is being loaded; workers then see the result."""
         self._sessions.refuse_after_fork()
         before = self._sessions.present
         if before is not None:
@@ -148,11 +172,11 @@ class BatchLoader(Loader):
             now.pool.renew()
 
     def close(self) -> None:
-        """See `Loader.close`."""
+        """Stop the workers and free what they hold; idempotent. Batches already delivered stay valid."""
         self._sessions.close()
 
     def stats(self) -> LoaderStats:
-        """See `Loader.stats`."""
+        """A snapshot of counters."""
         session = self._sessions.present
         slots = session.slots if session else None
         warned = self.failure_log.deferred_warnings.is_known(WARNING_KIND)
@@ -170,6 +194,6 @@ class BatchLoader(Loader):
         )
 
     def waste(self) -> ReadCost | None:
-        """See `Loader.waste`."""
+        """What one worker reads wastefully, as measured there; None as long as none does. Cheap: 1 us."""
         session = self._sessions.present
         return session.wasted() if session else None

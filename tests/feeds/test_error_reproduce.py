@@ -185,7 +185,7 @@ def test_the_name_is_the_function_and_the_package_whatever_is_imported_first(fir
         f"name = {first!r}\n"
         "getattr(kf, name[3:]) if name.startswith('kf.') else importlib.import_module(name)\n"
         "import kerasfeed.loaders.batches.filler as fill, kerasfeed.loaders.base\n"
-        "from kerasfeed.loaders.base import Loader\n"
+        "from kerasfeed.loaders.loader import Loader\n"
         "feed = kf.Feed([1, 2, 3], 2, workers=0)\n"
         "print(kf.load(feed, epoch=0, step=0).tolist(), kerasfeed.loaders.batches.filler is fill)\n"
     )

@@ -9,7 +9,7 @@ PROGRAM = """
     import numpy as np
     import kerasfeed as kf
     from kerasfeed.loaders.base import Job
-    from kerasfeed.loaders.loader import BatchLoader
+    from kerasfeed.loaders.loader import Loader
     from kerasfeed.orders.plan import Plan
 
     class Slow(kf.SceneSequence):
@@ -28,7 +28,7 @@ PROGRAM = """
     gc.disable()
     signal.signal(signal.SIGALRM, hit)
     chance = random.Random(4)
-    loader = BatchLoader(Job(Slow(), Plan(64, 8), 2, 1 << 20, 4), {worker_type!r})
+    loader = Loader(Job(Slow(), Plan(64, 8), 2, 1 << 20, 4), {worker_type!r})
     expected = [list(range(8 * step, 8 * step + 8)) for step in range(8)]
     slots = loader._ready().slots
     hits, futures = 0, []

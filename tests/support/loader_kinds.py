@@ -3,13 +3,13 @@
 from functools import partial
 
 from kerasfeed.loaders.base import Job
-from kerasfeed.loaders.loader import BatchLoader
+from kerasfeed.loaders.loader import Loader
 from kerasfeed.orders.base import Shuffled
 from kerasfeed.orders.plan import Plan
 
-InlineLoader = partial(BatchLoader, worker_type="inline")
-ThreadLoader = partial(BatchLoader, worker_type="thread")
-ProcessLoader = partial(BatchLoader, worker_type="process")
+InlineLoader = partial(Loader, worker_type="inline")
+ThreadLoader = partial(Loader, worker_type="thread")
+ProcessLoader = partial(Loader, worker_type="process")
 LOADERS = {"inline": InlineLoader, "thread": ThreadLoader, "process": ProcessLoader}
 PARALLEL = ["thread", "process"]
 

@@ -201,7 +201,8 @@ class ParallelGenerators(JoinedGenerators):
             remote.error = chunk
             return
         head, groups = self._reader.read(chunk)
-        if head.lost or head.position != remote.received:
+        # One that ends sooner than before, when it is run again, has nothing more.
+        if head.lost or (head.position != remote.received and not head.ended):
             self._find(remote, head)
         else:
             try:

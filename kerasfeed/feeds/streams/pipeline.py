@@ -18,8 +18,8 @@ from kerasfeed.feeds.streams.item_store import FileStore, ItemStore, MemoryStore
 from kerasfeed.feeds.streams.plan import StreamPlan
 from kerasfeed.feeds.streams.repetition import Repetition
 from kerasfeed.feeds.streams.source import Source
-from kerasfeed.loaders.base import Job, Loader
-from kerasfeed.loaders.loader import make_loader
+from kerasfeed.loaders.base import Job
+from kerasfeed.loaders.loader import Loader, make_loader
 from kerasfeed.pool.base import CLOSED
 from kerasfeed.pool.processes.pool import processes_supported
 from kerasfeed.sequences.context import current_context

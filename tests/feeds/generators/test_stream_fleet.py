@@ -14,6 +14,7 @@ from scenes_streams import (
     endless,
     hanging,
     killed_once,
+    killed_once_and_then_short,
     killed_once_starting,
     killing,
     large,
@@ -281,6 +282,18 @@ def test_a_worker_that_dies_loses_no_scene_and_repeats_none(fleet_of, make, tmp_
         assert max(starts) > 0
     with pytest.warns(FeedWarning, match=r"scene 300 of generator 1 \(repetition 0\)"):
         feed.failure_log.deferred_warnings.issue()
+
+
+@pytest.mark.heavy
+@pytest.mark.timeout(120)
+def test_a_generator_that_ends_sooner_when_it_is_run_again_has_ended(fleet_of, tmp_path):
+    feed = fleet_of("process", killed_once_and_then_short(tmp_path / "died"), 2)
+    items = all_of(feed, limit=50)
+    assert [k for n, k in items if n == 0] == [*range(400)]
+    given = [k for n, k in items if n == 1]
+    assert 5 < len(given) <= 300
+    assert given == [*range(len(given))]
+    feed.failure_log.deferred_warnings.mute("respawn")
 
 
 @pytest.mark.heavy
