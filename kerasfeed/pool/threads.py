@@ -27,6 +27,7 @@ from kerasfeed.sequences.context import Worker
 _QUICK_LEAST, _QUICK_MEAN = 50e-6, 1e-3  # s a scene
 # Tasks wait if of late they took so much longer than the processor; then so many are done side by side.
 _WAITED_RATIO, _SIDE_BY_SIDE = 3, 200
+_TURN_SECONDS = 0.005  # after so long at one task others are called
 _JOIN_SECONDS = 5.0
 
 
@@ -56,7 +57,11 @@ class Turns:
             self._seconds += share * (seconds - self._seconds)
             self._processor_seconds += share * (processor_seconds - self._processor_seconds)
             if self._seconds > _WAITED_RATIO * self._processor_seconds:
-                self._side_by_side, self._seconds, self._processor_seconds = _SIDE_BY_SIDE, 0.0, 0.0
+                self.stop()
+
+    def stop(self) -> None:
+        """Have the next tasks be done side by side."""
+        self._side_by_side, self._seconds, self._processor_seconds = _SIDE_BY_SIDE, 0.0, 0.0
 
     @property
     def taken(self) -> bool:
@@ -79,6 +84,7 @@ class ThreadPool(Pool):
         self._awake = 0  # threads that look for tasks
         self._tasks: set[Task] = set()  # in flight
         self._turns = Turns()
+        self._begun = 0.0  # when the last task was
         self.workers: list[LocalWorker] = []
         self._stall_timer = watchdog.StallTimer(watchdog.tick_seconds(options.timeout))
         for number in range(options.workers):
@@ -110,9 +116,19 @@ class ThreadPool(Pool):
                     self._calls[number].put(True)
                 return
             self._waiting[0].extend(tasks)
+            if self._awake and self._turns.taken and not self._is_late():
+                return  # one thread does all, and looks for more when it is done
             # What Ctrl-C leaves out here, the next call does, or the watching thread.
-            for _ in range(1 if self._turns.taken and not self._awake else 0 if self._turns.taken else len(tasks)):
+            for _ in range(1 if self._turns.taken else len(tasks)):
                 self._calls[0].put(True)
+
+    def _is_late(self) -> bool:
+        """Whether the thread that does all is at a scene that waits; others are called then. The caller holds `lock`."""
+        if time.perf_counter() - self._begun < _TURN_SECONDS:
+            return False
+        self._turns.stop()
+        self._call_all()
+        return True
 
     @property
     def in_flight(self) -> int:
@@ -154,6 +170,7 @@ class ThreadPool(Pool):
         followers: Sequence[Task] = ()
         alone = self._turns.taken and self._awake == 1
         begun, on_processor = time.perf_counter(), time.thread_time()
+        self._begun = begun
         try:
             if trouble is None:
                 followers = run_here(task, self.runner, worker)
@@ -210,8 +227,9 @@ class ThreadPool(Pool):
                     None if task is None else task.text(note) or "its work", seconds,
                     partial(watchdog.stack_of, worker.thread),
                 )  # fmt: skip
-        if any(self._waiting):  # one thread does all, and is at a scene that takes long
-            self._call_all()
+        with self.lock:
+            if any(self._waiting) and not (self._turns.taken and self._is_late()):
+                self._call_all()  # Ctrl-C may have left that out
 
     def _give_up_thread(self, worker: LocalWorker, task: Task, note: int) -> None:
         """Give up what a hung thread is at, and let another take its number: a thread cannot be ended."""

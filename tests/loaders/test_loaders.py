@@ -204,7 +204,7 @@ def test_threads_read_the_scenes_of_a_batch_before_those_of_batches_asked_for_af
     assert max(abs(indices.index(index) - at) for at, index in enumerate(read)) <= (0 if workers == 1 else 16)
 
 
-def test_no_thread_relies_on_its_turn(make, monkeypatch):
+def test_no_thread_relies_on_its_turn(make):
     class Quick(scenes.Clouds):
         def __getitem__(self, index):
             if index in meet:
@@ -215,7 +215,6 @@ def test_no_thread_relies_on_its_turn(make, monkeypatch):
     meeting = threading.Barrier(2)
     loader = make("thread", Quick(400), 16, workers=2)
     _epoch(loader, 0, 20)
-    monkeypatch.setattr(Turns, "taken", True)
     expected = [loader._job.plan.indices(0, step).tolist() for step in range(20, 25)]
     meet += [expected[0][0], expected[1][0]]  # the first scenes of two batches
     futures = [loader.submit(0, step) for step in range(20, 25)]
