@@ -123,7 +123,7 @@ class ThreadPool(Pool):
                 self._calls[0].put(True)
 
     def _is_late(self) -> bool:
-        """Whether the thread that does all is at a scene that waits; others are called then. The caller holds `lock`."""
+        """Whether the thread that does all is at a scene that waits; calls others then. The caller holds `lock`."""
         if time.perf_counter() - self._begun < _TURN_SECONDS:
             return False
         self._turns.stop()
