@@ -78,8 +78,9 @@ class BatchRunner(Runner):
         return super().unpicklable(error)
 
     def follow(self, previous: Runner) -> None:
-        """See `Runner.follow`; the slots stay."""
+        """See `Runner.follow`; the slots stay, and the function given as collate with its state."""
         assert isinstance(previous, BatchRunner)
+        self._maker = previous._maker
         self._layout, self._views = previous._layout, previous._views
         self._to_watch, self._told_of_waste = previous._to_watch, previous._told_of_waste
 

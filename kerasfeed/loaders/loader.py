@@ -164,11 +164,12 @@ class Loader:
         """Run `change`, which alters `job.sequence`, while no scene is being loaded; workers then see the result."""
         self._sessions.refuse_after_fork()
         before = self._sessions.present
-        if before is not None:
-            before.pool.wait_until_idle()
-        change()
-        now = self._sessions.present  # the one before may have failed meanwhile, and another taken its place
-        if now is not None:
+        if before is None:
+            change()
+        else:
+            before.pool.refresh(change)
+        now = self._sessions.present
+        if now is not None and now is not before:  # which has failed meanwhile
             now.pool.renew()
 
     def close(self) -> None:

@@ -81,6 +81,8 @@ class Session:
         Raises:
             Exception: What the sequence raised; SpecError; WorkerDiedError.
         """
+        if self.is_inline:
+            self.pool.submit(())  # has the sequence begin: it may be told of scenes before any is read
         layout = self._layout or self._inferred()
         self.pool.post(layout)
         in_flight = 1 if self.is_inline else self.job.look_ahead
@@ -118,10 +120,14 @@ class Session:
         """Cut a batch into tasks and hand them to the workers; see `Loader.submit`."""
         assert self.slots is not None
         indices = self.job.plan.indices(epoch, step)
+        future: Future[Any] | None = None
         if self.pool.worker_type != "process":
-            failed_ahead = self._read_ahead(epoch, step, indices)
-            if failed_ahead is not None:
-                return failed_ahead
+            future = self._read_ahead(epoch, step, indices)
+            try:
+                if future is not None:
+                    return future
+            finally:
+                del future  # the traceback of what was raised ends in this frame, and the future holds it
         try:
             slot = self.slots.acquire(timeout)
         except FeedClosedError:  # the slots close with the session: say why that ended
@@ -129,7 +135,6 @@ class Session:
         batch: BatchInProgress | None = None
         try:
             batch = begin_batch(self.job, slot, epoch, step, indices)
-            future = batch.future  # once sent, the batch belongs to the workers
             ranges = self.timing.ranges(batch.rows, self.job.workers)
             if self.failure_log.has_fatal:
                 with self.lock:
@@ -137,15 +142,15 @@ class Session:
             self.pool.submit([LoadTask(self, batch, start, stop) for start, stop in ranges], batch)
             if not ranges:  # none of its scenes is to be tried; of threads some always is
                 self.finish(batch)
-            return future
+            return batch.future
         except BaseException as error:  # Ctrl-C: nobody will wait for this batch, and its slot must come back
             if batch is not None:
                 batch.give_up(error)
-            if batch is None or not batch.sent:
+            if batch is None or not (batch.sent or batch.landed):
                 self.slots.release(slot)
             raise
         finally:
-            del batch  # the traceback of what a scene raised ends in this frame, and the future holds it
+            del batch  # see above
 
     def _read_ahead(self, epoch: int, step: int, indices: Any) -> Future[Any] | None:
         """Announce a batch to the sequence; where that raises, note it, and return a failed future if that is to raise.
@@ -163,11 +168,14 @@ class Session:
             location = SceneLocation(tuple(indices.tolist()), epoch, step, worker, carrier.place.method)
             error = for_consumer(error, location)
             self.failure_log.note(None, epoch, step, error)
-            if self.failure_log.policy.on_error != "raise":
-                return None
-            future: Future[Any] = Future()
-            future.set_exception(error)
-            return future
+            future: Future[Any] | None = None
+            try:
+                if self.failure_log.policy.on_error == "raise":
+                    future = Future()
+                    future.set_exception(error)
+                return future
+            finally:
+                del error, future  # the traceback ends in this frame: only the collector would free them
         return None
 
     def finish(self, batch: BatchInProgress) -> None:
@@ -210,8 +218,9 @@ class Session:
 
     def give_up_stuck(self, batch: BatchInProgress, error: BaseException) -> None:
         """A thread hangs in a batch: fail it; its slot stays in flight until the thread is back."""
-        if batch.missing:  # else it is being finished just now
-            self._note_stuck(batch, True)
+        with self.lock:
+            if batch.missing:  # else it is being finished just now
+                self._note_stuck(batch, True)
         batch.give_up(error)
 
     def crash_error(self, index: int, batch: BatchInProgress | None, crash: Crash, count: int) -> BaseException:

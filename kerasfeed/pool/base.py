@@ -160,7 +160,9 @@ class Pool(ABC):
 
     @abstractmethod
     def submit(self, tasks: Sequence[Task], receipt: Receipt | None = None) -> None:
-        """Have workers do these tasks, in their order as far as workers are free; all of them, or none.
+        """Have workers do these tasks, in their order as far as workers are free.
+
+        All of them, or none; an inline pool does them here, and where that raises, the rest is left.
 
         Args:
             tasks: What is to be done. An inline pool does it before it returns.
@@ -169,12 +171,16 @@ class Pool(ABC):
         Raises:
             FeedClosedError: The pool is closed.
             WorkerDiedError: It has failed.
+            WorkerStartError: Of an inline pool: `on_worker_begin` has failed.
         """
 
     def run(self, task: FutureTask) -> Future[Any]:
         """Have a worker do `task`; its future."""
-        self.submit([task])
-        return task.future
+        try:
+            self.submit([task])
+            return task.future
+        finally:
+            del task  # the traceback of what was raised inline ends in this frame: only the collector would free them
 
     @abstractmethod
     def post(self, value: Any) -> None:

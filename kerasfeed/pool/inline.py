@@ -33,6 +33,7 @@ class InlinePool(Pool):
         self._owner = None  # it has no workers that a fork would lack
         self._shared: list[Any] = [None]
         self._begun = False
+        self._beginning = threading.RLock()  # held while the user's code runs, as nothing is that `close` needs
         self._callers: dict[int, LocalWorker] = {}  # by thread
         self._stall_timer = watchdog.StallTimer(watchdog.tick_seconds(None))
         self._watch: watchdog.Watchdog | None = None
@@ -56,10 +57,11 @@ class InlinePool(Pool):
                 self._callers.pop(ident, None)
             else:
                 self._callers[ident] = before
-            del caller, tasks  # the traceback of what was raised ends in this frame: only the collector would free them
+            caller.task = None
+            del caller, tasks, receipt  # the traceback of what was raised ends here: only the collector would free them
 
     def _begin(self) -> None:
-        with self.lock:
+        with self._beginning:
             if self._begun:
                 return
             if self._watch is None:

@@ -56,8 +56,7 @@ class Sessions(Generic[AnySession]):
                 raise FeedClosedError(CLOSED)
             present = self.present
             if present is not None and present.pool.failure is not None:
-                self._respawns += present.pool.respawns
-                _close_all(self._sessions)
+                self._end()
             if not self._sessions:
                 self._sessions.append(start())
             return self._sessions[0]
@@ -79,7 +78,14 @@ class Sessions(Generic[AnySession]):
             return  # another thread may have held the lock at the fork
         with self._lock:
             self._closed = True
-        _close_all(self._sessions, self.first_opened)
+        self._end()
+        self.first_opened.close()
+
+    def _end(self) -> None:
+        present = self.present
+        _close_all(self._sessions)
+        if present is not None:
+            self._respawns += present.pool.respawns
 
     def refuse_after_fork(self) -> None:
         """Refuse to go on in a fork: the worker threads and processes are not here.
@@ -95,9 +101,9 @@ class Sessions(Generic[AnySession]):
 
 
 def _close_all(sessions: list[AnySession], first_opened: FirstOpened | None = None) -> None:
-    for session in sessions:
+    while sessions:
+        session = sessions.pop()
         session.close()
         session.pool.options.deferred_warnings.issue_last()  # nobody else would of a feed that was dropped
-    sessions.clear()
     if first_opened is not None:
         first_opened.close()

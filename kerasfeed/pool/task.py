@@ -2,7 +2,8 @@
 
 Invariant: a task is a value, so it may be given to another worker, or to several one after the other. The pool knows
 when it has been done, has failed or has ended its workers; what follows from that the task says, by the tasks that are
-to be done in its place. Its methods run on a thread of the pool, and are never called twice for one outcome.
+to be done in its place. Its methods run on a thread of the pool, and one that was given up is
+told of its outcome nevertheless, where there is one.
 """
 
 from abc import ABC, abstractmethod

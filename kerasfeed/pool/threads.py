@@ -104,27 +104,38 @@ class ThreadPool(Pool):
 
     def submit(self, tasks: Sequence[Task], receipt: Receipt | None = None) -> None:
         """See `Pool.submit`."""
+        by_queue: dict[int, list[Task]] = {}
+        for task in tasks:
+            by_queue.setdefault((task.worker or 0) % len(self._waiting), []).append(task)
         with self.lock:
             self.refuse_if_ended()
-            if receipt is not None:
-                receipt.sent = True  # and not a call earlier: Ctrl-C comes after calls
-            self._tasks.update(tasks)
-            if self.options.addressed:
-                for task in tasks:
-                    number = (task.worker or 0) % self.options.workers
-                    self._waiting[number].append(task)
-                    self._calls[number].put(True)
-                return
-            self._waiting[0].extend(tasks)
-            if self._awake and self._turns.taken and not self._is_late():
-                return  # one thread does all, and looks for more when it is done
+            for number, found in by_queue.items():
+                waiting = self._waiting[number]
+                try:
+                    if receipt is not None:
+                        receipt.sent = True  # and not a call earlier: Ctrl-C comes after calls
+                    waiting.extend(found)
+                finally:
+                    self._tasks.update(found)
             # What Ctrl-C leaves out here, the next call does, or the watching thread.
-            for _ in range(1 if self._turns.taken else len(tasks)):
-                self._calls[0].put(True)
+            for number, found in by_queue.items():
+                self._call(number, len(found))
+
+    def _call(self, number: int, tasks: int) -> None:
+        """Have threads look for tasks, of which there are so many more. The caller holds `lock`."""
+        calls = self._calls[number]
+        if self.options.addressed:
+            wanted = 1
+        elif self._turns.taken and not self._is_late():
+            wanted = 0 if self._awake else 1  # one thread does all, and looks for more when it is done
+        else:
+            wanted = min(tasks, self.options.workers - self._awake)
+        for _ in range(wanted - calls.qsize()):  # one that is awake looks until there is nothing to do
+            calls.put(True)
 
     def _is_late(self) -> bool:
         """Whether the thread that does all is at a scene that waits; calls others then. The caller holds `lock`."""
-        if time.perf_counter() - self._begun < _TURN_SECONDS:
+        if not self._awake or time.perf_counter() - self._begun < _TURN_SECONDS:
             return False
         self._turns.stop()
         self._call_all()
@@ -179,7 +190,8 @@ class ThreadPool(Pool):
         except BaseException as error:  # noqa: BLE001 - whatever it is, somebody waits
             task.broken(error)
         seconds, on_processor = time.perf_counter() - begun, time.thread_time() - on_processor
-        self._turns.note(seconds, on_processor, task.items, alone=alone)
+        if worker.was_done:  # else it took no time
+            self._turns.note(seconds, on_processor, task.items, alone=alone)
         worker.busy, worker.task = False, None
         if followers:
             self._follow(followers)
@@ -187,6 +199,7 @@ class ThreadPool(Pool):
             self._forget(task)
         if alone and not self._turns.taken:
             self._call_all()
+        del task, followers  # the traceback of what was raised ends in this frame: only the collector would free them
 
     def _follow(self, tasks: Sequence[Task]) -> None:
         try:
@@ -204,8 +217,9 @@ class ThreadPool(Pool):
                 self._idle.notify_all()
 
     def _call_all(self) -> None:
+        wanted = 1 if self.options.addressed else self.options.workers
         for calls in self._calls:
-            for _ in range(self.options.workers if len(self._calls) == 1 else 1):
+            for _ in range(wanted - calls.qsize()):
                 calls.put(True)
 
     # ---- the watching thread

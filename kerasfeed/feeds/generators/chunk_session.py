@@ -66,17 +66,19 @@ class ChunkSession:
             slot = self.slots.acquire()
         except FeedClosedError:  # the slots close with the pool: say why that ended
             raise self.pool.failure or FeedClosedError(CLOSED_BEFORE_DONE) from None
-        receipt = _Receipt()
-        task = ChunkTask(
-            CHUNK, n, n % self.pool.options.workers, session=self, slot=slot, start=start, repetition=repetition
-        )  # fmt: skip
-        self._in_flight.add(task)
+        receipt, task = _Receipt(), None
         try:
+            task = ChunkTask(
+                CHUNK, n, n % self.pool.options.workers, session=self, slot=slot, start=start, repetition=repetition
+            )
+            self._in_flight.add(task)
             task.future.add_done_callback(partial(skip_if_cancelled, slot, task.serial, os.getpid()))
             self.pool.submit([task], receipt)
             return task.future
         finally:
-            if not receipt.sent:  # done by now, in this thread, or Ctrl-C has come: the slot must come back
+            if task is None:
+                self.slots.release(slot)
+            elif not receipt.sent:  # done by now, in this thread, or Ctrl-C has come: the slot must come back
                 self.release(task)
 
     def chunk(self, task: "ChunkTask", payload: NDArray[np.uint8] | None) -> NDArray[np.uint8] | None:

@@ -89,7 +89,7 @@ class BatchInProgress:
     """State of one submitted batch. Not thread-safe: its loader guards it."""
 
     __slots__ = (
-        "beside", "empty_rows", "epoch", "failure", "failure_row", "filler", "future", "missing", "on_error",
+        "beside", "empty_rows", "epoch", "failure", "failure_row", "filler", "future", "landed", "missing", "on_error",
         "replaced", "rows", "sent", "serial", "slot", "step",
     )  # fmt: skip
 
@@ -108,6 +108,7 @@ class BatchInProgress:
         self.on_error = on_error
         self.filler = filler
         self.sent = False  # whether it is for the workers to account for its rows
+        self.landed = False  # whether its slot was given back, or leased, or is about to be
         self.empty_rows: set[int] = set()  # rows that hold no scene
         self.replaced: dict[int, tuple[int, int]] = {}  # row -> the scene that failed, stand-ins tried
         self.beside: Beside = {}
@@ -146,6 +147,7 @@ class BatchInProgress:
 
     def finish(self, pool: SlotPool) -> bool:
         """Deliver the batch, or its failure; returns whether it had to be copied out of its slot."""
+        self.landed = True  # first: where Ctrl-C comes now, a slot may be lost, and never is given back twice
         copied = False
         try:
             if self.failure is None and not self.future.done():

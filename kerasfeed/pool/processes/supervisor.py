@@ -28,6 +28,7 @@ from kerasfeed.pool.worker_hooks import defer_failed_end
 from kerasfeed.util.error_notes import wrapped
 from kerasfeed.util.error_text import message_of
 
+_NEWS = (Status.STARTED, Status.NOT_STARTED, Status.END_FAILED)  # what workers tell of themselves
 _DYING_SECONDS = 2.0
 # A worker may see the lowest valid number before its own note can be seen here; no note stays unseen for so long.
 _VISIBLE_SECONDS = 0.001
@@ -76,6 +77,10 @@ class Supervisor:
         self._dispatch.pipes.wake()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join()
+
+    def forget(self) -> None:
+        """Let go of the pool, which has ended, but for the counts."""
+        del self._fail, self._note_idle, self._thread, self._dispatch.ending
 
     def _run(self) -> None:
         try:
@@ -155,7 +160,7 @@ class Supervisor:
             raise ValueError(f"{result} came from a worker that does not exist")
         handle = dispatch.workers[worker]
         payload = pickle.loads(handle.take(payload_bytes)) if payload_bytes else None
-        if status > Status.FAILED and status != Status.RETURNED:
+        if status in _NEWS:
             self._handle_news(Status(status), handle, payload)
             return
         task = dispatch.tasks.get(number)
@@ -296,7 +301,8 @@ class Supervisor:
             try:
                 self._watch_worker(dispatch.start_worker(number))
             except OSError as error:  # no memory, or no room for a process: others may make some
-                if not self._links or isinstance(error, DirectoryGoneError):
+                # Where tasks name their workers, nobody else may do those of this one.
+                if not self._links or self._options.addressed or isinstance(error, DirectoryGoneError):
                     self._fail(
                         WorkerStartError(
                             f"no worker process could be started in place of a dead one: {message_of(error)}"
