@@ -124,4 +124,6 @@ class ProcessPool(Pool):
         self._dispatch.close()
         # Whoever was told of the failure has a traceback of it that refers to this pool.
         self.failure = copy.copy(self.failure)
-        self._supervisor.forget()  # what refers to this pool: the sequence would stay until the collector runs
+        self._supervisor.forget(
+            self.failure
+        )  # what refers to this pool: the sequence would stay until the collector runs

@@ -78,9 +78,10 @@ class Supervisor:
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join()
 
-    def forget(self) -> None:
-        """Let go of the pool, which has ended, but for the counts."""
-        del self._fail, self._note_idle, self._thread, self._dispatch.ending
+    def forget(self, failure: BaseException | None) -> None:
+        """Let go of the pool, which has ended with `failure`. Its own thread may be closing it, and go on here."""
+        self._dispatch.ending = lambda: failure
+        self._fail, self._note_idle = lambda _: None, lambda: None
 
     def _run(self) -> None:
         try:
