@@ -124,6 +124,5 @@ class ProcessPool(Pool):
         self._dispatch.close()
         # Whoever was told of the failure has a traceback of it that refers to this pool.
         self.failure = copy.copy(self.failure)
-        self._supervisor.forget(
-            self.failure
-        )  # what refers to this pool: the sequence would stay until the collector runs
+        # What else refers to it goes too: the sequence would stay until the collector runs.
+        self._supervisor.forget(self.failure)

@@ -38,7 +38,11 @@ _BURST_SECONDS, _BURST_TASK_SECONDS = 0.0003, 0.001
 
 
 class Supervisor:
-    """See the module's invariant. All methods but `start` and `join` run on its thread."""
+    """See the module's invariant. Its methods run on its thread, but for those that whoever closes the pool calls.
+
+    Attributes:
+        respawns: Workers that were replaced.
+    """
 
     def __init__(
         self, dispatch: Dispatch, fail: Callable[[BaseException], None], note_idle: Callable[[], None]
@@ -49,9 +53,6 @@ class Supervisor:
             dispatch: What they have in hand.
             fail: Ends the pool with an error.
             note_idle: Called when there is nothing in flight any more.
-
-        Attributes:
-            respawns: Workers that were replaced.
         """
         self._dispatch = dispatch
         self._options = dispatch.options
