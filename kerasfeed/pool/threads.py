@@ -163,25 +163,29 @@ class ThreadPool(Pool):
     def _do_all(self, worker: LocalWorker, trouble: BaseException | None) -> None:
         """Do tasks as long as there are any."""
         waiting = self._waiting[worker.worker.index % len(self._waiting)]
+        task: Task | None = None
         with self.lock:
             self._awake += 1
         while True:
             with self.lock:
+                if task is not None:
+                    self._forget(task)
                 if worker.given_up:  # and taken from the count
                     return
                 if not waiting or (self._awake > 1 and self._turns.taken and not self.options.addressed):
                     self._awake -= 1  # another does the rest
                     return
                 task = waiting.popleft()
-            self._do(task, worker, trouble)
-            del task  # else an idle thread keeps the last batch's slot
+            if self._do(task, worker, trouble):
+                task = None
 
-    def _do(self, task: Task, worker: LocalWorker, trouble: BaseException | None) -> None:
+    def _do(self, task: Task, worker: LocalWorker, trouble: BaseException | None) -> bool:
+        """Do a task; returns whether it is to be done once more."""
         worker.task, worker.note[1], worker.busy = task, NOWHERE, True
         followers: Sequence[Task] = ()
         alone = self._turns.taken and self._awake == 1
-        begun, on_processor = time.perf_counter(), time.thread_time()
-        self._begun = begun
+        self._begun = begun = time.perf_counter()
+        on_processor = time.thread_time() if alone else 0.0  # a system call
         try:
             if trouble is None:
                 followers = run_here(task, self.runner, worker)
@@ -189,17 +193,17 @@ class ThreadPool(Pool):
                 task.broken(trouble)
         except BaseException as error:  # noqa: BLE001 - whatever it is, somebody waits
             task.broken(error)
-        seconds, on_processor = time.perf_counter() - begun, time.thread_time() - on_processor
         if worker.was_done:  # else it took no time
-            self._turns.note(seconds, on_processor, task.items, alone=alone)
+            on_processor = time.thread_time() - on_processor if alone else 0.0
+            self._turns.note(time.perf_counter() - begun, on_processor, task.items, alone=alone)
         worker.busy, worker.task = False, None
         if followers:
             self._follow(followers)
-        if task not in followers:
-            self._forget(task)
         if alone and not self._turns.taken:
             self._call_all()
+        again = task in followers
         del task, followers  # the traceback of what was raised ends in this frame: only the collector would free them
+        return again
 
     def _follow(self, tasks: Sequence[Task]) -> None:
         try:
@@ -208,13 +212,14 @@ class ThreadPool(Pool):
             for task in tasks:
                 task.give_up(error)
                 task.broken(error)
-                self._forget(task)
+                with self.lock:
+                    self._forget(task)
 
     def _forget(self, task: Task) -> None:
-        with self.lock:
-            self._tasks.discard(task)
-            if not self._tasks:
-                self._idle.notify_all()
+        """There is nothing more to be done about a task. The caller holds `lock`."""
+        self._tasks.discard(task)
+        if not self._tasks:
+            self._idle.notify_all()
 
     def _call_all(self) -> None:
         wanted = 1 if self.options.addressed else self.options.workers
@@ -259,7 +264,8 @@ class ThreadPool(Pool):
             timeout=self.options.timeout,
         )  # fmt: skip
         task.stuck(note, crash)  # told of its outcome nevertheless, when the thread is back
-        self._forget(task)
+        with self.lock:
+            self._forget(task)
         self._call_all()
 
     def post(self, value: Any) -> None:
@@ -277,8 +283,9 @@ class ThreadPool(Pool):
             in_flight = list(self._tasks)
         for task in in_flight:
             task.give_up(FeedClosedError(CLOSED_BEFORE_DONE))
-        for task in waiting:
-            self._forget(task)
+        with self.lock:
+            for task in waiting:
+                self._forget(task)
         self._watch.stop()
         for worker in self.workers:
             self._calls[worker.worker.index % len(self._calls)].put(None)

@@ -6,11 +6,9 @@ once, when no worker can write to it any more.
 """
 
 import itertools
-import os
 from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,8 +18,7 @@ from kerasfeed.errors import FeedClosedError
 from kerasfeed.feeds.generators.chunk_slot import HEADER
 from kerasfeed.feeds.generators.round_robin import named
 from kerasfeed.feeds.generators.worker_side import CHUNK
-from kerasfeed.loaders.batches.pending_batch import skip_if_cancelled
-from kerasfeed.loaders.batches.slots import Slot, SlotPool
+from kerasfeed.loaders.batches.slots import Slot, SlotFuture, SlotPool
 from kerasfeed.loaders.failures.crash_text import ending_text
 from kerasfeed.pool.base import CLOSED_BEFORE_DONE, Pool
 from kerasfeed.pool.task import NOWHERE, Crash, FutureTask, Place, Record, Task
@@ -68,11 +65,12 @@ class ChunkSession:
             raise self.pool.failure or FeedClosedError(CLOSED_BEFORE_DONE) from None
         receipt, task = _Receipt(), None
         try:
+            serial = next(_serials)
             task = ChunkTask(
-                CHUNK, n, n % self.pool.options.workers, session=self, slot=slot, start=start, repetition=repetition
-            )
+                CHUNK, n, n % self.pool.options.workers, SlotFuture(slot, serial), session=self, slot=slot, start=start,
+                repetition=repetition, serial=serial,
+            )  # fmt: skip
             self._in_flight.add(task)
-            task.future.add_done_callback(partial(skip_if_cancelled, slot, task.serial, os.getpid()))
             self.pool.submit([task], receipt)
             return task.future
         finally:
@@ -153,7 +151,7 @@ class ChunkTask(FutureTask):
     slot: Slot
     start: int
     repetition: int
-    serial: int = field(default_factory=partial(next, _serials))
+    serial: int
 
     def record(self) -> Record:
         """See `Task.record`."""

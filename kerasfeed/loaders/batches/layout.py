@@ -124,6 +124,16 @@ class Layout:
             cursor = align(cursor + mask_bytes)
         return tuple(places), cursor
 
+    @cached_property
+    def stacked(self) -> tuple[tuple[tuple[int, ...], np.dtype[Any], int], ...] | None:
+        """Shape of a row, dtype and offset of each field, where all are stacked rows of one shape; else None."""
+        if not self.batched or any(self.forms) or not all(field.is_fixed for field in self.spec.fields):
+            return None
+        return tuple(
+            (tuple(size or 0 for size in field.shape), field.dtype, place.offset)
+            for field, place in zip(self.spec.fields, self.places, strict=True)
+        )
+
     def _mask_bytes(self, number: int, row_bytes: int) -> int:
         form, field = self.form(number), self.spec.fields[number]
         if not isinstance(form, Padded) or not form.masked:

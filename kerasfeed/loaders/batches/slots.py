@@ -12,10 +12,12 @@ memory, so that the slots in flight always return and no consumer, however greed
 import ctypes
 import mmap
 import operator
+import os
 import threading
 import time
 import weakref
 from collections import deque
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -44,6 +46,25 @@ class Slot:
     segment_offset: int
     offset: int
     view: Any
+
+
+class SlotFuture(Future[Any]):
+    """The promise of what workers write into a slot; where it is cancelled, they leave out what is left of it."""
+
+    # It refers to nothing that refers to it: a cycle would keep slots leased until the collector runs.
+    def __init__(self, slot: Slot, serial: int) -> None:
+        """Promise what number `serial` brings into `slot`, whose view has a `control`."""
+        super().__init__()
+        self._slot, self._serial, self._owner = slot, serial, os.getpid()
+
+    def cancel(self) -> bool:
+        """See `Future.cancel`."""
+        # A fork shares the slot's memory with its owner, and cancels what it has inherited as it ends.
+        tells = not self.cancelled() and os.getpid() == self._owner
+        cancelled = super().cancel()
+        if tells and cancelled:
+            self._slot.view.control[0] = self._serial
+        return cancelled
 
 
 class SlotPool:

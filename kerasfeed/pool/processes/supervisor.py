@@ -173,11 +173,11 @@ class Supervisor:
         followers: Sequence[Task] = ()
         if status == Status.DONE:
             self._deaths.progress(task)  # before it is told, and what it was about forgotten
-            followers = task.done(payload, seconds, _name(handle))
+            followers = task.done(payload, seconds, handle.name)
         elif status == Status.FAILED:
             assert isinstance(payload, Failure)
             error = arrived(payload.packed, payload.summary)
-            followers = task.failed(payload.place, error, _name(handle), payload.text)
+            followers = task.failed(payload.place, error, handle.name, payload.text)
         elif status == Status.CANCELLED:
             task.cancelled()
         elif status == Status.RETURNED:
@@ -230,7 +230,7 @@ class Supervisor:
             place = None if task is None else task.text(note) or "the sequence anew"
             stack = partial(self._dispatch.stacks.ask, handle.process.pid)
             watchdog.warn_of_stall(
-                self._options.deferred_warnings, "process", timeout, _name(handle), place, seconds, stack
+                self._options.deferred_warnings, "process", timeout, handle.name, place, seconds, stack
             )
         return False
 
@@ -252,7 +252,7 @@ class Supervisor:
         line[0] = 0
         suspect = dispatch.tasks.get(number - 1) if number - 1 in lost else None
         crash = Crash(
-            _name(handle), handle.ending(), suspect.text(note) if suspect else "", handle.peak,
+            handle.name, handle.ending(), suspect.text(note) if suspect else "", handle.peak,
             handle.hung or dispatch.stacks.take(), handle.hung is not None, handle.started, self._options.timeout,
         )  # fmt: skip
         self._replace(handle, crash)
@@ -330,13 +330,9 @@ class Supervisor:
         return task.crashed(note, crash, count)
 
 
-def _name(handle: WorkerHandle) -> str:
-    return f"worker process {handle.number} (pid {handle.process.pid})"
-
-
 def _start_error(handle: WorkerHandle, text: Any) -> KerasfeedError:
     last = str(text).strip().splitlines()[-1]
     return WorkerStartError(
-        f"{_name(handle)} could not load the sequence: {last}. A module that the sequence needs must be importable in "
+        f"{handle.name} could not load the sequence: {last}. A module that the sequence needs must be importable in "
         f"a new interpreter (installed, or beside the script); on_worker_begin must not fail. Its traceback:\n{text}"
     )

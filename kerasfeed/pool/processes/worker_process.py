@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 
@@ -40,6 +41,11 @@ class WorkerHandle:
     peak: int = 0
     started: bool = False
     hung: str | None = None
+
+    @cached_property
+    def name(self) -> str:
+        """As messages name it."""
+        return f"worker process {self.number} (pid {self.process.pid})"
 
     def receive(self) -> bool:
         """Move what has arrived into the inbox; returns False at the end of file."""
