@@ -20,7 +20,8 @@ __all__ = ["__version__", *sorted(_MODULE_OF)]
 def __getattr__(name: str) -> Any:
     if name not in _MODULE_OF:
         raise AttributeError(f"module 'kerasfeed' has no attribute {name!r}")
-    value = getattr(import_module(_MODULE_OF[name]), name)
+    module = _MODULE_OF[name]
+    value = import_module(f"{module}.{name}") if module == __name__ else getattr(import_module(module), name)
     globals()[name] = value
     return value
 

@@ -1,5 +1,6 @@
 """Every public name and its module: what type checkers read, and what `__init__.py` reads as it is imported."""
 
+from kerasfeed import testing as testing
 from kerasfeed.adapters.keras.backup import BackupAndRestore as BackupAndRestore
 from kerasfeed.adapters.keras.checkpoint import FeedCheckpoint as FeedCheckpoint
 from kerasfeed.adapters.keras.evaluate import evaluate as evaluate
@@ -23,6 +24,7 @@ from kerasfeed.errors import SceneTimeoutError as SceneTimeoutError
 from kerasfeed.errors import SpecError as SpecError
 from kerasfeed.errors import TooManyFailuresError as TooManyFailuresError
 from kerasfeed.errors import WorkerDiedError as WorkerDiedError
+from kerasfeed.explore.check import check_sequence as check_sequence
 from kerasfeed.explore.show import show as show
 from kerasfeed.feeds.labels import labels_of as labels_of
 from kerasfeed.feeds.load_one import load as load

@@ -1,1 +1,4 @@
-"""Pictures of sequences, feeds and orders. May import: errors, util, spec, orders, sequences, loaders, feeds."""
+"""Pictures and checks of sequences, feeds and orders.
+
+May import: errors, util, spec, orders, sequences, pool, loaders, feeds.
+"""

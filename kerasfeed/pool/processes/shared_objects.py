@@ -71,6 +71,26 @@ def _open_memmap(name: str, dtype: Any, mode: Any, offset: int, shape: tuple[int
     return np.memmap(name, dtype, mode, offset, shape, order)
 
 
+def pickled(value: Any) -> list[memoryview]:
+    """`value` as workers get it: its pickle, and the large arrays that travel beside that, which are not copied.
+
+    Raises:
+        Exception: What pickling raised.
+    """
+    buffers: list[memoryview] = []
+
+    def keep_in_band(buffer: pickle.PickleBuffer) -> bool:
+        raw = buffer.raw()
+        if raw.nbytes < _OUT_OF_BAND_FROM:
+            return True
+        buffers.append(raw)
+        return False
+
+    stream = io.BytesIO()
+    _Pickler(stream, protocol=5, buffer_callback=keep_in_band).dump(value)
+    return [stream.getbuffer(), *buffers]
+
+
 class SharedObjects:
     """The shared file, as the parent or one worker sees it."""
 
@@ -101,19 +121,7 @@ class SharedObjects:
         Raises:
             Exception: What pickling `value` raised.
         """
-        buffers: list[memoryview] = []
-
-        def keep_in_band(buffer: pickle.PickleBuffer) -> bool:
-            raw = buffer.raw()
-            if raw.nbytes < _OUT_OF_BAND_FROM:
-                return True
-            buffers.append(raw)
-            return False
-
-        stream = io.BytesIO()
-        _Pickler(stream, protocol=5, buffer_callback=keep_in_band).dump(value)
-        pickled = stream.getbuffer()
-        parts = [pickled, *buffers]
+        parts = pickled(value)
         table = align(8 * (1 + len(parts)))
         starts, cursor = [], table
         for part in parts:

@@ -1,0 +1,136 @@
+"""The sequence that is checked, and what several checks need to know of it, each found out once.
+
+Invariant: scenes are read by a worker thread, so that one that hangs is given up; in the calling thread only where
+they can be read there alone. Checks do not change the sequence beyond what reading it does.
+"""
+
+import functools
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from kerasfeed.errors import KerasfeedError
+from kerasfeed.explore.checks.calls import Call, Where, call
+from kerasfeed.explore.checks.finding import Finding, OutOfTimeError, failed
+from kerasfeed.explore.checks.reading import Reading, read_all
+from kerasfeed.spec.scene_spec import SceneSpec, merge, probe_indices
+from kerasfeed.util.error_text import message_of
+from kerasfeed.util.frames import as_sequence
+
+_PASSES = 30  # over the scenes, that all checks make between them
+_SHARE = 0.5  # of the time, for these
+_HANG_SHARE = 1 / 3  # of the time: what takes longer hangs
+_HANG_MOST = 20.0  # s
+_FEWEST = 2
+
+
+class Case:
+    """A sequence under check.
+
+    Args:
+        sequence: The sequence, or a function that makes it, where `is_factory`.
+        scenes: How many scenes are compared, at most.
+        seconds: How long the checks may take.
+        seed: Behind each scene's `rng`.
+    """
+
+    def __init__(self, sequence: Any, *, scenes: int, seconds: float, seed: int = 0) -> None:
+        self.sequence = as_sequence(sequence)
+        self.seconds = seconds
+        self.seed = seed
+        self._most = scenes
+        self._worker_type = "thread"
+        self.thread_trouble: Finding | None = None  # why they are read in the calling thread
+        self.scene_seconds = min(_HANG_MOST, _HANG_SHARE * seconds)
+        self.begin()
+
+    def begin(self) -> None:
+        """The time begins to run."""
+        self.deadline = time.monotonic() + self.seconds
+
+    @property
+    def over(self) -> bool:
+        """Whether it is spent."""
+        return time.monotonic() >= self.deadline
+
+    @functools.cached_property
+    def length(self) -> int:
+        """Number of scenes; raises what `len` raises."""
+        return len(self.sequence)
+
+    # ---- calls
+
+    def here(self, function: Call, sequence: Any = None, *, hooks: bool = True) -> Any:
+        """What `function` returns, called with the sequence (or another) in one worker of this process."""
+        target = self.sequence if sequence is None else sequence
+        return call(target, function, Where(self._worker_type, hooks=hooks), self.scene_seconds, self.deadline)[0]
+
+    def there(self, function: Call, where: Where) -> list[Any]:
+        """The same by other workers, for each of them."""
+        return call(self.sequence, function, where, self.scene_seconds, self.deadline)
+
+    def read(self, plan: Sequence[int], sequence: Any = None) -> list[Reading]:
+        """Readings of these scenes, in this order."""
+        return self.here(partial(read_all, plan=plan, seed=self.seed), sequence)  # type: ignore[no-any-return]
+
+    # ---- what is known of the scenes
+
+    @functools.cached_property
+    def first(self) -> tuple[Reading, Reading]:
+        """Scene 0, read twice; decides in which thread scenes are read."""
+        one, two = self.read([0, 0])
+        if one.error and not one.out_of_range:
+            self._worker_type = "inline"
+            here = self.read([0, 0])
+            if not here[0].error:
+                self.thread_trouble = failed(
+                    f"scene 0 in a worker thread raises {one.error}; in the calling thread it does not", index=0
+                )
+                return here[0], here[1]
+            self._worker_type = "thread"
+        return one, two
+
+    @functools.cached_property
+    def indices(self) -> list[int]:
+        """The scenes that are compared: spread over the sequence, fewer where they are slow."""
+        seconds = max(reading.seconds for reading in self.first)
+        fitting = int(_SHARE * self.seconds / (_PASSES * seconds + 1e-9))
+        return probe_indices(self.length, max(_FEWEST, min(self._most, fitting)))
+
+    @functools.cached_property
+    def twice(self) -> list[tuple[Reading, Reading]]:
+        """Each of these scenes, read twice in a row, in ascending order."""
+        _ = self.first
+        found = self.read([index for index in self.indices for _ in range(2)])
+        return list(zip(found[::2], found[1::2], strict=True))
+
+    @functools.cached_property
+    def readings(self) -> list[Reading]:
+        """The first reading of each scene, of those that could be read."""
+        return [one for one, _ in self.twice if not one.error and not one.refusal]
+
+    @property
+    def good(self) -> list[int]:
+        """Their indices."""
+        return [reading.index for reading in self.readings]
+
+    @property
+    def total_nbytes(self) -> int:
+        """Bytes of all these scenes."""
+        return sum(field.nbytes for each in self.readings if each.spec is not None for field in each.spec.fields)
+
+    @functools.cached_property
+    def spec(self) -> SceneSpec:
+        """Their spec; raises SpecError where they have none in common."""
+        return merge([(each.index, each.spec) for each in self.readings if each.spec is not None])
+
+
+def guarded(run: Callable[[Case], Finding], case: Case) -> Finding:
+    """What a check finds; where it could not run to its end, why."""
+    try:
+        return run(case)
+    except OutOfTimeError:
+        return Finding("skipped", "it did not end in the time that was left: give more seconds=")
+    except KerasfeedError as error:  # a worker that hung, ended or could not start
+        return failed(message_of(error).strip())

@@ -1,0 +1,175 @@
+"""Checks that memory and descriptors do not grow while scenes are read, over and over.
+
+Invariant: the same scenes are read in each round, so what is cached for each of them is there after the first rounds.
+Growth counts where it goes on in both halves of what is measured. Loads no framework, for workers load it.
+"""
+
+import gc
+import time
+import tracemalloc
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from kerasfeed.errors import KerasfeedError
+from kerasfeed.explore.checks.calls import Where
+from kerasfeed.explore.checks.case import Case
+from kerasfeed.explore.checks.finding import Finding, failed, passed, skipped
+from kerasfeed.explore.checks.reading import Reader
+from kerasfeed.pool.processes.pool import processes_supported
+from kerasfeed.pool.task import Note
+
+_READS, _FEWEST = 1000, 64
+_SHARE, _MOST = 1 / 6, 10.0  # of the time; s
+_WARM_ROUNDS = 2
+_LEAST_A_SCENE = 6  # bytes: a list that takes a number for every scene grows by 8
+_RSS_LEAST = 8e6  # bytes; what comes and goes with the allocator is less
+_PACKAGE = str(Path(__file__).parent)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What the process holds at one moment.
+
+    Attributes:
+        traced: Memory that Python and NumPy have allocated, bytes.
+        resident: All its memory, bytes; 0 where the system does not tell.
+        descriptors: Open files and sockets; 0 likewise.
+    """
+
+    traced: int
+    resident: int
+    descriptors: int
+
+
+@dataclass(frozen=True)
+class Growth:
+    """What has grown.
+
+    Attributes:
+        reads: Scenes read between two samples.
+        samples: Three of them: at the beginning, half-way and at the end.
+        line: Where in the code most of it was allocated; empty for nowhere.
+    """
+
+    reads: int
+    samples: tuple[Sample, Sample, Sample]
+    line: str = ""
+
+    def least(self, name: str) -> int:
+        """The smaller growth of the two halves."""
+        one, two, three = (getattr(sample, name) for sample in self.samples)
+        return int(min(two - one, three - two))
+
+
+def descriptors_open() -> int:
+    """Open descriptors of this process; 0 where the system does not tell."""
+    for folder in ("/proc/self/fd", "/dev/fd"):
+        try:
+            return len(list(Path(folder).iterdir()))
+        except OSError:
+            continue
+    return 0
+
+
+def _resident() -> int:
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def _sample() -> Sample:
+    gc.collect()
+    return Sample(tracemalloc.get_traced_memory()[0], _resident(), descriptors_open())
+
+
+def _grown(sequence: Any, note: Note, worker: object, *, plan: list[int], seed: int, seconds: float) -> Growth | None:
+    """Read the scenes of `plan` again and again, for so long at most; None where these were too few."""
+    reader = Reader(sequence, seed, note)
+    begun = time.monotonic()
+    for _ in range(_WARM_ROUNDS):
+        for index in plan:
+            reader.scene(index)
+    each = (time.monotonic() - begun) / (_WARM_ROUNDS * len(plan))
+    # Traced, Python takes some three times as long.
+    half = min(_READS, int(seconds / (3 * each + 1e-9))) // (2 * len(plan)) * len(plan)
+    if half < _FEWEST / 2:
+        return None
+    ours = not tracemalloc.is_tracing()
+    if ours:
+        tracemalloc.start()
+    try:
+        for index in plan:  # what is measured is measured alike
+            reader.scene(index)
+        samples = [_sample()]
+        _read(reader, plan, half)
+        samples.append(_sample())
+        before = tracemalloc.take_snapshot()
+        _read(reader, plan, half)
+        samples.append(_sample())
+        line = _most(before, tracemalloc.take_snapshot())
+    finally:
+        if ours:
+            tracemalloc.stop()
+    return Growth(half, (samples[0], samples[1], samples[2]), line)
+
+
+def _read(reader: Reader, plan: list[int], count: int) -> None:
+    for number in range(count):
+        reader.scene(plan[number % len(plan)])
+
+
+def _most(before: tracemalloc.Snapshot, after: tracemalloc.Snapshot) -> str:
+    for each in after.compare_to(before, "lineno"):
+        frame = each.traceback[0]
+        if each.size_diff > 0 and not frame.filename.startswith(_PACKAGE) and "tracemalloc" not in frame.filename:
+            return f"{frame.filename}:{frame.lineno}"
+    return ""
+
+
+def growth_of(case: Case) -> Growth | None:
+    """What grows, found out once a case: in a worker process, where nothing else goes on, if it can be had."""
+    known = vars(case)
+    if "growth" not in known:
+        seconds = min(_MOST, _SHARE * case.seconds)
+        call = partial(_grown, plan=case.good, seed=case.seed, seconds=seconds)
+        try:
+            if not processes_supported():
+                raise TypeError
+            known["growth"] = case.there(call, Where("process"))[0]
+        except (TypeError, OSError, KerasfeedError):  # other checks say why
+            known["growth"] = case.here(call)
+    found: Growth | None = known["growth"]
+    return found
+
+
+def memory(case: Case) -> Finding:
+    """Memory does not grow."""
+    found = growth_of(case)
+    if found is None:
+        return skipped(f"fewer than {_FEWEST} scenes can be read in the time: give more seconds=")
+    traced, resident = found.least("traced"), found.least("resident")
+    if traced > _LEAST_A_SCENE * found.reads or resident > _RSS_LEAST:
+        grown = max(traced, resident if resident > _RSS_LEAST else 0) / found.reads
+        where = f", most of it at {found.line}" if found.line and traced > _LEAST_A_SCENE * found.reads else ""
+        return failed(
+            f"memory grows by {grown:,.0f} bytes a scene, over {2 * found.reads:,} scenes of which {len(case.good)} are "
+            f"different{where}"
+        )
+    return passed(f"none over {2 * found.reads:,} scenes")
+
+
+def descriptors(case: Case) -> Finding:
+    """No descriptors are left open."""
+    found = growth_of(case)
+    if found is None:
+        return skipped(f"fewer than {_FEWEST} scenes can be read in the time: give more seconds=")
+    if not found.samples[0].descriptors:
+        return skipped("this system does not tell how many descriptors are open")
+    grown = found.least("descriptors")
+    if grown >= max(2, found.reads // 100):
+        text = f"{found.samples[2].descriptors - found.samples[0].descriptors:,} more"
+        return failed(f"{text} descriptors are open after {2 * found.reads:,} scenes")
+    return passed(f"none left open by {2 * found.reads:,} scenes")

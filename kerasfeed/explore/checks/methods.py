@@ -1,0 +1,236 @@
+"""Checks of the optional methods, each against `__getitem__`, and of views."""
+
+import time
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from kerasfeed.explore.checks.case import Case
+from kerasfeed.explore.checks.finding import Finding, failed, passed, skipped, warned
+from kerasfeed.explore.checks.reading import Reader, Reading, difference, reading_of
+from kerasfeed.pool.task import Note
+from kerasfeed.sequences.base import SceneSequence, Subset
+from kerasfeed.sequences.views import Concat, Map
+from kerasfeed.spec.scene_spec import SceneSpec, flatten, structure_text
+from kerasfeed.util.error_text import exception_text, is_the_programs
+from kerasfeed.util.optional_methods import ahead_reader, batch_reader, optional_method, scene_writer, takes_out
+
+_UNWRITTEN = 0xA5
+_AHEAD_SECONDS = 0.05
+
+
+def get_batch(case: Case) -> Finding:
+    """`get_batch` gives the rows that `__getitem__` gives, for indices in any order, also several times."""
+    if batch_reader(case.sequence) is None:
+        return _absent(case.sequence, "get_batch")
+    good = case.good
+    stackable = all(None not in field.shape for field in case.spec.fields)
+    shuffled = np.random.default_rng(case.seed).permutation(good).tolist()
+    batches = [good, good[::-1], [*shuffled, shuffled[0]]] if stackable else [[index] for index in good]
+    found = case.here(
+        partial(_batches, batches=batches, expected=case.readings, spec=case.spec, seed=case.seed)
+    )  # fmt: skip
+    return found or passed(f"{len(batches)} batches, in ascending, descending and random order")
+
+
+def _batches(
+    sequence: Any, note: Note, worker: object, *, batches: list[list[int]], expected: list[Reading], spec: SceneSpec,
+    seed: int,
+) -> Finding | None:  # fmt: skip
+    reader, method = Reader(sequence, seed, note), batch_reader(sequence)
+    assert method is not None
+    by_index = {reading.index: reading for reading in expected}
+    ways = [False, True] if takes_out(method) and _is_fixed(spec) else [False]
+    for chosen in batches:
+        indices = np.array(chosen, np.int64)
+        for with_out in ways:
+            called = f"get_batch({chosen}{', out=...' if with_out else ''})"
+            out = spec.unflatten(_unwritten(spec, (len(chosen),))) if with_out else None
+            keywords = {"out": out} if with_out else {}
+            try:
+                batch = reader.within(None, partial(method, indices.copy(), **keywords), chosen[0])
+                rows = _rows(batch, out, spec, len(chosen))
+            except BaseException as error:
+                if is_the_programs(error):
+                    raise
+                return failed(f"{called} raises {exception_text(error)}; sequence[index] does not", index=chosen[0])
+            if isinstance(rows, str):
+                return failed(f"{called} {rows}", index=chosen[0])
+            for index, scene in zip(chosen, rows, strict=True):
+                found = _compared(by_index[index], scene, spec, f"as sequence[{index}]", f"from {called}")
+                if found is not None:
+                    return found
+    return None
+
+
+def _rows(batch: Any, out: Any, spec: SceneSpec, count: int) -> list[Any] | str:
+    """The scenes that a batch is made of; text, where it is none."""
+    targets = None if out is None else flatten(out)[0]
+    if batch is None:
+        if targets is None:
+            return "returns None"
+        leaves = targets
+    else:
+        leaves, treespec = flatten(batch)
+        if treespec != spec.treespec:
+            return f"returns {structure_text(treespec)}, and a scene is {structure_text(spec.treespec)}"
+        for path, leaf in zip(spec.paths, leaves, strict=True):
+            size = len(leaf) if hasattr(type(leaf), "__len__") and np.ndim(leaf) else None
+            if size != count:
+                return f"returns {'no axis' if size is None else f'{size} rows'} in field {path!r} for {count} scenes"
+    return [spec.unflatten([leaf[row] for leaf in leaves]) for row in range(count)]
+
+
+def _compared(expected: Reading, scene: Any, spec: SceneSpec, before: str, now: str) -> Finding | None:
+    """What tells a scene apart from how it was read; Python numbers may come back as any dtype that holds them."""
+    assert expected.spec is not None
+    leaves = [
+        _as_number(leaf, field.dtype) if field.weak else leaf
+        for leaf, field in zip(flatten(scene)[0], expected.spec.fields, strict=True)
+    ]
+    return difference(expected, reading_of(expected.index, spec.unflatten(leaves)), before, now)
+
+
+def _as_number(leaf: Any, dtype: np.dtype[Any]) -> Any:
+    cast = np.asarray(leaf).astype(dtype)
+    return cast if np.array_equal(cast, leaf) else leaf
+
+
+def _is_fixed(spec: SceneSpec) -> bool:
+    return all(field.is_fixed for field in spec.fields)
+
+
+def _unwritten(spec: SceneSpec, rows: tuple[int, ...] = ()) -> list[Any]:
+    found = [np.zeros((*rows, *(size or 0 for size in field.shape)), field.dtype) for field in spec.fields]
+    for array in found:
+        array.reshape(-1).view(np.uint8)[...] = _UNWRITTEN
+    return found
+
+
+def read_into(case: Case) -> Finding:
+    """`read_into` writes every element of the scene."""
+    if scene_writer(case.sequence) is None:
+        return _absent(case.sequence, "read_into")
+    if not _is_fixed(case.spec):
+        return skipped("it is not used, for a field differs in shape or is text")
+    found = case.here(partial(_written, expected=case.readings, spec=case.spec, seed=case.seed))
+    return found or passed(f"{len(case.readings)} scenes, written as __getitem__ returns them")
+
+
+def _written(
+    sequence: Any, note: Note, worker: object, *, expected: list[Reading], spec: SceneSpec, seed: int
+) -> Finding | None:
+    reader, method = Reader(sequence, seed, note), scene_writer(sequence)
+    assert method is not None
+    for one in expected:
+        out = _unwritten(spec)
+        try:
+            reader.within(one.index, partial(method, one.index, spec.unflatten(out)), one.index)
+        except BaseException as error:
+            if is_the_programs(error):
+                raise
+            return failed(f"read_into({one.index}, out) raises {exception_text(error)}", index=one.index)
+        scene = spec.unflatten([array[()] if array.ndim == 0 else array for array in out])
+        found = _compared(one, scene, spec, "from __getitem__", "written by read_into")
+        if found is not None:
+            return found
+    return None
+
+
+def read_ahead(case: Case) -> Finding:
+    """`read_ahead` returns at once, and changes no scene."""
+    if ahead_reader(case.sequence) is None:
+        return _absent(case.sequence, "read_ahead")
+    found: Finding = case.here(partial(_announced, expected=case.readings, seed=case.seed))
+    return found
+
+
+def _announced(sequence: Any, note: Note, worker: object, *, expected: list[Reading], seed: int) -> Finding:
+    reader, method = Reader(sequence, seed, note), ahead_reader(sequence)
+    assert method is not None
+    indices = np.array([one.index for one in expected], np.int64)
+    begun = time.perf_counter()
+    try:
+        reader.within(None, partial(method, indices.copy()), int(indices[0]))
+    except BaseException as error:
+        if is_the_programs(error):
+            raise
+        return failed(f"read_ahead({indices.tolist()}) raises {exception_text(error)}", index=int(indices[0]))
+    seconds = time.perf_counter() - begun
+    for one in expected:
+        found = difference(one, reader.read(one.index), "before read_ahead", "after read_ahead")
+        if found is not None:
+            return found
+    reading = sum(one.seconds for one in expected)
+    text = f"{1e3 * seconds:,.3g} ms for {len(expected)} scenes that take {1e3 * reading:,.3g} ms to read"
+    if seconds > max(_AHEAD_SECONDS, 0.5 * reading):
+        return warned(f"read_ahead({indices.tolist()}) takes {text}", index=int(indices[0]))
+    return passed(text)
+
+
+def views(case: Case) -> Finding:
+    """Views of the sequence, and a loop over it, have its scenes."""
+    plan = [case.good[-1], case.good[0], case.good[-1]]
+    found = case.here(partial(_viewed, plan=plan, length=case.length, seed=case.seed))
+    return found or passed("slices, Subset, Concat and Map have its scenes")
+
+
+def _viewed(sequence: Any, note: Note, worker: object, *, plan: list[int], length: int, seed: int) -> Finding | None:
+    reader = Reader(sequence, seed, note)
+    start = max(0, plan[0] - 1)
+    sliced = (
+        sequence[start : start + 2]
+        if isinstance(sequence, SceneSequence)
+        else Subset(sequence, slice(start, start + 2))
+    )
+    # The view, what messages call it, and from a place in it to the scene that stands there.
+    kinds: list[tuple[Any, str, dict[int, int]]] = [
+        (Subset(sequence, plan), f"kf.Subset(sequence, {plan})", dict(enumerate(plan))),
+        (sliced, f"sequence[{start}:{start + 2}]", {k: start + k for k in range(min(2, length - start))}),
+        (Concat(sequence, sequence), "kf.Concat(sequence, sequence)", {plan[1]: plan[1], length + plan[0]: plan[0]}),
+        (Map(sequence, _same), "kf.Map(sequence, lambda scene: scene)", {index: index for index in plan}),
+    ]
+    for view, called, places in kinds:
+        if len(view) < len(places) or type(view) is tuple:
+            return failed(f"{called} has {len(view)} scenes, and should have {len(places)}")
+        of_view = Reader(view, seed, note)
+        for place, index in places.items():
+            # Its random numbers are those of the place in the view.
+            expected, other = reader.read(index, place), of_view.read(place)
+            other = Reading(index, other.structure, other.fields, other.error, other.out_of_range, other.refusal)
+            found = difference(expected, other, f"as sequence[{index}]", f"as {called}[{place}]")
+            if found is not None:
+                return found
+    return _iterated(sequence, reader, length)
+
+
+def _same(scene: Any) -> Any:
+    return scene
+
+
+def _iterated(sequence: Any, reader: Reader, length: int) -> Finding | None:
+    """Whether a class's own `__iter__` goes through its scenes."""
+    own = getattr(type(sequence), "__iter__", None)
+    if own is None or own is SceneSequence.__iter__:
+        return None
+    scenes = reader.within(0, lambda: iter(sequence), 0)
+    for index in range(min(2, length)):
+        other = reader.taken(index, partial(reader.within, index, partial(next, scenes), index))
+        found = difference(reader.read(index), other, f"as sequence[{index}]", "from `for scene in sequence`")
+        if found is not None:
+            return found
+    return None
+
+
+def _absent(sequence: Any, name: str) -> Finding:
+    if optional_method(sequence, name) is None:
+        return skipped(f"the class does not define {name}")
+    if name == "read_into":
+        return warned(
+            "read_into is never called, for it has no parameter named out", remedy="Write read_into(index, out)"
+        )
+    return warned(
+        f"{name} is never called, for the class is no kerasfeed.SceneSequence",
+        remedy="Subclass kerasfeed.SceneSequence",
+    )

@@ -1,0 +1,166 @@
+"""Checks that scenes are the same in another process, under another hash seed, and from another directory.
+
+Invariant: a process with everything changed is looked at first. Only where its scenes differ are further ones started,
+each with one change, to tell what the scenes depend on.
+"""
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from kerasfeed.errors import KerasfeedError
+from kerasfeed.explore.checks.calls import Calling, Where
+from kerasfeed.explore.checks.case import Case
+from kerasfeed.explore.checks.finding import Finding, failed, passed, skipped
+from kerasfeed.explore.checks.reading import Reading, first_difference, read_all
+from kerasfeed.pool.environment import Environment
+from kerasfeed.pool.processes.pool import processes_supported
+from kerasfeed.pool.task import Note
+from kerasfeed.util.counted import counted
+from kerasfeed.util.error_text import message_of
+
+_HERE = "in this process"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A process.
+
+    Attributes:
+        hash_seed: Its PYTHONHASHSEED.
+        elsewhere: Whether it reads from another directory.
+        number: Tells processes that are alike apart.
+    """
+
+    hash_seed: int = 1
+    elsewhere: bool = False
+    number: int = 0
+
+
+_LIKE_THIS = Setting()
+_CHANGED = Setting(2, elsewhere=True)
+
+
+class Elsewhere:
+    """What processes of several settings have read.
+
+    Args:
+        case: The case.
+    """
+
+    def __init__(self, case: Case) -> None:
+        self.case = case
+        self._known: dict[Setting, list[Reading] | BaseException] = {}
+
+    def read(self, *settings: Setting) -> None:
+        """Have these processes, started together, read the scenes."""
+        case = self.case
+        wanted = [setting for setting in settings if setting not in self._known]
+        with contextlib.ExitStack() as stack:
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="check-"))
+            calls = []
+            for setting in wanted:
+                now = Environment.now()
+                variables = {**now.environment, "PYTHONHASHSEED": str(setting.hash_seed)}
+                where = Where("process", environment=replace(now, environment=variables))
+                call = partial(
+                    _read_from, folder=folder if setting.elsewhere else "", plan=case.good, seed=case.seed
+                )  # fmt: skip
+                calls.append(stack.enter_context(closing(Calling(case.sequence, call, where, case.scene_seconds))))
+            for setting, calling in zip(wanted, calls, strict=True):
+                try:
+                    self._known[setting] = calling.results(case.deadline)[0]
+                except KerasfeedError as error:
+                    self._known[setting] = error
+
+    def difference(self, one: Setting | None, other: Setting, before: str, now: str) -> Finding | None:
+        """What tells the scenes of two processes apart; None stands for this process."""
+        self.read(*([other] if one is None else [one, other]))
+        expected, found = (self.case.readings if each is None else self._known[each] for each in (one, other))
+        for each in (expected, found):
+            if isinstance(each, BaseException):
+                return failed(message_of(each).strip())
+        assert isinstance(expected, list)
+        assert isinstance(found, list)
+        return first_difference(expected, found, before, now)
+
+    @property
+    def all_equal(self) -> bool:
+        """Whether neither a process like this one nor one with all changed differs."""
+        self.read(_LIKE_THIS, _CHANGED)
+        return all(self.difference(None, each, "", "") is None for each in (_LIKE_THIS, _CHANGED))
+
+
+def _read_from(sequence: Any, note: Note, worker: object, *, folder: str, plan: list[int], seed: int) -> list[Reading]:
+    with _directory(folder):
+        return read_all(sequence, note, worker, plan=plan, seed=seed, portable=True)
+
+
+@contextlib.contextmanager
+def _directory(folder: str) -> Iterator[None]:
+    """Change the directory of this process, a worker that does nothing else."""
+    if folder:
+        os.chdir(folder)
+    try:
+        yield
+    finally:
+        if folder:
+            os.chdir("/")
+
+
+def process(case: Case) -> Finding:
+    """A worker process reads the same bits."""
+    if not processes_supported():
+        return skipped("there are no worker processes on this system")
+    seen = elsewhere_of(case)
+    if seen.all_equal:
+        return passed(f"{counted(len(case.good), 'scene')} read by two worker processes")
+    # Processes of one hash seed: this one has a seed that nobody knows.
+    found = seen.difference(_LIKE_THIS, Setting(number=1), "in one worker process", "in another one")
+    if found is not None:
+        return found
+    found = seen.difference(None, _LIKE_THIS, _HERE, "in a worker process")
+    if found is not None and hash_seed(case).status == "failed":
+        return skipped("scenes depend on the hash seed, in which every process differs; see hash_seed")
+    return found or passed("a worker process reads the same bits")
+
+
+def hash_seed(case: Case) -> Finding:
+    """Scenes do not depend on the hash seed of the process."""
+    seen = elsewhere_of(case)
+    if not seen.all_equal:
+        found = seen.difference(
+            _LIKE_THIS, Setting(2), "in a process with PYTHONHASHSEED=1", "in one with PYTHONHASHSEED=2"
+        )  # fmt: skip
+        if found is not None and _unstable(seen):
+            return skipped("scenes differ from process to process; see process")
+        if found is not None:
+            return found
+    return passed("the same with PYTHONHASHSEED=1 and 2")
+
+
+def directory(case: Case) -> Finding:
+    """Scenes do not depend on the current directory."""
+    seen = elsewhere_of(case)
+    if not seen.all_equal:
+        found = seen.difference(_LIKE_THIS, Setting(elsewhere=True), "in this directory", "in another directory")
+        if found is not None and _unstable(seen):
+            return skipped("scenes differ from process to process; see process")
+        if found is not None:
+            return found
+    return passed("the same from another directory")
+
+
+def _unstable(seen: Elsewhere) -> bool:
+    return seen.difference(_LIKE_THIS, Setting(number=1), "", "") is not None
+
+
+def elsewhere_of(case: Case) -> Elsewhere:
+    """What is known of other processes, one object a case."""
+    found: Elsewhere = vars(case).setdefault("elsewhere", Elsewhere(case))
+    return found

@@ -1,0 +1,208 @@
+"""What was seen of a scene, kept as digests, so that readings taken at different times and places can be compared.
+
+Invariant: a reading pickles, whatever the scene was, and two readings are equal if the scenes have the same structure
+and the same bits. Loads no framework, for workers load it.
+"""
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from kerasfeed.errors import SpecError
+from kerasfeed.explore.checks.finding import Finding, failed
+from kerasfeed.pool.task import Note
+from kerasfeed.sequences.base import scene_reader
+from kerasfeed.sequences.context import SceneContext, enter_context
+from kerasfeed.spec.scene_spec import SceneSpec, as_array, describe, describe_leaf, field_paths, flatten, structure_text
+from kerasfeed.util.error_text import exception_text, is_the_programs, message_of
+from kerasfeed.util.fingerprint import digest
+
+_SHOWN = 6
+
+
+@dataclass(frozen=True)
+class FieldReading:
+    """One field of a scene.
+
+    Attributes:
+        path: Its dotted name.
+        spec: Shape and dtype, as text.
+        digest: Of its values.
+        head: The first values, as text.
+        not_finite: What is not finite in it, in words; empty for nothing.
+    """
+
+    path: str
+    spec: str
+    digest: str
+    head: str
+    not_finite: str = ""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One scene, as it was read once.
+
+    Attributes:
+        index: Its index.
+        structure: Its nesting, as text.
+        fields: Its fields.
+        error: What reading it raised, type and message in one line; empty for nothing.
+        out_of_range: Whether that was an `IndexError`.
+        refusal: Why it cannot be part of a batch; empty where it can.
+        seconds: How long it took, s.
+        spec: Its spec; only where it was read in this process.
+    """
+
+    index: int
+    structure: str = ""
+    fields: tuple[FieldReading, ...] = ()
+    error: str = ""
+    out_of_range: bool = False
+    refusal: str = ""
+    seconds: float = field(default=0.0, compare=False)
+    spec: SceneSpec | None = field(default=None, compare=False, repr=False)
+
+
+class Reader:
+    """Reads scenes as a feed's worker does, with the random numbers of epoch 0.
+
+    Args:
+        sequence: The sequence.
+        seed: Seed of the feed.
+        note: Item 1 is set to the index of the scene that is being read.
+    """
+
+    def __init__(self, sequence: Any, seed: int, note: Note) -> None:
+        self._scene = scene_reader(sequence)
+        self._context = SceneContext(seed, 0)
+        self._note = note
+
+    def scene(self, index: int, place: int | None = None) -> Any:
+        """Scene `index`, with the random numbers of scene `place` of a feed, by default its own."""
+        return self.within(index if place is None else place, lambda: self._scene(index), index)
+
+    def within(self, place: int | None, call: Any, noted: int) -> Any:
+        """What `call()` returns where the scene `place` is being loaded; None where many are."""
+        self._note[1] = noted
+        self._context.move_to(place)
+        previous = enter_context(self._context)
+        try:
+            return call()
+        finally:
+            enter_context(previous)
+
+    def read(self, index: int, place: int | None = None) -> Reading:
+        """A reading of scene `index`; what it raises is part of that."""
+        return self.taken(index, lambda: self.scene(index, place))
+
+    def taken(self, index: int, scene: Any) -> Reading:
+        """A reading of what `scene()` returns."""
+        begun = time.perf_counter()
+        try:
+            found = scene()
+        except BaseException as error:
+            if is_the_programs(error):
+                raise
+            return Reading(
+                index, error=exception_text(error), out_of_range=isinstance(error, IndexError),
+                seconds=time.perf_counter() - begun,
+            )  # fmt: skip
+        return reading_of(index, found, time.perf_counter() - begun)
+
+
+def reading_of(index: int, scene: Any, seconds: float = 0.0) -> Reading:
+    """The reading of a scene that is there."""
+    try:
+        leaves, treespec = flatten(scene)
+        spec = describe(scene)
+        fields = tuple(_field(leaf, path) for leaf, path in zip(leaves, field_paths(treespec), strict=True))
+        return Reading(index, structure_text(treespec), fields, seconds=seconds, spec=spec)
+    except SpecError as error:
+        return Reading(index, refusal=message_of(error), seconds=seconds)
+
+
+def _field(leaf: Any, path: str) -> FieldReading:
+    array = as_array(leaf, path)
+    if not isinstance(array, np.ndarray):  # text
+        return FieldReading(path, str(describe_leaf(leaf, path)), digest(array), repr(array)[:60])
+    if array.dtype.kind in "UST":  # one text, whichever way NumPy holds it
+        array = array.astype(object)
+    native = array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+    return FieldReading(path, str(describe_leaf(leaf, path)), digest(native), _head(native), _not_finite(native))
+
+
+def _head(array: Any) -> str:
+    if array.ndim == 0:
+        return repr(array.item()) if array.dtype.kind != "V" else str(array)
+    text = np.array2string(array.ravel()[:_SHOWN], separator=", ", threshold=_SHOWN).replace("\n", "")
+    return text if array.size <= _SHOWN else text.removesuffix("]") + ", ...]"
+
+
+def _not_finite(array: Any) -> str:
+    if array.dtype.kind not in "fc":
+        return ""
+    finite = np.isfinite(array)
+    if finite.all():
+        return ""
+    nan = int(np.isnan(array).sum())
+    infinite = int(array.size - finite.sum()) - nan
+    parts = [f"{count:,} {what}" for count, what in ((nan, "NaN"), (infinite, "infinite")) if count]
+    first = [int(place) for place in np.argwhere(~finite)[0]]
+    return " and ".join(parts) + f" of {array.size:,} values" + (f", the first at {first}" if first else "")
+
+
+def read_all(
+    sequence: Any, note: Note, worker: object, *, plan: Iterable[int], seed: int, portable: bool = False
+) -> list[Reading]:
+    """Readings of the scenes of `plan`, in its order; `portable` ones can be sent between processes."""
+    reader = Reader(sequence, seed, note)
+    found = [reader.read(index) for index in plan]
+    return [_portable(each) for each in found] if portable else found
+
+
+def _portable(reading: Reading) -> Reading:
+    return Reading(
+        reading.index, reading.structure, reading.fields, reading.error, reading.out_of_range, reading.refusal,
+        reading.seconds,
+    )  # fmt: skip
+
+
+def difference(expected: Reading, found: Reading, before: str, now: str) -> Finding | None:
+    """What tells two readings of one scene apart; None for nothing.
+
+    Args:
+        expected: The first.
+        found: The second.
+        before: When or where the first was taken, as in "when it is read first".
+        now: The same of the second.
+    """
+    if expected == found:
+        return None
+    index = expected.index
+    if found.error or found.refusal:
+        return failed(f"scene {index} {now} raises {found.error or found.refusal}; {before} it does not", index=index)
+    if expected.structure != found.structure:
+        texts = f"{expected.structure} {before}, {found.structure} {now}"
+        return failed(f"scene {index} has another structure: {texts}", index=index)
+    for one, other in zip(expected.fields, found.fields, strict=True):
+        if one == other:
+            continue
+        if one.spec != other.spec:
+            values = f"{one.spec} {before}, {other.spec} {now}"
+        elif one.head != other.head:
+            values = f"{one.head} {before}, {other.head} {now}"
+        else:
+            values = f"values {before} and {now} differ, beyond the first ones, {one.head}"
+        return failed(f"scene {index}, field {one.path!r}: {values}", index=index, field=one.path)
+    return None
+
+
+def first_difference(expected: Sequence[Reading], found: Sequence[Reading], before: str, now: str) -> Finding | None:
+    """The first difference of readings of the same scenes; the second ones may be in any order."""
+    by_index = {reading.index: reading for reading in expected}
+    differences = (difference(by_index[each.index], each, before, now) for each in found)
+    return next((each for each in differences if each is not None), None)

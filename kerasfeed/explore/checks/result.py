@@ -1,0 +1,158 @@
+"""What checks say: one result each, and the report of all.
+
+Invariant: values that are only read; no text from the user enters HTML unescaped.
+"""
+
+import dataclasses
+import html
+import textwrap
+from dataclasses import dataclass
+from typing import Any
+
+from kerasfeed.explore.checks.finding import Finding, Status
+
+_ORDER: tuple[Status, ...] = ("failed", "warned", "skipped", "passed")
+_COLOURS = {"failed": "#d9534a", "warned": "#c98a1b", "skipped": "#888888", "passed": "#4a9d5b"}
+_WIDTH = 100
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """What one check has found.
+
+    Attributes:
+        name: Name of the check.
+        status: "passed"; "failed", where batches would be wrong or could not be made; "warned", where it works, but
+            costs something or surprises; or "skipped", where it could not be found out.
+        message: What was found; it names index and field, where it is about one.
+        reason: Why it matters.
+        remedy: What to change; empty where the message says it.
+        index: Index of the scene; None where it is about several.
+        field: Path of the field; None likewise.
+        seconds: How long the check took, s.
+    """
+
+    name: str
+    status: Status
+    message: str
+    reason: str
+    remedy: str
+    index: int | None
+    field: str | None
+    seconds: float
+
+    @classmethod
+    def of(cls, name: str, reason: str, remedy: str, finding: Finding, seconds: float) -> "CheckResult":
+        """The result of a check that has found this; `remedy` where the finding has none of its own."""
+        remedy = remedy if finding.remedy is None else finding.remedy
+        return cls(name, finding.status, finding.message, reason, remedy, finding.index, finding.field, seconds)
+
+    @property
+    def text(self) -> str:
+        """Message, reason and remedy, a line each."""
+        lines = [self.message, f"Why: {self.reason}", *([f"Remedy: {self.remedy}"] if self.remedy else [])]
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class SequenceReport:
+    """What `kerasfeed.check_sequence` returns; `print` and notebooks show it.
+
+    Attributes:
+        name: Class of the sequence.
+        scenes: How many scenes were compared.
+        results: What each check has found, in the order in which they ran; see
+            [CheckResult][kerasfeed.explore.checks.result.CheckResult].
+        seconds: How long all took, s.
+    """
+
+    name: str
+    scenes: int
+    results: tuple[CheckResult, ...]
+    seconds: float
+
+    @property
+    def ok(self) -> bool:
+        """Whether no check has failed; what was warned of or skipped does not count."""
+        return not self.of("failed")
+
+    def of(self, status: Status) -> tuple[CheckResult, ...]:
+        """The results of one status."""
+        return tuple(result for result in self.results if result.status == status)
+
+    def __getitem__(self, name: str) -> CheckResult:
+        """The result of the check `name`.
+
+        Raises:
+            KeyError: It was not run.
+        """
+        for result in self.results:
+            if result.name == name:
+                return result
+        raise KeyError(f"{name!r} was not checked; these were: {', '.join(result.name for result in self.results)}")
+
+    def raise_if_failed(self) -> None:
+        """Raise the report, if a check has failed.
+
+        Raises:
+            AssertionError: A check has failed.
+        """
+        if not self.ok:
+            raise AssertionError(str(self))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report as dicts, lists, text and numbers, for JSON."""
+        results = [dataclasses.asdict(result) for result in self.results]
+        return {"name": self.name, "ok": self.ok, "scenes": self.scenes, "seconds": self.seconds, "results": results}
+
+    @property
+    def _counts(self) -> str:
+        counts = [(len(self.of(status)), status) for status in ("passed", "failed", "warned", "skipped")]
+        return ", ".join(f"{count} {status}" for count, status in counts if count)
+
+    def __str__(self) -> str:
+        lines = [f"{self.name}: {self._counts} ({self.scenes} scenes compared, {self.seconds:.1f} s)"]
+        for status in _ORDER[:2]:
+            for result in self.of(status):
+                lines.append(f"\n{status}: {result.name}")
+                lines += _wrapped(result.text, "  ")
+        for status in _ORDER[2:]:
+            if self.of(status):
+                lines.append("")
+            for result in self.of(status):
+                message = textwrap.shorten(result.message, _WIDTH, placeholder=" ...")
+                lines.append(f"{status:<8} {result.name:<14} {message}")
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        rows = "".join(_row(result) for status in _ORDER for result in self.of(status))
+        return (
+            f'<div style="line-height:1.45"><div><strong>{html.escape(self.name)}</strong> '
+            f'<span style="opacity:.65">{self._counts}; {self.scenes} scenes compared, {self.seconds:.1f} s</span></div>'
+            f'<table style="border-collapse:collapse;margin:.4em 0 0 0;color:inherit;font-size:inherit">{rows}</table>'
+            "</div>"
+        )
+
+
+def _wrapped(text: str, indent: str) -> list[str]:
+    return [
+        line
+        for each in text.splitlines()
+        for line in textwrap.wrap(each, _WIDTH, initial_indent=indent, subsequent_indent=indent + "  ") or [""]
+    ]
+
+
+def _row(result: CheckResult) -> str:
+    cell = "text-align:left;vertical-align:top;padding:.15em 1em .15em 0;white-space:nowrap"
+    wide = "text-align:left;vertical-align:top;padding:.15em 0;max-width:60em"
+    told = result.status in ("failed", "warned")
+    more = [("Why", result.reason), ("Remedy", result.remedy)] if told else []
+    lines = [html.escape(result.message)]
+    lines += [f'<span style="opacity:.65">{name}:</span> {html.escape(text)}' for name, text in more if text]
+    weight = ";font-weight:bold" if told else ""
+    return (
+        f'<tr style="background:none"><td style="{cell};color:{_COLOURS[result.status]}{weight}">{result.status}</td>'
+        f'<td style="{cell}"><code>{result.name}</code></td><td style="{wide}">{"<br>".join(lines)}</td></tr>'
+    )

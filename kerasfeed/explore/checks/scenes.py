@@ -1,0 +1,199 @@
+"""Checks of single scenes: that they are there, can be batched, are alike, and belong to whoever reads them."""
+
+import time
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from kerasfeed.errors import SpecError
+from kerasfeed.explore.checks.case import Case
+from kerasfeed.explore.checks.finding import Finding, failed, passed, skipped, warned
+from kerasfeed.explore.checks.reading import Reader, Reading, difference, reading_of
+from kerasfeed.pool.task import Note
+from kerasfeed.sequences.global_random import GlobalRandomWatch, globals_put_back, names, seed_globals
+from kerasfeed.spec.scene_spec import flatten
+from kerasfeed.util.counted import counted
+from kerasfeed.util.error_text import exception_text, message_of
+from kerasfeed.util.frames import is_in_memory
+
+_IDLE_SECONDS = 0.05  # other threads may draw random numbers, too
+
+
+def length(case: Case) -> Finding:
+    """`len` is a positive integer, stays so, and the last scene is there."""
+    try:
+        found = case.length
+    except Exception as error:  # noqa: BLE001 - the user's
+        return failed(f"len(sequence) raises {exception_text(error)}")
+    if found < 1:
+        return failed("the sequence is empty: len(sequence) is 0", remedy="Check the path or the filter that made it")
+    missing = [one for one, _ in case.twice if one.out_of_range]
+    if missing:
+        index = missing[0].index
+        return failed(f"len(sequence) is {found:,}, and scene {index} raises {missing[0].error}", index=index)
+    again = len(case.sequence)
+    if again != found:
+        return failed(f"len(sequence) was {found:,}, and is {again:,} after scenes were read")
+    return passed(counted(found, "scene"))
+
+
+def scenes_load(case: Case) -> Finding:
+    """Every scene of a spread can be read."""
+    errors = [one if one.error else two for one, two in case.twice if one.error or two.error]
+    if errors:
+        first = errors[0]
+        more = f" ({len(errors)} of the {len(case.twice)} scenes that were read fail)" if len(errors) > 1 else ""
+        return failed(f"scene {first.index} raises {first.error}{more}", index=first.index)
+    slowest = max((reading for pair in case.twice for reading in pair), key=lambda reading: reading.seconds)
+    return passed(f"{counted(len(case.twice), 'scene')} read, at most {1e3 * slowest.seconds:,.3g} ms each")
+
+
+def fields(case: Case) -> Finding:
+    """Every field of a scene can be part of a batch."""
+    refused = next((one for one, _ in case.twice if one.refusal), None)
+    if refused is not None:
+        return failed(f"scene {refused.index}: {refused.refusal}", index=refused.index, remedy="")
+    found = case.readings[0]
+    return passed(", ".join(f"{field.path}: {field.spec}" for field in found.fields))
+
+
+def same_spec(case: Case) -> Finding:
+    """All scenes have one structure, one dtype a field, and one shape."""
+    first = case.readings[0]
+    try:
+        spec = case.spec
+    except SpecError as error:
+        unlike, field = _other(first, case.readings)
+        return failed(message_of(error), index=unlike.index, field=field, remedy="")
+    for path, merged in zip(spec.paths, spec.fields, strict=True):
+        if None in merged.shape:
+            (one, first_spec), (other, other_spec) = _unequal(path, case.readings)
+            return warned(
+                f"field {path!r} differs in shape: {first_spec} in scene {one}, {other_spec} in scene {other}",
+                index=other, field=path,
+            )  # fmt: skip
+    return passed(f"the same in {counted(len(case.readings), 'scene')}")
+
+
+def _other(first: Reading, readings: list[Reading]) -> tuple[Reading, str | None]:
+    """The first scene that does not go with the first, and the field in which it does not."""
+    for each in readings[1:]:
+        if each.structure != first.structure:
+            return each, None
+        for one, other in zip(first.fields, each.fields, strict=True):
+            kinds = [(field.spec.split("[")[0], field.spec.count(",")) for field in (one, other)]
+            if kinds[0] != kinds[1]:
+                return each, one.path
+    return first, None
+
+
+def _unequal(path: str, readings: list[Reading]) -> tuple[tuple[int, str], tuple[int, str]]:
+    specs = [(each.index, field.spec) for each in readings for field in each.fields if field.path == path]
+    return specs[0], next(each for each in specs if each[1] != specs[0][1])
+
+
+def finite(case: Case) -> Finding:
+    """No field holds NaN or infinity."""
+    for reading in case.readings:
+        for field in reading.fields:
+            if field.not_finite:
+                return failed(
+                    f"scene {reading.index}, field {field.path!r}: {field.not_finite}", index=reading.index,
+                    field=field.path,
+                )  # fmt: skip
+    return passed(f"none in {counted(len(case.readings), 'scene')}")
+
+
+def indices(case: Case) -> Finding:
+    """Indices outside the sequence raise, and negative ones count from the end or raise."""
+    last = case.length - 1
+    beyond, negative, expected = case.here(partial(_outside, length=case.length, seed=case.seed))
+    remedy = "Begin __getitem__ with: if not 0 <= index < len(self): raise IndexError(index)"
+    if not beyond.error:
+        endless = ", so `for scene in sequence` never ends" if not hasattr(type(case.sequence), "__iter__") else ""
+        return warned(f"sequence[{last + 1}] returns a scene, though the last one is {last}{endless}", remedy=remedy)
+    if not beyond.out_of_range and not hasattr(type(case.sequence), "__iter__"):
+        return warned(
+            f"sequence[{last + 1}] raises {beyond.error}, so `for scene in sequence` ends with that", remedy=remedy
+        )
+    if not negative.error and difference(expected, negative, "", "") is not None:
+        found = difference(expected, negative, f"as sequence[{last}]", "as sequence[-1]")
+        return warned(
+            f"sequence[-1] returns a scene that is not the last: {found.message if found else ''}", index=-1,
+            remedy=remedy,
+        )  # fmt: skip
+    return passed(
+        f"sequence[{last + 1}] raises {beyond.error.split(':')[0]}; sequence[-1] "
+        + (f"raises {negative.error.split(':')[0]}" if negative.error else "is the last scene")
+    )
+
+
+def _outside(sequence: Any, note: Note, worker: object, *, length: int, seed: int) -> tuple[Reading, ...]:
+    reader = Reader(sequence, seed, note)
+    last = length - 1
+    # Of one index, so that they can be compared; and with the random numbers of one place.
+    return (
+        reader.taken(length, lambda: reader.scene(length)),
+        reader.taken(last, lambda: reader.scene(-1, last)),
+        reader.read(last),
+    )
+
+
+def own_arrays(case: Case) -> Finding:
+    """An array that was returned does not change when another scene is read."""
+    found = case.here(partial(_reused, plan=case.good, seed=case.seed))
+    return found if isinstance(found, Finding) else passed(found)
+
+
+def _reused(sequence: Any, note: Note, worker: object, *, plan: list[int], seed: int) -> Finding | str:
+    reader = Reader(sequence, seed, note)
+    first = plan[0]
+    held = reader.scene(first)
+    before = reading_of(first, held)
+    for index in [*plan[1:4], first]:
+        other = reader.scene(index)
+        changed = difference(before, reading_of(first, held), "as it was returned", f"once scene {index} was read")
+        if changed is not None:
+            return changed
+    kept = [
+        path
+        for path, one, two in zip(
+            (each.path for each in before.fields), flatten(held)[0], flatten(other)[0], strict=True
+        )
+        if isinstance(one, np.ndarray) and one.flags.writeable and np.may_share_memory(one, two)
+    ]
+    if kept and not is_in_memory(sequence):
+        names_ = ", ".join(map(repr, kept))
+        return (
+            f"returned arrays stay as they are; field {names_} is a view of what the sequence keeps, so a function "
+            "that writes into it would change the data"
+        )
+    return "returned arrays stay as they are"
+
+
+def global_random(case: Case) -> Finding:
+    """No scene draws from, or seeds, the global generators of `random` and `numpy.random`."""
+    found: tuple[int, int] | None = case.here(partial(_draws, plan=case.good, seed=case.seed))
+    if found is None:
+        return passed(f"not used by {counted(len(case.good), 'scene')}")
+    index, used = found
+    if not used:
+        return skipped("other threads of this program draw from the global generators meanwhile")
+    return failed(f"scene {index} draws from, or seeds, the global generators of {names(used)}", index=index)
+
+
+def _draws(sequence: Any, note: Note, worker: object, *, plan: list[int], seed: int) -> tuple[int, int] | None:
+    reader = Reader(sequence, seed, note)
+    # Scenes that all seed them alike leave them alike: they are to stand elsewhere before.
+    with globals_put_back():
+        seed_globals(np.random.SeedSequence(seed))
+        watch = GlobalRandomWatch()
+        for index in plan:
+            reader.scene(index)
+            used = watch.used()
+            if used:
+                idle = GlobalRandomWatch()
+                time.sleep(_IDLE_SECONDS)
+                return index, used & ~idle.used()
+    return None

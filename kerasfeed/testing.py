@@ -1,0 +1,146 @@
+"""The checks of `kerasfeed.check_sequence` as tests of pytest: `parametrize_with_checks`.
+
+Invariant: pytest is imported where a test module calls this, and nothing of a sequence is read before its first test.
+"""
+
+import warnings
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from kerasfeed.errors import FeedWarning
+from kerasfeed.explore.check import refuse
+from kerasfeed.explore.checks.case import Case
+from kerasfeed.explore.checks.result import CheckResult
+from kerasfeed.explore.checks.table import CHECKS, Checks, check_names
+from kerasfeed.util.error_text import class_name
+
+
+class SequenceUnderTest:
+    """A sequence, or a function that makes it, and the results of its checks; each check is run once.
+
+    Args:
+        given: The sequence; or a function or class that makes it, called with no arguments before the first check.
+        scenes: See `kerasfeed.check_sequence`.
+        seconds: How long one check may take, s.
+        seed: See `kerasfeed.check_sequence`.
+    """
+
+    def __init__(self, given: Any, *, scenes: int = 16, seconds: float = 60.0, seed: int = 0) -> None:
+        self._given = given
+        self._options = {"scenes": scenes, "seconds": seconds, "seed": seed}
+        self._is_made = not (isinstance(given, type) or (callable(given) and not hasattr(type(given), "__getitem__")))
+        self._checks: Checks | None = None
+        if self._is_made:
+            refuse(given)
+
+    @property
+    def name(self) -> str:
+        """As ids name it: its class, or the function."""
+        return class_name(self._given) if self._is_made else str(getattr(self._given, "__name__", "sequence"))
+
+    @property
+    def sequence(self) -> Any:
+        """The sequence, made at the first use."""
+        if not self._is_made:
+            self._given, self._is_made = self._given(), True
+            refuse(self._given)
+        return self._given
+
+    def result(self, name: str) -> CheckResult:
+        """What the check `name` finds."""
+        if self._checks is None:
+            self._checks = Checks(Case(self.sequence, **self._options))  # type: ignore[arg-type]
+        self._checks.case.begin()
+        return self._checks.result(name)
+
+    def assert_passes(self, name: str) -> None:
+        """Run the check `name` as a test: it fails, is skipped, or warns, as the check says.
+
+        Raises:
+            AssertionError: The check has failed; the message names index, field and remedy.
+        """
+        import pytest
+
+        result = self.result(name)
+        if result.status == "failed":
+            raise AssertionError(f"{name}: {result.text}")
+        if result.status == "skipped":
+            pytest.skip(f"{name}: {result.message}")
+        if result.status == "warned":
+            warnings.warn(f"{name}: {result.text}", FeedWarning, stacklevel=2)
+
+
+class SequenceCheck:
+    """A check of a sequence, as a test gets it: call it."""
+
+    def __init__(self, under_test: SequenceUnderTest, name: str) -> None:
+        self._under_test = under_test
+        self.name = name
+
+    def __call__(self) -> None:
+        """Run it; see `SequenceUnderTest.assert_passes`."""
+        __tracebackhide__ = True
+        self._under_test.assert_passes(self.name)
+
+    def __repr__(self) -> str:
+        return f"{self._under_test.name}-{self.name}"
+
+
+def parametrize_with_checks(
+    sequences: Iterable[Any],
+    *,
+    xfail: Mapping[str, str] | None = None,
+    skip: Iterable[str] = (),
+    scenes: int = 16,
+    seconds: float = 60.0,
+    seed: int = 0,
+) -> Any:
+    """Decorate a test with one parameter, `check`, and it becomes a test of each check of each sequence.
+
+    The checks are those of `kerasfeed.check_sequence`. Ids are `Rooms-same_twice`, so `pytest -k same_twice` runs one
+    check. A check that warns issues a `kerasfeed.FeedWarning`, and one that does not concern a sequence is skipped.
+
+    Args:
+        sequences: The sequences. In place of one, a function or class without arguments that makes it, which is called
+            before the first test: then nothing is opened while tests are collected.
+        xfail: Checks that are expected to fail, by name, each with the reason.
+        skip: Names of checks to leave out.
+        scenes: How many scenes are compared.
+        seconds: How long one check may take, s.
+        seed: Seed of the feed that would read them.
+
+    Returns:
+        A decorator, `pytest.mark.parametrize("check", ...)`.
+
+    Raises:
+        TypeError: Something given is no sequence.
+        ValueError: There is no check of such a name.
+
+    Examples:
+        A test module:
+
+        >>> class Squares(kf.SceneSequence):
+        ...     def __len__(self):
+        ...         return 5
+        ...     def __getitem__(self, index):
+        ...         return np.float32(index**2)
+        >>> @kf.testing.parametrize_with_checks([Squares()], xfail={"indices": "index 5 is never asked for"})
+        ... def test_squares(check):
+        ...     check()
+    """
+    import pytest
+
+    left_out = set(check_names(skip, "skip"))
+    expected = dict(xfail or {})
+    check_names(expected, "xfail")
+    parameters, names = [], []
+    for given in sequences:
+        under_test = SequenceUnderTest(given, scenes=scenes, seconds=seconds, seed=seed)
+        names.append(under_test.name)
+        count = names.count(under_test.name)
+        numbered = under_test.name if count == 1 else f"{under_test.name}{count}"
+        for name in CHECKS:
+            if name not in left_out:
+                marks = [pytest.mark.xfail(reason=expected[name])] if name in expected else []
+                parameters.append(pytest.param(SequenceCheck(under_test, name), id=f"{numbered}-{name}", marks=marks))
+    return pytest.mark.parametrize("check", parameters)
