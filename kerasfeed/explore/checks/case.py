@@ -15,7 +15,7 @@ from kerasfeed.explore.checks.calls import Call, Where, call
 from kerasfeed.explore.checks.finding import Finding, OutOfTimeError, failed
 from kerasfeed.explore.checks.reading import Reading, read_all
 from kerasfeed.spec.scene_spec import SceneSpec, merge, probe_indices
-from kerasfeed.util.error_text import message_of
+from kerasfeed.util.error_text import exception_text, message_of
 from kerasfeed.util.frames import as_sequence
 
 _PASSES = 30  # over the scenes, that all checks make between them
@@ -134,3 +134,5 @@ def guarded(run: Callable[[Case], Finding], case: Case) -> Finding:
         return Finding("skipped", "it did not end in the time that was left: give more seconds=")
     except KerasfeedError as error:  # a worker that hung, ended or could not start
         return failed(message_of(error).strip())
+    except Exception as error:  # noqa: BLE001 - the user's, from where nobody looks for it
+        return failed(f"the check cannot be made, for the sequence raises {exception_text(error)}")

@@ -3,10 +3,11 @@
 from functools import partial
 from typing import Any
 
+from kerasfeed.errors import KerasfeedError
 from kerasfeed.explore.checks.case import Case
 from kerasfeed.explore.checks.finding import Finding, failed, passed, skipped, warned
 from kerasfeed.explore.checks.growth import descriptors_open
-from kerasfeed.explore.checks.reading import Reader, Reading, difference
+from kerasfeed.explore.checks.reading import Reader
 from kerasfeed.pool.task import Note
 from kerasfeed.sequences.context import Worker
 from kerasfeed.sequences.view_base import apart
@@ -26,16 +27,19 @@ def hooks(case: Case) -> Finding:
     present = [name for name in _HOOKS if optional_method(case.sequence, name) is not None]
     if not present:
         return skipped("the class defines no hooks")
-    call = partial(_hooked, expected=case.readings, length=case.length, seed=case.seed)
+    try:
+        index = case.good[0] if case.good else None
+    except KerasfeedError:  # of on_worker_begin, perhaps; else another check says so
+        index = None
+    call = partial(_hooked, index=index, length=case.length, seed=case.seed)
     found: Finding | None = case.here(call, apart(case.sequence), hooks=False)
     return found or passed(", ".join(present))
 
 
-def _hooked(
-    sequence: Any, note: Note, worker: object, *, expected: list[Reading], length: int, seed: int
-) -> Finding | None:
+def _hooked(sequence: Any, note: Note, worker: object, *, index: int | None, length: int, seed: int) -> Finding | None:
+    reader = Reader(sequence, seed, note)
     try:
-        return _workers(sequence, note, expected, seed) or _epochs(sequence, length)
+        return _begun_again(sequence, reader, index) or _shared(sequence, reader, index) or _epochs(sequence, length)
     except _HookError as error:
         return failed(str(error))
 
@@ -52,40 +56,40 @@ def _call(sequence: Any, name: str, *arguments: Any, when: str = "") -> None:
         raise _HookError(f"{name} raises {exception_text(error)}{when}") from error
 
 
-def _workers(sequence: Any, note: Note, expected: list[Reading], seed: int) -> Finding | None:
-    one = expected[0]
-    begun = descriptors_open()
+def _begun_again(sequence: Any, reader: Reader, index: int | None) -> Finding | None:
+    """As a worker does that takes the place of another."""
+    before = descriptors_open()
     for number in range(_ROUNDS):
         when = " when it is called again, after on_worker_end" if number else ""
         _call(sequence, "on_worker_begin", Worker(0, 1, "thread"), when=when)
-        found = difference(one, Reader(sequence, seed, note).read(one.index), "when it is read first", "after hooks")
-        if found is not None:
-            return found
+        if index is not None and (error := reader.read(index).error):
+            return failed(
+                f"scene {index} raises {error} after on_worker_begin{when and ' was called again'}", index=index
+            )
         _call(sequence, "on_worker_end", when=when)
-    left = descriptors_open() - begun
-    if left >= _ROUNDS:
-        missing = "" if optional_method(sequence, "on_worker_end") else "; the class has no on_worker_end"
-        return failed(
-            f"{left} descriptors stay open after {_ROUNDS} calls of on_worker_begin and on_worker_end{missing}",
-            remedy="Close in on_worker_end what on_worker_begin opens",
-        )
-    return _shared(sequence, note, one, seed)
+    left = descriptors_open() - before
+    if left < _ROUNDS:
+        return None
+    missing = "" if optional_method(sequence, "on_worker_end") else "; the class has no on_worker_end"
+    return failed(
+        f"{left} descriptors stay open after {_ROUNDS} calls of on_worker_begin and on_worker_end{missing}",
+        remedy="Close in on_worker_end what on_worker_begin opens",
+    )
 
 
-def _shared(sequence: Any, note: Note, one: Reading, seed: int) -> Finding | None:
-    """Worker threads share the sequence, and so do two feeds of it."""
+def _shared(sequence: Any, reader: Reader, index: int | None) -> Finding | None:
+    """As worker threads do, which share the sequence, and two feeds of it."""
     when = " when two worker threads call it one after the other"
     for number in range(2):
         _call(sequence, "on_worker_begin", Worker(number, 2, "thread"), when=when)
     _call(sequence, "on_worker_end")
-    other = Reader(sequence, seed, note).read(one.index)
+    error = "" if index is None else reader.read(index).error
     _call(sequence, "on_worker_end", when=when)
-    if difference(one, other, "", "") is None:
+    if not error:
         return None
-    what = f"raises {other.error}" if other.error else "is another one"
     return warned(
-        f"when one of two worker threads has ended, scene {one.index} {what} in the other",
-        index=one.index,
+        f"when one of two worker threads has ended, scene {index} raises {error} in the other",
+        index=index,
         remedy="Count how often on_worker_begin was called, and free with the last on_worker_end; or keep what is open "
         "for each process, as kerasfeed.HDF5File does; or use worker processes",
     )

@@ -129,8 +129,8 @@ class SequenceReport:
     def _repr_html_(self) -> str:
         rows = "".join(_row(result) for status in _ORDER for result in self.of(status))
         return (
-            f'<div style="line-height:1.45"><div><strong>{html.escape(self.name)}</strong> '
-            f'<span style="opacity:.65">{self._counts}; {self.scenes} scenes compared, {self.seconds:.1f} s</span></div>'
+            f'<div style="line-height:1.45"><div><strong>{html.escape(self.name)}</strong> <span style="opacity:.65">'
+            f"{self._counts}; {self.scenes} scenes compared, {self.seconds:.1f} s</span></div>"
             f'<table style="border-collapse:collapse;margin:.4em 0 0 0;color:inherit;font-size:inherit">{rows}</table>'
             "</div>"
         )

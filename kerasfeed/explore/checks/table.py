@@ -148,7 +148,7 @@ CHECKS: dict[str, Check] = {
             "hooks", hooks.hooks,
             "Workers are replaced, share the sequence if they are threads, and serve feeds that are closed.",
             "Define on_worker_begin(self, worker), on_worker_end(self), on_epoch_begin(self) and on_epoch_end(self) so "
-            "that each may be called again", _STABLE,
+            "that each may be called again", ("length",),
         ),
         Check(
             "views", methods.views,
@@ -195,18 +195,22 @@ class Checks:
     def __init__(self, case: Case) -> None:
         self.case = case
         self._known: dict[str, CheckResult] = {}
+        self._culprits: dict[str, str] = {}  # from what has failed, or was skipped for that, to what has failed
 
     def result(self, name: str) -> CheckResult:
         """The result of a check; those that it needs are run before."""
         if name in self._known:
             return self._known[name]
         check = CHECKS[name]
-        before = [self.result(needed) for needed in check.needs]
+        for needed in check.needs:
+            self.result(needed)
         begun = time.monotonic()
         if self.case.over:
             return self._made(check, skipped(f"the {self.case.seconds:g} s are over: give more seconds="), begun)
-        failing = next((each.name for each in before if each.status == "failed"), None)
-        finding = guarded(check.run, self.case) if failing is None else skipped(f"{failing} has failed")
+        culprit = next((self._culprits[needed] for needed in check.needs if needed in self._culprits), None)
+        finding = guarded(check.run, self.case) if culprit is None else skipped(f"{culprit} has failed")
+        if culprit is not None or finding.status == "failed":
+            self._culprits[name] = culprit or name
         self._known[name] = found = self._made(check, finding, begun)
         return found
 

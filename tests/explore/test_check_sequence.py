@@ -1,0 +1,299 @@
+"""`kf.check_sequence`: a zoo of classes, each with the check that finds its fault, and classes without a fault."""
+
+import contextlib
+import json
+import os
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scenes_bad as bad
+from reader_kinds import READERS
+from scenes import Batched, Clouds, Nested, Sized
+from scenes_views import Hooked, Noisy, NoisyInto, Squares, tripled
+
+import kerasfeed as kf
+from kerasfeed.explore.checks.table import CHECKS
+
+# The class, its check, what is said; index and field that are named; other checks that find it, too.
+ZOO = [
+    (bad.Lengthless, "length", "len(sequence) raises FileNotFoundError: rooms.h5", None, None, ()),
+    (bad.Shrinking, "length", "len(sequence) was 10, and is 9 when it is asked again", None, None, ()),
+    (lambda: bad.Sound(0), "length", "the sequence is empty", None, None, ()),
+    (bad.ClaimsMore, "scenes_load", "scene 12 raises IndexError: 12, and len(sequence) is 13", 12, None, ()),
+    (bad.Missing, "scenes_load", "scene 7 raises OSError: 7.npy is cut off", 7, None, ()),
+    (bad.Objects, "fields", "scene 0: field 'room' is a dataclass (Room)", 0, None, ()),
+    (bad.OtherDtype, "same_spec", "field '0' is float32[3] in scene 0 and float64[3] in scene 4", 4, "0", ()),
+    (bad.OtherStructure, "same_spec", "scenes 0 and 4 have different structures: (*, *) and (*,)", 4, None, ()),
+    (bad.OtherShape, "same_spec", "field '0' differs in shape: float32[3] in scene 0, float32[4] in", 4, "0", ()),
+    (bad.NotANumber, "finite", "scene 5, field '0': 1 NaN of 3 values, the first at [1]", 5, "0", ()),
+    (bad.Unbounded, "indices", "sequence[12] returns a scene, though the last one is 11", None, None, ()),
+    (bad.UnboundedNegative, "indices", "sequence[-1] returns a scene that is not the last", -1, None, ()),
+    (bad.Endless, "indices", "so `for scene in sequence` never ends", None, None, ("views",)),
+    (bad.Counting, "same_twice", "scene 0, field '1': 3 when it is read first, 4 when it is read again", 0, "1", ()),
+    (bad.AugmentsInPlace, "same_twice", "scene 0, field '0': [", 0, "0", ()),
+    (bad.Forward, "any_order", "in ascending order, ", None, "0", ()),
+    (bad.Refilled, "own_arrays", "scene 0, field '0': [0., 1., 2.] as it was returned, [10., 11., 12.] once scene 1",
+     0, "0", ()),
+    (bad.DrawsGlobally, "global_random", "scene 0 draws from, or seeds, the global generators of numpy.random", 0, None,
+     ("same_twice",)),
+    (bad.SeedsGlobally, "global_random", "scene 0 draws from, or seeds, the global generators of random", 0, None,
+     ("threads",)),
+    (bad.NotForThreads, "threads", "while other threads read, too,", None, "0", ()),
+    (bad.OfThisThread, "threads", "scene 0 in a worker thread raises RuntimeError: made in another", 0, None, ()),
+    (bad.Locked, "pickle", "the sequence cannot be pickled: TypeError: cannot pickle '_thread.lock'", None, None, ()),
+    (bad.Forgetful, "pickle", "scene 0, field '0': [5., 6., 7.] in the sequence, [0., 1., 2.] in a copy", 0, "0", ()),
+    (bad.Heavy, "pickle_cost", "pickling takes 108 MB in ", None, None, ()),
+    (bad.OfAGlobal, "process", "scene 0, field '1': 4 in this process, 0 in a worker process", 0, "1", ()),
+    (bad.OfAProcess, "process", "scene 0, field '1': ", 0, "1", ()),
+    (bad.Hashing, "hash_seed", " in a process with PYTHONHASHSEED=1, ", 0, "1", ()),
+    (bad.Relative, "directory", "scene 0 in another directory raises FileNotFoundError", 0, None, ()),
+    (bad.SortedBatches, "get_batch", "scene 11, field '0': [110., 111., 112.] as sequence[11], [0., 1., 2.] from",
+     11, "0", ()),
+    (bad.ShortBatches, "get_batch", "returns 11 rows in field '0' for 12 scenes", 0, None, ()),
+    (bad.BatchesDrawnOtherwise, "get_batch", "self.rng belongs to one scene and get_batch reads many", 0, None, ()),
+    (bad.HalfAnOut, "get_batch", "out=...)", 0, "1", ()),
+    (bad.BatchesOfNoSequence, "get_batch", "get_batch is never called", None, None, ()),
+    (bad.HalfWritten, "read_into", "scene 0, field '1': 0 from __getitem__, -6510615555426900571 written by", 0,
+     "1", ()),
+    (bad.WritesNothingAt, "read_into", "scene 0, field '0': [0., 1., 2.] from __getitem__", 0, "0", ()),
+    (bad.NeverCalled, "read_into", "read_into is never called, for it has no parameter named out", None, None, ()),
+    (bad.SlowAhead, "read_ahead", "for 12 scenes that take", 0, None, ()),
+    (bad.DrawsAhead, "read_ahead", "raises KerasfeedError: self.rng belongs to one scene", 0, None, ()),
+    (bad.WithoutWorker, "hooks", "on_worker_begin raises TypeError: WithoutWorker.on_worker_begin() takes", None, None,
+     ("scenes_load",)),
+    (bad.LeavesOpen, "hooks", "3 descriptors stay open after 3 calls of on_worker_begin and on_worker_end; the class "
+     "has no on_worker_end", None, None, ()),
+    (bad.ClosesForAll, "hooks", "when one of two worker threads has ended, scene 0 raises ValueError: read of a", 0,
+     None, ()),
+    (bad.EndsOnce, "hooks", "on_worker_end raises AttributeError: 'EndsOnce' object has no attribute 'table' when two",
+     None, None, ()),
+    (bad.GrowsByEpochs, "hooks", "len(sequence) was 12, and is 14 after on_epoch_begin and", None, None, ()),
+    (bad.LoopsOverLabels, "views", "scene 0 has another structure: (*, *) as sequence[0], * from", 0, None, ()),
+    (bad.Remembers, "memory", "bytes a scene, over ", None, None, ()),
+    (bad.NeverCloses, "descriptors", "more descriptors are open after ", None, None, ()),
+]  # fmt: skip
+NAMES = [f"{getattr(kind, '__name__', 'Empty')}" for kind, *_ in ZOO]
+
+
+@contextlib.contextmanager
+def made(kind, folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    (folder / "offset.txt").write_text("3")
+    before = set(null_descriptors())
+    try:
+        yield kind()
+    finally:
+        for descriptor in set(null_descriptors()) - before:
+            os.close(descriptor)
+
+
+def null_descriptors():
+    for link in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):
+            if str(link.readlink()) == "/dev/null":
+                yield int(link.name)
+
+
+def flagged(report):
+    return {result.name for result in report.results if result.status in ("failed", "warned")}
+
+
+@pytest.mark.parametrize(("kind", "check", "message", "index", "field", "others"), ZOO, ids=NAMES)
+def test_a_check_finds_its_fault_and_names_index_field_and_remedy(
+    kind, check, message, index, field, others, tmp_path, monkeypatch
+):
+    with made(kind, tmp_path, monkeypatch) as sequence:
+        report = kf.check_sequence(sequence, checks=[check])
+    found = report[check]
+    assert message in found.message
+    assert found.status in ("failed", "warned")
+    assert (found.index, found.field) == (index, field) or index is None
+    assert found.reason
+    assert found.remedy or "Return" in found.message
+    assert report.ok == (found.status == "warned")
+
+
+# Threads of the whole run would open more files than a process may.
+@pytest.mark.heavy
+@pytest.mark.parametrize(("kind", "check", "others"), [(row[0], row[1], row[5]) for row in ZOO], ids=NAMES)
+def test_no_other_check_finds_the_fault(kind, check, others, tmp_path, monkeypatch):
+    with made(kind, tmp_path, monkeypatch) as sequence:
+        report = kf.check_sequence(sequence, skip=["threads"] if kind is bad.NeverCloses else [])
+    assert check in flagged(report)
+    assert flagged(report) <= {check, *others}
+
+
+def test_every_check_has_a_class_that_it_alone_finds():
+    assert {check for _, check, _, _, _, others in ZOO if not others} | {"global_random"} == set(CHECKS)
+
+
+GOOD = {
+    "Sound": lambda folder: bad.Sound(),
+    "noise from self.rng": lambda folder: Noisy(),
+    "read_into and read_ahead": lambda folder: NoisyInto(),
+    "get_batch": lambda folder: Batched(),
+    "hooks": lambda folder: Hooked(),
+    "every kind of field": lambda folder: Nested(),
+    "more kinds of field": lambda folder: Squares(),
+    "of many lengths": lambda folder: Sized(),
+    "unbounded": lambda folder: Clouds(),
+    "list": lambda folder: [(np.zeros(3), k) for k in range(5)],
+    "one scene": lambda folder: bad.Sound(1),
+    "array": lambda folder: np.arange(12.0).reshape(4, 3),
+    "Subset": lambda folder: NoisyInto()[2:9],
+    "Concat": lambda folder: kf.Concat(Noisy(), NoisyInto()),
+    "Zip": lambda folder: kf.Zip(Noisy(), np.arange(11)),
+    "Map": lambda folder: kf.Map(Noisy(), tripled),
+    "Mixture": lambda folder: kf.Mixture([Noisy(), Noisy(base=1)], [1, 2]),
+    "Cached": lambda folder: kf.Cached(Squares()),
+    **{
+        name: lambda folder, make=make: make(folder, [(np.full(3, k, np.float32), np.int64(k)) for k in range(12)])
+        for name, make in READERS.items()
+    },
+}
+LIGHT = ("Sound", "noise from self.rng", "HDF5File", "hooks")
+WARNED = {"of many lengths": {"same_spec", "indices"}, "get_batch": {"indices"}}
+WARNED |= {name: {"indices"} for name in ("unbounded", "every kind of field", "more kinds of field")}
+
+
+@pytest.mark.light(where=lambda name: name in LIGHT)
+@pytest.mark.parametrize("name", GOOD)
+def test_a_class_without_a_fault_passes_all_checks(name, tmp_path):
+    report = kf.check_sequence(GOOD[name](tmp_path))
+    assert report.ok, report
+    assert flagged(report) <= WARNED.get(name, set()), report
+
+
+def test_a_scene_that_hangs_is_given_up_and_named():
+    bad.Hanging.release.clear()
+    try:
+        report = kf.check_sequence(bad.Hanging(), seconds=3.0)
+    finally:
+        bad.Hanging.release.set()
+        for thread in threading.enumerate():
+            if thread.name.startswith("kerasfeed-worker"):
+                thread.join()
+    assert "scene 3" in report["scenes_load"].message
+    assert report["same_twice"].message == "scenes_load has failed"
+
+
+def test_what_is_not_done_in_time_is_skipped_and_says_so():
+    report = kf.check_sequence(bad.Sound(), seconds=1e-3)
+    assert report.ok
+    assert "give more seconds=" in report["views"].message
+
+
+def test_slow_scenes_are_compared_in_smaller_number():
+    class Slow(bad.Sound):
+        def scene(self, index):
+            threading.Event().wait(0.05)
+            return super().scene(index)
+
+    assert kf.check_sequence(Slow(), seconds=6.0, checks=["any_order"]).scenes == 2
+
+
+def test_the_global_generators_stand_where_they_stood():
+    np.random.seed(4)
+    expected = np.random.get_state()[1].tolist()
+    kf.check_sequence(bad.DrawsGlobally(), checks=["length"])
+    kf.check_sequence(bad.Sound(), checks=["global_random"])
+    assert np.random.get_state()[1].tolist() == expected
+
+
+def test_what_one_fault_makes_pointless_is_skipped_with_its_name():
+    report = kf.check_sequence(bad.Counting(), checks=["threads", "process"])
+    assert [result.status for result in report.results] == ["skipped", "skipped"]
+    assert report["process"].message == "same_twice has failed"
+
+
+def test_arrays_that_the_sequence_keeps_are_told_of():
+    class Views(bad.Sound):
+        points = np.zeros((12, 3))
+
+        def scene(self, index):
+            return self.points[index], index
+
+    result = kf.check_sequence(Views(), checks=["own_arrays"])["own_arrays"]
+    assert result.status == "passed"
+    assert "field '0' is a view of what the sequence keeps" in result.message
+
+
+def test_a_class_of_a_notebook_passes():
+    scope = {"kf": kf, "np": np, "__name__": "__main__"}
+    exec(
+        "class Rooms(kf.SceneSequence):\n"
+        "    def __len__(self): return 3\n"
+        "    def __getitem__(self, index):\n"
+        "        if not 0 <= index < 3: raise IndexError(index)\n"
+        "        return np.float32(index)",
+        scope,
+    )
+    assert not flagged(kf.check_sequence(scope["Rooms"](), checks=["pickle", "process", "directory"]))
+
+
+# ---- the report
+
+
+@pytest.fixture(scope="module")
+def report():
+    return kf.check_sequence(bad.Counting(), checks=["length", "same_twice", "any_order"])
+
+
+def test_the_text_of_a_report_names_faults_first_with_reason_and_remedy(report):
+    lines = str(report).splitlines()
+    assert lines[0].startswith("Counting: 1 passed, 1 failed, 1 skipped (12 scenes compared, ")
+    assert lines[2] == "failed: same_twice"
+    assert lines[3].startswith("  scene 0, field '1': 3 when it is read first, 4")
+    assert any(line.startswith("  Remedy: Draw random numbers from self.rng") for line in lines)
+    assert lines[-1].split() == ["passed", "length", "12", "scenes"]
+
+
+def test_the_html_of_a_report_escapes_what_the_user_wrote(report):
+    class Loud(bad.Sound):
+        def scene(self, index):
+            raise OSError("<script>")
+
+    text = kf.check_sequence(Loud(), checks=["scenes_load"])._repr_html_()
+    assert "&lt;script&gt;" in text
+    assert "<script>" not in text
+    assert "Remedy:" in report._repr_html_()
+
+
+def test_a_report_is_json_and_raises_what_it_says(report):
+    read = json.loads(json.dumps(report.to_dict()))
+    assert (read["ok"], read["results"][1]["index"], read["results"][1]["field"]) == (False, 0, "1")
+    with pytest.raises(AssertionError, match="failed: same_twice"):
+        report.raise_if_failed()
+    with pytest.raises(KeyError, match="these were: length, same_twice, any_order"):
+        report["views"]
+
+
+# ---- arguments
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "message"),
+    [
+        (lambda: kf.check_sequence(bad.Sound), TypeError, "received the class Sound: write Sound"),
+        (
+            lambda: kf.check_sequence(iter([1])),
+            TypeError,
+            r"kf.check_sequence\(\) needs a sequence that can be indexed",
+        ),
+        (lambda: kf.check_sequence(bad.Sound(), checks="length"), TypeError, r"write \['length'\]"),
+        (lambda: kf.check_sequence(bad.Sound(), checks=["lenght"]), ValueError, "no such check: length, scenes_load"),
+        (lambda: kf.check_sequence(bad.Sound(), skip=["x"]), ValueError, "skip names 'x'"),
+        (lambda: kf.check_sequence(bad.Sound(), seconds=0), ValueError, "seconds must be a positive number"),
+        (lambda: kf.check_sequence(bad.Sound(), scenes=0), ValueError, "scenes must be"),
+    ],
+)
+def test_a_wrong_argument_is_refused_with_what_to_write(call, kind, message):
+    with pytest.raises(kind, match=message):
+        call()
+
+
+def test_a_feed_is_refused():
+    with kf.Feed([1.0], 1, workers=0) as feed, pytest.raises(TypeError, match=r"pass feed\.sequence"):
+        kf.check_sequence(feed)
