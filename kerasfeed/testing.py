@@ -1,10 +1,15 @@
 """The checks of `kerasfeed.check_sequence` as tests of pytest: `parametrize_with_checks`.
 
 Invariant: pytest is imported where a test module calls this, and nothing of a sequence is read before its first test.
+
+Examples:
+    >>> mark = kf.testing.parametrize_with_checks([[1.0, 2.0]], skip=["process", "hash_seed", "directory"])
+    >>> mark.args[1][0].id
+    'list-length'
+    >>> mark.args[1][0].values[0]()  # runs the check
 """
 
-import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from kerasfeed.errors import FeedWarning
@@ -12,6 +17,7 @@ from kerasfeed.explore.check import refuse
 from kerasfeed.explore.checks.case import Case
 from kerasfeed.explore.checks.result import CheckResult
 from kerasfeed.explore.checks.table import CHECKS, Checks, check_names
+from kerasfeed.util.deferred_warnings import warn_caller
 from kerasfeed.util.error_text import class_name
 
 
@@ -59,6 +65,7 @@ class SequenceUnderTest:
         Raises:
             AssertionError: The check has failed; the message names index, field and remedy.
         """
+        __tracebackhide__ = True
         import pytest
 
         result = self.result(name)
@@ -67,7 +74,7 @@ class SequenceUnderTest:
         if result.status == "skipped":
             pytest.skip(f"{name}: {result.message}")
         if result.status == "warned":
-            warnings.warn(f"{name}: {result.text}", FeedWarning, stacklevel=2)
+            warn_caller(f"{name}: {result.text}", FeedWarning)
 
 
 class SequenceCheck:
@@ -89,7 +96,7 @@ class SequenceCheck:
 def parametrize_with_checks(
     sequences: Iterable[Any],
     *,
-    xfail: Mapping[str, str] | None = None,
+    xfail: Mapping[str, str] | Callable[[Any], Mapping[str, str]] | None = None,
     skip: Iterable[str] = (),
     scenes: int = 16,
     seconds: float = 60.0,
@@ -103,7 +110,8 @@ def parametrize_with_checks(
     Args:
         sequences: The sequences. In place of one, a function or class without arguments that makes it, which is called
             before the first test: then nothing is opened while tests are collected.
-        xfail: Checks that are expected to fail, by name, each with the reason.
+        xfail: Checks that are expected to fail, by name, each with the reason; or a function that returns these for one
+            of `sequences`.
         skip: Names of checks to leave out.
         scenes: How many scenes are compared.
         seconds: How long one check may take, s.
@@ -131,10 +139,10 @@ def parametrize_with_checks(
     import pytest
 
     left_out = set(check_names(skip, "skip"))
-    expected = dict(xfail or {})
-    check_names(expected, "xfail")
     parameters, names = [], []
     for given in sequences:
+        expected = dict((xfail(given) if callable(xfail) else xfail) or {})
+        check_names(expected, "xfail")
         under_test = SequenceUnderTest(given, scenes=scenes, seconds=seconds, seed=seed)
         names.append(under_test.name)
         count = names.count(under_test.name)

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scenes_bad as bad
+from places import ROOT
 from reader_kinds import READERS
 from scenes import Batched, Clouds, Nested, Sized
 from scenes_views import Hooked, Noisy, NoisyInto, Squares, tripled
@@ -34,7 +35,7 @@ ZOO = [
     (bad.Counting, "same_twice", "scene 0, field '1': 3 when it is read first, 4 when it is read again", 0, "1", ()),
     (bad.AugmentsInPlace, "same_twice", "scene 0, field '0': [", 0, "0", ()),
     (bad.Forward, "any_order", "in ascending order, ", None, "0", ()),
-    (bad.Refilled, "own_arrays", "scene 0, field '0': [0., 1., 2.] as it was returned, [10., 11., 12.] once scene 1",
+    (bad.Refilled, "own_arrays", "scene 0, field '0': [0.0, 1.0, 2.0] as it was returned, [10.0, 11.0,",
      0, "0", ()),
     (bad.DrawsGlobally, "global_random", "scene 0 draws from, or seeds, the global generators of numpy.random", 0, None,
      ("same_twice",)),
@@ -43,13 +44,13 @@ ZOO = [
     (bad.NotForThreads, "threads", "while other threads read, too,", None, "0", ()),
     (bad.OfThisThread, "threads", "scene 0 in a worker thread raises RuntimeError: made in another", 0, None, ()),
     (bad.Locked, "pickle", "the sequence cannot be pickled: TypeError: cannot pickle '_thread.lock'", None, None, ()),
-    (bad.Forgetful, "pickle", "scene 0, field '0': [5., 6., 7.] in the sequence, [0., 1., 2.] in a copy", 0, "0", ()),
+    (bad.Forgetful, "pickle", "scene 0, field '0': [5.0, 6.0, 7.0] in the sequence, [0.0, 1.0, 2.0] in", 0, "0", ()),
     (bad.Heavy, "pickle_cost", "pickling takes 108 MB in ", None, None, ()),
     (bad.OfAGlobal, "process", "scene 0, field '1': 4 in this process, 0 in a worker process", 0, "1", ()),
     (bad.OfAProcess, "process", "scene 0, field '1': ", 0, "1", ()),
     (bad.Hashing, "hash_seed", " in a process with PYTHONHASHSEED=1, ", 0, "1", ()),
     (bad.Relative, "directory", "scene 0 in another directory raises FileNotFoundError", 0, None, ()),
-    (bad.SortedBatches, "get_batch", "scene 11, field '0': [110., 111., 112.] as sequence[11], [0., 1., 2.] from",
+    (bad.SortedBatches, "get_batch", "scene 11, field '0': [110.0, 111.0, 112.0] as sequence[11], [0.0, 1.0, 2.0] from",
      11, "0", ()),
     (bad.ShortBatches, "get_batch", "returns 11 rows in field '0' for 12 scenes", 0, None, ()),
     (bad.BatchesDrawnOtherwise, "get_batch", "self.rng belongs to one scene and get_batch reads many", 0, None, ()),
@@ -57,7 +58,7 @@ ZOO = [
     (bad.BatchesOfNoSequence, "get_batch", "get_batch is never called", None, None, ()),
     (bad.HalfWritten, "read_into", "scene 0, field '1': 0 from __getitem__, -6510615555426900571 written by", 0,
      "1", ()),
-    (bad.WritesNothingAt, "read_into", "scene 0, field '0': [0., 1., 2.] from __getitem__", 0, "0", ()),
+    (bad.WritesNothingAt, "read_into", "scene 0, field '0': [0.0, 1.0, 2.0] from __getitem__", 0, "0", ()),
     (bad.NeverCalled, "read_into", "read_into is never called, for it has no parameter named out", None, None, ()),
     (bad.SlowAhead, "read_ahead", "for 12 scenes that take", 0, None, ()),
     (bad.DrawsAhead, "read_ahead", "raises KerasfeedError: self.rng belongs to one scene", 0, None, ()),
@@ -297,3 +298,12 @@ def test_a_wrong_argument_is_refused_with_what_to_write(call, kind, message):
 def test_a_feed_is_refused():
     with kf.Feed([1.0], 1, workers=0) as feed, pytest.raises(TypeError, match=r"pass feed\.sequence"):
         kf.check_sequence(feed)
+
+
+# ---- the page
+
+
+def test_the_page_lists_every_check_with_what_it_finds_out():
+    page = (ROOT / "docs" / "how-to" / "check-a-class.md").read_text()
+    rows = [f"| `{check.name}` | {check.run.__doc__.splitlines()[0]} |" for check in CHECKS.values()]
+    assert "\n".join(rows) in page

@@ -20,7 +20,7 @@ from kerasfeed.spec.scene_spec import SceneSpec, as_array, describe, describe_le
 from kerasfeed.util.error_text import exception_text, is_the_programs, message_of
 from kerasfeed.util.fingerprint import digest
 
-_SHOWN = 6
+_SHOWN = 4
 
 
 @dataclass(frozen=True)
@@ -138,8 +138,8 @@ def _field(leaf: Any, path: str) -> FieldReading:
 def _head(array: Any) -> str:
     if array.ndim == 0:
         return repr(array.item()) if array.dtype.kind != "V" else str(array)
-    text = np.array2string(array.ravel()[:_SHOWN], separator=", ", threshold=_SHOWN).replace("\n", "")
-    return text if array.size <= _SHOWN else text.removesuffix("]") + ", ...]"
+    texts = [str(value) for value in array.ravel()[:_SHOWN]]
+    return f"[{', '.join([*texts, '...'] if array.size > _SHOWN else texts)}]"
 
 
 def _not_finite(array: Any) -> str:

@@ -80,7 +80,9 @@ def copied(case: Case) -> Finding:
     if len(copy) != case.length:
         return failed(f"len of a copy made by pickling is {len(copy):,}, and of the sequence {case.length:,}")
     if case.read(case.good) != case.readings:
-        return passed("a copy has as many scenes; they were not compared, for they are not the same when they are read again")
+        return passed(
+            "a copy has as many scenes; they were not compared, for they are not the same when they are read again"
+        )
     found = first_difference(case.readings, case.read(case.good, copy), "in the sequence", "in a copy")
     return found or passed(f"a copy has the same {counted(len(case.good), 'scene')}")
 
