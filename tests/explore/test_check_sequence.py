@@ -16,6 +16,7 @@ from scenes_views import Hooked, Noisy, NoisyInto, Squares, tripled
 
 import kerasfeed as kf
 from kerasfeed.explore.checks.table import CHECKS
+from kerasfeed.feeds.base import BaseFeed
 
 # The class, its check, what is said; index and field that are named; other checks that find it, too.
 ZOO = [
@@ -48,6 +49,7 @@ ZOO = [
     (bad.Heavy, "pickle_cost", "pickling takes 108 MB in ", None, None, ()),
     (bad.OfAGlobal, "process", "scene 0, field '1': 4 in this process, 0 in a worker process", 0, "1", ()),
     (bad.OfAProcess, "process", "scene 0, field '1': ", 0, "1", ()),
+    (bad.DiesElsewhere, "process", "ended with exit code 3 while it loaded scene 4", 4, None, ()),
     (bad.Hashing, "hash_seed", " in a process with PYTHONHASHSEED=1, ", 0, "1", ()),
     (bad.Relative, "directory", "scene 0 in another directory raises FileNotFoundError", 0, None, ()),
     (bad.SortedBatches, "get_batch", "scene 11, field '0': [110.0, 111.0, 112.0] as sequence[11], [0.0, 1.0, 2.0] from",
@@ -176,8 +178,15 @@ def test_a_scene_that_hangs_is_given_up_and_named():
         for thread in threading.enumerate():
             if thread.name.startswith("kerasfeed-worker"):
                 thread.join()
-    assert "scene 3" in report["scenes_load"].message
+    found = report["scenes_load"]
+    assert (found.message, found.index) == ("scene 3 takes more than 1 s in a worker thread", 3)
     assert report["same_twice"].message == "scenes_load has failed"
+
+
+@pytest.mark.heavy
+def test_a_scene_that_hangs_in_a_worker_process_is_given_up_and_named():
+    found = kf.check_sequence(bad.HangsElsewhere(), seconds=30.0, checks=["process"])["process"]
+    assert (found.message, found.index) == ("scene 4 takes more than 10 s in a worker process", 4)
 
 
 def test_what_is_not_done_in_time_is_skipped_and_says_so():
@@ -296,7 +305,7 @@ def test_a_wrong_argument_is_refused_with_what_to_write(call, kind, message):
 
 
 def test_a_feed_is_refused():
-    with kf.Feed([1.0], 1, workers=0) as feed, pytest.raises(TypeError, match=r"pass feed\.sequence"):
+    with BaseFeed([1.0], 1, workers=0) as feed, pytest.raises(TypeError, match=r"pass feed\.sequence"):
         kf.check_sequence(feed)
 
 

@@ -392,3 +392,25 @@ class NeverCloses(Sound):
     def scene(self, index):
         os.open("/dev/null", os.O_RDONLY)
         return super().scene(index)
+
+
+class DiesElsewhere(Sound):
+    """Scene 4 ends every process but the one that made the sequence."""
+
+    def __init__(self):
+        super().__init__()
+        self.pid = os.getpid()
+
+    def scene(self, index):
+        if index == 4 and os.getpid() != self.pid:
+            os._exit(3)
+        return super().scene(index)
+
+
+class HangsElsewhere(DiesElsewhere):
+    """Scene 4 hangs there."""
+
+    def scene(self, index):
+        if index == 4 and os.getpid() != self.pid:
+            time.sleep(1000)
+        return Sound.scene(self, index)

@@ -11,11 +11,11 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
-from kerasfeed.explore.checks.finding import OutOfTimeError
+from kerasfeed.explore.checks.finding import LostWorkerError, OutOfTimeError
 from kerasfeed.pool.base import Pool, PoolOptions, Runner, WorkerContext
 from kerasfeed.pool.environment import Environment
 from kerasfeed.pool.factory import make_pool
-from kerasfeed.pool.task import NOWHERE, FailedTaskError, FutureTask, Note, Place, Record
+from kerasfeed.pool.task import NOWHERE, Crash, FailedTaskError, FutureTask, Note, Place, Record, Task
 from kerasfeed.sequences.context import Worker
 from kerasfeed.util.error_text import class_name
 
@@ -49,6 +49,23 @@ class _CallTask(FutureTask):
     def text(self, note: int) -> str:
         """See `Task.text`."""
         return "" if note == NOWHERE else f"scene {note}"
+
+    def crashed(self, note: int, crash: Crash, count: int) -> Sequence[Task]:
+        """See `Task.crashed`."""
+        self.set_exception(self._lost(note, crash, "a worker process"))
+        return ()
+
+    def stuck(self, note: int, crash: Crash) -> None:
+        """See `Task.stuck`."""
+        self.set_exception(self._lost(note, crash, "a worker thread"))
+
+    def _lost(self, note: int, crash: Crash, where: str) -> LostWorkerError:
+        index = None if note == NOWHERE else note
+        if crash.hung:
+            return LostWorkerError(
+                f"{self.text(note) or 'a call'} takes more than {crash.timeout:g} s in {where}", index
+            )
+        return LostWorkerError(str(crash), index)
 
 
 @dataclass(frozen=True)
@@ -100,13 +117,13 @@ class Calling:
 
         Raises:
             OutOfTimeError: It was not there at `deadline`, by `time.monotonic`.
-            SceneTimeoutError, WorkerDiedError: A worker hung, ended, or could not start.
+            LostWorkerError, WorkerStartError: A worker hung, ended, or could not start.
             Exception: What the call raised.
         """
         try:
             return [task.future.result(max(0.05, deadline - time.monotonic())) for task in self._tasks]
         except FutureTimeoutError as error:
-            if all(task.future.done() for task in self._tasks):  # SceneTimeoutError is one, too
+            if all(task.future.done() for task in self._tasks):  # the user's
                 raise
             raise OutOfTimeError from error
 

@@ -126,13 +126,18 @@ class Case:
         return merge([(each.index, each.spec) for each in self.readings if each.spec is not None])
 
 
+def lost(error: KerasfeedError) -> Finding:
+    """A worker hung, ended or could not start."""
+    return failed(message_of(error).strip(), index=getattr(error, "index", None))
+
+
 def guarded(run: Callable[[Case], Finding], case: Case) -> Finding:
     """What a check finds; where it could not run to its end, why."""
     try:
         return run(case)
     except OutOfTimeError:
         return Finding("skipped", "it did not end in the time that was left: give more seconds=")
-    except KerasfeedError as error:  # a worker that hung, ended or could not start
-        return failed(message_of(error).strip())
+    except KerasfeedError as error:
+        return lost(error)
     except Exception as error:  # noqa: BLE001 - the user's, from where nobody looks for it
         return failed(f"the check cannot be made, for the sequence raises {exception_text(error)}")

@@ -6,6 +6,8 @@ Invariant: a finding is a value; whoever makes it says index and field where the
 from dataclasses import dataclass
 from typing import Literal
 
+from kerasfeed.errors import KerasfeedError
+
 Status = Literal["passed", "failed", "warned", "skipped"]
 
 
@@ -26,6 +28,18 @@ class Finding:
     index: int | None = None
     field: str | None = None
     remedy: str | None = None
+
+
+class LostWorkerError(KerasfeedError):
+    """Internal: a worker ended, or hung.
+
+    Attributes:
+        index: The scene that it was at; None for none.
+    """
+
+    def __init__(self, message: str, index: int | None) -> None:
+        super().__init__(message)
+        self.index = index
 
 
 class OutOfTimeError(Exception):

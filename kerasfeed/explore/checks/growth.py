@@ -16,6 +16,7 @@ from kerasfeed.errors import KerasfeedError
 from kerasfeed.explore.checks.calls import Where
 from kerasfeed.explore.checks.case import Case
 from kerasfeed.explore.checks.finding import Finding, failed, passed, skipped
+from kerasfeed.explore.checks.places import elsewhere_of
 from kerasfeed.explore.checks.reading import Reader
 from kerasfeed.pool.processes.pool import processes_supported
 from kerasfeed.pool.task import Note
@@ -136,10 +137,10 @@ def growth_of(case: Case) -> Growth | None:
         seconds = min(_MOST, _SHARE * case.seconds)
         call = partial(_grown, plan=case.good, seed=case.seed, seconds=seconds)
         try:
-            if not processes_supported():
-                raise TypeError
+            if not processes_supported() or elsewhere_of(case).is_broken:
+                raise TypeError  # other checks say why
             known["growth"] = case.there(call, Where("process"))[0]
-        except (TypeError, OSError, KerasfeedError):  # other checks say why
+        except (TypeError, OSError, KerasfeedError):
             known["growth"] = case.here(call)
     found: Growth | None = known["growth"]
     return found

@@ -15,14 +15,13 @@ from typing import Any
 
 from kerasfeed.errors import KerasfeedError
 from kerasfeed.explore.checks.calls import Calling, Where
-from kerasfeed.explore.checks.case import Case
-from kerasfeed.explore.checks.finding import Finding, failed, passed, skipped
+from kerasfeed.explore.checks.case import Case, lost
+from kerasfeed.explore.checks.finding import Finding, passed, skipped
 from kerasfeed.explore.checks.reading import Reading, first_difference, read_all
 from kerasfeed.pool.environment import Environment
 from kerasfeed.pool.processes.pool import processes_supported
 from kerasfeed.pool.task import Note
 from kerasfeed.util.counted import counted
-from kerasfeed.util.error_text import message_of
 
 _HERE = "in this process"
 
@@ -55,7 +54,7 @@ class Elsewhere:
 
     def __init__(self, case: Case) -> None:
         self.case = case
-        self._known: dict[Setting, list[Reading] | BaseException] = {}
+        self._known: dict[Setting, list[Reading] | KerasfeedError] = {}
 
     def read(self, *settings: Setting) -> None:
         """Have these processes, started together, read the scenes."""
@@ -83,16 +82,23 @@ class Elsewhere:
         self.read(*([other] if one is None else [one, other]))
         expected, found = (self.case.readings if each is None else self._known[each] for each in (one, other))
         for each in (expected, found):
-            if isinstance(each, BaseException):
-                return failed(message_of(each).strip())
+            if isinstance(each, KerasfeedError):
+                return lost(each)
         assert isinstance(expected, list)
         assert isinstance(found, list)
         return first_difference(expected, found, before, now)
 
     @property
+    def is_broken(self) -> bool:
+        """Whether such a process ended, hung or did not start."""
+        return any(isinstance(each, KerasfeedError) for each in self._known.values())
+
+    @property
     def all_equal(self) -> bool:
         """Whether neither a process like this one nor one with all changed differs."""
         self.read(_LIKE_THIS, _CHANGED)
+        if self.is_broken:
+            return False
         return all(self.difference(None, each, "", "") is None for each in (_LIKE_THIS, _CHANGED))
 
 
@@ -120,44 +126,33 @@ def process(case: Case) -> Finding:
     seen = elsewhere_of(case)
     if seen.all_equal:
         return passed(f"{counted(len(case.good), 'scene')} read by two worker processes")
-    # Processes of one hash seed: this one has a seed that nobody knows.
-    found = seen.difference(_LIKE_THIS, Setting(number=1), "in one worker process", "in another one")
-    if found is not None:
-        return found
     found = seen.difference(None, _LIKE_THIS, _HERE, "in a worker process")
-    if found is not None and hash_seed(case).status == "failed":
+    if found is None or seen.is_broken:
+        return found or passed("a worker process reads the same bits")
+    # Processes of one hash seed: the one of this process nobody knows.
+    unlike = seen.difference(_LIKE_THIS, Setting(number=1), "in one worker process", "in another one")
+    if unlike is None and hash_seed(case).status == "failed":
         return skipped("scenes depend on the hash seed, in which every process differs; see hash_seed")
-    return found or passed("a worker process reads the same bits")
+    return unlike or found
 
 
 def hash_seed(case: Case) -> Finding:
     """Scenes do not depend on the hash seed of the process."""
     seen = elsewhere_of(case)
+    found = None
     if not seen.all_equal:
-        found = seen.difference(
-            _LIKE_THIS, Setting(2), "in a process with PYTHONHASHSEED=1", "in one with PYTHONHASHSEED=2"
-        )  # fmt: skip
-        if found is not None and _unstable(seen):
-            return skipped("scenes differ from process to process; see process")
-        if found is not None:
-            return found
-    return passed("the same with PYTHONHASHSEED=1 and 2")
+        now = "in one with PYTHONHASHSEED=2"
+        found = seen.difference(_LIKE_THIS, Setting(2), "in a process with PYTHONHASHSEED=1", now)
+    return found or passed("the same with PYTHONHASHSEED=1 and 2")
 
 
 def directory(case: Case) -> Finding:
     """Scenes do not depend on the current directory."""
     seen = elsewhere_of(case)
+    found = None
     if not seen.all_equal:
         found = seen.difference(_LIKE_THIS, Setting(elsewhere=True), "in this directory", "in another directory")
-        if found is not None and _unstable(seen):
-            return skipped("scenes differ from process to process; see process")
-        if found is not None:
-            return found
-    return passed("the same from another directory")
-
-
-def _unstable(seen: Elsewhere) -> bool:
-    return seen.difference(_LIKE_THIS, Setting(number=1), "", "") is not None
+    return found or passed("the same from another directory")
 
 
 def elsewhere_of(case: Case) -> Elsewhere:

@@ -121,12 +121,12 @@ CHECKS: dict[str, Check] = {
             "hash_seed", places.hash_seed,
             "Python hashes text differently in every run, unless PYTHONHASHSEED is set, and so orders sets of text.",
             "Sort sets before they are used, and hash with zlib.crc32 or hashlib in place of hash()",
-            (*_STABLE, "pickle"),
+            (*_STABLE, "pickle", "process"),
         ),
         Check(
             "directory", places.directory,
             "Relative paths mean another file after os.chdir, on another host, or in another program.",
-            "Keep absolute paths: Path(path).resolve() in __init__", (*_STABLE, "pickle"),
+            "Keep absolute paths: Path(path).resolve() in __init__", (*_STABLE, "pickle", "process"),
         ),
         Check(
             "get_batch", methods.get_batch,
