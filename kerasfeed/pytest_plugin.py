@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from kerasfeed.util.error_text import message_of
+
 if TYPE_CHECKING:
     from kerasfeed.testing import SequenceUnderTest
 
@@ -57,7 +59,7 @@ def _object_at(place: str) -> Any:
             found = getattr(found, name)
     except (ImportError, AttributeError) as error:
         raise pytest.UsageError(
-            f"{_OPTION} {place}: {error}. Modules are found from the current directory with python -m pytest"
+            f"{_OPTION} {place}: {message_of(error)}. With python -m pytest, modules of this directory are found"
         ) from error
     return found
 

@@ -52,6 +52,7 @@ ZOO = [
     (bad.DiesElsewhere, "process", "ended with exit code 3 while it loaded scene 4", 4, None, ()),
     (bad.Hashing, "hash_seed", " in a process with PYTHONHASHSEED=1, ", 0, "1", ()),
     (bad.Relative, "directory", "scene 0 in another directory raises FileNotFoundError", 0, None, ()),
+    (bad.LooksForAFile, "directory", "[1.0, 2.0, 3.0] in this directory, [0.0, 1.0, 2.0] in another", 0, "0", ()),
     (bad.SortedBatches, "get_batch", "scene 11, field '0': [110.0, 111.0, 112.0] as sequence[11], [0.0, 1.0, 2.0] from",
      11, "0", ()),
     (bad.ShortBatches, "get_batch", "returns 11 rows in field '0' for 12 scenes", 0, None, ()),

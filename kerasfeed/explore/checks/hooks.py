@@ -11,7 +11,7 @@ from kerasfeed.explore.checks.reading import Reader
 from kerasfeed.pool.task import Note
 from kerasfeed.sequences.context import Worker
 from kerasfeed.sequences.view_base import apart
-from kerasfeed.util.error_text import exception_text, is_the_programs
+from kerasfeed.util.error_text import exception_text, is_the_programs, message_of
 from kerasfeed.util.optional_methods import optional_method
 
 _HOOKS = ("on_worker_begin", "on_worker_end", "on_epoch_begin", "on_epoch_end")
@@ -41,7 +41,7 @@ def _hooked(sequence: Any, note: Note, worker: object, *, index: int | None, len
     try:
         return _begun_again(sequence, reader, index) or _shared(sequence, reader, index) or _epochs(sequence, length)
     except _HookError as error:
-        return failed(str(error))
+        return failed(message_of(error))
 
 
 def _call(sequence: Any, name: str, *arguments: Any, when: str = "") -> None:
@@ -62,9 +62,9 @@ def _begun_again(sequence: Any, reader: Reader, index: int | None) -> Finding | 
     for number in range(_ROUNDS):
         when = " when it is called again, after on_worker_end" if number else ""
         _call(sequence, "on_worker_begin", Worker(0, 1, "thread"), when=when)
-        if index is not None and (error := reader.read(index).error):
+        if index is not None and (trouble := reader.read(index).error):
             return failed(
-                f"scene {index} raises {error} after on_worker_begin{when and ' was called again'}", index=index
+                f"scene {index} raises {trouble} after on_worker_begin{when and ' was called again'}", index=index
             )
         _call(sequence, "on_worker_end", when=when)
     left = descriptors_open() - before
@@ -83,12 +83,12 @@ def _shared(sequence: Any, reader: Reader, index: int | None) -> Finding | None:
     for number in range(2):
         _call(sequence, "on_worker_begin", Worker(number, 2, "thread"), when=when)
     _call(sequence, "on_worker_end")
-    error = "" if index is None else reader.read(index).error
+    trouble = "" if index is None else reader.read(index).error
     _call(sequence, "on_worker_end", when=when)
-    if not error:
+    if not trouble:
         return None
     return warned(
-        f"when one of two worker threads has ended, scene {index} raises {error} in the other",
+        f"when one of two worker threads has ended, scene {index} raises {trouble} in the other",
         index=index,
         remedy="Count how often on_worker_begin was called, and free with the last on_worker_end; or keep what is open "
         "for each process, as kerasfeed.HDF5File does; or use worker processes",

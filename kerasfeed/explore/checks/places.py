@@ -88,6 +88,11 @@ class Elsewhere:
         assert isinstance(found, list)
         return first_difference(expected, found, before, now)
 
+    def readings(self, setting: Setting) -> list[Reading]:
+        """What such a process has read; nothing where it ended."""
+        found = self._known[setting]
+        return found if isinstance(found, list) else []
+
     @property
     def is_broken(self) -> bool:
         """Whether such a process ended, hung or did not start."""
@@ -152,7 +157,13 @@ def directory(case: Case) -> Finding:
     found = None
     if not seen.all_equal:
         found = seen.difference(_LIKE_THIS, Setting(elsewhere=True), "in this directory", "in another directory")
+        if found is not None and _raises(seen):  # workers of a feed start in its directory: nothing wrong is read
+            return replace(found, status="warned")
     return found or passed("the same from another directory")
+
+
+def _raises(seen: Elsewhere) -> bool:
+    return any(reading.error for reading in seen.readings(Setting(elsewhere=True)))
 
 
 def elsewhere_of(case: Case) -> Elsewhere:
