@@ -17,7 +17,7 @@ FRAMEWORKS = {"tensorflow", "jax", "torch", "keras", "h5py", "matplotlib"}
 # Where each framework may be imported at all: folders, and files.
 ALLOWED = {
     "tensorflow": ("adapters/tensorflow/",),
-    "jax": (),
+    "jax": ("adapters/jax/",),
     "torch": ("adapters/torch/",),
     "keras": ("adapters/keras/", "demo/"),
     "h5py": ("readers/hdf5/", "writers/hdf5/", "demo/"),

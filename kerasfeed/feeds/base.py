@@ -61,7 +61,7 @@ class BaseFeed(AnyFeed):
 
     _public = frozenset([
         "close", "element_spec", "epoch", "failures", "get_state", "indices", "num_batches", "plan", "scene_spec",
-        "seed", "sequence", "set_state", "shard", "stats", "submit", "to_tf_dataset",
+        "seed", "sequence", "set_state", "shard", "stats", "submit", "to_jax", "to_tf_dataset", "to_torch",
     ])  # fmt: skip
 
     def __init__(
@@ -214,9 +214,7 @@ class BaseFeed(AnyFeed):
 
     def _iterate(self, numbers: range) -> Iterator[list[Any]]:
         """Number and batch, to be popped: what has been left in the middle then holds no batch."""
-        self.hooks.enter(numbers.start // len(self))
-        window = window_of(self, numbers)
-        self._loops.add(window)
+        window = self.begin_window(numbers)
         try:
             for number in numbers:
                 found = [number, window.take()]
@@ -226,6 +224,13 @@ class BaseFeed(AnyFeed):
             window.close()
         self.hooks.leave()
         self.issue_warnings()
+
+    def begin_window(self, numbers: range) -> Prefetcher:
+        """Look-ahead along the batches `numbers`, for a loop that begins; closed with the feed."""
+        self.hooks.enter(numbers.start // len(self))
+        window = window_of(self, numbers)
+        self._loops.add(window)
+        return window
 
     def submit(self, epoch: int, step: int, *, patience: float | None = None) -> "Future[Any]":
         """Load the batch (epoch, step) and return a future of it; for code that loads ahead by itself.

@@ -94,12 +94,12 @@ class EpochClock:
 
     # ---- plain loops and datasets
 
-    def claim_epoch(self) -> range:
-        """Take what is left of the epoch in which `taken` stands, or the next one: a plain loop."""
+    def claim_epoch(self, epochs: int = 1) -> range:
+        """Take what is left of the epoch in which `taken` stands, or the next one: a plain loop; or several of them."""
         with self._lock:
             first = self.free
             self.current = first // self.steps
-            self.taken = (self.current + 1) * self.steps
+            self.taken = (self.current + epochs) * self.steps
             self._within = self.shuffled = False
             return range(first, self.taken)
 

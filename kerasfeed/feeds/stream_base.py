@@ -41,7 +41,7 @@ class BaseStream(AnyFeed):
     plan: StreamPlan
     _public = frozenset([
         "close", "element_spec", "failures", "map", "num_batches", "plan", "scene_spec", "seed", "stats",
-        "to_tf_dataset",
+        "to_jax", "to_tf_dataset", "to_torch",
     ])  # fmt: skip
 
     def __init__(self, options: FeedOptions) -> None:

@@ -4,8 +4,11 @@ What a framework is not installed for is left out.
 """
 
 import importlib.util
+from functools import partial
 
 import optree
+
+from kerasfeed.feeds.batch_loop import BatchLoop
 
 
 def as_numpy(batch):
@@ -24,6 +27,30 @@ def base_loop(feed):
 
 def tf_dataset(feed):
     return map(as_numpy, feed.to_tf_dataset())
+
+
+def to_jax(feed):
+    return iter(feed.to_jax())
+
+
+def to_torch(feed):
+    return map(as_numpy, feed.to_torch())
+
+
+class Ahead:
+    """A conversion that does nothing, of three batches ahead of the consumer, as to a device."""
+
+    ahead = 3
+
+    def begin(self, batch):
+        return [batch]
+
+    def finish(self, converted):
+        return converted[0]
+
+
+def loop_ahead(feed, epochs=1):
+    return iter(BatchLoop(feed, partial(feed._loop_cursor, epochs), Ahead(), epochs))
 
 
 def keras_numpy(feed):
@@ -47,8 +74,10 @@ ADAPTERS = {
     "loop": loop,
     "base loop": base_loop,
     "tf dataset": tf_dataset,
+    "loop, ahead": loop_ahead,
+    "jax": to_jax,
     "keras, numpy": keras_numpy,
     "keras, jax": keras_jax,
     "keras, tensorflow": keras_tensorflow,
-    **({"keras, torch": keras_torch} if importlib.util.find_spec("torch") else {}),
+    **({"torch": to_torch, "keras, torch": keras_torch} if importlib.util.find_spec("torch") else {}),
 }

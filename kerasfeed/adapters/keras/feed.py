@@ -10,9 +10,11 @@ from kerasfeed.adapters.keras.adapter import KerasAdapter
 from kerasfeed.adapters.keras.feed_run import FeedRun
 from kerasfeed.adapters.keras.fit_tracker import FitTracker
 from kerasfeed.adapters.keras.trainer import KerasCall, TrainerRequest
+from kerasfeed.adapters.loops import FrameworkLoops
 from kerasfeed.errors import FeedWarning
 from kerasfeed.feeds.base import BaseFeed
 from kerasfeed.feeds.feed_cursor import FeedCursor
+from kerasfeed.feeds.loop_cursors import EpochsCursor
 from kerasfeed.feeds.sharding import refuse_second_sharding
 from kerasfeed.loaders.arguments import refuse_skip
 from kerasfeed.orders.base import Sequential
@@ -28,7 +30,7 @@ _PREDICTED_IN_ORDER = (
 )
 
 
-class Feed(BaseFeed, KerasAdapter):
+class Feed(BaseFeed, KerasAdapter, FrameworkLoops):
     """Batches of an indexable sequence, for `model.fit` on any Keras backend, for `tf.data` and for plain loops.
 
     `for batch in feed` is one epoch, and the next loop is the next epoch. `len(feed)` is the number of batches in an
@@ -154,6 +156,9 @@ class Feed(BaseFeed, KerasAdapter):
         refuse_skip(self.job.policy, "to_tf_dataset()")
         refuse_second_sharding(self.shard.count)
         return dataset_of(self, check_integer("epochs", epochs, 1) * len(self), device, in_order=deterministic)
+
+    def _loop_cursor(self, epochs: int) -> EpochsCursor:
+        return EpochsCursor(self, epochs)
 
     def _known_batches(self) -> int:
         return len(self)

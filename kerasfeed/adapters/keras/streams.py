@@ -12,7 +12,9 @@ from kerasfeed.adapters.keras.adapter import KerasAdapter
 from kerasfeed.adapters.keras.run import RunningFit
 from kerasfeed.adapters.keras.stream_run import StreamRun
 from kerasfeed.adapters.keras.trainer import KerasCall, TrainerRequest
+from kerasfeed.adapters.loops import FrameworkLoops
 from kerasfeed.feeds.cursor import Cursor
+from kerasfeed.feeds.loop_cursors import RepetitionsCursor
 from kerasfeed.feeds.queue_feed import BaseQueueFeed
 from kerasfeed.feeds.stream_base import BaseStream
 from kerasfeed.feeds.stream_cursor import RepetitionCursor, StreamCursor
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
 
-class KerasStream(BaseStream, KerasAdapter):
+class KerasStream(BaseStream, KerasAdapter, FrameworkLoops):
     """What Keras adds to a stream."""
 
     def _init_framework(self, ahead: int) -> None:
@@ -68,6 +70,9 @@ class KerasStream(BaseStream, KerasAdapter):
         refuse_skip(self._options.policy, "to_tf_dataset()", replaceable=False)
         begin = partial(_begin_cursor, self)
         return dataset_for_keras(begin, self, count=None, device=device, loops=None, run_of=self._keras_run)
+
+    def _loop_cursor(self, epochs: int) -> RepetitionsCursor:
+        return RepetitionsCursor(self, self._options.workers, epochs)
 
     def _known_batches(self) -> None:
         return None

@@ -1,0 +1,118 @@
+"""Batches as `jax.Array`s.
+
+Invariant: on the CPU an array is the memory that the batch was loaded into. JAX keeps that alive, never writes to it,
+and does not give it to a computation that donates its arguments.
+"""
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+import optree
+
+from kerasfeed.feeds.leaves import converted, numeric_leaves, ragged_paths
+from kerasfeed.orders.plan import Plan
+from kerasfeed.spec.scene_spec import field_paths
+
+try:
+    import jax
+except ImportError as missing:
+    raise ImportError("to_jax() needs JAX, which is not installed: pip install 'kerasfeed[jax]'") from missing
+
+_WHERE = "sharding is a jax.sharding.Sharding, a jax.Device, or None for JAX's default device; received"
+_OF_ONE_SIZE = (
+    "batches that are divided among devices need a size that divides: make the feed with drop_remainder=True or "
+    "pad_remainder=True, and a batch_size that is a multiple of the parts"
+)
+
+
+class JaxConversion:
+    """Puts batches where a sharding says.
+
+    Attributes:
+        ahead: See `kerasfeed.feeds.batch_loop.Conversion`.
+    """
+
+    def __init__(self, sharding: Any, plan: Plan, prefetch: int) -> None:
+        """Check `sharding`, and that batches of `plan` can be divided by it.
+
+        Args:
+            sharding: A `jax.sharding.Sharding`, a `jax.Device`, or None for the default device.
+            plan: The feed's, which tells sizes of batches and shards.
+            prefetch: Batches on their way ahead of the consumer, where they are copied at all.
+
+        Raises:
+            TypeError: `sharding` is something else.
+            ValueError: It divides batches among processes, and these have several sizes.
+        """
+        if isinstance(sharding, jax.Device):
+            sharding = jax.sharding.SingleDeviceSharding(sharding)
+        if sharding is not None and not isinstance(sharding, jax.sharding.Sharding):
+            raise TypeError(f"{_WHERE} {sharding!r} of type {type(sharding).__name__}")
+        self._sharding: Any = sharding
+        self._plan = plan
+        self._checked = False
+        self._spans_processes = sharding is not None and not sharding.is_fully_addressable
+        self._divides = sharding is not None and not sharding.is_fully_replicated
+        if self._spans_processes and not plan.is_uniform:
+            raise ValueError(_OF_ONE_SIZE)
+        copies = len(sharding.device_set) > 1 if sharding is not None else False
+        platform = jax.default_backend() if sharding is None else next(iter(sharding.device_set)).platform
+        self.ahead = prefetch if copies or platform != "cpu" else 0
+
+    def begin(self, batch: Any) -> Any:
+        """See `Conversion.begin`. JAX itself copies in the background."""
+        arrays, treespec = numeric_leaves(batch, "JAX")
+        if not self._checked and self._divides:
+            self._check(batch, arrays, treespec)
+        self._checked = True
+        return optree.tree_unflatten(treespec, self._put(arrays, treespec))
+
+    def finish(self, converted: Any) -> Any:
+        """See `Conversion.finish`."""
+        return converted
+
+    def __repr__(self) -> str:
+        return "JAX" if self._sharding is None else f"JAX, {self._sharding}"
+
+    def _put(self, arrays: list[np.ndarray[Any, Any]], treespec: Any) -> list[Any]:
+        if self._spans_processes:
+            return converted(self._part_of_all, arrays, treespec)
+        try:
+            return jax.device_put(arrays, self._sharding)  # type: ignore[no-any-return]
+        except (TypeError, ValueError):  # which does not say of which field
+            return converted(partial(jax.device_put, device=self._sharding), arrays, treespec)
+
+    def _part_of_all(self, array: np.ndarray[Any, Any]) -> Any:
+        made = jax.make_array_from_process_local_data(self._sharding, array)
+        if made.shape[:1] != (len(array) * self._plan.shard_count,):
+            raise ValueError(
+                f"the sharding makes {made.shape[0]:,} rows of the {len(array):,} of this process, and the feed is "
+                f"one of {self._plan.shard_count} shards: these must be the parts into which the sharding divides a "
+                'batch among processes. Make the feed with shard="auto", or shard=(index, count)'
+            )
+        return made
+
+    def _check(self, batch: Any, arrays: list[np.ndarray[Any, Any]], treespec: Any) -> None:
+        """Refuse, with the first batch, what could not be divided later.
+
+        Raises:
+            TypeError: A field is ragged.
+            ValueError: Sizes of batches cannot be divided.
+        """
+        if ragged := ragged_paths(batch):
+            raise TypeError(
+                f"the values of a ragged field cannot be divided among devices: {', '.join(map(repr, ragged))}. Use "
+                "collate='pad', or a sharding that gives each device the whole batch"
+            )
+        plan = self._plan
+        if self._spans_processes or plan.batch_size is None:
+            return
+        for rows in plan.sizes():
+            for path, array in zip(field_paths(treespec), arrays, strict=True):
+                try:
+                    self._sharding.shard_shape((rows, *array.shape[1:]))
+                except ValueError as error:
+                    raise ValueError(
+                        f"field {path!r} of a batch of {rows:,} rows cannot be divided. {_OF_ONE_SIZE}. JAX: {error}"
+                    ) from error

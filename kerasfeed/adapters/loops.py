@@ -1,0 +1,114 @@
+"""`FrameworkLoops`: what every feed has for training loops that users write themselves.
+
+Invariant: a framework is imported where it is first asked for.
+"""
+
+from abc import abstractmethod
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
+
+from kerasfeed.feeds.batch_loop import BatchLoop
+from kerasfeed.feeds.loop_cursors import LoopCursor
+from kerasfeed.util.validate import check_integer
+
+if TYPE_CHECKING:
+    import jax
+    import torch
+
+
+class FrameworkLoops:
+    """A feed's batches as arrays of JAX and of PyTorch."""
+
+    @abstractmethod
+    def _loop_cursor(self, epochs: int) -> LoopCursor:
+        """The batches of the next epochs."""
+
+    def to_jax(
+        self, sharding: "jax.sharding.Sharding | jax.Device | None" = None, *, prefetch: int = 2, epochs: int = 1
+    ) -> BatchLoop[Any]:
+        """This feed as an iterable of batches of `jax.Array`s. Each iteration of it is the next epoch of the feed.
+
+        On the CPU an array is the memory that the batch was loaded into, without a copy, except where JAX changes its
+        dtype: without `jax_enable_x64`, int64 and float64 become int32 and float32. The memory is reused once no array
+        refers to it. A computation that donates such an array leaves the memory as it is.
+
+        Args:
+            sharding: Where batches go: a `jax.sharding.Sharding` of one device or several, or a `jax.Device`. None is
+                JAX's default device, without being committed to it. A sharding that spans several processes makes one
+                global batch of the shards of their feeds; see `shard` of `kerasfeed.Feed`. One that divides batches
+                needs all of them to be divisible: `drop_remainder=True` or `pad_remainder=True`.
+            prefetch: Batches that are on their way to devices while the consumer has the one before, at least 0.
+                Only batches that are loaded by then. Nothing is copied ahead where nothing is copied, or where the feed
+                has `workers=0`.
+            epochs: Epochs of the feed in one iteration, at least 1.
+
+        Returns:
+            An iterable of batches, nested as the scenes are; a ragged field is a `kerasfeed.RaggedArray` of two arrays.
+            See [BatchLoop][kerasfeed.feeds.batch_loop.BatchLoop].
+
+        Raises:
+            ImportError: JAX is not installed.
+            TypeError: `sharding` is something else. In an iteration: a field is text.
+            ValueError: An argument is out of range, or batches cannot be divided as the sharding says; the latter at
+                the first batch, where its shape is needed to tell.
+
+        Examples:
+            >>> with kf.Feed(np.zeros((10, 3), np.float32), batch_size=4, workers=0) as feed:
+            ...     for batch in feed.to_jax():
+            ...         print(type(batch).__name__, batch.shape)
+            ArrayImpl (4, 3)
+            ArrayImpl (4, 3)
+            ArrayImpl (2, 3)
+        """
+        from kerasfeed.adapters.jax.conversion import JaxConversion
+
+        prefetch, epochs = check_integer("prefetch", prefetch, 0), check_integer("epochs", epochs, 1)
+        plan = self.plan  # type: ignore[attr-defined]
+        return BatchLoop(self, partial(self._loop_cursor, epochs), JaxConversion(sharding, plan, prefetch), epochs)
+
+    def to_torch(
+        self,
+        device: "torch.device | str | int | None" = None,
+        *,
+        pin_memory: bool | Literal["auto"] = "auto",
+        prefetch: int = 2,
+        epochs: int = 1,
+    ) -> BatchLoop[Any]:
+        """This feed as an iterable of batches of `torch.Tensor`s. Each iteration of it is the next epoch of the feed.
+
+        On the CPU a tensor is the memory that the batch was loaded into, without a copy; it may be written to, and the
+        memory is reused once no tensor refers to it.
+
+        Args:
+            device: Where batches go, for example "cuda". None is the CPU. To a CUDA device they are copied on a stream
+                of their own, which the current stream waits for where it gets the batch.
+            pin_memory: Whether batches are copied to page-locked memory, from which a GPU copies by itself. "auto" does
+                so on the way to a CUDA device. With `device=None`, True gives tensors in such memory.
+            prefetch: Batches that are on their way to the device while the consumer has the one before, at least 0.
+                Only batches that are loaded by then. Nothing is copied ahead where nothing is copied, or where the feed
+                has `workers=0`.
+            epochs: Epochs of the feed in one iteration, at least 1.
+
+        Returns:
+            An iterable of batches, nested as the scenes are; a ragged field is a `kerasfeed.RaggedArray` of two
+            tensors. See [BatchLoop][kerasfeed.feeds.batch_loop.BatchLoop].
+
+        Raises:
+            ImportError: PyTorch is not installed.
+            TypeError: An argument has the wrong type. In an iteration: a field is text.
+            ValueError: An argument is out of range.
+            RuntimeError: PyTorch has no such device.
+
+        Examples:
+            >>> with kf.Feed(np.zeros((10, 3), np.float32), batch_size=4, workers=0) as feed:
+            ...     for batch in feed.to_torch():
+            ...         print(type(batch).__name__, tuple(batch.shape))
+            Tensor (4, 3)
+            Tensor (4, 3)
+            Tensor (2, 3)
+        """
+        from kerasfeed.adapters.torch.conversion import TorchConversion
+
+        prefetch, epochs = check_integer("prefetch", prefetch, 0), check_integer("epochs", epochs, 1)
+        conversion = TorchConversion(device, pin_memory, prefetch)
+        return BatchLoop(self, partial(self._loop_cursor, epochs), conversion, epochs)

@@ -1,0 +1,101 @@
+"""Batches as tensors of PyTorch.
+
+Invariant: on the CPU a tensor is the memory that the batch was loaded into, and may be written to. On a CUDA device,
+copies are made on a stream of their own, and the consumer's stream waits for those of a batch where it gets it.
+"""
+
+from typing import Any, Literal
+
+import numpy as np
+import optree
+
+from kerasfeed.feeds.leaves import converted, numeric_leaves
+
+try:
+    import torch
+except ImportError as missing:
+    raise ImportError("to_torch() needs PyTorch, which is not installed: pip install 'kerasfeed[torch]'") from missing
+
+
+class TorchConversion:
+    """Puts batches on a device.
+
+    Attributes:
+        ahead: See `kerasfeed.feeds.batch_loop.Conversion`.
+    """
+
+    def __init__(self, device: Any, pin_memory: bool | Literal["auto"], prefetch: int) -> None:
+        """Check the arguments.
+
+        Args:
+            device: A `torch.device`, the name of one, or None for the CPU.
+            pin_memory: Whether batches are copied to page-locked memory; "auto": on their way to a CUDA device.
+            prefetch: Batches on their way ahead of the consumer, where they are copied at all.
+
+        Raises:
+            TypeError, ValueError: `pin_memory` is something else.
+            RuntimeError: PyTorch has no such device, or cannot lock memory.
+        """
+        self._device = torch.device("cpu" if device is None else device)
+        if pin_memory not in ("auto", True, False):
+            raise ValueError(f'pin_memory is True, False or "auto", received {pin_memory!r}')
+        on_cuda = self._device.type == "cuda"
+        self._pins = on_cuda if pin_memory == "auto" else bool(pin_memory)
+        if self._pins and not torch.accelerator.is_available():
+            raise RuntimeError("pin_memory=True locks memory for a GPU, and PyTorch finds none: leave it out")
+        self._stream = torch.cuda.Stream(self._device) if on_cuda else None  # type: ignore[no-untyped-call]
+        self.ahead = prefetch if self._device.type != "cpu" or self._pins else 0
+
+    def begin(self, batch: Any) -> "_Moving":
+        """See `Conversion.begin`."""
+        arrays, treespec = numeric_leaves(batch, "PyTorch")
+        tensors = converted(tensor_of, arrays, treespec)
+        if self._pins:
+            tensors = [tensor.pin_memory() for tensor in tensors]
+        if self._stream is None:
+            return _Moving(optree.tree_unflatten(treespec, [tensor.to(self._device) for tensor in tensors]))
+        with torch.cuda.stream(self._stream):
+            # PyTorch keeps pinned memory until copies from it are done. From other memory it waits for them here.
+            moved = [tensor.to(self._device, non_blocking=self._pins) for tensor in tensors]
+            return _Moving(optree.tree_unflatten(treespec, moved), moved, self._stream.record_event())
+
+    def finish(self, converted: "_Moving") -> Any:
+        """See `Conversion.finish`."""
+        if converted.copied is not None:
+            stream = torch.cuda.current_stream(self._device)
+            stream.wait_event(converted.copied)
+            for tensor in converted.moved:
+                tensor.record_stream(stream)  # its memory was allocated for the other one
+        return converted.batch
+
+    def __repr__(self) -> str:
+        return f"PyTorch on {self._device}"
+
+
+class _Moving:
+    """A batch that is being copied.
+
+    Args:
+        batch: Its tensors.
+        moved: Those on a CUDA device.
+        copied: When their copies are made.
+    """
+
+    def __init__(self, batch: Any, moved: list[Any] | None = None, copied: Any = None) -> None:
+        self.batch = batch
+        self.moved = moved or []
+        self.copied = copied
+
+
+def tensor_of(array: np.ndarray[Any, Any]) -> Any:
+    """A tensor of the memory of `array`, or of a copy where PyTorch could not write to it as it stands.
+
+    Raises:
+        TypeError: PyTorch has no such dtype.
+    """
+    if not (array.flags.writeable and array.flags.c_contiguous and array.dtype.isnative):
+        array = np.array(array, array.dtype.newbyteorder("="), order="C")
+    kind = getattr(torch, array.dtype.name, None) if array.dtype.kind == "V" else None
+    if kind is None:
+        return torch.from_numpy(array)
+    return torch.from_numpy(array.view(f"i{array.dtype.itemsize}")).view(kind)  # bfloat16 and float8 of ml_dtypes

@@ -1,0 +1,199 @@
+"""`BatchLoop`: a loop over a feed whose batches a framework gets as its own arrays, some of them converted ahead.
+
+Invariant: the feed counts what the consumer has received, whatever was converted ahead of it. Everything happens in the
+consumer's thread, in its calls for the next batch; only batches that are there already are converted ahead, so nobody
+waits for a batch longer than without.
+"""
+
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Generic, Protocol, Self, TypeVar
+
+from kerasfeed.errors import FeedClosedError
+from kerasfeed.feeds.cursor import EndOfData
+from kerasfeed.feeds.loop_cursors import LoopCursor
+from kerasfeed.util.error_text import drop_frame, is_the_programs
+from kerasfeed.util.polling import NotYet, wait_for_exit
+
+Converted = TypeVar("Converted")
+_LEFT = "this loop was closed: loop over feed.to_jax() or feed.to_torch() inside its `with` block, or without one"
+
+
+class Conversion(Protocol[Converted]):
+    """How a framework takes batches.
+
+    Attributes:
+        ahead: Batches that are converted ahead of the consumer, at least 0.
+    """
+
+    ahead: int
+
+    def begin(self, batch: Any) -> Converted:
+        """Convert a batch of NumPy arrays, and begin to copy it to where it goes; does not wait for that.
+
+        Raises:
+            TypeError: A field is of a dtype that the framework lacks; the message names it.
+        """
+
+    def finish(self, converted: Converted) -> Any:
+        """What the consumer gets of what `begin` returned, now that it is about to get it."""
+
+
+@dataclass(eq=False)
+class _Entry(Generic[Converted]):
+    """A batch that was taken and not received, or what was raised in its place.
+
+    Attributes:
+        place: Where it stands, for `LoopCursor.received`.
+        batch: The arrays of the feed.
+        converted: What the framework made of them.
+        error: What is raised in place of the batch.
+    """
+
+    place: int
+    batch: Any = None
+    converted: Converted | None = None
+    error: BaseException | None = None
+
+
+class BatchLoop(Generic[Converted]):
+    """Batches of a feed as arrays of a framework: what `to_jax` and `to_torch` return.
+
+    `for batch in loop` is one iteration: the next epochs of the feed. `len(loop)` is the number of batches in it, where
+    the feed has a length. A loop that is left early leaves nothing running. `with feed.to_jax() as loop:` also ends
+    iterations that somebody still holds; the feed stays open.
+    """
+
+    def __init__(
+        self, feed: Any, begin: Callable[[], LoopCursor], conversion: Conversion[Converted], epochs: int
+    ) -> None:
+        """Loop over `feed`, which it keeps alive.
+
+        Args:
+            feed: The feed.
+            begin: Takes the batches of an iteration; called when its first one is asked for.
+            conversion: What becomes of them.
+            epochs: Epochs of the feed in an iteration, at least 1.
+        """
+        self._feed = feed
+        self._begin = begin
+        self._conversion = conversion
+        self._epochs = epochs
+        self._running: weakref.WeakSet[_Iteration[Converted]] = weakref.WeakSet()
+
+    def __len__(self) -> int:
+        """Batches in an iteration. The first one after `feed.set_state` has only those that are left of the epoch.
+
+        Raises:
+            TypeError: The feed has no length.
+        """
+        return self._epochs * len(self._feed)
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __iter__(self) -> Iterator[Any]:
+        """The batches of the next epochs of the feed."""
+        iteration = _Iteration(self._begin, self._conversion)
+        self._running.add(iteration)
+        return iteration.batches()
+
+    def close(self) -> None:
+        """End all iterations: what was converted ahead is let go of. May be called again; the feed stays open."""
+        for iteration in list(self._running):
+            iteration.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        epochs = "" if self._epochs == 1 else f", {self._epochs} epochs"
+        return f"<batches for {self._conversion}{epochs}, of {self._feed!r}>"
+
+
+class _Iteration(Generic[Converted]):
+    def __init__(self, begin: Callable[[], LoopCursor], conversion: Conversion[Converted]) -> None:
+        self._begin = begin
+        self._conversion = conversion
+        self._cursor: LoopCursor | None = None
+        self._entries: deque[_Entry[Converted]] = deque()
+        self._no_more = False  # what follows the entries is the end
+        self._closed = False
+
+    def batches(self) -> Iterator[Any]:
+        """The batches; while the consumer has one, this holds none but those ahead of it."""
+        if self._closed:
+            raise FeedClosedError(_LEFT)
+        try:
+            self._cursor = cursor = self._begin()
+            while found := self._next(cursor):
+                yield found.pop()
+                if self._closed:
+                    raise FeedClosedError(_LEFT)
+            cursor.end()
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Take no more, and give back what nobody has received; idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        returned = [entry.batch for entry in self._entries if entry.error is None]
+        self._entries.clear()
+        if self._cursor is not None:
+            self._cursor.close(returned)
+
+    def _next(self, cursor: LoopCursor) -> list[Any]:
+        """The next batch, alone in a list, which is empty at the end."""
+        self._fill(cursor)
+        if not self._entries:
+            return []
+        entry = self._entries.popleft()
+        error = entry.error
+        if error is not None:
+            if isinstance(error, FeedClosedError):
+                wait_for_exit()
+            cursor.fail()
+            try:
+                raise error
+            finally:
+                del error, entry  # whose traceback holds this frame: only the collector would free them
+        assert entry.converted is not None
+        found = [self._conversion.finish(entry.converted)]
+        cursor.received(entry.place)
+        return found
+
+    def _fill(self, cursor: LoopCursor) -> None:
+        """Take and convert the next batch, and those behind it that are there, as many as are wanted ahead."""
+        ahead = self._conversion.ahead if cursor.reads_ahead else 0
+        while len(self._entries) <= ahead and not self._no_more:
+            try:
+                self._entries.append(_Entry(*cursor.take(0.0 if self._entries else None)))
+                self._entries[-1].converted = self._conversion.begin(self._entries[-1].batch)
+            except NotYet:
+                return
+            except EndOfData:
+                self._no_more = True
+            except BaseException as error:
+                if is_the_programs(error):
+                    raise
+                self._no_more = True
+                self._defer(error)
+
+    def _defer(self, error: BaseException) -> None:
+        """Raise `error` in place of the batch that it is about, behind those before it."""
+        drop_frame(error)  # that of `_fill`
+        last = self._entries[-1] if self._entries else None
+        if last is None or last.converted is not None:
+            self._entries.append(_Entry(0, error=error))
+        else:
+            last.error, last.batch = error, None

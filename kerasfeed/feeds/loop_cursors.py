@@ -1,0 +1,140 @@
+"""What a loop of a framework takes from a feed, batch after batch, where some are taken ahead of the consumer.
+
+Invariant: the feed stands where the consumer does: behind the last batch that it has received, not the last one that
+was taken. Of a stream, what was taken and not received comes again.
+"""
+
+from typing import Any, Protocol
+
+from kerasfeed.feeds.cursor import EndOfData
+from kerasfeed.feeds.stream_cursor import StreamCursor
+from kerasfeed.util.polling import NotYet
+
+
+class LoopCursor(Protocol):
+    """The batches of one iteration, for one thread."""
+
+    @property
+    def reads_ahead(self) -> bool:
+        """Whether others load what is taken; else `take` does so, however short its timeout."""
+
+    def take(self, timeout: float | None) -> tuple[int, Any]:
+        """The next batch, and its place, for `received`.
+
+        Args:
+            timeout: How long to wait for it, s; None is for ever.
+
+        Raises:
+            NotYet: It was not there for so long; the next call gives it.
+            EndOfData: There is none.
+            Exception: What stands in its place.
+        """
+
+    def received(self, place: int) -> None:
+        """The consumer has the batch of this place."""
+
+    def fail(self) -> None:
+        """The consumer has got the error that `take` has raised."""
+
+    def end(self) -> None:
+        """The consumer has received every batch, and was told so."""
+
+    def close(self, returned: list[Any]) -> None:
+        """No more is taken; idempotent.
+
+        Args:
+            returned: Batches that were taken last and that the consumer has not received, in their order.
+        """
+
+
+class EpochsCursor:
+    """The next epochs of a feed; the first of them is what is left of one that was resumed."""
+
+    def __init__(self, feed: Any, epochs: int) -> None:
+        self._feed = feed
+        self._numbers = feed.clock.claim_epoch(epochs)
+        self._window = feed.begin_window(self._numbers)
+
+    @property
+    def reads_ahead(self) -> bool:
+        """See `LoopCursor.reads_ahead`."""
+        return bool(self._feed.job.workers)
+
+    def take(self, timeout: float | None) -> tuple[int, Any]:
+        """See `LoopCursor.take`. Batches whose scenes were all skipped are left out."""
+        while (number := self._window.next) < self._numbers.stop:
+            batch = self._window.take(timeout)
+            if batch is not None:
+                return number, batch
+        raise EndOfData
+
+    def received(self, place: int) -> None:
+        """See `LoopCursor.received`."""
+        clock = self._feed.clock
+        clock.consumed = place + 1
+        if place >= self._numbers.start + clock.steps:  # of a later epoch than the first
+            clock.current = place // clock.steps
+
+    def fail(self) -> None:
+        """See `LoopCursor.fail`."""
+
+    def end(self) -> None:
+        """See `LoopCursor.end`."""
+        self._feed.clock.consumed = self._numbers.stop  # on_error="skip" may have left out the last one
+        self._feed.hooks.leave()
+        self._feed.issue_warnings()
+
+    def close(self, returned: list[Any]) -> None:
+        """See `LoopCursor.close`; the feed's clock knows which batches come again."""
+        self._window.close()
+
+
+class RepetitionsCursor:
+    """The next repetitions of a stream."""
+
+    def __init__(self, feed: Any, workers: int, epochs: int) -> None:
+        """Take `epochs` repetitions of `feed`, whose batches are made by so many workers."""
+        self._feed = feed
+        self._left = epochs
+        self._workers = workers
+        feed.end_fit()
+        self._cursor = self._begin()
+
+    def _begin(self) -> StreamCursor:
+        return StreamCursor(self._feed, endless=False, afresh=True, kept=0)
+
+    @property
+    def reads_ahead(self) -> bool:
+        """See `LoopCursor.reads_ahead`."""
+        return bool(self._workers)
+
+    def take(self, timeout: float | None) -> tuple[int, Any]:
+        """See `LoopCursor.take`."""
+        while True:
+            try:
+                batch = self._cursor.take(timeout)
+            except EndOfData:
+                if self._left == 1:
+                    raise
+                if timeout is not None:  # what was taken of this repetition must not come again in the next
+                    raise NotYet from None
+                self._left -= 1
+                self._cursor = self._begin()
+            else:
+                self._feed.issue_warnings()
+                return 0, batch
+
+    def received(self, place: int) -> None:
+        """See `LoopCursor.received`."""
+
+    def fail(self) -> None:
+        """See `LoopCursor.fail`. An error ends the repetition, as it ends a loop."""
+        self._cursor.fail()
+
+    def end(self) -> None:
+        """See `LoopCursor.end`."""
+        self._feed.issue_warnings()
+
+    def close(self, returned: list[Any]) -> None:
+        """See `LoopCursor.close`."""
+        self._cursor.close(returned)
