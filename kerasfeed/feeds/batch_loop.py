@@ -19,7 +19,7 @@ from kerasfeed.util.error_text import drop_frame, is_the_programs
 from kerasfeed.util.polling import NotYet, wait_for_exit
 
 Converted = TypeVar("Converted")
-_LEFT = "this loop was closed: loop over feed.to_jax() or feed.to_torch() inside its `with` block, or without one"
+_CLOSED = "this loop was closed, by close() or at the end of its `with` block: begin another one, feed.to_jax() or so"
 
 
 class Conversion(Protocol[Converted]):
@@ -114,6 +114,9 @@ class BatchLoop(Generic[Converted]):
     ) -> None:
         self.close()
 
+    def __reduce__(self) -> Any:
+        raise TypeError("a loop over a feed cannot be pickled, nor sent to another process: pickle the feed")
+
     def __repr__(self) -> str:
         epochs = "" if self._epochs == 1 else f", {self._epochs} epochs"
         return f"<batches for {self._conversion}{epochs}, of {self._feed!r}>"
@@ -131,13 +134,13 @@ class _Iteration(Generic[Converted]):
     def batches(self) -> Iterator[Any]:
         """The batches; while the consumer has one, this holds none but those ahead of it."""
         if self._closed:
-            raise FeedClosedError(_LEFT)
+            raise FeedClosedError(_CLOSED)
         try:
             self._cursor = cursor = self._begin()
             while found := self._next(cursor):
                 yield found.pop()
                 if self._closed:
-                    raise FeedClosedError(_LEFT)
+                    raise FeedClosedError(_CLOSED)
             cursor.end()
         finally:
             self.close()
@@ -162,7 +165,6 @@ class _Iteration(Generic[Converted]):
         if error is not None:
             if isinstance(error, FeedClosedError):
                 wait_for_exit()
-            cursor.fail()
             try:
                 raise error
             finally:

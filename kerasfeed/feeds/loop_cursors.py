@@ -7,7 +7,6 @@ was taken. Of a stream, what was taken and not received comes again.
 from typing import Any, Protocol
 
 from kerasfeed.feeds.cursor import EndOfData
-from kerasfeed.feeds.stream_cursor import StreamCursor
 from kerasfeed.util.polling import NotYet
 
 
@@ -32,9 +31,6 @@ class LoopCursor(Protocol):
 
     def received(self, place: int) -> None:
         """The consumer has the batch of this place."""
-
-    def fail(self) -> None:
-        """The consumer has got the error that `take` has raised."""
 
     def end(self) -> None:
         """The consumer has received every batch, and was told so."""
@@ -75,9 +71,6 @@ class EpochsCursor:
         if place >= self._numbers.start + clock.steps:  # of a later epoch than the first
             clock.current = place // clock.steps
 
-    def fail(self) -> None:
-        """See `LoopCursor.fail`."""
-
     def end(self) -> None:
         """See `LoopCursor.end`."""
         self._feed.clock.consumed = self._numbers.stop  # on_error="skip" may have left out the last one
@@ -97,11 +90,8 @@ class RepetitionsCursor:
         self._feed = feed
         self._left = epochs
         self._workers = workers
+        self._repetition: Any = None
         feed.end_fit()
-        self._cursor = self._begin()
-
-    def _begin(self) -> StreamCursor:
-        return StreamCursor(self._feed, endless=False, afresh=True, kept=0)
 
     @property
     def reads_ahead(self) -> bool:
@@ -109,32 +99,41 @@ class RepetitionsCursor:
         return bool(self._workers)
 
     def take(self, timeout: float | None) -> tuple[int, Any]:
-        """See `LoopCursor.take`."""
+        """See `LoopCursor.take`. Batches whose scenes were all skipped are left out."""
         while True:
+            if self._repetition is None:
+                self._repetition = self._feed.begin_repetition()
             try:
-                batch = self._cursor.take(timeout)
+                batch = self._repetition.take(timeout)
             except EndOfData:
                 if self._left == 1:
                     raise
                 if timeout is not None:  # what was taken of this repetition must not come again in the next
                     raise NotYet from None
                 self._left -= 1
-                self._cursor = self._begin()
-            else:
+                self._repetition.close()
+                self._repetition = None
+                continue
+            try:
                 self._feed.issue_warnings()
+            except BaseException:  # Ctrl-C, or a warning that is an error: nobody has had the batch
+                self._repetition.put_back([batch])
+                raise
+            if batch is not None:
                 return 0, batch
 
     def received(self, place: int) -> None:
         """See `LoopCursor.received`."""
 
-    def fail(self) -> None:
-        """See `LoopCursor.fail`. An error ends the repetition, as it ends a loop."""
-        self._cursor.fail()
-
     def end(self) -> None:
         """See `LoopCursor.end`."""
+        repetition, self._repetition = self._repetition, None
+        repetition.close()
         self._feed.issue_warnings()
 
     def close(self, returned: list[Any]) -> None:
-        """See `LoopCursor.close`."""
-        self._cursor.close(returned)
+        """See `LoopCursor.close`. What is left of the repetition comes again where the feed says so."""
+        repetition, self._repetition = self._repetition, None
+        if repetition is not None:
+            repetition.put_back(returned)
+            self._feed.keep_repetition(repetition, chained=False, untouched=False)

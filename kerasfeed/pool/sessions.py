@@ -96,7 +96,8 @@ class Sessions(Generic[AnySession]):
         if self._owner not in (None, os.getpid()):
             raise FeedClosedError(
                 f"this feed belongs to process {self._owner} and this is a fork of it, where its workers are not. "
-                "Make a feed here (a pickled feed makes itself anew)"
+                "Make a feed here (a pickled feed makes itself anew). PyTorch's DataLoader is given the sequence "
+                "itself; a loop over feed.to_torch() needs no DataLoader"
             )
 
 

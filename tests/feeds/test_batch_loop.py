@@ -1,0 +1,270 @@
+"""Loops of frameworks: what of a feed the consumer has, where batches are converted ahead of it."""
+
+import gc
+import pickle
+import threading
+
+import numpy as np
+import pytest
+from adapter_kinds import Ahead
+from waits import SECONDS, wait_until
+
+import kerasfeed as kf
+from kerasfeed.feeds.batch_loop import BatchLoop
+
+
+class Numbers(kf.SceneSequence):
+    def __init__(self, count=12, bad=()):
+        self.count = count
+        self.bad = bad
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, index):
+        if index in self.bad:
+            raise LookupError(f"bad scan {index}")
+        return np.full(3, index, np.float32)
+
+
+class Noting(Ahead):
+    """Notes which batches were begun, by their first scene."""
+
+    def __init__(self):
+        self.begun = []
+
+    def begin(self, batch):
+        self.begun.append(int(batch[0, 0]))
+        return super().begin(batch)
+
+
+def looped(feed, epochs=1, conversion=None):
+    conversion = Ahead() if conversion is None else conversion
+    return BatchLoop(feed, lambda: feed._loop_cursor(epochs), conversion, epochs)
+
+
+def firsts(batches):
+    return [int(batch[0, 0]) for batch in batches]
+
+
+def feed_of(sequence=None, **arguments):
+    arguments = {"workers": 2, "worker_type": "thread", **arguments}
+    return kf.Feed(Numbers() if sequence is None else sequence, 2, **arguments)
+
+
+def taken_until_ahead(feed, conversion, iterator, count):
+    """Take until so many batches were begun: loading takes a moment."""
+    seen = firsts([next(iterator)])
+    wait_until(lambda: feed.stats().batches >= len(feed))
+    seen += firsts([next(iterator)])
+    assert len(conversion.begun) >= count
+    return seen
+
+
+def test_the_state_is_that_of_the_consumer_whatever_was_converted_ahead():
+    conversion = Noting()
+    with feed_of() as feed:
+        iterator = iter(looped(feed, conversion=conversion))
+        assert taken_until_ahead(feed, conversion, iterator, 4) == [0, 2]
+        state = feed.get_state()
+        assert (state["epoch"], state["step"]) == (0, 2)
+        feed.set_state(state)
+        assert firsts(looped(feed)) == [4, 6, 8, 10]
+
+
+def test_the_state_tells_epoch_and_step_also_in_later_epochs_of_an_iteration():
+    with feed_of() as feed:
+        loop = looped(feed, epochs=3)
+        assert len(loop) == 18
+        places = [(feed.get_state()["epoch"], feed.get_state()["step"], feed.clock.current) for _ in loop]
+        assert places == [((k + 1) // 6, (k + 1) % 6, k // 6) for k in range(18)]
+        assert feed.get_state()["epoch"] == 3
+
+
+def test_a_loop_that_is_left_early_leaves_no_memory_taken_and_the_next_one_is_the_next_epoch():
+    with feed_of(shuffle=True, seed=3) as feed:
+        expected = [firsts(feed.epoch(number)) for number in range(4)]
+        for number in range(3):
+            for batch in looped(feed):
+                assert int(batch[0, 0]) == expected[number][0]
+                break
+        assert firsts(looped(feed)) == expected[3]
+        assert feed.stats().slots < 2 * 10 + 6
+
+
+def test_after_set_state_an_iteration_has_what_is_left_of_the_epoch_and_the_others_whole():
+    with feed_of(shuffle=True, seed=3) as feed:
+        expected = firsts(feed.epoch(1))[4:] + firsts(feed.epoch(2))
+        feed.set_state(feed.get_state(epoch=1, step=4))
+        assert firsts(looped(feed, epochs=2)) == expected
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_error_is_the_one_of_the_scene_and_comes_in_its_turn(workers):
+    with feed_of(Numbers(bad=(5,)), workers=workers) as feed:
+        iterator = iter(looped(feed))
+        assert firsts([next(iterator), next(iterator)]) == [0, 2]
+        assert feed.get_state()["step"] == 2
+        with pytest.raises(LookupError, match=r"^bad scan 5"):
+            next(iterator)
+        assert list(iterator) == []
+
+
+def test_what_a_conversion_raises_comes_in_its_turn():
+    class Picky(Ahead):
+        def begin(self, batch):
+            if batch[0, 0] == 4:
+                raise TypeError("no four")
+            return super().begin(batch)
+
+    with feed_of() as feed:
+        seen = []
+        with pytest.raises(TypeError, match="no four"):
+            seen.extend(int(batch[0, 0]) for batch in looped(feed, conversion=Picky()))
+        iterator = iter(looped(feed, conversion=Picky()))
+        assert firsts([next(iterator), next(iterator)]) == [0, 2]
+        with pytest.raises(TypeError, match="no four"):
+            next(iterator)
+
+
+def test_batches_whose_scenes_were_all_skipped_are_left_out_and_counted():
+    with feed_of(Numbers(bad=(4, 5, 10, 11)), on_error="skip", max_failures=10) as feed:
+        assert firsts(looped(feed)) == [0, 2, 6, 8]
+        assert feed.get_state()["epoch"] == 1
+
+
+def test_hooks_of_a_sequence_are_called_once_an_epoch_in_their_order():
+    class Hooked(Numbers):
+        calls = []
+
+        def on_epoch_begin(self):
+            self.calls.append("begin")
+
+        def on_epoch_end(self):
+            self.calls.append("end")
+
+    with feed_of(Hooked()) as feed:
+        assert firsts(looped(feed, epochs=2)) == [0, 2, 4, 6, 8, 10] * 2
+    assert Hooked.calls == ["begin", "end"] * 2
+
+
+def test_the_end_of_a_with_block_ends_iterations_and_leaves_the_feed_open():
+    with feed_of() as feed:
+        with looped(feed) as loop:
+            iterator = iter(loop)
+            next(iterator)
+            unbegun = iter(loop)
+        with pytest.raises(kf.FeedClosedError, match="this loop was closed"):
+            next(iterator)
+        with pytest.raises(kf.FeedClosedError, match="this loop was closed"):
+            next(unbegun)
+        assert feed.get_state()["step"] == 1
+        assert len(list(feed)) == 6
+
+
+def test_a_loop_keeps_its_feed_alive():
+    loop = looped(feed_of())
+    gc.collect()
+    assert firsts(loop) == [0, 2, 4, 6, 8, 10]
+    iterator = iter(looped(feed_of()))
+    gc.collect()
+    assert firsts(iterator) == [0, 2, 4, 6, 8, 10]
+
+
+def test_a_loop_is_true_and_refuses_to_be_pickled():
+    with feed_of() as feed:
+        assert looped(feed)
+        with pytest.raises(TypeError, match="pickle the feed"):
+            pickle.dumps(looped(feed))
+
+
+def test_arrays_that_nobody_refers_to_any_more_are_reused():
+    with feed_of(Numbers(400)) as feed:
+        for _ in range(2):
+            for _batch in looped(feed):
+                pass
+        assert feed.stats().slots <= 32
+
+
+# ---- streams
+
+
+def numbers():
+    for number in range(8):
+        yield np.full(3, number, np.float32)
+
+
+def stream_of(generate=numbers, **arguments):
+    return kf.StreamFeed(generate, 2, workers=1, worker_type="thread", **arguments)
+
+
+def test_an_iteration_of_a_stream_has_as_many_repetitions_as_epochs():
+    with stream_of() as feed:
+        loop = looped(feed, epochs=2)
+        assert firsts(loop) == [0, 2, 4, 6] * 2
+        with pytest.raises(TypeError, match="has no length"):
+            len(loop)
+
+
+def test_a_loop_over_a_stream_that_is_left_early_begins_anew():
+    with stream_of() as feed:
+        for batch in looped(feed):
+            assert batch[0, 0] == 0
+            break
+        assert firsts(looped(feed)) == [0, 2, 4, 6]
+
+
+def test_an_error_of_a_generator_comes_behind_its_scenes():
+    def failing():
+        yield from (np.full(3, number, np.float32) for number in range(4))
+        raise LookupError("no more tapes")
+
+    with stream_of(failing) as feed:
+        seen = []
+        with pytest.raises(LookupError, match="no more tapes"):
+            seen.extend(int(batch[0, 0]) for batch in looped(feed))
+        iterator = iter(looped(feed))
+        assert firsts([next(iterator), next(iterator)]) == [0, 2]
+        with pytest.raises(LookupError, match="no more tapes"):
+            next(iterator)
+
+
+def filled(feed, scenes):
+    for number in scenes:
+        feed.put(np.full(3, number, np.float32))
+
+
+def test_a_loop_over_a_queue_that_is_left_early_loses_nothing():
+    with kf.QueueFeed(batch_size=2) as feed:
+        filled(feed, range(12))
+        feed.close()
+        conversion = Noting()
+        iterator = iter(looped(feed, conversion=conversion))
+        seen = firsts([next(iterator)])
+        wait_until(lambda: feed.stats().batches >= 6)
+        seen += firsts([next(iterator)])
+        assert conversion.begun == [0, 2, 4, 6, 8]
+        del iterator
+        assert seen + firsts(looped(feed)) == [0, 2, 4, 6, 8, 10]
+
+
+def test_what_was_taken_ahead_stays_in_its_epoch_of_a_queue():
+    with kf.QueueFeed(batch_size=2) as feed:
+        for epoch in range(3):
+            filled(feed, range(10 * epoch, 10 * epoch + 4))
+            feed.end_epoch()
+        feed.close()
+        iterator = iter(looped(feed, epochs=3))
+        assert firsts([next(iterator)]) == [0]
+        iterator.close()
+        assert [firsts(looped(feed)) for _ in range(3)] == [[2], [10, 12], [20, 22]]
+
+
+def test_nobody_waits_for_more_than_the_next_batch():
+    with kf.QueueFeed(batch_size=2) as feed:
+        filled(feed, range(2))
+        found = []
+        thread = threading.Thread(target=lambda: found.append(next(iter(looped(feed)))), daemon=True)
+        thread.start()
+        thread.join(SECONDS)
+        assert firsts(found) == [0]
