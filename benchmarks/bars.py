@@ -49,6 +49,10 @@ def all_bars() -> list[Bar]:
         ratio("big: processes over Grain threads", 1, big + "kerasfeed_process", big + "grain_threads"),
         ratio("big: threads over Grain threads", 1, big + "kerasfeed_thread", big + "grain_threads"),
     ]
+    for framework in ("torch", "jax"):
+        title, ours = f"to_{framework}, processes", f"loop/kerasfeed_{framework}_process"
+        bars.append(ratio(f"tiny: {title}, over torch DataLoader", 5, f"tiny/{ours}", tiny + "torch"))
+        bars += [_grain_bar(workload, title, ours) for workload in ("tiny", "gil", "big")]
     bars += [_fit_bar(workload) for workload in ("tiny", "gil", "waiting-8", "images", "big")]
     bars.append(
         Bar(
@@ -94,6 +98,15 @@ def _fit_bar(workload: str) -> Bar:
         3.0 if workload == "tiny" else NOISE,
         f"{workload}/fit/kerasfeed_process",
         {f"{workload}/fit/{peer}": PEERS[peer].title for peer in FIT_PEERS},
+    )
+
+
+def _grain_bar(workload: str, title: str, ours: str) -> Bar:
+    return ratio_to_best(
+        f"{WORKLOADS[workload].title.split(':')[0]}: {title}, over Grain's best",
+        NOISE,
+        f"{workload}/{ours}",
+        {f"{workload}/loop/{peer}": PEERS[peer].title for peer in ("grain_threads", "grain_processes")},
     )
 
 

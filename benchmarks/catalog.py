@@ -134,6 +134,10 @@ _PEERS = (
         "tf_processes",
         "kerasfeed",
     ),
+    Peer("kerasfeed_jax_thread", "kerasfeed threads, to_jax", "kerasfeed_jax", "threads", "jax"),
+    Peer("kerasfeed_jax_process", "kerasfeed processes, to_jax", "kerasfeed_jax", "processes", "jax"),
+    Peer("kerasfeed_torch_thread", "kerasfeed threads, to_torch", "kerasfeed_torch", "threads", "torch"),
+    Peer("kerasfeed_torch_process", "kerasfeed processes, to_torch", "kerasfeed_torch", "processes", "torch"),
 )
 PEERS = {peer.name: peer for peer in (*_PEERS, *tables.PEERS)}
 
@@ -150,6 +154,12 @@ _OTHERS = [
 ]
 _ENQUEUERS = ["keras_enqueuer_threads", "keras_enqueuer_processes"]
 _OURS = ["kerasfeed_thread", "kerasfeed_process", "kerasfeed_tf_thread", "kerasfeed_tf_process"]
+_LOOPS_OF_FRAMEWORKS = [
+    "kerasfeed_jax_thread",
+    "kerasfeed_jax_process",
+    "kerasfeed_torch_thread",
+    "kerasfeed_torch_process",
+]
 _FIT = [
     "from_generator",
     "keras_threads",
@@ -160,13 +170,13 @@ _FIT = [
 ]
 
 _LOOPS = {
-    "tiny": ["memcpy", "plain", *_OTHERS, *_ENQUEUERS, "kerasfeed_inline", *_OURS],
-    "gil": ["plain", *_OTHERS, *_OURS],
+    "tiny": ["memcpy", "plain", *_OTHERS, *_ENQUEUERS, "kerasfeed_inline", *_OURS, *_LOOPS_OF_FRAMEWORKS],
+    "gil": ["plain", *_OTHERS, *_OURS, *_LOOPS_OF_FRAMEWORKS],
     "waiting-2": _OURS[:3],
     "waiting-8": ["plain", *_OTHERS, *_OURS],
     "waiting-64": ["range_map", "grain_threads", "spdl", *_OURS[:3]],
     "images": [*_OTHERS, *_OURS[:3]],
-    "big": ["memcpy", "plain", *_OTHERS, *_OURS],
+    "big": ["memcpy", "plain", *_OTHERS, *_OURS, *_LOOPS_OF_FRAMEWORKS],
 }
 _FITS = {
     "tiny": _FIT,

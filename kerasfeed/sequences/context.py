@@ -7,6 +7,7 @@ is that of the sequence that the feed was given: a sequence inside a view draws 
 
 from __future__ import annotations  # so that annotations do not load numpy.random: 15 ms of a worker's start
 
+import os
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -124,6 +125,14 @@ class _Current(threading.local):
 
 
 _current = _Current()
+
+
+def _forget_unseeded() -> None:
+    _current.unseeded = None
+
+
+if hasattr(os, "register_at_fork"):  # all forks would draw the same numbers, as workers of PyTorch's DataLoader
+    os.register_at_fork(after_in_child=_forget_unseeded)
 
 
 def scene_rng(seed: int, epoch: int, index: int) -> np.random.Generator:

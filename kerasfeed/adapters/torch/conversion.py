@@ -17,6 +17,9 @@ except ImportError as missing:
     raise ImportError("to_torch() needs PyTorch, which is not installed: pip install 'kerasfeed[torch]'") from missing
 
 
+_REGISTERED = 2  # what `isbuiltin` is of a dtype that a library has added to NumPy's, as ml_dtypes has
+
+
 class TorchConversion:
     """Puts batches on a device.
 
@@ -97,7 +100,7 @@ def tensor_of(array: np.ndarray[Any, Any]) -> Any:
     """
     if not (array.flags.writeable and array.flags.c_contiguous and array.dtype.isnative):
         array = np.array(array, array.dtype.newbyteorder("="), order="C")
-    kind = getattr(torch, array.dtype.name, None) if array.dtype.kind == "V" else None
+    kind = getattr(torch, array.dtype.name, None) if array.dtype.isbuiltin == _REGISTERED else None
     if kind is None:
         return torch.from_numpy(array)
-    return torch.from_numpy(array.view(f"i{array.dtype.itemsize}")).view(kind)  # bfloat16 and float8 of ml_dtypes
+    return torch.from_numpy(array.view(f"i{array.dtype.itemsize}")).view(kind)

@@ -1,0 +1,124 @@
+"""A sequence in the loaders of others, and what a feed says there."""
+
+import re
+
+import numpy as np
+import pytest
+from places import ROOT
+from programs import finish, launch
+
+import kerasfeed as kf
+from kerasfeed.sequences.context import current_rng
+
+PAGE = (ROOT / "docs" / "how-to" / "jax-and-pytorch.md").read_text()
+SNIPPETS = dict(re.findall(r"<!-- tested: (.*?) -->\n```python\n(.*?)```", PAGE, re.DOTALL))
+
+
+class Clouds(kf.SceneSequence):
+    def __len__(self):
+        return 100
+
+    def __getitem__(self, index):
+        return {"points": np.full((16, 3), index, np.float32), "label": np.int32(index)}
+
+
+LOADED = """
+import sys
+import h5py, numpy as np
+import kerasfeed as kf
+from torch.utils.data import DataLoader
+
+class Rooms(kf.SceneSequence):
+    def __init__(self, path):
+        self.file = kf.HDF5File(path)
+        self.length = len(self.file["points"])
+
+    def __len__(self):
+        return self.length
+
+    def __getitem__(self, index):
+        return self.file["points"][index], self.file["labels"][index]
+
+class Noise(kf.SceneSequence):
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        return self.rng.random()
+
+if __name__ == "__main__":
+    with h5py.File("rooms.h5", "w") as file:
+        file["points"] = np.arange(20, dtype=np.float32)[:, None] * np.ones(3, np.float32)
+        file["labels"] = np.arange(20)
+    rooms = Rooms("rooms.h5")
+    kinds = {"file": rooms, "part": rooms[:], "memory": kf.Cached(rooms), "cache": kf.Cached(rooms, "cache")}
+    for name, sequence in kinds.items():
+        if CONTEXT == "spawn" and name == "part":
+            continue
+        assert sequence[3][1] == 3  # the file is open, and scenes are cached
+        loader = DataLoader(sequence, batch_size=4, num_workers=2, multiprocessing_context=CONTEXT)
+        for epoch in range(1 if CONTEXT == "spawn" else 2):
+            points, labels = zip(*loader)
+            assert np.concatenate(labels).tolist() == list(range(20)), (name, labels)
+            assert np.concatenate(points)[:, 1].tolist() == list(range(20)), (name, points)
+    noise = Noise()
+    noise[0]
+    drawn = np.concatenate(list(DataLoader(noise, batch_size=2, num_workers=2, multiprocessing_context=CONTEXT)))
+    assert len(set(drawn.tolist())) == 8, drawn
+    if CONTEXT == "fork":
+        with kf.Feed(rooms, 4, workers=2, worker_type="thread") as feed:
+            assert len(feed[0][1]) == 4
+            try:
+                list(DataLoader(feed, batch_size=None, num_workers=1, multiprocessing_context="fork"))
+            except kf.FeedClosedError as error:
+                assert "PyTorch's DataLoader is given the sequence itself" in str(error), error
+            else:
+                raise AssertionError("not refused")
+    print("done")
+"""
+
+
+@pytest.mark.parametrize("context", ["fork", pytest.param("spawn", marks=pytest.mark.heavy)])
+def test_a_sequence_is_a_dataset_of_a_data_loader(tmp_path, context):
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+    assert finish(launch(tmp_path, LOADED.replace("CONTEXT", repr(context)))) == "done\n"
+
+
+def run(name):
+    exec(SNIPPETS[name], {"kf": kf, "np": np, "Clouds": Clouds})
+
+
+def test_a_sequence_is_a_source_of_grain(capsys):
+    grain = pytest.importorskip("grain", reason="Grain is not installed")
+    run("grain")
+    assert capsys.readouterr().out == "4 (4, 16, 3)\n"
+    batches = grain.MapDataset.source(Clouds()).shuffle(seed=0).batch(32)
+    assert sorted(np.concatenate([batch["label"] for batch in batches]).tolist()) == list(range(100))
+    options = grain.ReadOptions(num_threads=4, prefetch_buffer_size=4)
+    found = [batch["label"].tolist() for batch in batches.to_iter_dataset(options)]
+    assert found == [batch["label"].tolist() for batch in batches]
+
+
+@pytest.mark.heavy
+def test_a_sequence_becomes_a_dataset_of_hugging_face_and_that_is_one_again(capsys, monkeypatch, tmp_path):
+    datasets = pytest.importorskip("datasets", reason="Hugging Face datasets is not installed")
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path)
+    run("datasets")
+    assert capsys.readouterr().out.splitlines()[-1] == "4 (32, 16, 3)"
+
+
+def test_every_snippet_of_the_page_that_is_marked_so_is_tested():
+    assert set(SNIPPETS) == {"grain", "datasets"}
+
+
+def test_a_fork_draws_other_numbers_outside_a_feed():
+    import multiprocessing
+
+    current_rng().random()
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        drawn = pool.map(_draw, range(2), chunksize=1)
+    assert len({*drawn, current_rng().random()}) == 3
+
+
+def _draw(number):
+    return current_rng().random()

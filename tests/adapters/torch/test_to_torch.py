@@ -1,0 +1,177 @@
+"""`to_torch`: a feed's batches as tensors of PyTorch."""
+
+import sys
+
+import numpy as np
+import optree
+import pytest
+from programs import finish, launch
+from scenes_frameworks import Mixed
+
+import kerasfeed as kf
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+
+
+def address(array):
+    return array.__array_interface__["data"][0]
+
+
+@pytest.mark.parametrize("device", [None, "cpu"])
+def test_a_batch_is_not_copied_and_may_be_written_to(device):
+    with kf.Feed(Mixed(), 8, workers=2, worker_type="thread") as feed:
+        made, original = {}, feed.submit
+
+        def noting(epoch, step, **options):
+            future = original(epoch, step, **options)
+            made[step] = [address(leaf) for leaf in optree.tree_leaves(future.result())]
+            return future
+
+        feed.submit = noting
+        try:
+            for step, batch in enumerate(feed.to_torch(device)):
+                assert [tensor.data_ptr() for tensor in optree.tree_leaves(batch)] == made[step]
+                for tensor in optree.tree_leaves(batch):
+                    tensor.zero_()
+        finally:
+            del feed.submit
+
+
+def test_what_is_written_to_a_tensor_stays_in_its_batch():
+    with kf.Feed(np.arange(12.0).reshape(12, 1), 4, workers=2, worker_type="thread") as feed:
+        for _ in range(3):
+            seen = []
+            for batch in feed.to_torch():
+                seen += batch[:, 0].tolist()
+                batch += 100
+            assert seen == list(range(12))
+
+
+def test_memory_is_free_once_no_tensor_refers_to_it_and_not_before():
+    with kf.Feed(np.arange(400).reshape(400, 1), 4, workers=2, worker_type="thread") as feed:
+        kept = [batch[1:] for batch in feed.to_torch()][:5]
+        for _ in range(3):
+            for _batch in feed.to_torch():
+                pass
+        assert [view[:, 0].tolist() for view in kept] == [[4 * k + 1, 4 * k + 2, 4 * k + 3] for k in range(5)]
+        slots = feed.stats().slots
+        for _ in range(3):
+            for _batch in feed.to_torch():
+                pass
+        assert feed.stats().slots == slots
+        del kept, _batch
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    ["bool", "uint8", "int16", "uint16", "uint32", "uint64", "int64", "float16", "float32", "float64", "complex64",
+     "bfloat16", "float8_e4m3fn", "float8_e5m2"],
+)  # fmt: skip
+def test_tensors_have_the_dtype_of_the_field(dtype):
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    kind = np.dtype(getattr(ml_dtypes, dtype) if hasattr(ml_dtypes, dtype) else dtype)
+    scenes = [np.array([0, 1, 1], kind)] * 2
+    with kf.Feed(scenes, 2, workers=0) as feed:
+        (batch,) = feed.to_torch()
+    assert batch.dtype == getattr(torch, dtype)
+    assert batch.to(torch.complex64).tolist() == [[0, 1, 1]] * 2
+
+
+def test_arrays_that_pytorch_could_not_write_to_are_copied():
+    stored = np.arange(6.0).reshape(2, 3)
+    stored.flags.writeable = False
+    batches = [stored, stored[:, ::-1], np.asfortranarray(stored)]
+    with kf.Feed(batches, None, workers=0) as feed:
+        for batch, expected in zip(feed.to_torch(), batches, strict=True):
+            assert batch.tolist() == expected.tolist()
+            batch.zero_()
+    assert stored.sum() == 15
+
+
+def test_a_device_gets_batches_ahead_and_the_state_is_that_of_the_consumer():
+    with kf.Feed(Mixed(), 8, workers=2, worker_type="thread") as feed:
+        for step, batch in enumerate(feed.to_torch("meta")):
+            assert all(tensor.device.type == "meta" for tensor in batch.values())
+            state = feed.get_state()
+            assert state["epoch"] * len(feed) + state["step"] == step + 1
+
+
+def test_text_is_refused_by_the_names_of_its_fields():
+    told = r"^PyTorch has no text: field 'name'\. Turn text into numbers"
+    with kf.Feed([{"name": "a", "x": 1.0}] * 4, 2, workers=0) as feed, pytest.raises(TypeError, match=told):
+        list(feed.to_torch())
+
+
+def test_a_dtype_that_pytorch_lacks_is_refused_by_the_name_of_its_field():
+    with kf.Feed([{"x": np.zeros(2, [("a", "f4")])}] * 4, 2, workers=0) as feed, pytest.raises(TypeError) as caught:
+        list(feed.to_torch())
+    assert any("field 'x' of the batch" in note for note in caught.value.__notes__)
+
+
+def test_a_ragged_field_is_its_values_and_its_row_splits():
+    scenes = [np.arange(length, dtype=np.float32) for length in (1, 3, 2)]
+    with kf.Feed(scenes, 3, collate="ragged", workers=0) as feed:
+        (batch,) = feed.to_torch()
+    nested = torch.nested.nested_tensor_from_jagged(batch.values, batch.row_splits)
+    assert [row.tolist() for row in nested.unbind()] == [[0], [0, 1, 2], [0, 1]]
+
+
+def test_arguments_are_checked():
+    with kf.Feed([1.0], 1, workers=0) as feed:
+        with pytest.raises(ValueError, match='pin_memory is True, False or "auto"'):
+            feed.to_torch(pin_memory="yes")
+        with pytest.raises(RuntimeError, match="device"):
+            feed.to_torch("no such device")
+        with pytest.raises(ValueError, match="prefetch must be at least 0"):
+            feed.to_torch(prefetch=-1)
+        with pytest.raises(TypeError, match="epochs must be an integer"):
+            feed.to_torch(epochs=1.5)
+        if not torch.accelerator.is_available():
+            with pytest.raises(RuntimeError, match="PyTorch finds none"):
+                feed.to_torch(pin_memory=True)
+        assert "PyTorch on cpu" in repr(feed.to_torch())
+
+
+def test_without_pytorch_the_error_names_the_package(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.delitem(sys.modules, "kerasfeed.adapters.torch.conversion", raising=False)
+    with kf.Feed([1.0], 1, workers=0) as feed, pytest.raises(ImportError, match=r"pip install 'kerasfeed\[torch\]'"):
+        feed.to_torch()
+
+
+def test_queues_and_streams_feed_pytorch():
+    with kf.QueueFeed(batch_size=2) as feed:
+        for number in range(4):
+            feed.put(np.float32(number))
+        feed.close()
+        for batch in feed.to_torch():
+            assert batch.tolist() == [0, 1]
+            break
+        assert [batch.tolist() for batch in feed.to_torch()] == [[2, 3]]
+
+
+KERAS = """
+import os
+os.environ["KERAS_BACKEND"] = "torch"
+import keras, numpy as np, torch
+import kerasfeed as kf
+
+scenes = kf.Zip(np.ones((32, 4), np.float32), np.ones(32, np.float32))
+model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+model.compile(keras.optimizers.SGD(0.1), "mse")
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+with kf.Feed(scenes, 8, workers=2, worker_type="thread") as feed:
+    losses = [float(model.train_on_batch(x, y)) for x, y in feed.to_torch(epochs=3)]
+    assert losses[-1] < losses[0] / 2, losses
+    for x, y in feed.to_torch():
+        loss = torch.nn.functional.mse_loss(model(x)[:, 0], y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+print("done")
+"""
+
+
+@pytest.mark.heavy
+def test_a_model_of_keras_on_pytorch_takes_batches_as_they_are(tmp_path):
+    assert finish(launch(tmp_path, KERAS)) == "done\n"
