@@ -73,7 +73,19 @@ def test_dir_of_the_package_lists_what_is_public():
     assert "__version__" in dir(kf)
 
 
-FEEDS = {"close", "element_spec", "failures", "num_batches", "plan", "scene_spec", "seed", "stats", "to_tf_dataset"}
+FEEDS = {
+    "close",
+    "element_spec",
+    "failures",
+    "num_batches",
+    "plan",
+    "scene_spec",
+    "seed",
+    "stats",
+    "to_jax",
+    "to_tf_dataset",
+    "to_torch",
+}
 
 
 def test_dir_of_a_feed_lists_what_is_public():

@@ -17,6 +17,7 @@ NAMES = [name for name in kf.__all__ if name != "__version__"]
 RETURNED = [
     "kerasfeed.adapters.keras.evaluation:MetricDistribution",
     "kerasfeed.adapters.keras.input_monitor:EpochTiming",
+    "kerasfeed.feeds.batch_loop:BatchLoop",
     "kerasfeed.feeds.queues.producer:Producer",
     "kerasfeed.feeds.sharding:Shard",
     "kerasfeed.loaders.base:LoaderStats",

@@ -13,6 +13,7 @@ import optree
 from kerasfeed.feeds.leaves import converted, numeric_leaves, ragged_paths
 from kerasfeed.orders.plan import Plan
 from kerasfeed.spec.scene_spec import field_paths
+from kerasfeed.util.error_text import message_of
 
 try:
     import jax
@@ -114,5 +115,5 @@ class JaxConversion:
                     self._sharding.shard_shape((rows, *array.shape[1:]))
                 except ValueError as error:
                     raise ValueError(
-                        f"field {path!r} of a batch of {rows:,} rows cannot be divided. {_OF_ONE_SIZE}. JAX: {error}"
+                        f"field {path!r} of a batch of {rows:,} rows cannot be divided. {_OF_ONE_SIZE}. JAX: {message_of(error)}"
                     ) from error

@@ -4,7 +4,7 @@ Invariant: on the CPU a tensor is the memory that the batch was loaded into, and
 copies are made on a stream of their own, and the consumer's stream waits for those of a batch where it gets it.
 """
 
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import optree
@@ -27,16 +27,16 @@ class TorchConversion:
         ahead: See `kerasfeed.feeds.batch_loop.Conversion`.
     """
 
-    def __init__(self, device: Any, pin_memory: bool | Literal["auto"], prefetch: int) -> None:
+    def __init__(self, device: Any, pin_memory: Any, prefetch: int) -> None:
         """Check the arguments.
 
         Args:
             device: A `torch.device`, the name of one, or None for the CPU.
-            pin_memory: Whether batches are copied to page-locked memory; "auto": on their way to a CUDA device.
+            pin_memory: Whether batches are copied to page-locked memory, a bool; "auto": on their way to a CUDA device.
             prefetch: Batches on their way ahead of the consumer, where they are copied at all.
 
         Raises:
-            TypeError, ValueError: `pin_memory` is something else.
+            ValueError: `pin_memory` is something else.
             RuntimeError: PyTorch has no such device, or cannot lock memory.
         """
         self._device = torch.device("cpu" if device is None else device)
