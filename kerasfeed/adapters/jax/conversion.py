@@ -115,5 +115,6 @@ class JaxConversion:
                     self._sharding.shard_shape((rows, *array.shape[1:]))
                 except ValueError as error:
                     raise ValueError(
-                        f"field {path!r} of a batch of {rows:,} rows cannot be divided. {_OF_ONE_SIZE}. JAX: {message_of(error)}"
+                        f"field {path!r} of a batch of {rows:,} rows cannot be divided. {_OF_ONE_SIZE}. JAX: "
+                        f"{message_of(error)}"
                     ) from error
