@@ -53,7 +53,7 @@ class _Entry(Generic[Converted]):
         error: What is raised in place of the batch.
     """
 
-    place: int
+    place: Any = None
     batch: Any = None
     converted: Converted | None = None
     error: BaseException | None = None
@@ -160,9 +160,10 @@ class _Iteration(Generic[Converted]):
         self._fill(cursor)
         if not self._entries:
             return []
-        entry = self._entries.popleft()
+        entry = self._entries[0]
         error = entry.error
         if error is not None:
+            self._entries.clear()
             if isinstance(error, FeedClosedError):
                 wait_for_exit()
             try:
@@ -171,6 +172,7 @@ class _Iteration(Generic[Converted]):
                 del error, entry  # whose traceback holds this frame: only the collector would free them
         assert entry.converted is not None
         found = [self._conversion.finish(entry.converted)]
+        self._entries.popleft()  # only now, for Ctrl-C in between
         cursor.received(entry.place)
         return found
 
@@ -196,6 +198,6 @@ class _Iteration(Generic[Converted]):
         drop_frame(error)  # that of `_fill`
         last = self._entries[-1] if self._entries else None
         if last is None or last.converted is not None:
-            self._entries.append(_Entry(0, error=error))
+            self._entries.append(_Entry(error=error))
         else:
             last.error, last.batch = error, None

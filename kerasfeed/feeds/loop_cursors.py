@@ -17,7 +17,7 @@ class LoopCursor(Protocol):
     def reads_ahead(self) -> bool:
         """Whether others load what is taken; else `take` does so, however short its timeout."""
 
-    def take(self, timeout: float | None) -> tuple[int, Any]:
+    def take(self, timeout: float | None) -> tuple[Any, Any]:
         """The next batch, and its place, for `received`.
 
         Args:
@@ -29,7 +29,7 @@ class LoopCursor(Protocol):
             Exception: What stands in its place.
         """
 
-    def received(self, place: int) -> None:
+    def received(self, place: Any) -> None:
         """The consumer has the batch of this place."""
 
     def end(self) -> None:
@@ -98,7 +98,7 @@ class RepetitionsCursor:
         """See `LoopCursor.reads_ahead`."""
         return bool(self._workers)
 
-    def take(self, timeout: float | None) -> tuple[int, Any]:
+    def take(self, timeout: float | None) -> tuple[None, Any]:
         """See `LoopCursor.take`. Batches whose scenes were all skipped are left out."""
         while True:
             if self._repetition is None:
@@ -120,9 +120,9 @@ class RepetitionsCursor:
                 self._repetition.put_back([batch])
                 raise
             if batch is not None:
-                return 0, batch
+                return None, batch
 
-    def received(self, place: int) -> None:
+    def received(self, place: None) -> None:
         """See `LoopCursor.received`."""
 
     def end(self) -> None:
