@@ -41,7 +41,7 @@ _LONGEST = [
     "on_error", "collate_function", "shuffle_cost", "collate_loaders", "loader_errors", "feed", "zero_copy", "life",
     "keras_fit_models", "keras_fit", "tfrecord_write", "keras_fit_errors", "notebooks", "messages_fuzz",
     "hdf5_matrix", "hdf5_selections", "hdf5_damage", "epochs_fit", "write_hdf5", "demo", "resume_kill", "imports",
-    "error_hdf5", "life_ends", "read_into", "tf_data_graphs", "hdf5_drivers", "chaos",
+    "error_hdf5", "life_ends", "read_into", "tf_data_graphs", "hdf5_drivers", "chaos", "to_jax", "other_loaders",
 ]  # fmt: skip
 _RANK = {f"test_{name}": rank for rank, name in enumerate(_LONGEST)}
 

@@ -46,7 +46,8 @@ class TorchConversion:
         self._pins = on_cuda if pin_memory == "auto" else bool(pin_memory)
         if pin_memory is True and not torch.accelerator.is_available():
             raise RuntimeError("pin_memory=True locks memory for a GPU, and PyTorch finds none: leave it out")
-        if on_cuda and self._device.index is None:  # which would mean another one where the current device is changed
+        index: int | None = self._device.index
+        if on_cuda and index is None:  # which would mean another one where the current device is changed
             self._device = torch.device("cuda", torch.cuda.current_device())
         self._stream = torch.cuda.Stream(self._device) if on_cuda else None  # type: ignore[no-untyped-call]
         self.ahead = prefetch if self._device.type != "cpu" or self._pins else 0
