@@ -72,7 +72,7 @@ class Prefetcher:
             self._pending.append(future)
         if not self._in_order:
             future = _first_done(list(self._pending) or [future], timeout)
-        elif not future.done():
+        elif not future.done() and (timeout is None or timeout > _SEVERAL_SECONDS):
             self._await_several()
         try:
             batch = result_of(future, timeout)
