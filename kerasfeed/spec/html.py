@@ -80,6 +80,27 @@ def table(title: str, facts: list[tuple[str, str]], columns: list[str], rows: li
     return _titled(title, facts, columns, [_escaped(*row) for row in rows], more)
 
 
+def table_with_pictures(
+    title: str, facts: list[tuple[str, str]], columns: list[str], rows: list[list[str]], more: list[tuple[str, str]]
+) -> str:
+    """A title, a line of facts, a table whose cells are HTML, and lines of facts below it.
+
+    Args:
+        title: Plain text.
+        facts: Pairs of name and value, plain text.
+        columns: Names of the columns, plain text.
+        rows: Cells of each row, HTML that is inserted as it is.
+        more: Pairs of name and value, plain text, each a line of its own.
+
+    Returns:
+        HTML of one `div`.
+    """
+    lines = "".join(
+        f'<div><span style="{_MUTED}">{html.escape(name)}</span> {html.escape(value)}</div>' for name, value in more
+    )
+    return _titled(title, facts, columns, rows, "").removesuffix("</div>") + lines + "</div>"
+
+
 def _escaped(name: str, *cells: str) -> list[str]:
     return [f"<code>{html.escape(name)}</code>", *map(html.escape, cells)]
 

@@ -1,0 +1,173 @@
+"""`kf.describe`: statistics of all fields and scenes of a sequence, in one pass.
+
+Invariant: but for times, the result is the same bits whatever the number and kind of workers.
+"""
+
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kerasfeed.explore.description import Description, FieldDescription, Timing
+from kerasfeed.explore.field_statistics import FieldStatistics
+from kerasfeed.explore.moments import joined, mean_and_variance
+from kerasfeed.explore.scene_statistics import SceneStatistics
+from kerasfeed.explore.statistics_pass import collect
+from kerasfeed.loaders.arguments import check_sequence, check_workers
+from kerasfeed.sequences.indexing import picks_of
+from kerasfeed.util.error_text import class_name
+from kerasfeed.util.frames import as_sequence
+from kerasfeed.util.validate import check_integer
+
+_BINS = 24
+_SLOWEST = 5
+_MOST_GROUPS = 1_000
+
+
+def describe(
+    sequence: Any,
+    scenes: Any = None,
+    *,
+    workers: int | Literal["auto"] = "auto",
+    worker_type: Literal["auto", "process", "thread"] = "auto",
+    progress: bool = True,
+) -> Description:
+    """Statistics of every field of a sequence's scenes, and which scenes fail, come twice, or are slow.
+
+    One pass reads each scene once, by workers, with a progress bar on stderr. No scene is kept: memory grows by about
+    100 bytes a scene. Means and variances are merged without rounding errors, so the result does not depend on the
+    workers. A scene that fails, or ends its worker, is noted, and the pass goes on. Scenes are read with the random
+    numbers of epoch 0 and seed 0.
+
+    Args:
+        sequence: What a `Feed` takes: any object with `__len__` and `__getitem__(index)`.
+        scenes: Which scenes are read. None reads all; a number that many, spread over the sequence; a list, an array
+            or a slice of indices, or a mask, those.
+        workers: See `Feed`.
+        worker_type: See `Feed`.
+        progress: Whether to show the progress bar.
+
+    Returns:
+        A mapping from the path of a field to its statistics, see
+        [FieldDescription][kerasfeed.explore.description.FieldDescription], with attributes for scenes, see
+        [Description][kerasfeed.explore.description.Description]. It prints as a table, and a notebook shows it with
+        histograms. With `field = describe(...)["0"]`, `keras.layers.Normalization(axis=field.axis, mean=field.mean,
+        variance=field.variance)` needs no `adapt`.
+
+    Raises:
+        TypeError: `sequence` cannot be indexed, or is a feed; `scenes` is of a wrong type.
+        ValueError: The sequence is empty, or `scenes` is below 1.
+        IndexError: An index is out of range.
+
+    Examples:
+        >>> clouds = kf.Zip(np.zeros((6, 100, 3), np.float32), [0, 1, 2, 0, 1, 0])
+        >>> found = kf.describe(clouds, workers=0, progress=False)
+        >>> found["0"].mean, found["1"].classes
+        (array([0., 0., 0.]), {0: 3, 1: 2, 2: 1})
+        >>> found.duplicates
+        ((0, 3, 5), (1, 4))
+    """
+    if hasattr(sequence, "plan") and hasattr(sequence, "element_spec"):
+        raise TypeError("kf.describe reads scenes, and a feed gives batches: pass feed.sequence")
+    sequence = as_sequence(sequence)
+    length = check_sequence(sequence, "kf.describe()")
+    indices = _chosen(scenes, length, class_name(sequence))
+    count = check_workers(workers, worker_type)
+    found = collect(sequence, indices, min(count, len(indices)), worker_type, progress=progress)
+    return _description(class_name(sequence), length, indices, found)
+
+
+def _chosen(scenes: Any, length: int, name: str) -> Sequence[int] | NDArray[np.int64]:
+    """The indices to read."""
+    if scenes is None:
+        return range(length)
+    if isinstance(scenes, bool | float | str | bytes):
+        raise TypeError(
+            f"scenes must be a number of scenes, or indices, received {scenes!r} of type {type(scenes).__name__}"
+        )
+    if isinstance(scenes, int | np.integer):
+        count = min(length, check_integer("scenes", scenes, 1))
+        return np.unique(np.linspace(0, length - 1, count).round().astype(np.int64))
+    picks: Sequence[int] | NDArray[np.int64] = picks_of(scenes, length, name)
+    if not len(picks):
+        raise ValueError("scenes names no scene: give at least one index")
+    return picks
+
+
+def _description(
+    name: str, length: int, indices: Sequence[int] | NDArray[np.int64], found: SceneStatistics
+) -> Description:
+    table = found.table()
+    numbers = np.asarray(indices)[table["position"]] if len(table) else np.empty(0, np.int64)
+    slow = np.argsort(-table["seconds"], kind="stable")[:_SLOWEST]
+    seconds, nbytes = table["seconds"], table["nbytes"]
+    timing = Timing(
+        _quantile(seconds, 0.5),
+        _quantile(seconds, 0.95),
+        tuple((int(numbers[row]), float(seconds[row])) for row in slow),
+    )
+    return Description(
+        name, length, len(indices), found.failed,
+        tuple((int(indices[position]), text) for position, text in found.failures),
+        _duplicates(table["bits"], numbers), _quantile(nbytes, 0.5), _quantile(nbytes, 0.95), timing,
+        {path: _field(path, field) for path, field in found.fields.items()},
+    )  # fmt: skip
+
+
+def _quantile(values: NDArray[Any], share: float) -> float:
+    return float(np.quantile(values, share)) if len(values) else float("nan")
+
+
+def _duplicates(bits: NDArray[np.uint64], indices: NDArray[np.int64]) -> tuple[tuple[int, ...], ...]:
+    """Groups of indices with equal bits; an index that was read twice counts once."""
+    _, first = np.unique(indices, return_index=True)
+    bits, indices = bits[first], indices[first]
+    order = np.argsort(bits, kind="stable")
+    begins = np.concatenate([[0], np.flatnonzero(np.diff(bits[order])) + 1, [len(order)]])
+    several = np.flatnonzero(np.diff(begins) > 1)
+    groups = (indices[order[begins[run] : begins[run + 1]]].tolist() for run in several)
+    return tuple(sorted(map(tuple, groups)))[:_MOST_GROUPS]
+
+
+def _field(path: str, field: FieldStatistics) -> FieldDescription:
+    mean, variance, axis = _moments(field)
+    low, high = field.low, field.high
+    if field.lengths is not None:
+        low, high, total, squares = field.lengths
+        mean, variance = mean_and_variance(field.values, Fraction(total), Fraction(squares))
+    edges, shares = [], []  # type: tuple[list[float], list[float]]
+    if field.spread is not None and low is not None:
+        edges, shares = field.spread.histogram(float(low), float(high), _BINS)
+    one_rank = list(field.sizes.values())[0] if len(field.sizes) == 1 else None
+    sizes = () if one_rank is None else tuple(zip(*one_rank, strict=True))
+    shape = None if one_rank is None else tuple(size if size == most else None for size, most in sizes)
+    return FieldDescription(
+        path, field.scenes, dict(sorted(field.dtypes.items())),
+        dict(sorted((field.shapes or {}).items(), key=lambda each: (-each[1], each[0]))), shape, sizes,
+        field.values, field.nan, field.infinite, field.zeros, low, high, mean, variance, axis,
+        _classes(field), tuple(edges), tuple(shares), field.constant and field.scenes > 1,
+    )  # fmt: skip
+
+
+def _moments(field: FieldStatistics) -> tuple[Any, Any, int | None]:
+    """Mean, variance and axis."""
+    columns, whole = field.columns, field.whole
+    if columns is not None and (whole is None or not whole.counts.any()):
+        means, variances = zip(*(mean_and_variance(*power) for power in columns.powers()), strict=True)
+        known = np.array(means), np.full(len(means), np.nan) if columns.lost else np.array(variances)
+        return *known, -1
+    powers = [power for moments in (columns, whole) if moments is not None for power in moments.powers()]
+    if not powers:
+        return float("nan"), float("nan"), None
+    mean, variance = mean_and_variance(*joined(powers))
+    lost = any(moments is not None and moments.lost for moments in (columns, whole))
+    return mean, float("nan") if lost else variance, None
+
+
+def _classes(field: FieldStatistics) -> dict[Any, int]:
+    counts: dict[Any, int] = dict(field.few.counts or {})
+    if set(field.dtypes) == {"bool"}:
+        counts = {bool(value): count for value, count in counts.items()}
+    return dict(sorted(counts.items(), key=lambda each: (str(type(each[0])), each[0])))

@@ -1,0 +1,160 @@
+"""What is said of a description, whether in text or in HTML: short texts of numbers, shapes, classes, remarks.
+
+Invariant: pure; all text is plain, and nothing raises on account of what scenes hold.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+
+_SHOWN_FEATURES = 4
+_SHOWN_CLASSES = 6
+_SHOWN_INDICES = 5
+_SHOWN_GROUPS = 3
+_LONGEST = 60
+
+
+def number_text(value: Any) -> str:
+    """A number in few characters: four digits, thousands apart."""
+    if value is None:
+        return "–"
+    if isinstance(value, bool | int):
+        return f"{int(value):,}"
+    if math.isnan(value):
+        return "–"
+    if value == round(value) and abs(value) < 1e6:
+        return f"{value:,.0f}"
+    if 1e-3 <= abs(value) < 1e6:
+        return f"{value:,.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
+    return f"{value:.3g}"
+
+
+def numbers_text(values: Any) -> str:
+    """A number, or a few of several."""
+    if not isinstance(values, np.ndarray):
+        return number_text(values)
+    shown = ", ".join(number_text(value) for value in values[:_SHOWN_FEATURES].tolist())
+    return shown if len(values) <= _SHOWN_FEATURES else f"{shown}, … ({len(values)})"
+
+
+def seconds_text(seconds: float) -> str:
+    """A time in a unit that suits it."""
+    if math.isnan(seconds):
+        return "–"
+    for unit, size in (("s", 1.0), ("ms", 1e-3)):
+        if seconds >= size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds * 1e6:.3g} µs"
+
+
+def bytes_text(count: float) -> str:
+    """A number of bytes in a unit that suits it."""
+    if math.isnan(count):
+        return "–"
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= size:
+            return f"{count / size:.3g} {unit}"
+    return f"{count:.0f} B"
+
+
+def shape_text(field: Any) -> str:
+    """The shape of a field: `[2048, 3]`, `[12–900, 3]`, or how many there are."""
+    if field.shape is None:
+        return " or ".join(str(list(shape)) for shape in list(field.shapes)[:3]) or "of different numbers of axes"
+    sizes = [str(low) if low == high else f"{low:,}–{high:,}" for low, high in field.sizes]
+    return f"[{', '.join(sizes)}]"
+
+
+def dtype_text(field: Any) -> str:
+    """The dtype, or all of them."""
+    return " or ".join(field.dtypes)
+
+
+def classes_text(field: Any) -> str:
+    """The most frequent values, with their share."""
+    total = sum(field.classes.values())
+    if not total or len(field.classes) > 100:
+        return ""
+    frequent = sorted(field.classes.items(), key=lambda each: -each[1])
+    shown = [f"{_class_name(value)}: {share_text(count / total)}" for value, count in frequent[:_SHOWN_CLASSES]]
+    more = len(frequent) - _SHOWN_CLASSES
+    return ", ".join(shown) + (f", {more} more" if more > 0 else "")
+
+
+def _class_name(value: Any) -> str:
+    text = repr(value) if isinstance(value, str | bytes) else str(value)
+    return text if len(text) <= 20 else text[:19] + "…"
+
+
+def share_text(share: float) -> str:
+    """A share as percent."""
+    if 0 < share < 1e-3:
+        return "< 0.1 %"
+    if 0.999 < share < 1:
+        return "> 99.9 %"
+    return f"{100 * share:.3g} %"
+
+
+def remarks(field: Any, scenes: int) -> list[str]:
+    """What deserves a look: NaN, infinities, zeros, a constant, other dtypes or shapes, scenes without the field."""
+    found = []
+    if field.scenes < scenes:
+        found.append(f"in {field.scenes:,} of {scenes:,} scenes only")
+    if field.nan:
+        found.append(f"{field.nan:,} NaN")
+    if field.infinite:
+        found.append(f"{field.infinite:,} infinite")
+    if field.zeros and not _is_class(field):
+        what = "empty" if field.is_text else "zeros"
+        found.append(f"{share_text(field.zeros / max(1, field.values))} {what}")
+    if field.constant:
+        found.append("the same in all scenes")
+    elif field.min is not None and field.min == field.max and not field.is_text:
+        found.append(f"all values are {number_text(field.min)}")
+    if len(field.dtypes) > 1:
+        found.append("of different dtypes")
+    if len(field.shapes) > 1:
+        found.append(f"{len(field.shapes)} shapes")
+    return found
+
+
+def _is_class(field: Any) -> bool:
+    return 0 < len(field.classes) <= 100
+
+
+def facts(description: Any) -> list[tuple[str, str]]:
+    """Name and value of what is known of scenes."""
+    timing = description.timing
+    read = f"{description.scenes:,}"
+    if description.scenes != description.length:
+        read += f" of {description.length:,}"
+    return [
+        ("scenes", read),
+        ("a scene", f"{bytes_text(description.nbytes)} (95 %: {bytes_text(description.nbytes_95)})"),
+        ("read in", f"{seconds_text(timing.seconds)} (95 %: {seconds_text(timing.seconds_95)})"),
+    ]
+
+
+def findings(description: Any) -> list[tuple[str, str]]:
+    """What is known of single scenes: those that failed, are there twice, or are slow."""
+    found = []
+    if description.failed:
+        shown = [f"{index} ({text[:_LONGEST]})" for index, text in description.failures[:_SHOWN_GROUPS]]
+        more = description.failed - len(shown)
+        found.append(("failed", f"{description.failed:,}: " + "; ".join(shown) + (f"; {more:,} more" * (more > 0))))
+    if description.duplicates:
+        count = sum(len(group) - 1 for group in description.duplicates)
+        shown = [_group_text(group) for group in description.duplicates[:_SHOWN_GROUPS]]
+        more = len(description.duplicates) - len(shown)
+        text = f"{count:,}: " + "; ".join(shown) + (f"; {more:,} more groups" if more > 0 else "")
+        found.append(("duplicates", text))
+    slow = [f"{index} ({seconds_text(seconds)})" for index, seconds in description.timing.slowest]
+    if slow:
+        found.append(("slowest", ", ".join(slow)))
+    return found
+
+
+def _group_text(group: tuple[int, ...]) -> str:
+    shown = " = ".join(map(str, group[:_SHOWN_INDICES]))
+    return shown if len(group) <= _SHOWN_INDICES else f"{shown} = … ({len(group):,})"
