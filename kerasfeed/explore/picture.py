@@ -17,6 +17,6 @@ class Picture(Figure):  # type: ignore[misc, unused-ignore]
         return drawn.getvalue()
 
 
-def new_picture(width: float, height: float) -> Picture:
-    """An empty picture; width and height in inches."""
-    return Picture(figsize=(width, height), dpi=100, layout="constrained")
+def new_picture(width: float, height: float, *, constrained: bool = True) -> Picture:
+    """An empty picture; width and height in inches. `constrained`: matplotlib finds places for its axes."""
+    return Picture(figsize=(width, height), dpi=100, layout="constrained" if constrained else None)

@@ -1,80 +1,95 @@
-"""`kf.show`: an order as a picture, index against position.
+"""`kf.show`: a picture of scenes, of a batch, or of an order.
 
-Invariant: reads no scene, and looks at a few thousand positions however long the epoch is.
+Invariant: what a picture needs is read before anything is drawn; nothing of the user's is changed.
 """
 
-from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from kerasfeed.explore.kinds import check_kinds
+from kerasfeed.explore.order_picture import draw_order
+from kerasfeed.explore.palette import ClassNames
+from kerasfeed.explore.scene_picture import draw_scenes
+from kerasfeed.explore.shown_scenes import scenes_of_feed, scenes_of_sequence
+from kerasfeed.loaders.arguments import check_sequence
 from kerasfeed.orders.base import Order
-from kerasfeed.orders.custom import CustomOrder
 from kerasfeed.orders.plan import Plan
+from kerasfeed.sequences.indexing import picks_of
+from kerasfeed.util.counted import counted
+from kerasfeed.util.error_text import class_name
+from kerasfeed.util.frames import as_sequence
 from kerasfeed.util.validate import check_integer
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_MOST_POINTS = 4_000
-_FEWEST_STEPS = 50  # looked at, however large they are
-_LENGTH = 1_000
-_COLOURS = ("#4a90d9", "#d9784a")  # of batches in turn; readable on white and on a notebook's dark grey
-_MOST_STEPS_TOLD_APART = 60
-
-
-@dataclass(frozen=True, eq=False)
-class PlotPoints:
-    """What is drawn.
-
-    Attributes:
-        positions: int64[points], scenes of the epoch before each.
-        indices: int64[points], the scene that stands there.
-        steps: int64[points], the batch that it is part of; 0 without batches.
-    """
-
-    positions: NDArray[np.int64]
-    indices: NDArray[np.int64]
-    steps: NDArray[np.int64]
+_SCENES = 12
 
 
 def show(
-    order: Any,
-    length: int | None = None,
+    data: Any,
+    index: int | None = None,
     batch_size: int | None = None,
     *,
+    scenes: Any = None,
+    kinds: dict[str, str] | None = None,
+    names: Any = None,
     seed: int = 0,
     epoch: int = 0,
+    step: int = 0,
+    length: int | None = None,
     axes: Any = None,
 ) -> "Figure":
-    """Draw an order: one point for each scene of an epoch, with its index over its position.
+    """Draw scenes of a sequence, a batch of a feed as the model gets it, or an order.
 
-    A full shuffle is an even cloud, scenes in sequence are a diagonal, and blocks are steps. The title tells the order
-    and its `mixing`. Of a long epoch, 4,000 points spread over it are drawn. Needs matplotlib: `pip install
-    "kerasfeed[plot]"`.
+    * `kf.show(sequence)`: some scenes, spread over the sequence, in a grid. `kf.show(sequence, index)`: one, large.
+    * `kf.show(feed)`: the scenes of one batch, augmented, padded and weighted as the model gets them, loaded in the
+      calling thread. Padding is grey, or left out of point clouds. `kf.show(feed, index)`: one scene as its workers
+      load it, large.
+    * `kf.show(order, length)`: one point for each scene of an epoch, its index over its position. A full shuffle is
+      an even cloud, scenes in sequence are a diagonal, and blocks are steps. `kf.show(feed.plan)` is the order of a
+      feed.
+
+    What a field is, its shape, dtype, values and name tell: images (gray, RGB, RGBA; with channels first or last),
+    masks and label maps (drawn over the image of the same height and width), point clouds (float[N, 2 to 16],
+    coloured by the labels of the points, else by height; the third coordinate is up), volumes (three slices; of
+    frames in colour three frames), signals, spectra, tables of numbers, text; single numbers and labels are written
+    above. Where that guesses wrong, give `kinds`. Large arrays are subsampled, and the picture says so. Needs
+    matplotlib: `pip install "kerasfeed[plot]"`.
 
     Args:
-        order: An order, a function `(length, seed, epoch)` that returns indices, or a `Feed`, which tells its order,
-            length, seed, batches and shard.
-        length: Number of scenes in the sequence. None is the length that the order was made for, or 1,000.
-        batch_size: Draw the epoch as it is divided into batches of this many scenes, in alternating colours if there
-            are few. None draws the order alone; `Bucketed` is then drawn bucket by bucket.
-        seed: Seed of the feed, at least 0.
+        data: Any object with `__len__` and `__getitem__(index)`; a feed; an order, a plan, or a function `(length,
+            seed, epoch)` that returns indices.
+        index: Index of one scene; negative ones count from the end. Of an order, the number of scenes in the sequence
+            (None: what the order was made for, or 1,000).
+        batch_size: Of an order: draw the epoch as it is divided into batches of this many scenes.
+        scenes: How many scenes to draw (12), or which: a list or a slice of indices. Of a batch, how many.
+        kinds: What fields are, where that is guessed wrong: a dict from field to "image", "mask", "points", "volume",
+            "signal", "spectrum", "table", "text", "label", "number", "word" or "hidden".
+        names: Names of the classes: a list, a dict from class to name, or a dict from field to one of these.
+        seed: Seed of the random numbers of scenes, or of an order; a feed has its own.
         epoch: Epoch, from 0.
-        axes: matplotlib `Axes` to draw into. None makes a new figure.
+        step: Of a feed: number of the batch.
+        length: Of an order: the same as `index`.
+        axes: Of an order: matplotlib `Axes` to draw into. None makes a new figure.
 
     Returns:
         The matplotlib `Figure`, which a notebook shows; `.savefig(path)` writes it to a file.
 
     Raises:
         ImportError: matplotlib is not installed.
-        TypeError: `order` is not an order, or an argument is given that the feed already tells.
-        ValueError: The order does not fit this length.
+        TypeError: `data` is nothing that can be drawn, or an argument does not go together with it.
+        ValueError: A kind or a field is unknown, or an order does not fit the length.
+        IndexError: `index` or `step` is out of range.
+        Exception: What scene `index` raised. In a grid, a scene that fails takes its place with the error.
 
     Examples:
-        >>> figure = kf.show(kf.BlockShuffled(50, window=4), 1000)
-        >>> figure.savefig("order.png")
+        >>> images = kf.Zip(np.random.default_rng(0).random((20, 32, 32, 3)), np.arange(20) % 2)
+        >>> kf.show(images, names=["cat", "dog"]).savefig("scenes.png")
+        >>> kf.show(images, 5).savefig("scene_5.png")
+        >>> kf.show(kf.BlockShuffled(50, window=4), 1000).savefig("order.png")
     """
     try:
         from kerasfeed.explore.picture import new_picture
@@ -82,84 +97,63 @@ def show(
         raise ImportError(
             "kf.show draws with matplotlib, which is not installed: pip install 'kerasfeed[plot]'"
         ) from error
-    plan, batched = _plan(order, length, batch_size, seed)
     epoch = check_integer("epoch", epoch, 0)
-    points = points_of(plan, epoch, batched)
-    if axes is None:
-        axes = new_picture(6.0, 3.2).add_subplot()
-    told_apart = batched and plan.steps <= _MOST_STEPS_TOLD_APART
-    colours = np.array(_COLOURS)[points.steps % 2] if told_apart else _COLOURS[0]
-    size = min(16.0, max(1.5, 8_000 / len(points.positions)))
-    axes.scatter(points.positions, points.indices, s=size, c=colours, linewidths=0, rasterized=True)
-    axes.set_title(_title(plan, epoch), fontsize="medium")
-    axes.set_xlabel(f"position in epoch {epoch}")
-    axes.set_ylabel("index")
-    axes.set_ylim(-0.02 * plan.length, 1.02 * plan.length)
-    return axes.get_figure()  # type: ignore[no-any-return]
-
-
-def points_of(plan: Plan, epoch: int, batched: bool) -> PlotPoints:
-    """The points that stand for an epoch: of its steps where it is `batched`, else of its order."""
-    if batched:
-        return _points_of_steps(plan, epoch)
-    count = plan.scenes
-    positions = np.unique(np.linspace(0, count - 1, min(count, _MOST_POINTS)).astype(np.int64))
-    if count <= _MOST_POINTS:
-        indices = plan.order.indices(0, count, length=plan.length, seed=plan.seed, epoch=epoch)
+    if _is_order(data):
+        _refuse("an order", scenes=scenes, kinds=kinds, names=names, step=step)
+        size = length if index is None else index
+        return draw_order(  # type: ignore[no-any-return]
+            data, size, batch_size, seed, epoch, lambda: new_picture(6.0, 3.2).add_subplot() if axes is None else axes
+        )
+    said, class_names = check_kinds(kinds), ClassNames(names)
+    _refuse("scenes", batch_size=batch_size, length=length, axes=axes)
+    if hasattr(data, "plan") and hasattr(data, "element_spec"):
+        _refuse("a feed, which has its own,", seed=seed)
+        most = _SCENES if scenes is None else check_integer("scenes", scenes, 1)
+        chosen = None if index is None else _place(index, data.plan.length)
+        shown = scenes_of_feed(data, chosen, most, epoch=epoch, step=check_integer("step", step, 0))
     else:
-        found = [
-            plan.order.indices(position, position + 1, length=plan.length, seed=plan.seed, epoch=epoch)
-            for position in positions.tolist()
-        ]
-        indices = np.concatenate(found)
-    return PlotPoints(positions, indices, np.zeros_like(positions))
+        _refuse("a sequence", step=step)
+        sequence = as_sequence(data)
+        count = check_sequence(sequence, "kf.show()")
+        picked = _picked(scenes, count, class_name(sequence)) if index is None else [_place(index, count)]
+        seed = check_integer("seed", seed, 0)
+        shown = scenes_of_sequence(sequence, count, picked, alone=index is not None, seed=seed, epoch=epoch)
+    blank = partial(new_picture, constrained=False)
+    return draw_scenes(blank, shown.scenes, shown.title, said, class_names)  # type: ignore[no-any-return]
 
 
-def _points_of_steps(plan: Plan, epoch: int) -> PlotPoints:
-    """The scenes of every step, or of steps spread over the epoch."""
-    if plan.steps * plan.rows <= _MOST_POINTS:
-        steps = np.arange(plan.steps)
-    else:
-        count = max(_FEWEST_STEPS, _MOST_POINTS // plan.rows)
-        steps = np.unique(np.linspace(0, plan.steps - 1, count).astype(np.int64))
-    found = []
-    for step in steps.tolist():
-        indices = plan.indices(epoch, step)
-        found.append(indices[: len(indices) - plan.filler(epoch, step)])
-    counts = np.array([len(indices) for indices in found])
-    if len(steps) == plan.steps:
-        begins = np.cumsum(counts) - counts
-    else:
-        begins = (steps * (plan.cut.kept / (plan.cut.steps * plan.shard_count))).astype(np.int64)
-    positions = [begin + np.arange(count) for begin, count in zip(begins.tolist(), counts.tolist(), strict=True)]
-    kept = slice(None, None, -(-int(counts.sum()) // _MOST_POINTS))
-    return PlotPoints(np.concatenate(positions)[kept], np.concatenate(found)[kept], np.repeat(steps, counts)[kept])
+def _is_order(data: Any) -> bool:
+    """Whether `data` is drawn as an order; also where it can be drawn as nothing, for which the orders' error is."""
+    if isinstance(data, Order | Plan | type | str | bytes):
+        return True
+    if hasattr(data, "plan") and hasattr(data, "element_spec"):
+        return False
+    return not hasattr(type(data), "__getitem__")
 
 
-def _plan(order: Any, length: int | None, batch_size: int | None, seed: int) -> tuple[Plan, bool]:
-    """The plan to draw, and whether in batches."""
-    if isinstance(plan := getattr(order, "plan", None), Plan):
-        if length is not None or batch_size is not None or seed:
-            raise TypeError("a feed has its length, batch_size and seed: write kf.show(feed), or kf.show(order, ...)")
-        return plan, plan.batch_size is not None
-    seed = check_integer("seed", seed, 0)
-    if not isinstance(order, Order):
-        if isinstance(order, type) or not callable(order):
-            raise TypeError(
-                f"kf.show draws an order, such as kf.Shuffled(), or a feed; received {order!r} of type "
-                f"{type(order).__name__}"
-            )
-        order = CustomOrder(order, seed)
-    count = (order.made_for or _LENGTH) if length is None else check_integer("length", length, 1)
-    size = None if batch_size is None else check_integer("batch_size", batch_size, 1)
-    plan = Plan(count, size, order, seed)
-    _ = plan.scenes  # refuses a length that does not fit
-    return plan, size is not None
+def _refuse(what: str, **given: Any) -> None:
+    """Refuse arguments that are of no use.
+
+    Raises:
+        TypeError: One is given.
+    """
+    for name, value in given.items():
+        if value is not None and not (isinstance(value, int) and value == 0):
+            raise TypeError(f"kf.show has no use for {name}={value!r:.40} where it draws {what}: leave it out")
 
 
-def _title(plan: Plan, epoch: int) -> str:
-    text = str(plan.order)
-    batches = "" if plan.batch_size is None else f", {plan.steps:,} batches"
-    shard = f", shard {plan.shard_index} of {plan.shard_count}" if plan.shard_count > 1 else ""
-    mixing = plan.order.mixing(plan.length, seed=plan.seed, epoch=epoch)
-    return f"{text[:1].upper()}{text[1:]}{batches}{shard}; mixing {mixing:.2f}"
+def _place(index: Any, length: int) -> int:
+    place = check_integer("index", index, -length if -length < 0 else 0)
+    if place >= length:
+        raise IndexError(f"index {index} is out of range: the sequence has {counted(length, 'scene')}")
+    return place % length
+
+
+def _picked(scenes: Any, length: int, name: str) -> list[int]:
+    if scenes is None or isinstance(scenes, int | np.integer):
+        count = min(length, _SCENES if scenes is None else check_integer("scenes", scenes, 1))
+        return np.unique(np.linspace(0, length - 1, count).round().astype(int)).tolist()
+    picks = [int(index) for index in picks_of(scenes, length, name)]
+    if not picks:
+        raise ValueError("scenes names no scene: give at least one index")
+    return picks
