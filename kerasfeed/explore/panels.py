@@ -20,8 +20,8 @@ _SIZES: dict[str, tuple[tuple[float, float], tuple[float, float]]] = {
     "mask": ((1.85, 1.85), (5.6, 5.6)),
     "points": ((1.85, 1.85), (6.0, 6.0)),
     "volume": ((3.2, 1.3), (8.4, 3.1)),
-    "signal": ((3.2, 1.2), (9.0, 2.8)),
-    "spectrum": ((3.2, 1.2), (9.0, 2.8)),
+    "signal": ((2.35, 1.1), (9.0, 2.8)),
+    "spectrum": ((2.35, 1.1), (9.0, 2.8)),
     "table": ((2.5, 0.9), (7.0, 2.6)),
     "text": ((2.5, 1.0), (8.0, 2.6)),
 }
@@ -88,11 +88,22 @@ class Panel:
 def panel_size(value: Any, kind: str, large: bool) -> tuple[float, float]:
     """Width and height of a panel for a field, inches."""
     wide, high = _SIZES[kind][large]
+    if kind == "table":
+        rows, columns = _cells(value, large)
+        unit = (0.75, 0.26) if large else (0.5, 0.19)
+        return max(1.5, columns * unit[0]), max(1, rows) * unit[1]
     if kind not in ("image", "mask", "volume"):
         return wide, high
     rows, columns = (float(size) for size in _picture_shape(value, kind))
     high = min(max(wide * rows / max(1.0, columns), 0.3 * wide), 1.25 * wide)
     return wide, high
+
+
+def _cells(value: NDArray[Any], large: bool) -> tuple[int, int]:
+    """Rows and columns of a table that are written."""
+    shape = (1, value.size) if value.ndim < 2 else (len(value), value.size // max(1, len(value)))
+    most = _MOST_CELLS if large else 6
+    return min(shape[0], most), min(shape[1], most)
 
 
 def _picture_shape(value: NDArray[Any], kind: str) -> tuple[float, float]:
@@ -302,6 +313,8 @@ def _draw_spectrum(axes: Any, panel: Panel) -> str:
     axes.fill_between(begins, peaks, color=ACCENT, alpha=0.25, linewidth=0)
     axes.plot(begins, peaks, color=ACCENT, linewidth=0.9)
     _axes_of_curve(axes, len(spectrum))
+    if panel.valid is not None:
+        _shade_padding(axes, panel.valid)
     axes.set_ylim(bottom=min(0.0, float(np.nanmin(peaks)) if len(peaks) else 0.0))
     said = f"highest of each {len(spectrum) / bins:.3g} values" if bins < len(spectrum) else ""
     return _joined("magnitude" if array.dtype.kind == "c" else "", said)
@@ -339,17 +352,17 @@ def _runs(mask: NDArray[np.bool_]) -> list[tuple[int, int]]:
 def _draw_table(axes: Any, panel: Panel) -> str:
     table = np.asarray(panel.value)
     table = table.reshape(1, -1) if table.ndim < 2 else table.reshape(len(table), -1)
-    rows, columns = (min(size, _MOST_CELLS if panel.large else 6) for size in table.shape)
+    rows, columns = _cells(panel.value, panel.large)
     shown = table[:rows, :columns]
     small = 9 if panel.large else 6.5
     for row in range(rows):
         for column in range(columns):
             if row % 2 == 0 and column == 0:
                 axes.axhspan(row - 0.5, row + 0.5, color="#f1f4f7", linewidth=0)
-            text = f"{shown[row, column]:.3g}" if shown.dtype.kind in "fc" else str(shown[row, column])
+            text = f"{shown[row, column]:.3g}"[:9] if shown.dtype.kind in "fc" else str(shown[row, column])
             axes.text(column + 0.42, row, text, ha="right", va="center", fontsize=small, color=INK)
     axes.set_xlim(-0.5, columns - 0.5)
-    axes.set_ylim(max(rows, 4) - 0.5, -0.5)
+    axes.set_ylim(max(rows, 1) - 0.5, -0.5)
     axes.set_axis_off()
     left_out = (rows, columns) != table.shape
     return f"{rows} x {columns} of {table.shape[0]:,} x {table.shape[1]:,} numbers" if left_out else ""

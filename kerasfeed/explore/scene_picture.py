@@ -21,7 +21,7 @@ _WIDTH = 10.0  # of a grid, inches, as are all sizes here
 _GAP, _MARGIN = 0.16, 0.14
 _TITLE, _HEAD, _LEGEND = 0.42, 0.4, 0.34  # over all, over each scene, below all
 _TICKS = (0.36, 0.2)  # left of and below curves
-_CHARACTERS = (15.5, 12.5)  # that fit into an inch of a head, in a grid and alone
+_CHARACTERS = (17.0, 13.0)  # that fit into an inch of a head, in a grid and alone
 _SMALL_CHARACTERS = (18.5, 16.0)
 _MOST_NAMED = 12
 _LINE = 0.21
@@ -61,12 +61,13 @@ def draw_scenes(
     legend = _LEGEND if classes else 0.0
     height = _TITLE + grid.rows * (grid.height + _GAP) + legend + _MARGIN
     picture = new_picture(grid.columns * (grid.width + _GAP) + 2 * _MARGIN, height)
-    picture.suptitle(
-        _cut(title, int(9.5 * picture.get_figwidth())), x=_MARGIN / picture.get_figwidth(), y=1 - 0.12 / height,
-        ha="left", va="top", fontsize=10, color=INK, fontweight="bold",
-    )  # fmt: skip
+    _write(picture, _MARGIN, 0.12, _cut(title, int(9.5 * picture.get_figwidth())), 10, INK, below=True, bold=True)
+    below = [_draw_scene(picture, grid, place, scene, drawn) for place, scene in enumerate(scenes)]
+    up = (0.24 if large else 0.2) if any(below) else 0.06
     for place, scene in enumerate(scenes):
-        _draw_scene(picture, grid, place, scene, drawn, _written(scene, parts, names))
+        left, top = grid.place(place, 0)
+        text = _joined(scene.title, *_written(scene, parts, names))
+        _write(picture, left, top - up, _cut(text, int(grid.width * _CHARACTERS[large])), 10 if large else 8, INK)
     if classes:
         _add_legend(picture, classes, names)
     return picture
@@ -95,8 +96,9 @@ class _Grid:
         sizes = sizes or [(2.4, 0.6)]
         stacked = sum(width for width, _ in sizes) > _WIDTH
         width = max(each[0] for each in sizes) if stacked else sum(each[0] + _GAP for each in sizes) - _GAP
-        columns = max(1, min(count, int((_WIDTH + _GAP) // (width + _GAP))))
-        return cls(math.ceil(count / columns), columns, tuple(sizes), stacked, large)
+        most = max(1, min(count, int((_WIDTH + _GAP) // (width + _GAP))))
+        rows = math.ceil(count / most)
+        return cls(rows, math.ceil(count / rows), tuple(sizes), stacked, large)
 
     @property
     def width(self) -> float:
@@ -134,16 +136,14 @@ def _common_parts(scenes: Sequence[ShownScene], kinds: Mapping[str, str]) -> tup
     return ()
 
 
-def _draw_scene(
-    picture: Any, grid: _Grid, place: int, scene: ShownScene, drawn: Sequence[Part], written: list[str]
-) -> None:
-    left, top = grid.place(place, 0)
-    size = 10 if grid.large else 8
-    fits = int(grid.width * _CHARACTERS[grid.large])
-    _write(picture, left, top - 0.2, _cut(_joined(scene.title, *written), fits), size, INK)
+def _draw_scene(picture: Any, grid: _Grid, place: int, scene: ShownScene, drawn: Sequence[Part]) -> bool:
+    """Draw the parts of a scene; returns whether something is written over them."""
     if scene.error:
+        left, top = grid.place(place, 0)
         lines = textwrap.wrap(scene.error, max(16, int(grid.width * 14)))[:8]
-        return _write(picture, left, top, "\n".join(lines), 7, WRONG, below=True)
+        _write(picture, left, top, "\n".join(lines), 7, WRONG, below=True)
+        return False
+    texts = []
     for number, part in enumerate(drawn):
         left, top = grid.place(place, number)
         wide, high = grid.sizes[number]
@@ -151,8 +151,10 @@ def _draw_scene(
         axes = _axes_at(picture, left + inset[0], top, wide - inset[0], high - inset[1])
         said = _draw_part(axes, Panel(scene.fields, part, grid.large))
         text = _joined(_named(part) if len(drawn) > 1 else "", said)
-        _write(picture, left, top - 0.05, _cut(text, int(wide * _SMALL_CHARACTERS[grid.large])), size - 1.5, MUTED)
-    return None
+        fits = int(wide * _SMALL_CHARACTERS[grid.large])
+        _write(picture, left, top - 0.05, _cut(text, fits), 8.5 if grid.large else 6.5, MUTED)
+        texts.append(text)
+    return any(texts)
 
 
 def _axes_at(picture: Any, left: float, top: float, wide: float, high: float) -> Any:
@@ -161,12 +163,14 @@ def _axes_at(picture: Any, left: float, top: float, wide: float, high: float) ->
 
 
 def _write(
-    picture: Any, left: float, top: float, text: str, size: float, colour: str, *, below: bool = False, right: bool = False
-) -> None:
+    picture: Any, left: float, top: float, text: str, size: float, colour: str, *, below: bool = False, right: bool = False,
+    bold: bool = False,
+) -> None:  # fmt: skip
     width, height = picture.get_size_inches()
     picture.text(
         left / width, 1 - top / height, text.replace("$", r"\$"), fontsize=size, color=colour,
         va="top" if below else "bottom", ha="right" if right else "left", linespacing=1.4,
+        fontweight="bold" if bold else "normal",
     )  # fmt: skip
 
 
@@ -201,7 +205,7 @@ def draw_numbers(
     width = max(sum(widths) + 2 * _MARGIN, 0.1 * len(title) + 0.5)
     height = _TITLE + (len(rows) + 1.4) * _LINE + _MARGIN
     picture = new_picture(width, height)
-    _write(picture, _MARGIN, 0.12, title, 10, INK, below=True)
+    _write(picture, _MARGIN, 0.12, title, 10, INK, below=True, bold=True)
     axes = _axes_at(picture, _MARGIN, _TITLE + _LINE, width - 2 * _MARGIN, len(rows) * _LINE)
     axes.set_axis_off()
     axes.set_ylim(len(rows), 0)
@@ -266,7 +270,7 @@ def _add_legend(picture: Any, classes: list[tuple[str, int]], names: ClassNames)
 
 
 def _joined(*texts: str) -> str:
-    return "  ·  ".join(filter(None, texts))
+    return " · ".join(filter(None, texts))
 
 
 def _cut(text: str, most: int) -> str:

@@ -63,7 +63,8 @@ def scenes_of_sequence(
     with closing(InlinePool(_SceneRunner(sequence, seed, epoch), options)) as pool:
         for index in indices:
             try:
-                found.append(ShownScene(f"scene {index:,}", fields_of(pool.run(FutureTask(0, index)).result())))
+                fields = fields_of(pool.run(FutureTask(0, index)).result())
+                found.append(ShownScene("" if alone else f"scene {index:,}", fields))
             except Exception as error:
                 if alone:
                     raise
@@ -80,7 +81,7 @@ def scenes_of_feed(feed: Any, index: int | None, most: int, *, epoch: int, step:
     name = class_name(feed.sequence)
     if index is not None:
         scene = load(feed, epoch=epoch, index=index)
-        return Shown(f"{name}, scene {index:,} in epoch {epoch}", (ShownScene(f"scene {index:,}", fields_of(scene)),))
+        return Shown(f"{name}, scene {index:,} in epoch {epoch}", (ShownScene("", fields_of(scene)),))
     batch = load(feed, epoch=epoch, step=step)
     indices = feed.plan.indices(epoch, step).tolist() if feed.plan.batch_size is not None else None
     title = f"{name}, batch {step:,} of {len(feed):,} in epoch {epoch}"
