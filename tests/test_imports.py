@@ -21,7 +21,7 @@ ALLOWED = {
     "torch": ("adapters/torch/",),
     "keras": ("adapters/keras/", "demo/"),
     "h5py": ("readers/hdf5/", "writers/hdf5/", "demo/"),
-    "matplotlib": ("explore/picture.py",),
+    "matplotlib": ("explore/pictures/picture.py",),
 }
 MODULES = sorted(PACKAGE.rglob("*.py"))
 PACKAGES = sorted(path.parent for path in MODULES if path.name == "__init__.py" and path.parent != PACKAGE)

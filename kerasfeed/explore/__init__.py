@@ -1,4 +1,4 @@
-"""Pictures and checks of sequences, feeds and orders.
+"""Pictures, statistics and checks of sequences, feeds and orders.
 
 May import: errors, util, spec, orders, sequences, pool, loaders, feeds.
 """

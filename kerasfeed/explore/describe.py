@@ -10,11 +10,11 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from kerasfeed.explore.description import Description, FieldDescription, Timing
-from kerasfeed.explore.field_statistics import FieldStatistics
-from kerasfeed.explore.moments import joined, mean_and_variance
-from kerasfeed.explore.scene_statistics import SceneStatistics
-from kerasfeed.explore.statistics_pass import collect
+from kerasfeed.explore.statistics.description import Description, FieldDescription, Timing
+from kerasfeed.explore.statistics.field_statistics import FieldStatistics
+from kerasfeed.explore.statistics.moments import joined, mean_and_variance
+from kerasfeed.explore.statistics.scene_statistics import SceneStatistics
+from kerasfeed.explore.statistics.statistics_pass import collect
 from kerasfeed.loaders.arguments import check_sequence, check_workers
 from kerasfeed.sequences.indexing import picks_of
 from kerasfeed.util.error_text import class_name
@@ -51,8 +51,8 @@ def describe(
 
     Returns:
         A mapping from the path of a field to its statistics, see
-        [FieldDescription][kerasfeed.explore.description.FieldDescription], with attributes for scenes, see
-        [Description][kerasfeed.explore.description.Description]. It prints as a table, and a notebook shows it with
+        [FieldDescription][kerasfeed.explore.statistics.description.FieldDescription], with attributes for scenes, see
+        [Description][kerasfeed.explore.statistics.description.Description]. It prints as a table, and a notebook shows it with
         histograms. With `field = describe(...)["0"]`, `keras.layers.Normalization(axis=field.axis, mean=field.mean,
         variance=field.variance)` needs no `adapt`.
 
@@ -140,7 +140,7 @@ def _field(path: str, field: FieldStatistics) -> FieldDescription:
     edges, shares = [], []  # type: tuple[list[float], list[float]]
     if field.spread is not None and low is not None:
         edges, shares = field.spread.histogram(float(low), float(high), _BINS)
-    one_rank = list(field.sizes.values())[0] if len(field.sizes) == 1 else None
+    one_rank = next(iter(field.sizes.values())) if len(field.sizes) == 1 else None
     sizes = () if one_rank is None else tuple(zip(*one_rank, strict=True))
     shape = None if one_rank is None else tuple(size if size == most else None for size, most in sizes)
     return FieldDescription(

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kerasfeed.explore.kinds import check_kinds
-from kerasfeed.explore.order_picture import draw_order
-from kerasfeed.explore.palette import ClassNames
-from kerasfeed.explore.scene_picture import draw_scenes
-from kerasfeed.explore.shown_scenes import scenes_of_feed, scenes_of_sequence
+from kerasfeed.explore.pictures.kinds import check_kinds
+from kerasfeed.explore.pictures.order_picture import draw_order
+from kerasfeed.explore.pictures.palette import ClassNames
+from kerasfeed.explore.pictures.scene_picture import draw_scenes
+from kerasfeed.explore.pictures.shown_scenes import scenes_of_feed, scenes_of_sequence
 from kerasfeed.loaders.arguments import check_sequence
 from kerasfeed.orders.base import Order
 from kerasfeed.orders.plan import Plan
@@ -92,7 +92,7 @@ def show(
         >>> kf.show(kf.BlockShuffled(50, window=4), 1000).savefig("order.png")
     """
     try:
-        from kerasfeed.explore.picture import new_picture
+        from kerasfeed.explore.pictures.picture import new_picture
     except ImportError as error:
         raise ImportError(
             "kf.show draws with matplotlib, which is not installed: pip install 'kerasfeed[plot]'"
@@ -152,7 +152,7 @@ def _place(index: Any, length: int) -> int:
 def _picked(scenes: Any, length: int, name: str) -> list[int]:
     if scenes is None or isinstance(scenes, int | np.integer):
         count = min(length, _SCENES if scenes is None else check_integer("scenes", scenes, 1))
-        return np.unique(np.linspace(0, length - 1, count).round().astype(int)).tolist()
+        return [int(place) for place in np.unique(np.linspace(0, length - 1, count).round())]
     picks = [int(index) for index in picks_of(scenes, length, name)]
     if not picks:
         raise ValueError("scenes names no scene: give at least one index")

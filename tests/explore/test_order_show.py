@@ -8,7 +8,7 @@ import pytest
 import scenes
 
 import kerasfeed as kf
-from kerasfeed.explore.show import points_of
+from kerasfeed.explore.pictures.order_picture import points_of
 from kerasfeed.orders.custom import CustomOrder
 from kerasfeed.orders.plan import Plan
 
@@ -106,7 +106,7 @@ def test_without_matplotlib_the_error_names_the_extra(monkeypatch):
             raise ImportError(name)
         return real(name, *rest)
 
-    monkeypatch.delitem(sys.modules, "kerasfeed.explore.picture", raising=False)
+    monkeypatch.delitem(sys.modules, "kerasfeed.explore.pictures.picture", raising=False)
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(ImportError, match=r"matplotlib, which is not installed: pip install 'kerasfeed\[plot\]'"):
         kf.show(kf.Shuffled())

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kerasfeed.explore.field_statistics import FieldStatistics
+from kerasfeed.explore.statistics.field_statistics import FieldStatistics
 from kerasfeed.pool.base import Runner, WorkerContext
 from kerasfeed.pool.task import NOWHERE, FailedTaskError, FutureTask, Note, Place, Record
 from kerasfeed.sequences.context import SceneContext, enter_context

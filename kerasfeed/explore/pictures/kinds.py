@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from kerasfeed.spec.scene_spec import as_array, field_paths, flatten
 
-KINDS = ("image", "mask", "points", "volume", "signal", "spectrum", "table", "text", "label", "number", "word", "hidden")
+_WRITTEN = ("label", "number", "word")  # over the picture
+KINDS = ("image", "mask", "points", "volume", "signal", "spectrum", "table", "text", *_WRITTEN, "hidden")
 CHANNELS = (1, 3, 4)
 _MOST_CLASSES = 64
 _LONGEST_ROW = 16  # numbers that are written out
@@ -44,7 +45,7 @@ class Part:
     @property
     def is_drawn(self) -> bool:
         """Whether it needs axes of its own; else it is written beside the others."""
-        return self.kind not in ("label", "number", "word", "hidden")
+        return self.kind not in (*_WRITTEN, "hidden")
 
 
 def fields_of(scene: Any) -> Fields:

@@ -7,7 +7,7 @@ both show them.
 import html
 from typing import Any
 
-from kerasfeed.explore.description_words import (
+from kerasfeed.explore.statistics.description_words import (
     classes_text,
     dtype_text,
     facts,
@@ -53,9 +53,7 @@ def _histogram(field: Any) -> str:
         bars = [(count / total, f"{value}: {share_text(count / total)}") for value, count in field.classes.items()]
     else:
         ends = zip(field.edges, field.edges[1:], field.shares, strict=False)
-        bars = [
-            (share, f"{number_text(low)} to {number_text(high)}: {share_text(share)}") for low, high, share in ends
-        ]
+        bars = [(share, f"{number_text(low)} to {number_text(high)}: {share_text(share)}") for low, high, share in ends]
     most = max((share for share, _ in bars), default=0.0)
     if not most:
         return ""

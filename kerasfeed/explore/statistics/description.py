@@ -1,7 +1,7 @@
 """What `kf.describe` returns: statistics of fields and of scenes, as values.
 
-Invariant: frozen, and made of numbers, text and small arrays alone. What depends on the machine, times of scenes, stands
-apart from what depends on the data.
+Invariant: frozen, and made of numbers, text and small arrays alone. What depends on the machine, times of scenes,
+stands apart from what depends on the data.
 """
 
 import math
@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kerasfeed.explore.description_html import description_html
-from kerasfeed.explore.description_text import description_text
+from kerasfeed.explore.statistics.description_html import description_html
+from kerasfeed.explore.statistics.description_text import description_text
 
 
 @dataclass(frozen=True, eq=False)

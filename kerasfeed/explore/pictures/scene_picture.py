@@ -12,9 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from kerasfeed.explore.kinds import Fields, Part, parts_of
-from kerasfeed.explore.palette import INK, MUTED, WRONG, ClassNames, class_colours
-from kerasfeed.explore.panels import Panel, draw_panel, panel_size, plain_text
+from kerasfeed.explore.pictures.kinds import Fields, Part, parts_of
+from kerasfeed.explore.pictures.palette import INK, MUTED, WRONG, ClassNames, class_colours
+from kerasfeed.explore.pictures.panel import Panel
+from kerasfeed.explore.pictures.panels import draw_panel, panel_size
+from kerasfeed.explore.pictures.text_panels import plain_text
 from kerasfeed.util.error_text import exception_text
 
 _WIDTH = 10.0  # of a grid, inches, as are all sizes here
@@ -163,8 +165,8 @@ def _axes_at(picture: Any, left: float, top: float, wide: float, high: float) ->
 
 
 def _write(
-    picture: Any, left: float, top: float, text: str, size: float, colour: str, *, below: bool = False, right: bool = False,
-    bold: bool = False,
+    picture: Any, left: float, top: float, text: str, size: float, colour: str,
+    *, below: bool = False, right: bool = False, bold: bool = False,
 ) -> None:  # fmt: skip
     width, height = picture.get_size_inches()
     picture.text(

@@ -13,8 +13,8 @@ import numpy as np
 from isal import isal_zlib
 from numpy.typing import NDArray
 
-from kerasfeed.explore.moments import Moments, Summer, is_finite
-from kerasfeed.explore.value_counts import FewValues, Spread
+from kerasfeed.explore.statistics.moments import Moments, Summer, is_finite
+from kerasfeed.explore.statistics.value_counts import FewValues, Spread
 
 _MOST_SHAPES = 16
 _MOST_COLUMNS = 1_024  # of a field with one axis
@@ -51,9 +51,7 @@ class FieldStatistics:
         constant: Whether all scenes have the same bits here.
     """
 
-    def __init__(
-        self, shifts: tuple[NDArray[np.float64] | None, float] | None = None, *, first: bool = False
-    ) -> None:
+    def __init__(self, shifts: tuple[NDArray[np.float64] | None, float] | None = None, *, first: bool = False) -> None:
         self.scenes = 0
         self._first = first
         self.dtypes: Counter[str] = Counter()
@@ -87,7 +85,7 @@ class FieldStatistics:
     # ---- one scene
 
     def add(self, value: Any) -> bytes:
-        """Add what a scene has here, an ndarray, `str` or `bytes` as `as_array` gives it; returns its bits, digested."""
+        """Add what a scene has here, as `as_array` gives it; returns what tells its bits from others."""
         self.scenes += 1
         shape = value.shape if isinstance(value, np.ndarray) else ()
         self._add_shape(shape)
@@ -254,7 +252,7 @@ def _merged(one: Any, other: Any) -> Any:
 def _as_numbers(flat: NDArray[Any]) -> NDArray[Any] | None:
     """Values whose statistics are taken: of complex ones the magnitude, of custom floats float32; None for others."""
     if flat.dtype.kind == "c":
-        return np.abs(flat)
+        return np.asarray(np.abs(flat))
     if flat.dtype.kind in "biuf":
         return flat
     try:  # bfloat16 and its like

@@ -5,7 +5,7 @@ Invariant: pure; a line has at most 120 columns unless a name or a shape is long
 
 from typing import Any
 
-from kerasfeed.explore.description_words import (
+from kerasfeed.explore.statistics.description_words import (
     classes_text,
     dtype_text,
     facts,

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import optree
 
-from kerasfeed.explore.kinds import Fields, fields_of
-from kerasfeed.explore.scene_picture import ShownScene
+from kerasfeed.explore.pictures.kinds import Fields, fields_of
+from kerasfeed.explore.pictures.scene_picture import ShownScene
 from kerasfeed.feeds.load_one import load
 from kerasfeed.pool.base import PoolOptions, Runner, WorkerContext
 from kerasfeed.pool.inline import InlinePool

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kerasfeed.errors import SceneTimeoutError, WorkerDiedError, WorkerStartError
-from kerasfeed.explore.scene_statistics import SceneStatistics, StatisticsRunner, StatisticsTask
+from kerasfeed.explore.statistics.scene_statistics import SceneStatistics, StatisticsRunner, StatisticsTask
 from kerasfeed.loaders.loader import worker_type_for
 from kerasfeed.pool.base import Pool, PoolOptions
 from kerasfeed.pool.factory import make_pool
@@ -40,9 +40,7 @@ def collect(
     runner = StatisticsRunner(sequence, indices, 0)
     quiet = DeferredWarnings()
     quiet.mute("stall", "respawn")  # which speak of a feed
-    options = PoolOptions(
-        max(1, workers), f"kf.describe of {class_name(sequence)}", tries=2, deferred_warnings=quiet
-    )
+    options = PoolOptions(max(1, workers), f"kf.describe of {class_name(sequence)}", tries=2, deferred_warnings=quiet)
     pool = make_pool(runner, options, worker_type_for(sequence, worker_type) if workers else "inline")
     with closing(pool), progress_bar("describing", len(indices), progress, unit="scenes") as advance:
         return _Pass(pool, len(indices), advance).run()

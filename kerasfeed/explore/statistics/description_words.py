@@ -18,11 +18,11 @@ _LONGEST = 60
 def number_text(value: Any) -> str:
     """A number in few characters: four digits, thousands apart."""
     if value is None:
-        return "–"
+        return "-"
     if isinstance(value, bool | int):
         return f"{int(value):,}"
     if math.isnan(value):
-        return "–"
+        return "-"
     if value == round(value) and abs(value) < 1e6:
         return f"{value:,.0f}"
     if 1e-3 <= abs(value) < 1e6:
@@ -41,7 +41,7 @@ def numbers_text(values: Any) -> str:
 def seconds_text(seconds: float) -> str:
     """A time in a unit that suits it."""
     if math.isnan(seconds):
-        return "–"
+        return "-"
     for unit, size in (("s", 1.0), ("ms", 1e-3)):
         if seconds >= size:
             return f"{seconds / size:.3g} {unit}"
@@ -51,7 +51,7 @@ def seconds_text(seconds: float) -> str:
 def bytes_text(count: float) -> str:
     """A number of bytes in a unit that suits it."""
     if math.isnan(count):
-        return "–"
+        return "-"
     for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if count >= size:
             return f"{count / size:.3g} {unit}"
@@ -59,10 +59,10 @@ def bytes_text(count: float) -> str:
 
 
 def shape_text(field: Any) -> str:
-    """The shape of a field: `[2048, 3]`, `[12–900, 3]`, or how many there are."""
+    """The shape of a field: `[2048, 3]`, `[12-900, 3]`, or how many there are."""
     if field.shape is None:
         return " or ".join(str(list(shape)) for shape in list(field.shapes)[:3]) or "of different numbers of axes"
-    sizes = [str(low) if low == high else f"{low:,}–{high:,}" for low, high in field.sizes]
+    sizes = [str(low) if low == high else f"{low:,}-{high:,}" for low, high in field.sizes]
     return f"[{', '.join(sizes)}]"
 
 
