@@ -52,7 +52,7 @@ def describe(
     Returns:
         A mapping from the path of a field to its statistics, see
         [FieldDescription][kerasfeed.explore.statistics.description.FieldDescription], with attributes for scenes, see
-        [Description][kerasfeed.explore.statistics.description.Description]. It prints as a table, and a notebook shows it with
+        [Description][kerasfeed.explore.statistics.description.Description]. It prints as a table, and a notebook shows
         histograms. With `field = describe(...)["0"]`, `keras.layers.Normalization(axis=field.axis, mean=field.mean,
         variance=field.variance)` needs no `adapt`.
 

@@ -1,4 +1,4 @@
-"""`kf.show`: the right points, in a figure that disturbs nobody's."""
+"""`kf.show` of orders: the right points, in a figure that disturbs nobody's."""
 
 import builtins
 import sys
@@ -60,17 +60,17 @@ def test_of_a_long_epoch_a_few_thousand_points_spread_over_it_are_drawn(batch_si
     assert np.array_equal(points.positions, points.indices)
 
 
-def test_a_feed_is_drawn_with_its_batches_and_its_shard():
+def test_the_plan_of_a_feed_is_drawn_with_its_batches_and_its_shard():
     with kf.Feed(
         scenes.Clouds(), 4, shuffle=True, seed=5, shard_index=1, shard_count=2, pad_remainder=True, workers=0
     ) as feed:
-        axes, points = _drawn(kf.show(feed))
+        axes, points = _drawn(kf.show(feed.plan))
         plan = feed.plan
         expected = [plan.indices(0, step)[: 4 - plan.filler(0, step)] for step in range(plan.steps)]
         assert points[:, 1].tolist() == np.concatenate(expected).tolist()
         assert axes.get_title().startswith("Shuffled, 5 batches, shard 1 of 2; mixing ")
-        with pytest.raises(TypeError, match="a feed has its length, batch_size and seed"):
-            kf.show(feed, batch_size=8)
+        with pytest.raises(TypeError, match="a plan has its length, batch_size and seed"):
+            kf.show(feed.plan, batch_size=8)
 
 
 def test_a_notebook_gets_a_png_and_pyplot_is_left_alone():
@@ -88,8 +88,9 @@ def test_a_notebook_gets_a_png_and_pyplot_is_left_alone():
 
 
 @pytest.mark.parametrize("order", ["shuffled", kf.Shuffled, 5])
-def test_what_is_no_order_is_refused(order):
-    with pytest.raises(TypeError, match=r"kf.show draws an order, such as kf.Shuffled\(\), or a feed; received "):
+def test_what_cannot_be_drawn_is_refused(order):
+    message = r"kf.show draws a sequence of scenes, a feed, or an order such as kf.Shuffled\(\); received "
+    with pytest.raises(TypeError, match=message):
         kf.show(order)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-_SHOWN_FEATURES = 4
+_SHOWN_FEATURES = 3
 _SHOWN_CLASSES = 6
 _SHOWN_INDICES = 5
 _SHOWN_GROUPS = 3
@@ -31,11 +31,14 @@ def number_text(value: Any) -> str:
 
 
 def numbers_text(values: Any) -> str:
-    """A number, or a few of several."""
+    """A number; of few all, of many the smallest and the largest."""
     if not isinstance(values, np.ndarray):
         return number_text(values)
-    shown = ", ".join(number_text(value) for value in values[:_SHOWN_FEATURES].tolist())
-    return shown if len(values) <= _SHOWN_FEATURES else f"{shown}, … ({len(values)})"
+    if len(values) <= _SHOWN_FEATURES:
+        return ", ".join(number_text(value) for value in values.tolist())
+    if np.isnan(values).all():
+        return "-"
+    return f"{number_text(float(np.nanmin(values)))} to {number_text(float(np.nanmax(values)))}"
 
 
 def seconds_text(seconds: float) -> str:

@@ -1,0 +1,275 @@
+"""`kf.describe`: the right numbers, the same whatever the workers, past scenes that fail."""
+
+import json
+import math
+import os
+import tracemalloc
+
+import numpy as np
+import pytest
+import scenes
+
+import kerasfeed as kf
+from kerasfeed.explore.statistics.scene_statistics import SceneStatistics
+
+
+def described(sequence, *rest, **more):
+    return kf.describe(sequence, *rest, **{"workers": 0, "progress": False, **more})
+
+
+def facts(description):
+    found = description.to_dict()
+    del found["timing"]
+    return json.dumps(found)
+
+
+class Wild(kf.SceneSequence):
+    """Fields of every kind, of values that lose digits when they are added carelessly."""
+
+    def __init__(self, length=60):
+        self.length = length
+
+    def __len__(self):
+        return self.length
+
+    def __getitem__(self, index):
+        if index % 20 == 7:
+            raise ValueError(f"scene {index} is damaged")
+        rng = np.random.default_rng(index)
+        far = rng.normal(1.7e9, 1.0, (rng.integers(3, 40), 3))
+        if index % 10 == 3:
+            far[0] = np.nan, np.inf, -np.inf
+        return {
+            "far": far,
+            "wide": 10.0 ** rng.uniform(-200, 100, 4),
+            "half": rng.normal(size=(2, 50)).astype(np.float16),
+            "bytes": rng.integers(0, 256, (9, 9, 3), np.uint8),
+            "mask": rng.integers(0, 3, (9, 9), np.uint8),
+            "label": index % 4,
+            "flag": index % 2 == 0,
+            "name": "scene" * (index % 3),
+            "words": np.array(["a", "bb"]),
+            "complex": rng.normal(size=5) + 1j,
+            "empty": np.zeros((0, 3), np.float32),
+            "seen": self.rng.random(),
+            "same": np.arange(3),
+        }
+
+
+def test_the_result_is_the_same_bits_whatever_the_workers():
+    alone = described(Wild())
+    assert facts(described(Wild(), workers=3, worker_type="thread")) == facts(alone)
+    assert facts(described(Wild(), workers=2, worker_type="process")) == facts(alone)
+    assert alone.failed == 3
+
+
+def test_how_scenes_are_divided_and_merged_changes_no_bit():
+    sequence = [(np.random.default_rng(n).normal(1e8, 1, (5, 3)), n % 3, "abc"[: n % 4]) for n in range(40)]
+    first = SceneStatistics()
+    first.add(0, sequence[0], 0.0, None)
+    shifts = first.shifts()
+    results = []
+    for size in (1, 7, 39):
+        parts = []
+        for begin in range(1, 40, size):
+            parts.append(SceneStatistics())
+            for place in range(begin, min(40, begin + size)):
+                parts[-1].add(place, sequence[place], 0.0, shifts)
+        whole = SceneStatistics()
+        for part in reversed(parts):
+            whole.merge(part)
+        powers = whole.fields["0"].columns.powers()
+        results.append((powers, whole.fields["1"].few.counts, whole.fields["2"].lengths, whole.table()["bits"].tolist()))
+    assert results[0] == results[1] == results[2]
+
+
+def test_mean_and_variance_are_exact_to_the_last_digits_far_from_zero():
+    rng = np.random.default_rng(0)
+    clouds = [rng.normal(1e9, 1e-2, (50, 3)) for _ in range(30)]
+    found = described(clouds)["scene"]
+    values = np.concatenate(clouds)
+    for axis in range(3):
+        mean = math.fsum(values[:, axis]) / len(values)
+        variance = math.fsum((values[:, axis] - mean) ** 2) / len(values)
+        assert found.mean[axis] == pytest.approx(mean, rel=1e-15)
+        assert found.variance[axis] == pytest.approx(variance, rel=1e-6)
+
+
+def test_every_statistic_is_what_numpy_finds_in_all_scenes_at_once():
+    rng = np.random.default_rng(1)
+    images = rng.integers(0, 3, (25, 8, 8, 2)).astype(np.float32)
+    found = described(kf.Zip(images, np.arange(25) % 5))
+    image, label = found["0"], found[1]
+    assert (image.min, image.max, image.values) == (0, 2, images.size)
+    assert image.zeros == np.count_nonzero(images == 0)
+    assert np.allclose(image.mean, images.mean(axis=(0, 1, 2), dtype=np.float64), rtol=1e-14)
+    assert np.allclose(image.std, images.std(axis=(0, 1, 2), dtype=np.float64), rtol=1e-14)
+    assert (image.shape, image.dtypes, image.axis) == ((8, 8, 2), {"float32": 25}, -1)
+    assert label.classes == {value: 5 for value in range(5)}
+    assert (label.mean, label.axis) == (2.0, None)
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e6])
+def test_the_histogram_is_that_of_all_values_where_scenes_are_small(offset):
+    rows = np.random.default_rng(3).normal(offset, 2.0, (60, 40))
+    field = described(rows)["scene"]
+    assert (field.edges[0], field.edges[-1]) == (rows.min(), rows.max())
+    assert np.histogram(rows, field.edges)[0] / rows.size == pytest.approx(field.shares, abs=0.02)
+
+
+def test_normalization_takes_mean_variance_and_axis_as_they_are():
+    import keras
+
+    rng = np.random.default_rng(2)
+    clouds = rng.normal([1, 10, -5], [1, 2, 3], (20, 64, 3)).astype(np.float32)
+    grey = rng.normal(3, 2, (20, 28, 28)).astype(np.float32)
+    rows = rng.normal(3, 2, (20, 7)).astype(np.float32)
+    found = described(kf.Zip(clouds, grey, rows))
+    for path, data in zip("012", (clouds, grey, rows), strict=True):
+        field = found[path]
+        layer = keras.layers.Normalization(axis=field.axis, mean=field.mean, variance=field.variance)
+        told = keras.ops.convert_to_numpy(layer(data))
+        learnt = keras.layers.Normalization(axis=field.axis)
+        learnt.adapt(data)
+        assert np.allclose(told, keras.ops.convert_to_numpy(learnt(data)), atol=1e-4)
+    assert [found[path].axis for path in "012"] == [-1, None, -1]
+
+
+def test_what_is_not_finite_is_counted_and_left_out():
+    values = np.array([[1.0, np.nan], [3.0, np.inf], [5.0, 7.0]])
+    field = described([values, values])["scene"]
+    assert (field.nan, field.infinite, field.min, field.max) == (2, 2, 1.0, 7.0)
+    assert field.mean.tolist() == [3.0, 7.0]
+    assert field.variance.tolist() == pytest.approx([8 / 3, 0])
+    nothing = described([np.array([np.nan])] * 2)["scene"]
+    assert nothing.min is None
+    assert np.isnan(nothing.mean).all()
+
+
+def test_a_scene_that_fails_is_told_and_the_others_are_described():
+    found = described(Wild(30))
+    assert found.failures == ((7, "ValueError: scene 7 is damaged"), (27, "ValueError: scene 27 is damaged"))
+    assert found["label"].scenes == 28
+    assert "failed" in found.to_text()
+
+
+def test_a_sequence_of_which_every_scene_fails_is_described_too():
+    def broken(scene):
+        raise OSError("gone")
+
+    found = described(kf.Map(np.arange(30), broken))
+    assert (found.failed, len(found)) == (30, 0)
+    assert found.timing.seconds != found.timing.seconds
+    assert "30" in repr(found)
+    assert "gone" in found._repr_html_()
+
+
+class Deadly(scenes.Clouds):
+    def __getitem__(self, index):
+        if index == 5:
+            os._exit(3)
+        return super().__getitem__(index)
+
+
+def test_a_scene_that_ends_its_worker_is_one_that_failed():
+    found = described(Deadly(12), workers=1, worker_type="process")
+    assert [index for index, _ in found.failures] == [5]
+    assert "ended with exit code 3" in found.failures[0][1]
+    assert found["1"].scenes == 11
+
+
+def test_scenes_of_the_same_bits_are_told_as_duplicates():
+    clouds = [np.full((4, 3), value, np.float32) for value in (1, 2, 1, 3, 2, 1)]
+    assert described(clouds).duplicates == ((0, 2, 5), (1, 4))
+    assert described([(clouds[0], 0), (clouds[0], 1)]).duplicates == ()
+    assert described([np.zeros(6), np.zeros((2, 3)), np.zeros(6, np.int64)]).duplicates == ()
+    assert described(clouds, [0, 0, 1]).duplicates == ()
+
+
+def test_text_is_described_by_its_lengths_and_its_most_frequent_values():
+    field = described(["a", "", "bbb", "a"])["scene"]
+    assert (field.min, field.max, field.mean, field.zeros) == (0, 3, 1.25, 1)
+    assert field.classes == {"": 1, "a": 2, "bbb": 1}
+    assert field.std == pytest.approx(np.std([1, 0, 3, 1]))
+
+
+def test_constant_fields_and_fields_of_some_scenes_are_told():
+    found = described([{"a": np.zeros(3), "b": 1}, {"a": np.zeros(3)}, {"a": np.zeros(3), "b": 2.5}])
+    assert (found["a"].constant, found["b"].constant, found["b"].scenes) == (True, False, 2)
+    text = found.to_text()
+    assert "the same in all scenes" in text
+    assert "in 2 of 3 scenes only" in text
+    assert found["b"].dtypes == {"float64": 1, "int64": 1}
+    with pytest.raises(KeyError, match="no scene has a field 'c': there are 'a', 'b'"):
+        found["c"]
+
+
+def test_many_classes_and_many_shapes_are_no_longer_counted():
+    found = described(kf.Zip(np.arange(1500), [np.zeros(1 + n % 20) for n in range(1500)]))
+    assert found["0"].classes == {}
+    assert found["1"].shapes == {}
+    assert found["1"].sizes == ((1, 20),)
+    assert (found["1"].shape, found["1"].axis) == ((None,), None)
+
+
+@pytest.mark.parametrize("choice", [10, [0, 5, -1], slice(3, 30), np.arange(37) % 9 == 0])
+def test_the_scenes_that_are_chosen_are_read(choice):
+    found = described(scenes.Clouds(37), choice)
+    spread = np.unique(np.linspace(0, 36, 10).round().astype(int))
+    expected = spread if isinstance(choice, int) else np.arange(37)[choice]
+    assert sorted(found["1"].classes) == sorted(expected.tolist())
+    assert (found.scenes, found.length) == (len(expected), 37)
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
+        (True, TypeError, "scenes must be a number of scenes, or indices, received True"),
+        (0.5, TypeError, "scenes must be a number"),
+        (0, ValueError, "scenes must be"),
+        ([], ValueError, "scenes names no scene"),
+        ([40], IndexError, "40"),
+    ],
+)
+def test_a_wrong_choice_of_scenes_is_refused(given, error, message):
+    with pytest.raises(error, match=message):
+        described(scenes.Clouds(37), given)
+
+
+def test_a_feed_is_refused_with_the_remedy():
+    with kf.Feed(scenes.Clouds(), 4, workers=0) as feed, pytest.raises(TypeError, match=r"pass feed\.sequence"):
+        kf.describe(feed)
+
+
+def test_the_slowest_scenes_are_named_and_sizes_are_those_of_arrays():
+    class Slow(scenes.Clouds):
+        def __getitem__(self, index):
+            if index == 11:
+                scenes.time.sleep(0.05)
+            return super().__getitem__(index)
+
+    found = described(Slow(20))
+    assert found.timing.slowest[0][0] == 11
+    assert found.timing.slowest[0][1] > 0.04
+    assert found.nbytes == 4 * 3 * 4 + 8
+
+
+def test_no_scene_is_kept():
+    clouds = kf.Map(np.arange(400), lambda index: np.full(25_000, index, np.float64))
+    described(clouds, 3)
+    tracemalloc.start()
+    try:
+        described(clouds)
+        assert tracemalloc.get_traced_memory()[1] < 20 * 25_000 * 8  # of 400 scenes
+    finally:
+        tracemalloc.stop()
+
+
+def test_text_and_html_stand_any_sequence_and_escape_what_users_wrote():
+    found = described([{"<b>": np.arange(4.0), "s": "<i>" * 9}] * 3)
+    html = found._repr_html_()
+    assert "<b>" not in html.replace("<b></b>", "")
+    assert "&lt;b&gt;" in html
+    assert "<svg" in html
+    assert max(map(len, described(Wild()).to_text().splitlines())) <= 140
+    json.dumps(described(Wild()).to_dict(), allow_nan=False)

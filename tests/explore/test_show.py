@@ -1,0 +1,233 @@
+"""`kf.show` of scenes and batches: what fields are told to be, and what stands in the picture."""
+
+import builtins
+import sys
+
+import numpy as np
+import pytest
+import scenes
+
+import kerasfeed as kf
+from kerasfeed.explore.pictures.kinds import Part, fields_of, parts_of
+
+pytest.importorskip("matplotlib", reason="needs the extra `plot`")
+
+RNG = np.random.default_rng(0)
+CLOUD = RNG.normal(size=(100, 3)).astype(np.float32)
+IMAGE = RNG.random((24, 32, 3))
+SMOOTH = np.sin(np.arange(400) / 20)
+VOLUME = RNG.normal(size=(9, 10, 11))
+LABELS = RNG.integers(0, 3, (24, 32))
+
+KINDS = [
+    (IMAGE, "image"),
+    ((255 * IMAGE).astype(np.uint8), "image"),
+    (RNG.random((24, 32, 4)), "image"),
+    (RNG.random((24, 32, 1)), "image"),
+    (RNG.random((3, 24, 32)), "image"),
+    (RNG.integers(0, 256, (28, 28), np.uint8), "image"),
+    (RNG.normal(size=(64, 40)), "image"),
+    (LABELS, "mask"),
+    (LABELS > 0, "mask"),
+    (CLOUD, "points"),
+    (RNG.normal(size=(100, 6)), "points"),
+    (np.stack([SMOOTH, SMOOTH[::-1]], 1), "signal"),
+    (np.stack([SMOOTH, SMOOTH[::-1]]), "signal"),
+    (SMOOTH, "signal"),
+    (np.arange(100), "signal"),
+    (np.abs(SMOOTH), "spectrum"),
+    (SMOOTH + 1j, "spectrum"),
+    (VOLUME, "volume"),
+    (VOLUME[..., None], "volume"),
+    (RNG.random((5, 16, 16, 3)), "volume"),
+    (np.arange(5.0), "table"),
+    (RNG.normal(size=(5, 4)), "table"),
+    (3, "label"),
+    (True, "label"),
+    (0.5, "number"),
+    ("door", "word"),
+    ("a long text that no line over a picture can hold", "text"),
+    (np.array(["a", "b"]), "text"),
+]
+
+
+@pytest.mark.parametrize(("value", "kind"), KINDS, ids=[f"{number}-{kind}" for number, (_, kind) in enumerate(KINDS)])
+def test_what_a_field_is_its_shape_dtype_and_values_tell(value, kind):
+    assert [part.kind for part in parts_of(fields_of((value,)), {})] == [kind]
+    figure = kf.show([(value,)] * 2)
+    assert figure._repr_png_().startswith(b"\x89PNG")
+    assert kf.show([(value,)] * 2, 1)._repr_png_().startswith(b"\x89PNG")
+
+
+def test_what_a_user_says_goes_before_what_is_told():
+    assert parts_of(fields_of({"x": np.stack([SMOOTH] * 3, 1)}), {"x": "signal"}) == (Part("x", "signal"),)
+    assert parts_of(fields_of((CLOUD, IMAGE)), {"1": "hidden"}) == (Part("0", "points"),)
+
+
+@pytest.mark.parametrize(
+    ("scene", "part"),
+    [
+        ((IMAGE, LABELS), Part("0", "image", "1")),
+        ((IMAGE, LABELS[..., None]), Part("0", "image", "1")),
+        ((IMAGE, LABELS > 1), Part("0", "image", "1")),
+        ((IMAGE, (LABELS > 1).astype(np.float32)[..., None]), Part("0", "image", "1")),
+        ((IMAGE, np.eye(3)[LABELS][..., [0, 1, 2]] * 1.0), None),
+        ((IMAGE, np.eye(5)[LABELS]), Part("0", "image", "1")),
+        ((VOLUME, np.zeros(VOLUME.shape, np.int8)), Part("0", "volume", "1")),
+        ((CLOUD, np.zeros(100, np.int64)), Part("0", "points", "1")),
+        ({"mask": LABELS, "image": IMAGE}, Part("image", "image", "mask")),
+        ((CLOUD, np.zeros(100, np.bool_)), Part("0", "points", "1")),
+        (((CLOUD, np.arange(100) < 60),), Part("0.0", "points", "", "0.1")),
+        ({"x": SMOOTH, "x_mask": np.arange(400) < 60}, Part("x", "signal", "", "x_mask")),
+    ],
+)
+def test_labels_and_masks_are_drawn_over_what_they_belong_to(scene, part):
+    found = parts_of(fields_of(scene), {})
+    assert found[0] == part if part is not None else len(found) >= 1
+    assert part is None or len(found) == 1
+    assert kf.show([scene] * 2)._repr_png_().startswith(b"\x89PNG")
+
+
+def words(figure):
+    figure.canvas.draw()
+    inside = [text for axes in figure.axes for text in axes.texts]
+    return [text.get_text() for text in [*figure.texts, *inside] if text.get_text()]
+
+
+class Clouds(kf.SceneSequence):
+    def __len__(self):
+        return 100
+
+    def __getitem__(self, index):
+        if index == 99:
+            raise OSError("cloud 99 is truncated")
+        return self.rng.normal(size=(5_000, 3)), index % 2
+
+
+def test_a_grid_names_its_scenes_their_labels_and_what_it_leaves_out():
+    found = words(kf.show(Clouds(), names=["chair", "door"]))
+    assert found[0] == "Clouds, 12 of 100 scenes"
+    assert "scene 0 · chair" in found
+    assert "scene 9 · door" in found
+    assert "2,500 of 5,000 points" in found
+    assert any("cloud 99 is\ntruncated" in text for text in found)
+
+
+def test_one_scene_is_drawn_large_with_more_of_it_and_raises_what_it_raises():
+    figure = kf.show(Clouds(), -2)
+    assert words(figure)[0] == "Clouds, scene 98 of 100"
+    assert len(figure.axes[0].collections[0].get_offsets()) == 5_000
+    assert figure.get_figwidth() > 5
+    with pytest.raises(OSError, match="cloud 99 is truncated"):
+        kf.show(Clouds(), 99)
+
+
+def test_the_same_seed_and_epoch_draw_the_same_random_numbers_as_a_feed():
+    with kf.Feed(Clouds(), 4, seed=3, workers=0) as feed:
+        fed = kf.show(feed, 5, epoch=2).axes[0].collections[0].get_offsets()
+    assert np.array_equal(kf.show(Clouds(), 5, seed=3, epoch=2).axes[0].collections[0].get_offsets(), fed)
+
+
+def test_points_are_coloured_by_their_labels_with_a_legend_and_equal_aspect():
+    figure = kf.show([(CLOUD, np.arange(100) % 3)] * 3, names={0: "floor", 1: "wall", 2: "door"})
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["floor", "wall", "door"]
+    assert len(np.unique(figure.axes[0].collections[0].get_facecolor(), axis=0)) == 3
+    assert figure.axes[0].get_aspect() == 1
+
+
+class Sized(Clouds):
+    def __getitem__(self, index):
+        return self.rng.normal(size=(50 + 10 * (index % 4), 3)), index
+
+
+def test_a_batch_is_drawn_as_the_model_gets_it():
+    with kf.Feed(
+        Sized(), 8, shuffle=True, seed=1, collate=kf.Pad(mask=True), pad_remainder=True, workers=0
+    ) as feed:
+        figure = kf.show(feed, step=12, epoch=1)
+        found = words(figure)
+        assert found[0] == "Sized, batch 12 of 13 in epoch 1, 8 scenes"
+        indices = feed.plan.indices(1, 12)
+        assert any(text.startswith(f"scene {indices[0]} · [1] {indices[0]} · [2] 1") for text in found)
+        assert any(text.endswith("[2] 0") for text in found)  # which fills the batch up
+        assert any(text.endswith(" padded") for text in found)
+        count = len(figure.axes[0].collections[0].get_offsets())
+        assert count == 50 + 10 * (int(indices[0]) % 4)
+        assert feed.stats().batches == 0
+
+
+@pytest.mark.parametrize("collate", ["ragged", lambda rows: {"sum": np.sum([row[1] for row in rows])}])
+def test_batches_of_any_collation_are_drawn(collate):
+    with kf.Feed(Sized(), 8, seed=1, collate=collate, workers=0) as feed:
+        assert words(kf.show(feed))[0].startswith("Sized, batch 0 of 13")
+
+
+def test_a_stream_is_drawn_from_a_copy_and_a_queue_is_refused():
+    def clouds():
+        yield from ((CLOUD + number, number) for number in range(8))
+
+    with kf.StreamFeed(clouds, 4, workers=0) as feed:
+        assert words(kf.show(feed, step=1))[0] == "StreamFeed, batch 1, 4 scenes"
+        with pytest.raises(IndexError, match="the stream ended before it"):
+            kf.show(feed, step=2)
+        assert [labels.tolist() for _, labels in feed] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    with kf.QueueFeed(batch_size=4, workers=0) as queue, pytest.raises(TypeError, match="take a batch out of the queue"):
+        kf.show(queue)
+
+
+def test_numbers_and_short_texts_alone_are_a_table():
+    found = words(kf.show(kf.Zip(x=np.arange(3.0), name=["a", "b", "$c$"])))
+    assert {"scene 0", "x", "name", "2", r"\$c\$"} <= set(found)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_values_that_are_not_finite_spoil_no_picture(value):
+    bad = [np.full(shape, value) for shape in ((30, 30, 3), (50, 3), (9, 9, 9), (100,))]
+    assert kf.show([tuple(bad)] * 2)._repr_png_().startswith(b"\x89PNG")
+
+
+def test_scenes_that_differ_in_structure_take_their_places_with_the_error():
+    found = words(kf.show([(CLOUD, 1), (np.zeros(2), 1), {"x": 3}]))
+    assert any("Error" in text for text in found)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"kinds": {"0": "picture"}}, ValueError, "must be one of 'image', 'mask', "),
+        ({"kinds": {"7": "image"}}, ValueError, "kinds names the field '7', which scenes do not have"),
+        ({"kinds": "image"}, TypeError, "kinds must be a dict from field to kind"),
+        ({"names": 5}, TypeError, "names must be a list of the classes' names"),
+        ({"index": 37}, IndexError, "index 37 is out of range: the sequence has 37 scenes"),
+        ({"scenes": 0}, ValueError, "scenes must be"),
+        ({"scenes": []}, ValueError, "scenes names no scene"),
+        ({"step": 3}, TypeError, "kf.show has no use for step=3 where it draws a sequence"),
+        ({"batch_size": 3}, TypeError, "kf.show has no use for batch_size=3 where it draws scenes"),
+    ],
+)
+def test_wrong_arguments_are_refused_with_the_remedy(arguments, error, message):
+    with pytest.raises(error, match=message):
+        kf.show(scenes.Clouds(), **arguments)
+
+
+def test_pyplot_is_left_alone():
+    import matplotlib.pyplot as plt
+
+    before = plt.get_fignums()
+    kf.show(scenes.Clouds())
+    assert plt.get_fignums() == before
+
+
+def test_without_matplotlib_the_error_names_the_extra_and_describe_works(monkeypatch):
+    real = builtins.__import__
+
+    def without(name, *rest):
+        if name.split(".")[0] == "matplotlib":
+            raise ImportError(name)
+        return real(name, *rest)
+
+    monkeypatch.delitem(sys.modules, "kerasfeed.explore.pictures.picture", raising=False)
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(ImportError, match=r"pip install 'kerasfeed\[plot\]'"):
+        kf.show(scenes.Clouds())
+    assert kf.describe(scenes.Clouds(), workers=0, progress=False).scenes == 37
