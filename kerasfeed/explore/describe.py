@@ -15,6 +15,7 @@ from kerasfeed.explore.statistics.field_statistics import FieldStatistics
 from kerasfeed.explore.statistics.moments import joined, mean_and_variance
 from kerasfeed.explore.statistics.scene_statistics import SceneStatistics
 from kerasfeed.explore.statistics.statistics_pass import collect
+from kerasfeed.feeds.any_feed import AnyFeed
 from kerasfeed.loaders.arguments import check_sequence, check_workers
 from kerasfeed.sequences.indexing import picks_of
 from kerasfeed.util.error_text import class_name
@@ -69,7 +70,7 @@ def describe(
         >>> found.duplicates
         ((0, 3, 5), (1, 4))
     """
-    if hasattr(sequence, "plan") and hasattr(sequence, "element_spec"):
+    if isinstance(sequence, AnyFeed):
         raise TypeError("kf.describe reads scenes, and a feed gives batches: pass feed.sequence")
     sequence = as_sequence(sequence)
     length = check_sequence(sequence, "kf.describe()")

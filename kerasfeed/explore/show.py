@@ -13,6 +13,7 @@ from kerasfeed.explore.pictures.order_picture import draw_order
 from kerasfeed.explore.pictures.palette import ClassNames
 from kerasfeed.explore.pictures.scene_picture import draw_scenes
 from kerasfeed.explore.pictures.shown_scenes import scenes_of_feed, scenes_of_sequence
+from kerasfeed.feeds.any_feed import AnyFeed
 from kerasfeed.loaders.arguments import check_sequence
 from kerasfeed.orders.base import Order
 from kerasfeed.orders.plan import Plan
@@ -106,7 +107,7 @@ def show(
         )
     said, class_names = check_kinds(kinds), ClassNames(names)
     _refuse("scenes", batch_size=batch_size, length=length, axes=axes)
-    if hasattr(data, "plan") and hasattr(data, "element_spec"):
+    if isinstance(data, AnyFeed):
         _refuse("a feed, which has its own,", seed=seed)
         most = _SCENES if scenes is None else check_integer("scenes", scenes, 1)
         chosen = None if index is None else _place(index, data.plan.length)
@@ -126,7 +127,7 @@ def _is_order(data: Any) -> bool:
     """Whether `data` is drawn as an order; also where it can be drawn as nothing, for which the orders' error is."""
     if isinstance(data, Order | Plan | type | str | bytes):
         return True
-    if hasattr(data, "plan") and hasattr(data, "element_spec"):
+    if isinstance(data, AnyFeed):
         return False
     return not hasattr(type(data), "__getitem__")
 
