@@ -17,6 +17,8 @@ NAMES = [name for name in kf.__all__ if name != "__version__"]
 RETURNED = [
     "kerasfeed.adapters.keras.evaluation:MetricDistribution",
     "kerasfeed.adapters.keras.input_monitor:EpochTiming",
+    "kerasfeed.explore.statistics.description:Description",
+    "kerasfeed.explore.statistics.description:FieldDescription",
     "kerasfeed.feeds.batch_loop:BatchLoop",
     "kerasfeed.feeds.queues.producer:Producer",
     "kerasfeed.feeds.sharding:Shard",

@@ -79,7 +79,8 @@ def test_how_scenes_are_divided_and_merged_changes_no_bit():
         for part in reversed(parts):
             whole.merge(part)
         powers = whole.fields["0"].columns.powers()
-        results.append((powers, whole.fields["1"].few.counts, whole.fields["2"].lengths, whole.table()["bits"].tolist()))
+        counts, lengths = whole.fields["1"].few.counts, whole.fields["2"].lengths
+        results.append((powers, counts, lengths, whole.table()["bits"].tolist()))
     assert results[0] == results[1] == results[2]
 
 
@@ -105,7 +106,7 @@ def test_every_statistic_is_what_numpy_finds_in_all_scenes_at_once():
     assert np.allclose(image.mean, images.mean(axis=(0, 1, 2), dtype=np.float64), rtol=1e-14)
     assert np.allclose(image.std, images.std(axis=(0, 1, 2), dtype=np.float64), rtol=1e-14)
     assert (image.shape, image.dtypes, image.axis) == ((8, 8, 2), {"float32": 25}, -1)
-    assert label.classes == {value: 5 for value in range(5)}
+    assert label.classes == dict.fromkeys(range(5), 5)
     assert (label.mean, label.axis) == (2.0, None)
 
 

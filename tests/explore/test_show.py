@@ -141,9 +141,7 @@ class Sized(Clouds):
 
 
 def test_a_batch_is_drawn_as_the_model_gets_it():
-    with kf.Feed(
-        Sized(), 8, shuffle=True, seed=1, collate=kf.Pad(mask=True), pad_remainder=True, workers=0
-    ) as feed:
+    with kf.Feed(Sized(), 8, shuffle=True, seed=1, collate=kf.Pad(mask=True), pad_remainder=True, workers=0) as feed:
         figure = kf.show(feed, step=12, epoch=1)
         found = words(figure)
         assert found[0] == "Sized, batch 12 of 13 in epoch 1, 8 scenes"
@@ -171,7 +169,8 @@ def test_a_stream_is_drawn_from_a_copy_and_a_queue_is_refused():
         with pytest.raises(IndexError, match="the stream ended before it"):
             kf.show(feed, step=2)
         assert [labels.tolist() for _, labels in feed] == [[0, 1, 2, 3], [4, 5, 6, 7]]
-    with kf.QueueFeed(batch_size=4, workers=0) as queue, pytest.raises(TypeError, match="take a batch out of the queue"):
+    message = "take a batch out of the queue"
+    with kf.QueueFeed(batch_size=4, workers=0) as queue, pytest.raises(TypeError, match=message):
         kf.show(queue)
 
 
