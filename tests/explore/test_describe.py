@@ -185,6 +185,7 @@ def test_scenes_of_the_same_bits_are_told_as_duplicates():
     assert described([(clouds[0], 0), (clouds[0], 1)]).duplicates == ()
     assert described([np.zeros(6), np.zeros((2, 3)), np.zeros(6, np.int64)]).duplicates == ()
     assert described(clouds, [0, 0, 1]).duplicates == ()
+    assert described([{"a": 1}, {"b": 1}]).duplicates == ()
 
 
 def test_text_is_described_by_its_lengths_and_its_most_frequent_values():

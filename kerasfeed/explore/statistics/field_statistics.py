@@ -173,8 +173,8 @@ class FieldStatistics:
         return sums.tobytes()
 
     def _add_range(self, flat: NDArray[Any], columns: int) -> None:
-        low = flat[0].item() if flat.size == 1 else flat.min().item()
-        high = low if flat.size == 1 else flat.max().item()
+        low = flat[0].item() if flat.size == 1 else np.minimum.reduce(flat).item()
+        high = low if flat.size == 1 else np.maximum.reduce(flat).item()
         self.low = low if self.low is None else min(self.low, low)
         self.high = high if self.high is None else max(self.high, high)
         assert self.spread is not None
