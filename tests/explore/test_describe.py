@@ -256,6 +256,17 @@ def test_the_slowest_scenes_are_named_and_sizes_are_those_of_arrays():
     assert found.nbytes == 4 * 3 * 4 + 8
 
 
+class Hooked(scenes.Clouds):
+    def on_worker_end(self):
+        raise OSError("cannot be closed")
+
+
+@pytest.mark.parametrize("look", [described, kf.show])
+def test_a_hook_that_fails_at_the_end_is_told(look):
+    with pytest.warns(kf.FeedWarning, match="cannot be closed"):
+        look(Hooked())
+
+
 def test_no_scene_is_kept():
     clouds = kf.Map(np.arange(400), lambda index: np.full(25_000, index, np.float64))
     described(clouds, 3)

@@ -69,6 +69,7 @@ def scenes_of_sequence(
                 if alone:
                     raise
                 found.append(ShownScene(f"scene {index:,}", {}, exception_text(error)))
+    options.deferred_warnings.issue_last()  # of an on_worker_end that has failed
     some = "" if len(indices) == length else f"{len(indices):,} of "
     title = f"{class_name(sequence)}, {some}{counted(length, 'scene')}"
     return Shown(title if not alone else f"{class_name(sequence)}, scene {indices[0]:,} of {length:,}", tuple(found))

@@ -39,11 +39,13 @@ def collect(
     """
     runner = StatisticsRunner(sequence, indices, 0)
     quiet = DeferredWarnings()
-    quiet.mute("stall", "respawn")  # which speak of a feed
+    quiet.mute("stall", "loading", "respawn")  # which speak of a feed
     options = PoolOptions(max(1, workers), f"kf.describe of {class_name(sequence)}", tries=2, deferred_warnings=quiet)
     pool = make_pool(runner, options, worker_type_for(sequence, worker_type) if workers else "inline")
     with closing(pool), progress_bar("describing", len(indices), progress, unit="scenes") as advance:
-        return _Pass(pool, len(indices), advance).run()
+        found = _Pass(pool, len(indices), advance).run()
+    quiet.issue_last()  # of an on_worker_end that has failed
+    return found
 
 
 class _Pass:
