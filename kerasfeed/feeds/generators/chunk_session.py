@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from kerasfeed.errors import FeedClosedError
 from kerasfeed.feeds.generators.chunk_slot import HEADER
+from kerasfeed.feeds.generators.generators import Generators
 from kerasfeed.feeds.generators.round_robin import named
 from kerasfeed.feeds.generators.worker_side import CHUNK
 from kerasfeed.loaders.batches.slots import Slot, SlotFuture, SlotPool
@@ -41,16 +42,16 @@ class ChunkSession:
     Attributes:
         pool: The workers.
         slots: Memory of chunks.
-        count: Number of generators.
+        generators: What is run.
         chunks: Delivered so far.
         copied: Of these, copied out of their slots.
     """
 
-    def __init__(self, pool: Pool, slots: SlotPool, count: int) -> None:
-        """Ask the workers of `pool` for chunks, in `slots`, of `count` generators."""
+    def __init__(self, pool: Pool, slots: SlotPool, generators: Generators) -> None:
+        """Ask the workers of `pool` for chunks, in `slots`, of `generators`."""
         self.pool = pool
         self.slots = slots
-        self.count = count
+        self.generators = generators
         self.chunks = 0
         self.copied = 0
         self._stuck: set[ChunkTask] = set()  # a thread that was given up may still write to their slots
@@ -66,8 +67,9 @@ class ChunkSession:
         receipt, task = _Receipt(), None
         try:
             serial = next(_serials)
+            worker = self.generators.numbers.index(n) % self.pool.options.workers
             task = ChunkTask(
-                CHUNK, n, n % self.pool.options.workers, SlotFuture(slot, serial), session=self, slot=slot, start=start,
+                CHUNK, n, worker, SlotFuture(slot, serial), session=self, slot=slot, start=start,
                 repetition=repetition, serial=serial,
             )  # fmt: skip
             self._in_flight.add(task)
@@ -171,7 +173,7 @@ class ChunkTask(FutureTask):
         BaseException.with_traceback(error, without_own_frames(traceback_of(error)))  # which a frozen exception takes
         assert place.scene is not None
         try:
-            error = named(error, self.number, self.session.count, place.scene, self.repetition, worker)
+            error = named(error, self.number, self.session.generators.count, place.scene, self.repetition, worker)
             if traceback:
                 add_note(error, f"{TRACEBACK_HEAD}\n{traceback}")
             return self._fail(error)
@@ -207,4 +209,4 @@ class ChunkTask(FutureTask):
         return ()
 
     def _named(self, error: BaseException, position: int) -> BaseException:
-        return named(error, self.number, self.session.count, position, self.repetition)
+        return named(error, self.number, self.session.generators.count, position, self.repetition)

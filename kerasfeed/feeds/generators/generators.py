@@ -5,6 +5,7 @@ the user's function is: whoever runs it, and wherever, so that one that is lost 
 """
 
 import contextlib
+import copy
 import inspect
 import itertools
 from collections.abc import Callable, Generator, Iterator, Mapping
@@ -15,6 +16,7 @@ import numpy as np
 from kerasfeed.errors import SceneError
 from kerasfeed.feeds.generators.joined import JoinedGenerators
 from kerasfeed.feeds.generators.round_robin import named
+from kerasfeed.feeds.streams.place import BEGINNING, Start
 from kerasfeed.loaders.failures.policy import FailurePolicy
 from kerasfeed.sequences.context import SceneContext, enter_context
 from kerasfeed.spec.conformance import own_copy
@@ -37,12 +39,15 @@ class Generators:
             of the scene to begin with, so that a generator lost with its worker need not be run from its beginning.
         count: How many generators, at least 1.
         seed: Seed of `rng`, at least 0.
+        numbers: Those that are run here, every `numbers.step`-th; the others are other shards'.
         name: What messages call the function.
         takes_start: Whether it has a parameter named `start`.
     """
 
-    def __init__(self, make_generator: Callable[..., Any], count: int = 1, seed: int = 0) -> None:
-        """See the class.
+    def __init__(
+        self, make_generator: Callable[..., Any], count: int = 1, seed: int = 0, *, copies: bool = False
+    ) -> None:
+        """See the class; with `copies`, the function is called without arguments, `count` times.
 
         Raises:
             TypeError: `make_generator` is no function, or takes other arguments; the message says what to pass.
@@ -54,8 +59,15 @@ class Generators:
         self.make_generator = make_generator
         self.count = count
         self.seed = seed
-        self._numbered, by_name = _calling(make_generator, self.name, count)
+        self.numbers = range(count)
+        self._numbered, by_name = _calling(make_generator, self.name, count, copies)
         self.takes_start, self._takes_rng = (name in by_name for name in _BY_NAME)
+
+    def only(self, shard_index: int, shard_count: int) -> "Generators":
+        """These, of which every `shard_count`-th is run, from number `shard_index` on."""
+        found = copy.copy(self)
+        found.numbers = self.numbers[shard_index::shard_count]
+        return found
 
     def make(self, n: int, repetition: int, start: int = 0) -> Iterator[Any]:
         """Generator `n` as a repetition begins; without the first `start` scenes.
@@ -114,8 +126,8 @@ def _check_function(made: Any) -> str:
     return name
 
 
-def _calling(function: Callable[..., Any], name: str, count: int) -> tuple[bool, set[str]]:
-    """Whether a function is given (n, count), and which arguments by name.
+def _calling(function: Callable[..., Any], name: str, count: int, copies: bool) -> tuple[bool, set[str]]:
+    """Whether a function is given (n, count), and which arguments by name; it must not be, for `copies`.
 
     Raises:
         TypeError: It takes other arguments.
@@ -123,10 +135,10 @@ def _calling(function: Callable[..., Any], name: str, count: int) -> tuple[bool,
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # compiled, and silent about its parameters
-        return True, set()
+        return not copies, set()
     parameters = list(signature.parameters.values())
     numbers = [each for each in parameters if each.kind in _POSITIONAL][:2]
-    for numbered in (False, True) if count == 1 else (True,):
+    for numbered in (False,) if copies else (False, True) if count == 1 else (True,):
         taken = {each.name for each in numbers} if numbered else set()
         by_name = {each for each in _BY_NAME if each in signature.parameters and each not in taken}
         try:
@@ -135,12 +147,28 @@ def _calling(function: Callable[..., Any], name: str, count: int) -> tuple[bool,
             continue
         if not numbered or all(each.default is each.empty or each.name in ("n", "count") for each in numbers):
             return numbered, by_name
+    if copies:
+        raise TypeError(
+            f"copies=True runs {count} copies of a generator that is made without arguments, and {name}{signature} "
+            "takes some: leave copies=True out for a function (n, count) that returns the n-th of count generators"
+        )
     also = " With count=1 it may also be a function that can be called without arguments." if count == 1 else ""
+    if count > 1 and _can_be_called(signature):
+        also = f" To run {count} copies of one that has no end, and draws its scenes, pass copies=True."
     remedy = f"lambda n, count: {name}(...)"
     raise TypeError(
         f"make_generator is called as {name}(n, count), to return the n-th of count={count} generators, and it takes "
         f"{name}{signature}.{also} Wrap it: {remedy}, for example with the n-th part of your files, files[n::count]"
     )
+
+
+def _can_be_called(signature: inspect.Signature) -> bool:
+    """Whether a function can be called without arguments, but for those given by name."""
+    try:
+        signature.bind(**dict.fromkeys({each for each in _BY_NAME if each in signature.parameters}))
+    except TypeError:
+        return False
+    return True
 
 
 def _iterator(made: Any, name: str) -> Iterator[Any]:
@@ -169,22 +197,21 @@ class LocalGenerators(JoinedGenerators):
 
     def __init__(self, generators: Generators, policy: FailurePolicy | None = None) -> None:
         """Run nothing yet; see `JoinedGenerators`."""
-        super().__init__(generators.count, policy)
+        super().__init__(generators.numbers, generators.count, policy)
         self.generators = generators
         self._context = SceneContext(generators.seed, 0)
         self._made: dict[int, Iterator[Any]] = {}
-        self._positions: list[int] = []
+        self._positions: dict[int, int] = {}
         self._raised: BaseException | None = None  # by the generator whose turn it is, after other items
 
-    def begin(self, repetition: int) -> None:
+    def begin(self, repetition: int, start: Start = BEGINNING) -> None:
         """See `Source.begin`."""
         self._refuse_closed()
         with self._taking:
             self._forget()
-            self._positions = [0] * self._count
             self._context = SceneContext(self.generators.seed, repetition)
             self._raised = None
-            self._begin(repetition)
+            self._positions = self._begin(repetition, start)
 
     def _join(self, items: list[Any], limit: int) -> None:
         previous = enter_context(self._context)
@@ -209,7 +236,7 @@ class LocalGenerators(JoinedGenerators):
                 self._fail(n)
                 continue
             if item is _ENDED:
-                round_robin.drop(n)
+                self._drop(n, len(items))
                 continue
             items.append(own_copy(item))
             positions[n] += 1
@@ -220,8 +247,20 @@ class LocalGenerators(JoinedGenerators):
             raise self._raised
         iterator = self._made.get(n)
         if iterator is None:
-            iterator = self._made[n] = self.generators.make(n, self._repetition)
+            iterator = self._begun(n)
+            self._made[n] = iterator
         return next(iterator, _ENDED)
+
+    def _begun(self, n: int) -> Iterator[Any]:
+        """Generator `n` at the scene that is next; where it cannot begin there, what comes before is thrown away."""
+        position = self._positions[n]
+        iterator = self.generators.make(n, self._repetition, position if self.generators.takes_start else 0)
+        for scene in range(0 if self.generators.takes_start else position):
+            self._context.move_to(scene * self._count + n)
+            if self._gone or next(iterator, _ENDED) is _ENDED:
+                break
+        self._context.move_to(position * self._count + n)
+        return iterator
 
     def _fail(self, n: int) -> None:
         assert self._raised is not None

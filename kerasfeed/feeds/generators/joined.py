@@ -6,10 +6,12 @@ bears it.
 
 import threading
 from abc import abstractmethod
+from collections.abc import Sequence
 from typing import Any
 
 from kerasfeed.errors import FeedClosedError, TooManyFailuresError
-from kerasfeed.feeds.generators.round_robin import RoundRobin
+from kerasfeed.feeds.generators.round_robin import RoundRobin, begun_at, length_of
+from kerasfeed.feeds.streams.place import Departure, Start
 from kerasfeed.feeds.streams.source import Source
 from kerasfeed.loaders.failures.failure_log import FailureLog
 from kerasfeed.loaders.failures.policy import FailurePolicy
@@ -27,16 +29,28 @@ class JoinedGenerators(Source):
             long as no generator has ended; `epoch` is the repetition. Its warnings wait for the user.
     """
 
-    def __init__(self, count: int, policy: FailurePolicy | None) -> None:
-        """Join `count` generators. Without a `policy`, what one of them raises ends the repetition."""
+    def __init__(self, numbers: range, count: int, policy: FailurePolicy | None) -> None:
+        """Join the generators `numbers` of `count`. Without a `policy`, what one raises ends the repetition."""
         self.failure_log = FailureLog(policy or FailurePolicy(), count)
+        self._numbers = numbers
         self._count = count
         self._ever: set[int] = set()  # that have failed
         self._now: set[int] = set()  # of these, in this repetition
         self._taking = threading.Lock()  # held by whoever takes, or lets go of what is not wanted any more
         self._gone, self._closed = True, False
         self._repetition = 0
-        self._round_robin = RoundRobin(0)
+        self._round_robin = RoundRobin(())
+        self._departures: list[Departure] = []
+        self._joined = 0  # items taken of this repetition
+
+    @property
+    def departures(self) -> Sequence[Departure]:
+        """See `Source.departures`."""
+        return self._departures
+
+    def length(self, departures: Sequence[Departure]) -> int | None:
+        """See `Source.length`."""
+        return length_of(self._numbers, departures)
 
     def failures(self) -> list[FailedScene]:
         """See `Source.failures`."""
@@ -53,6 +67,7 @@ class JoinedGenerators(Source):
         try:
             with self._taking:
                 self._join(items, limit)
+                self._joined += len(items)
         finally:
             self._forget_if_gone()
         if not items:
@@ -76,11 +91,19 @@ class JoinedGenerators(Source):
             finally:
                 self._taking.release()
 
-    def _begin(self, repetition: int) -> None:
-        """A repetition begins, in which no generator has failed."""
+    def _begin(self, repetition: int, start: Start) -> dict[int, int]:
+        """A repetition begins, in which no generator has failed; returns the scenes that each has given before."""
         self._repetition, self._gone = repetition, False
-        self._round_robin = RoundRobin(self._count)
+        self._round_robin, given = begun_at(self._numbers, start)
+        self._departures = [each for each in start.departures if each.items <= start.items]
+        self._joined = start.items
         self._now.clear()
+        return given
+
+    def _drop(self, n: int, items: int) -> None:
+        """Generator `n` leaves, when `items` items have been joined for whoever takes."""
+        self._departures.append(Departure(n, self._joined + items))
+        self._round_robin.drop(n)
 
     def _refuse_closed(self) -> None:
         if self._closed:
@@ -93,7 +116,7 @@ class JoinedGenerators(Source):
             Exception: `error` itself, or TooManyFailuresError.
         """
         ending = None
-        self._round_robin.drop(n)
+        self._drop(n, 0)
         try:
             self.failure_log.note(position * self._count + n, self._repetition, None, error)
             ending = self._ending(n, position, error)
@@ -114,14 +137,15 @@ class JoinedGenerators(Source):
             return error
         self._ever.add(n)
         self._now.add(n)
-        most = policy.most_failed(self._count)
-        if len(self._ever) <= most and len(self._now) < self._count:
+        count = len(self._numbers)
+        most = policy.most_failed(count)
+        if len(self._ever) <= most and len(self._now) < count:
             return None
         why = (
-            f"{len(self._ever)} of {counted(self._count, 'generator')} failed and on_error={policy.on_error!r} "
+            f"{len(self._ever)} of {counted(count, 'generator')} failed and on_error={policy.on_error!r} "
             f"allows {most}"
             if len(self._ever) > most
-            else f"all of {counted(self._count, 'generator')} failed in repetition {self._repetition}"
+            else f"all of {counted(count, 'generator')} failed in repetition {self._repetition}"
         )
         refusal = TooManyFailuresError(
             f"{why}. The last was generator {n}, at its scene {position}: {exception_text(error)}. feed.failures lists "

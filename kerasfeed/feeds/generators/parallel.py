@@ -1,7 +1,7 @@
 """N generators run by workers, joined by whoever consumes them.
 
 Invariant: the items of a repetition are those of `LocalGenerators`, in the same order where that is fixed, whatever the
-workers. A generator lives where it was begun: generator `n` with worker `n % workers`. Where it was lost with its
+workers. A generator lives where it was begun: the k-th one with worker `k % workers`. Where it was lost with its
 worker, it is run again up to the scene that is next, which nobody but the consumer knows.
 """
 
@@ -20,6 +20,7 @@ from kerasfeed.feeds.generators.round_robin import RoundRobin, named
 from kerasfeed.feeds.generators.spec_agreement import Agreement
 from kerasfeed.feeds.generators.worker_side import GO_ON, Head
 from kerasfeed.feeds.generators.workers import GeneratorWorkers
+from kerasfeed.feeds.streams.place import BEGINNING, Start
 from kerasfeed.loaders.base import LoaderStats
 from kerasfeed.loaders.failures.policy import FailurePolicy
 from kerasfeed.pool.environment import Environment
@@ -57,7 +58,7 @@ class ParallelGenerators(JoinedGenerators):
             TypeError: The generators cannot be sent to worker processes.
             OSError: There can be no worker processes.
         """
-        super().__init__(generators.count, policy)
+        super().__init__(generators.numbers, generators.count, policy)
         self.generators = generators
         self._workers = GeneratorWorkers(
             generators, workers=workers, worker_type=worker_type, max_memory=max_memory,
@@ -67,7 +68,7 @@ class ParallelGenerators(JoinedGenerators):
         self._in_turn = deterministic or not workers
         self._ready: SimpleQueue[None] = SimpleQueue()  # something was done, or the consumer has gone
         self._lock = threading.Lock()  # guards their `pending` and the two flags
-        self._remotes: list[RemoteGenerator] = []
+        self._remotes: dict[int, RemoteGenerator] = {}
         self._reader = ChunkReader()
         self._agreement = Agreement()
 
@@ -75,14 +76,14 @@ class ParallelGenerators(JoinedGenerators):
         """A snapshot of the workers' counters; a batch is a chunk here."""
         return self._workers.stats()
 
-    def begin(self, repetition: int) -> None:
+    def begin(self, repetition: int, start: Start = BEGINNING) -> None:
         """See `Source.begin`."""
         self.leave()
-        remotes = [RemoteGenerator(n) for n in range(self._count)]
         with self._taking, self._lock:
             self._refuse_closed()
-            self._remotes = remotes
-            self._begin(repetition)
+            given = self._begin(repetition, start)
+            self._remotes = {n: RemoteGenerator(n, given[n]) for n in self._round_robin.living}
+            remotes = list(self._remotes.values())
         for ahead in range(self._workers.depth):
             for remote in remotes:
                 if len(remote.pending) == ahead:
@@ -98,14 +99,14 @@ class ParallelGenerators(JoinedGenerators):
         """See `Source.leave`."""
         with self._lock:
             self._gone = True
-            pending = [future for remote in self._remotes for future in remote.pending]
+            pending = [future for remote in self._remotes.values() for future in remote.pending]
         for future in pending:
             future.cancel()
         self._ready.put(None)
         self._forget_if_gone()
 
     def _forget(self) -> None:
-        self._remotes, self._round_robin = [], RoundRobin(0)
+        self._remotes, self._round_robin = {}, RoundRobin(())
 
     def close(self) -> None:
         """See `Source.close`."""
@@ -175,7 +176,7 @@ class ParallelGenerators(JoinedGenerators):
                 return False
             self._fail(remote)
         elif remote.ended:
-            self._round_robin.drop(remote.n)
+            self._drop(remote.n, len(items))
         elif items and not remote.is_done:
             return False
         else:

@@ -28,13 +28,13 @@ class RemoteGenerator:
 
     __slots__ = ("at", "deaths", "died_at", "ended", "error", "items", "n", "pending", "received", "start")
 
-    def __init__(self, n: int) -> None:
+    def __init__(self, n: int, start: int = 0) -> None:
+        """Generator `n`, from its scene `start` on."""
         self.n = n
         self.pending: deque[Future[Any]] = deque()
         self.items: list[Any] = []
         self.at = 0
-        self.received = 0
-        self.start = 0
+        self.received = self.start = start
         self.ended = False
         self.error: BaseException | None = None
         self.deaths, self.died_at = 0, -1

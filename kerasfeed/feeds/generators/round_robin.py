@@ -4,6 +4,9 @@ Invariant: turns go round in the order of the generators' numbers. Who leaves is
 order.
 """
 
+from collections.abc import Iterable, Sequence
+
+from kerasfeed.feeds.streams.place import Departure, Start
 from kerasfeed.util.error_notes import can_travel, wrapped
 from kerasfeed.util.error_text import notes_of, set_notes
 
@@ -20,8 +23,8 @@ class RoundRobin:
 
     __slots__ = ("living", "turn")
 
-    def __init__(self, count: int) -> None:
-        self.living = list(range(count))
+    def __init__(self, numbers: Iterable[int]) -> None:
+        self.living = list(numbers)
         self.turn = 0
 
     @property
@@ -41,6 +44,33 @@ class RoundRobin:
             self.turn -= 1
         if self.turn == len(self.living):
             self.turn = 0
+
+
+def begun_at(numbers: Sequence[int], start: Start) -> tuple[RoundRobin, dict[int, int]]:
+    """The generators `numbers` as they stand at `start`, and how many scenes each of them has given."""
+    robin, given = RoundRobin(numbers), dict.fromkeys(numbers, 0)
+    at = 0
+    for departure in (*(each for each in start.departures if each.items <= start.items), None):
+        stop = start.items if departure is None else departure.items
+        if robin.living:
+            _go_round(robin, given, stop - at)
+        at = stop
+        if departure is not None and departure.n in robin.living:
+            robin.drop(departure.n)
+    return robin, given
+
+
+def length_of(numbers: Sequence[int], departures: Sequence[Departure]) -> int | None:
+    """How many scenes the generators `numbers` give together, all of which have left; None where one has not."""
+    left = {each.n: each.items for each in departures}
+    return max(left.values(), default=0) if left.keys() >= {*numbers} else None
+
+
+def _go_round(robin: RoundRobin, given: dict[int, int], items: int) -> None:
+    rounds, more = divmod(items, len(robin.living))
+    for place, n in enumerate(robin.living):
+        given[n] += rounds + ((place - robin.turn) % len(robin.living) < more)
+    robin.turn = (robin.turn + more) % len(robin.living)
 
 
 def named(error: BaseException, n: int, count: int, position: int, repetition: int, where: str = "") -> BaseException:

@@ -45,13 +45,14 @@ class GeneratorWorkers:
             TypeError: The generators cannot be sent to worker processes.
             OSError: There can be no worker processes.
         """
-        self._count = generators.count
-        size = max(1, min(workers, self._count))
-        self.depth = 0 if not workers else 3 if self._count <= 4 * size else 2
-        self._most = self._count * max(1, self.depth) + size  # chunks in flight
+        self._generators = generators
+        count = len(generators.numbers)
+        size = max(1, min(workers, count))
+        self.depth = 0 if not workers else 3 if count <= 4 * size else 2
+        self._most = count * max(1, self.depth) + size  # chunks in flight
         self._max_memory = max_memory
         # What has arrived waits for its turn, and scenes of other chunks are held.
-        self._layout = ChunkLayout.sharing(max_memory, 2 * self._most + 3 * self._count + 4 * size)
+        self._layout = ChunkLayout.sharing(max_memory, 2 * self._most + 3 * count + 4 * size)
         self._runner = ChunkRunner(generators, self._layout)
         self._sessions: Sessions[ChunkSession] = Sessions(self, forks=not workers)
         self._options = PoolOptions(
@@ -77,7 +78,7 @@ class GeneratorWorkers:
         except BaseException:
             pool.close()
             raise
-        return ChunkSession(pool, slots, self._count)
+        return ChunkSession(pool, slots, self._generators)
 
     def ask(self, n: int, start: int, repetition: int) -> Future[Any]:
         """Promise the next chunk of a generator, uint8[bytes], or what it has raised, as the result.

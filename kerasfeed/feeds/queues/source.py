@@ -17,6 +17,7 @@ from kerasfeed.feeds.queues.epoch_queue import EpochQueue
 from kerasfeed.feeds.queues.producer import Producer
 from kerasfeed.feeds.queues.server import ProducerServer
 from kerasfeed.feeds.queues.waiting import WaitQueue
+from kerasfeed.feeds.streams.place import BEGINNING, Start
 from kerasfeed.feeds.streams.source import Source
 from kerasfeed.spec.conformance import SceneCheck, own_copy
 from kerasfeed.spec.scene_spec import SceneSpec
@@ -182,7 +183,7 @@ class QueueSource(Source):
 
     # ---- the consumer, on one thread at a time
 
-    def begin(self, repetition: int) -> None:
+    def begin(self, repetition: int, start: Start = BEGINNING) -> None:
         """Begin the next epoch, or go on with the one that was left."""
         with self._lock:
             self._at_end = self._has_left = False

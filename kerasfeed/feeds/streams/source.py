@@ -5,8 +5,10 @@ or, where a function makes scenes of items (`map`), whatever that function takes
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
+from kerasfeed.feeds.streams.place import BEGINNING, Departure, Start
 from kerasfeed.loaders.base import LoaderStats
 from kerasfeed.loaders.failures.table import FailedScene
 
@@ -24,8 +26,13 @@ class Source(ABC):
     afresh: ClassVar[bool] = True
 
     @abstractmethod
-    def begin(self, repetition: int) -> None:
-        """Begin a repetition, numbered from 0, afresh; one that still runs is left."""
+    def begin(self, repetition: int, start: Start = BEGINNING) -> None:
+        """Begin a repetition, numbered from 0, afresh; one that still runs is left.
+
+        Args:
+            repetition: Its number.
+            start: Where in it; only for sources that are `afresh`.
+        """
 
     @abstractmethod
     def take(self, limit: int) -> list[Any]:
@@ -38,6 +45,19 @@ class Source(ABC):
                 items before it have been returned by earlier calls.
             FeedClosedError: The source is closed.
         """
+
+    @property
+    def departures(self) -> Sequence[Departure]:
+        """The generators that have left this repetition so far; the same list until `begin`, which grows."""
+        return ()
+
+    def joined(self, items: int) -> int:
+        """How many scenes of all generators are joined, at most, to give the first `items` items."""
+        return items
+
+    def length(self, departures: Sequence[Departure]) -> int | None:
+        """How many items a repetition has in which these generators left; None where not all of them have."""
+        return None
 
     @abstractmethod
     def leave(self) -> None:
