@@ -19,6 +19,11 @@ from kerasfeed.feeds.streams.source import Source
 from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.util.validate import check_integer
 
+_NO_STATE = (
+    "a QueueFeed cannot be resumed: its scenes are put by other code, and are gone when they have been used. Keep what "
+    "was put (kf.write_tfrecords, for example) and feed that, or make the scenes in generators of a kf.StreamFeed"
+)
+
 
 class BaseQueueFeed(BaseStream):
     """Batches of scenes that other code puts, for loops; see `kerasfeed.QueueFeed`."""
@@ -215,6 +220,22 @@ class BaseQueueFeed(BaseStream):
             "a QueueFeed belongs to its process, where its scenes are put. Give other processes feed.producer(), which "
             "pickles"
         )
+
+    def get_state(self) -> dict[str, Any]:
+        """Always raises: scenes that other code puts cannot be asked for again.
+
+        Raises:
+            RuntimeError: Always; the message says what to do.
+        """
+        raise RuntimeError(_NO_STATE)
+
+    def set_state(self, state: Any) -> None:
+        """Always raises; see `get_state`.
+
+        Raises:
+            RuntimeError: Always.
+        """
+        raise RuntimeError(_NO_STATE)
 
     def _facts(self) -> list[tuple[str, str]]:
         queue = [("put so far", f"{self._source.count:,}"), ("maxsize", f"{self._source.maxsize:,}")]

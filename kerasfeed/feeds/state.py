@@ -65,14 +65,10 @@ class FeedState:
         Raises:
             ValueError: They differ; the message says in what.
         """
-        changes = [] if self.seed == feed.seed else [_change("seed", self.seed, feed.seed)]
-        for name in {**self.fingerprint, **feed.fingerprint}:
-            was, now = self.fingerprint.get(name), feed.fingerprint.get(name)
-            if was != now:
-                changes += _changes(name, was, now)
-        if changes:
+        found = changes({"seed": self.seed, **self.fingerprint}, {"seed": feed.seed, **feed.fingerprint})
+        if found:
             raise ValueError(
-                f"the state is that of other batches, so nothing can go on from it: {'; '.join(changes)}. Make the "
+                f"the state is that of other batches, so nothing can go on from it: {'; '.join(found)}. Make the "
                 "feed as it was, or begin anew without the state"
             )
         check_step(self.step, steps)
@@ -147,6 +143,16 @@ def warn_of_hooks(sequence: Any, has_hooks: bool, state: FeedState) -> None:
             FeedWarning,
             stacklevel=3,
         )
+
+
+def changes(were: Mapping[str, Any], are: Mapping[str, Any]) -> list[str]:
+    """What differs between the values of two feeds by name, in words."""
+    found = []
+    for name in {**were, **are}:
+        was, now = were.get(name), are.get(name)
+        if was != now:
+            found += _changes(name, was, now)
+    return found
 
 
 def _changes(name: str, was: Any, now: Any) -> list[str]:

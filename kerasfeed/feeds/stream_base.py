@@ -16,14 +16,16 @@ from kerasfeed.feeds.any_feed import AnyFeed
 from kerasfeed.feeds.cursor import EndOfData, wait_for_background
 from kerasfeed.feeds.display import stream_html, workers_text
 from kerasfeed.feeds.options import FeedOptions
+from kerasfeed.feeds.sharding import ONE_SHARD, Shard
 from kerasfeed.feeds.streams.pipeline import Function, StreamLoader, make_stream_loader
+from kerasfeed.feeds.streams.place import Place
 from kerasfeed.feeds.streams.plan import StreamPlan
 from kerasfeed.feeds.streams.repetition import Repetition
 from kerasfeed.feeds.streams.source import Source
 from kerasfeed.loaders.arguments import check_collate, check_seed
 from kerasfeed.loaders.base import LoaderStats
 from kerasfeed.loaders.failures.table import FailureTable
-from kerasfeed.orders.base import Sequential
+from kerasfeed.orders.base import Order, Sequential
 from kerasfeed.pool.base import CLOSED
 from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.spec.spec_json import as_scene_spec
@@ -44,7 +46,7 @@ class BaseStream(AnyFeed):
         "to_jax", "to_tf_dataset", "to_torch",
     ])  # fmt: skip
 
-    def __init__(self, options: FeedOptions) -> None:
+    def __init__(self, options: FeedOptions, order: Order | None = None, shard: Shard = ONE_SHARD) -> None:
         given, on_error = options.given, options.policy.on_error
         if given["pad_remainder"] and (given["drop_remainder"] or options.batch_size is None or on_error == "skip"):
             raise ValueError(
@@ -57,8 +59,9 @@ class BaseStream(AnyFeed):
                 "'mask', which gives failed scenes sample_weight 0"
             )
         self.plan = StreamPlan(
-            batch_size=options.batch_size, seed=check_seed(given["seed"], Sequential(), 1),
-            drop_remainder=bool(given["drop_remainder"]), pad_remainder=bool(given["pad_remainder"]),
+            batch_size=options.batch_size, order=order or Sequential(), seed=check_seed(given["seed"], Sequential(), 1),
+            shard_index=shard.index, shard_count=shard.count, drop_remainder=bool(given["drop_remainder"]),
+            pad_remainder=bool(given["pad_remainder"]),
         )  # fmt: skip
         self._collation = check_collate(given["collate"], self.plan, on_error)
         self._spec = None if given["spec"] is None else as_scene_spec(given["spec"])
@@ -74,6 +77,8 @@ class BaseStream(AnyFeed):
         self._kept: Repetition | None = None
         self._kept_is_chain = False
         self._next = 0
+        self._resumed: Place | None = None  # where the next repetition that is asked for begins
+        self._place: Place | None = Place()  # of the consumer; None where only it knows
         self._closed = False
 
     # ---- what subclasses say
@@ -152,17 +157,21 @@ class BaseStream(AnyFeed):
         wait_for_background()  # what an iterator that was let go of had taken comes again
         self.cursors.wait()
         with self._lock:
+            place, self._resumed = self._resumed, None
+            if place is not None:
+                self._kept, self._kept_is_chain, self._next = core.begin(place), False, place.repetition + 1
             kept, self._kept = self._kept, None
             wanted = kept is not None and (chained or not self._kept_is_chain)
         try:
-            if kept is not None and wanted and (core.source.afresh or not kept.is_used_up(timeout)):
+            goes_on = kept is not None and core.source.afresh and not kept.is_resumed
+            if kept is not None and wanted and (goes_on or not kept.is_used_up(timeout)):
                 return kept
         except BaseException:  # NotYet, or Ctrl-C while it waited for the source
             self._kept = kept
             raise
         with self._lock:
             number, self._next = self._next, self._next + 1
-        return core.begin(number)
+        return core.begin(Place(number))
 
     def end_fit(self) -> None:
         """A loop begins: a fit that was stopped gives back before what it still holds."""
@@ -194,17 +203,20 @@ class BaseStream(AnyFeed):
                 except closed:
                     wait_for_exit()
                     raise
+                place = repetition.place
                 try:
                     self.issue_warnings()
                 except BaseException:  # Ctrl-C, or a warning that is an error: nobody has had the batch
                     repetition.put_back(taken)
                     raise
+                self._place = place
                 if taken[0] is not None:  # on_error="skip" has left a scene of it
                     yield taken.pop()
         except end:
             ended = True
         finally:
             if ended:
+                self._place = Place(repetition.number + 1)
                 repetition.close()
             else:
                 self.keep_repetition(repetition, chained=False, untouched=False)
@@ -236,6 +248,12 @@ class BaseStream(AnyFeed):
         if core is not None:
             core.loader.failure_log.deferred_warnings.issue()
             core.source.issue_warnings()
+
+    # ---- state
+
+    def note_place(self, place: Place | None) -> None:
+        """Whoever takes batches now stands at `place`; None where only it knows."""
+        self._place = place
 
     # ---- the spec
 

@@ -24,5 +24,6 @@ class SeedStream(IntEnum):
     GLOBAL_RANDOM = 12
     REPLACEMENT = 13
     GENERATOR = 14
+    STREAM_BUFFER = 15
     MIXTURE = 0x6D6978
     SPLIT = 0x73706C

@@ -142,8 +142,7 @@ class JoinedGenerators(Source):
         if len(self._ever) <= most and len(self._now) < count:
             return None
         why = (
-            f"{len(self._ever)} of {counted(count, 'generator')} failed and on_error={policy.on_error!r} "
-            f"allows {most}"
+            f"{len(self._ever)} of {counted(count, 'generator')} failed and on_error={policy.on_error!r} allows {most}"
             if len(self._ever) > most
             else f"all of {counted(count, 'generator')} failed in repetition {self._repetition}"
         )

@@ -5,18 +5,18 @@ the order of their items. How many wait for the consumer is bounded, so a source
 """
 
 import threading
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from kerasfeed.errors import FeedClosedError
 from kerasfeed.feeds.options import FeedOptions
 from kerasfeed.feeds.streams.item_store import FileStore, ItemStore, MemoryStore
+from kerasfeed.feeds.streams.place import Place
 from kerasfeed.feeds.streams.plan import StreamPlan
-from kerasfeed.feeds.streams.repetition import Repetition
+from kerasfeed.feeds.streams.repetition import Repetition, RepetitionLog
 from kerasfeed.feeds.streams.source import Source
 from kerasfeed.loaders.base import Job
 from kerasfeed.loaders.loader import Loader, make_loader
@@ -28,19 +28,21 @@ from kerasfeed.spec.scene_spec import SceneSpec, probe_indices
 from kerasfeed.util.error_text import add_note, guarded, shown
 
 Function = Callable[[Any], Any]
+_KNOWN = 8  # repetitions, of which places can be told
 
 
 class StoredItems:
     """What the loader takes for a sequence: the items on the item_store, or what functions make of them in turn."""
 
-    def __init__(self, item_store: Any, functions: tuple[Function, ...]) -> None:
+    def __init__(self, item_store: Any, functions: tuple[Function, ...], shard_count: int) -> None:
         self._item_store = item_store
         self._functions = functions
+        self._shard_count = shard_count
 
     def __getitem__(self, index: int) -> Any:
         context = current_context()
         assert context is not None
-        made = item = self._item_store.item(context.epoch, index)
+        made = item = self._item_store.item(context.epoch, index // self._shard_count)
         try:
             for function in self._functions:
                 made = function(made)
@@ -66,6 +68,7 @@ class StreamLoader:
         Attributes:
             job: As it was given.
             inferred: Whether the spec of a scene is known.
+            logs: What is known of the last repetitions.
         """
         plan = job.plan
         assert isinstance(plan, StreamPlan)
@@ -76,12 +79,13 @@ class StreamLoader:
         self.ahead = job.look_ahead if threaded else 0
         self._item_store = item_store
         self.inferred = job.spec is not None
+        self.logs: deque[RepetitionLog] = deque(maxlen=_KNOWN)
         self._repetition: Repetition | None = None
         self._lock = threading.RLock()
         self._closed = False
 
-    def begin(self, number: int) -> Repetition:
-        """Begin repetition `number`; the one that runs ends.
+    def begin(self, place: Place) -> Repetition:
+        """Begin a repetition at `place`; the one that runs ends.
 
         Raises:
             FeedClosedError: The feed is closed.
@@ -96,16 +100,16 @@ class StreamLoader:
                         "the stream cannot begin anew: what was left of the repetition before still waits for its "
                         "source, which does not return. Give generators a timeout, or make a new feed"
                     )
-            self._repetition = Repetition(self, number)
+            self._repetition = Repetition(self, place)
+            self.logs.append(self._repetition.log)
             self._repetition.start()
             return self._repetition
 
     def submit(self, epoch: int, step: int, items: list[Any]) -> Future[Any]:
         """Promise the batch of these items; the spec must be known."""
-        first = step * self.plan.rows
         try:
             self._item_store.put(epoch, step, items)
-            self.plan.announce(epoch, step, np.arange(first, first + len(items), dtype=np.int64))
+            self.plan.announce(epoch, step, self.plan.numbered(step, len(items)))
             future = self.loader.submit(epoch, step)
         except BaseException:
             self._drop(epoch, step)
@@ -125,10 +129,10 @@ class StreamLoader:
         """
         if self.inferred:
             return
-        first = step * self.plan.rows
+        numbers = self.plan.numbered(step, len(items)).tolist()
         rows = probe_indices(len(items))
-        self.plan.readable[:] = [first + row for row in rows]
-        self.plan.others[:] = [first + row for row in range(len(items)) if row not in rows]
+        self.plan.readable[:] = [numbers[row] for row in rows]
+        self.plan.others[:] = [number for row, number in enumerate(numbers) if row not in rows]
         try:
             self._item_store.put(0, step, items)
             self.inferred = isinstance(self.loader.spec, SceneSpec)
@@ -180,8 +184,8 @@ def make_stream_loader(
     source = make_source()
     item_store: ItemStore = FileStore(plan.rows, options.ahead) if processes else MemoryStore(plan.rows)
     job = options.job(
-        StoredItems(item_store, functions), plan, collation, workers=workers, spec=spec,
-        inherit=item_store.fds, item_text=partial(_item_text, item_store) if functions else None,
+        StoredItems(item_store, functions, plan.shard_count), plan, collation, workers=workers, spec=spec,
+        inherit=item_store.fds, item_text=partial(_item_text, item_store, plan.shard_count) if functions else None,
         # Threads that fill a queue may use the global random generators just then; without functions nothing does.
         watches_random=bool(functions) and (processes or source.afresh),
     )  # fmt: skip
@@ -194,6 +198,7 @@ def make_stream_loader(
     return StreamLoader(source, item_store, loader, job, threaded=options.workers > 0)
 
 
-def _item_text(item_store: ItemStore, epoch: int, index: int) -> str:
+def _item_text(item_store: ItemStore, shard_count: int, epoch: int, index: int) -> str:
     # Its batch may have been cancelled meanwhile, or it may not unpickle.
-    return guarded(lambda: shown(item_store.item(epoch, index)), lambda _: f"number {index} of repetition {epoch}")
+    item = partial(item_store.item, epoch, index // shard_count)
+    return guarded(lambda: shown(item()), lambda _: f"number {index} of repetition {epoch}")

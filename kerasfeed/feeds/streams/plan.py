@@ -17,6 +17,9 @@ from kerasfeed.orders.plan import Plan
 class StreamPlan(Plan):
     """Batches of a stream: an epoch is a repetition, an index the number of an item in it.
 
+    Where there are shards, item k of shard s has the number `k * shard_count + s`, so that no two have the same random
+    numbers.
+
     Attributes:
         length: 0: nobody knows it.
         batch_size: Most scenes in a batch.
@@ -37,9 +40,14 @@ class StreamPlan(Plan):
     def afresh(self) -> "StreamPlan":
         """The same plan, with nothing announced."""
         return StreamPlan(
-            batch_size=self.batch_size, seed=self.seed, drop_remainder=self.drop_remainder,
-            pad_remainder=self.pad_remainder,
+            batch_size=self.batch_size, order=self.order, seed=self.seed, drop_remainder=self.drop_remainder,
+            shard_index=self.shard_index, shard_count=self.shard_count, pad_remainder=self.pad_remainder,
         )  # fmt: skip
+
+    def numbered(self, step: int, items: int) -> NDArray[np.int64]:
+        """Indices of the items of a batch, int64[items]."""
+        first = step * self.rows
+        return np.arange(first, first + items, dtype=np.int64) * self.shard_count + self.shard_index
 
     def announce(self, epoch: int, step: int, indices: NDArray[np.int64]) -> None:
         """Say which items, int64[B] with 1 <= B <= rows, are batch `step` of a repetition. It may be submitted then."""

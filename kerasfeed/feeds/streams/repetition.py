@@ -6,12 +6,15 @@ so that Ctrl-C in whoever waits, or closing by another thread, neither loses nor
 
 import threading
 from collections import deque
+from collections.abc import Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from kerasfeed.errors import FeedClosedError
 from kerasfeed.feeds.cursor import EndOfData
+from kerasfeed.feeds.streams.place import Departure, Place, Start
 from kerasfeed.feeds.streams.plan import StreamPlan
 from kerasfeed.feeds.streams.source import Source
 from kerasfeed.loaders.batches.spec_inference import NothingReadError
@@ -21,6 +24,7 @@ from kerasfeed.util.error_text import cause_of, is_the_programs
 from kerasfeed.util.polling import NotYet, result_of
 
 _JOIN_SECONDS = 5.0
+_KNOWN_STEPS = 4096  # of batches that were handed out last; more are never given back
 
 
 class Batches(Protocol):
@@ -38,13 +42,40 @@ class Batches(Protocol):
         """Promise the batch of these items."""
 
 
+@dataclass
+class RepetitionLog:
+    """What is known of a repetition, also when it is over.
+
+    Attributes:
+        place: Where it began.
+        departures: The generators that have left it so far.
+        steps: The step after that of the last batch of which all items have been read.
+    """
+
+    place: Place
+    departures: Sequence[Departure] = ()
+    steps: int = 0
+
+    def __post_init__(self) -> None:
+        self.departures, self.steps = self.place.departures, self.place.step
+
+
 class Repetition:
     """One run of the source from its beginning, as the consumer sees it: batches in their order, loaded ahead."""
 
-    def __init__(self, core: Batches, number: int) -> None:
-        self.number = number
+    def __init__(self, core: Batches, place: Place) -> None:
+        """Begin at `place`.
+
+        Attributes:
+            number: Of the repetition.
+            log: What is known of it.
+        """
+        self.number = place.repetition
+        self.log = RepetitionLog(place)
         self._core = core
-        self._step = 0
+        self._first_step = self._step = place.step
+        self._handed = place.step  # the step after that of the last entry that was handed out
+        self._steps: deque[int] = deque(maxlen=_KNOWN_STEPS)  # of the batches that were, without empty ones
         self._begun = self._over = self._source_over = False
         self._error: BaseException | None = None
         self._unreadable: BaseException | None = None
@@ -53,7 +84,7 @@ class Repetition:
         self._awaited: Future[Any] | None = None  # at the head of the entries
         # Promises of batches; behind the last one None, or what ended the repetition.
         self._entries: deque[Future[Any] | BaseException | None] = deque()
-        self._returned: deque[Any] = deque()
+        self._returned: deque[tuple[int, Any]] = deque()  # step and batch
         self._condition = threading.Condition()
         self._stopped = False
         self._first = threading.Event()
@@ -112,6 +143,7 @@ class Repetition:
                     del error  # whose traceback holds this frame
             self._held.append((self._step, items))
             self._step += 1
+            self.log.steps = self._step
             try:
                 self._core.infer(*self._held[-1])
             except NothingReadError as error:  # one of the next batches will tell
@@ -129,7 +161,8 @@ class Repetition:
         try:
             if not self._begun:
                 self._begun = True
-                source.begin(self.number)
+                source.begin(self.number, Start(self._step * rows, self.log.departures))
+                self.log.departures = source.departures
             while len(items) < rows:
                 found = source.take(rows - len(items))
                 if not found:
@@ -156,7 +189,9 @@ class Repetition:
             Exception: What the source raised, or whatever made a scene of an item.
         """
         with suppress(IndexError):
-            return self._returned.popleft()
+            step, batch = self._returned.popleft()
+            self._steps.append(step)
+            return batch
         entry = self._next_entry(timeout)
         if entry is None:
             raise EndOfData
@@ -175,6 +210,8 @@ class Repetition:
                 without_reproduction(error)
                 raise
             self._remove(entry)
+            if batch is not None:
+                self._steps.append(self._handed - 1)
             return batch
         finally:
             del entry  # it holds what is raised, whose traceback holds this frame: only the collector would free them
@@ -205,6 +242,7 @@ class Repetition:
             self._awaited = None
             if self._entries and self._entries[0] is entry:
                 self._entries.popleft()
+                self._handed += 1
 
     def peek(self) -> None:
         """Wait until the first batch was submitted, or there is none.
@@ -236,7 +274,19 @@ class Repetition:
 
     def put_back(self, batches: list[Any]) -> None:
         """Return batches that were taken last and not used, in their order: they come again."""
-        self._returned.extendleft(reversed(batches))
+        for batch in reversed(batches):
+            self._returned.appendleft((self._steps.pop(), batch))
+
+    @property
+    def place(self) -> Place:
+        """Where whoever has taken all that was handed out stands."""
+        step = self._returned[0][0] if self._returned else self._handed
+        return Place(self.number, step, self.log.departures)
+
+    @property
+    def is_resumed(self) -> bool:
+        """Whether it did not begin at its beginning."""
+        return self._first_step > 0
 
     def close(self) -> None:
         """End the repetition where it stands; idempotent."""

@@ -1,0 +1,157 @@
+"""`ShuffledSource`: the items of another source through a shuffle buffer.
+
+Invariant: which item comes at a position is what `kerasfeed.orders.buffered` says, a function of numbers alone. So the
+buffer is filled again at any position, from the source, and no scene is ever kept elsewhere.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import optree
+
+from kerasfeed.errors import FeedWarning
+from kerasfeed.feeds.streams.place import BEGINNING, Departure, Start
+from kerasfeed.feeds.streams.source import Source
+from kerasfeed.feeds.streams.wrapped import WrappedSource
+from kerasfeed.orders.buffered import BufferShuffled
+from kerasfeed.spec.conformance import own_copy
+from kerasfeed.util.resources import memory
+
+_AT_ONCE = 1024  # items that are asked for while the buffer is filled
+_LOOKED_AT = 16  # items by which its bytes are estimated
+
+
+class ShuffledSource(WrappedSource):
+    """Items of a source, shuffled."""
+
+    def __init__(self, source: Source, order: BufferShuffled, seed: int) -> None:
+        """Shuffle the items of `source` in the buffer of `order`."""
+        super().__init__(source)
+        self._order = order
+        self._seed = seed
+        self._repetition = 0
+        self._left = True
+        self._buffer: list[Any] = []
+        self._places: Iterator[int] = iter(())
+        self._wanted: dict[int, int] = {}  # places in the buffer that are still to be filled, by number of the item
+        self._read = 0  # number of the item of the source that comes next
+        self._until = 0  # number of the item behind the last one with which the buffer is filled
+        self._rest: list[Any] | None = None  # when the source has ended, what is left, the last one first
+        self._skip = 0  # of the rest, items that have left before
+        self._error: Exception | None = None  # of the source; raised after the items that came before it
+
+    def begin(self, repetition: int, start: Start = BEGINNING) -> None:
+        """See `Source.begin`."""
+        size = self._order.buffer_size
+        length = self.source.length(start.departures)
+        if length is not None and start.items + size <= length:
+            length = None  # as far as the buffer is concerned
+        first = start.items if length is None else max(0, min(start.items, length - size))
+        held = self._order.held(first, seed=self._seed, epoch=repetition)
+        if length is not None and length < size:
+            held = np.arange(length)
+        self._left = False
+        self._repetition = repetition
+        self._skip = start.items - first
+        self._wanted = {index: place for place, index in enumerate(held.tolist())}
+        self._buffer = [_EMPTY] * len(held)
+        self._until = first + len(held)
+        self._places = self._order.places_from(first, seed=self._seed, epoch=repetition)
+        self._rest, self._error = None, None
+        self._read = int(held.min(initial=first + size))
+        self.source.begin(repetition, Start(self._read, start.departures))
+
+    def joined(self, items: int) -> int:
+        """See `Source.joined`."""
+        return self.source.joined(items + self._order.buffer_size)
+
+    def length(self, departures: Sequence[Departure]) -> int | None:
+        """See `Source.length`."""
+        return self.source.length(departures)
+
+    def take(self, limit: int) -> list[Any]:
+        """See `Source.take`; the first call of a repetition fills the buffer."""
+        if self._wanted:
+            self._fill()
+        if self._rest is None and not self._left:
+            items = []
+            for item in self._next(limit):
+                place = next(self._places)
+                items.append(self._buffer[place])
+                self._buffer[place] = own_copy(item)
+            if items:
+                return items
+        if self._left or self._rest is None:
+            return []
+        if self._rest:
+            items = self._rest[: -limit - 1 : -1]
+            del self._rest[-limit:]
+            return items
+        error, self._error = self._error, None
+        try:
+            if error is not None:
+                raise error
+            return []
+        finally:
+            del error  # whose traceback holds this frame
+
+    def leave(self) -> None:
+        """See `Source.leave`."""
+        self._left = True
+        super().leave()
+
+    def _next(self, limit: int) -> list[Any]:
+        """The next items of the source; none where it has ended, and what is left is put in order then."""
+        try:
+            found = self.source.take(limit)
+        except Exception as error:  # noqa: BLE001 - raised after the items that came before it
+            self._error, found = error, []
+        self._read += len(found)
+        if not found and not self._left:
+            held = [item for item in self._buffer if item is not _EMPTY]
+            order = self._order.rest(len(held), seed=self._seed, epoch=self._repetition)
+            self._rest = [held[place] for place in order[self._skip :][::-1].tolist()]
+            self._buffer = []
+        return found
+
+    def _fill(self) -> None:
+        """Fill the buffer with the items that it holds where the repetition begins; those between are not kept."""
+        while self._wanted and self._rest is None and not self._left:
+            number = self._read
+            for item in self._next(min(_AT_ONCE, self._until - number)):
+                place = self._wanted.pop(number, None)
+                if place is not None:
+                    self._buffer[place] = own_copy(item)
+                number += 1
+            self._estimate()
+        if not self._left:
+            self._wanted = {}
+        if self._skip and self._rest is None and not self._left:  # it stands behind the last item of the source
+            self._next(1)
+
+    def _estimate(self) -> None:
+        """Warn where the whole buffer will take more than half of the memory."""
+        kept = [item for item in self._buffer[: 64 * _LOOKED_AT] if item is not _EMPTY][:_LOOKED_AT]
+        if not kept or self.deferred_warnings.is_known("buffer"):
+            return
+        nbytes = sum(_nbytes(item) for item in kept) / len(kept) * self._order.buffer_size
+        if nbytes > memory() / 2:
+            self.deferred_warnings.defer(
+                "buffer",
+                f"the shuffle buffer of {self._order.buffer_size:,} scenes will take about {nbytes / 1e9:,.1f} GB, of "
+                f"{memory() / 1e9:,.1f} GB of memory: pass a smaller shuffle_buffer, or yield what is small and load "
+                "it in a map()",
+                FeedWarning,
+            )
+
+
+class _Empty:
+    """At a place of the buffer to which nothing has come."""
+
+
+_EMPTY = _Empty()
+
+
+def _nbytes(item: Any) -> int:
+    return sum(int(getattr(leaf, "nbytes", 0)) for leaf in optree.tree_leaves(item))
