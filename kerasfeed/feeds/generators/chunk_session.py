@@ -102,6 +102,15 @@ class ChunkSession:
         slots.release(slot)
         return payload
 
+    def early(self, future: Future[Any]) -> NDArray[np.uint8] | None:
+        """A copy of the chunk of a task that is not done yet, uint8[bytes], where it was given early; see `early`."""
+        with self.pool.lock:
+            task = next((each for each in self._in_flight if each.future is future), None)
+            if task is None or task.slot.view.control[2] != task.serial:
+                return None
+            found: NDArray[np.uint8] = task.slot.view.room[: task.slot.view.control[3]].copy()
+            return found
+
     def release(self, task: "ChunkTask") -> None:
         """Give the slot of a task back, unless that was done before."""
         if self._lands(task):

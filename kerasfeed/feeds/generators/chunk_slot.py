@@ -19,7 +19,8 @@ class ChunkSlot:
     """The views of one slot.
 
     Attributes:
-        control: int64[8]; the number of the last task given up while in this slot, and the bytes of the chunk.
+        control: int64[8]; the number of the last task given up while in this slot, and the bytes of its chunk; the
+            number of the last task whose chunk was given early, and the bytes of that.
         room: uint8[bytes] for the chunk.
     """
 

@@ -6,13 +6,15 @@ worker, it is run again up to the scene that is next, which nobody but the consu
 """
 
 import threading
+from collections.abc import Iterable
 from concurrent.futures import CancelledError
 from itertools import chain
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any
 
 from kerasfeed.errors import SpecError, WorkerDiedError
 from kerasfeed.feeds.generators.chunk_codec import ChunkReader
+from kerasfeed.feeds.generators.early import STALE_SECONDS
 from kerasfeed.feeds.generators.generators import Generators
 from kerasfeed.feeds.generators.joined import JoinedGenerators
 from kerasfeed.feeds.generators.remote_generator import RemoteGenerator, drain, waking
@@ -25,6 +27,7 @@ from kerasfeed.loaders.base import LoaderStats
 from kerasfeed.loaders.failures.policy import FailurePolicy
 from kerasfeed.pool.environment import Environment
 from kerasfeed.util.counted import counted
+from kerasfeed.util.polling import NotYet, result_of
 
 _DOUBT = 5  # as where a pool counts: somebody else may end workers
 
@@ -165,7 +168,11 @@ class ParallelGenerators(JoinedGenerators):
                     return remote
             if not wait or self._gone:
                 return None
-            self._ready.get()
+            try:
+                self._ready.get(timeout=STALE_SECONDS)
+            except Empty:
+                for n in living:
+                    self._take_early(self._remotes[n])
 
     # ---- supplying
 
@@ -187,37 +194,70 @@ class ParallelGenerators(JoinedGenerators):
         if not remote.pending:
             self._ask(remote)
         future = remote.pending[0]  # it stays there while this waits, so that `leave` can cancel it
+        waits = True
         try:
-            chunk = future.result()
+            while waits:
+                try:
+                    chunk = result_of(future, STALE_SECONDS)
+                    waits = False
+                except NotYet:
+                    if self._take_early(remote):
+                        return
         except CancelledError:  # the consumer has gone
+            waits = False
             return
         except Exception:  # no generator's fault: the workers were closed, or have failed
+            waits = False
             self.leave()
             raise
         finally:
             del future  # it holds what it raises, whose traceback holds this frame
-            with self._lock:
-                remote.pending.popleft()
+            if not waits:
+                with self._lock:
+                    remote.pending.popleft()
+        early, remote.early = remote.early, False
         if isinstance(chunk, BaseException):
             remote.error = chunk
             return
         head, groups = self._reader.read(chunk)
+        moved = head.position > remote.received if early else head.position != remote.received
         # One that ends sooner than before, when it is run again, has nothing more.
-        if head.lost or (head.position != remote.received and not head.ended):
+        if head.lost or (moved and not head.ended):
             self._find(remote, head)
         else:
-            try:
-                for described, scenes in groups:
-                    self._agreement.check(described, scenes[0], remote.n, remote.received)
-                    remote.items += scenes
-                    remote.received += len(scenes)
-            except SpecError as error:
-                remote.error = error
+            self._add(remote, groups, remote.received - head.position if early else 0)
             remote.ended = head.ended
         if remote.ended or remote.error is not None:
             self._drop_pending(remote)
         while remote.error is None and not remote.ended and len(remote.pending) < self._workers.depth:
             self._ask(remote)
+
+    def _add(self, remote: RemoteGenerator, groups: Iterable[tuple[bytes, list[Any]]], known: int = 0) -> None:
+        """Add the scenes of a chunk, of which so many have come early."""
+        try:
+            for described, scenes in groups:
+                new = scenes[known:]
+                known = max(0, known - len(scenes))
+                if new:
+                    self._agreement.check(described, new[0], remote.n, remote.received)
+                    remote.items += new
+                    remote.received += len(new)
+        except SpecError as error:
+            remote.error = error
+
+    def _take_early(self, remote: RemoteGenerator) -> bool:
+        """Add the scenes of a chunk whose generator pauses, if there are some; whether there were."""
+        with self._lock:
+            future = remote.pending[0] if remote.pending and not remote.early and not self._gone else None
+        chunk = None if future is None else self._workers.early(future)
+        if chunk is None:
+            return False
+        head, groups = self._reader.read(chunk)
+        if head.position != remote.received:
+            return False
+        remote.early = True
+        self._add(remote, groups)
+        return True
 
     def _find(self, remote: RemoteGenerator, head: Head) -> None:
         """Have a generator that was lost with its worker run again, unless it has ended its workers too often."""

@@ -19,6 +19,7 @@ class RemoteGenerator:
         items: Scenes that have come.
         at: The place in `items` of the next to be taken.
         received: Scenes that have come in this repetition.
+        early: Whether scenes of the first of them have come early, and are counted as received.
         start: Where the next chunk that is asked for begins; `GO_ON` where it goes on.
         ended: Whether nothing comes after `items`.
         error: What comes after `items`.
@@ -26,7 +27,7 @@ class RemoteGenerator:
         died_at: The number of the scene that was next then.
     """
 
-    __slots__ = ("at", "deaths", "died_at", "ended", "error", "items", "n", "pending", "received", "start")
+    __slots__ = ("at", "deaths", "died_at", "early", "ended", "error", "items", "n", "pending", "received", "start")
 
     def __init__(self, n: int, start: int = 0) -> None:
         """Generator `n`, from its scene `start` on."""
@@ -34,6 +35,7 @@ class RemoteGenerator:
         self.pending: deque[Future[Any]] = deque()
         self.items: list[Any] = []
         self.at = 0
+        self.early = False
         self.received = self.start = start
         self.ended = False
         self.error: BaseException | None = None

@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kerasfeed.feeds.generators.chunk_codec import ChunkWriter
-from kerasfeed.feeds.generators.chunk_slot import ChunkLayout
+from kerasfeed.feeds.generators.chunk_slot import ChunkLayout, ChunkSlot
+from kerasfeed.feeds.generators.early import ChunkWatch, OpenChunk
 from kerasfeed.feeds.generators.generators import Generators, end, generator_seed
 from kerasfeed.pool.base import Runner, WorkerContext
 from kerasfeed.pool.task import CancelledTaskError, FailedTaskError, Note, Place, Record
@@ -27,8 +28,8 @@ GO_ON = -1  # instead of a position: the generator goes on where it is
 _MOST_BYTES = 1 << 20  # of a chunk
 _SECONDS = 0.004  # a chunk's time: messages of about 100 us are 3 % of it
 _MOST = 512  # scenes of a chunk
-# A chunk holds this share of the scenes since the last one that took as long as a chunk may: a generator that waits for
-# data, and gives what it has in bursts, then keeps back no more of a burst than that, and nothing of a short one.
+# A chunk holds this share of the scenes since the last one that took as long as a chunk may: of a generator that waits
+# for data, and gives what it has in bursts, no more than that has to be given early, by another thread.
 _SHARE = 16
 _SUSPECTS = 64  # scenes after a lost place that travel alone, so that one that ends its worker is told from others
 _ENDED = object()
@@ -95,14 +96,14 @@ class _GeneratorRun:
         self._raised: BaseException | None = None
 
     def chunk(
-        self, memory: NDArray[np.uint8], context: SceneContext, note: Note, *, is_first: bool
+        self, slot: ChunkSlot, serial: int, watch: ChunkWatch, context: SceneContext, note: Note, *, is_first: bool
     ) -> NDArray[np.uint8]:
-        """The next scenes, in `memory` if they have room; what the generator raises comes after those before it."""
+        """The next scenes, in the slot if they have room; what the generator raises comes after those before it."""
         note[1] = self.position
         if self._raised is not None:
             raise self._raised
         writer = self._writer
-        writer.begin(memory)
+        writer.begin(slot.room)
         while self.position < self._goal and self._next(context, note) is not _ENDED:  # given before
             self.position += 1
         now = time.perf_counter()
@@ -112,25 +113,32 @@ class _GeneratorRun:
         alone = first == self._goal or 0 < self._goal > first - _SUSPECTS
         most = 1 if alone else min(max(1, self._quick // _SHARE), _MOST)
         ended = False
+        chunk = OpenChunk(writer, slot, serial, Head(first, is_first=is_first))
         try:
             while True:
                 scene = self._next(context, note)
                 if scene is _ENDED:
                     ended = True
                     break
-                if not writer.add(scene):
-                    self._kept = scene
-                    break
+                with chunk.lock:
+                    if chunk.data is not None or not writer.add(scene):  # it was given early, or is full
+                        self._kept = scene
+                        break
                 self.position += 1
                 before, now = now, time.perf_counter()
+                chunk.touched = now
                 self._quick = 0 if now - before > _SECONDS else self._quick + 1
                 if not self._quick or now > until or self.position - first == most:
                     break
+                if self.position == first + 1:
+                    watch.watch(chunk)
         except BaseException as error:
             if self.position == first or issubclass(type(error), KeyboardInterrupt):
                 raise
             self._raised = error
-        return writer.finish(Head(first, ended, is_first=is_first))
+        finally:
+            watch.forget()
+        return chunk.close(Head(first, ended, is_first=is_first))
 
     def _next(self, context: SceneContext, note: Note) -> Any:
         if self._kept is not _ENDED:
@@ -157,12 +165,14 @@ class _WorkerState:
         random: The global random generators, where they are the worker's own.
         runs: By number of the generator.
         asked: Whether anything was asked of it.
+        watch: Gives its chunks early.
     """
 
     thread: threading.Thread | None
     random: _OwnRandom | None = None
     runs: dict[int, _GeneratorRun] = field(default_factory=dict)
     asked: bool = False
+    watch: ChunkWatch = field(default_factory=ChunkWatch)
 
 
 class ChunkRunner(Runner):
@@ -198,6 +208,8 @@ class ChunkRunner(Runner):
     def on_worker_end(self) -> None:
         """Called by the pool: generators leave their `with` statements."""
         for state in list(self._workers.values()):
+            if state.thread in (None, threading.current_thread()):
+                state.watch.close()
             while state.runs and state.thread in (None, threading.current_thread()):
                 state.runs.popitem()[1].end()
 
@@ -220,7 +232,7 @@ class ChunkRunner(Runner):
                 writer.begin(slot.room)
                 chunk = writer.finish(Head(0, lost=True, is_first=is_first))
             else:
-                chunk = run.chunk(slot.room, scene_context, note, is_first=is_first)
+                chunk = run.chunk(slot, serial, state.watch, scene_context, note, is_first=is_first)
         except BaseException as error:
             raise FailedTaskError(Place(note[1])) from error
         finally:

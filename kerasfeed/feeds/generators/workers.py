@@ -7,6 +7,9 @@ pool that has failed stays failed; the next chunk that is asked for starts anoth
 from concurrent.futures import Future
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from kerasfeed.feeds.generators.chunk_session import ChunkSession
 from kerasfeed.feeds.generators.chunk_slot import ChunkLayout
 from kerasfeed.feeds.generators.generators import Generators
@@ -93,6 +96,11 @@ class GeneratorWorkers:
             WorkerDiedError: They have failed.
         """
         return self._sessions.current(self._start).submit(n, start, repetition)
+
+    def early(self, future: Future[Any]) -> NDArray[np.uint8] | None:
+        """What there is already of a chunk that was asked for, and whose generator pauses, uint8[bytes]."""
+        session = self._sessions.present
+        return session.early(future) if session else None
 
     def stats(self) -> LoaderStats:
         """Counters; a batch is a chunk here."""
