@@ -41,6 +41,7 @@ class BaseStream(AnyFeed):
     """Batches of a `Source`, for loops: what `kerasfeed.StreamFeed` and `QueueFeed` are without Keras."""
 
     plan: StreamPlan
+    _place: Place | None
     _public = frozenset([
         "close", "element_spec", "failures", "map", "num_batches", "plan", "scene_spec", "seed", "stats",
         "to_jax", "to_tf_dataset", "to_torch",
@@ -69,6 +70,14 @@ class BaseStream(AnyFeed):
         super().__init__(options)
         self._init_framework(options.ahead)
 
+    def _consumed(self) -> Place | None:
+        """Where the consumer stands."""
+        return self._place
+
+    def note_place(self, place: Place | None) -> None:
+        """Whoever takes batches now stands at `place`; None where only it knows."""
+        self._place = place
+
     def _reset_state(self) -> None:
         super()._reset_state()
         self.plan = self.plan.afresh()
@@ -78,7 +87,7 @@ class BaseStream(AnyFeed):
         self._kept_is_chain = False
         self._next = 0
         self._resumed: Place | None = None  # where the next repetition that is asked for begins
-        self._place: Place | None = Place()  # of the consumer; None where only it knows
+        self._place = Place()  # of the consumer; None where only it knows
         self._closed = False
 
     # ---- what subclasses say
@@ -173,6 +182,16 @@ class BaseStream(AnyFeed):
             number, self._next = self._next, self._next + 1
         return core.begin(Place(number))
 
+    def pass_end(self) -> bool:
+        """Whether of the repetition that is resumed nothing is left, so that the next one begins."""
+        number = None if self._resumed is None else self._resumed.repetition
+        repetition = self.begin_repetition()
+        self.keep_repetition(repetition, chained=False, untouched=True)
+        passed = number is not None and repetition.number != number
+        if passed:
+            self._place = Place(repetition.number)
+        return passed
+
     def end_fit(self) -> None:
         """A loop begins: a fit that was stopped gives back before what it still holds."""
 
@@ -248,12 +267,6 @@ class BaseStream(AnyFeed):
         if core is not None:
             core.loader.failure_log.deferred_warnings.issue()
             core.source.issue_warnings()
-
-    # ---- state
-
-    def note_place(self, place: Place | None) -> None:
-        """Whoever takes batches now stands at `place`; None where only it knows."""
-        self._place = place
 
     # ---- the spec
 

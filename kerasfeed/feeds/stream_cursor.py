@@ -7,10 +7,12 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from kerasfeed.errors import FeedClosedError
 from kerasfeed.feeds.cursor import EndOfData, check_alive
+from kerasfeed.feeds.streams.place import Place
 from kerasfeed.util.polling import NotYet
 
 SUPERSEDED = "another fit, or loop, of the stream has begun. A stream is read by one at a time; make a feed for each"
@@ -42,6 +44,7 @@ class StreamCursor:
         self.building = building
         self._repetition: Any = None
         self._last: deque[Any] = deque(maxlen=kept)
+        self._places: deque[Place] = deque(maxlen=kept + 1)  # behind each of these, and before
         self.taken = 0
         self._given = 0  # of these, by the present repetition
         self._over = False
@@ -66,14 +69,19 @@ class StreamCursor:
                 if self._repetition is None:
                     self._repetition = self._feed.begin_repetition(chained=self._chained, timeout=timeout)
                     self._given = 0
+                    if not self._places:
+                        self._places.append(self._repetition.place)
                 try:
                     batch = self._repetition.take(timeout)
                 except EndOfData:
+                    if not self._endless:
+                        self._places[-1] = Place(self._repetition.number + 1)
                     self._over = not self._endless or empty
                     empty, self._repetition = True, None
                     continue
                 if batch is not None:
                     self._last.append(batch)
+                    self._places.append(self._repetition.place)
                     self.taken += 1
                     self._given += 1
                     return batch
@@ -81,9 +89,18 @@ class StreamCursor:
                 raise FeedClosedError(SUPERSEDED)
             raise EndOfData
 
+    def place_after(self, used: int) -> Place | None:
+        """Where a consumer stands that has used so many batches; None where nothing was taken, or nobody knows."""
+        behind = max(0, self.taken - used)
+        return self._places[-1 - behind] if behind < len(self._places) else None
+
     def leave(self, used: int) -> None:
         """No more is taken: the batches after the first `used` ones come again. Idempotent."""
         with self._lock:
+            place = self.place_after(used)
+            if place is not None and not self.left:
+                with suppress(ReferenceError):
+                    self._feed.note_place(place)
             left = max(0, self.taken - used)
             self._leave(list(self._last)[max(0, len(self._last) - left) :], left)
 
@@ -127,6 +144,7 @@ class RepetitionCursor:
         self._feed = feed
         known = check_alive(feed())
         known.end_fit()
+        known.note_place(None)
         self._cursor = StreamCursor(weakref.proxy(known), endless=False, afresh=True, kept=0)
 
     def take(self, timeout: float | None) -> Any:

@@ -29,6 +29,8 @@ from kerasfeed.util.validate import check_integer
 class BaseStreamFeed(BaseStream):
     """Batches of what generators yield, for loops; see `kerasfeed.StreamFeed`."""
 
+    _public = BaseStream._public | {"get_state", "mixing", "set_state", "shard"}
+
     def __init__(
         self,
         make_generator: Callable[..., Any],
@@ -118,10 +120,6 @@ class BaseStreamFeed(BaseStream):
         return self.plan.order.mixing(check_integer("length", length, 1), seed=self.seed)
 
     # ---- state
-
-    def _consumed(self) -> Place | None:
-        """Where the consumer stands."""
-        return self._place
 
     def _fingerprint(self) -> dict[str, Any]:
         """What identifies the stream.

@@ -109,7 +109,7 @@ class BackupAndRestore(FeedCheckpoint):
 
     def _save(self) -> None:
         self._record()
-        if self._records is None:
+        if not self._is_recording:
             return
         self.backup_dir.mkdir(parents=True, exist_ok=True)
         following = self.backup_dir / "next.weights.h5"

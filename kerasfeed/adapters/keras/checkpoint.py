@@ -15,6 +15,7 @@ import keras
 
 from kerasfeed.adapters.keras.adapter import TrainerData
 from kerasfeed.adapters.keras.progress_file import Record, TrainingRecords, sync_folder
+from kerasfeed.adapters.keras.stream_progress import StreamProgress
 from kerasfeed.adapters.keras.trainer import (
     TrainerPosition,
     adapter_of,
@@ -26,6 +27,7 @@ from kerasfeed.adapters.keras.trainer import (
 )
 from kerasfeed.errors import FeedWarning
 from kerasfeed.feeds.state import state_of
+from kerasfeed.feeds.stream_feed import BaseStreamFeed
 from kerasfeed.util.counted import counted
 from kerasfeed.util.error_text import message_of
 from kerasfeed.util.validate import check_integer
@@ -86,12 +88,15 @@ class FeedCheckpoint(keras.callbacks.Callback):  # type: ignore[misc]
 
     def __init__(self, feed: "Feed", path: str | os.PathLike[str], save_freq: int | Literal["epoch"] = "epoch") -> None:
         super().__init__()
-        if not hasattr(feed, "fit_tracker"):
+        is_stream = isinstance(feed, BaseStreamFeed)
+        if not is_stream and not hasattr(feed, "fit_tracker"):
             raise TypeError(
-                f"{type(self).__name__}(feed, ...) resumes a kerasfeed.Feed, received a {type(feed).__name__}"
+                f"{type(self).__name__}(feed, ...) resumes a kerasfeed.Feed or a kerasfeed.StreamFeed, received a "
+                f"{type(feed).__name__}"
             )
         self.feed = feed
         self.path = Path(path)
+        self._stream = StreamProgress(feed, self.path) if is_stream else None
         if self.path.is_dir():
             raise ValueError(f"path must be that of a file, received the folder {self.path}")
         remedy = ' ("epoch" writes at the end of each)'
@@ -101,7 +106,7 @@ class FeedCheckpoint(keras.callbacks.Callback):  # type: ignore[misc]
         self._began_at: tuple[int, float] | None = None
         self._saved = 0
         self._measured = self._set_epoch = False
-        self._claimed = feed.clock.taken
+        self._claimed = 0 if is_stream else feed.clock.taken
         self._follows: Literal["feed", "iterations", "stream"] = "feed"
 
     # ---- called by Keras
@@ -117,7 +122,10 @@ class FeedCheckpoint(keras.callbacks.Callback):  # type: ignore[misc]
         if any(callbacks.index(backup) > callbacks.index(self) for backup in backups):
             raise ValueError(_ORDER)
         self._deletes = any(backup.delete_checkpoint for backup in backups)
-        self._begin(position)
+        if self._stream is not None:
+            self._begin_stream(self._stream, position)
+        else:
+            self._begin(position)
         self._began_at = iterations_of(self.model), scale_of(self.model)
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
@@ -134,6 +142,9 @@ class FeedCheckpoint(keras.callbacks.Callback):  # type: ignore[misc]
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Called by Keras; `batch` is the last step of an execution."""
+        if self._stream is not None:
+            self._end_batch_of_stream(self._stream)
+            return
         number = self.feed.fit_tracker.consumed()
         self.feed.clock.consumed = number
         if self.save_freq != "epoch" and number - self._saved >= self.save_freq:
@@ -155,8 +166,11 @@ class FeedCheckpoint(keras.callbacks.Callback):  # type: ignore[misc]
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Called by Keras."""
+        if self._stream is not None:
+            self._stream.end()
+        else:
+            self._claimed = self.feed.clock.taken
         self._records = None
-        self._claimed = self.feed.clock.taken
         if self._set_epoch:  # nothing was left to train
             begin_with(self.model, 0)
             self._set_epoch = False
@@ -256,10 +270,36 @@ class FeedCheckpoint(keras.callbacks.Callback):  # type: ignore[misc]
                 stacklevel=2,
             )
 
+    def _begin_stream(self, stream: StreamProgress, position: TrainerPosition) -> None:
+        resumed = stream.begin(position, iterations_of(self.model), scale_of(self.model))
+        self._saved = 0
+        if resumed is not None:
+            self._warn_of_the_end(resumed, position.epochs)
+            begin_with(self.model, resumed)
+            self._set_epoch = True
+
+    def _end_batch_of_stream(self, stream: StreamProgress) -> None:
+        position = trainer_position("fit")
+        assert position is not None
+        self._saved += position.execution  # batches since the last time
+        if self.save_freq != "epoch" and self._saved >= self.save_freq:
+            self._saved = 0
+            self._save()
+        if stream.ends_early(position) and not self.model.stop_training:
+            self.model.stop_training = _EpochEnd()
+
+    @property
+    def _is_recording(self) -> bool:
+        """Whether a `fit` runs whose place is known."""
+        return self._records is not None or (self._stream is not None and self._stream.begun)
+
     def _save(self) -> None:
         self._record()
 
     def _record(self) -> None:
+        if self._stream is not None:
+            self._stream.record(iterations_of(self.model), scale_of(self.model))
+            return
         if self._records is None:
             return
         self._measured = True

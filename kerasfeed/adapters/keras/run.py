@@ -171,6 +171,11 @@ class RunningFit:
     def __init__(self) -> None:
         self._run: Callable[[], Any] = lambda: None  # of the last fit
 
+    @property
+    def run(self) -> Any:
+        """What that `fit` takes; None where there is none."""
+        return self._run()
+
     def begin_run(self, run: KerasRun) -> None:
         """A `fit` is about to begin, or, having built its model, to begin anew; no other goes on."""
         if self._run() is not run:

@@ -41,16 +41,25 @@ class EpochSteps(int):
         return int, (int(self),)
 
 
-class UnknownSteps:
+class UnknownSteps(list):  # type: ignore[type-arg]
     """Batches of an epoch that ends where its data do.
 
-    Attributes:
-        known: Batches of the last epoch that is over; 0 before.
+    To JSON it is a list, [] or [known]: Keras puts it into `history.params`, which people write as JSON, and of what
+    JSON takes a list alone leaves all questions of numbers (`__bool__`, `__index__`, `__float__`) to its class.
     """
 
     def __init__(self, epochs: Epochs) -> None:
+        super().__init__()
         self._epochs = epochs
-        self.known = 0
+
+    @property
+    def known(self) -> int:
+        """Batches of the last epoch that is over; 0 before."""
+        return self[0] if len(self) else 0
+
+    @known.setter
+    def known(self, batches: int) -> None:
+        self[:] = [batches]
 
     def __bool__(self) -> bool:
         return asked_by_the_loop() or self.known > 0
@@ -61,24 +70,24 @@ class UnknownSteps:
     def __float__(self) -> float:
         return float(self.known)
 
-    def __gt__(self, other: float) -> bool:
+    def __gt__(self, other: float) -> bool:  # type: ignore[override]
         return asked_by_the_loop() or self.known > other
 
-    def __le__(self, seen: int) -> bool:
+    def __le__(self, seen: int) -> bool:  # type: ignore[override]
         if asked_by_the_loop():  # seen >= self
             return self._epochs.is_over(seen)
         return self.known <= seen
 
-    def __ge__(self, other: float) -> bool:
+    def __ge__(self, other: float) -> bool:  # type: ignore[override]
         return self.known >= other
 
-    def __lt__(self, other: float) -> bool:
+    def __lt__(self, other: float) -> bool:  # type: ignore[override]
         return self.known < other
 
     def __eq__(self, other: object) -> bool:
         return self is other or self.known == other
 
-    def __hash__(self) -> int:
+    def __hash__(self) -> int:  # type: ignore[override]
         return id(self)
 
     def __sub__(self, other: float) -> float:

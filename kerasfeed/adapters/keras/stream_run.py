@@ -16,6 +16,7 @@ from kerasfeed.feeds.cursor import Cursor, EndOfData
 from kerasfeed.feeds.hooks import TimedTake
 from kerasfeed.feeds.stream_base import EMPTY
 from kerasfeed.feeds.stream_cursor import KEPT, SUPERSEDED, StreamCursor
+from kerasfeed.feeds.streams.place import Place
 from kerasfeed.util.polling import NotYet
 
 
@@ -36,9 +37,19 @@ class StreamRun(KerasRun):
         super().reset()
 
     def begin_epoch(self, epoch: int) -> int | None:
-        """See `KerasRun.begin_epoch`."""
+        """See `KerasRun.begin_epoch`; of one that is resumed, of so many steps, the rest."""
         self.feed.request_log.clear()
-        return None
+        if not (self.request.trains and self.built):
+            return None
+        rest: int | None = self.feed.take_rest()
+        if rest is None or not self.steps_per_epoch:
+            return None
+        if rest % self.execution:
+            raise ValueError(
+                f"the epoch that is resumed has {rest:,} batches left, and Keras takes {self.execution} at a time: "
+                "compile with steps_per_execution=1, or resume at a multiple of it"
+            )
+        return rest
 
     def end_epoch(self, used: int) -> None:
         """See `KerasRun.end_epoch`."""
@@ -69,6 +80,14 @@ class StreamRun(KerasRun):
             cursor, self._stream_cursor = self._stream_cursor, None
             if cursor is not None:
                 cursor.leave(0 if cursor.building else self.used)
+
+    def place(self, *, before: bool) -> Place | None:
+        """Where training stands, `before` the execution that runs or behind it; None where nothing was taken yet."""
+        cursor = self._stream_cursor
+        if cursor is None or not self.built:
+            return None
+        used = min(max(0, self._asked), cursor.taken) if before else min(self.used, cursor.taken)
+        return cursor.place_after(used)
 
     @property
     def used(self) -> int:

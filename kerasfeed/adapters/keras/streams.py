@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING
 from kerasfeed.adapters.keras.adapter import KerasAdapter
 from kerasfeed.adapters.keras.run import RunningFit
 from kerasfeed.adapters.keras.stream_run import StreamRun
-from kerasfeed.adapters.keras.trainer import KerasCall, TrainerRequest
+from kerasfeed.adapters.keras.trainer import KerasCall, TrainerRequest, trainer_position
 from kerasfeed.adapters.loops import FrameworkLoops
 from kerasfeed.feeds.cursor import Cursor
 from kerasfeed.feeds.loop_cursors import RepetitionsCursor
 from kerasfeed.feeds.queue_feed import BaseQueueFeed
+from kerasfeed.feeds.sharding import refuse_second_sharding
 from kerasfeed.feeds.stream_base import BaseStream
 from kerasfeed.feeds.stream_cursor import RepetitionCursor, StreamCursor
 from kerasfeed.feeds.stream_feed import BaseStreamFeed
+from kerasfeed.feeds.streams.place import Place
 from kerasfeed.loaders.arguments import refuse_skip
 
 if TYPE_CHECKING:
@@ -35,10 +37,29 @@ class KerasStream(BaseStream, KerasAdapter, FrameworkLoops):
         super()._reset_state()
         self._init_keras()
         self._running_fit = RunningFit()
+        self._rest: int | None = None
 
     def end_fit(self) -> None:
         """See `BaseStream.end_fit`."""
         self._running_fit.end_fit()
+
+    def set_rest(self, rest: int | None) -> None:
+        """The next epoch of `fit` has so many batches left of its steps; None for all."""
+        self._rest = rest
+
+    def take_rest(self) -> int | None:
+        """What `set_rest` has set, for one epoch."""
+        rest, self._rest = self._rest, None
+        return rest
+
+    def _consumed(self) -> Place | None:
+        position, run = trainer_position("fit"), self._running_fit.run
+        if position is not None and run is not None:
+            before = position.hook in (None, "on_train_batch_begin", "on_batch_begin")
+            place: Place | None = run.place(before=before)
+            if place is not None:
+                return place
+        return super()._consumed()
 
     # ---- frameworks
 
@@ -68,6 +89,7 @@ class KerasStream(BaseStream, KerasAdapter, FrameworkLoops):
         from kerasfeed.adapters.keras.dataset import dataset_for_keras  # imports TensorFlow
 
         refuse_skip(self._options.policy, "to_tf_dataset()", replaceable=False)
+        refuse_second_sharding(self.plan.shard_count)
         begin = partial(_begin_cursor, self)
         return dataset_for_keras(begin, self, count=None, device=device, loops=None, run_of=self._keras_run)
 
@@ -99,20 +121,28 @@ def _begin_cursor(feed: BaseStream, context: contextvars.Context) -> Cursor:
 class StreamFeed(BaseStreamFeed, KerasStream):
     """Batches of what generators yield, for `model.fit` on any Keras backend, for `tf.data` and for plain loops.
 
-    For sources that cannot be indexed. Use `kerasfeed.Feed` where scenes can be indexed, since that shuffles and
-    resumes. One loop over the feed is one repetition: all generators are created again and run to their end. Infinite
-    generators need a loop that stops by itself, or `fit(feed, steps_per_epoch=...)`, where each epoch continues where
-    the one before ended.
+    For sources that cannot be indexed. Use `kerasfeed.Feed` where scenes can be indexed, since that shuffles fully and
+    resumes at no cost. One loop over the feed is one repetition: all generators are created again and run to their
+    end. Infinite generators need a loop that stops by itself, or `fit(feed, steps_per_epoch=...)`, where each epoch
+    continues where the one before ended.
 
     Args:
         make_generator: Function `(n, count)` that returns generator n of `count`, or any iterable. With `count=1` it
             may take no arguments. It is called for each repetition, in the worker that runs the generator. If it has a
             parameter `rng`, that is a random generator for the whole generator. If it has a parameter `start`, that is
-            the number of the scene to begin with: 0, unless a worker that died is replaced. Without this parameter, a
-            generator whose worker died is run again, and the scenes up to that place are thrown away.
+            the number of the scene to begin with: 0, unless a worker that died is replaced, or the stream is resumed.
+            Without this parameter, the generator is then run again, and the scenes up to that place are thrown away.
         batch_size: Scenes in a batch, at least 1. None where each item is already a batch, as in Keras's own
             generators.
         count: Number of generators, at least 1.
+        copies: Whether to run `count` copies of a generator that is made without arguments. For one without an end
+            that draws its scenes: each copy has random numbers of its own, by `rng` and `kerasfeed.current_rng()`, and
+            in worker processes those of `random` and `numpy.random` too. Of one that ends, each scene comes `count`
+            times.
+        shuffle_buffer: Scenes in a shuffle buffer over what the generators give together, at least 1: it is filled
+            first, and then each scene that leaves it, drawn at random, makes room for the next. The order depends on
+            (seed, repetition) and the generators alone. None does not shuffle. Under `map` the buffer holds the items,
+            before the functions.
         spec: Spec of a scene: nested as the scenes are, with `kerasfeed.ArraySpec(shape, dtype)` for each field and
             None for an axis that varies. None infers it from the first scenes.
         seed: Integer >= 0 that decides `kerasfeed.current_rng()` in the generators and in the functions given to `map`.
@@ -131,6 +161,12 @@ class StreamFeed(BaseStreamFeed, KerasStream):
         max_queue_size: Batches that are made ahead of the consumer, at least 1.
         max_memory: Upper limit of the batch memory, bytes. None is a quarter of the memory of the machine or container.
         collate: How scenes become a batch; see `kerasfeed.Feed`.
+        shard_index: Number of this shard, in [0, shard_count). With at least as many generators as shards, a shard runs
+            every `shard_count`-th of them, and how many steps that were is told at the end of a repetition, for the
+            shards may differ. With fewer, each shard runs all of them and takes every `shard_count`-th scene: all
+            shards then have the same number of steps, and must be given the same seed.
+        shard_count: Number of shards, at least 1.
+        shard: Instead of these two: a pair of them, "auto", and more; see `kerasfeed.Feed`.
         on_error: What to do about a generator that raises, or an item whose function raises. "raise": the consumer gets
             the error, after the scenes that came before it, and the repetition ends. "skip": the item is left out; a
             generator that raised yields nothing more in this repetition. "mask": the row of an item is zeros with

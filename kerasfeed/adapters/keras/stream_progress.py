@@ -1,0 +1,162 @@
+"""How far a training on a stream had come, by the iterations of its optimizer, in a file; and how it goes on.
+
+Invariant: the file is replaced as a whole or not at all, and written before the model is saved. What comes next is told
+by the model itself, whose optimizer counts the batches that it was trained on; a model of which the file does not know
+is refused.
+"""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from kerasfeed.adapters.keras.progress_file import sync_folder
+from kerasfeed.adapters.keras.trainer import TrainerPosition, adapter_of, asked_steps, trainer_position
+from kerasfeed.util.atomic_write import write_whole
+from kerasfeed.util.error_text import message_of, summary
+
+_KIND = "kerasfeed.StreamCheckpoint"
+_VERSION = 1
+_KEPT = 16
+
+
+@dataclass(frozen=True)
+class StreamRecord:
+    """One moment of a training.
+
+    Attributes:
+        iterations: What the optimizers had counted.
+        scale: Sum of their loss scales; see `Record`.
+        epoch: The epoch of `fit` that the next batch is part of.
+        done: Batches of that epoch before.
+        state: State of the feed.
+    """
+
+    iterations: int
+    scale: float
+    epoch: int
+    done: int
+    state: dict[str, Any]
+
+
+class StreamProgress:
+    """The file of one training, and the stream that it is about."""
+
+    def __init__(self, feed: Any, path: Path) -> None:
+        self._feed: Any = feed
+        self._path = path
+        self._steps: int | None = None  # of an epoch; None for a repetition
+        self._done = 0  # batches of the first epoch before this `fit`
+        self._first = 0  # that epoch
+        self._records: list[StreamRecord] = []
+        self.begun = False
+
+    def begin(self, position: TrainerPosition, iterations: int, scale: float) -> int | None:
+        """A `fit` begins, with a model that has counted so many iterations.
+
+        Returns:
+            The epoch with which it goes on; None where nothing was known of the model.
+
+        Raises:
+            ValueError: The file does not fit what is trained; or `fit` was given other data.
+            RuntimeError: The stream cannot be resumed.
+        """
+        fed: Any = getattr(adapter_of(position.iterator), "_keras_feed", None)
+        if fed is not self._feed:
+            raise ValueError("a stream is resumed where fit is given the feed itself, or its to_tf_dataset()")
+        self._steps, self._first, self._done = asked_steps(position.iterator), position.initial_epoch, 0
+        self._records, resumed = self._read(), None
+        if self._records:
+            found = self._found(iterations, scale)
+            self._feed.set_state(found.state)
+            resumed, self._done = found.epoch, found.done
+            if found.done and not self._steps and self._feed.pass_end():
+                resumed, self._done = found.epoch + 1, 0
+            self._first = resumed
+            self._feed.set_rest(self._steps - self._done if self._steps and self._done else None)
+        self.begun = True
+        self._note(StreamRecord(iterations, scale, self._first, self._done, self._feed.get_state()))
+        return resumed
+
+    def record(self, iterations: int, scale: float) -> None:
+        """Write where training stands, within a callback of `fit`."""
+        position = trainer_position("fit")
+        if not self.begun or position is None or position.epoch is None:
+            return
+        epoch, done = position.epoch, self.done(position)
+        if position.hook == "on_epoch_end" or (self._steps and done >= self._steps):
+            epoch, done = epoch + 1, 0
+        self._note(StreamRecord(iterations, scale, epoch, done, self._feed.get_state()))
+
+    def done(self, position: TrainerPosition) -> int:
+        """Batches of the epoch that runs which have been trained on, also before it was resumed."""
+        before = self._done if position.epoch == self._first else 0
+        most = self._steps or (1 << 62)
+        return before + position.trained(range(max(0, most - before)))
+
+    def ends_early(self, position: TrainerPosition) -> bool:
+        """Whether the epoch that was resumed is over, and Keras would go on."""
+        resumed = self._done and position.epoch == self._first
+        return bool(resumed and self._steps and self.done(position) >= self._steps)
+
+    def end(self) -> None:
+        """The `fit` is over."""
+        self.begun = False
+        self._feed.set_rest(None)
+
+    # ---- the file
+
+    def _found(self, iterations: int, scale: float) -> StreamRecord:
+        for record in reversed(self._records):
+            if (record.iterations, record.scale) == (iterations, scale):
+                return record
+        known = ", ".join(f"{record.iterations:,}" for record in self._records)
+        raise ValueError(
+            f"{self._path} does not fit what is trained: the optimizer has counted {iterations:,} iterations, and the "
+            f"file knows {known}. Save the model with BackupAndRestore, or give FeedCheckpoint the save_freq of what "
+            "saves it, and put it before that"
+        )
+
+    def _note(self, record: StreamRecord) -> None:
+        if self._records and self._records[-1] == record:
+            return
+        before = [each for each in self._records if each.iterations < record.iterations]
+        self._records = [*before[1 - _KEPT :], record]
+        content = {
+            "kind": _KIND, "version": _VERSION, "steps_per_epoch": self._steps,
+            "records": [asdict(each) for each in self._records],
+        }  # fmt: skip
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(self._path, json.dumps(content, indent=1).encode(), durable=True)
+        sync_folder(self._path.parent)
+
+    def _read(self) -> list[StreamRecord]:
+        try:
+            content = json.loads(self._path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return []
+        except ValueError as error:
+            raise ValueError(self._refusal(f"it is no JSON, or was cut short ({message_of(error)})")) from None
+        if not isinstance(content, dict) or (content.get("kind"), content.get("version")) != (_KIND, _VERSION):
+            raise ValueError(self._refusal(f"it was not written by {_KIND} {_VERSION}"))
+        try:
+            records = [StreamRecord(**record) for record in content["records"]]
+            steps = content["steps_per_epoch"]
+        except (KeyError, TypeError) as error:
+            raise ValueError(self._refusal(f"it is damaged ({summary(error)})")) from None
+        if steps != self._steps:
+            raise ValueError(
+                f"{self._path} does not fit what is trained: an epoch of fit had {_text(steps)}, and has "
+                f"{_text(self._steps)}: pass steps_per_epoch={steps}"
+            )
+        return records
+
+    def _refusal(self, reason: str) -> str:
+        return (
+            f"{self._path} tells nothing of where training stood: {reason}. Restore the file, or delete it, and the "
+            "saved model with it, to begin anew"
+        )
+
+
+def _text(steps: int | None) -> str:
+    return "the steps of a repetition" if steps is None else f"{steps:,} steps"
