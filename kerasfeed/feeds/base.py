@@ -3,6 +3,7 @@
 Invariant: a feed decides nothing about data; every batch comes from `Loader.submit(epoch, step)`.
 """
 
+import dataclasses
 import math
 import operator
 import os
@@ -25,7 +26,7 @@ from kerasfeed.feeds.hooks import SequenceHooks
 from kerasfeed.feeds.options import FeedOptions
 from kerasfeed.feeds.prefetch import Prefetcher, window_of
 from kerasfeed.feeds.sharding import find_shard
-from kerasfeed.feeds.state import FeedState, number_of, state_of, warn_of_hooks
+from kerasfeed.feeds.state import FeedState, forget_fingerprint, number_of, state_of, warn_of_hooks
 from kerasfeed.loaders.arguments import (
     check_collate,
     check_order,
@@ -109,11 +110,11 @@ class BaseFeed(AnyFeed):
             rows = 1 if isinstance(self.collation, Custom) else self.plan.rows
             ahead = max(ahead, math.ceil(2 * options.workers / rows))
         self.sequence = sequence
+        self._generation = getattr(sequence, "generation", None)  # of one that may be refreshed
         self.job = options.job(sequence, self.plan, self.collation, look_ahead=ahead)
-        self._loader = make_loader(self.job, worker_type)
-        self._costs = CostWatch(chosen, self._loader.waste, self._loader.stats)
+        self._start_loader()
         self.clock = EpochClock(self.plan.steps, seed)
-        self.hooks = SequenceHooks(sequence, self._loader.refresh)
+        self.hooks = SequenceHooks(sequence, partial(_refresh, weakref.ref(self)))
         self._loops: weakref.WeakSet[Prefetcher] = weakref.WeakSet()  # look-ahead of loops
         self._arguments = {
             **options.given, "seed": seed, "shard_index": 0, "shard_count": 1,
@@ -121,6 +122,41 @@ class BaseFeed(AnyFeed):
             "shard": shard if isinstance(shard, str) else self.shard,
         }  # fmt: skip
         self._init_framework(ahead)
+
+    def _start_loader(self) -> None:
+        self._loader = make_loader(self.job, self._options.worker_type)
+        self._costs = CostWatch(self.plan.order, self._loader.waste, self._loader.stats)
+
+    def follow_sequence(self) -> None:
+        """Before an epoch begins: have the length of a sequence that was refreshed, and workers that know it.
+
+        Raises:
+            RuntimeError: An epoch is to be gone on with, whose batches have changed.
+            ValueError: The order, or the batch size, does not fit the new length.
+        """
+        generation = getattr(self.sequence, "generation", None)
+        if generation == self._generation:
+            return
+        plan = dataclasses.replace(self.plan, length=len(self.sequence))
+        check_plan(plan, self._options.policy.on_error)
+        if not self.clock.change_steps(plan.steps):
+            self._refuse_refreshed()
+        self._give_up_ahead()
+        for window in list(self._loops):
+            window.close()
+        self.hooks.leave()
+        self._loader.close()
+        self._generation = generation
+        self.plan = plan
+        self.job = dataclasses.replace(self.job, plan=plan)
+        forget_fingerprint(self)
+        self._start_loader()
+
+    def _refuse_refreshed(self) -> None:
+        raise RuntimeError(
+            f"the {type(self.sequence).__name__} was refreshed in the midst of an epoch, whose batches are others now: "
+            "call refresh() between two epochs, where a loop, or fit, has ended"
+        )
 
     # ---- what a framework adds
 
@@ -185,6 +221,7 @@ class BaseFeed(AnyFeed):
             [2 3]
             [4]
         """
+        self.follow_sequence()
         numbers = self.clock.claim_epoch()
         for found in self._iterate(numbers):
             self.clock.consumed = found[0] + 1
@@ -244,6 +281,8 @@ class BaseFeed(AnyFeed):
             ...     print([future.result().tolist() for future in futures])
             [[0, 1], [2, 3], [4, 5]]
         """
+        if getattr(self.sequence, "generation", None) != self._generation:
+            self._refuse_refreshed()
         self.cursors.wait()
         self.hooks.enter(epoch)
         self.issue_warnings()
@@ -442,6 +481,13 @@ class BaseFeed(AnyFeed):
 
     def _repr_html_(self) -> str:
         return feed_html(self.sequence, self.plan, self.shard, self.stats(), lambda: self.element_spec)
+
+
+def _refresh(feed: Callable[[], BaseFeed | None], change: Callable[[], None]) -> None:
+    """Run `change` while a feed loads no scene."""
+    known = feed()
+    if known is not None:
+        known._loader.refresh(change)
 
 
 BaseFeed.__init__.__qualname__ = "Feed.__init__"  # what Python's own messages call it

@@ -165,6 +165,20 @@ class EpochClock:
             self._rest = rest
             self._fit_began = False
 
+    def change_steps(self, steps: int) -> bool:
+        """Have epochs of so many steps from the next one on; False where one has been begun, and is to be gone on."""
+        with self._lock:
+            if self._within and self.taken % self.steps:
+                return False
+            epoch = -(-self.taken // self.steps)
+            self.steps = self.fit_steps = steps
+            self.taken = self.consumed = epoch * steps
+            self.current = epoch
+            self.fit_numbers = range(self.taken, self.taken + steps)
+            self._resumed = self._rest = self._cut = self._fit = None
+            self._within = self._fit_began = False
+            return True
+
     # ---- Keras's fit
 
     def prepare(self, fit: Any, initial_epoch: int, steps: int) -> None:

@@ -96,6 +96,11 @@ def fingerprint_of(sequence: Any, plan: Plan, spec: SceneSpec) -> dict[str, Any]
     }
 
 
+def forget_fingerprint(feed: Any) -> None:
+    """The batches of a feed have changed."""
+    _fingerprints.pop(feed, None)
+
+
 def state_of(feed: Any, number: int) -> FeedState:
     """The state of a feed before batch `number` of all its epochs one after the other."""
     clock = feed.clock

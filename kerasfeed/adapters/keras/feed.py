@@ -166,6 +166,7 @@ class Feed(BaseFeed, KerasAdapter, FrameworkLoops):
     def _keras_run(self, call: KerasCall, request: TrainerRequest) -> FeedRun:
         if request.method:
             refuse_skip(self.job.policy, f"{request.method}()")
+        self.follow_sequence()
         has_order = not isinstance(self.plan.order, Sequential)
         self._warn_of_order(request)
         # Keras's shuffling of batches would add nothing to an order, and put the shards of a step out of step.

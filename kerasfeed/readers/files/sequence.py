@@ -104,6 +104,7 @@ class FileSequence(SceneSequence):
             `kf.FeedWarning` and lists it in `skipped`. The `on_error` of the feed deals with later errors.
 
     Attributes:
+        generation: How often `refresh` has taken files in.
         paths: The files, without those skipped.
         counts: int64[F], number of scenes in each file.
         skipped: Pairs of a file that was left out and the reason.
@@ -137,8 +138,8 @@ class FileSequence(SceneSequence):
         lookback: int = 1024,
         on_error: Literal["raise", "skip"] = "raise",
     ) -> None:
-        self.paths = check_paths(paths)
         self.skipped: tuple[tuple[Any, str], ...] = ()
+        self.generation = 0
         self._read_file = check_function(read_file)
         self._interleave = check_integer("interleave", interleave, 1)
         self._cache_files = check_cache_files(cache_files, self._interleave)
@@ -148,11 +149,19 @@ class FileSequence(SceneSequence):
             raise ValueError(f"on_error must be 'raise' or 'skip' for counting, received {on_error!r}")
         self._taken = 0  # how often `close` has allowed files to be others
         self._kept = PerProcess(partial(KeptHere, self._cache_files, self._cache_bytes))
-        self.counts = self._counted(count, counts_cache, on_error == "skip")
-        self.counts.setflags(write=False)
-        self._places = places_of(self.counts, self._interleave)
-        if not self._places.length:
-            raise ValueError(f"there is no scene in any of the {len(self.paths)} files; the first is {self.paths[0]!r}")
+        self._counting = count, counts_cache, on_error == "skip"
+        self._known: dict[Any, tuple[Any, int]] = {}  # identity and count by what stands for a file
+        self._take_in(check_paths(paths), count)
+
+    def _take_in(self, paths: tuple[Any, ...], count: Any) -> None:
+        """Have the scenes of these files, all at once or, where they cannot be counted, none of them."""
+        kept, counts, skipped, known = self._counted(paths, count)
+        counts.setflags(write=False)
+        places = places_of(counts, self._interleave)
+        if not places.length:
+            raise ValueError(f"there is no scene in any of the {len(kept)} files; the first is {kept[0]!r}")
+        self._given, self.paths, self.counts, self.skipped = paths, kept, counts, skipped
+        self._places, self._known = places, known
         self._storage = read_cost.Storage(
             name=f"the {len(self.paths):,} files from {self.paths[0]!r} on",
             short_name="files",
@@ -163,22 +172,28 @@ class FileSequence(SceneSequence):
             unit="file",
         )
 
-    def _counted(self, count: Any, counts_cache: Any, skip: bool) -> NDArray[np.int64]:
-        given = given_counts(count, len(self.paths))
+    def _counted(self, paths: tuple[Any, ...], count: Any) -> tuple[Any, ...]:
+        """The files that could be counted, int64[F] counts, those left out, and what is known of each."""
+        given = given_counts(count, len(paths))
         if given is not None:
-            return np.array(given, np.int64)
+            return paths, np.array(given, np.int64), (), {}
+        identities = [_identity(path) for path in paths]
 
         def count_one(file: int) -> int:
-            path = self.paths[file]
+            path = paths[file]
+            identity, known = self._known.get(repr(path), (None, 0))
+            if identity is not None and identity == identities[file]:
+                return known
             if count is not None:
                 return check_count(count(path), f"what count({path!r}) returned")
-            contents = self._read(file)
+            contents = self._contents(path, lambda _: self._reopened(path))
             return contents.count_all() if isinstance(contents, ForwardContents) else contents.count or 0
 
+        _, counts_cache, skip = self._counting
         cache = None if counts_cache is None else CountsCache(counts_cache)
-        kept, counts, self.skipped = count_files(self.paths, count_one, cache, skip=skip)
-        self.paths = tuple(self.paths[file] for file in kept)
-        return counts
+        kept, counts, skipped = count_files(paths, count_one, cache, skip=skip)
+        known = {repr(paths[file]): (identities[file], int(n)) for file, n in zip(kept, counts, strict=True)}
+        return tuple(paths[file] for file in kept), counts, skipped, known
 
     def _cache_state(self) -> Any:
         """What the data depends on, for `kerasfeed.sequences.cache.key`, which looks at the files as well."""
@@ -246,11 +261,6 @@ class FileSequence(SceneSequence):
 
     # ---- files
 
-    def _read(self, file: int) -> Contents:
-        """The contents of a file, for one use."""
-        path = self.paths[file]
-        return self._contents(path, lambda _: self._reopened(path))
-
     def _contents(self, path: Any, reopen: Callable[[int], Iterator[Any]]) -> Contents:
         value = self._read_file(path)
         try:
@@ -306,6 +316,41 @@ class FileSequence(SceneSequence):
             "counts_cache if they are out of date"
         )
 
+    def refresh(self, paths: Iterable[Any] | None = None, count: Any = None) -> int:
+        """Take in files that have come, and scenes that were added to files, between two epochs.
+
+        Files that are as they were are not counted again. A feed sees the new length when its next loop or `fit`
+        begins: it then starts its workers anew. While an epoch runs, its next batch is an error. A dataset made of the
+        feed before keeps its length: make it anew.
+
+        Args:
+            paths: All files as they are now, in order. None looks again at those that were given last.
+            count: As when the sequence was made. None is what was given then; a list needs a new one.
+
+        Returns:
+            How many scenes there are more than before; negative where there are fewer.
+
+        Raises:
+            RuntimeError: Called in a worker.
+            TypeError, ValueError, Exception: As when the sequence is made; it is then as it was.
+
+        Examples:
+            >>> np.save("a.npy", np.zeros((5, 3)))
+            >>> files = kf.FileSequence(["a.npy"], np.load)
+            >>> np.save("b.npy", np.zeros((2, 3)))
+            >>> files.refresh(["a.npy", "b.npy"]), len(files)
+            (2, 7)
+        """
+        if opened_files.in_worker():
+            raise RuntimeError("refresh() is called where the feed is, between two epochs, and not in a worker")
+        before = len(self)
+        given = self._counting[0] if count is None else count
+        self._take_in(self._given if paths is None else check_paths(paths), given)
+        self._counting = (given, *self._counting[1:])
+        self.generation += 1
+        self.close()
+        return len(self) - before
+
     def stats(self) -> FileStats:
         """What reading files has cost this process so far; each worker process counts its own.
 
@@ -336,3 +381,9 @@ class FileSequence(SceneSequence):
     def __repr__(self) -> str:
         turns = "" if self._interleave == 1 else f", {self._interleave} in turn"
         return f"FileSequence({counted(len(self.paths), 'file')}{turns}: {counted(len(self), 'scene')})"
+
+
+def _identity(path: Any) -> Any:
+    """What a file is now; None where there is none to look at."""
+    where = file_of(path)
+    return identity_of(where) if where is not None and where.is_file() else None

@@ -27,6 +27,7 @@ from kerasfeed.util.counted import counted
 from kerasfeed.util.deferred_warnings import warn_caller
 from kerasfeed.util.error_text import message_of
 from kerasfeed.util.lru import Lru
+from kerasfeed.util.opened_files import in_worker
 from kerasfeed.util.per_process import PerProcess
 from kerasfeed.util.resources import cores
 
@@ -97,7 +98,10 @@ class TFRecordSequence(SceneSequence):
         found = expand(paths)
         threads = min(_MOST_THREADS, _LEAST_THREADS * cores()) if workers == "auto" else int(workers)
         cache = True if index_cache is None else index_cache
-        self._files = index_files(found, cache if isinstance(cache, bool) else Path(cache).absolute(), max(1, threads))
+        self.generation = 0
+        self._given = paths
+        self._indexing = (cache if isinstance(cache, bool) else Path(cache).absolute()), max(1, threads)
+        self._files = index_files(found, *self._indexing)
         self._stops = list(itertools.accumulate(map(len, self._files)))
         if not len(self):
             raise RecordError(f"{_listed(found)} hold{'s' * (len(found) == 1)} no record")
@@ -105,6 +109,9 @@ class TFRecordSequence(SceneSequence):
         known = self._known_spec(found)
         self._is_inferred = given is None and known is None
         self._codec = SceneCodec(given or known or self._inferred_spec())
+        self._warn_of_damage()
+
+    def _warn_of_damage(self) -> None:
         for file in self._files:
             if file.damage is not None:
                 warn_caller(
@@ -269,6 +276,46 @@ class TFRecordSequence(SceneSequence):
         return open_stream(file.path, cache, file.identity, members, length)
 
     # ---- life
+
+    def refresh(self, paths: Any = None) -> int:
+        """Take in files that have come, and records that were added to files, between two epochs.
+
+        The spec stays. A feed sees the new length when its next loop or `fit` begins: it then starts its workers anew.
+        While an epoch runs, its next batch is an error. A record that is being written just now counts as a damaged one
+        until the next `refresh`.
+
+        Args:
+            paths: As when the sequence was made. None looks again for what was given last.
+
+        Returns:
+            How many records there are more than before; negative where there are fewer.
+
+        Raises:
+            RuntimeError: Called in a worker.
+            FileNotFoundError, RecordError: As when the sequence is made; it is then as it was.
+
+        Examples:
+            >>> scenes = kf.Zip(x=np.arange(4.0))
+            >>> paths = kf.write_tfrecords(scenes, "a.tfrecord", num_shards=1, workers=0, progress=False)
+            >>> records = kf.TFRecordSequence("*.tfrecord")
+            >>> paths = kf.write_tfrecords(scenes, "b.tfrecord", num_shards=1, workers=0, progress=False)
+            >>> records.refresh(), len(records)
+            (4, 8)
+            >>> records.close()
+        """
+        if in_worker():
+            raise RuntimeError("refresh() is called where the feed is, between two epochs, and not in a worker")
+        before, given = len(self), self._given if paths is None else paths
+        found = expand(given)
+        files = index_files(found, *self._indexing)
+        stops = list(itertools.accumulate(map(len, files)))
+        if not stops[-1]:
+            raise RecordError(f"{_listed(found)} hold{'s' * (len(found) == 1)} no record")
+        self._given, self._files, self._stops = given, files, stops
+        self.generation += 1
+        self.close()
+        self._warn_of_damage()
+        return len(self) - before
 
     def close(self) -> None:
         """Close the files; they are opened again when they are read. May be called again."""
