@@ -51,7 +51,7 @@ def show(
       load it, large.
     * `kf.show(order, length)`: one point for each scene of an epoch, its index over its position. A full shuffle is
       an even cloud, scenes in sequence are a diagonal, and blocks are steps. `kf.show(feed.plan)` is the order of a
-      feed.
+      feed, `kf.show(stream.plan, length)` what the shuffle buffer of a stream does to so many scenes.
 
     What a field is, its shape, dtype, values and name tell: images (gray, RGB, RGBA; with channels first or last),
     masks and label maps (drawn over the image of the same height and width), point clouds (float[N, 2 to 16],

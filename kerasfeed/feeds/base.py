@@ -255,6 +255,8 @@ class BaseFeed(AnyFeed):
         try:
             for number in numbers:
                 found = [number, window.take()]
+                if getattr(self.sequence, "generation", None) != self._generation:  # it may be of other scenes
+                    self._refuse_refreshed()
                 if found[1] is not None:  # on_error="skip" has left a scene of it
                     yield found
         finally:

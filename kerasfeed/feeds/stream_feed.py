@@ -104,7 +104,7 @@ class BaseStreamFeed(BaseStream):
         """How well a repetition is mixed: 0 for the order of the generators, about 1 for a full shuffle.
 
         As `Order.mixing` tells it: the mean distance, in that order, of two scenes that come one after the other. A
-        shuffle buffer has about three times its share of the scenes. `kerasfeed.show(feed, length)` draws it.
+        shuffle buffer has about three times its share of the scenes. `kerasfeed.show(feed.plan, length)` draws it.
 
         Args:
             length: Number of scenes of a repetition, on this shard.

@@ -100,6 +100,8 @@ def _points_of_steps(plan: Plan, epoch: int) -> PlotPoints:
 
 def _plan(order: Any, length: int | None, batch_size: int | None, seed: int) -> tuple[Plan, bool]:
     """The plan to draw, and whether in batches."""
+    if isinstance(order, Plan) and not order.length:  # that of a stream, of which nobody knows how long it is
+        order, seed = order.order, order.seed
     if isinstance(order, Plan):
         if length is not None or batch_size is not None or seed:
             raise TypeError(

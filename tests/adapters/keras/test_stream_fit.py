@@ -1,10 +1,13 @@
 """A stream in `fit`, `evaluate` and `predict`: on TensorFlow here, and the same again on JAX and PyTorch."""
 
+import json
 import warnings
 
+import keras
 import numpy as np
 import pytest
 from keras_fits import BACKEND, MARKS, ScalarTrainer
+from resumable import make_model, result_of
 from streams import endless, numbered
 
 import kerasfeed as kf
@@ -192,3 +195,60 @@ def _collected(gone):
 
     gc.collect()
     return gone() is None
+
+
+class Killed(Exception):
+    """In place of a kill, after a batch."""
+
+
+def starting(n, count, *, start):
+    for number in range(n + start * count, 22, count):
+        yield np.full(1, number, np.float32), np.float32(number)
+
+
+KILLS = [
+    ("feed", 4, (6,)),
+    *(
+        pytest.param(data, steps, (1, 4, 6), marks=pytest.mark.heavy)
+        for data in ("feed", "dataset")
+        for steps in (None, 4)
+    ),
+]
+
+
+@pytest.mark.parametrize(("data", "steps", "kills"), KILLS)
+def test_a_fit_on_a_shuffled_stream_goes_on_at_the_very_next_batch(tmp_path, data, steps, kills):
+    def fit(kill_at, seen):
+        def after_batch(_):
+            seen.append(None)
+            if len(seen) == kill_at:
+                raise Killed
+
+        chain = make_model()
+        with stream(starting, 4, shuffle_buffer=5, seed=2) as feed:
+            kept = kf.BackupAndRestore(feed, tmp_path / "backup", save_freq=1)
+            noted = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: after_batch(batch))
+            given = feed if data == "feed" or BACKEND != "tensorflow" else feed.to_tf_dataset()
+            history = chain.fit(
+                given, epochs=2, steps_per_epoch=steps, shuffle=False, verbose=0, callbacks=[kept, noted]
+            )
+        return result_of(chain), history
+
+    whole, history = fit(None, [])
+    assert json.loads(json.dumps(history.params))["epochs"] == 2
+    total = whole[1]
+    for kill_at in kills:
+        with pytest.raises(Killed):
+            fit(kill_at, [])
+        seen = []
+        assert fit(None, seen)[0] == whole
+        assert len(seen) == total - kill_at
+
+
+def test_what_a_backup_knows_nothing_of_is_refused(tmp_path):
+    with kf.QueueFeed(batch_size=2, workers=0) as queue, pytest.raises(TypeError, match="resumes a kerasfeed.Feed or"):
+        kf.BackupAndRestore(queue, tmp_path / "backup")
+    with stream(starting, 4, seed=2) as feed, stream(starting, 4, seed=2) as other:
+        model = make_model()
+        with pytest.raises(ValueError, match="where fit is given the feed itself"):
+            model.fit(other, verbose=0, callbacks=[kf.BackupAndRestore(feed, tmp_path / "backup")])

@@ -1,0 +1,174 @@
+"""Streams that go on where they were: every place of theirs, whatever shuffles, divides and runs them."""
+
+import json
+import warnings
+
+import numpy as np
+import pytest
+from streams import WAYS, numbered
+
+import kerasfeed as kf
+
+LENGTHS = (7, 0, 12, 5)
+
+
+def starting(n, count, *, start):
+    for k in range(start, LENGTHS[n]):
+        yield np.float32(100 * n + k), np.float32(kf.current_rng().random())
+
+
+def replayed(n, count):
+    yield from starting(n, count, start=0)
+
+
+def failing(n, count, *, start):
+    for scene in starting(n, count, start=start):
+        if scene[0] == 203:
+            raise LookupError("no scene 3")
+        yield scene
+
+
+def drawn_on(scene):
+    if int(scene[0]) % 7 == 3:
+        raise LookupError("skipped")
+    return scene[0], scene[1] + np.float32(kf.current_rng().random())
+
+
+def batches_and_states(feed, most=1 << 30):
+    """Batches of two repetitions and more, up to so many, each with the state behind it."""
+    found = []
+    for _ in range(2):
+        for batch in feed:
+            found.append(([field.tolist() for field in batch], json.loads(json.dumps(feed.get_state()))))
+            if len(found) >= most:
+                return found
+    return found
+
+
+@pytest.mark.filterwarnings("ignore::kerasfeed.FeedWarning")
+@pytest.mark.parametrize("make", [starting, replayed, failing])
+@pytest.mark.parametrize("buffer", [None, 5, 100])
+@pytest.mark.parametrize("shard", [(0, 1), (1, 2), (4, 5)])
+@pytest.mark.parametrize("function", [None, drawn_on])
+def test_from_any_state_on_the_batches_are_those_of_a_loop_that_nobody_left(stream, make, buffer, shard, function):
+    def new():
+        return stream(
+            make, 3, function, count=4, seed=3, shuffle_buffer=buffer, shard=shard, workers=0,
+            on_error="raise" if make is not failing and function is None else "skip", max_failures=100,
+        )  # fmt: skip
+
+    whole = batches_and_states(new())
+    for number, (_, state) in enumerate(whole[:-1]):
+        feed = new()
+        feed.set_state(state)
+        assert feed.get_state() == state
+        left = whole[number + 1 :]
+        assert batches_and_states(feed, len(left))[: len(left)] == left
+
+
+@pytest.mark.parametrize(("workers", "worker_type"), WAYS)
+def test_a_state_of_one_kind_of_workers_is_one_of_every_kind(stream, workers, worker_type):
+    arguments = {"count": 4, "shuffle_buffer": 6}
+    whole = batches_and_states(stream(starting, 3, workers=0, **arguments))
+    feed = stream(starting, 3, workers=workers, worker_type=worker_type, **arguments)
+    feed.set_state(whole[3][1])
+    assert batches_and_states(feed, 3) == whole[4:7]
+
+
+def test_a_shuffled_stream_is_the_same_whatever_runs_it_and_another_in_the_next_repetition(stream):
+    runs = []
+    for workers, worker_type in WAYS:
+        feed = stream(shuffle_buffer=8, workers=workers, worker_type=worker_type)
+        runs.append([[int(label) for batch in feed for label in batch[1]] for _ in range(2)])
+    assert runs[0] == runs[1] == runs[2]
+    assert runs[0][0] != runs[0][1]
+    assert sorted(runs[0][0]) == sorted(runs[0][1]) == list(range(22))
+
+
+def test_nothing_is_made_again_with_start_and_how_much_is_without_it_is_told_beforehand(stream):
+    made = []
+
+    def make(n, count, *, start):
+        for k in range(start, 10):
+            made.append(k)
+            yield np.float32(k)
+
+    feed = stream(make, 2, count=1, workers=0)
+    batches = iter(feed)
+    state = (next(batches), next(batches), feed.get_state())[-1]
+    made.clear()
+    feed = stream(make, 2, count=1, workers=0)
+    feed.set_state(state)
+    assert [batch.tolist() for batch in feed] == [[4, 5], [6, 7], [8, 9]]
+    assert made == list(range(4, 10))
+    feed = stream(numbered, 4, workers=0)
+    with pytest.warns(kf.FeedWarning, match="has no parameter `start`: to go on from this state, its generators are"):
+        feed.get_state()
+    next(iter(feed))
+    state = feed.get_state()  # told once
+    with pytest.warns(kf.FeedWarning, match=r"at step 1 of repetition 0, .* the first 4 scenes thrown away"):
+        stream(numbered, 4, workers=0).set_state(state)
+
+
+def test_what_cannot_be_resumed_says_so_when_it_is_asked_for_its_state(stream):
+    with pytest.raises(RuntimeError, match=r"deterministic=False cannot be resumed.*deterministic=True"):
+        stream(deterministic=False).get_state()
+    with kf.QueueFeed(batch_size=2, workers=0) as queue, pytest.raises(RuntimeError, match="a QueueFeed cannot be"):
+        queue.get_state()
+
+
+def test_a_state_of_another_stream_is_refused_with_what_differs(stream):
+    state = stream(starting, 3, count=4).get_state()
+    for arguments, text in (
+        ({"seed": 6}, "seed was 5, is 6"),
+        ({"shuffle_buffer": 4}, "shuffle_buffer was absent, is 4"),
+        ({"count": 3}, "count was 4, is 3"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            stream(starting, 3, **{"count": 4, **arguments}).set_state(state)
+    with pytest.raises(ValueError, match="version 1 and kind 'stream'"):
+        stream(starting, 3, count=4).set_state({"version": 1})
+    with pytest.raises(ValueError, match="departures of the state must be pairs"):
+        stream(starting, 3, count=4).set_state({**state, "departures": [3]})
+    with pytest.raises(ValueError, match="nothing is known of step 5 of repetition 0"):
+        stream(starting, 3, count=4).get_state(epoch=0, step=5)
+
+
+def test_shards_that_are_dealt_scenes_have_the_same_steps_and_all_scenes_but_those_that_are_told(stream):
+    for length, told in ((22, False), (24, False), (25, True)):
+
+        def make(length=length):
+            yield from (np.float32(k) for k in range(length))
+
+        shards = []
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for k in range(3):
+                shards.append([batch.tolist() for batch in stream(make, 4, count=1, workers=0, shard=(k, 3))])
+        assert len({len(shard) for shard in shards}) == 1
+        scenes = sorted(scene for shard in shards for batch in shard for scene in batch)
+        assert scenes == list(range(24 if told else length))
+        assert any("would have given" in str(each.message) for each in caught) == told
+
+
+def test_shards_with_generators_of_their_own_run_those_alone_and_tell_how_many_steps_they_had(stream):
+    labels = []
+    for k in range(2):
+        feed = stream(count=3, batch_size=4, workers=2, shard=(k, 2))
+        with pytest.warns(kf.FeedWarning, match=rf"steps? \(.* scenes\) on shard {k} of 2"):
+            labels.append([int(label) for batch in feed for label in batch[1]])
+    assert sorted(labels[0]) == [k for k in range(22) if k % 3 != 1]
+    assert labels[1] == list(range(1, 22, 3))
+
+
+def test_what_would_give_shards_scenes_twice_is_refused(stream):
+    with pytest.raises(ValueError, match=r"1 generator for 2 shards: .* needs a seed"):
+        kf.StreamFeed(lambda: iter([1.0]), 2, shard=(0, 2))
+    with pytest.raises(ValueError, match="needs deterministic=True"):
+        stream(lambda: iter([1.0]), count=1, shard=(0, 2), deterministic=False)
+
+
+def test_a_buffer_that_takes_more_than_half_of_the_memory_is_warned_of(stream):
+    feed = stream(lambda: iter([np.zeros(1 << 20)] * 3), 1, count=1, workers=0, shuffle_buffer=10**5)
+    with pytest.warns(kf.FeedWarning, match="the shuffle buffer of 100,000 scenes will take about"):
+        list(feed)
