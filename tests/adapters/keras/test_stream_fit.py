@@ -246,7 +246,7 @@ def test_a_fit_on_a_shuffled_stream_goes_on_at_the_very_next_batch(tmp_path, dat
 
 
 def test_what_a_backup_knows_nothing_of_is_refused(tmp_path):
-    with kf.QueueFeed(batch_size=2, workers=0) as queue, pytest.raises(TypeError, match="resumes a kerasfeed.Feed or"):
+    with kf.QueueFeed(batch_size=2, workers=0) as queue, pytest.raises(TypeError, match=r"resumes a kerasfeed.Feed or"):
         kf.BackupAndRestore(queue, tmp_path / "backup")
     with stream(starting, 4, seed=2) as feed, stream(starting, 4, seed=2) as other:
         model = make_model()
