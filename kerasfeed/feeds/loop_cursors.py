@@ -7,6 +7,7 @@ was taken. Of a stream, what was taken and not received comes again.
 from typing import Any, Protocol
 
 from kerasfeed.feeds.cursor import EndOfData
+from kerasfeed.feeds.streams.place import Place
 from kerasfeed.util.polling import NotYet
 
 
@@ -48,6 +49,7 @@ class EpochsCursor:
 
     def __init__(self, feed: Any, epochs: int) -> None:
         self._feed = feed
+        feed.follow_sequence()
         self._numbers = feed.clock.claim_epoch(epochs)
         self._window = feed.begin_window(self._numbers)
 
@@ -98,7 +100,7 @@ class RepetitionsCursor:
         """See `LoopCursor.reads_ahead`."""
         return bool(self._workers)
 
-    def take(self, timeout: float | None) -> tuple[None, Any]:
+    def take(self, timeout: float | None) -> tuple[Place, Any]:
         """See `LoopCursor.take`. Batches whose scenes were all skipped are left out."""
         while True:
             if self._repetition is None:
@@ -120,14 +122,16 @@ class RepetitionsCursor:
                 self._repetition.put_back([batch])
                 raise
             if batch is not None:
-                return None, batch
+                return self._repetition.place, batch
 
-    def received(self, place: None) -> None:
+    def received(self, place: Place) -> None:
         """See `LoopCursor.received`."""
+        self._feed.note_place(place)
 
     def end(self) -> None:
         """See `LoopCursor.end`."""
         repetition, self._repetition = self._repetition, None
+        self._feed.note_place(Place(repetition.number + 1))
         repetition.close()
         self._feed.issue_warnings()
 

@@ -172,3 +172,14 @@ def test_a_buffer_that_takes_more_than_half_of_the_memory_is_warned_of(stream):
     feed = stream(lambda: iter([np.zeros(1 << 20)] * 3), 1, count=1, workers=0, shuffle_buffer=10**5)
     with pytest.warns(kf.FeedWarning, match="the shuffle buffer of 100,000 scenes will take about"):
         list(feed)
+
+
+def test_a_loop_of_a_framework_that_takes_ahead_stands_behind_the_last_batch_that_was_received(stream):
+    pytest.importorskip("torch")
+    whole = batches_and_states(stream(starting, 3, count=4, shuffle_buffer=4, workers=2))
+    feed = stream(starting, 3, count=4, shuffle_buffer=4, workers=2)
+    states = []
+    for _ in feed.to_torch():
+        states.append(json.loads(json.dumps(feed.get_state())))
+    assert states == [state for _, state in whole if state["epoch"] == 0]
+    assert (feed.get_state()["epoch"], feed.get_state()["step"]) == (1, 0)
