@@ -41,6 +41,7 @@ from kerasfeed.loaders.failures.table import FailureTable
 from kerasfeed.loaders.loader import make_loader
 from kerasfeed.orders.base import Order
 from kerasfeed.orders.plan import Plan
+from kerasfeed.sequences.refreshable import refreshable_in
 from kerasfeed.spec.collation import Custom
 from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.util.frames import as_sequence
@@ -110,7 +111,8 @@ class BaseFeed(AnyFeed):
             rows = 1 if isinstance(self.collation, Custom) else self.plan.rows
             ahead = max(ahead, math.ceil(2 * options.workers / rows))
         self.sequence = sequence
-        self._generation = getattr(sequence, "generation", None)  # of one that may be refreshed
+        self._refreshable = refreshable_in(sequence)
+        self._generations = self._present_generations()
         self.job = options.job(sequence, self.plan, self.collation, look_ahead=ahead)
         self._start_loader()
         self.clock = EpochClock(self.plan.steps, seed)
@@ -134,9 +136,14 @@ class BaseFeed(AnyFeed):
             RuntimeError: An epoch is to be gone on with, whose batches have changed.
             ValueError: The order, or the batch size, does not fit the new length.
         """
-        generation = getattr(self.sequence, "generation", None)
-        if generation == self._generation:
+        generations = self._present_generations()
+        if generations == self._generations:
             return
+        if self.sequence not in self._refreshable:
+            raise RuntimeError(
+                f"a sequence inside the {type(self.sequence).__name__} was refreshed, and a view keeps the length that "
+                "it was made with: make the view anew, and the feed"
+            )
         plan = dataclasses.replace(self.plan, length=len(self.sequence))
         check_plan(plan, self._options.policy.on_error)
         if not self.clock.change_steps(plan.steps):
@@ -146,11 +153,14 @@ class BaseFeed(AnyFeed):
             window.close()
         self.hooks.leave()
         self._loader.close()
-        self._generation = generation
+        self._generations = generations
         self.plan = plan
         self.job = dataclasses.replace(self.job, plan=plan)
         forget_fingerprint(self)
         self._start_loader()
+
+    def _present_generations(self) -> tuple[int, ...]:
+        return tuple([each.generation for each in self._refreshable])  # nearly always none
 
     def _refuse_refreshed(self) -> None:
         raise RuntimeError(
@@ -255,7 +265,7 @@ class BaseFeed(AnyFeed):
         try:
             for number in numbers:
                 found = [number, window.take()]
-                if getattr(self.sequence, "generation", None) != self._generation:  # it may be of other scenes
+                if self._present_generations() != self._generations:  # it may be of other scenes
                     self._refuse_refreshed()
                 if found[1] is not None:  # on_error="skip" has left a scene of it
                     yield found
@@ -283,7 +293,7 @@ class BaseFeed(AnyFeed):
             ...     print([future.result().tolist() for future in futures])
             [[0, 1], [2, 3], [4, 5]]
         """
-        if getattr(self.sequence, "generation", None) != self._generation:
+        if self._present_generations() != self._generations:
             self._refuse_refreshed()
         self.cursors.wait()
         self.hooks.enter(epoch)

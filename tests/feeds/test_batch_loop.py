@@ -268,3 +268,16 @@ def test_nobody_waits_for_more_than_the_next_batch():
         thread.start()
         thread.join(SECONDS)
         assert firsts(found) == [0]
+
+
+def test_the_state_of_a_stream_is_that_of_the_consumer_whatever_was_converted_ahead():
+    def numbers_from(start):
+        yield from (np.full(3, number, np.float32) for number in range(start, 8))
+
+    with stream_of(numbers_from, seed=0) as feed:
+        states = [feed.get_state() for _ in looped(feed, epochs=2)]
+        states.append(feed.get_state())
+    for received, state in zip([*range(1, 9), 8], states, strict=True):
+        with stream_of(numbers_from, seed=0) as feed:
+            feed.set_state(state)
+            assert firsts(looped(feed, epochs=2)) == [*[0, 2, 4, 6][received % 4 :], 0, 2, 4, 6]

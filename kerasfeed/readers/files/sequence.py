@@ -24,6 +24,7 @@ from kerasfeed.readers.files.forward_contents import ForwardContents, StreamEnde
 from kerasfeed.readers.files.index_map import places_of
 from kerasfeed.readers.files.validate import check_cache_files, check_function, check_paths
 from kerasfeed.sequences.base import SceneSequence
+from kerasfeed.sequences.refreshable import Refreshable
 from kerasfeed.util import opened_files, read_cost, resources
 from kerasfeed.util.counted import counted
 from kerasfeed.util.error_text import add_note, message_of, reworded
@@ -64,7 +65,7 @@ class FileStats:
     kept: int
 
 
-class FileSequence(SceneSequence):
+class FileSequence(Refreshable, SceneSequence):
     """Files that each hold many scenes, as one sequence.
 
     `read_file(path)` returns the scenes of one file as one of these:
@@ -139,7 +140,6 @@ class FileSequence(SceneSequence):
         on_error: Literal["raise", "skip"] = "raise",
     ) -> None:
         self.skipped: tuple[tuple[Any, str], ...] = ()
-        self.generation = 0
         self._read_file = check_function(read_file)
         self._interleave = check_integer("interleave", interleave, 1)
         self._cache_files = check_cache_files(cache_files, self._interleave)

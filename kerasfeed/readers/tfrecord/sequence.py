@@ -21,6 +21,7 @@ from kerasfeed.readers.tfrecord.names import expand
 from kerasfeed.readers.tfrecord.random_access import Stream, Windows, open_stream
 from kerasfeed.readers.tfrecord.spec_file import find_sidecars
 from kerasfeed.sequences.base import SceneSequence
+from kerasfeed.sequences.refreshable import Refreshable
 from kerasfeed.spec.scene_spec import SceneSpec, flatten, probe_indices
 from kerasfeed.spec.spec_json import as_scene_spec
 from kerasfeed.util.counted import counted
@@ -45,7 +46,7 @@ class _KeptHere:
         self.streams: Lru[int, Stream] = Lru(_OPEN_FILES, lambda _: 1)
 
 
-class TFRecordSequence(SceneSequence):
+class TFRecordSequence(Refreshable, SceneSequence):
     """TFRecord files of `tf.train.Example`s as a sequence of scenes, for a `Feed` with any order.
 
     Scene k is record k of the files, in their order. The place of each record is found once, by several threads, and
@@ -98,7 +99,6 @@ class TFRecordSequence(SceneSequence):
         found = expand(paths)
         threads = min(_MOST_THREADS, _LEAST_THREADS * cores()) if workers == "auto" else int(workers)
         cache = True if index_cache is None else index_cache
-        self.generation = 0
         self._given = paths
         self._indexing = (cache if isinstance(cache, bool) else Path(cache).absolute()), max(1, threads)
         self._files = index_files(found, *self._indexing)

@@ -74,3 +74,34 @@ def test_records_that_others_append_are_taken_in(tmp_path):
         write("b.tfrecord", 9, 11)
         assert records.refresh() == 7
         assert [x for batch in feed for x in batch["x"].tolist()] == list(range(11))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_feed_over_a_view_of_files_that_were_refreshed_says_to_make_it_anew(tmp_path, workers):
+    np.save(tmp_path / "a.npy", np.arange(4))
+    np.save(tmp_path / "b.npy", np.arange(4, 7))
+    files = kf.FileSequence([tmp_path / "a.npy"], np.load)
+    with kf.Feed(kf.Map(kf.Concat(files), abs), 2, workers=workers, worker_type="thread") as feed:
+        assert len(list(feed)) == 2
+        files.refresh([tmp_path / "b.npy", tmp_path / "a.npy"])
+        with pytest.raises(RuntimeError, match="inside the Map was refreshed, .* make the view anew, and the feed"):
+            list(feed)
+        with pytest.raises(RuntimeError, match="was refreshed"):
+            feed[0]
+
+
+def test_an_attribute_generation_of_ones_own_means_nothing_to_a_feed():
+    class Evolved(kf.SceneSequence):
+        generation = 0
+
+        def __len__(self):
+            return 4
+
+        def __getitem__(self, index):
+            return index + self.generation
+
+    scenes = Evolved()
+    with kf.Feed(scenes, 2, workers=0) as feed:
+        for batch in feed:
+            scenes.generation += 1
+        assert batch.tolist() == [3, 4]
