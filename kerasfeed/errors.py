@@ -94,6 +94,18 @@ class WorkerDiedError(KerasfeedError, RuntimeError):
     """
 
 
+class HostLostError(WorkerDiedError):
+    """A batch lost its host several times, or there are no hosts any more; see `Feed(hosts=...)`.
+
+    A host that is lost is replaced, or its batches are asked of others. This error is raised where one batch has lost
+    its host `max_failures` times (3 by default), and where the cluster is gone.
+
+    Examples:
+        >>> issubclass(kf.HostLostError, kf.WorkerDiedError)
+        True
+    """
+
+
 class WorkerStartError(WorkerDiedError):
     """A worker process could not load the sequence."""
 

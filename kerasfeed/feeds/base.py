@@ -41,6 +41,7 @@ from kerasfeed.loaders.failures.table import FailureTable
 from kerasfeed.loaders.loader import make_loader
 from kerasfeed.orders.base import Order
 from kerasfeed.orders.plan import Plan
+from kerasfeed.pool.hosts.engine import Hosts
 from kerasfeed.sequences.refreshable import refreshable_in
 from kerasfeed.spec.collation import Custom
 from kerasfeed.spec.scene_spec import SceneSpec
@@ -88,6 +89,7 @@ class BaseFeed(AnyFeed):
         max_failures: int | float | None = None,
         timeout: float | None = None,
         error_log: str | os.PathLike[str] | None = None,
+        hosts: Hosts | None = None,
         **unknown: Any,
     ) -> None:
         super().__init__(FeedOptions.checked(BaseFeed.__init__, locals(), "Feed"))

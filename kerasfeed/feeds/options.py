@@ -7,11 +7,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kerasfeed.loaders.arguments import check_policy, check_workers, refuse_unknown
+from kerasfeed.loaders.arguments import check_hosts, check_policy, check_workers, refuse_unknown
 from kerasfeed.loaders.base import Job
 from kerasfeed.loaders.failures.policy import FailurePolicy
 from kerasfeed.orders.plan import Plan
 from kerasfeed.pool.environment import Environment
+from kerasfeed.pool.hosts.engine import Hosts
 from kerasfeed.spec.collation import Collation
 from kerasfeed.util.resources import memory
 from kerasfeed.util.validate import check_integer
@@ -30,6 +31,7 @@ class FeedOptions:
         max_memory: Ceiling of the slots, bytes.
         policy: What to do about scenes that fail.
         environment: Directory and environment of worker processes, which may start later.
+        hosts: Where the workers are to be; None for this machine.
     """
 
     given: Mapping[str, Any]
@@ -40,6 +42,7 @@ class FeedOptions:
     max_memory: int
     policy: FailurePolicy
     environment: Environment
+    hosts: Hosts | None
 
     @classmethod
     def checked(cls, method: Callable[..., Any], variables: Mapping[str, Any], kind: str) -> "FeedOptions":
@@ -60,6 +63,7 @@ class FeedOptions:
         if batch_size is not None:
             batch_size = check_integer("batch_size", batch_size, 1)
         workers = check_workers(given["workers"], given["worker_type"])
+        hosts = check_hosts(given.get("hosts"), workers, given["worker_type"])
         return cls(
             given=given, batch_size=batch_size, workers=workers, worker_type=given["worker_type"],
             ahead=check_integer("max_queue_size", given["max_queue_size"], 1),
@@ -68,12 +72,12 @@ class FeedOptions:
                 given["on_error"], given["max_failures"], given["timeout"], given["error_log"],
                 batched=batch_size is not None, workers=workers,
             ),
-            environment=Environment.now(),
+            environment=Environment.now(), hosts=hosts,
         )  # fmt: skip
 
     def job(self, sequence: Any, plan: Plan, collation: Collation, **others: Any) -> Job:
         """What a loader is to load; `others`: more of a `Job`, or in place of what was asked for."""
         return Job(
             sequence, plan, max_memory=self.max_memory, policy=self.policy, collate=collation,
-            environment=self.environment, **{"workers": self.workers, "look_ahead": self.ahead, **others},
+            environment=self.environment, hosts=self.hosts, every_core=self.given["workers"] == "auto", **{"workers": self.workers, "look_ahead": self.ahead, **others},
         )  # fmt: skip

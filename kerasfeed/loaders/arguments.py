@@ -19,6 +19,7 @@ from kerasfeed.orders.base import Order, Sequential, Shuffled
 from kerasfeed.orders.batch_bounds import EvenCut
 from kerasfeed.orders.custom import CustomOrder
 from kerasfeed.orders.plan import Plan
+from kerasfeed.pool.hosts.engine import Hosts
 from kerasfeed.spec.collation import Collation, Custom, Pad, Ragged, Stack
 from kerasfeed.util.counted import counted
 from kerasfeed.util.optional_methods import refuse_other_kinds, remedy_without_methods
@@ -49,6 +50,7 @@ _WORD_HERE = {
     "input_context": "shard",
     "shard_options": 'shard (a pair, or "auto")',
     "dataset": "sequence, the first argument",
+    "hosts": "kf.Feed: any host can load a scene by its index, and what is read forward is read on this machine",
 }
 _NOT_NEEDED = {
     "persistent_workers": "workers stay until feed.close()",
@@ -172,6 +174,27 @@ def check_workers(workers: Any, worker_type: Any) -> int:
         raise ValueError(f"worker_type must be one of {', '.join(WORKER_TYPES)}, received {worker_type!r}")
     remedy = ' (0 loads in the calling thread, "auto" uses every core)'
     return cores() if workers == "auto" else check_integer("workers", workers, 0, remedy=remedy)
+
+
+def check_hosts(hosts: Any, workers: int, worker_type: str) -> Hosts | None:
+    """The hosts of a feed.
+
+    Raises:
+        TypeError: They are none.
+        ValueError: There are to be no worker processes there.
+    """
+    if hosts is None:
+        return None
+    _refuse_class("hosts", hosts, Hosts, "kf.{}()")
+    if not isinstance(hosts, Hosts):
+        raise TypeError(f"hosts must be kf.RayHosts(...), received {hosts!r} of type {type(hosts).__name__}")
+    if not workers or worker_type == "thread":
+        which = "workers=0 loads in the calling thread" if not workers else "threads live in this process"
+        raise ValueError(
+            f"{which}, and hosts load in worker processes of theirs: use workers=8, for example (of each host), and "
+            "leave worker_type out"
+        )
+    return hosts
 
 
 def refuse_skip(policy: FailurePolicy, where: str, *, replaceable: bool = True) -> None:

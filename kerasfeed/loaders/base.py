@@ -5,16 +5,14 @@ Invariant: a batch is a pure function of (sequence, plan, epoch, step); the rest
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kerasfeed.loaders.failures.policy import FailurePolicy
 from kerasfeed.orders.plan import Plan
 from kerasfeed.pool.environment import Environment
+from kerasfeed.pool.hosts.engine import Hosts, HostStats
 from kerasfeed.spec.collation import Collation, Custom, Stack
 from kerasfeed.spec.scene_spec import SceneSpec
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True)
@@ -34,6 +32,8 @@ class Job:
         item_text: What messages call an item of a stream, by epoch and index; None where an index tells.
         environment: Directory and environment of worker processes: those of the moment when the feed was made.
         watches_random: Whether to look if the first scenes use the global random generators.
+        hosts: Where worker processes are to be, `workers` on each; None for this machine.
+        every_core: Whether each host has as many workers as cores instead.
     """
 
     sequence: Any
@@ -48,11 +48,19 @@ class Job:
     item_text: Callable[[int, int], str] | None = None
     environment: Environment = field(default_factory=Environment.now)
     watches_random: bool = True
+    hosts: Hosts | None = None
+    every_core: bool = False
 
     @property
     def maker(self) -> Custom | None:
         """The user's function that makes whole batches; None where batches are made row by row."""
         return self.collate if isinstance(self.collate, Custom) else None
+
+    @property
+    def ahead_per_host(self) -> int:
+        """Batches to keep in flight for each host: one to work on and one on its way, and two scenes a worker."""
+        rows = 1 if self.maker is not None else self.plan.rows
+        return max(2, -(-2 * self.workers // rows))
 
     @property
     def weighs(self) -> bool:
@@ -79,6 +87,7 @@ class LoaderStats:
         respawns: Worker processes that died and were replaced.
         failed: Scenes that failed and were replaced, masked or skipped.
         seeds_random: Whether `random` and `numpy.random` are seeded for each scene, because the first scenes use them.
+        hosts: What became of batches on other hosts; None where there are none.
     """
 
     worker_type: str
@@ -91,3 +100,4 @@ class LoaderStats:
     respawns: int = 0
     failed: int = 0
     seeds_random: bool = False
+    hosts: HostStats | None = None

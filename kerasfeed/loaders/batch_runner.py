@@ -13,6 +13,7 @@ import cloudpickle
 from kerasfeed.loaders.base import Job
 from kerasfeed.loaders.batches.filler import Filler, probe
 from kerasfeed.loaders.batches.layout import Layout, SlotView
+from kerasfeed.loaders.batches.slot_carrier import SlotCarrier
 from kerasfeed.pool.base import Runner, WorkerContext
 from kerasfeed.pool.task import FailedTaskError, Note, Record
 from kerasfeed.sequences.context import SceneContext
@@ -76,6 +77,10 @@ class BatchRunner(Runner):
                 "state that does not pickle (open files, locks), or use worker_type='thread'"
             )
         return super().unpicklable(error)
+
+    def carrier(self) -> SlotCarrier:
+        """See `Runner.carrier`."""
+        return SlotCarrier()
 
     def follow(self, previous: Runner) -> None:
         """See `Runner.follow`; the slots stay, and the function given as collate with its state."""

@@ -36,6 +36,8 @@ def make_loader(job: Job, worker_type: str) -> "Loader":
     Raises:
         TypeError, OSError: Worker processes were asked for and cannot be started, or the sequence cannot be pickled.
     """
+    if job.hosts is not None:
+        worker_type = "process"
     worker_type = worker_type_for(job.sequence, worker_type) if job.workers else "inline"
     loader = Loader(job, worker_type)
     if worker_type in ("process", "auto"):
@@ -92,6 +94,8 @@ class Loader:
             inherit=job.inherit,
             first_opened=self._sessions.first_opened,
             deferred_warnings=self.failure_log.deferred_warnings,
+            hosts=job.hosts,
+            every_core=job.every_core,
         )
         pool = make_pool(runner, options, self.worker_type)
         self.worker_type = pool.worker_type
@@ -125,9 +129,12 @@ class Loader:
         """Batches worth keeping in flight, at least 1; 1 where `submit` itself does the work."""
         if self.worker_type == "inline":
             return 1
-        slots = self._ready().slots
-        assert slots is not None
-        return max(1, min(self._job.look_ahead, slots.limit - 1))
+        session = self._ready()
+        assert session.slots is not None
+        hosts, ahead = session.pool.host_stats(), self._job.look_ahead
+        if hosts is not None:
+            ahead = max(ahead, hosts.wanted * self._job.ahead_per_host)
+        return max(1, min(ahead, session.slots.limit - 1))
 
     def submit(self, epoch: int, step: int, *, timeout: float | None = None) -> Future[Any]:
         """Promise one batch: the scene's nesting, each field an ndarray with a leading axis, or as `job.collate` says.
@@ -192,6 +199,7 @@ class Loader:
             self._sessions.respawns,
             self.failure_log.failed,
             seeds_random=self.worker_type == "process" and warned,
+            hosts=session.pool.host_stats() if session else None,
         )
 
     def waste(self) -> ReadCost | None:

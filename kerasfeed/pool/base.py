@@ -25,6 +25,7 @@ from kerasfeed.util.error_text import class_name, message_of
 
 if TYPE_CHECKING:
     from kerasfeed.pool.file_identities import FirstOpened
+    from kerasfeed.pool.hosts.engine import Hosts, HostStats
 
 CLOSED = "the feed is closed; make a new one"
 CLOSED_BEFORE_DONE = "the feed was closed before this batch was loaded"
@@ -79,6 +80,10 @@ class Runner(ABC):
     def follow(self, previous: "Runner") -> None:  # noqa: B027 - most keep nothing
         """Take over what stays as it is, from the runner before; called in a worker process after `Pool.renew`."""
 
+    def carrier(self) -> Any:
+        """How what tasks read and write travels: a `kerasfeed.pool.hosts.messages.Carrier`; None for no memory."""
+        return None
+
     def unpicklable(self, error: Exception) -> TypeError:
         """What to raise where this cannot be pickled, because of `error`."""
         return TypeError(
@@ -104,6 +109,8 @@ class PoolOptions:
         inherit: Descriptors that worker processes inherit for the object's sake.
         first_opened: What files were when first opened, where pools share that; None: a table of its own.
         deferred_warnings: Where the user is told of workers that were lost, or that hang.
+        hosts: Where workers are to be, `workers` on each; None for this machine.
+        every_core: Whether each host has as many workers as cores instead.
     """
 
     workers: int
@@ -117,6 +124,8 @@ class PoolOptions:
     inherit: tuple[int, ...] = ()
     first_opened: "FirstOpened | None" = None
     deferred_warnings: DeferredWarnings = field(default_factory=DeferredWarnings)
+    hosts: "Hosts | None" = None
+    every_core: bool = False
 
 
 class Receipt(Protocol):
@@ -223,6 +232,10 @@ class Pool(ABC):
     def pids(self) -> tuple[int, ...]:
         """Process ids of the workers that live; none of threads."""
         return ()
+
+    def host_stats(self) -> "HostStats | None":
+        """What became of batches on other hosts; None where there are none."""
+        return None
 
     @property
     def is_here(self) -> bool:

@@ -5,6 +5,7 @@ Invariant: what "auto" means is decided here alone; where processes cannot be ha
 
 from kerasfeed.pool.base import Pool, PoolOptions, Runner
 from kerasfeed.pool.environment import DirectoryGoneError
+from kerasfeed.pool.hosts.pool import HostPool
 from kerasfeed.pool.inline import InlinePool
 from kerasfeed.pool.processes.pool import ProcessPool, processes_supported
 from kerasfeed.pool.threads import ThreadPool
@@ -20,6 +21,8 @@ def make_pool(runner: Runner, options: PoolOptions, worker_type: str) -> Pool:
     Raises:
         TypeError, OSError: Worker processes were asked for and cannot be started, or the runner cannot be pickled.
     """
+    if options.hosts is not None:
+        return HostPool(runner, options)
     if worker_type == "auto" and not processes_supported():
         worker_type = "thread"
     if worker_type != "auto":
