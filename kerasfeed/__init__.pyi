@@ -15,6 +15,7 @@ from kerasfeed.adapters.tensorflow.parse_records import feature_description as f
 from kerasfeed.adapters.tensorflow.parse_records import parse_record as parse_record
 from kerasfeed.errors import FeedClosedError as FeedClosedError
 from kerasfeed.errors import FeedWarning as FeedWarning
+from kerasfeed.errors import HostLostError as HostLostError
 from kerasfeed.errors import KerasfeedError as KerasfeedError
 from kerasfeed.errors import ProducerDiedError as ProducerDiedError
 from kerasfeed.errors import QueueFullError as QueueFullError
@@ -35,6 +36,7 @@ from kerasfeed.orders.blocks import BlockShuffled as BlockShuffled
 from kerasfeed.orders.bucketed import Bucketed as Bucketed
 from kerasfeed.orders.weighted import Balanced as Balanced
 from kerasfeed.orders.weighted import Weighted as Weighted
+from kerasfeed.pool.hosts.ray_cluster import RayHosts as RayHosts
 from kerasfeed.readers.files.sequence import FileSequence as FileSequence
 from kerasfeed.readers.hdf5.file import HDF5File as HDF5File
 from kerasfeed.readers.hdf5.scenes import HDF5Scenes as HDF5Scenes

@@ -116,7 +116,8 @@ class Agent:
             self._warnings.taken(),
             None if pool.failure is None else Error.of(pool.failure),
         )
-        return Parcel(pack(answer).data, tuple(array for _, array in written))
+        packed = pack(answer)
+        return Parcel(packed.data, (*packed.buffers, *(array for _, array in written)))
 
     def stop(self) -> Parcel:
         """End the workers."""

@@ -124,7 +124,7 @@ class Answer:
 
     Attributes:
         outcomes: One for each record.
-        places: Where the parcel's buffers stood in the memory of the tasks, bytes from its beginning.
+        places: Where the last buffers of the parcel stood in the memory of the tasks, bytes from its beginning.
         respawns: Worker processes that this host has replaced.
         used_random: See `Pool.used_random`.
         warnings: Kind, text and class of what the user is to be told.

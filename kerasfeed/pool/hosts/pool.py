@@ -335,7 +335,7 @@ class HostPool(Pool):
     # ---- answers
 
     def _handle_answer(self, key: int, number: int, parcel: Parcel) -> None:
-        answer = Parcel(parcel.data).unpack()
+        answer = parcel.unpack()
         assert isinstance(answer, Answer)
         with self.lock:
             host, group = self._dispatcher.answered(key, number, time.monotonic())
@@ -346,8 +346,9 @@ class HostPool(Pool):
             self._used_random |= answer.used_random
         failure = "" if answer.failure is None else message_of(answer.failure.arrived())
         if group is not None:
-            if parcel.buffers and self._carrier is not None:
-                self._carrier.incoming(self.memory, group.tasks[0].record(), answer.places, parcel.buffers)
+            if answer.places and self._carrier is not None:
+                written = parcel.buffers[-len(answer.places) :]
+                self._carrier.incoming(self.memory, group.tasks[0].record(), answer.places, written)
             outcomes = answer.outcomes or (Outcome("give_up"),) * len(group.tasks)
             again, followers = [], []
             for task, outcome in zip(group.tasks, outcomes, strict=True):

@@ -1,0 +1,301 @@
+"""Hosts of a Ray cluster: one actor a host, whose agent runs a pool of processes there.
+
+Invariant: Ray repeats nothing of its own accord. It would try a scene that kills its process for ever, and start an
+actor anew with what the first one was given. What runs on the cluster for us ends with `close`, or with this process;
+a Ray session is ended only if it was begun here.
+"""
+
+import logging
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from types import ModuleType
+from typing import Any
+
+from kerasfeed.errors import WorkerStartError
+from kerasfeed.pool.hosts.agent import Agent
+from kerasfeed.pool.hosts.engine import Engine, Hosts, News, Parcel, Tell
+from kerasfeed.util.error_text import class_name, message_of
+from kerasfeed.util.validate import check_integer
+
+_LOOK_SECONDS = 1.0
+_WELL_SECONDS = 15.0
+_KINDS = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory"}  # the rest are resources of the user's own
+
+
+@dataclass(frozen=True)
+class RayHosts(Hosts):
+    """Hosts of a Ray cluster, for `Feed(hosts=...)`; needs `pip install "kerasfeed[ray]"` on all of them.
+
+    On each of them an actor runs the `workers` of the feed and answers whole batches. A host that is lost is replaced,
+    or its batches are asked of others: the batches are the same, in the same order, as with `workers=0`.
+
+    Args:
+        count: Number of hosts, each a node of its own. None is every node that has the resources, also those that join
+            later; nodes may leave.
+        address: Of the cluster: "auto" is the one that this machine belongs to, "10.0.0.1:6379" its head. None starts
+            Ray on this machine, to try it. A session of Ray that this program has begun is used as it is.
+        resources: What Ray is to reserve on each host, such as `{"CPU": 8, "memory": 16e9}`. None is one CPU: the
+            worker processes are not Ray's, and it does not limit them.
+        ship: Modules of yours that the hosts do not have, or their names: what they define is sent along.
+        runtime_env: Ray's `runtime_env` of the hosts, such as `{"pip": [...], "env_vars": {...}}`.
+        start_timeout: Seconds to wait for a host as long as there is none.
+        silence: Seconds after which a batch is asked of a second host too. More than the slowest batch takes.
+
+    Raises:
+        TypeError: An argument has the wrong type.
+        ValueError: An argument is out of range; `address` is that of a Ray client.
+
+    Examples:
+        >>> hosts = kf.RayHosts(count=4, ship=("my_scenes",))
+        >>> hosts.silence
+        30.0
+    """
+
+    count: int | None = None
+    address: str | None = "auto"
+    resources: Mapping[str, float] | None = field(default=None, kw_only=True)
+    ship: Sequence[str | ModuleType] = field(default=(), kw_only=True)  # type: ignore[assignment]
+    runtime_env: Mapping[str, Any] | None = field(default=None, kw_only=True)
+    start_timeout: float = field(default=300.0, kw_only=True)
+    silence: float = field(default=30.0, kw_only=True)
+
+    def __post_init__(self) -> None:
+        if self.count is not None:
+            check_integer("count", self.count, 1, remedy=" (None is every node)")
+        if not isinstance(self.address, str | None):
+            raise TypeError(f"address must be a str or None, received {self.address!r}")
+        if self.address is not None and self.address.startswith("ray://"):
+            raise ValueError(
+                f"address={self.address!r} is that of a Ray client, which shares no memory with the cluster: batches "
+                'would pass through a proxy. Run this program on a node of the cluster (ray start --address=...) with '
+                'address="auto", or submit it as a job'
+            )
+        if self.address is None and (self.count or 1) > 1:
+            raise ValueError(
+                f"address=None starts Ray on this machine, which is one host, and count is {self.count}: leave count "
+                'out, or join a cluster with address="auto"'
+            )
+        for name in ("start_timeout", "silence"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+                raise ValueError(f"{name} must be a positive number of seconds, received {value!r}")
+        for name in ("resources", "runtime_env"):
+            if not isinstance(getattr(self, name), Mapping | None):
+                raise TypeError(f"{name} must be a dict, received {getattr(self, name)!r}")
+        # Names, for modules do not pickle, and feeds do.
+        given = [self.ship] if isinstance(self.ship, str | ModuleType) else self.ship
+        object.__setattr__(self, "ship", tuple(map(_module_name, given)))
+
+    def connect(self, tell: Tell, calls: int) -> Engine:
+        """See `Hosts.connect`."""
+        try:
+            import ray
+        except ImportError as error:
+            raise ImportError('kf.RayHosts needs Ray, which is not installed: pip install "kerasfeed[ray]"') from error
+        _session.enter(ray, self.address)
+        try:
+            return RayEngine(ray, self, tell, calls)
+        except BaseException:
+            _session.leave(ray)
+            raise
+
+
+def _module_name(module: Any) -> str:
+    if not isinstance(module, str | ModuleType):
+        raise TypeError(f"ship takes modules and their names, received {module!r} of type {type(module).__name__}")
+    return module if isinstance(module, str) else module.__name__
+
+
+class _Session:
+    """The session of Ray that feeds of this process share, where none was begun before."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._users = 0
+        self._is_ours = False
+
+    def enter(self, ray: Any, address: str | None) -> None:
+        with self._lock:
+            if not ray.is_initialized():
+                self._is_ours, self._users = True, 0
+                options: dict[str, Any] = {"logging_level": logging.WARNING}
+                if address is None:
+                    options["include_dashboard"] = False
+                try:
+                    ray.init(address=address or "local", **options)
+                except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
+                    raise WorkerStartError(_not_joined(address, error)) from error
+            self._users += 1
+
+    def leave(self, ray: Any) -> None:
+        with self._lock:
+            self._users -= 1
+            if self._is_ours and not self._users:
+                self._is_ours = False
+                ray.shutdown()
+
+
+_session = _Session()
+
+
+def _not_joined(address: str | None, error: Exception) -> str:
+    if "version mismatch" in message_of(error).lower():
+        remedy = "Use the same Ray and the same Python on all machines"
+    else:
+        remedy = "Start one with `ray start --head`, and `ray start --address=...` on the others, or use address=None"
+    return f"no Ray cluster could be joined at address={address!r}: {message_of(error)}. {remedy}"
+
+
+class RayEngine(Engine):
+    """See the module's invariant."""
+
+    well_for = _WELL_SECONDS
+
+    def __init__(self, ray: Any, hosts: RayHosts, tell: Tell, calls: int) -> None:
+        """Hosts of the session that `ray` has begun."""
+        self._ray, self._hosts, self._tell = ray, hosts, tell
+        self._wanted = dict(hosts.resources or {"CPU": 1.0})
+        options: dict[str, Any] = {"num_cpus": 0, "max_restarts": 0, "max_task_retries": 0, "max_concurrency": calls}
+        options |= {_KINDS[name]: value for name, value in self._wanted.items() if name in _KINDS}
+        options["resources"] = {name: value for name, value in self._wanted.items() if name not in _KINDS}
+        if hosts.runtime_env:
+            options["runtime_env"] = dict(hosts.runtime_env)
+        self._actor_class, self._options = ray.remote(RayAgent), options
+        self._actors: dict[int, Any] = {}
+        self._group: Any = None
+        if hosts.count is not None:
+            self._group = ray.util.placement_group([self._wanted] * hosts.count, strategy="STRICT_SPREAD")
+        self._closed = threading.Event()
+        self._watch_thread = threading.Thread(target=self._watch_nodes, name="kerasfeed-ray-nodes", daemon=True)
+        self._watch_thread.start()
+
+    def _watch_nodes(self) -> None:
+        """Tell where hosts may be; it may hang where the cluster is gone, and then tells no more."""
+        while not self._closed.is_set():
+            if not self._ray.is_initialized():
+                self._tell(News.FAILED, "ray.shutdown() was called")
+                return
+            with suppress(Exception):
+                self._tell(News.PLACES, self._places(self._ray.nodes()))
+            self._closed.wait(_LOOK_SECONDS)
+
+    def _places(self, nodes: Sequence[Mapping[str, Any]]) -> list[str]:
+        if self._hosts.count is not None:
+            return [str(number) for number in range(self._hosts.count)]
+        return [
+            node["NodeID"]
+            for node in nodes
+            if node["Alive"] and all(node["Resources"].get(name, 0) >= most for name, most in self._wanted.items())
+        ]
+
+    def share(self, parcel: Parcel) -> Any:
+        """See `Engine.share`."""
+        return self._ray.put(parcel)
+
+    def start(self, key: int, place: str, version: str, setup: Parcel, runner: Any) -> None:
+        """See `Engine.start`."""
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
+
+        if self._group is not None:
+            strategy = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=int(place))
+        else:
+            strategy = NodeAffinitySchedulingStrategy(place, soft=False)
+        actor = self._actors[key] = self._actor_class.options(**self._options, scheduling_strategy=strategy).remote()
+        # In a list: Ray would resolve a reference that stands alone, each time.
+        self._await(actor.start.remote(version, setup, [runner]), News.STARTED, key)
+        self._await(actor.live.remote(), None, key)
+
+    def send(self, key: int, number: int, work: Parcel, shared: dict[str, Any]) -> None:
+        """See `Engine.send`."""
+        self._await(self._actors[key].run.remote(work, shared), News.ANSWER, key, number)
+
+    def stop(self, key: int) -> None:
+        """See `Engine.stop`."""
+        self._await(self._actors[key].stop.remote(), News.STOPPED, key)
+
+    def _await(self, reference: Any, kind: News | None, *told: int) -> None:
+        reference.future().add_done_callback(partial(self._note, kind, told))
+
+    def _note(self, kind: News | None, told: tuple[int, ...], future: Any) -> None:
+        """Called by a thread of Ray's."""
+        error = future.exception()
+        if error is not None:
+            self._tell(News.GONE, told[0], _loss(error))
+        elif kind is not None:
+            self._tell(kind, *told, future.result())
+
+    def kill(self, key: int) -> None:
+        """See `Engine.kill`."""
+        actor = self._actors.pop(key, None)
+        if actor is not None:
+            with suppress(Exception):
+                self._ray.kill(actor)
+
+    def close(self) -> None:
+        """See `Engine.close`."""
+        self._closed.set()
+        if self._ray.is_initialized():
+            for key in list(self._actors):
+                self.kill(key)
+            if self._group is not None:
+                with suppress(Exception):
+                    self._ray.util.remove_placement_group(self._group)
+        self._watch_thread.join(2 * _LOOK_SECONDS)
+        _session.leave(self._ray)
+
+    def missing(self) -> str:
+        """See `Engine.missing`."""
+        count, wanted = self._hosts.count, ", ".join(f"{name} {most:g}" for name, most in self._wanted.items())
+        asked = f"count={count}, each on a node of its own" if count else "every node"
+        try:
+            nodes = [_node_text(node) for node in self._ray.nodes() if node["Alive"]]
+        except Exception as error:  # noqa: BLE001 - the cluster may be gone
+            return f"asked for {asked} with {wanted}; the cluster does not answer ({message_of(error)})"
+        return (
+            f"asked for {asked} with {wanted}; the cluster has {len(nodes)}: {'; '.join(nodes) or 'none'}. Others may "
+            "use them (`ray status` tells). Ask for fewer hosts or resources, start more nodes, or raise start_timeout"
+        )
+
+
+def _node_text(node: Mapping[str, Any]) -> str:
+    found = {name: most for name, most in node["Resources"].items() if ":" not in name and "memory" not in name}
+    return f"{node['NodeName']} ({', '.join(f'{name} {most:g}' for name, most in found.items()) or 'no CPU'})"
+
+
+def _loss(error: BaseException) -> str:
+    text = message_of(error)
+    if "No module named 'kerasfeed'" in text:
+        return "has no kerasfeed: install it there, or with kf.RayHosts(runtime_env={'pip': ['kerasfeed']}), and"
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return f"was lost ({class_name(error)}: {' '.join(lines)[:300]})"
+
+
+class RayAgent:
+    """The agent as an actor."""
+
+    def __init__(self) -> None:
+        import ray
+
+        self._agent = Agent(lambda reference: ray.get(reference[0] if isinstance(reference, list) else reference))
+        self._over = threading.Event()
+
+    def start(self, version: str, setup: Parcel, runner: Any) -> Parcel:
+        """See `Agent.start`."""
+        return self._agent.start(version, setup, runner)
+
+    def live(self) -> None:
+        """Return when the host is to end: where it ends before, whoever waits is told."""
+        self._over.wait()
+
+    def run(self, work: Parcel, shared: dict[str, Any]) -> Parcel:
+        """See `Agent.run`."""
+        return self._agent.run(work, shared)
+
+    def stop(self) -> Parcel:
+        """See `Agent.stop`."""
+        found = self._agent.stop()
+        self._over.set()
+        return found
