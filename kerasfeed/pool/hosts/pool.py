@@ -28,6 +28,7 @@ from kerasfeed.util.error_notes import wrapped
 from kerasfeed.util.error_text import message_of
 
 _TICK = 1.0
+_MOST_SECONDS = 30.0  # from one try to start a host to the next
 _GRACE = 6.0  # for hosts to end their workers
 _SPARE_CALLS = 4  # start, stop and what else is not work
 
@@ -60,6 +61,7 @@ class HostPool(Pool):
         self._deaths = CrashPolicy()
         self._keys = itertools.count(1)
         self._places: tuple[str, ...] = ()
+        self._failed_starts: dict[str, tuple[int, float]] = {}  # by place: how many in a row, and when to try again
         self._batches: dict[int, int] = {}
         self._bytes = self._lost = self._respawns = self._used_random = 0
         self._posted: Any = None
@@ -235,6 +237,7 @@ class HostPool(Pool):
             self._dispatcher.hedge(now)
             if any(host.ready for host in self._dispatcher.hosts.values()):
                 self._had_host = now
+        self._fill_places()
         timeout = self._hosts.start_timeout
         if now - self._had_host > timeout:
             kind = WorkerStartError if not self._batches else HostLostError
@@ -256,9 +259,13 @@ class HostPool(Pool):
                 self._engine.kill(host.key)
                 with self.lock:
                     self._dispatcher.lose(host)
-        taken = {host.place for host in self._dispatcher.hosts.values()}
-        for place in found:
-            if place not in taken:
+        self._fill_places()
+
+    def _fill_places(self) -> None:
+        """Start hosts where there are none; where they do not come up, ever more seldom."""
+        now, taken = time.monotonic(), {host.place for host in self._dispatcher.hosts.values()}
+        for place in self._places:
+            if place not in taken and now >= self._failed_starts.get(place, (0, 0.0))[1]:
                 self._start(place)
 
     def _start(self, place: str) -> None:
@@ -298,6 +305,7 @@ class HostPool(Pool):
         else:
             host.workers, host.ready, host.news = started.workers, True, time.monotonic()
             self._deaths.started()
+            self._failed_starts.pop(host.place, None)
 
     def _handle_loss(self, key: int, how: str) -> None:
         host = self._dispatcher.hosts.get(key)
@@ -309,9 +317,12 @@ class HostPool(Pool):
             groups = self._dispatcher.lose(host)
             self._lost += 1
             self._respawns += host.respawns
-        if not host.ready and self._deaths.at_start(crash):
-            self._fail(WorkerStartError(f"{host} {how} before it could take work, as did others before it"))
-            return
+        if not host.ready:
+            times = self._failed_starts.get(host.place, (0, 0.0))[0] + 1
+            self._failed_starts[host.place] = times, time.monotonic() + min(2.0**times, _MOST_SECONDS)
+            if self._deaths.at_start(crash) and not any(each.ready for each in self._dispatcher.hosts.values()):
+                self._fail(WorkerStartError(f"{host} {how} before it could take work, as did others before it"))
+                return
         self.options.deferred_warnings.defer(
             "host", f"{host} {how}. Its batches are asked of other hosts, or of the one in its place: no batch is lost, "
             "none changes. feed.stats().hosts counts the hosts lost; this is said once", FeedWarning,
@@ -320,8 +331,7 @@ class HostPool(Pool):
             if group.lost >= self.options.tries:
                 self._give_up(group.tasks, group.lost, str(crash))
                 self._settle(group)
-        if host.place in self._places:
-            self._start(host.place)
+        self._fill_places()
 
     def _give_up(self, tasks: Sequence[Task], times: int, last: str) -> None:
         what = tasks[0].text(-1) or "a task"

@@ -126,7 +126,7 @@ class _Session:
                     options["include_dashboard"] = False
                 try:
                     ray.init(address=address or "local", **options)
-                except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
+                except (OSError, RuntimeError, ValueError) as error:
                     raise WorkerStartError(_not_joined(address, error)) from error
             self._users += 1
 

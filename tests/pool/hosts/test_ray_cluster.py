@@ -1,0 +1,299 @@
+"""Hosts of a real Ray cluster on this machine: a head without CPUs, and nodes that are killed, frozen and added."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import numpy as np
+import psutil
+import pytest
+from programs import launch
+from scenes_hosts import LENGTH, Noisy
+from waits import PROGRAM_SECONDS, SECONDS, wait_until
+
+import kerasfeed as kf
+from kerasfeed.feeds.base import BaseFeed
+
+ray = pytest.importorskip("ray", reason='Ray is not installed: pip install "kerasfeed[ray]"')
+
+pytestmark = [
+    pytest.mark.heavy,
+    pytest.mark.timeout(400),
+    pytest.mark.filterwarnings("ignore:worker process:kerasfeed.FeedWarning"),
+    pytest.mark.filterwarnings("ignore:host :kerasfeed.FeedWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning:ray"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # of processes that Ray starts
+]
+BATCH = 16
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """Head without CPUs, and two nodes of two."""
+    from ray.cluster_utils import Cluster
+
+    shared = set(os.listdir("/dev/shm"))
+    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "object_store_memory": 200_000_000})
+    for _ in range(2):
+        add(made)
+    ray.init(address=made.address, logging_level="error", log_to_driver=False)
+    yield made
+    ray.shutdown()
+    made.shutdown()
+    wait_until(lambda: set(os.listdir("/dev/shm")) <= shared)
+
+
+def add(cluster):
+    return cluster.add_node(num_cpus=2, object_store_memory=200_000_000)
+
+
+@pytest.fixture
+def nodes(cluster):
+    """The cluster, with two nodes again."""
+    while len(cluster.worker_nodes) < 2:
+        add(cluster)
+    cluster.wait_for_nodes()
+    return cluster
+
+
+def pids(node, name):
+    """Processes of a node of the cluster whose command line holds `name`."""
+    raylet = psutil.Process(node.all_processes["raylet"][0].process.pid)
+    found = []
+    for process in raylet.children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            if name in " ".join(process.cmdline()):
+                found.append(process.pid)
+    return found
+
+
+def every(cluster, name):
+    return [pid for node in cluster.worker_nodes for pid in pids(node, name)]
+
+
+def feed_of(scenes, **arguments):
+    hosts = {"silence": 30.0, "start_timeout": 120.0, **arguments.pop("hosts", {})}
+    given = {"shuffle": True, "seed": 3, "workers": 2, **arguments}
+    return BaseFeed(scenes, BATCH, hosts=kf.RayHosts(**hosts), **given)
+
+
+def reference(scenes, epochs=1, **arguments):
+    with BaseFeed(scenes, BATCH, shuffle=True, seed=3, workers=0, **arguments) as feed:
+        return [batch for _ in range(epochs) for batch in feed]
+
+
+def same(batches, others):
+    assert len(batches) == len(others)
+    for batch, other in zip(batches, others, strict=True):
+        for array, expected in zip(batch, other, strict=True):
+            assert array.dtype == expected.dtype
+            assert np.array_equal(array, expected)
+
+
+def nothing_is_left(cluster):
+    wait_until(lambda: not every(cluster, "kerasfeed.pool.processes.worker"))
+    wait_until(lambda: not every(cluster, "ray::RayAgent"))
+
+
+def kill_worker(cluster):
+    os.kill(every(cluster, "kerasfeed.pool.processes.worker")[0], signal.SIGKILL)
+
+
+def kill_actor(cluster):
+    os.kill(every(cluster, "ray::RayAgent")[0], signal.SIGKILL)
+
+
+def kill_raylet(cluster):
+    node = next(node for node in cluster.worker_nodes if pids(node, "ray::RayAgent"))
+    node.kill_raylet()
+    cluster.worker_nodes.remove(node)
+    node.kill_all_processes(check_alive=False, allow_graceful=False)
+
+
+def kill_node(cluster):
+    node = next(node for node in cluster.worker_nodes if pids(node, "ray::RayAgent"))
+    cluster.remove_node(node, allow_graceful=False)
+
+
+# ---- the same batches
+
+
+def test_two_hosts_give_the_batches_of_the_calling_thread_writable_and_leave_nothing(nodes):
+    with feed_of(Noisy(0.001), hosts={"count": 2}) as feed:
+        found = [*feed, *feed]
+        stats = feed.stats()
+    same(found, reference(Noisy(0), 2))
+    assert all(array.flags.writeable for array in found[0])
+    assert (stats.hosts.wanted, stats.hosts.alive, set(stats.hosts.batches)) == (2, 2, {0, 1})
+    assert ray.is_initialized()
+    nothing_is_left(nodes)
+    assert not [group for group in ray.util.placement_group_table().values() if group["state"] == "CREATED"]
+
+
+@pytest.mark.parametrize("kill", [kill_worker, kill_actor, kill_raylet, kill_node])
+def test_every_batch_comes_once_through_a_kill(nodes, kill):
+    if kill in (kill_raylet, kill_node):
+        add(nodes)  # the one that takes its place
+    scenes = Noisy()
+    with feed_of(scenes, hosts={"count": 2}) as feed:
+        batches = iter(feed)
+        found = [next(batches) for _ in range(5)]
+        kill(nodes)
+        found += batches
+        stats = feed.stats()
+    same(found, reference(Noisy(0)))
+    assert stats.respawns >= (kill is not kill_raylet)
+
+
+def test_a_node_that_is_frozen_is_not_waited_for(nodes):
+    with feed_of(Noisy(), hosts={"count": 2, "silence": 1.0}) as feed:
+        batches = iter(feed)
+        found = [next(batches) for _ in range(5)]
+        node = next(node for node in nodes.worker_nodes if pids(node, "ray::RayAgent"))
+        raylet = psutil.Process(node.all_processes["raylet"][0].process.pid)
+        frozen = [raylet, *raylet.children(recursive=True)]
+        for process in frozen:
+            process.suspend()
+        try:
+            found += batches
+        finally:
+            for process in frozen:
+                process.resume()
+        assert feed.stats().hosts.hedged
+    same(found, reference(Noisy(0)))
+
+
+def test_every_node_is_a_host_and_one_that_joins_becomes_one(nodes):
+    with feed_of(Noisy(), hosts={"count": None}) as feed:
+        batches = iter(feed)
+        found = [next(batches)]
+        wait_until(lambda: feed.stats().hosts.alive == 2)
+        add(nodes)
+        wait_until(lambda: feed.stats().hosts.alive == 3)
+        found += batches
+        found += feed
+        assert set(feed.stats().hosts.batches) == {0, 1, 2}
+        kill_node(nodes)
+        wait_until(lambda: feed.stats().hosts.wanted == 2)
+    same(found, reference(Noisy(0), 2))
+
+
+# ---- errors
+
+
+class Fatal(Noisy):
+    def __getitem__(self, index):
+        if index == 40:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().__getitem__(index)
+
+
+def test_a_scene_that_kills_its_worker_is_named_with_the_signal_and_masked_where_asked_for(nodes):
+    with (
+        feed_of(Fatal(0), hosts={"count": 2}) as feed,
+        pytest.raises(kf.WorkerDiedError, match=r"(?s)SIGKILL.*scene 40"),
+    ):
+        list(feed)
+    with feed_of(Fatal(0), hosts={"count": 2}, on_error="skip") as feed:
+        found = np.concatenate([batch[1] for batch in feed])
+        assert feed.stats().failed == 1
+    assert sorted(found.tolist()) == [index for index in range(LENGTH) if index != 40]
+
+
+def test_a_feed_for_which_there_are_too_few_nodes_says_what_was_asked_for_and_what_there_is(nodes):
+    with (
+        feed_of(Noisy(), hosts={"count": 9, "start_timeout": 3.0}) as feed,
+        pytest.raises(kf.KerasfeedError, match=r"no host for start_timeout=3 s: asked for count=9.*the cluster has 3"),
+    ):
+        next(iter(feed))
+
+
+def test_a_module_that_hosts_lack_is_named_and_can_be_shipped(nodes, tmp_path, monkeypatch):
+    (tmp_path / "my_scenes.py").write_text(
+        "import kerasfeed as kf\nclass Squares(kf.SceneSequence):\n    def __len__(self):\n        return 40\n"
+        "    def __getitem__(self, index):\n        return index * index\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    import my_scenes
+
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry != str(tmp_path)])
+    with (
+        feed_of(my_scenes.Squares(), hosts={"count": 2}) as feed,
+        pytest.raises(kf.KerasfeedError, match=r"no module 'my_scenes'.*ship=\(my_scenes,\)"),
+    ):
+        next(iter(feed))
+    with feed_of(my_scenes.Squares(), hosts={"count": 2, "ship": my_scenes}) as feed:
+        assert sorted(np.concatenate(list(feed)).tolist()) == [index * index for index in range(40)]
+
+
+# ---- the ends
+
+
+DRIVER = """
+import sys, time
+import numpy as np, ray
+import kerasfeed as kf
+from scenes_hosts import Noisy
+feed = kf.Feed(Noisy(), 16, workers=2, hosts=kf.RayHosts(2, sys.argv[1]))
+for number, batch in enumerate(feed):
+    print(number, flush=True)
+    {then}
+"""
+
+
+def driver(cluster, then):
+    code = textwrap.dedent(DRIVER).format(then=then)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    return subprocess.Popen(
+        [sys.executable, "-c", code, cluster.address], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment
+    )
+
+
+def test_nothing_is_left_on_the_cluster_of_a_driver_that_was_killed(nodes):
+    with driver(nodes, "time.sleep(1)") as process:
+        assert b"0" in b"".join(iter(process.stdout.readline, b"0\n")) + b"0"
+        assert every(nodes, "ray::RayAgent")
+        process.kill()
+    nothing_is_left(nodes)
+
+
+def test_a_cluster_that_is_shut_down_under_a_feed_is_an_error_and_no_hang():
+    from ray.cluster_utils import Cluster
+
+    other = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
+    for _ in range(2):
+        add(other)
+    try:
+        with driver(other, "time.sleep(0.05)") as process:
+            while process.stdout.readline() != b"3\n":
+                assert process.poll() is None
+            started = time.monotonic()
+            other.shutdown()
+            output = process.communicate(timeout=SECONDS)[0]
+        assert process.returncode, output
+        print(time.monotonic() - started, output.decode()[-2000:])
+    finally:
+        other.shutdown()
+
+
+def test_a_notebook_or_script_may_start_ray_on_its_own_machine(tmp_path):
+    code = """
+        import os
+        os.environ["TMPDIR"] = "/tmp"  # Ray's sockets stand there, and their paths must be short
+        import kerasfeed as kf, numpy as np, ray
+        class Mine(kf.SceneSequence):
+            def __len__(self):
+                return 64
+            def __getitem__(self, index):
+                return self.rng.normal(size=3) + index
+        os.environ["TMPDIR"] = "/tmp"  # Ray's sockets stand there, and their paths must be short
+        with kf.Feed(Mine(), 8, seed=1, workers=2, hosts=kf.RayHosts(address=None)) as feed:
+            found = list(feed)
+        print(ray.is_initialized(), np.array_equal(found, list(kf.Feed(Mine(), 8, seed=1, workers=0))))
+    """
+    stdout, stderr = launch(tmp_path, code).communicate(timeout=PROGRAM_SECONDS)
+    assert stdout.splitlines()[-1:] == ["False True"], stderr
