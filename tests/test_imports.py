@@ -13,7 +13,7 @@ import kerasfeed
 
 PACKAGE = Path(kerasfeed.__file__).parent
 GUIDE = PACKAGE.parent / "docs" / "inside" / "index.md"
-FRAMEWORKS = {"tensorflow", "jax", "torch", "keras", "h5py", "matplotlib"}
+FRAMEWORKS = {"tensorflow", "jax", "torch", "keras", "h5py", "matplotlib", "ray"}
 # Where each framework may be imported at all: folders, and files.
 ALLOWED = {
     "tensorflow": ("adapters/tensorflow/",),
@@ -22,6 +22,7 @@ ALLOWED = {
     "keras": ("adapters/keras/", "demo/"),
     "h5py": ("readers/hdf5/", "writers/hdf5/", "demo/"),
     "matplotlib": ("explore/pictures/picture.py",),
+    "ray": ("pool/hosts/ray_cluster.py",),
 }
 MODULES = sorted(PACKAGE.rglob("*.py"))
 PACKAGES = sorted(path.parent for path in MODULES if path.name == "__init__.py" and path.parent != PACKAGE)

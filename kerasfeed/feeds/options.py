@@ -79,5 +79,6 @@ class FeedOptions:
         """What a loader is to load; `others`: more of a `Job`, or in place of what was asked for."""
         return Job(
             sequence, plan, max_memory=self.max_memory, policy=self.policy, collate=collation,
-            environment=self.environment, hosts=self.hosts, every_core=self.given["workers"] == "auto", **{"workers": self.workers, "look_ahead": self.ahead, **others},
+            environment=self.environment, hosts=self.hosts, every_core=self.given["workers"] == "auto",
+            **{"workers": self.workers, "look_ahead": self.ahead, **others},
         )  # fmt: skip

@@ -24,7 +24,7 @@ from kerasfeed.pool.processes.pool import ProcessPool
 from kerasfeed.pool.task import NOWHERE, Crash, FutureTask, Note, Place, Record, Task
 from kerasfeed.sequences.context import Worker
 from kerasfeed.util.deferred_warnings import DeferredWarnings
-from kerasfeed.util.error_text import full_text, message_of, summary
+from kerasfeed.util.error_text import full_text, summary
 from kerasfeed.util.optional_methods import optional_method
 from kerasfeed.util.resources import cores
 
@@ -141,8 +141,9 @@ class Agent:
                 self._versions["posted"] = work.posted_version
             self._changed.notify_all()
             self._changed.wait_for(
-                lambda: self._versions["runner"] >= work.runner_version
-                and self._versions["posted"] >= work.posted_version,
+                lambda: (
+                    self._versions["runner"] >= work.runner_version and self._versions["posted"] >= work.posted_version
+                ),
                 _STATES_SECONDS,
             )
 
@@ -177,7 +178,7 @@ class _HeldRunner(Runner):
         self._first, self._count = first, count
 
     @property
-    def target(self) -> Any:  # type: ignore[override]
+    def target(self) -> Any:
         """See `Runner`."""
         return _Numbered(self.runner.target, self._first, self._count)
 

@@ -70,7 +70,7 @@ class RayHosts(Hosts):
         if self.address is not None and self.address.startswith("ray://"):
             raise ValueError(
                 f"address={self.address!r} is that of a Ray client, which shares no memory with the cluster: batches "
-                'would pass through a proxy. Run this program on a node of the cluster (ray start --address=...) with '
+                "would pass through a proxy. Run this program on a node of the cluster (ray start --address=...) with "
                 'address="auto", or submit it as a job'
             )
         if self.address is None and (self.count or 1) > 1:

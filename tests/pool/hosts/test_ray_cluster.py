@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from pathlib import Path
 
 import numpy as np
 import psutil
@@ -36,7 +37,7 @@ def cluster():
     """Head without CPUs, and two nodes of two."""
     from ray.cluster_utils import Cluster
 
-    shared = set(os.listdir("/dev/shm"))
+    shared = set(Path("/dev/shm").iterdir())
     made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "object_store_memory": 200_000_000})
     for _ in range(2):
         add(made)
@@ -44,7 +45,7 @@ def cluster():
     yield made
     ray.shutdown()
     made.shutdown()
-    wait_until(lambda: set(os.listdir("/dev/shm")) <= shared)
+    wait_until(lambda: set(Path("/dev/shm").iterdir()) <= shared)
 
 
 def add(cluster):
