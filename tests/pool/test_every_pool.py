@@ -18,9 +18,15 @@ pytestmark = [
     pytest.mark.timeout(200),
     pytest.mark.filterwarnings("ignore:worker process:kerasfeed.FeedWarning"),
 ]
-EVERY = pytest.mark.parametrize("kind", KINDS)
-EVERY_PARALLEL = pytest.mark.parametrize("kind", PARALLEL)
-EVERY_SEPARATE = pytest.mark.parametrize("kind", SEPARATE)
+
+
+def _each(kinds):
+    """Hosts take seconds to start, and are heavy."""
+    heavy = pytest.mark.heavy
+    return pytest.mark.parametrize("kind", [pytest.param(kind, marks=heavy if kind == "hosts" else ()) for kind in kinds])
+
+
+EVERY, EVERY_PARALLEL, EVERY_SEPARATE = _each(KINDS), _each(PARALLEL), _each(SEPARATE)
 
 
 @pytest.fixture
