@@ -456,7 +456,7 @@ class BaseFeed(AnyFeed):
 
         Returns:
             A snapshot with the attributes `worker_type`, `workers`, `batches`, `copied`, `slots`, `slot_bytes`, `pids`,
-            `respawns`, `failed` and `seeds_random`; see [LoaderStats][kerasfeed.loaders.base.LoaderStats].
+            `respawns`, `failed`, `seeds_random` and `hosts`; see [LoaderStats][kerasfeed.loaders.base.LoaderStats].
 
         Examples:
             >>> with kf.Feed(np.arange(6), batch_size=2, workers=0) as feed:

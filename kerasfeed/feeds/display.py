@@ -87,7 +87,8 @@ def workers_text(stats: LoaderStats) -> str:
     """Number and kind of the workers, in words."""
     if stats.worker_type == "inline":
         return "no workers"
-    return counted(stats.workers, f"{stats.worker_type} worker")
+    workers = counted(stats.workers, f"{stats.worker_type} worker")
+    return workers if stats.hosts is None else f"{workers} on each of {counted(stats.hosts.wanted, 'host')}"
 
 
 def _shape_text(shape: tuple[int | None, ...]) -> str:

@@ -21,6 +21,7 @@ from kerasfeed.feeds.base import BaseFeed
 from kerasfeed.loaders.arguments import check_sequence
 from kerasfeed.loaders.loader import worker_type_for
 from kerasfeed.orders.groups import Portable
+from kerasfeed.pool.hosts.engine import Hosts
 from kerasfeed.sequences.cache.key import key_of
 from kerasfeed.sequences.field import FieldOf
 from kerasfeed.util.atomic_write import write_whole
@@ -39,6 +40,7 @@ def labels_of(
     workers: int | Literal["auto"] = "auto",
     worker_type: Literal["auto", "process", "thread"] = "auto",
     progress: bool = True,
+    hosts: Hosts | None = None,
 ) -> NDArray[Any]:
     """Read one field of every scene: labels for `Balanced`, lengths for `Bucketed`, classes for `split`.
 
@@ -54,6 +56,7 @@ def labels_of(
         workers: See `Feed`.
         worker_type: See `Feed`.
         progress: Whether to show the progress bar.
+        hosts: See `Feed`.
 
     Returns:
         One value for each scene, in the order of the indices: [number of scenes], of the field's dtype; text as `str`.
@@ -88,15 +91,16 @@ def labels_of(
         found = _kept(Path(cache), key)
         if found is not None:
             return found
-    values = _read(FieldOf(sequence, length, place), workers, worker_type_for(sequence, worker_type), progress)
+    kind = worker_type if hosts is not None else worker_type_for(sequence, worker_type)
+    values = _read(FieldOf(sequence, length, place), workers, kind, progress, hosts)
     if cache is not None:
         _keep(Path(cache), key, values)
     return values
 
 
-def _read(fields: FieldOf, workers: Any, worker_type: Any, progress: bool) -> NDArray[Any]:
+def _read(fields: FieldOf, workers: Any, worker_type: Any, progress: bool, hosts: Hosts | None) -> NDArray[Any]:
     parts = []
-    feed = BaseFeed(fields, _BATCH, workers=workers, worker_type=worker_type, seed=0)
+    feed = BaseFeed(fields, _BATCH, workers=workers, worker_type=worker_type, seed=0, hosts=hosts)
     with feed, progress_bar("reading labels", len(fields), progress) as advance:
         for batch in feed:
             parts.append(np.array(batch))

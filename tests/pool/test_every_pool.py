@@ -22,8 +22,8 @@ pytestmark = [
 
 def _each(kinds):
     """Hosts take seconds to start, and are heavy."""
-    heavy = pytest.mark.heavy
-    return pytest.mark.parametrize("kind", [pytest.param(kind, marks=heavy if kind == "hosts" else ()) for kind in kinds])
+    marks = {"hosts": pytest.mark.heavy}
+    return pytest.mark.parametrize("kind", [pytest.param(kind, marks=marks.get(kind, ())) for kind in kinds])
 
 
 EVERY, EVERY_PARALLEL, EVERY_SEPARATE = _each(KINDS), _each(PARALLEL), _each(SEPARATE)

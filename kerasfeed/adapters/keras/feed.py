@@ -87,6 +87,8 @@ class Feed(BaseFeed, KerasAdapter, FrameworkLoops):
             is tried once more; a thread cannot be ended, and its batch fails. None waits for ever, with a warning after
             30 s.
         error_log: Path of a file to which each failure is appended as one line of JSON.
+        hosts: Other hosts that load the batches: [kf.RayHosts(...)][kerasfeed.RayHosts]. `workers` is then the number
+            of worker processes on each, and "auto" one a core. None loads on this machine.
 
     Attributes:
         sequence: The sequence.

@@ -24,7 +24,7 @@ from kerasfeed.pool.processes.pool import ProcessPool
 from kerasfeed.pool.task import NOWHERE, Crash, FutureTask, Note, Place, Record, Task
 from kerasfeed.sequences.context import Worker
 from kerasfeed.util.deferred_warnings import DeferredWarnings
-from kerasfeed.util.error_text import full_text, summary
+from kerasfeed.util.error_text import full_text, message_of, summary
 from kerasfeed.util.optional_methods import optional_method
 from kerasfeed.util.resources import cores
 
@@ -60,12 +60,12 @@ class Agent:
         try:
             return pack(self._started(name, setup.unpack(), runner))
         except ModuleNotFoundError as error:
-            return pack(Started(name, module=error.name or str(error), version=version))
+            return pack(Started(name, module=error.name or message_of(error), version=version))
         except BaseException as error:  # noqa: BLE001 - the driver raises it where the user sees it
             return pack(Started(name, error=Error.of(_start_error(error)), version=version))
 
     def _started(self, name: str, setup: Setup, runner: Any) -> Started:
-        sys.path += [entry for entry in setup.search_path if entry not in sys.path and Path(entry).exists()]
+        sys.path.extend(entry for entry in setup.search_path if entry not in sys.path and Path(entry).exists())
         count = setup.workers or cores()
         held = _HeldRunner(self._fetch(runner).unpack(), setup.number * count, setup.hosts * count)
         self._versions["runner"] = setup.runner_version

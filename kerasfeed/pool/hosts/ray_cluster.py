@@ -214,7 +214,8 @@ class RayEngine(Engine):
 
     def stop(self, key: int) -> None:
         """See `Engine.stop`."""
-        self._await(self._actors[key].stop.remote(), News.STOPPED, key)
+        with suppress(Exception):  # the session may have been ended under us
+            self._await(self._actors[key].stop.remote(), News.STOPPED, key)
 
     def _await(self, reference: Any, kind: News | None, *told: int) -> None:
         reference.future().add_done_callback(partial(self._note, kind, told))

@@ -106,6 +106,32 @@ def test_a_feed_goes_on_where_another_one_stopped():
         same(list(feed), expected[4:])
 
 
+@pytest.mark.heavy
+def test_labels_may_be_read_on_hosts():
+    labels = kf.labels_of(Noisy(0, 100), 1, workers=1, progress=False, hosts=SubprocessHosts())
+    assert labels.tolist() == list(range(100))
+
+
+@pytest.mark.heavy
+def test_a_dataset_and_fit_take_the_batches_of_hosts():
+    import keras
+
+    feed = kf.Feed(Failing(0, 96), 16, seed=3, shuffle=True, workers=1, hosts=SubprocessHosts(), on_error="replace")
+    with feed:
+        found = [tuple(array.numpy() for array in batch) for batch in feed.to_tf_dataset()]
+        expected = reference(Failing(0, 96), on_error="replace")
+        for batch, other in zip(found, expected, strict=True):
+            assert all(np.array_equal(array, each) for array, each in zip(batch, other, strict=True))
+        model = keras.Sequential([keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        model.fit(feed, epochs=2, verbose=0)
+        assert feed.stats().batches >= 18
+        assert "1 process worker on each of 2 hosts" in repr(feed)
+        copy = pickle.loads(pickle.dumps(feed))
+    with copy:
+        assert copy.stats().hosts.wanted in (0, 2)
+
+
 # ---- hosts that are lost
 
 
@@ -182,7 +208,8 @@ def test_a_batch_that_loses_its_host_again_and_again_is_an_error_and_the_others_
     with feed:
         futures = [feed.submit(0, step) for step in (0, 2)]
         assert futures[0].result(SECONDS).tolist() == list(range(16))
-        with pytest.raises(kf.HostLostError, match=r"several scenes .*lost the host that was to load them 2 times.*SIGKILL"):
+        match = r"several scenes .*lost the host that was to load them 2 times.*SIGKILL"
+        with pytest.raises(kf.HostLostError, match=match):
             futures[1].result(SECONDS)
         assert feed.submit(0, 4).result(SECONDS).tolist() == list(range(64, 80))
         assert feed.stats().hosts.lost == 2 == len(engine.processes) - 1

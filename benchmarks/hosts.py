@@ -1,0 +1,376 @@
+"""Scenes from other hosts, here nodes of a Ray cluster simulated on this machine: `python -m benchmarks.hosts`.
+
+What is compared shares the cores of one machine, so the figures say what hosts cost, not what they gain. Each rate is
+the median of interleaved repeats; CPU time is that of all processes, Ray's too. Needs the extra `ray`.
+"""
+
+import argparse
+import itertools
+import os
+import signal
+import statistics
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import psutil
+from ray.cluster_utils import Cluster
+
+import kerasfeed as kf
+from kerasfeed.feeds.base import BaseFeed
+from kerasfeed.pool.base import PoolOptions, Runner
+from kerasfeed.pool.hosts.agent import versions
+from kerasfeed.pool.hosts.engine import Engine, Hosts, News, Parcel, pack
+from kerasfeed.pool.hosts.messages import Answer, Outcome, Started
+from kerasfeed.pool.hosts.pool import HostPool
+from kerasfeed.pool.task import FutureTask
+
+BATCH = 32
+STORE = 400_000_000
+"""Bytes of the object store of each node."""
+
+
+class Scenes(kf.SceneSequence):
+    """Scenes of so many bytes that take so long, computing or waiting."""
+
+    def __init__(self, *, busy: float = 0.0, wait: float = 0.0, nbytes: int = 4096, length: int = 640) -> None:
+        self.busy, self.wait, self.length = busy, wait, length
+        self.array = np.ones(max(1, nbytes // 4), np.float32)
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> Any:
+        if self.wait:
+            time.sleep(self.wait)
+        end = time.thread_time() + self.busy
+        while self.busy and time.thread_time() < end:
+            pass
+        return self.array, index
+
+
+def cpu_seconds() -> float:
+    """CPU time of this process and all below it."""
+    total = 0.0
+    for process in [psutil.Process(), *psutil.Process().children(recursive=True)]:
+        with suppress(psutil.Error):
+            found = process.cpu_times()
+            total += found.user + found.system
+    return total
+
+
+@dataclass(frozen=True)
+class Rate:
+    """What one epoch took.
+
+    Attributes:
+        seconds: A batch, in s.
+        cpu: CPU time a batch, in s.
+    """
+
+    seconds: float
+    cpu: float
+
+
+def epoch_rate(feed: Any) -> Rate:
+    """Take an epoch of a feed that has warmed up."""
+    started, cpu = time.perf_counter(), cpu_seconds()
+    for _ in feed:
+        pass
+    return Rate((time.perf_counter() - started) / len(feed), (cpu_seconds() - cpu) / len(feed))
+
+
+def median(rates: Sequence[Rate]) -> Rate:
+    """The medians of both."""
+    return Rate(statistics.median(rate.seconds for rate in rates), statistics.median(rate.cpu for rate in rates))
+
+
+def on_hosts(scenes: Scenes, count: int, workers: int, silence: float = 30.0) -> Any:
+    """A feed on so many hosts of so many workers."""
+    return BaseFeed(scenes, BATCH, workers=workers, hosts=kf.RayHosts(count, "auto", silence=silence))
+
+
+def compared(scenes: Scenes, count: int, workers: int, repeats: int) -> tuple[Rate, Rate]:
+    """The rates of the pool of this machine and of hosts with as many workers."""
+    with (
+        BaseFeed(scenes, BATCH, workers=count * workers, worker_type="process") as local,
+        on_hosts(scenes, count, workers) as hosts,
+    ):
+        for feed in (local, hosts):
+            list(feed)
+        found = [(epoch_rate(local), epoch_rate(hosts)) for _ in range(repeats)]
+    return median([pair[0] for pair in found]), median([pair[1] for pair in found])
+
+
+@contextmanager
+def cluster_of(count: int) -> Iterator[Any]:
+    """A head without CPUs, and so many nodes."""
+    import ray
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "object_store_memory": STORE})
+    for _ in range(count):
+        cluster.add_node(num_cpus=2, object_store_memory=STORE)
+    ray.init(address=cluster.address, logging_level="error", log_to_driver=False)
+    try:
+        yield cluster
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+
+
+def rates(count: int, repeats: int, seconds: float) -> None:
+    """Print rates of scenes that compute and that wait."""
+    for title, scenes, workers in (
+        ("4 ms of GIL", Scenes(busy=0.004, length=int(seconds / 0.002) // BATCH * BATCH), max(1, 2 // count)),
+        ("10 ms waits", Scenes(wait=0.010, length=int(seconds * 1600) // BATCH * BATCH), 16 // count),
+    ):
+        local, hosts = compared(scenes, count, workers, repeats)
+        print(
+            f"| {title}, {count} hosts x {workers} | {BATCH / local.seconds:,.0f} | {BATCH / hosts.seconds:,.0f} | "
+            f"{local.seconds / hosts.seconds:.2f} | {1000 * local.cpu:.0f} | {1000 * hosts.cpu:.0f} |",
+            flush=True,
+        )
+
+
+def moving(count: int, repeats: int) -> list[tuple[float, Rate]]:
+    """Print what it costs to move batches; returns megabytes and cost of each."""
+    found = []
+    for megabytes in (1, 10, 25):
+        scenes = Scenes(nbytes=megabytes * 1_000_000 // BATCH, length=BATCH * max(20, 400 // megabytes))
+        local, hosts = compared(scenes, count, 1, repeats)
+        extra = Rate(hosts.seconds - local.seconds, hosts.cpu - local.cpu)
+        found.append((float(megabytes), extra))
+        print(
+            f"| {megabytes} MB | {1000 * local.seconds:.1f} | {1000 * hosts.seconds:.1f} | {1000 * local.cpu:.1f} | "
+            f"{1000 * hosts.cpu:.1f} | {megabytes / hosts.seconds:,.0f} |",
+            flush=True,
+        )
+    return found
+
+
+# ---- recovery
+
+
+def agents(node: Any, name: str = "ray::RayAgent") -> list[int]:
+    """Process ids of a node's processes of that name."""
+    raylet = psutil.Process(node.all_processes["raylet"][0].process.pid)
+    return [child.pid for child in raylet.children(recursive=True) if name in " ".join(child.cmdline())]
+
+
+def used_node(cluster: Any) -> Any:
+    """A node that has a host."""
+    return next(node for node in cluster.worker_nodes if agents(node))
+
+
+def kill_worker(cluster: Any) -> None:
+    """SIGKILL for a worker process."""
+    os.kill(agents(used_node(cluster), "kerasfeed.pool.processes.worker")[0], signal.SIGKILL)
+
+
+def kill_actor(cluster: Any) -> None:
+    """SIGKILL for the process of a host."""
+    os.kill(agents(used_node(cluster))[0], signal.SIGKILL)
+
+
+def freeze(cluster: Any) -> None:
+    """SIGSTOP for a node, for 5 s."""
+    raylet = psutil.Process(used_node(cluster).all_processes["raylet"][0].process.pid)
+    frozen = [raylet, *raylet.children(recursive=True)]
+    for process in frozen:
+        process.suspend()
+    threading.Timer(5.0, lambda: [process.resume() for process in frozen]).start()
+
+
+def kill_raylet(cluster: Any) -> None:
+    """SIGKILL for Ray's own process of a node."""
+    used_node(cluster).kill_raylet()
+
+
+def kill_node(cluster: Any) -> None:
+    """SIGKILL for all of a node."""
+    cluster.remove_node(used_node(cluster), allow_graceful=False)
+
+
+def recovery() -> None:
+    """Print the longest time without a batch after each kind of kill."""
+    kinds = (kill_worker, kill_actor, freeze, kill_raylet, kill_node)
+    for kill in kinds:
+        with cluster_of(3) as cluster:
+            scenes = Scenes(wait=0.010, length=320)
+            expected = [batch[1].tolist() for batch in BaseFeed(Scenes(length=320), BATCH, workers=0)]
+            started = time.perf_counter()
+            with on_hosts(scenes, 2, 2, silence=1.0) as feed:
+                batches = iter(feed)
+                found = [next(batches)]
+                first = time.perf_counter() - started
+                found += batches
+                for epoch in range(4):
+                    last, longest = time.perf_counter(), 0.0
+                    for number, batch in enumerate(feed):
+                        if (epoch, number) == (1, 3):
+                            kill(cluster)
+                            last = time.perf_counter()
+                        longest = max(longest, time.perf_counter() - last)
+                        last = time.perf_counter()
+                        found.append(batch)
+                    if epoch == 0:
+                        usual = longest
+                    elif epoch == 1:
+                        after = longest
+                    else:
+                        after = max(after, longest)
+                exact = [batch[1].tolist() for batch in found] == 5 * expected
+                stats = feed.stats().hosts
+        print(
+            f"| {kill.__doc__} | {first:.1f} | {usual:.2f} | {after:.2f} | {'yes' if exact else 'NO'} | "
+            f"{stats.lost} lost, {stats.resent} resent, {stats.hedged} hedged |",
+            flush=True,
+        )
+
+
+# ---- the supervisor alone
+
+
+class Idle(Runner):
+    """Holds nothing."""
+
+    target = None
+
+    def run(self, record: Any, note: Any, context: Any) -> Any:
+        """Never called: the hosts are simulated."""
+
+
+class Simulated(Hosts):
+    """Hosts that answer after `seconds`, without doing anything.
+
+    Args:
+        count: How many.
+        seconds: What a batch takes.
+        nbytes: What an answer carries.
+    """
+
+    ship, start_timeout, silence = (), 60.0, 30.0
+
+    def __init__(self, count: int, seconds: float, nbytes: int) -> None:
+        self.count, self.seconds, self.nbytes = count, seconds, nbytes
+
+    def connect(self, tell: Callable[..., object], calls: int) -> Engine:
+        """See `Hosts.connect`."""
+        return SimulatedEngine(self, tell)
+
+
+class SimulatedEngine(Engine):
+    """See `Simulated`."""
+
+    def __init__(self, hosts: Simulated, tell: Callable[..., object]) -> None:
+        self._hosts, self._tell, self._over = hosts, tell, False
+        self._due: list[tuple[float, int, int]] = []
+        answer = pack(Answer((Outcome("done", (None, 0.1, "worker process 0")),)))
+        self._answer = Parcel(answer.data, (np.ones(hosts.nbytes, np.uint8),) if hosts.nbytes else ())
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+        tell(News.PLACES, [str(number) for number in range(hosts.count)])
+
+    def _run(self) -> None:
+        while not self._over:
+            time.sleep(0.005)
+            now, due = time.monotonic(), self._due
+            while due and due[0][0] <= now:
+                _, key, number = due.pop(0)
+                self._tell(News.ANSWER, key, number, self._answer)
+
+    def share(self, parcel: Parcel) -> Any:
+        """See `Engine.share`."""
+        return parcel
+
+    def start(self, key: int, place: str, version: str, setup: Parcel, runner: Any) -> None:
+        """See `Engine.start`."""
+        self._tell(News.STARTED, key, pack(Started(place, 1, version=versions())))
+
+    def send(self, key: int, number: int, work: Parcel, shared: dict[str, Any]) -> None:
+        """See `Engine.send`."""
+        self._due.append((time.monotonic() + self._hosts.seconds, key, number))
+
+    def stop(self, key: int) -> None:
+        """See `Engine.stop`."""
+        self._tell(News.STOPPED, key, pack(Answer()))
+
+    def kill(self, key: int) -> None:
+        """See `Engine.kill`."""
+
+    def close(self) -> None:
+        """See `Engine.close`."""
+        self._over = True
+        self._thread.join()
+
+    def missing(self) -> str:
+        """See `Engine.missing`."""
+        return ""
+
+
+def supervisor_cost(count: int, seconds: float) -> tuple[float, float]:
+    """CPU time of the supervisor, s a batch, with `count` hosts, and the batches a second that came."""
+    pool = HostPool(Idle(), PoolOptions(1, "the simulation", hosts=Simulated(count, 1.0, 0)))
+    thread = next(each for each in threading.enumerate() if each.name == "kerasfeed-hosts")
+    clock = time.pthread_getcpuclockid(thread.ident or 0)
+    window = threading.Semaphore(2 * count)
+    stop = time.monotonic() + seconds
+    done = itertools.count()
+    before, started = time.clock_gettime(clock), time.monotonic()
+    while time.monotonic() < stop:
+        if window.acquire(timeout=0.1):
+            future = pool.run(FutureTask(1, 1))
+            future.add_done_callback(lambda _: (window.release(), next(done)))
+    pool.wait_until_idle()
+    batches = next(done)
+    cost = (time.clock_gettime(clock) - before) / batches, batches / (time.monotonic() - started)
+    pool.close()
+    return cost
+
+
+def arithmetic(costs: list[tuple[float, Rate]], supervisor: float) -> None:
+    """Print how many hosts one driver can feed, from what was measured, if a batch takes a host a second."""
+    print("\n| a batch | network of 10 Gbit/s | copies and Ray, one core | supervisor | hosts, at a batch a second |")
+    print("|---|---|---|---|---|")
+    for megabytes, cost in costs:
+        # About half of the CPU time is spent where the batch is sent.
+        limits = [1250 / megabytes, 1 / max(1e-4, cost.cpu / 2), 1 / supervisor]
+        cells = " | ".join(f"{limit:,.0f}/s" for limit in limits)
+        print(f"| {megabytes:.0f} MB | {cells} | {min(limits):,.0f} |")
+
+
+def main() -> None:
+    """Measure, and print tables."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.hosts", description=__doc__)
+    parser.add_argument("--repeats", type=int, default=3, help="epochs of each kind that are measured")
+    parser.add_argument("--seconds", type=float, default=4.0, help="length of an epoch")
+    arguments = parser.parse_args()
+    print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} before we began\n")
+    print("| hosts | supervisor, us a batch | batches a second, of a batch a second a host |\n|---|---|---|")
+    cost = 0.0
+    for count in (10, 100, 1000):
+        cost, rate = supervisor_cost(count, arguments.seconds)
+        print(f"| {count:,} | {1e6 * cost:,.0f} | {rate:,.0f} |", flush=True)
+    print(
+        "\n| scenes/s | local | hosts | ratio | CPU ms a batch, local | hosts |\n|---|---|---|---|---|---|", flush=True
+    )
+    for count in (2, 3):
+        with cluster_of(count):
+            rates(count, arguments.repeats, arguments.seconds)
+    print("\n| a batch | ms, local | hosts | CPU ms, local | hosts | MB/s |\n|---|---|---|---|---|---|", flush=True)
+    with cluster_of(2):
+        costs = moving(2, arguments.repeats)
+    print(
+        "\n| kill | first batch, s | longest wait before, s | after, s | exact | |\n|---|---|---|---|---|---|",
+        flush=True,
+    )
+    recovery()
+    arithmetic(costs, cost)
+
+
+if __name__ == "__main__":
+    main()
