@@ -36,7 +36,7 @@ from kerasfeed.orders.blocks import BlockShuffled as BlockShuffled
 from kerasfeed.orders.bucketed import Bucketed as Bucketed
 from kerasfeed.orders.weighted import Balanced as Balanced
 from kerasfeed.orders.weighted import Weighted as Weighted
-from kerasfeed.pool.hosts.ray_cluster import RayHosts as RayHosts
+from kerasfeed.pool.hosts.ray_hosts import RayHosts as RayHosts
 from kerasfeed.readers.files.sequence import FileSequence as FileSequence
 from kerasfeed.readers.hdf5.file import HDF5File as HDF5File
 from kerasfeed.readers.hdf5.scenes import HDF5Scenes as HDF5Scenes

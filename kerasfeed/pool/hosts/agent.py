@@ -10,25 +10,22 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import kerasfeed
 from kerasfeed.errors import WorkerStartError
-from kerasfeed.pool.base import PoolOptions, Runner, WorkerContext
+from kerasfeed.pool.base import PoolOptions
 from kerasfeed.pool.environment import Environment
 from kerasfeed.pool.hosts.engine import Parcel, pack
+from kerasfeed.pool.hosts.held_runner import NOTE_RANDOM, READY, HeldRunner
 from kerasfeed.pool.hosts.messages import Answer, Error, Outcome, Region, Setup, Started, Work
 from kerasfeed.pool.processes.pool import ProcessPool
-from kerasfeed.pool.task import NOWHERE, Crash, FutureTask, Note, Place, Record, Task
-from kerasfeed.sequences.context import Worker
+from kerasfeed.pool.task import NOWHERE, Crash, FutureTask, Place, Record, Task
 from kerasfeed.util.deferred_warnings import DeferredWarnings
 from kerasfeed.util.error_text import full_text, message_of, summary
-from kerasfeed.util.optional_methods import optional_method
 from kerasfeed.util.resources import cores
 
-_READY, _NOTE_RANDOM = 0, -1  # kinds of records that only hosts have
 _STATES_SECONDS = 60.0  # a version that work needs is on its way, or the host is lost
 Fetch = Callable[[Any], Parcel]
 
@@ -67,7 +64,7 @@ class Agent:
     def _started(self, name: str, setup: Setup, runner: Any) -> Started:
         sys.path.extend(entry for entry in setup.search_path if entry not in sys.path and Path(entry).exists())
         count = setup.workers or cores()
-        held = _HeldRunner(self._fetch(runner).unpack(), setup.number * count, setup.hosts * count)
+        held = HeldRunner(self._fetch(runner).unpack(), setup.number * count, setup.hosts * count)
         self._versions["runner"] = setup.runner_version
         options = PoolOptions(
             workers=count, who=setup.who, seed=setup.seed, timeout=setup.timeout, tries=1, tries_in_time=1,
@@ -75,7 +72,7 @@ class Agent:
         )  # fmt: skip
         self._held, self._carrier = held, held.runner.carrier()
         self._pool = ProcessPool(held, options)
-        self._pool.run(FutureTask(_READY, 0)).result()
+        self._pool.run(FutureTask(READY, 0)).result()
         return Started(name, count, version=versions())
 
     def run(self, work: Parcel, shared: dict[str, Any]) -> Parcel:
@@ -90,7 +87,7 @@ class Agent:
         assert pool is not None
         self._bring_up_to_date(work, shared)
         if work.used_random & ~pool.used_random:
-            pool.run(FutureTask(_NOTE_RANDOM, work.used_random)).result()
+            pool.run(FutureTask(NOTE_RANDOM, work.used_random)).result()
         region = None
         if work.memory:
             region = self._carrier.region(pool.memory, self._posted, work.records, work.memory)
@@ -168,55 +165,6 @@ def _environment(setup: Setup) -> Environment:
     if directory is None or not Path(directory).is_dir():
         directory = Environment.now().directory
     return Environment(directory, variables)
-
-
-class _HeldRunner(Runner):
-    """A runner that may be exchanged, and whose workers are numbered through all hosts."""
-
-    def __init__(self, runner: Runner, first: int, count: int) -> None:
-        self.runner = runner
-        self._first, self._count = first, count
-
-    @property
-    def target(self) -> Any:
-        """See `Runner`."""
-        return _Numbered(self.runner.target, self._first, self._count)
-
-    def run(self, record: Record, note: Note, context: WorkerContext) -> Any:
-        """See `Runner.run`."""
-        if record[0] == _READY:
-            return None
-        if record[0] == _NOTE_RANDOM:
-            return context.note_random(record[1])
-        return self.runner.run(record, note, context)
-
-    def follow(self, previous: Runner) -> None:
-        """See `Runner.follow`."""
-        assert isinstance(previous, _HeldRunner)
-        self.runner.follow(previous.runner)
-
-    def unpicklable(self, error: Exception) -> TypeError:
-        """See `Runner.unpicklable`."""
-        return self.runner.unpicklable(error)
-
-
-@dataclass(frozen=True)
-class _Numbered:
-    """The hooks of an object, told the number of a worker among those of all hosts."""
-
-    inner: Any
-    first: int
-    count: int
-
-    def on_worker_begin(self, worker: Worker) -> None:
-        begin = optional_method(self.inner, "on_worker_begin")
-        if begin is not None:
-            begin(replace(worker, index=self.first + worker.index, count=max(self.count, worker.count)))
-
-    def on_worker_end(self) -> None:
-        end = optional_method(self.inner, "on_worker_end")
-        if end is not None:
-            end()
 
 
 class _Told:

@@ -50,6 +50,7 @@ class Host:
         runner_version: The newest runner that it was sent.
         posted_version: Likewise what was posted.
         respawns: Worker processes that it has replaced.
+        alone: Whether it has a group that has lost a host before, and is given nothing beside that.
     """
 
     key: int
@@ -64,12 +65,17 @@ class Host:
     runner_version: int = 1
     posted_version: int = 0
     respawns: int = 0
+    alone: bool = False
 
     @property
     def has_room(self) -> bool:
         """Whether it may be given more, so that no worker of it waits while the next batch is on its way."""
         count = len(self.groups)
-        return self.ready and (count < _FEWEST or (self.load < 2 * self.workers and count < MOST_GROUPS))
+        return (
+            self.ready
+            and not self.alone
+            and (count < _FEWEST or (self.load < 2 * self.workers and count < MOST_GROUPS))
+        )
 
     def is_silent(self, now: float, silence: float) -> bool:
         """Whether it has something to do, and was not heard for so long."""
@@ -113,7 +119,10 @@ class Dispatcher:
         return tasks
 
     def sendings(self, now: float) -> Iterator[tuple[TaskGroup, Host]]:
-        """What is to be sent to whom, now."""
+        """What is to be sent to whom, now.
+
+        A group that has lost its host is tried alone: where it is what ends hosts, the others need not pay for it.
+        """
         kept = []
         free = [host for host in self.hosts.values() if host.has_room and not host.is_silent(now, self._silence)]
         while self._waiting and free:
@@ -121,9 +130,12 @@ class Dispatcher:
             if group is None:  # answered meanwhile
                 continue
             host = min((host for host in free if host.key not in group.asked), key=_load, default=None)
-            if host is None:  # all that are free have it
+            if host is None or (group.lost and host.groups):  # all that are free have it; or one is to finish first
                 kept.append(group.number)
+                if host is not None:
+                    free.remove(host)
                 continue
+            host.alone = group.lost > 0
             self.hedged += bool(group.asked)
             group.waiting = False
             group.asked[host.key] = now
@@ -142,6 +154,7 @@ class Dispatcher:
         if host is not None:
             host.news = now
             host.load -= host.groups.pop(number, 0)
+            host.alone = host.alone and bool(host.groups)
         group = self.groups.get(number)
         self.late += group is None
         return host, group

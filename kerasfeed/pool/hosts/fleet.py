@@ -166,7 +166,8 @@ class Fleet:
         if now - self._had_host > timeout:
             kind = HostLostError if answered else WorkerStartError
             raise kind(f"{who} has had no host for start_timeout={timeout:g} s: {self._engine.missing()}")
-        if well_for is not None and now - self._well > well_for:
+        heard = max([self._well, *(host.news for host in self._dispatcher.hosts.values())])
+        if well_for is not None and self._dispatcher.groups and now - heard > well_for:
             raise HostLostError(f"{who} has no hosts any more: the cluster has not answered for {well_for:g} s")
 
 

@@ -9,104 +9,44 @@ import logging
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
-from types import ModuleType
 from typing import Any
 
 from kerasfeed.errors import WorkerStartError
 from kerasfeed.pool.hosts.agent import Agent
-from kerasfeed.pool.hosts.engine import Engine, Hosts, News, Parcel, Tell
+from kerasfeed.pool.hosts.engine import Engine, News, Parcel, Tell
 from kerasfeed.util.error_text import class_name, message_of
-from kerasfeed.util.validate import check_integer
 
 _LOOK_SECONDS = 1.0
 _WELL_SECONDS = 15.0
+_RELEASE_SECONDS = 10.0
 _KINDS = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory"}  # the rest are resources of the user's own
 
 
-@dataclass(frozen=True)
-class RayHosts(Hosts):
-    """Hosts of a Ray cluster, for `Feed(hosts=...)`; needs `pip install "kerasfeed[ray]"` on all of them.
-
-    On each of them an actor runs the `workers` of the feed and answers whole batches. A host that is lost is replaced,
-    or its batches are asked of others: the batches are the same, in the same order, as with `workers=0`.
-
-    Args:
-        count: Number of hosts, each a node of its own. None is every node that has the resources, also those that join
-            later; nodes may leave.
-        address: Of the cluster: "auto" is the one that this machine belongs to, "10.0.0.1:6379" its head. None starts
-            Ray on this machine, to try it. A session of Ray that this program has begun is used as it is.
-        resources: What Ray is to reserve on each host, such as `{"CPU": 8, "memory": 16e9}`. None is one CPU: the
-            worker processes are not Ray's, and it does not limit them.
-        ship: Modules of yours that the hosts do not have, or their names: what they define is sent along.
-        runtime_env: Ray's `runtime_env` of the hosts, such as `{"pip": [...], "env_vars": {...}}`.
-        start_timeout: Seconds to wait for a host as long as there is none.
-        silence: Seconds after which a batch is asked of a second host too. More than the slowest batch takes.
+def join_cluster(
+    address: str | None,
+    count: int | None,
+    resources: Mapping[str, float] | None,
+    runtime_env: Mapping[str, Any] | None,
+    tell: Tell,
+    calls: int,
+) -> Engine:
+    """The engine; see `RayHosts` and `Hosts.connect`.
 
     Raises:
-        TypeError: An argument has the wrong type.
-        ValueError: An argument is out of range; `address` is that of a Ray client.
-
-    Examples:
-        >>> hosts = kf.RayHosts(count=4, ship=("my_scenes",))
-        >>> hosts.silence
-        30.0
+        ImportError: Ray is not installed.
+        WorkerStartError: No cluster can be joined.
     """
-
-    count: int | None = None
-    address: str | None = "auto"
-    resources: Mapping[str, float] | None = field(default=None, kw_only=True)
-    ship: Sequence[str | ModuleType] = field(default=(), kw_only=True)  # type: ignore[assignment]
-    runtime_env: Mapping[str, Any] | None = field(default=None, kw_only=True)
-    start_timeout: float = field(default=300.0, kw_only=True)
-    silence: float = field(default=30.0, kw_only=True)
-
-    def __post_init__(self) -> None:
-        if self.count is not None:
-            check_integer("count", self.count, 1, remedy=" (None is every node)")
-        if not isinstance(self.address, str | None):
-            raise TypeError(f"address must be a str or None, received {self.address!r}")
-        if self.address is not None and self.address.startswith("ray://"):
-            raise ValueError(
-                f"address={self.address!r} is that of a Ray client, which shares no memory with the cluster: batches "
-                "would pass through a proxy. Run this program on a node of the cluster (ray start --address=...) with "
-                'address="auto", or submit it as a job'
-            )
-        if self.address is None and (self.count or 1) > 1:
-            raise ValueError(
-                f"address=None starts Ray on this machine, which is one host, and count is {self.count}: leave count "
-                'out, or join a cluster with address="auto"'
-            )
-        for name in ("start_timeout", "silence"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-                raise ValueError(f"{name} must be a positive number of seconds, received {value!r}")
-        for name in ("resources", "runtime_env"):
-            if not isinstance(getattr(self, name), Mapping | None):
-                raise TypeError(f"{name} must be a dict, received {getattr(self, name)!r}")
-        # Names, for modules do not pickle, and feeds do.
-        given = [self.ship] if isinstance(self.ship, str | ModuleType) else self.ship
-        object.__setattr__(self, "ship", tuple(map(_module_name, given)))
-
-    def connect(self, tell: Tell, calls: int) -> Engine:
-        """See `Hosts.connect`."""
-        try:
-            import ray
-        except ImportError as error:
-            raise ImportError('kf.RayHosts needs Ray, which is not installed: pip install "kerasfeed[ray]"') from error
-        _session.enter(ray, self.address)
-        try:
-            return RayEngine(ray, self, tell, calls)
-        except BaseException:
-            _session.leave(ray)
-            raise
-
-
-def _module_name(module: Any) -> str:
-    if not isinstance(module, str | ModuleType):
-        raise TypeError(f"ship takes modules and their names, received {module!r} of type {type(module).__name__}")
-    return module if isinstance(module, str) else module.__name__
+    try:
+        import ray
+    except ImportError as error:
+        raise ImportError('kf.RayHosts needs Ray, which is not installed: pip install "kerasfeed[ray]"') from error
+    _session.enter(ray, address)
+    try:
+        return RayEngine(ray, count, dict(resources or {"CPU": 1.0}), dict(runtime_env or {}), tell, calls)
+    except BaseException:
+        _session.leave(ray)
+        raise
 
 
 class _Session:
@@ -119,8 +59,9 @@ class _Session:
 
     def enter(self, ray: Any, address: str | None) -> None:
         with self._lock:
-            if not ray.is_initialized():
-                self._is_ours, self._users = True, 0
+            if ray.is_initialized():
+                self._is_ours = self._is_ours and self._users > 0
+            else:
                 options: dict[str, Any] = {"logging_level": logging.WARNING}
                 if address is None:
                     options["include_dashboard"] = False
@@ -128,6 +69,7 @@ class _Session:
                     ray.init(address=address or "local", **options)
                 except (OSError, RuntimeError, ValueError) as error:
                     raise WorkerStartError(_not_joined(address, error)) from error
+                self._is_ours, self._users = True, 0
             self._users += 1
 
     def leave(self, ray: Any) -> None:
@@ -154,20 +96,21 @@ class RayEngine(Engine):
 
     well_for = _WELL_SECONDS
 
-    def __init__(self, ray: Any, hosts: RayHosts, tell: Tell, calls: int) -> None:
-        """Hosts of the session that `ray` has begun."""
-        self._ray, self._hosts, self._tell = ray, hosts, tell
-        self._wanted = dict(hosts.resources or {"CPU": 1.0})
+    def __init__(
+        self, ray: Any, count: int | None, wanted: dict[str, float], runtime_env: dict[str, Any], tell: Tell, calls: int
+    ) -> None:
+        """Hosts of the session that `ray` has begun, `count` of them, with `wanted` resources each."""
+        self._ray, self._count, self._wanted, self._tell = ray, count, wanted, tell
         options: dict[str, Any] = {"num_cpus": 0, "max_restarts": 0, "max_task_retries": 0, "max_concurrency": calls}
         options |= {_KINDS[name]: value for name, value in self._wanted.items() if name in _KINDS}
         options["resources"] = {name: value for name, value in self._wanted.items() if name not in _KINDS}
-        if hosts.runtime_env:
-            options["runtime_env"] = dict(hosts.runtime_env)
+        if runtime_env:
+            options["runtime_env"] = runtime_env
         self._actor_class, self._options = ray.remote(RayAgent), options
         self._actors: dict[int, Any] = {}
         self._group: Any = None
-        if hosts.count is not None:
-            self._group = ray.util.placement_group([self._wanted] * hosts.count, strategy="STRICT_SPREAD")
+        if count is not None:
+            self._group = ray.util.placement_group([wanted] * count, strategy="STRICT_SPREAD")
         self._closed = threading.Event()
         self._watch_thread = threading.Thread(target=self._watch_nodes, name="kerasfeed-ray-nodes", daemon=True)
         self._watch_thread.start()
@@ -183,8 +126,8 @@ class RayEngine(Engine):
             self._closed.wait(_LOOK_SECONDS)
 
     def _places(self, nodes: Sequence[Mapping[str, Any]]) -> list[str]:
-        if self._hosts.count is not None:
-            return [str(number) for number in range(self._hosts.count)]
+        if self._count is not None:
+            return [str(number) for number in range(self._count)]
         return [
             node["NodeID"]
             for node in nodes
@@ -238,18 +181,23 @@ class RayEngine(Engine):
     def close(self) -> None:
         """See `Engine.close`."""
         self._closed.set()
-        if self._ray.is_initialized():
-            for key in list(self._actors):
-                self.kill(key)
-            if self._group is not None:
-                with suppress(Exception):
-                    self._ray.util.remove_placement_group(self._group)
+        if self._ray.is_initialized():  # where the head is gone, Ray would wait for it, and end the program after 60 s
+            thread = threading.Thread(target=self._release, name="kerasfeed-ray-release", daemon=True)
+            thread.start()
+            thread.join(_RELEASE_SECONDS)
         self._watch_thread.join(2 * _LOOK_SECONDS)
         _session.leave(self._ray)
 
+    def _release(self) -> None:
+        for key in list(self._actors):
+            self.kill(key)
+        if self._group is not None:
+            with suppress(Exception):
+                self._ray.util.remove_placement_group(self._group)
+
     def missing(self) -> str:
         """See `Engine.missing`."""
-        count, wanted = self._hosts.count, ", ".join(f"{name} {most:g}" for name, most in self._wanted.items())
+        count, wanted = self._count, ", ".join(f"{name} {most:g}" for name, most in self._wanted.items())
         asked = f"count={count}, each on a node of its own" if count else "every node"
         try:
             nodes = [_node_text(node) for node in self._ray.nodes() if node["Alive"]]

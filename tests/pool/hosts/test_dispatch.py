@@ -62,9 +62,29 @@ def test_a_group_whose_only_host_is_lost_waits_before_the_others():
         dispatcher.add(tasks(4))
     assert sent(dispatcher) == [(1, 0), (2, 0)]
     dispatcher.lose(dispatcher.hosts[0])
-    dispatcher.hosts[7] = Host(7, 0, "0", "host 0", 2, ready=True)
-    assert sent(dispatcher) == [(1, 7), (2, 7)]
     assert dispatcher.resent == 2
+    dispatcher.hosts[7] = Host(7, 0, "0", "host 0", 2, ready=True)
+    order = []
+    for _ in range(3):  # those that have lost a host alone
+        found = sent(dispatcher)
+        order.append([number for number, _ in found])
+        for number, key in found:
+            dispatcher.settle(dispatcher.answered(key, number, 0.0)[1])
+    assert order == [[1], [2], [3, 4]]
+
+
+def test_a_group_that_has_lost_its_host_waits_until_one_has_nothing_else():
+    dispatcher = Dispatcher(100.0)
+    hosts_of(dispatcher, 2)
+    for _ in range(6):
+        dispatcher.add(tasks(4))
+    sent(dispatcher)
+    dispatcher.lose(dispatcher.hosts[0])  # it had 1 and 3; the other one has 2 and 4
+    assert sent(dispatcher) == []
+    dispatcher.settle(dispatcher.answered(1, 2, 0.0)[1])
+    assert sent(dispatcher) == []
+    dispatcher.settle(dispatcher.answered(1, 4, 0.0)[1])
+    assert sent(dispatcher) == [(1, 1)]
 
 
 def test_slow_batches_are_not_loaded_twice_where_every_host_has_something_to_do():

@@ -58,6 +58,7 @@ def nodes(cluster):
     while len(cluster.worker_nodes) < 2:
         add(cluster)
     cluster.wait_for_nodes()
+    nothing_is_left(cluster)  # Ray ends what the test before has left a moment later
     return cluster
 
 
