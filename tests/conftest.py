@@ -98,7 +98,8 @@ def _our_children() -> set[int]:
     found = set()
     for child in _descendants():
         try:
-            if any("kerasfeed.pool.processes.worker" in part or "subprocess_pool" in part for part in child.cmdline()):
+            names = ("kerasfeed.pool.processes.worker", "subprocess_pool", "subprocess_hosts")
+            if any(name in part for name in names for part in child.cmdline()):
                 found.add(child.pid)
         except psutil.Error:
             continue
