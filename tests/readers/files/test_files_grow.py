@@ -84,7 +84,7 @@ def test_a_feed_over_a_view_of_files_that_were_refreshed_says_to_make_it_anew(tm
     with kf.Feed(kf.Map(kf.Concat(files), abs), 2, workers=workers, worker_type="thread") as feed:
         assert len(list(feed)) == 2
         files.refresh([tmp_path / "b.npy", tmp_path / "a.npy"])
-        with pytest.raises(RuntimeError, match="inside the Map was refreshed, .* make the view anew, and the feed"):
+        with pytest.raises(RuntimeError, match=r"inside the Map was refreshed, .* make the view anew, and the feed"):
             list(feed)
         with pytest.raises(RuntimeError, match="was refreshed"):
             feed[0]
@@ -102,6 +102,6 @@ def test_an_attribute_generation_of_ones_own_means_nothing_to_a_feed():
 
     scenes = Evolved()
     with kf.Feed(scenes, 2, workers=0) as feed:
-        for batch in feed:
+        for batch in feed:  # noqa: B007 - the last one is looked at
             scenes.generation += 1
         assert batch.tolist() == [3, 4]
