@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from kerasfeed.feeds.batch_loop import BatchLoop
 from kerasfeed.feeds.loop_cursors import LoopCursor
+from kerasfeed.loaders.arguments import refuse_skip
+from kerasfeed.loaders.failures.policy import FailurePolicy
+from kerasfeed.orders.plan import Plan
 from kerasfeed.util.validate import check_integer
 
 if TYPE_CHECKING:
@@ -29,8 +32,9 @@ class FrameworkLoops:
         """This feed as an iterable of batches of `jax.Array`s. Each iteration of it is the next epoch of the feed.
 
         On the CPU an array is the memory that the batch was loaded into, without a copy, except where JAX changes its
-        dtype: without `jax_enable_x64`, int64 and float64 become int32 and float32. The memory is reused once no array
-        refers to it. A computation that donates such an array leaves the memory as it is.
+        dtype: without `jax_enable_x64`, dtypes of 64 bits become those of 32, and complex128 becomes complex64. The
+        memory is reused once no array refers to it. A computation that donates such an array leaves the memory as it
+        is.
 
         Args:
             sharding: Where batches go: a `jax.sharding.Sharding` of one device or several, or a `jax.Device`. None is
@@ -50,7 +54,9 @@ class FrameworkLoops:
             ImportError: JAX is not installed.
             TypeError: `sharding` is something else. In an iteration: a field is text.
             ValueError: An argument is out of range, or batches cannot be divided as the sharding says; the latter at
-                the first batch, where its shape is needed to tell.
+                the first batch, where its shape is needed to tell. Scenes are skipped (`on_error="skip"`) in batches
+                that are divided.
+            OverflowError: In an iteration: a field of int64 or uint64 has values that the 32 bits of JAX do not hold.
 
         Examples:
             >>> with kf.Feed(np.zeros((10, 3), np.float32), batch_size=4, workers=0) as feed:
@@ -63,8 +69,12 @@ class FrameworkLoops:
         from kerasfeed.adapters.jax.conversion import JaxConversion
 
         prefetch, epochs = check_integer("prefetch", prefetch, 0), check_integer("epochs", epochs, 1)
-        plan = self.plan  # type: ignore[attr-defined]
-        return BatchLoop(self, partial(self._loop_cursor, epochs), JaxConversion(sharding, plan, prefetch), epochs)
+        plan: Plan = self.plan  # type: ignore[attr-defined]
+        conversion = JaxConversion(sharding, plan, prefetch)
+        if conversion.divides:
+            policy: FailurePolicy = self._options.policy  # type: ignore[attr-defined]
+            refuse_skip(policy, "a sharding that divides batches", replaceable=plan.length > 0)
+        return BatchLoop(self, partial(self._loop_cursor, epochs), conversion, epochs)
 
     def to_torch(
         self,
@@ -97,7 +107,7 @@ class FrameworkLoops:
             ImportError: PyTorch is not installed.
             TypeError: An argument has the wrong type. In an iteration: a field is text.
             ValueError: An argument is out of range.
-            RuntimeError: PyTorch has no such device.
+            RuntimeError: PyTorch has no such device here, or cannot lock memory.
 
         Examples:
             >>> with kf.Feed(np.zeros((10, 3), np.float32), batch_size=4, workers=0) as feed:

@@ -5,6 +5,7 @@ consumer's thread, in its calls for the next batch; only batches that are there 
 waits for a batch longer than without.
 """
 
+import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -16,7 +17,7 @@ from kerasfeed.errors import FeedClosedError
 from kerasfeed.feeds.cursor import EndOfData
 from kerasfeed.feeds.loop_cursors import LoopCursor
 from kerasfeed.util.error_text import drop_frame, is_the_programs
-from kerasfeed.util.polling import NotYet, wait_for_exit
+from kerasfeed.util.polling import POLL_SECONDS, NotYet, wait_for_exit
 
 Converted = TypeVar("Converted")
 _CLOSED = "this loop was closed, by close() or at the end of its `with` block: begin another one, feed.to_jax() or so"
@@ -63,8 +64,8 @@ class BatchLoop(Generic[Converted]):
     """Batches of a feed as arrays of a framework: what `to_jax` and `to_torch` return.
 
     `for batch in loop` is one iteration: the next epochs of the feed. `len(loop)` is the number of batches in it, where
-    the feed has a length. A loop that is left early leaves nothing running. `with feed.to_jax() as loop:` also ends
-    iterations that somebody still holds; the feed stays open.
+    the feed has a length. A loop that is left early leaves nothing running, and the next one begins behind its epochs.
+    `with feed.to_jax() as loop:` also ends iterations that somebody still holds; the feed stays open.
     """
 
     def __init__(
@@ -102,7 +103,10 @@ class BatchLoop(Generic[Converted]):
         return iteration.batches()
 
     def close(self) -> None:
-        """End all iterations: what was converted ahead is let go of. May be called again; the feed stays open."""
+        """End all iterations: what was converted ahead is let go of. May be called again; the feed stays open.
+
+        Another thread that waits for a batch of one of them gets a `FeedClosedError`.
+        """
         for iteration in list(self._running):
             iteration.close()
 
@@ -130,34 +134,49 @@ class _Iteration(Generic[Converted]):
         self._entries: deque[_Entry[Converted]] = deque()
         self._no_more = False  # what follows the entries is the end
         self._closed = False
+        self._lock = threading.Lock()  # held by calls for the next batch, and by who gives back the others
 
     def batches(self) -> Iterator[Any]:
         """The batches; while the consumer has one, this holds none but those ahead of it."""
-        if self._closed:
-            raise FeedClosedError(_CLOSED)
+        self._check_open()
         try:
             self._cursor = cursor = self._begin()
             while found := self._next(cursor):
                 yield found.pop()
-                if self._closed:
-                    raise FeedClosedError(_CLOSED)
+                self._check_open()
             cursor.end()
         finally:
             self.close()
 
     def close(self) -> None:
-        """Take no more, and give back what nobody has received; idempotent."""
-        if self._closed:
-            return
+        """Take no more, and give back what nobody has received; idempotent.
+
+        A call for the next batch that another thread is in does the latter as it ends, which it does soon.
+        """
         self._closed = True
-        returned = [entry.batch for entry in self._entries if entry.error is None]
-        self._entries.clear()
-        if self._cursor is not None:
-            self._cursor.close(returned)
+        if not self._lock.acquire(blocking=False):
+            return
+        try:
+            returned = [entry.batch for entry in self._entries if entry.error is None]
+            self._entries.clear()
+            cursor, self._cursor = self._cursor, None
+            if cursor is not None:
+                cursor.close(returned)
+        finally:
+            self._lock.release()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise FeedClosedError(_CLOSED)
 
     def _next(self, cursor: LoopCursor) -> list[Any]:
         """The next batch, alone in a list, which is empty at the end."""
+        with self._lock:
+            return self._received(cursor)
+
+    def _received(self, cursor: LoopCursor) -> list[Any]:
         self._fill(cursor)
+        self._check_open()
         if not self._entries:
             return []
         entry = self._entries[0]
@@ -179,12 +198,13 @@ class _Iteration(Generic[Converted]):
     def _fill(self, cursor: LoopCursor) -> None:
         """Take and convert the next batch, and those behind it that are there, as many as are wanted ahead."""
         ahead = self._conversion.ahead if cursor.reads_ahead else 0
-        while len(self._entries) <= ahead and not self._no_more:
+        while len(self._entries) <= ahead and not self._no_more and not self._closed:
             try:
-                self._entries.append(_Entry(*cursor.take(0.0 if self._entries else None)))
+                self._entries.append(_Entry(*cursor.take(0.0 if self._entries else POLL_SECONDS)))
                 self._entries[-1].converted = self._conversion.begin(self._entries[-1].batch)
             except NotYet:
-                return
+                if self._entries:
+                    return
             except EndOfData:
                 self._no_more = True
             except BaseException as error:

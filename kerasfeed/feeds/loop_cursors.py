@@ -18,11 +18,12 @@ class LoopCursor(Protocol):
     def reads_ahead(self) -> bool:
         """Whether others load what is taken; else `take` does so, however short its timeout."""
 
-    def take(self, timeout: float | None) -> tuple[Any, Any]:
+    def take(self, timeout: float) -> tuple[Any, Any]:
         """The next batch, and its place, for `received`.
 
         Args:
-            timeout: How long to wait for it, s; None is for ever.
+            timeout: How long to wait for it, s. 0 is for batches ahead of those that the consumer has not received:
+                none of a repetition, or of an epoch with hooks, behind theirs.
 
         Raises:
             NotYet: It was not there for so long; the next call gives it.
@@ -58,9 +59,11 @@ class EpochsCursor:
         """See `LoopCursor.reads_ahead`."""
         return bool(self._feed.job.workers)
 
-    def take(self, timeout: float | None) -> tuple[int, Any]:
+    def take(self, timeout: float) -> tuple[int, Any]:
         """See `LoopCursor.take`. Batches whose scenes were all skipped are left out."""
         while (number := self._window.next) < self._numbers.stop:
+            if timeout == 0 and self._feed.has_epoch_hooks and number % self._feed.clock.steps == 0:
+                raise NotYet  # the hooks would run before the last epoch is received, and be waited for
             batch = self._window.take(timeout)
             if batch is not None:
                 return number, batch
@@ -70,8 +73,8 @@ class EpochsCursor:
         """See `LoopCursor.received`."""
         clock = self._feed.clock
         clock.consumed = place + 1
-        if place >= self._numbers.start + clock.steps:  # of a later epoch than the first
-            clock.current = place // clock.steps
+        if (epoch := place // clock.steps) > self._numbers.start // clock.steps:
+            clock.current = epoch
 
     def end(self) -> None:
         """See `LoopCursor.end`."""
@@ -100,17 +103,17 @@ class RepetitionsCursor:
         """See `LoopCursor.reads_ahead`."""
         return bool(self._workers)
 
-    def take(self, timeout: float | None) -> tuple[Place, Any]:
+    def take(self, timeout: float) -> tuple[Place, Any]:
         """See `LoopCursor.take`. Batches whose scenes were all skipped are left out."""
         while True:
             if self._repetition is None:
-                self._repetition = self._feed.begin_repetition()
+                self._repetition = self._feed.begin_repetition(timeout=timeout)
             try:
                 batch = self._repetition.take(timeout)
             except EndOfData:
                 if self._left == 1:
                     raise
-                if timeout is not None:  # what was taken of this repetition must not come again in the next
+                if timeout == 0:  # what was taken of this repetition must not come again in the next
                     raise NotYet from None
                 self._left -= 1
                 self._repetition.close()

@@ -81,6 +81,12 @@ def test_the_state_tells_epoch_and_step_also_in_later_epochs_of_an_iteration():
         assert feed.get_state()["epoch"] == 3
 
 
+def test_the_current_epoch_is_that_of_the_consumer_also_behind_one_that_was_resumed():
+    with feed_of() as feed:
+        feed.set_state(feed.get_state(epoch=0, step=4))
+        assert [feed.clock.current for _ in looped(feed, epochs=3)] == [0] * 2 + [1] * 6 + [2] * 6
+
+
 def test_a_loop_that_is_left_early_leaves_no_memory_taken_and_the_next_one_is_the_next_epoch():
     with feed_of(shuffle=True, seed=3) as feed:
         expected = [firsts(feed.epoch(number)) for number in range(4)]
@@ -146,6 +152,19 @@ def test_hooks_of_a_sequence_are_called_once_an_epoch_in_their_order():
     with feed_of(Hooked()) as feed:
         assert firsts(looped(feed, epochs=2)) == [0, 2, 4, 6, 8, 10] * 2
     assert Hooked.calls == ["begin", "end"] * 2
+
+
+def test_hooks_are_called_when_the_consumer_has_all_batches_of_the_epoch():
+    class Hooked(Numbers):
+        def on_epoch_end(self):
+            order.append("end")
+
+    order = []
+    with feed_of(Hooked()) as feed:
+        for number, batch in enumerate(looped(feed, epochs=2)):
+            order.append(int(batch[0, 0]))
+            wait_until(lambda number=number: feed.stats().batches >= len(feed) * (1 + number // len(feed)))
+    assert order == [0, 2, 4, 6, 8, 10, "end"] * 2
 
 
 def test_the_end_of_a_with_block_ends_iterations_and_leaves_the_feed_open():
@@ -281,3 +300,27 @@ def test_the_state_of_a_stream_is_that_of_the_consumer_whatever_was_converted_ah
         with stream_of(numbers_from, seed=0) as feed:
             feed.set_state(state)
             assert firsts(looped(feed, epochs=2)) == [*[0, 2, 4, 6][received % 4 :], 0, 2, 4, 6]
+
+
+def test_a_loop_that_another_thread_closes_while_it_waits_ends_and_loses_nothing():
+    raised = []
+
+    def consume():
+        iterator = iter(loop)
+        begun.set()
+        with pytest.raises(kf.FeedClosedError, match="this loop was closed") as caught:
+            next(iterator)
+        raised.append(str(caught.value))
+
+    with kf.QueueFeed(batch_size=2) as feed:
+        loop, begun = looped(feed), threading.Event()
+        thread = threading.Thread(target=consume, daemon=True)
+        thread.start()
+        assert begun.wait(SECONDS)
+        wait_until(lambda: feed._parts is not None)
+        loop.close()
+        thread.join(SECONDS)
+        assert len(raised) == 1
+        filled(feed, range(4))
+        feed.close()
+        assert firsts(looped(feed)) == [0, 2]

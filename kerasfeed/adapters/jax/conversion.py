@@ -32,6 +32,7 @@ class JaxConversion:
 
     Attributes:
         ahead: See `kerasfeed.feeds.batch_loop.Conversion`.
+        divides: Whether devices get parts of a batch.
     """
 
     def __init__(self, sharding: Any, plan: Plan, prefetch: int) -> None:
@@ -54,7 +55,7 @@ class JaxConversion:
         self._plan = plan
         self._checked = False
         self._spans_processes = sharding is not None and not sharding.is_fully_addressable
-        self._divides = sharding is not None and not sharding.is_fully_replicated
+        self.divides = sharding is not None and not sharding.is_fully_replicated
         if self._spans_processes and not plan.is_uniform:
             raise ValueError(_OF_ONE_SIZE)
         copies = len(sharding.device_set) > 1 if sharding is not None else False
@@ -64,9 +65,10 @@ class JaxConversion:
     def begin(self, batch: Any) -> Any:
         """See `Conversion.begin`. JAX itself copies in the background."""
         arrays, treespec = numeric_leaves(batch, "JAX")
-        if not self._checked and self._divides:
+        if not self._checked and self.divides:
             self._check(batch, arrays, treespec)
         self._checked = True
+        _refuse_overflow(arrays, treespec)
         return optree.tree_unflatten(treespec, self._put(arrays, treespec))
 
     def finish(self, converted: Any) -> Any:
@@ -81,7 +83,7 @@ class JaxConversion:
             return converted(self._part_of_all, arrays, treespec)
         try:
             return jax.device_put(arrays, self._sharding)  # type: ignore[no-any-return]
-        except (TypeError, ValueError):  # which does not say of which field
+        except (TypeError, ValueError, RuntimeError):  # which does not say of which field
             return converted(partial(jax.device_put, device=self._sharding), arrays, treespec)
 
     def _part_of_all(self, array: np.ndarray[Any, Any]) -> Any:
@@ -113,8 +115,25 @@ class JaxConversion:
             for path, array in zip(field_paths(treespec), arrays, strict=True):
                 try:
                     self._sharding.shard_shape((rows, *array.shape[1:]))
-                except ValueError as error:
+                except (ValueError, IndexError) as error:  # the latter of a field with fewer axes
                     raise ValueError(
-                        f"field {path!r} of a batch of {rows:,} rows cannot be divided. {_OF_ONE_SIZE}. JAX: "
+                        f"field {path!r} of a batch of {rows:,} rows cannot be divided: {_OF_ONE_SIZE}. JAX: "
                         f"{message_of(error)}"
                     ) from error
+
+
+def _refuse_overflow(arrays: list[np.ndarray[Any, Any]], treespec: Any) -> None:
+    """Refuse integers that JAX would cut off without a word, where it has no 64 bits.
+
+    Raises:
+        OverflowError: As JAX does for numbers of Python; the message names the field.
+    """
+    for place, array in enumerate(arrays):
+        if array.dtype.kind not in "iu" or array.itemsize < 8 or not array.size:
+            continue
+        held = np.iinfo(jax.dtypes.canonicalize_dtype(array.dtype))
+        if held.bits < 64 and (array.min() < held.min or array.max() > held.max):
+            raise OverflowError(
+                f"field {field_paths(treespec)[place]!r} has values from {array.min():,} to {array.max():,}, of which "
+                f"JAX would keep {held.bits} bits: set jax_enable_x64, or return numbers that fit {held.dtype}"
+            )

@@ -10,6 +10,7 @@ import numpy as np
 import optree
 
 from kerasfeed.feeds.leaves import converted, numeric_leaves
+from kerasfeed.util.error_text import message_of
 
 try:
     import torch
@@ -39,16 +40,13 @@ class TorchConversion:
             ValueError: `pin_memory` is something else.
             RuntimeError: PyTorch has no such device, or cannot lock memory.
         """
-        self._device = torch.device("cpu" if device is None else device)
+        self._device = _usable("cpu" if device is None else device)
         if pin_memory not in ("auto", True, False):
             raise ValueError(f'pin_memory is True, False or "auto", received {pin_memory!r}')
         on_cuda = self._device.type == "cuda"
         self._pins = on_cuda if pin_memory == "auto" else bool(pin_memory)
         if pin_memory is True and not torch.accelerator.is_available():
             raise RuntimeError("pin_memory=True locks memory for a GPU, and PyTorch finds none: leave it out")
-        index: int | None = self._device.index
-        if on_cuda and index is None:  # which would mean another one where the current device is changed
-            self._device = torch.device("cuda", torch.cuda.current_device())
         self._stream = torch.cuda.Stream(self._device) if on_cuda else None  # type: ignore[no-untyped-call]
         self.ahead = prefetch if self._device.type != "cpu" or self._pins else 0
 
@@ -91,6 +89,18 @@ class _Moving:
         self.batch = batch
         self.moved = moved or []
         self.copied = copied
+
+
+def _usable(device: Any) -> Any:
+    """The `torch.device`, with its index: without one it is another where the current device is changed.
+
+    Raises:
+        RuntimeError: PyTorch has no such device.
+    """
+    try:
+        return torch.empty(0, device=torch.device(device)).device
+    except (AssertionError, ImportError, RuntimeError) as error:  # a package without CUDA raises the first
+        raise RuntimeError(f"PyTorch cannot use device {str(device)!r} here: {message_of(error)}") from error
 
 
 def tensor_of(array: np.ndarray[Any, Any]) -> Any:

@@ -82,6 +82,20 @@ def test_a_dtype_that_jax_lacks_is_refused_by_the_name_of_its_field():
     assert any("field 'x' of the batch" in note for note in caught.value.__notes__)
 
 
+def test_integers_that_jax_would_cut_off_are_refused_by_the_name_of_their_field():
+    for large in (np.int64(2**31), np.int64(-(2**31) - 1), np.uint64(2**32)):
+        with kf.Feed([{"id": large}] * 2, 2, workers=0) as feed:
+            with pytest.raises(OverflowError, match=r"field 'id' has values from .* set jax_enable_x64"):
+                list(feed.to_jax())
+            jax.config.update("jax_enable_x64", True)
+            try:
+                assert [int(number) for (batch,) in [feed.to_jax()] for number in batch["id"]] == [int(large)] * 2
+            finally:
+                jax.config.update("jax_enable_x64", False)
+    with kf.Feed([np.int64(-(2**31)), np.int64(2**31 - 1)], 2, workers=0) as feed:
+        assert next(iter(feed.to_jax())).tolist() == [-(2**31), 2**31 - 1]
+
+
 def test_a_ragged_field_is_its_values_and_its_row_splits():
     scenes = [np.arange(length, dtype=np.int32) for length in (1, 3, 2)]
     with kf.Feed(scenes, 3, collate="ragged", workers=0) as feed:
@@ -177,9 +191,8 @@ with feed_of() as feed:
 
 def refused(sharding, error, *texts, **arguments):
     with feed_of(**arguments) as feed:
-        loop = iter(feed.to_jax(sharding))
         try:
-            next(loop)
+            next(iter(feed.to_jax(sharding)))
         except error as raised:
             for text in texts:
                 assert text in str(raised), raised
@@ -187,6 +200,9 @@ def refused(sharding, error, *texts, **arguments):
             raise AssertionError("not refused")
 
 refused(rows, ValueError, "field 'n' of a batch of 6 rows cannot be divided", "drop_remainder=True", batch_size=6)
+columns = NamedSharding(mesh, PartitionSpec("data", None, "model"))
+refused(columns, ValueError, "field 'n' of a batch of 8 rows cannot be divided")
+refused(rows, ValueError, "on_error='skip' changes the shape", on_error="skip", max_failures=1)
 refused(rows, ValueError, "field 'n' of a batch of 2 rows cannot be divided", count=66)
 with feed_of(count=66, drop_remainder=True) as feed:
     assert len(list(feed.to_jax(rows))) == 8

@@ -122,6 +122,10 @@ def test_arguments_are_checked():
             feed.to_torch(pin_memory="yes")
         with pytest.raises(RuntimeError, match="device"):
             feed.to_torch("no such device")
+        if not torch.cuda.is_available():
+            for absent in ("cuda", "cuda:1"):
+                with pytest.raises(RuntimeError, match=f"PyTorch cannot use device '{absent}' here"):
+                    feed.to_torch(absent)
         with pytest.raises(ValueError, match="prefetch must be at least 0"):
             feed.to_torch(prefetch=-1)
         with pytest.raises(TypeError, match="epochs must be an integer"):
