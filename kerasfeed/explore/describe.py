@@ -24,7 +24,6 @@ from kerasfeed.util.validate import check_integer
 
 _BINS = 24
 _SLOWEST = 5
-_MOST_GROUPS = 1_000
 
 
 def describe(
@@ -129,17 +128,18 @@ def _duplicates(bits: NDArray[np.uint64], indices: NDArray[np.int64]) -> tuple[t
     begins = np.concatenate([[0], np.flatnonzero(np.diff(bits[order])) + 1, [len(order)]])
     several = np.flatnonzero(np.diff(begins) > 1)
     groups = (indices[order[begins[run] : begins[run + 1]]].tolist() for run in several)
-    return tuple(sorted(map(tuple, groups)))[:_MOST_GROUPS]
+    return tuple(sorted(map(tuple, groups)))
 
 
 def _field(path: str, field: FieldStatistics) -> FieldDescription:
     mean, variance, axis = _moments(field)
     low, high = field.low, field.high
     if field.lengths is not None:
-        low, high, total, squares = field.lengths
-        mean, variance = mean_and_variance(field.values, Fraction(total), Fraction(squares))
+        count, low, high, total, squares = field.lengths
+        mean, variance, axis = *mean_and_variance(count, Fraction(total), Fraction(squares)), None
     edges, shares = [], []  # type: tuple[list[float], list[float]]
-    if field.spread is not None and low is not None:
+    is_one = field.lengths is None or field.whole is None  # else lengths are counted among numbers
+    if field.spread is not None and low is not None and is_one:
         edges, shares = field.spread.histogram(float(low), float(high), _BINS)
     one_rank = next(iter(field.sizes.values())) if len(field.sizes) == 1 else None
     sizes = () if one_rank is None else tuple(zip(*one_rank, strict=True))
@@ -155,16 +155,13 @@ def _field(path: str, field: FieldStatistics) -> FieldDescription:
 def _moments(field: FieldStatistics) -> tuple[Any, Any, int | None]:
     """Mean, variance and axis."""
     columns, whole = field.columns, field.whole
+    if any(moments is not None and moments.lost for moments in (columns, whole)):
+        return float("nan"), float("nan"), None
     if columns is not None and (whole is None or not whole.counts.any()):
         means, variances = zip(*(mean_and_variance(*power) for power in columns.powers()), strict=True)
-        known = np.array(means), np.full(len(means), np.nan) if columns.lost else np.array(variances)
-        return *known, -1
+        return np.array(means), np.array(variances), -1
     powers = [power for moments in (columns, whole) if moments is not None for power in moments.powers()]
-    if not powers:
-        return float("nan"), float("nan"), None
-    mean, variance = mean_and_variance(*joined(powers))
-    lost = any(moments is not None and moments.lost for moments in (columns, whole))
-    return mean, float("nan") if lost else variance, None
+    return (*mean_and_variance(*joined(powers)), None) if powers else (float("nan"), float("nan"), None)
 
 
 def _classes(field: FieldStatistics) -> dict[Any, int]:

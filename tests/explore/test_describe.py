@@ -4,6 +4,7 @@ import json
 import math
 import os
 import tracemalloc
+import zlib
 
 import numpy as np
 import pytest
@@ -286,3 +287,88 @@ def test_text_and_html_stand_any_sequence_and_escape_what_users_wrote():
     assert "<svg" in html
     assert max(map(len, described(Wild()).to_text().splitlines())) <= 140
     json.dumps(described(Wild()).to_dict(), allow_nan=False)
+
+
+def test_what_is_too_large_for_its_squares_has_no_mean_rather_than_a_wrong_one():
+    found = described([np.full(4, value) for value in (1e200, -1e200, 1e200)])["scene"]
+    assert np.isnan([found.mean, found.variance]).all()
+    assert (found.min, found.max, found.values) == (-1e200, 1e200, 12)
+
+
+def test_the_largest_numbers_have_no_histogram_and_cause_no_warning():
+    found = described([np.full(4, 1.7e308), np.full(4, -1.7e308)])
+    assert found["scene"].edges == ()
+    assert "1.7e+308" in found.to_text()
+
+
+def test_integers_beyond_int64_and_of_all_of_int8_are_counted():
+    large = [2**64 - 1 - np.arange(size, dtype=np.uint64) % 9 for size in (12, 900, 5000)]
+    found = described(large)
+    assert found.failed == 0
+    assert sum(found["scene"].classes.values()) == 5912
+    assert found["scene"].max == 2**64 - 1
+    bytes_ = np.tile(np.array([-128, 0, 127], np.int8), 1000)
+    assert described([bytes_, bytes_[:3]])["scene"].classes == {-128: 1001, 0: 1001, 127: 1001}
+
+
+def test_features_are_told_where_the_first_scene_is_empty():
+    found = described([np.full((5 * index, 3), [1.0, 2.0, 3.0]) for index in range(4)])["scene"]
+    assert (found.mean.tolist(), found.axis) == ([1.0, 2.0, 3.0], -1)
+
+
+def test_features_are_told_where_many_first_scenes_fail():
+    def scene(index):
+        if index < 20:
+            raise ValueError("damaged")
+        return np.full(3, float(index))
+
+    found = described(kf.Map(list(range(40)), scene))
+    assert (found.failed, found["scene"].axis) == (20, -1)
+
+
+def test_lengths_of_text_are_not_mixed_with_numbers_of_the_same_field():
+    found = described(["abc", 7, "abcde", 2.5])["scene"]
+    assert (found.min, found.max, found.mean, found.variance, found.edges) == (3, 5, 4.0, 1.0, ())
+
+
+def test_a_field_of_the_last_scenes_alone_is_described():
+    found = described([{"a": 1.0}, {"a": 2.0}, {"a": 3.0, "b": 4.0}])
+    assert (found["b"].values, found["b"].mean) == (1, 4.0)
+
+
+def test_numbers_of_more_bits_than_floats_of_python_become_these():
+    found = described([np.array([1.5, index], np.longdouble) for index in range(3)])
+    assert json.dumps(found["scene"].to_dict())
+    assert type(found["scene"].max) is float
+
+
+def test_scenes_of_one_32_bit_checksum_are_no_duplicates():
+    # Of 200,000 scenes some 5 pairs have one.
+    seen, pair = {}, None
+    for number in range(1_000_000):
+        data = (number * 0x9E3779B97F4A7C15 % 2**64).to_bytes(8, "little")
+        other = seen.setdefault(zlib.crc32(data), data)
+        if other != data:
+            pair = other, data
+            break
+    long = [bytes(5_000) + data for data in pair]
+    assert zlib.crc32(long[0]) == zlib.crc32(long[1])
+    assert described([*pair, *long]).duplicates == ()
+
+
+def test_all_groups_of_duplicates_are_told():
+    found = described([float(index // 2) for index in range(3000)])
+    assert len(found.duplicates) == 1500
+
+
+def test_a_value_that_is_not_finite_costs_no_copies_of_a_large_scene():
+    large = np.zeros((1_500_000, 3), np.float32)
+    large[5, 1] = np.nan
+    tracemalloc.start()
+    try:
+        found = described([large])
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert found["scene"].nan == 1
+    assert peak < 4 * large.nbytes

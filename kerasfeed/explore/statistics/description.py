@@ -36,11 +36,12 @@ class FieldDescription:
         zeros: Number of zeros.
         min: Smallest value; None without values.
         max: Largest value.
-        mean: Mean: float64[features] where `axis` is -1, else one number; what `keras.layers.Normalization` takes.
+        mean: Mean: float64[features] where `axis` is -1, else one number; what `keras.layers.Normalization` takes. NaN
+            without values, or where those lie so far apart (1e154) that a float64 does not hold the squares.
         variance: Mean square of the differences from it, shaped alike.
-        axis: -1 where mean and variance are by entry of the last axis, which must have one size in all scenes: of up
-            to 1,024 entries in a field with one axis (a row of a table), of up to 16 in one with more (coordinates,
-            channels). Else None: they are of all values.
+        axis: -1 where mean and variance are by entry of the last axis, which must have one size in all scenes, the
+            first that does not fail among them: of up to 1,024 entries in a field with one axis (a row of a table), of
+            up to 16 in one with more (coordinates, channels). Else None: they are of all values.
         classes: Number of values by value, of integers and booleans with few different values, and of short texts;
             empty for others, or where more than 1,000 differ.
         edges: Edges of the bins of the histogram, one more than there are bins; empty without one.

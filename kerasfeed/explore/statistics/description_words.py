@@ -21,8 +21,8 @@ def number_text(value: Any) -> str:
         return "-"
     if isinstance(value, bool | int):
         return f"{int(value):,}"
-    if math.isnan(value):
-        return "-"
+    if not math.isfinite(value):
+        return "-" if math.isnan(value) else str(float(value))
     if value == round(value) and abs(value) < 1e6:
         return f"{value:,.0f}"
     if 1e-3 <= abs(value) < 1e6:

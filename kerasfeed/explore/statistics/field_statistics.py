@@ -1,10 +1,10 @@
 """What is known of one field after some scenes, and how two such things become one.
 
 Invariant: merging is exact and needs no order, but for the place of the first scene with other bits. Only numbers are
-kept, never a scene.
+kept; a scene never, but for small arrays of one shape and dtype, which wait until there are 64 to be added at once.
 """
 
-import functools
+import math
 import struct
 from collections import Counter
 from typing import Any
@@ -13,13 +13,16 @@ import numpy as np
 from isal import isal_zlib
 from numpy.typing import NDArray
 
-from kerasfeed.explore.statistics.moments import Moments, Summer, is_finite
+from kerasfeed.explore.statistics.moments import Moments, Summer
 from kerasfeed.explore.statistics.value_counts import FewValues, Spread
 
 _MOST_SHAPES = 16
 _MOST_COLUMNS = 1_024  # of a field with one axis
 _MOST_CHANNELS = 16  # of a field with more
 _LONGEST_CLASS = 64  # characters
+_SMALL_NBYTES = 2_048  # arrays up to it are kept for a moment, and added together
+_KEPT = 64
+_SHIFT_ROWS = 4_096  # of the first scene, that the shifts are taken from
 
 
 def columns_of(shape: tuple[int, ...]) -> int | None:
@@ -47,7 +50,7 @@ class FieldStatistics:
         columns, whole: Moments by column, and those of all values, of scenes whose last axis is no such thing.
         few: Counts of single values; of text, too.
         spread: Counts of ranges of values, or of lengths.
-        lengths: Smallest, largest, sum and sum of squares of the lengths of text; None without text.
+        lengths: Number, smallest, largest, sum and sum of squares of the lengths of text; None without text.
         constant: Whether all scenes have the same bits here.
     """
 
@@ -64,9 +67,12 @@ class FieldStatistics:
         self.whole: Moments | None = None
         self.few = FewValues()
         self.spread: Spread | None = None
-        self.lengths: tuple[int, int, int, int] | None = None
+        self.lengths: tuple[int, int, int, int, int] | None = None
         self.constant = True
         self._bits: bytes | None = None
+        self._waiting: list[bytes] = []
+        self._kind: tuple[tuple[int, ...], np.dtype[Any]] | None = None  # shape and dtype of what waits
+        self._head = b""  # that tells these
         self._summers: dict[bool, Summer] = {}
         if shifts is not None:
             self._begin(*shifts)
@@ -78,6 +84,7 @@ class FieldStatistics:
 
     def shifts(self) -> tuple[NDArray[np.float64] | None, float] | None:
         """From what values are taken as differences; None before the first number."""
+        self.settle()
         if self.whole is None:
             return None
         return None if self.columns is None else self.columns.shift, float(self.whole.shift[0])
@@ -87,29 +94,23 @@ class FieldStatistics:
     def add(self, value: Any) -> bytes:
         """Add what a scene has here, as `as_array` gives it; returns what tells its bits from others."""
         self.scenes += 1
-        shape = value.shape if isinstance(value, np.ndarray) else ()
-        self._add_shape(shape)
         if isinstance(value, str | bytes):
-            bits = self._add_text([value], "str" if isinstance(value, str) else "bytes")
+            bits = self._add_text([value], "str" if isinstance(value, str) else "bytes", ())
         elif value.dtype.kind in "OUST":
             texts = value.reshape(-1).tolist()
             is_bytes = value.dtype.kind == "S" or bool(texts and isinstance(texts[0], bytes))
-            bits = self._add_text(texts, "bytes" if is_bytes else "str")
+            bits = self._add_text(texts, "bytes" if is_bytes else "str", value.shape)
         else:
             bits = self._add_array(value)
-        bits += repr(shape).encode()
-        self._note_bits(bits)
-        return bits
-
-    def _note_bits(self, bits: bytes) -> None:
         if self._bits is None:
             self._bits = bits
-        elif bits != self._bits:
-            self.constant = False
+        elif self.constant:
+            self.constant = bits == self._bits
+        return bits
 
-    def _add_shape(self, shape: tuple[int, ...]) -> None:
+    def _add_shape(self, shape: tuple[int, ...], count: int) -> None:
         if self.shapes is not None:
-            self.shapes[shape] += 1
+            self.shapes[shape] += count
             if len(self.shapes) > _MOST_SHAPES:
                 self.shapes = None
         low, high = self.sizes.get(len(shape), (shape, shape))
@@ -117,94 +118,106 @@ class FieldStatistics:
             low, high = tuple(map(min, low, shape)), tuple(map(max, high, shape))
         self.sizes[len(shape)] = low, high
 
-    def _add_text(self, texts: list[Any], kind: str) -> bytes:
+    def _add_text(self, texts: list[Any], kind: str, shape: tuple[int, ...]) -> bytes:
+        self._add_shape(shape, 1)
         self.dtypes[kind] += 1
         self.values += len(texts)
-        crc = 0
+        parts = []
         for text in texts:
             data = text if isinstance(text, bytes) else text.encode(errors="surrogatepass")
-            crc = isal_zlib.crc32(struct.pack("<q", len(data)) + data, crc)
+            parts += [struct.pack("<q", len(data)), data]
             self.zeros += not text
-            self._add_lengths(len(text), len(text), len(text), len(text) ** 2)
+            self._add_lengths(1, len(text), len(text), len(text), len(text) ** 2)
             if len(text) <= _LONGEST_CLASS:
                 self.few.add(text)
             else:
                 self.few.forget()
         if texts:
             self.spread = self.spread or Spread(0.0)
-            self.spread.add(np.array([len(text) for text in texts]), 1)
-        return struct.pack("<Iq", crc, len(texts)) + kind.encode()
+            self.spread.add(np.array([[len(text) for text in texts]]), 1)
+        return f"{kind}{shape}".encode() + _told(b"".join(parts))
 
-    def _add_lengths(self, short: int, long: int, total: int, squares: int) -> None:
+    def _add_lengths(self, count: int, short: int, long: int, total: int, squares: int) -> None:
         if self.lengths is not None:
-            short, long = min(short, self.lengths[0]), max(long, self.lengths[1])
-            total, squares = total + self.lengths[2], squares + self.lengths[3]
-        self.lengths = short, long, total, squares
+            short, long = min(short, self.lengths[1]), max(long, self.lengths[2])
+            count, total, squares = count + self.lengths[0], total + self.lengths[3], squares + self.lengths[4]
+        self.lengths = count, short, long, total, squares
 
     def _add_array(self, array: NDArray[Any]) -> bytes:
-        self.dtypes[_name_of(array.dtype)] += 1
-        self.values += array.size
-        columns = columns_of(array.shape)
-        flat = np.ascontiguousarray(array).reshape(-1)
-        crc = isal_zlib.crc32(flat.view(np.uint8)) if flat.size else 0
-        bits = struct.pack("<Iq", crc, flat.size) + array.dtype.str.encode()
-        numbers = _as_numbers(flat)
-        if numbers is not None and numbers.size:
-            bits += self._add_numbers(numbers, columns)
-        return bits
+        kind = array.shape, array.dtype
+        if kind != self._kind or len(self._waiting) >= _KEPT:
+            self.settle()
+            self._kind, self._head = kind, f"{array.dtype.str}{array.shape}".encode()
+        if array.nbytes <= _SMALL_NBYTES:
+            data = array.tobytes()
+            self._waiting.append(data)
+            return self._head + data
+        flat = np.ascontiguousarray(array).reshape(1, -1)
+        self._add_arrays(flat, array.shape)
+        return self._head + _told(flat.view(np.uint8))
 
-    def _add_numbers(self, flat: NDArray[Any], columns: int | None) -> bytes:
+    def settle(self) -> None:
+        """Add what waits."""
+        if self._waiting and self._kind is not None:
+            shape, dtype = self._kind
+            rows: NDArray[Any] = np.ndarray((len(self._waiting), math.prod(shape)), dtype, b"".join(self._waiting))
+            self._waiting.clear()
+            self._add_arrays(rows, shape)
+
+    def _add_arrays(self, rows: NDArray[Any], shape: tuple[int, ...]) -> None:
+        """Add arrays of one shape, flat, a row each."""
+        self._add_shape(shape, len(rows))
+        self.dtypes[rows.dtype.name if rows.dtype.names is None else str(rows.dtype)] += len(rows)
+        self.values += rows.size
+        with np.errstate(all="ignore"):
+            numbers = _as_numbers(rows)
+            if numbers is not None:
+                self._add_numbers(numbers, columns_of(shape))
+
+    def _add_numbers(self, rows: NDArray[Any], columns: int | None) -> None:
         if self.whole is None:
-            self._begin(*(_first_shifts(flat, columns) if self._first else (None, 0.0)))
-        assert self.whole is not None and self.spread is not None
+            self._begin(*(_first_shifts(rows, columns) if self._first else (None, 0.0)))
+        assert self.whole is not None
+        assert self.spread is not None
+        if not rows.size:
+            return
         by_column = self.columns is not None and columns == len(self.columns.shift)
         moments = self.columns if by_column and self.columns is not None else self.whole
         if by_column not in self._summers:
             self._summers[by_column] = Summer(moments.shift)
-        sums = self._summers[by_column].sums(flat)
         width = len(moments.shift)
-        counts: Any = flat.size // width
-        if flat.dtype.kind == "f" and not is_finite(sums):
-            flat, counts, sums = self._without_others(flat, self._summers[by_column], sums)
-        moments.add(sums, counts)
-        self.zeros += int(np.count_nonzero(flat == 0))
+        sums, finite = self._summers[by_column].sums(rows), None
+        if rows.dtype.kind == "f" and not math.isfinite(float(sums.sum())):
+            finite = np.isfinite(rows)
+            if not finite.all():  # else their squares are too large
+                sums = self._summers[by_column].sums(rows, finite)
+        moments.add(sums, rows.size // width if finite is None else finite.reshape(-1, width).sum(axis=0))
+        self.spread.add(rows, columns or 1)
+        self._count(rows, finite)
+
+    def _count(self, rows: NDArray[Any], finite: NDArray[np.bool_] | None) -> None:
+        flat = rows if finite is None else rows[finite]
+        if flat.size < rows.size:
+            nan = int(np.count_nonzero(np.isnan(rows)))
+            self.nan += nan
+            self.infinite += rows.size - flat.size - nan
+        self.zeros += flat.size - int(np.count_nonzero(flat))
         if flat.size:
-            self._add_range(flat, columns or 1)
-        return sums.tobytes()
-
-    def _add_range(self, flat: NDArray[Any], columns: int) -> None:
-        low = flat[0].item() if flat.size == 1 else np.minimum.reduce(flat).item()
-        high = low if flat.size == 1 else np.maximum.reduce(flat).item()
-        self.low = low if self.low is None else min(self.low, low)
-        self.high = high if self.high is None else max(self.high, high)
-        assert self.spread is not None
-        self.spread.add(flat, columns)
-        if flat.dtype.kind not in "biu":
-            self.few.forget()
-        elif flat.size == 1:
-            self.few.add(int(low))
+            to_number = float if flat.dtype.kind == "f" else int
+            low, high = to_number(flat.min()), to_number(flat.max())
+            self.low = low if self.low is None else min(self.low, low)
+            self.high = high if self.high is None else max(self.high, high)
+        if rows.dtype.kind in "biu":
+            self.few.add_rows(rows)
         else:
-            self.few.add_array(flat, int(low), int(high))
-
-    def _without_others(
-        self, flat: NDArray[Any], summer: Summer, sums: NDArray[np.float64]
-    ) -> tuple[NDArray[Any], Any, NDArray[np.float64]]:
-        """The finite values, how many of each column, and their sums; counts what is left out."""
-        finite = np.isfinite(flat)
-        if finite.all():  # their squares are too large
-            return flat, flat.size // len(summer.shift), sums
-        nan = int(np.count_nonzero(np.isnan(flat)))
-        self.nan += nan
-        self.infinite += flat.size - int(np.count_nonzero(finite)) - nan
-        columns = len(summer.shift)
-        neutral = np.resize(summer.shift, flat.size)
-        counts = finite.reshape(-1, columns).sum(axis=0)
-        return flat[finite], counts, summer.sums(np.where(finite, flat.astype(np.float64), neutral))
+            self.few.forget()
 
     # ---- several
 
     def merge(self, other: "FieldStatistics") -> None:
         """Add what `other` knows, of scenes behind these."""
+        self.settle()
+        other.settle()
         self.scenes += other.scenes
         self.dtypes.update(other.dtypes)
         if self.shapes is not None and other.shapes is not None:
@@ -231,12 +244,15 @@ class FieldStatistics:
         self._bits = self._bits or other._bits
 
     def __getstate__(self) -> dict[str, Any]:
+        self.settle()
         return {**self.__dict__, "_summers": {}}
 
 
-@functools.lru_cache(maxsize=256)
-def _name_of(dtype: np.dtype[Any]) -> str:
-    return dtype.name if dtype.names is None else str(dtype)  # 10 us
+def _told(data: Any) -> bytes:
+    """What tells bytes from others: themselves, or of many two checksums, 64 bits, at 10 GB/s."""
+    if len(data) <= _SMALL_NBYTES and isinstance(data, bytes):
+        return data
+    return struct.pack("<qII", memoryview(data).nbytes, isal_zlib.crc32(data), isal_zlib.adler32(data))
 
 
 def _joined(choose: Any, one: Any, other: Any) -> Any:
@@ -249,25 +265,26 @@ def _merged(one: Any, other: Any) -> Any:
     return other if one is None else one
 
 
-def _as_numbers(flat: NDArray[Any]) -> NDArray[Any] | None:
+def _as_numbers(rows: NDArray[Any]) -> NDArray[Any] | None:
     """Values whose statistics are taken: of complex ones the magnitude, of custom floats float32; None for others."""
-    if flat.dtype.kind == "c":
-        return np.asarray(np.abs(flat))
-    if flat.dtype.kind in "biuf":
-        return flat
+    if rows.dtype.kind == "c":
+        return np.asarray(np.abs(rows))
+    if rows.dtype.kind in "biuf":
+        return rows
     try:  # bfloat16 and its like
-        return flat.astype(np.float32) if flat.dtype.names is None else None
+        return rows.astype(np.float32) if rows.dtype.names is None else None
     except (TypeError, ValueError):
         return None
 
 
-def _first_shifts(flat: NDArray[Any], columns: int | None) -> tuple[NDArray[np.float64] | None, float]:
-    values = flat.astype(np.float64)
+def _first_shifts(rows: NDArray[Any], columns: int | None) -> tuple[NDArray[np.float64] | None, float]:
+    """About the mean of each column, and of all values."""
+    table = rows.reshape(-1, columns or 1)
+    values = table[:: max(1, len(table) // _SHIFT_ROWS)].astype(np.float64)
     finite = np.isfinite(values)
-    count = int(np.count_nonzero(finite))
-    centre = float(np.where(finite, values, 0).sum() / max(1, count))
+    centre = float(np.where(finite, values, 0).sum() / max(1, np.count_nonzero(finite)))
     centre = centre if np.isfinite(centre) else 0.0
     if columns is None:
         return None, centre
-    by_column = np.where(finite, values, centre).reshape(-1, columns).mean(axis=0)
+    by_column = np.where(finite, values, centre).sum(axis=0) / max(1, len(values))
     return np.where(np.isfinite(by_column), by_column, centre), centre

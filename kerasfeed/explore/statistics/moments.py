@@ -2,9 +2,10 @@
 
 Invariant: within one scene values are added in float64, in an order that their shape alone decides; scenes are added
 exactly. So the result depends neither on who read which scene nor on when. Values are taken as differences from a
-shift, the mean of the first scene, so that a mean far from zero costs the variance no digits.
+shift, about the mean of the first scene, so that a mean far from zero costs the variance no digits.
 """
 
+import functools
 import math
 from fractions import Fraction
 from typing import Any
@@ -16,11 +17,12 @@ from kerasfeed.util.exact_sum import ExactSums
 
 _BLOCK = 1 << 15  # values, float64: what the cache of a core holds
 _WIDTH = 512  # values that are added side by side: several rows, where columns are few
+_SMALL = 2_048  # values of an array, up to which several are added at once
 _KEPT = 64  # scenes whose sums wait to be added, which costs as much for one as for many
 
 
 class Summer:
-    """Sums of the columns of an array, and of their squares, as differences from a shift.
+    """Sums of the columns of arrays, and of their squares, as differences from a shift.
 
     Args:
         shift: float64[columns].
@@ -31,18 +33,39 @@ class Summer:
         self._rows = max(1, _WIDTH // len(shift))
         self._width = len(shift) * self._rows
         self._size = max(1, _BLOCK // self._width) * self._width
-        self._shifts = np.tile(shift, self._size // len(shift))
-        self._room = np.empty(self._size)
 
-    def sums(self, flat: NDArray[Any]) -> NDArray[np.float64]:
-        """Of columns that stand side by side in `flat`, [rows * columns], the sums and then the sums of squares.
+    @functools.cached_property
+    def _shifts(self) -> NDArray[np.float64]:
+        return np.tile(self.shift, self._size // len(self.shift))
 
-        Values that are not finite make sums that are not.
+    @functools.cached_property
+    def _room(self) -> NDArray[np.float64]:
+        return np.empty(self._size)
+
+    def sums(self, rows: NDArray[Any], finite: NDArray[np.bool_] | None = None) -> NDArray[np.float64]:
+        """Of arrays whose columns stand side by side, a row each, the sums of each column, then those of the squares.
+
+        Args:
+            rows: [arrays, size].
+            finite: bool[arrays, size]: which values are added; None for all. One that is not finite makes sums that
+                are not.
+
+        Returns:
+            float64[arrays, 2 * columns].
         """
-        columns = len(self.shift)
-        if flat.size == 1:
-            value = float(flat[0]) - float(self.shift[0])
-            return np.array([value, value * value])
+        if rows.shape[1] <= _SMALL:
+            return self._sums_of_small(rows, finite)
+        assert len(rows) == 1
+        return self._sums_of_large(rows[0], None if finite is None else finite[0])
+
+    def _sums_of_small(self, rows: NDArray[Any], finite: NDArray[np.bool_] | None) -> NDArray[np.float64]:
+        # The order of the additions within a row is the same for any number of rows.
+        table = rows.astype(np.float64).reshape(len(rows), -1, len(self.shift)) - self.shift
+        if finite is not None:
+            table[~finite.reshape(table.shape)] = 0
+        return np.concatenate([np.add.reduce(table, 1), np.add.reduce(table * table, 1)], axis=1)
+
+    def _sums_of_large(self, flat: NDArray[Any], finite: NDArray[np.bool_] | None) -> NDArray[np.float64]:
         found = np.zeros((2, self._width))
         for begin in range(0, flat.size, self._size):
             block = flat[begin : begin + self._size]
@@ -51,16 +74,13 @@ class Summer:
             room = self._room[: block.size]
             np.copyto(room, block, casting="unsafe")  # with the subtraction apart a third faster than in one
             np.subtract(room, self._shifts[: block.size], out=room)
-            rows = self._room[:end].reshape(-1, self._width)
-            found[0] += np.add.reduce(rows, 0)
-            np.multiply(rows, rows, out=rows)
-            found[1] += np.add.reduce(rows, 0)
-        return np.asarray(found.reshape(2, self._rows, columns).sum(axis=1).reshape(-1))
-
-
-def is_finite(sums: NDArray[np.float64]) -> bool:
-    """Whether all of a few sums are, and their sum."""
-    return math.isfinite(float(sums.sum()))
+            if finite is not None:
+                room[~finite[begin : begin + self._size]] = 0
+            table = self._room[:end].reshape(-1, self._width)
+            found[0] += np.add.reduce(table, 0)
+            np.multiply(table, table, out=table)
+            found[1] += np.add.reduce(table, 0)
+        return np.asarray(found.reshape(2, self._rows, -1).sum(axis=1).reshape(1, -1))
 
 
 class Moments:
@@ -72,7 +92,7 @@ class Moments:
     Attributes:
         shift: As given.
         counts: int64[columns], finite values.
-        lost: Whether a sum of squares was too large for a float64.
+        lost: Whether a sum was too large for a float64.
     """
 
     def __init__(self, shift: NDArray[np.float64]) -> None:
@@ -81,22 +101,25 @@ class Moments:
         self.lost = False
         self._sums = ExactSums(2 * len(shift))
         self._waiting: list[NDArray[np.float64]] = []
+        self._kept = 0
 
     def add(self, sums: NDArray[np.float64], counts: Any) -> None:
         """Add what `Summer.sums` has given, of so many values a column."""
         self.counts += counts
-        if not is_finite(sums):
+        if not np.isfinite(sums).all():
             self.lost = True
             return
         self._waiting.append(sums)
-        if len(self._waiting) >= _KEPT:
+        self._kept += len(sums)
+        if self._kept >= _KEPT:
             self.settle()
 
     def settle(self) -> None:
         """Add what waits."""
         if self._waiting:
-            self._sums.add(np.array(self._waiting))
+            self._sums.add(np.concatenate(self._waiting))
             self._waiting.clear()
+            self._kept = 0
 
     def merge(self, other: "Moments") -> None:
         """Add those of `other`, of the same shift."""

@@ -56,16 +56,15 @@ class SceneStatistics:
         if not leaves:
             raise TypeError(no_field_text(scene, f"__getitem__ returned {scene!r:.60}", "Return an array"))
         values = [as_array(leaf, path) for leaf, path in zip(leaves, paths, strict=True)]
-        digest = blake2b(digest_size=8)
-        nbytes = 0
+        told, nbytes = [], 0
         for path, value in zip(paths, values, strict=True):
             field = self.fields.get(path)
             if field is None:
                 field = self.fields[path] = FieldStatistics((shifts or {}).get(path), first=shifts is None)
-            digest.update(path.encode())
-            digest.update(field.add(value))
+            told += [path.encode(), field.add(value)]
             nbytes += _nbytes(value)
-        self._rows.append((position, int.from_bytes(digest.digest(), "little"), nbytes, seconds))
+        digest = blake2b(b"".join(told), digest_size=8).digest()
+        self._rows.append((position, int.from_bytes(digest, "little"), nbytes, seconds))
 
     def fail(self, position: int, text: str) -> None:
         """Note that a scene has failed."""
@@ -79,6 +78,7 @@ class SceneStatistics:
             if path in self.fields:
                 self.fields[path].merge(field)
             else:
+                field.settle()
                 self.fields[path] = field
         self.failures = sorted([*self.failures, *other.failures])[:MOST_FAILURES]
         self.failed += other.failed
@@ -137,8 +137,7 @@ class StatisticsRunner(Runner):
                     begin = time.perf_counter()
                     scene = self.target[index]
                     seconds = time.perf_counter() - begin
-                    with np.errstate(all="ignore"):
-                        found.add(position, scene, seconds, shifts)
+                    found.add(position, scene, seconds, shifts)
                 except BaseException as error:
                     if is_the_programs(error):
                         raise FailedTaskError(Place(index)) from error

@@ -24,7 +24,7 @@ from kerasfeed.util.progress import progress_bar
 _TASK_SECONDS = 0.05
 _MOST_ITEMS = 512
 _LOST = (WorkerDiedError, SceneTimeoutError)
-_FIRST_TRIED = 8  # one after the other, until one does not fail
+_FIRST_TRIED = 64  # one after the other, until one does not fail
 
 
 def collect(
@@ -97,7 +97,9 @@ class _Pass:
                     self._submit(each, 1)
                 continue
             else:
-                self._found.fail(position, exception_text(error))
+                part = SceneStatistics()
+                part.fail(position, exception_text(error))
+                self._found.merge(part)  # which orders failures
             self._advance(items)
 
     def _merge(self, part: SceneStatistics, items: int) -> None:

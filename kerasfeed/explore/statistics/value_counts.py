@@ -14,7 +14,7 @@ MOST_VALUES = 1_000  # distinct ones that are counted one by one
 _MOST_IN_ARRAY = 128  # of one scene: an image of 8 bits has more
 _MOST_APART = 4_096  # the largest and the smallest of one scene
 _ONE_BY_ONE = 8
-_KEPT = 64  # scenes whose samples wait to be counted
+_KEPT = 1 << 14  # values that wait to be counted
 SAMPLE = 256  # values of a scene that the ranges are counted of, spread over it
 _SHIFT = 18  # of a float32's 32 bits these are left out, so that a range is 3 % wide
 _BINS = 1 << (32 - _SHIFT)
@@ -36,24 +36,35 @@ class FewValues:
             self.counts[value] += 1
             self._check()
 
-    def add_array(self, array: NDArray[Any], low: int, high: int) -> None:
-        """Count integers or booleans, of which `low` is the smallest and `high` the largest."""
-        if self.counts is None:
+    def add_rows(self, rows: NDArray[Any]) -> None:
+        """Count integers or booleans of scenes, a row each."""
+        if self.counts is None or not rows.size:
             return
-        if high - low >= _MOST_APART:
+        lows, highs = rows.min(axis=1).tolist(), rows.max(axis=1).tolist()
+        if any(high - low >= _MOST_APART for low, high in zip(lows, highs, strict=True)):
             self.counts = None
-            return
-        if high - low < _ONE_BY_ONE:
-            found = {value: int(np.count_nonzero(array == value)) for value in range(low, high)}
-            found[high] = array.size - sum(found.values())
+        elif rows.shape[1] > _MOST_IN_ARRAY:
+            for row, low, high in zip(rows, lows, highs, strict=True):
+                self._add_long(row, int(low), int(high))
         else:
-            bins = np.bincount(np.subtract(array, low, dtype=np.int64, casting="unsafe"))
+            values, counts = np.unique(rows, return_counts=True)
+            self.counts.update(dict(zip(map(int, values.tolist()), counts.tolist(), strict=True)))
+        self._check()
+
+    def _add_long(self, row: NDArray[Any], low: int, high: int) -> None:
+        """Count those of one scene, of which `low` is the smallest and `high` the largest."""
+        if high - low < _ONE_BY_ONE:
+            found = {value: int(np.count_nonzero(row == value)) for value in range(low, high)}
+            found[high] = row.size - sum(found.values())
+        else:
+            # int8 from -128 to 127, and uint64 beyond int64, wrap around to the difference.
+            apart = np.subtract(row, row.dtype.type(low)).view(f"u{row.dtype.itemsize}")
+            bins = np.bincount(apart.astype(np.int64))
             found = {low + int(place): int(bins[place]) for place in np.flatnonzero(bins)}
         if len(found) > _MOST_IN_ARRAY:
             self.counts = None
-            return
-        self.counts.update({value: count for value, count in found.items() if count})
-        self._check()
+        elif self.counts is not None:
+            self.counts.update({value: count for value, count in found.items() if count})
 
     def forget(self) -> None:
         """Count no more: there are too many, or they are no classes."""
@@ -83,15 +94,17 @@ class Spread:
         self.centre = centre
         self._counts: NDArray[np.int64] | None = None
         self._waiting: list[NDArray[Any]] = []
+        self._size = 0
 
-    def add(self, flat: NDArray[Any], columns: int) -> None:
-        """Count up to 256 values of an array, [size], spread over it and over its `columns`."""
-        step = flat.size // SAMPLE or 1
+    def add(self, rows: NDArray[Any], columns: int) -> None:
+        """Count up to 256 values of each array, a row each, spread over it and over its `columns`."""
+        step = -(-rows.shape[1] // SAMPLE)
         while math.gcd(step, columns) > 1:
-            step -= 1
-        sample = flat[::step][: SAMPLE * 2]
+            step += 1
+        sample = rows[:, ::step].reshape(-1)
         self._waiting.append(np.subtract(sample, self.centre, dtype=np.float64, casting="unsafe").astype(np.float32))
-        if len(self._waiting) >= _KEPT:
+        self._size += sample.size
+        if self._size >= _KEPT:
             self._settle()
 
     def _settle(self) -> NDArray[np.int64]:
@@ -100,6 +113,7 @@ class Spread:
         if self._waiting:
             values = np.concatenate(self._waiting)
             self._waiting.clear()
+            self._size = 0
             keys = values[np.isfinite(values)].view(np.uint32) >> _SHIFT
             self._counts += np.bincount(keys, minlength=_BINS)
         return self._counts
@@ -122,9 +136,9 @@ class Spread:
         """Edges of `bins` bins of one width between `low` and `high`, and the share of values in each, 0 to 1."""
         counts = self._settle()
         used = np.flatnonzero(counts)
-        edges = np.linspace(low, high, bins + 1)
-        if not used.size or not (np.isfinite(edges).all() and high > low):
+        if not (used.size and high > low and math.isfinite(high - low)):
             return [], []
+        edges = np.linspace(low, high, bins + 1)
         ends = np.stack([used, used + 1]).astype(np.uint32) << _SHIFT
         with np.errstate(all="ignore"):
             limits = np.sort(ends.view(np.float32).astype(np.float64), axis=0) + self.centre
