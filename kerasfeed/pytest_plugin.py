@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kerasfeed.util.error_text import message_of
+from kerasfeed.util.error_text import exception_text, message_of
 
 if TYPE_CHECKING:
     from kerasfeed.testing import SequenceUnderTest
@@ -39,7 +39,10 @@ def _items(session: pytest.Session, place: str) -> Iterator[pytest.Item]:
     from kerasfeed.explore.checks.table import CHECKS
     from kerasfeed.testing import SequenceUnderTest
 
-    under_test = SequenceUnderTest(_object_at(place))
+    try:
+        under_test = SequenceUnderTest(_object_at(place))
+    except TypeError as error:
+        raise pytest.UsageError(f"{_OPTION} {place}: {message_of(error)}") from error
     for name in CHECKS:
         yield CheckItem.from_parent(session, name=f"{place}-{name}", under_test=under_test, check=name)
 
@@ -48,7 +51,7 @@ def _object_at(place: str) -> Any:
     """The object that `module:object` names.
 
     Raises:
-        pytest.UsageError: There is none.
+        pytest.UsageError: There is none, or its module fails.
     """
     module, colon, path = place.partition(":")
     if not (module and colon and path):
@@ -61,6 +64,8 @@ def _object_at(place: str) -> Any:
         raise pytest.UsageError(
             f"{_OPTION} {place}: {message_of(error)}. With python -m pytest, modules of this directory are found"
         ) from error
+    except Exception as error:
+        raise pytest.UsageError(f"{_OPTION} {place}: its module raises {exception_text(error)}") from error
     return found
 
 

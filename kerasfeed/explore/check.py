@@ -4,15 +4,19 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
+
 from kerasfeed.explore.checks.case import Case
 from kerasfeed.explore.checks.result import SequenceReport
 from kerasfeed.explore.checks.table import CHECKS, Checks, check_names
+from kerasfeed.feeds.any_feed import AnyFeed
 from kerasfeed.loaders.arguments import check_sequence as check_arguments
 from kerasfeed.util.error_text import class_name
 from kerasfeed.util.frames import as_sequence
 from kerasfeed.util.progress import progress_bar
 from kerasfeed.util.validate import check_integer
 
+_LONGEST = 86_400
 _CALLER = "kf.check_sequence()"
 
 
@@ -86,8 +90,8 @@ def _chosen(checks: Iterable[str] | None, skip: Iterable[str]) -> list[str]:
 def _made(sequence: Any, scenes: Any, seconds: Any, seed: Any) -> Case:
     """A case of these arguments, checked."""
     refuse(sequence)
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
-        raise ValueError(f"seconds must be a positive number, received {seconds!r}")
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float | np.number) or not 0 < seconds <= _LONGEST:
+        raise ValueError(f"seconds must be a positive number, at most a day ({_LONGEST:,}), received {seconds!r}")
     scenes = check_integer("scenes", scenes, 1)
     return Case(as_sequence(sequence), scenes=scenes, seconds=float(seconds), seed=check_integer("seed", seed, 0))
 
@@ -98,8 +102,10 @@ def refuse(sequence: Any) -> None:
     Raises:
         TypeError: `sequence` cannot be indexed by integers, or is a feed.
     """
-    if hasattr(sequence, "plan") and hasattr(sequence, "sequence"):
-        raise TypeError(f"{_CALLER} checks a sequence of scenes, received a Feed: pass feed.sequence")
+    if isinstance(sequence, AnyFeed):
+        if hasattr(sequence, "sequence"):
+            raise TypeError(f"{_CALLER} checks a sequence of scenes, received a Feed: pass feed.sequence")
+        raise TypeError(f"{_CALLER} reads scenes by their index, and a {class_name(sequence)} has none")
     try:
         check_arguments(as_sequence(sequence), _CALLER)
     except TypeError:

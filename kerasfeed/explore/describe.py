@@ -69,7 +69,7 @@ def describe(
         >>> found.duplicates
         ((0, 3, 5), (1, 4))
     """
-    if isinstance(sequence, AnyFeed):
+    if isinstance(sequence, AnyFeed) and hasattr(sequence, "sequence"):  # else `check_sequence` says why
         raise TypeError("kf.describe reads scenes, and a feed gives batches: pass feed.sequence")
     sequence = as_sequence(sequence)
     length = check_sequence(sequence, "kf.describe()")

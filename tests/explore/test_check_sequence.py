@@ -298,6 +298,8 @@ def test_a_report_is_json_and_raises_what_it_says(report):
         (lambda: kf.check_sequence(bad.Sound(), skip=["x"]), ValueError, "skip names 'x'"),
         (lambda: kf.check_sequence(bad.Sound(), seconds=0), ValueError, "seconds must be a positive number"),
         (lambda: kf.check_sequence(bad.Sound(), scenes=0), ValueError, "scenes must be"),
+        (lambda: kf.check_sequence(bad.Sound(), seconds=float("inf")), ValueError, "at most a day"),
+        (lambda: kf.check_sequence(bad.Sound(), checks=5), TypeError, "checks must be names of checks in a list"),
     ],
 )
 def test_a_wrong_argument_is_refused_with_what_to_write(call, kind, message):
@@ -308,6 +310,24 @@ def test_a_wrong_argument_is_refused_with_what_to_write(call, kind, message):
 def test_a_feed_is_refused():
     with BaseFeed([1.0], 1, workers=0) as feed, pytest.raises(TypeError, match=r"pass feed\.sequence"):
         kf.check_sequence(feed)
+
+
+def test_a_stream_is_refused():
+    with pytest.raises(TypeError, match="by their index, and a StreamFeed has none"):
+        kf.check_sequence(kf.StreamFeed(lambda: iter([1.0]), 1))
+
+
+def test_a_class_that_has_a_plan_and_a_sequence_is_no_feed():
+    class Plans(Squares):
+        plan, sequence = "by hand", ()
+
+    assert kf.check_sequence(Plans(), checks=["length"], progress=False).ok
+
+
+def test_values_of_a_dtype_that_numpy_does_not_know_are_looked_at():
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    found = kf.check_sequence([np.array([1, np.nan], ml_dtypes.bfloat16)] * 2, checks=["finite"], progress=False)
+    assert "1 NaN of 2 values, the first at [1]" in found["finite"].message
 
 
 # ---- the page

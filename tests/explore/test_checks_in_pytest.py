@@ -123,9 +123,16 @@ def test_the_plugin_makes_tests_of_the_checks_of_a_sequence_that_it_is_given(fol
 @pytest.mark.heavy
 @pytest.mark.parametrize(
     ("place", "message"),
-    [("rooms:Room", "has no attribute 'Room'"), ("rooms", "takes module:object"), ("room:Rooms", "No module named")],
+    [
+        ("rooms:Room", "has no attribute 'Room'"),
+        ("rooms", "takes module:object"),
+        ("room:Rooms", "No module named"),
+        ("rooms:__name__", "needs a sequence of scenes"),
+        ("broken:Rooms", "its module raises ValueError: no data"),
+    ],
 )
 def test_the_plugin_says_what_it_cannot_find(place, message, folder):
+    (folder / "broken.py").write_text("raise ValueError('no data')")
     done = run_pytest(folder, "-p", "kerasfeed.pytest_plugin", "--kerasfeed-sequence", place)
     assert message in done.stderr
     assert done.returncode == 4

@@ -188,6 +188,22 @@ def test_values_that_are_not_finite_spoil_no_picture(value):
 def test_scenes_that_differ_in_structure_take_their_places_with_the_error():
     found = words(kf.show([(CLOUD, 1), (np.zeros(2), 1), {"x": 3}]))
     assert any("Error" in text for text in found)
+    assert "no field '0'" in found
+
+
+def test_scenes_that_end_the_program_or_hold_nothing_take_their_places_with_the_error():
+    def scene(index):
+        return sys.exit(3) if index == 1 else None if index == 2 else CLOUD
+
+    found = " ".join(words(kf.show(kf.Map([0, 1, 2], scene)))).replace("\n", " ")
+    assert "SystemExit: 3" in found
+    assert "the scene holds no field" in found
+
+
+def test_images_of_a_dtype_that_numpy_does_not_know_are_drawn():
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    picture = kf.show([np.linspace(0, 1, 300).reshape(10, 10, 3).astype(ml_dtypes.bfloat16)])
+    assert [len(axes.images) for axes in picture.axes] == [1]
 
 
 @pytest.mark.parametrize(

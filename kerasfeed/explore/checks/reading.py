@@ -17,6 +17,7 @@ from kerasfeed.pool.task import Note
 from kerasfeed.sequences.base import scene_reader
 from kerasfeed.sequences.context import SceneContext, enter_context
 from kerasfeed.spec.scene_spec import SceneSpec, as_array, describe, describe_leaf, field_paths, flatten, structure_text
+from kerasfeed.util.custom_floats import widened
 from kerasfeed.util.error_text import exception_text, is_the_programs, message_of
 from kerasfeed.util.fingerprint import digest
 
@@ -143,6 +144,7 @@ def _head(array: Any) -> str:
 
 
 def _not_finite(array: Any) -> str:
+    array = widened(array)
     if array.dtype.kind not in "fc":
         return ""
     finite = np.isfinite(array)

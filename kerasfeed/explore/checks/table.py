@@ -4,7 +4,7 @@ Invariant: a check that needs another one is skipped where that has failed, so t
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from kerasfeed.explore.checks import growth, hooks, methods, places, repeats, scenes
@@ -173,12 +173,14 @@ def check_names(names: object, argument: str) -> list[str]:
     """Names of checks, as given.
 
     Raises:
-        TypeError: They are a single text.
+        TypeError: They are a single text, or no list.
         ValueError: There is no such check.
     """
     if isinstance(names, str):
         raise TypeError(f"{argument} must be names of checks in a list, received {names!r}: write [{names!r}]")
-    found: list[str] = list(names)  # type: ignore[call-overload]
+    if not isinstance(names, Iterable):
+        raise TypeError(f"{argument} must be names of checks in a list, received {names!r}")
+    found: list[str] = list(names)
     for name in found:
         if name not in CHECKS:
             raise ValueError(f"{argument} names {name!r}, and there is no such check: {', '.join(CHECKS)}")

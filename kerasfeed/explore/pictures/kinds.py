@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kerasfeed.spec.scene_spec import as_array, field_paths, flatten
+from kerasfeed.errors import SpecError
+from kerasfeed.spec.scene_spec import as_array, field_paths, flatten, no_field_text
+from kerasfeed.util.custom_floats import widened
 
 _WRITTEN = ("label", "number", "word")  # over the picture
 KINDS = ("image", "mask", "points", "volume", "signal", "spectrum", "table", "text", *_WRITTEN, "hidden")
@@ -52,12 +54,13 @@ def fields_of(scene: Any) -> Fields:
     """The fields of a scene by path: arrays, `str` and `bytes`.
 
     Raises:
-        SpecError: A field is no array.
+        SpecError: A field is no array, or there is none.
     """
     leaves, treespec = flatten(scene)
-    return {
-        path: as_array(leaf, path) for leaf, path in zip(leaves, field_paths(treespec), strict=True) if leaf is not None
-    }
+    if not leaves:
+        raise SpecError(no_field_text(scene, f"__getitem__ returned {scene!r:.60}", "Return an array"))
+    values = zip(field_paths(treespec), map(as_array, leaves, field_paths(treespec)), strict=True)
+    return {path: widened(value) if isinstance(value, np.ndarray) else value for path, value in values}
 
 
 def parts_of(fields: Fields, said: Mapping[str, str]) -> tuple[Part, ...]:

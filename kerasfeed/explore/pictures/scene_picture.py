@@ -150,6 +150,9 @@ def _draw_scene(picture: Any, grid: _Grid, place: int, scene: ShownScene, drawn:
         left, top = grid.place(place, number)
         wide, high = grid.sizes[number]
         inset = _TICKS if part.kind in ("signal", "spectrum") else (0.0, 0.0)
+        if part.path not in scene.fields:
+            _write(picture, left, top, f"no field {part.path!r}", 7, WRONG, below=True)
+            continue
         axes = _axes_at(picture, left + inset[0], top, wide - inset[0], high - inset[1])
         said = _draw_part(axes, Panel(scene.fields, part, grid.large))
         text = _joined(_named(part) if len(drawn) > 1 else "", said)

@@ -22,7 +22,7 @@ from kerasfeed.pool.task import FailedTaskError, FutureTask, Note, Place, Record
 from kerasfeed.sequences.context import SceneContext, enter_context
 from kerasfeed.spec.field_forms import RaggedArray
 from kerasfeed.util.counted import counted
-from kerasfeed.util.error_text import class_name, exception_text
+from kerasfeed.util.error_text import class_name, exception_text, is_the_programs
 
 
 @dataclass(frozen=True)
@@ -65,8 +65,8 @@ def scenes_of_sequence(
             try:
                 fields = fields_of(pool.run(FutureTask(0, index)).result())
                 found.append(ShownScene("" if alone else f"scene {index:,}", fields))
-            except Exception as error:
-                if alone:
+            except BaseException as error:
+                if alone or is_the_programs(error):
                     raise
                 found.append(ShownScene(f"scene {index:,}", {}, exception_text(error)))
     options.deferred_warnings.issue_last()  # of an on_worker_end that has failed

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from kerasfeed.explore.statistics.moments import Moments, Summer
 from kerasfeed.explore.statistics.value_counts import FewValues, Spread
+from kerasfeed.util.custom_floats import widened
 
 _MOST_SHAPES = 16
 _MOST_COLUMNS = 1_024  # of a field with one axis
@@ -269,12 +270,8 @@ def _as_numbers(rows: NDArray[Any]) -> NDArray[Any] | None:
     """Values whose statistics are taken: of complex ones the magnitude, of custom floats float32; None for others."""
     if rows.dtype.kind == "c":
         return np.asarray(np.abs(rows))
-    if rows.dtype.kind in "biuf":
-        return rows
-    try:  # bfloat16 and its like
-        return rows.astype(np.float32) if rows.dtype.names is None else None
-    except (TypeError, ValueError):
-        return None
+    rows = widened(rows)
+    return rows if rows.dtype.kind in "biuf" else None
 
 
 def _first_shifts(rows: NDArray[Any], columns: int | None) -> tuple[NDArray[np.float64] | None, float]:
