@@ -37,7 +37,7 @@ def describe(
     """Statistics of every field of a sequence's scenes, and which scenes fail, come twice, or are slow.
 
     One pass reads each scene once, by workers, with a progress bar on stderr. No scene is kept: memory grows by about
-    100 bytes a scene. Means and variances are merged without rounding errors, so the result does not depend on the
+    150 bytes a scene. Means and variances are merged without rounding errors, so the result does not depend on the
     workers. A scene that fails, or ends its worker, is noted, and the pass goes on. Scenes are read with the random
     numbers of epoch 0 and seed 0.
 

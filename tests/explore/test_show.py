@@ -9,6 +9,8 @@ import scenes
 
 import kerasfeed as kf
 from kerasfeed.explore.pictures.kinds import Part, fields_of, parts_of
+from kerasfeed.explore.pictures.panel import Panel
+from kerasfeed.explore.pictures.text_panels import draw_text
 
 pytest.importorskip("matplotlib", reason="needs the extra `plot`")
 
@@ -177,6 +179,21 @@ def test_a_stream_is_drawn_from_a_copy_and_a_queue_is_refused():
 def test_numbers_and_short_texts_alone_are_a_table():
     found = words(kf.show(kf.Zip(x=np.arange(3.0), name=["a", "b", "$c$"])))
     assert {"scene 0", "x", "name", "2", r"\$c\$"} <= set(found)
+
+
+def test_of_a_long_text_the_beginning_alone_is_looked_at():
+    class Text(str):
+        def __getitem__(self, place):
+            assert place.stop <= 2_000
+            return str.__getitem__(self, place)
+
+        def __iter__(self):
+            raise AssertionError("read to its end")
+
+    scene = {"notes": Text("word " * 10_000)}
+    panel = Panel(scene, Part("notes", "text"), large=True)
+    axes = kf.show([1.0]).add_subplot()
+    assert draw_text(axes, panel) == "2000 of 50,000 characters"
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])

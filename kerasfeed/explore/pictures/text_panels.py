@@ -45,14 +45,13 @@ def draw_table(axes: Any, panel: Panel) -> str:
 
 def draw_text(axes: Any, panel: Panel) -> str:
     """Text in lines, cut where it is long."""
-    value = panel.value
+    value, most = panel.value, panel.most(_CHARACTERS)
     if isinstance(value, np.ndarray):
-        values = value.reshape(-1).tolist()
-        text = ", ".join(plain_text(each) for each in values[:50])
+        text = ", ".join(plain_text(each[:most]) for each in value.reshape(-1)[:50].tolist())
+        length = len(text)
     else:
-        text = plain_text(value)
-    most = panel.most(_CHARACTERS)
-    said = f"{most} of {len(text):,} characters" if len(text) > most else ""
+        text, length = plain_text(value[:most]), len(value)
+    said = f"{most} of {length:,} characters" if length > most else ""
     lines = textwrap.wrap(text[:most], 96 if panel.large else 36) or ["(empty)"]
     height = 28 if panel.large else 7
     if len(lines) > height:

@@ -73,7 +73,7 @@ class FieldStatistics:
         self._bits: bytes | None = None
         self._waiting: list[bytes] = []
         self._kind: tuple[tuple[int, ...], np.dtype[Any]] | None = None  # shape and dtype of what waits
-        self._head = b""  # that tells these
+        self._name, self._head = "", b""  # of that dtype; what tells both
         self._summers: dict[bool, Summer] = {}
         if shifts is not None:
             self._begin(*shifts)
@@ -149,6 +149,7 @@ class FieldStatistics:
         if kind != self._kind or len(self._waiting) >= _KEPT:
             self.settle()
             self._kind, self._head = kind, f"{array.dtype.str}{array.shape}".encode()
+            self._name = array.dtype.name if array.dtype.names is None else str(array.dtype)
         if array.nbytes <= _SMALL_NBYTES:
             data = array.tobytes()
             self._waiting.append(data)
@@ -168,7 +169,7 @@ class FieldStatistics:
     def _add_arrays(self, rows: NDArray[Any], shape: tuple[int, ...]) -> None:
         """Add arrays of one shape, flat, a row each."""
         self._add_shape(shape, len(rows))
-        self.dtypes[rows.dtype.name if rows.dtype.names is None else str(rows.dtype)] += len(rows)
+        self.dtypes[self._name] += len(rows)
         self.values += rows.size
         with np.errstate(all="ignore"):
             numbers = _as_numbers(rows)
