@@ -219,9 +219,9 @@ def draw_numbers(
         if number % 2:
             axes.axhspan(number - 1, number, color="#f1f4f7", linewidth=0)
         for place, cell in enumerate(cells):
-            error = number > 0 and place == 1 and rows[number - 1][1] == scenes[number - 1].error != ""
-            colour = WRONG if error else MUTED if number == 0 or place == 0 else INK
-            right = place > 0 and not error
+            wrong = number > 0 and place == 1 and rows[number - 1][1] == scenes[number - 1].error != ""
+            colour = WRONG if wrong else MUTED if number == 0 or place == 0 else INK
+            right = place > 0 and not wrong
             _write(picture, left + (widths[place] - 0.2 if right else 0), top, cell, 8, colour, right=right)
             left += widths[place]
     return picture
