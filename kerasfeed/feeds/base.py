@@ -115,7 +115,7 @@ class BaseFeed(AnyFeed):
         self.sequence = sequence
         self._refreshable = refreshable_in(sequence)
         self._generations = self._present_generations()
-        self.job = options.job(sequence, self.plan, self.collation, look_ahead=ahead)
+        self.job = options.job(sequence, self.plan, self.collation, look_ahead=ahead, free=options.free)
         self._start_loader()
         self.clock = EpochClock(self.plan.steps, seed)
         self.hooks = SequenceHooks(sequence, partial(_refresh, weakref.ref(self)))
