@@ -23,6 +23,7 @@ from kerasfeed.sequences.context import SceneContext
 from kerasfeed.sequences.global_random import GlobalRandomWatch
 from kerasfeed.spec.collation import Custom
 from kerasfeed.util.optional_methods import batch_reader, scene_writer
+from kerasfeed.util.thread_times import ThreadWatch
 
 MOST_THREADS = 64
 SAMPLE = 512  # scenes that a measurement may read
@@ -227,7 +228,7 @@ def _alone(
     whole_process: bool,
 ) -> tuple[SceneCost, _Runs, _Reader]:
     """Read runs in one thread, until a fifth of the budget is used and half of the scenes are left."""
-    clock, cpu_clock = time.perf_counter, time.process_time if whole_process else time.thread_time
+    clock = time.perf_counter
     begun = clock()
     most = min(len(indices) // 4 or 1, layout.rows)
     one = dataclasses.replace(layout, rows=1) if collate is None else layout
@@ -246,8 +247,8 @@ def _alone(
             reader = _Reader(sequence, dataclasses.replace(layout, rows=rows), seed, length, collate)
         reader.read(indices[:1], reader.memory())
         runs = _Runs(indices[2:], rows)
-    memory = reader.memory()
-    scenes, seconds, cpu, reading = 0, 0.0, 0.0, 0.0
+    memory, watch = reader.memory(), ThreadWatch(whole_process=whole_process)
+    scenes, seconds, cpu, collating = 0, 0.0, 0.0, 0.0
     # Half of the scenes at most: the others are for the threads.
     while (scenes < len(indices) // 2 or not scenes) and (not scenes or clock() - begun < budget / 5):
         run = runs.next()
@@ -255,12 +256,13 @@ def _alone(
             run = indices[:rows]
         if reader.timed:
             reader.timed.seconds = 0.0
-        started, cpu_started = clock(), cpu_clock()
+        watch.restart()
         reader.read(run, memory, alone=True)
-        took, busy = clock() - started, cpu_clock() - cpu_started
-        scenes, seconds, cpu = scenes + len(run), seconds + took, cpu + busy
-        reading += reader.timed.seconds if reader.timed else took
-    collating = min(max(0.0, seconds - reading), max(cpu, 0.0))
+        took = watch.look()
+        scenes, seconds, cpu = scenes + len(run), seconds + took.own_seconds, cpu + took.cpu_seconds
+        if reader.timed:  # delays are taken to hit both alike
+            collating += max(0.0, 1 - reader.timed.seconds / took.seconds) * took.own_seconds
+    collating = min(collating, cpu)
     nbytes = sum(layout.row_bytes) if all(field.is_fixed for field in layout.spec.fields) else 0
     cost = SceneCost(
         seconds=(seconds - collating) / scenes, cpu_seconds=max(0.0, cpu - collating) / scenes,
@@ -278,11 +280,13 @@ def _at_once(cost: SceneCost, runs: _Runs, reader: _Reader, budget: float) -> Sc
     kept: list[tuple[NDArray[np.int64], bytearray, Any]] = []
     done: list[int] = []
     errors: list[BaseException] = []
+    delays: list[float] = []
     start = threading.Barrier(threads + 1)
 
     def read() -> None:
         fresh, memory = [reader.memory(), reader.memory()], reader.memory()
         start.wait()
+        watch = ThreadWatch()
         try:
             while (run := runs.next()) is not None:
                 into = fresh.pop() if fresh else memory
@@ -294,6 +298,8 @@ def _at_once(cost: SceneCost, runs: _Runs, reader: _Reader, budget: float) -> Sc
                     return
         except BaseException as error:  # noqa: BLE001 - see `measure`
             errors.append(error)
+        finally:
+            delays.append(watch.look().delayed_seconds)
 
     crowd = [threading.Thread(target=read, name=f"kerasfeed-measure-{n}", daemon=True) for n in range(threads)]
     for thread in crowd:
@@ -303,6 +309,8 @@ def _at_once(cost: SceneCost, runs: _Runs, reader: _Reader, budget: float) -> Sc
     for thread in crowd:
         thread.join()
     took = time.perf_counter() - started
+    if threads <= cost.cores:  # else they delay each other
+        took -= min(took / 2, sum(delays) / threads)
     if errors:  # only in several threads: this is what they must not do
         return dataclasses.replace(cost, threads=threads, same=False)
     if not done:

@@ -119,6 +119,8 @@ def why(setup: Setup, cost: SceneCost) -> str:
     scene = f"a scene takes {duration(cost.seconds)}"
     if cost.same is False and setup.worker_type == "process":
         return f"{scene}, and several threads at once do not read what one reads"
+    if cost.collate_seconds > cost.seconds:
+        return f"{scene} to read and {duration(cost.collate_seconds)} to write into the batch"
     if cost.waiting_seconds > cost.seconds / 2:
         return f"{scene} and waits for {duration(cost.waiting_seconds)} of it"
     if cost.gil_seconds > cost.seconds / 2:
