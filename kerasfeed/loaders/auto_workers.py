@@ -4,6 +4,7 @@ Invariant: takes a second at most, and batches do not depend on it. Where a scen
 worker, what the loader has begun with stays.
 """
 
+import dataclasses
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -19,6 +20,7 @@ from kerasfeed.loaders.batches.layout import Layout
 from kerasfeed.loaders.scene_cost import SAMPLE, SceneCost, take_trial
 from kerasfeed.loaders.session import Session
 from kerasfeed.loaders.worker_choice import WORKER_TYPE, Choice, Setup, best, duration, setups, why
+from kerasfeed.orders.batch_bounds import EvenCut
 from kerasfeed.pool.task import NOWHERE, Crash, FutureTask, Place, Record, Task
 from kerasfeed.util.resources import cores
 
@@ -172,7 +174,7 @@ def _own_trial(session: Session, first: int) -> float | None:
     log, before = session.failure_log, (session.batches, session.copied)
     log.muted = True
     try:
-        return take_trial(session.submit, job.plan.steps, job.plan.rows, job.look_ahead, _TRIAL_SECONDS, first)
+        return take_trial(session.submit, job.plan, job.workers, job.look_ahead, _TRIAL_SECONDS, first)
     finally:
         session.pool.wait_until_idle()
         session.batches, session.copied = before
@@ -197,9 +199,22 @@ def trial(
     except (TypeError, OSError):
         return None
     try:
-        return take_trial(loader.submit, job.plan.steps, job.plan.rows, loader.look_ahead, seconds, first)
+        return take_trial(loader.submit, job.plan, setup.workers, loader.look_ahead, seconds, first)
     finally:
         loader.close()
+
+
+def smaller_batches(job: Job, layout: Layout, scenes: float) -> tuple[Job, Layout]:
+    """A job for a trial of about so many scenes: in batches of a sixteenth of them, where those of the feed are larger.
+
+    What each batch costs does not show then: scenes so slow are what counts.
+    """
+    size = max(1, int(scenes / 16))
+    plan = job.plan
+    if plan.batch_size is None or size >= plan.batch_size or job.maker or not isinstance(plan.cut, EvenCut):
+        return job, layout
+    plan = dataclasses.replace(plan, batch_size=size, drop_remainder=False, shard_index=0, shard_count=1)
+    return dataclasses.replace(job, plan=plan), dataclasses.replace(layout, rows=plan.rows)
 
 
 def free_of(free: frozenset[str], worker_type: str) -> frozenset[str]:

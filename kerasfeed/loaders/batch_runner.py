@@ -115,6 +115,10 @@ class BatchRunner(Runner):
         """What reading scenes has cost wastefully in this process; None where it has not."""
         return self._filler.meter.waste() if self._filler else None
 
+    def costs(self) -> list[ReadCost]:
+        """What reading scenes has cost in this process."""
+        return self._filler.meter.costs() if self._filler else []
+
     def run(self, record: Record, note: Note, context: WorkerContext) -> Any:
         """See `Runner.run`: the spec of a scene, or what stands beside the slot."""
         if record[0] == DESCRIBE:
@@ -126,7 +130,8 @@ class BatchRunner(Runner):
             raise ValueError(f"no rows of a batch are loaded by the task {record}")
         layout = self._layout
         if layout is None:
-            layout = self._layout = context.posted()
+            layout = context.posted()
+            layout = self._layout = layout.layout if isinstance(layout, MeasureOrder) else layout
             assert isinstance(layout, Layout)
         filler = self._filler or self.filler(layout)
         view = self._views.get((segment_offset, slot_offset))

@@ -263,6 +263,11 @@ class Loader:
             chosen="" if self._choice is None else str(self._choice),
         )
 
+    def read_costs(self) -> list[ReadCost]:
+        """What reading files has cost in this process, each dataset by itself; none where worker processes read."""
+        session = self._sessions.present
+        return session.runner.costs() if session else []
+
     def waste(self) -> ReadCost | None:
         """What one worker reads wastefully, as measured there; None as long as none does. Cheap: 1 us."""
         session = self._sessions.present

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from kerasfeed.loaders.batches.filler import Filler
 from kerasfeed.loaders.batches.layout import Layout, SlotView
+from kerasfeed.orders.plan import Plan
 from kerasfeed.sequences.base import scene_reader
 from kerasfeed.sequences.context import SceneContext
 from kerasfeed.sequences.global_random import GlobalRandomWatch
@@ -334,14 +335,14 @@ def _same(memory: bytearray, beside: Any, others_memory: bytearray, others_besid
 
 
 def take_trial(
-    submit: Callable[[int, int], Any], steps: int, rows: int, ahead: int, seconds: float, first: int = 0
+    submit: Callable[[int, int], Any], plan: Plan, workers: int, ahead: int, seconds: float, first: int = 0
 ) -> float | None:
     """Load batches of epoch 0 for so long, `ahead` at a time; scenes/s.
 
     Args:
         submit: From epoch and step to a future of a batch.
-        steps: Steps in an epoch.
-        rows: Scenes in a batch.
+        plan: Which scenes the batches have.
+        workers: Workers that load them: their first batches come all at once, and do not count.
         ahead: Batches in flight.
         seconds: How long, s, after the first batch.
         first: The step to begin with.
@@ -350,18 +351,20 @@ def take_trial(
         Scenes/s; None where a scene raises.
     """
     pending: list[Any] = []
-    numbers: Iterator[int] = ((first + number) % steps for number in range(1 << 40))
+    numbers: Iterator[int] = ((first + number) % plan.steps for number in range(1 << 40))
+    rows, left = plan.rows, max(1, math.ceil(workers / plan.rows))
     try:
         pending = [submit(0, next(numbers)) for _ in range(ahead)]
         count, begun = 0, 0.0
         while True:
             pending.pop(0).result()
             now = time.perf_counter()
-            if not begun:
+            left -= 1
+            if left == 0:
                 begun = now
-            else:
+            elif begun:
                 count += 1
-            if now - begun >= seconds:
+            if begun and now - begun >= seconds:
                 return count * rows / (now - begun) if count else None
             pending.append(submit(0, next(numbers)))
     except Exception:  # noqa: BLE001 - whatever a scene raises, it will raise again where the user sees it

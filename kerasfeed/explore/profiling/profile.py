@@ -1,0 +1,183 @@
+"""What `kf.profile` has found, as values and as text.
+
+Invariant: frozen; what is said is made of the figures alone.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kerasfeed.loaders.scene_cost import SceneCost
+from kerasfeed.loaders.worker_choice import Setup, duration
+
+_NOTABLE = 1.1  # times as fast
+LITTLE = 0.05  # share of the time: training that waits so little does not wait
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a change of the feed is expected to bring.
+
+    Attributes:
+        change: The change as code: `workers=4, worker_type="process"`, `order=kf.BlockShuffled(64)`.
+        rate: Scenes/s that the feed then loads.
+        gain: `rate` over that of the feed as it is.
+        measured: Whether `rate` was measured with the change in place, and is not a calculation.
+        wait_share: Share of the time that training would still wait, in [0, 1]; None without a model.
+        note: What speaks against it, or what it needs; may be empty.
+        remedy: Whether it is a change to make, and not only a set-up to compare with.
+        setup: The workers, where it is these that change; else None.
+    """
+
+    change: str
+    rate: float
+    gain: float
+    measured: bool = False
+    wait_share: float | None = None
+    note: str = ""
+    remedy: bool = True
+    setup: Setup | None = None
+
+    @property
+    def how(self) -> str:
+        """Whether it was measured or predicted, in a word."""
+        return "measured" if self.measured else "predicted"
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Where the time of a feed goes; `str()` and a notebook show it as a table.
+
+    Attributes:
+        name: Class of the sequence.
+        workers: Number of workers of the feed; 0 for none.
+        worker_type: "thread", "process" or "inline".
+        batch_size: Scenes in a batch.
+        rate: Scenes/s that the feed loads when nobody makes it wait.
+        cost: What a scene costs, in a worker: a [SceneCost][kerasfeed.loaders.scene_cost.SceneCost].
+        transport_seconds: Time that a batch takes from a worker process to the consumer, beside its scenes, for each
+            of these, s; None where there can be no worker processes.
+        step_seconds: Time of a training step with a batch that is loaded already, s; None without a model.
+        wait_share: Share of the time that training waits for batches, in [0, 1]; None without a model.
+        predictions: What other workers and other changes are expected to bring, the best first.
+        recommended: The one to make; None where nothing helps, or nothing is needed.
+        verdict: All of it in a sentence.
+    """
+
+    name: str
+    workers: int
+    worker_type: str
+    batch_size: int
+    rate: float
+    cost: SceneCost
+    transport_seconds: float | None
+    step_seconds: float | None
+    wait_share: float | None
+    predictions: tuple[Prediction, ...]
+    recommended: Prediction | None
+    verdict: str
+
+    @property
+    def training_rate(self) -> float | None:
+        """Scenes/s that the model trains on when batches are always there; None without a model."""
+        return self.batch_size / self.step_seconds if self.step_seconds else None
+
+    @property
+    def parts(self) -> tuple[tuple[str, float], ...]:
+        """The time of a scene, by what it is spent on: name and seconds."""
+        found = [
+            ("waiting", self.cost.waiting_seconds),
+            ("holding the GIL", self.cost.gil_seconds),
+            ("computing without the GIL", self.cost.free_seconds),
+            ("collation", self.cost.collate_seconds),
+        ]
+        if self.transport_seconds is not None and self.worker_type == "process":
+            found.append(("transport", self.transport_seconds))
+        return tuple(found)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All figures as numbers, texts, lists and dicts; times in seconds."""
+        found = dataclasses.asdict(self)
+        found["parts"] = dict(self.parts)
+        found["training_rate"] = self.training_rate
+        found["predictions"] = [dataclasses.asdict(each) for each in self.predictions]
+        return found
+
+    def __str__(self) -> str:
+        setup = Setup(self.workers, self.worker_type)
+        total = self.cost.seconds + self.cost.collate_seconds
+        lines = [f"{self.name}: {self.verdict}", "", f"a scene: {duration(total)}"]
+        lines += [f"  {name:<26}{duration(seconds):>9}" for name, seconds in self.parts]
+        lines += ["", f"{'as it is, ' + str(setup):<44}{self.rate:>12,.0f} scenes/s"]
+        if self.training_rate is not None:
+            lines.append(f"{'the model, batches being there':<44}{self.training_rate:>12,.0f} scenes/s")
+        if self.predictions:
+            lines += ["", "with"]
+        for each in self.predictions:
+            note = f"; {each.note}" if each.note else ""
+            lines.append(f"  {each.change:<42}{each.rate:>12,.0f} scenes/s, x {each.gain:.2g} ({each.how}){note}")
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        from kerasfeed.explore.profiling.profile_html import profile_html
+
+        return profile_html(self)
+
+
+def verdict(
+    cost: SceneCost, setup: Setup, rate: float, step_rate: float | None, share: float | None, best: Prediction | None
+) -> str:
+    """One sentence: what training waits for, why, and what would change it.
+
+    Args:
+        cost: What a scene costs.
+        setup: The workers that there are.
+        rate: Scenes/s that they load.
+        step_rate: Scenes/s that the model trains on; None without one.
+        share: Share of the time that training waits; None likewise.
+        best: The change to make, if there is one.
+    """
+    scene = held_text(cost)
+    if share is None or step_rate is None:
+        if best is None:
+            return f"{setup} load {rate:,.0f} scenes/s; {scene}; nothing that was tried loads more"
+        return f"{setup} load {rate:,.0f} scenes/s; {scene}; {change_text(best)} would load {best.rate:,.0f}"
+    if share < LITTLE:
+        return f"training does not wait: the feed loads {rate:,.0f} scenes/s, and the model takes {step_rate:,.0f}"
+    if best is None:
+        return f"training waits {share:.0%} of the time; {scene}; nothing that was tried loads more"
+    left = best.wait_share or 0.0
+    ends = "would end it" if left < LITTLE else f"would leave {left:.0%}"
+    return f"training waits {share:.0%} of the time; {scene}; {change_text(best)} {ends}"
+
+
+def held_text(cost: SceneCost) -> str:
+    """What scenes do for most of their time, in words."""
+    parts = [
+        (cost.waiting_seconds, "scenes wait for"),
+        (cost.gil_seconds, "scenes hold the GIL for"),
+        (cost.free_seconds, "scenes compute without the GIL for"),
+        (cost.collate_seconds, "writing scenes into the batch takes"),
+    ]
+    seconds, text = max(parts)
+    return f"{text} {duration(seconds)} of {duration(cost.total_seconds)}"
+
+
+def change_text(prediction: Prediction) -> str:
+    """A change in words where it is one of workers, else as code."""
+    return prediction.change if prediction.setup is None else str(prediction.setup)
+
+
+def recommended(predictions: Sequence[Prediction]) -> Prediction | None:
+    """The change to make: other workers where these help, for they cost nothing else; None where nothing helps.
+
+    Args:
+        predictions: The best first.
+    """
+    helpful = [each for each in predictions if each.remedy and each.gain > _NOTABLE]
+    workers = [each for each in helpful if each.setup is not None]
+    # What was measured is worth more than what was calculated.
+    surest = [each for each in workers if each.measured] or workers
+    ends = [each for each in (*surest, *helpful) if each.wait_share is not None and each.wait_share < LITTLE]
+    return next(iter((*ends, *surest, *helpful)), None)
