@@ -27,6 +27,7 @@ from kerasfeed.util.frames import is_in_memory
 if TYPE_CHECKING:
     from kerasfeed.feeds.base import BaseFeed
 
+_SHOWN = 6  # setups that are compared
 _TRIED = 3  # setups that are measured, beside the feed's own
 
 
@@ -111,6 +112,10 @@ class _Measurement:
             share = self._wait_share()
         predictions = self._predictions(cost, rate, training)
         best = None if share is not None and share < LITTLE else recommended(predictions)
+        if best is not None and best.setup is not None and not best.measured:  # there was no time
+            predictions = [self._tried(each, rate, training) if each is best else each for each in predictions]
+            predictions.sort(key=lambda each: -each.rate)
+            best = recommended(predictions)
         return Profile(
             type(self.job.sequence).__name__, self.setup.workers, self.setup.worker_type, self.rows, rate, cost,
             transport, step, share, tuple(predictions), best,
@@ -174,12 +179,16 @@ class _Measurement:
         from kerasfeed.adapters.keras.step_time import step_seconds, train_on  # imports Keras
 
         train_on(self._model)  # refuses one that is not compiled
+        begun = time.perf_counter()
         loader = self._make(self.job, self.setup.worker_type, self.layout)
         try:
             batch = loader.submit(0, 0).result()
         finally:
             loader.close()
-        return step_seconds(self._model, batch, 0.1 * self._seconds)
+        found = step_seconds(self._model, batch, 0.1 * self._seconds)
+        # Tracing and compiling take what they take: it is not what there is to measure.
+        self._began += max(0.0, time.perf_counter() - begun - 0.15 * self._seconds)
+        return found
 
     def _wait_share(self) -> float:
         from kerasfeed.adapters.keras.step_time import wait_share
@@ -203,21 +212,29 @@ class _Measurement:
         # By the model the present setup may be as good: what the trial has found of it counts for the others, too.
         tried = [setup for setup in ordered if cost.same is not False or setup.worker_type == "process"][:_TRIED]
         predictions = []
-        for setup in ordered:
-            measured = self._rate(setup, 0.08, rates[setup]) if setup in tried and self._has_time() else None
+        for setup in ordered[:_SHOWN]:
             unsafe = setup.worker_type == "thread" and cost.same is False
-            predictions.append(
-                Prediction(
-                    f'workers={setup.workers}, worker_type="{setup.worker_type}"', measured or rates[setup],
-                    (measured or rates[setup]) / rate, measured is not None,
-                    note="several threads at once do not read what one reads" if unsafe else "", remedy=not unsafe,
-                    setup=setup,
-                )
+            predicted = Prediction(
+                f'workers={setup.workers}, worker_type="{setup.worker_type}"', rates[setup], rates[setup] / rate,
+                note="several threads at once do not read what one reads" if unsafe else "", remedy=not unsafe,
+                setup=setup,
             )  # fmt: skip
+            tries = setup in tried and self._has_time()
+            predictions.append(self._tried(predicted, rate, training) if tries else predicted)
         best = max([rate, *(each.rate for each in predictions if each.remedy)])
         predictions += remedies(self.job, self.layout, self.setup, cost, rate, best, self._rate)
         waits = [dataclasses.replace(each, wait_share=_left(each.rate, training)) for each in predictions]
-        return sorted(waits, key=lambda each: (not each.measured and each.remedy is False, -each.rate))
+        return sorted(waits, key=lambda each: -each.rate)
+
+    def _tried(self, predicted: Prediction, rate: float, training: float | None) -> Prediction:
+        """The same with what a trial has found."""
+        assert predicted.setup is not None
+        found = self._rate(predicted.setup, 0.08, predicted.rate)
+        if found is None:
+            return predicted
+        return dataclasses.replace(
+            predicted, rate=found, gain=found / rate, measured=True, wait_share=_left(found, training)
+        )
 
     def _has_time(self) -> bool:
         return time.perf_counter() - self._began < 0.85 * self._seconds

@@ -94,11 +94,16 @@ class SceneCost:
         return max(self.total_seconds / self.threads, self.busy_seconds / self.cores, 1e-9)
 
     @property
+    def is_bound(self) -> bool:
+        """Whether threads were seen to wait for each other."""
+        return self.apart_seconds is not None and self.apart_seconds > _RESOLVED * self._least_apart
+
+    @property
     def bound_seconds(self) -> float:
         """Least time from scene to scene with any number of threads, s."""
         if self.apart_seconds is None:
             return max(self.busy_seconds, 1e-9)
-        if self.apart_seconds > _RESOLVED * self._least_apart:
+        if self.is_bound:
             return self.apart_seconds
         return max(min(self.busy_seconds, self.apart_seconds), 1e-9)
 

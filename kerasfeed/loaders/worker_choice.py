@@ -71,7 +71,9 @@ def processes_for(cost: SceneCost, cores: int) -> int:
 
 def threads_for(cost: SceneCost, cores: int) -> int:
     """As many threads as do not wait for each other, at least the cores, at most 64."""
-    return max(cores, min(MOST_THREADS, math.ceil(cost.total_seconds / cost.bound_seconds)))
+    # Where the threads that were tried did not wait for each other, the bound is a guess on the safe side.
+    bound = cost.bound_seconds if cost.is_bound else cost.bound_seconds / 2
+    return max(cores, min(MOST_THREADS, math.ceil(cost.total_seconds / bound)))
 
 
 def setups(cost: SceneCost, present: Setup, free: frozenset[str], *, threads: bool = True) -> list[Setup]:

@@ -49,8 +49,8 @@ def remedies(
         cost: What a scene costs.
         rate: Scenes/s that they load.
         best: Scenes/s that the best workers load.
-        rate_of: Scenes/s of a setup in a trial, given the setup, the share of the time, the rate that is expected, a job and
-            its layout.
+        rate_of: Scenes/s of a setup in a trial, given the setup, the share of the time, the rate that is
+            expected, a job and its layout.
     """
     found = _of_reading(job, layout, cost, rate)
     found += _cached(job, setup, cost, rate)
