@@ -457,6 +457,7 @@ class BaseFeed(AnyFeed):
         Returns:
             A snapshot with the attributes `worker_type`, `workers`, `batches`, `copied`, `slots`, `slot_bytes`, `pids`,
             `respawns`, `failed`, `seeds_random` and `hosts`; see [LoaderStats][kerasfeed.loaders.base.LoaderStats].
+            `respawns`, `failed`, `seeds_random` and `chosen`; see [LoaderStats][kerasfeed.loaders.base.LoaderStats].
 
         Examples:
             >>> with kf.Feed(np.arange(6), batch_size=2, workers=0) as feed:
@@ -491,10 +492,12 @@ class BaseFeed(AnyFeed):
         return partial(kind, **self._arguments), (self.sequence, self.plan.batch_size)
 
     def __repr__(self) -> str:
-        return feed_text(self.sequence, self.plan, self.shard, self.stats())
+        return feed_text(self.sequence, self.plan, self.shard, self.stats(), self.worker_choice)
 
     def _repr_html_(self) -> str:
-        return feed_html(self.sequence, self.plan, self.shard, self.stats(), lambda: self.element_spec)
+        return feed_html(
+            self.sequence, self.plan, self.shard, self.stats(), lambda: self.element_spec, self.worker_choice
+        )
 
 
 def _refresh(feed: Callable[[], BaseFeed | None], change: Callable[[], None]) -> None:

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from kerasfeed.loaders.base import Job
 from kerasfeed.loaders.batch_runner import MEASURE, MeasureOrder
 from kerasfeed.loaders.batches.layout import Layout
-from kerasfeed.loaders.scene_cost import SAMPLE, SceneCost, take_trial
+from kerasfeed.loaders.scene_cost import SceneCost
+from kerasfeed.loaders.scene_measure import SAMPLE, take_trial
 from kerasfeed.loaders.session import Session
 from kerasfeed.loaders.worker_choice import WORKER_TYPE, Choice, Setup, best, duration, setups, why
 from kerasfeed.orders.batch_bounds import EvenCut

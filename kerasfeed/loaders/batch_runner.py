@@ -17,6 +17,8 @@ from kerasfeed.loaders.batches.filler import MANY, Filler, probe
 from kerasfeed.loaders.batches.layout import Layout, SlotView
 from kerasfeed.loaders.batches.slot_carrier import SlotCarrier
 from kerasfeed.loaders.scene_cost import SceneCost, measure
+from kerasfeed.loaders.scene_cost import SceneCost
+from kerasfeed.loaders.scene_measure import measure
 from kerasfeed.pool.base import Runner, WorkerContext
 from kerasfeed.pool.task import FailedTaskError, Note, Record
 from kerasfeed.sequences.context import SceneContext

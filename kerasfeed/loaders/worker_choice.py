@@ -11,13 +11,14 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Any
 
-from kerasfeed.loaders.scene_cost import MOST_THREADS, SceneCost
+from kerasfeed.loaders.scene_cost import SceneCost
 from kerasfeed.sequences.base import Subset
 from kerasfeed.sequences.view_base import View
 from kerasfeed.util.counted import counted
 
 WORKERS, WORKER_TYPE = "workers", "worker_type"
 _MOST_PROCESSES_A_CORE = 4
+_MOST_THREADS = 64
 _BETTER = 1.08  # times as fast: less is noise, and processes outlive a scene that crashes
 
 
@@ -73,7 +74,7 @@ def threads_for(cost: SceneCost, cores: int) -> int:
     """As many threads as do not wait for each other, at least the cores, at most 64."""
     # Where the threads that were tried did not wait for each other, the bound is a guess on the safe side.
     bound = cost.bound_seconds if cost.is_bound else cost.bound_seconds / 2
-    return max(cores, min(MOST_THREADS, math.ceil(cost.total_seconds / bound)))
+    return max(cores, min(_MOST_THREADS, math.ceil(cost.total_seconds / bound)))
 
 
 def setups(cost: SceneCost, present: Setup, free: frozenset[str], *, threads: bool = True) -> list[Setup]:
@@ -128,6 +129,18 @@ def why(setup: Setup, cost: SceneCost) -> str:
     if cost.gil_seconds > cost.seconds / 2:
         return f"{scene} and holds the GIL for {duration(cost.gil_seconds)} of it"
     return f"{scene} and computes for {duration(cost.free_seconds)} of it without the GIL"
+
+
+def held_text(cost: SceneCost) -> str:
+    """What scenes do for most of their time, in words."""
+    parts = [
+        (cost.waiting_seconds, "scenes wait for"),
+        (cost.gil_seconds, "scenes hold the GIL for"),
+        (cost.free_seconds, "scenes compute without the GIL for"),
+        (cost.collate_seconds, "writing scenes into the batch takes"),
+    ]
+    seconds, text = max(parts)
+    return f"{text} {duration(seconds)} of {duration(cost.total_seconds)}"
 
 
 def duration(seconds: float) -> str:

@@ -6,6 +6,7 @@ Invariant: see `kerasfeed.spec.html`.
 import html
 from typing import TYPE_CHECKING
 
+from kerasfeed.explore.profiling.profile_words import change_text
 from kerasfeed.loaders.worker_choice import Setup, duration
 from kerasfeed.spec.html import table
 
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from kerasfeed.explore.profiling.profile import Profile
 
 _WIDTH, _BAR, _LINE = 640, 16, 22
-_LABEL = 250  # pixels to the left of the bars of rates
+_LABEL = 270  # pixels to the left of the bars of rates
 _MOST = 9  # bars of rates
 # Mid-tones that differ in lightness too, so that light and dark pages show them, and who sees no colours.
 _COLOURS = {
@@ -78,7 +79,7 @@ def _scene(profile: "Profile") -> str:
 
 def _rates(profile: "Profile") -> str:
     bars = [("as it is", profile.rate, "#9aa5b1")]
-    bars += [(each.change, each.rate, _colour(profile, each.change)) for each in profile.predictions[:_MOST]]
+    bars += [(change_text(each), each.rate, _colour(profile, each.change)) for each in profile.predictions[:_MOST]]
     largest = max([rate for _, rate, _ in bars] + [profile.training_rate or 0.0]) or 1.0
     room = _WIDTH - _LABEL - 90
     shapes = []

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kerasfeed.errors import KerasfeedError
-from kerasfeed.explore.profiling.profile import Prediction
+from kerasfeed.explore.profiling.profile_words import Prediction
 from kerasfeed.loaders.auto_workers import trial
 from kerasfeed.loaders.base import Job
 from kerasfeed.loaders.batches.layout import Layout
@@ -141,8 +141,8 @@ def _cached(job: Job, setup: Setup, cost: SceneCost, rate: float) -> list[Predic
         return []
     return [
         Prediction(
-            'kf.Cached(sequence), worker_type="thread"', expected, expected / rate,
-            note=f"from the second epoch on; takes {nbytes / 1e6:,.0f} MB",
+            "kf.Cached(sequence)", expected, expected / rate,
+            note=f"with threads, from the second epoch on; takes {nbytes / 1e6:,.3g} MB",
         )
     ]  # fmt: skip
 
