@@ -82,6 +82,7 @@ class _Measurement:
         self._began = time.perf_counter()
         self._seconds = seconds
         self._model = model
+        self._scene_seconds = 0.0
         if job.free and not stats.chosen:
             loader = make_loader(job, "auto" if "worker_type" in job.free else stats.worker_type)
         else:
@@ -103,6 +104,7 @@ class _Measurement:
     def profile(self) -> Profile:
         """All of it."""
         cost = self._cost()
+        self._scene_seconds = cost.total_seconds  # so that a trial hands scenes out as the feed does
         rate = self._rate(self.setup, 0.12, self._expected(cost, self.setup))
         if rate is None:
             raise RuntimeError("a scene raised while the feed was profiled: loop over the feed to see what and where")
@@ -126,7 +128,7 @@ class _Measurement:
     # ---- the parts
 
     def _make(self, job: Job, worker_type: str, layout: Layout) -> Loader:
-        return Loader(job, worker_type, layout)
+        return Loader(job, worker_type, layout, scene_seconds=self._scene_seconds)
 
     def _rate(
         self, setup: Setup, share: float, expected: float, job: Job | None = None, layout: Layout | None = None

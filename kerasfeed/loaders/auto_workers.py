@@ -198,7 +198,8 @@ def trial(
         first: Step to begin with.
     """
     try:
-        loader = make(job.with_workers(setup.workers), setup.worker_type if setup.workers else "inline", layout)
+        kind = setup.worker_type if setup.workers else "inline"
+        loader = make(job.with_workers(setup.workers), kind, layout)
     except (TypeError, OSError):
         return None
     try:

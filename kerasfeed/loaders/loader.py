@@ -7,6 +7,7 @@ import dataclasses
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from typing import Any
 
 from kerasfeed.errors import WorkerDiedError
@@ -68,15 +69,23 @@ class Loader:
     """
 
     def __init__(
-        self, job: Job, worker_type: str, layout: Layout | None = None, context: type[SceneContext] = SceneContext
+        self,
+        job: Job,
+        worker_type: str,
+        layout: Layout | None = None,
+        context: type[SceneContext] = SceneContext,
+        scene_seconds: float = 0.0,
     ) -> None:
-        """Load `job`; the layout, where it is known, need not be inferred. Scenes are read in a `context`."""
+        """Load `job`; the layout, where it is known, need not be inferred. Scenes are read in a `context`.
+
+        Where the layout is known, `scene_seconds` is how long a scene takes, s; 0 where it is not known.
+        """
         self.worker_type = worker_type
         self.layout = layout
         self._job = job
         self._context = context
         self._inferring = threading.RLock()  # held while scenes are read, as nothing is that close() needs
-        self._seconds = 0.0  # of a scene, as far as a session has found out that was closed
+        self._seconds = scene_seconds
         self._free = job.free
         self._first_key = (job.free, 0 if "workers" in job.free else job.workers, worker_type)
         self._choice: Choice | None = None
@@ -148,7 +157,7 @@ class Loader:
         with known.lock:
             choice = known.choices.get(key)
             if choice is None:
-                choice = choose(session, free, lambda job, kind, layout: Loader(job, kind, layout))
+                choice = choose(session, free, partial(Loader, scene_seconds=session.timing.seconds))
                 if choice.measured:
                     known.choices[key] = choice
         if (choice.setup.workers, choice.setup.worker_type) == present:

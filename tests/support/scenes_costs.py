@@ -91,7 +91,7 @@ class Told(Waits):
         self._note("end")
 
     def _note(self, what):
-        with open(self.path, "a") as file:
+        with self.path.open("a") as file:
             file.write(f"{what} {os.getpid()}\n")
 
 

@@ -26,7 +26,7 @@ def model_put_back(model: Any, batch: Any) -> Iterator[None]:
     optimizer = model.optimizer
     if optimizer is not None and not optimizer.built:
         optimizer.build(model.trainable_variables)
-    before = {id(variable): (variable, keras.ops.convert_to_numpy(variable)) for variable in _variables(model)}
+    before = {id(variable): (variable, np.array(variable.numpy())) for variable in _variables(model)}
     try:
         yield
     finally:
