@@ -61,11 +61,11 @@ def _chunks_of_many() -> Any:
     return scenes.DirectScenes(files.CHUNKED, files.CHUNKED_SCENES, chunk_cache=scenes.CACHE_BYTES)
 
 
-def _counted() -> Callable[[int], Iterator[Any]]:
-    def generate(number: int) -> Iterator[Any]:
+def _counted() -> Callable[[int, int], Iterator[Any]]:
+    def generate(number: int, count: int) -> Iterator[Any]:
         scenes = CountingScenes(LENGTH)
-        for index in range(LENGTH):
-            yield scenes[index + number]
+        for index in range(number, LENGTH, count):
+            yield scenes[index]
 
     return generate
 

@@ -75,6 +75,7 @@ def threads_for(cost: SceneCost, cores: int) -> int:
     # Where threads that wait were not seen to wait for each other, the bound is a guess on the safe side.
     unsure = not cost.is_bound and cost.waiting_seconds > cost.seconds / 2
     bound = cost.bound_seconds / 2 if unsure else cost.bound_seconds
+    bound = max(bound, cost.busy_seconds / cores)
     return max(cores, min(_MOST_THREADS, math.ceil(cost.total_seconds / bound)))
 
 

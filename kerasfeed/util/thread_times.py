@@ -8,6 +8,7 @@ import os
 import threading
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -17,7 +18,8 @@ class ThreadTimes:
     Attributes:
         seconds: Time that passed, s.
         cpu_seconds: Processor time used, s: of the thread, or of its process.
-        delayed_seconds: Time in which it could have computed, but another thread or program had the processor, s.
+        delayed_seconds: Time in which it could have computed, but another thread or program had the processor, s;
+            likewise.
     """
 
     seconds: float
@@ -31,12 +33,13 @@ class ThreadTimes:
 
 
 class ThreadWatch:
-    """Measures the thread that made it, from then on; a look costs 3 us."""
+    """Measures the thread that made it, from then on; a look costs 3 us, 5 us a thread of the process more."""
 
     def __init__(self, *, whole_process: bool = False) -> None:
-        """Begin; with `whole_process`, processor time is that of all threads of the process."""
+        """Begin; with `whole_process`, the threads that it uses count, and so all of the process."""
         self._cpu = time.process_time if whole_process else time.thread_time
-        self._path = f"/proc/self/task/{threading.get_native_id()}/schedstat"
+        self._whole = whole_process
+        self._own = str(threading.get_native_id())
         self.restart()
 
     def restart(self) -> None:
@@ -53,10 +56,18 @@ class ThreadWatch:
     def _delay(self) -> float:
         """Time spent on the run queue so far, s: the second number of Linux's `schedstat`, in ns."""
         try:
-            descriptor = os.open(self._path, os.O_RDONLY)
-            try:
-                return int(os.read(descriptor, 100).split()[1]) / 1e9
-            finally:
-                os.close(descriptor)
-        except (OSError, ValueError, IndexError):
+            threads = [path.name for path in Path("/proc/self/task").iterdir()] if self._whole else [self._own]
+        except OSError:
             return 0.0
+        return sum(map(_delay_of, threads)) / 1e9
+
+
+def _delay_of(thread: str) -> int:
+    try:
+        descriptor = os.open(f"/proc/self/task/{thread}/schedstat", os.O_RDONLY)
+        try:
+            return int(os.read(descriptor, 100).split()[1])
+        finally:
+            os.close(descriptor)
+    except (OSError, ValueError, IndexError):  # no Linux, or a thread that has ended
+        return 0

@@ -5,12 +5,14 @@ Invariant: weights, optimizer, metrics and random numbers of the model are after
 
 import statistics
 import time
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import keras
 import numpy as np
+from numpy.typing import NDArray
 
 _LEAST_STEPS = 3
 
@@ -26,7 +28,8 @@ def model_put_back(model: Any, batch: Any) -> Iterator[None]:
     optimizer = model.optimizer
     if optimizer is not None and not optimizer.built:
         optimizer.build(model.trainable_variables)
-    before = {id(variable): (variable, np.array(variable.numpy())) for variable in _variables(model)}
+    variables = _variables(model)
+    before = {id(variable): (variable, value) for variable, value in zip(variables, values_of(variables), strict=True)}
     try:
         yield
     finally:
@@ -35,6 +38,13 @@ def model_put_back(model: Any, batch: Any) -> Iterator[None]:
                 variable.assign(np.zeros(variable.shape, variable.dtype))
         for variable, value in before.values():
             variable.assign(value)
+
+
+def values_of(variables: Sequence[Any]) -> list[NDArray[Any]]:
+    """Copies of what Keras variables hold."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "__array__ implementation", DeprecationWarning)  # Keras's, of NumPy 2
+        return [np.array(variable.numpy()) for variable in variables]
 
 
 def _variables(model: Any) -> list[Any]:

@@ -27,7 +27,7 @@ def _model(*, built=True):
 
 def _state(model):
     found = [*model.variables, *model.optimizer.variables, *model.metrics_variables]
-    return {variable.path: np.array(variable.numpy()).tolist() for variable in found}
+    return {variable.path: value.tolist() for variable, value in zip(found, step_time.values_of(found), strict=True)}
 
 
 def test_a_model_that_was_measured_is_as_it_was():
@@ -71,14 +71,21 @@ def test_a_profile_with_a_model_says_what_training_waits_for():
         with pytest.raises(ValueError, match=r"call model.compile"):
             kf.profile(feed, model, seconds=1)
         model.compile("sgd", "mse")
-        before = [each.numpy().tolist() for each in model.variables]
+        before = [value.tolist() for value in step_time.values_of(model.variables)]
         found = kf.profile(feed, model, seconds=1)
-    assert [each.numpy().tolist() for each in model.variables] == before
+    assert [value.tolist() for value in step_time.values_of(model.variables)] == before
     assert found.wait_share > 0.5
     assert found.training_rate > found.rate
     assert found.verdict.startswith("training waits ")
     assert all(0 <= each.wait_share <= 1 for each in found.predictions)
     assert "the model, batches being there" in str(found)
+
+
+class Loud(kf.InputMonitor):
+    """As with `verbose=1`, without the progress bar."""
+
+    def set_params(self, params):
+        super().set_params({**params, "verbose": 1})
 
 
 def test_the_monitor_tells_what_the_first_epoch_waited_for(capsys):
@@ -88,14 +95,15 @@ def test_the_monitor_tells_what_the_first_epoch_waited_for(capsys):
     scenes = scenes_costs.Waits()[:200]
     model.fit(np.zeros((20, 4), np.float32), np.zeros(20, np.float32), batch_size=20, verbose=0)  # compiles
     with kf.Feed(scenes, 20, workers=1, worker_type="thread") as feed:
-        monitor = kf.InputMonitor(feed)
+        monitor = Loud(feed)
         assert monitor.verdict == ""
-        model.fit(feed, epochs=2, verbose=2, callbacks=[monitor])
+        model.fit(feed, epochs=2, verbose=0, callbacks=[monitor])
         said = capsys.readouterr().out
         assert said.count("kerasfeed: training waited") == 1
         assert monitor.verdict in said
         assert "of epoch 0 for input: 1 thread loaded" in monitor.verdict
         assert "kf.profile(feed, model)" in monitor.verdict
+        monitor = kf.InputMonitor(feed)
         model.fit(feed, epochs=1, verbose=0, callbacks=[monitor])
         assert "training waited" not in capsys.readouterr().out
         assert monitor.verdict
