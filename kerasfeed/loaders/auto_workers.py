@@ -26,11 +26,11 @@ from kerasfeed.pool.task import NOWHERE, Crash, FutureTask, Place, Record, Task
 from kerasfeed.util.resources import cores
 
 _MOST_SECONDS = 1.0
-_MEASURING = 0.6  # of them for reading scenes one by one
+_MEASURING = 0.5  # of them for reading scenes one by one
 _LEAST_EPOCH = 0.25  # s that a pass over the sequence takes: below, there is nothing to gain
-_TRIAL_SECONDS = 0.06
+_TRIAL_SECONDS = 0.06  # at least, and three times as long where batches are slow and there is time
 _TRIAL_ROUNDS = 2  # the better one counts: what else the machine does makes a trial slower, never faster
-_LEAST_BATCHES = 8  # in a trial
+_LEAST_BATCHES = 4  # in a trial
 _NEAR = 1.6  # times slower than the best by the model: such a setup is tried
 
 
@@ -139,9 +139,9 @@ def choose(session: Session, free: frozenset[str], make: MakeLoader) -> Choice:
     }
     measured: dict[Setup, float] = {}
     near = sorted((setup for setup in rates if rates[setup] * _NEAR > max(rates.values())), key=lambda one: -rates[one])
-    if len(near) > 1 and rates[near[0]] * _TRIAL_SECONDS > _LEAST_BATCHES * job.plan.rows:
-        deadline = begun + _MOST_SECONDS
-        measured = _trials(session, present, near, make, deadline)
+    if len(near) > 1:
+        needed = _LEAST_BATCHES * job.plan.rows / rates[near[0]]
+        measured = _trials(session, present, near, make, max(_TRIAL_SECONDS, needed), begun + _MOST_SECONDS)
     if measured:
         found = best(dict(sorted(measured.items(), key=lambda item: item[0] != present)))
         others = "; ".join(f"{rate:,.0f} with {setup}" for setup, rate in measured.items() if setup != found)
@@ -152,7 +152,7 @@ def choose(session: Session, free: frozenset[str], make: MakeLoader) -> Choice:
 
 
 def _trials(
-    session: Session, present: Setup, wanted: list[Setup], make: MakeLoader, deadline: float
+    session: Session, present: Setup, wanted: list[Setup], make: MakeLoader, seconds: float, deadline: float
 ) -> dict[Setup, float]:
     """What setups reach that need no further processes, as far as there is time."""
     assert session.slots is not None
@@ -162,31 +162,34 @@ def _trials(
     if present not in tried or job.policy.on_error != "raise":
         return {}
     turns = [setup for _ in range(_TRIAL_ROUNDS) for setup in tried]
+    if seconds > 3 * _TRIAL_SECONDS or time.perf_counter() + seconds * len(tried) > deadline:
+        return {}
     for number, setup in enumerate(turns):
-        if time.perf_counter() + _TRIAL_SECONDS > deadline:
+        if time.perf_counter() + seconds > deadline:
             break
         first = number * job.plan.steps // len(turns)
-        rate = _own_trial(session, first) if setup == present else trial(job, setup, layout, make, first=first)
+        if setup == present:
+            rate = _own_trial(session, seconds, first)
+        else:
+            rate = trial(job, setup, layout, make, seconds=seconds, first=first)
         if rate is not None:
             found[setup] = max(rate, found.get(setup, 0.0))
     return found if present in found else {}
 
 
-def _own_trial(session: Session, first: int) -> float | None:
+def _own_trial(session: Session, seconds: float, first: int) -> float | None:
     job = session.job
     log, before = session.failure_log, (session.batches, session.copied)
     log.muted = True
     try:
-        return take_trial(session.submit, job.plan, job.workers, job.look_ahead, _TRIAL_SECONDS, first)
+        return take_trial(session.submit, job.plan, job.workers, job.look_ahead, seconds, first)
     finally:
         session.pool.wait_until_idle()
         session.batches, session.copied = before
         log.muted = False
 
 
-def trial(
-    job: Job, setup: Setup, layout: Layout, make: MakeLoader, *, seconds: float = _TRIAL_SECONDS, first: int = 0
-) -> float | None:
+def trial(job: Job, setup: Setup, layout: Layout, make: MakeLoader, *, seconds: float, first: int = 0) -> float | None:
     """Scenes/s that workers reach; None where a scene raises, or they cannot be had.
 
     Args:

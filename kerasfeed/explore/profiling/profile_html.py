@@ -4,14 +4,38 @@ Invariant: see `kerasfeed.spec.html`.
 """
 
 import html
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import Protocol
 
-from kerasfeed.explore.profiling.profile_words import change_text
+from kerasfeed.explore.profiling.profile_words import Prediction, change_text
 from kerasfeed.loaders.worker_choice import Setup, duration
 from kerasfeed.spec.html import table
 
-if TYPE_CHECKING:
-    from kerasfeed.explore.profiling.profile import Profile
+
+class Figures(Protocol):
+    """What is shown; see `kerasfeed.explore.profiling.profile.Profile`."""
+
+    @property
+    def name(self) -> str: ...  # noqa: D102 - see there
+    @property
+    def workers(self) -> int: ...  # noqa: D102
+    @property
+    def worker_type(self) -> str: ...  # noqa: D102
+    @property
+    def rate(self) -> float: ...  # noqa: D102
+    @property
+    def training_rate(self) -> float | None: ...  # noqa: D102
+    @property
+    def wait_share(self) -> float | None: ...  # noqa: D102
+    @property
+    def verdict(self) -> str: ...  # noqa: D102
+    @property
+    def predictions(self) -> Sequence[Prediction]: ...  # noqa: D102
+    @property
+    def recommended(self) -> Prediction | None: ...  # noqa: D102
+    @property
+    def parts(self) -> Sequence[tuple[str, float]]: ...  # noqa: D102
+
 
 _WIDTH, _BAR, _LINE = 640, 16, 22
 _LABEL = 270  # pixels to the left of the bars of rates
@@ -23,7 +47,7 @@ _COLOURS = {
 }  # fmt: skip
 
 
-def profile_html(profile: "Profile") -> str:
+def profile_html(profile: Figures) -> str:
     """The verdict, the two pictures and the figures."""
     facts = [
         ("workers", str(Setup(profile.workers, profile.worker_type))),
@@ -51,7 +75,7 @@ def profile_html(profile: "Profile") -> str:
     )
 
 
-def _scene(profile: "Profile") -> str:
+def _scene(profile: Figures) -> str:
     parts = [(name, seconds) for name, seconds in profile.parts if seconds > 0]
     total = sum(seconds for _, seconds in parts)
     if not total:
@@ -77,7 +101,7 @@ def _scene(profile: "Profile") -> str:
     return _svg(60 + 18 * line, title + "".join(shapes + legend))
 
 
-def _rates(profile: "Profile") -> str:
+def _rates(profile: Figures) -> str:
     bars = [("as it is", profile.rate, "#9aa5b1")]
     bars += [(change_text(each), each.rate, _colour(profile, each.change)) for each in profile.predictions[:_MOST]]
     largest = max([rate for _, rate, _ in bars] + [profile.training_rate or 0.0]) or 1.0
@@ -103,7 +127,7 @@ def _rates(profile: "Profile") -> str:
     return _svg(height, "".join(shapes))
 
 
-def _colour(profile: "Profile", change: str) -> str:
+def _colour(profile: Figures, change: str) -> str:
     best = profile.recommended is not None and profile.recommended.change == change
     return "#3f88c5" if best else "#a9c7e3"
 
