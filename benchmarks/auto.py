@@ -23,6 +23,8 @@ import numpy as np
 
 import kerasfeed as kf
 from benchmarks.workloads import BigImages, CountingScenes, MaskedImages, PointScenes, WaitingScenes
+from kerasfeed.feeds.base import BaseFeed
+from kerasfeed.feeds.stream_feed import BaseStreamFeed
 
 BATCH = 32
 LENGTH = 10_000_000
@@ -85,9 +87,11 @@ WORKLOADS = {
 def _feed(name: str, workers: Any, worker_type: Any) -> Any:
     workload = WORKLOADS[name]
     if workload.is_stream:
-        return kf.StreamFeed(workload.make(), BATCH, count=GENERATORS, seed=0, workers=workers, worker_type=worker_type)
+        return BaseStreamFeed(
+            workload.make(), BATCH, count=GENERATORS, seed=0, workers=workers, worker_type=worker_type
+        )
     order = kf.BlockShuffled(64) if name == "hdf5-many" else kf.Shuffled()
-    return kf.Feed(workload.make(), BATCH, order=order, seed=0, workers=workers, worker_type=worker_type)
+    return BaseFeed(workload.make(), BATCH, order=order, seed=0, workers=workers, worker_type=worker_type)
 
 
 def rate(feed: Any, seconds: float) -> float:

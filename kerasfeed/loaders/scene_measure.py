@@ -20,7 +20,7 @@ from kerasfeed.loaders.batches.layout import Layout, SlotView
 from kerasfeed.loaders.scene_cost import SceneCost
 from kerasfeed.orders.plan import Plan
 from kerasfeed.sequences.base import scene_reader
-from kerasfeed.sequences.context import SceneContext
+from kerasfeed.sequences.context import SceneContext, enter_context
 from kerasfeed.sequences.global_random import GlobalRandomWatch
 from kerasfeed.spec.collation import Custom
 from kerasfeed.util.optional_methods import batch_reader, scene_writer
@@ -28,6 +28,7 @@ from kerasfeed.util.thread_times import ThreadWatch
 
 SAMPLE = 512  # scenes that a measurement may read
 _THREADS_THAT_WAIT = 16
+_MOST_MEMORY = 256 << 20  # bytes that threads which read at once may take
 _TASK_SECONDS = 2e-3  # as many scenes at a time as a loader gives a worker
 
 
@@ -46,31 +47,48 @@ class _Timed:
 
 
 class _Reader:
-    """Reads runs of a few scenes into memory of its own."""
+    """Reads runs of a few scenes into memory of its own; only reads them, where a function makes whole batches."""
 
     def __init__(self, sequence: Any, layout: Layout, seed: int, length: int, collate: Custom | None) -> None:
         plain = collate is None and batch_reader(sequence) is None and scene_writer(sequence) is None
         self.timed = _Timed(sequence) if plain else None
         self._sequence, self._layout, self._seed = sequence, layout, seed
-        self._length, self._collate = length, collate
+        self._whole = collate is not None
+        self._scene = scene_reader(sequence)
         self._filler = Filler(sequence, layout, length, collate)
         self._one = Filler(self.timed, layout, length) if self.timed else self._filler
 
     def read(self, indices: NDArray[np.int64], memory: bytearray, *, alone: bool = False) -> Any:
         """Read them; what stands beside the slot."""
-        layout = self._layout
-        view = SlotView(layout, memory, 0)
+        context = SceneContext(self._seed, 0)
+        if self._whole:
+            return self._scenes(indices, context)
+        view = SlotView(self._layout, memory, 0)
         view.indices[: len(indices)] = indices
-        rows = layout.rows if self._collate is not None else len(indices)
-        view.indices[len(indices) : rows] = -1
         filler = self._one if alone else self._filler
         if len(indices) > 1:
             filler.read_ahead(indices)
-        return filler.fill(view, 0, rows, -1, SceneContext(self._seed, 0), [0, 0])
+        return filler.fill(view, 0, len(indices), -1, context, [0, 0])
+
+    def _scenes(self, indices: NDArray[np.int64], context: SceneContext) -> list[Any]:
+        previous = enter_context(context)
+        found = []
+        try:
+            for index in indices.tolist():
+                context.move_to(index)
+                found.append(self._scene(index))
+        finally:
+            enter_context(previous)
+        return found
+
+    @property
+    def nbytes(self) -> int:
+        """Memory that a run takes, bytes."""
+        return 0 if self._whole else self._layout.nbytes
 
     def memory(self) -> bytearray:
         """For one run."""
-        return bytearray(self._layout.nbytes)
+        return bytearray(self.nbytes)
 
 
 def measure(
@@ -106,7 +124,7 @@ def measure(
     try:
         cost, runs, reader = _alone(sequence, layout, indices, seed, length, collate, budget, cores, whole_process)
         left = budget - (time.perf_counter() - begun)
-        if cost.total_seconds * runs.rows * 2 < left:
+        if cost.total_seconds * runs.rows * 2 < left and 6 * reader.nbytes < _MOST_MEMORY:
             cost = _at_once(cost, runs, reader, left)
     except BaseException:  # noqa: BLE001 - whatever a scene raises, it will raise again where the user sees it
         return None
@@ -144,8 +162,7 @@ def _alone(
     clock = time.perf_counter
     begun = clock()
     most = min(len(indices) // 4 or 1, layout.rows)
-    one = dataclasses.replace(layout, rows=1) if collate is None else layout
-    reader = _Reader(sequence, one, seed, length, collate)
+    reader = _Reader(sequence, dataclasses.replace(layout, rows=1), seed, length, collate)
     warm = clock()
     reader.read(indices[:1], reader.memory())  # opens files
     warm = clock() - warm
@@ -154,10 +171,9 @@ def _alone(
         again = clock()
         reader.read(second, reader.memory())
         warm = min(warm, clock() - again)
-    rows = most if collate is not None else max(1, min(most, math.ceil(_TASK_SECONDS / max(warm, 1e-7))))
+    rows = max(1, min(most, math.ceil(_TASK_SECONDS / max(warm, 1e-7))))
     if rows > 1:
-        if collate is None:
-            reader = _Reader(sequence, dataclasses.replace(layout, rows=rows), seed, length, collate)
+        reader = _Reader(sequence, dataclasses.replace(layout, rows=rows), seed, length, collate)
         reader.read(indices[:1], reader.memory())
         runs = _Runs(indices[2:], rows)
     memory, watch = reader.memory(), ThreadWatch(whole_process=whole_process)
@@ -188,7 +204,7 @@ def _alone(
 def _at_once(cost: SceneCost, runs: _Runs, reader: _Reader, budget: float) -> SceneCost:
     """Read runs in several threads at once, then some of them again in one."""
     waits = cost.waiting_seconds > cost.seconds / 2
-    threads = _THREADS_THAT_WAIT if waits else 2
+    threads = max(2, min(_THREADS_THAT_WAIT, _MOST_MEMORY // max(1, 3 * reader.nbytes))) if waits else 2
     begun = time.perf_counter()
     kept: list[tuple[NDArray[np.int64], bytearray, Any]] = []
     done: list[int] = []
@@ -197,10 +213,11 @@ def _at_once(cost: SceneCost, runs: _Runs, reader: _Reader, budget: float) -> Sc
     start = threading.Barrier(threads + 1)
 
     def read() -> None:
-        fresh, memory = [reader.memory(), reader.memory()], reader.memory()
-        start.wait()
         watch = ThreadWatch()
         try:
+            fresh, memory = [reader.memory(), reader.memory()], reader.memory()
+            start.wait()
+            watch.restart()
             while (run := runs.next()) is not None:
                 into = fresh.pop() if fresh else memory
                 beside = reader.read(run, into)
@@ -211,13 +228,18 @@ def _at_once(cost: SceneCost, runs: _Runs, reader: _Reader, budget: float) -> Sc
                     return
         except BaseException as error:  # noqa: BLE001 - see `measure`
             errors.append(error)
+            start.abort()  # where not all have come so far, nobody is to wait for this one
         finally:
             delays.append(watch.look().delayed_seconds)
 
     crowd = [threading.Thread(target=read, name=f"kerasfeed-measure-{n}", daemon=True) for n in range(threads)]
-    for thread in crowd:
-        thread.start()
-    start.wait()
+    try:
+        for thread in crowd:
+            thread.start()
+        start.wait()
+    except BaseException:  # the system has no more threads, or no more memory
+        start.abort()
+        raise
     started = time.perf_counter()
     for thread in crowd:
         thread.join()

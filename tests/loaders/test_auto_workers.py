@@ -8,6 +8,7 @@ import scenes_costs
 
 import kerasfeed as kf
 from kerasfeed.feeds.base import BaseFeed
+from kerasfeed.loaders import auto_workers
 from kerasfeed.loaders import loader as loader_module
 from kerasfeed.loaders import worker_choice
 
@@ -82,11 +83,15 @@ def test_scenes_that_draw_from_global_generators_get_processes():
             assert feed.stats().seeds_random
 
 
-def test_what_is_given_is_kept_and_only_the_rest_is_chosen():
+def test_a_number_that_is_given_is_kept():
     with _feed(scenes_costs.Waits(), workers=3) as feed:
         assert _first(feed) == _expected(scenes_costs.Waits())
         assert feed.stats().workers == 3
         assert feed.stats().chosen
+
+
+@pytest.mark.heavy
+def test_a_type_that_is_given_is_kept():
     with _feed(scenes_costs.Waits(), worker_type="process") as feed:
         assert _first(feed) == _expected(scenes_costs.Waits())
         assert feed.stats().worker_type == "process"
@@ -98,6 +103,15 @@ def test_what_is_given_is_kept_and_only_the_rest_is_chosen():
     with _feed(scenes_costs.Waits(), workers=2, worker_type="thread") as feed:
         assert _first(feed) == _expected(scenes_costs.Waits())
         assert feed.stats().chosen == ""
+
+
+def test_a_function_given_as_collate_leaves_scenes_to_be_measured():
+    def collate(scenes):
+        return np.stack([scene[0] for scene in scenes])
+
+    with _feed(scenes_costs.Waits(), collate=collate, drop_remainder=True) as feed:
+        assert feed[0].tolist() == _expected(scenes_costs.Waits())[0][0]
+        assert feed.stats().worker_type == "thread"
 
 
 def test_a_class_is_measured_once_in_a_program_its_parts_and_views_too(choices):
@@ -117,6 +131,7 @@ def _slower(scene):
     return scene
 
 
+@pytest.mark.heavy
 def test_a_feed_of_a_known_class_starts_its_workers_at_once(choices):
     with _feed(scenes_costs.Counts()) as feed:
         feed[0]
@@ -137,6 +152,7 @@ def test_a_scene_that_raises_ends_the_measurement_and_is_counted_where_it_is_loa
     assert auto[2].failed == given[2].failed
 
 
+@pytest.mark.heavy
 def test_scenes_that_take_longer_than_the_measurement_leave_it_at_processes():
     with _feed(scenes_costs.SlowLater(), workers=2) as feed:
         assert feed.scene_spec.fields[0].shape == (4,)
@@ -153,7 +169,9 @@ def test_what_workers_are_told_pairs_up(tmp_path):
     assert told.count("begin") == told.count("end") > 2
 
 
-def test_counters_begin_with_the_first_batch_of_the_feed():
+def test_counters_begin_with_the_first_batch_of_the_feed(monkeypatch):
+    monkeypatch.setattr(auto_workers, "_NEAR", 1e9)  # threads are tried however slow they seem
+    monkeypatch.setattr(auto_workers, "_MOST_SECONDS", 60.0)
     with _feed(scenes_costs.Tiny()) as feed:
         _first(feed)
         assert feed.stats().batches == 3
