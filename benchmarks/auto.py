@@ -184,7 +184,8 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--one", nargs=3, metavar=("WORKLOAD", "TYPE", "WORKERS"))
     options = parser.parse_args(arguments)
     if options.one is not None:
-        print(json.dumps(one(*options.one, options.seconds)))
+        name, worker_type, workers = options.one
+        print(json.dumps(one(name, worker_type, workers, options.seconds)))
         return
     print("scenes/s; * misses its bar\n")
     print("| workload | best of the grid | auto | of the best | recommended | measured | predicted of it |")

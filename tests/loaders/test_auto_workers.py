@@ -8,9 +8,8 @@ import scenes_costs
 
 import kerasfeed as kf
 from kerasfeed.feeds.base import BaseFeed
-from kerasfeed.loaders import auto_workers
+from kerasfeed.loaders import auto_workers, worker_choice
 from kerasfeed.loaders import loader as loader_module
-from kerasfeed.loaders import worker_choice
 
 
 @pytest.fixture(autouse=True)
