@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import kerasfeed
 from kerasfeed.util.error_text import exception_text, message_of
 
 _DEFAULT = " (default: %(default)s)"
@@ -100,9 +101,8 @@ def _sequence_of(found: Any) -> Any:
 
 
 def _explore(name: str) -> Any:
-    """A function of `kerasfeed.explore`, which is imported only where it is wanted."""
-    module = {"check_sequence": "check"}.get(name, name)
-    return getattr(importlib.import_module(f"kerasfeed.explore.{module}"), name)
+    """A public function, which is imported only where it is wanted."""
+    return getattr(kerasfeed, name)
 
 
 def _check(arguments: argparse.Namespace, found: Any) -> int:
