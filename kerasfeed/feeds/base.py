@@ -456,8 +456,8 @@ class BaseFeed(AnyFeed):
 
         Returns:
             A snapshot with the attributes `worker_type`, `workers`, `batches`, `copied`, `slots`, `slot_bytes`, `pids`,
-            `respawns`, `failed`, `seeds_random` and `hosts`; see [LoaderStats][kerasfeed.loaders.base.LoaderStats].
-            `respawns`, `failed`, `seeds_random` and `chosen`; see [LoaderStats][kerasfeed.loaders.base.LoaderStats].
+            `respawns`, `failed`, `seeds_random`, `hosts` and `chosen`; see
+            [LoaderStats][kerasfeed.loaders.base.LoaderStats].
 
         Examples:
             >>> with kf.Feed(np.arange(6), batch_size=2, workers=0) as feed:

@@ -95,10 +95,9 @@ def workers_text(stats: LoaderStats, choice: Choice | None = None) -> str:
     """Number and kind of the workers, in words, and why these where scenes were measured to choose them."""
     if stats.worker_type == "inline":
         return "no workers"
-    workers = counted(stats.workers, f"{stats.worker_type} worker")
-    return workers if stats.hosts is None else f"{workers} on each of {counted(stats.hosts.wanted, 'host')}"
     why = "" if choice is None or not choice.measured else f" (auto: {choice.reason})"
-    return counted(stats.workers, f"{stats.worker_type} worker") + why
+    workers = counted(stats.workers, f"{stats.worker_type} worker") + why
+    return workers if stats.hosts is None else f"{workers} on each of {counted(stats.hosts.wanted, 'host')}"
 
 
 def _shape_text(shape: tuple[int | None, ...]) -> str:

@@ -16,7 +16,6 @@ from kerasfeed.loaders.base import Job
 from kerasfeed.loaders.batches.filler import MANY, Filler, probe
 from kerasfeed.loaders.batches.layout import Layout, SlotView
 from kerasfeed.loaders.batches.slot_carrier import SlotCarrier
-from kerasfeed.loaders.scene_cost import SceneCost, measure
 from kerasfeed.loaders.scene_cost import SceneCost
 from kerasfeed.loaders.scene_measure import measure
 from kerasfeed.pool.base import Runner, WorkerContext
