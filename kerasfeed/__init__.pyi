@@ -27,6 +27,7 @@ from kerasfeed.errors import TooManyFailuresError as TooManyFailuresError
 from kerasfeed.errors import WorkerDiedError as WorkerDiedError
 from kerasfeed.explore.check import check_sequence as check_sequence
 from kerasfeed.explore.describe import describe as describe
+from kerasfeed.explore.profile import profile as profile
 from kerasfeed.explore.show import show as show
 from kerasfeed.feeds.labels import labels_of as labels_of
 from kerasfeed.feeds.load_one import load as load

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from kerasfeed import __version__
+from kerasfeed import __version__, object_commands
 from kerasfeed.util.error_text import message_of
 
 _DEFAULT = " (default: %(default)s)"
@@ -27,13 +27,15 @@ def main(argv: list[str] | None = None) -> int:
         argv: Arguments after the command's name; None takes the process's own.
 
     Returns:
-        Exit status: 0, or 2 where a file cannot be used.
+        Exit status: 0; 1 where a check fails; 2 where a file or an object cannot be used.
 
     Raises:
         SystemExit: With status 2 for arguments that argparse refuses, 0 for --help and --version.
     """
     arguments = _parser().parse_args(argv)
     try:
+        if arguments.command in object_commands.NAMES:
+            return object_commands.run(arguments)
         return _rechunk(arguments) if arguments.command == "rechunk" else _demo(arguments)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
@@ -137,6 +139,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--points", type=_positive, default=512, metavar="N", help="points of each scene given to the model" + _DEFAULT)
     add("--seed", type=_natural, default=0, metavar="N", help="behind weights, order and augmentation" + _DEFAULT)
     _add_rechunk(commands)
+    object_commands.add_commands(commands)
     return parser
 
 

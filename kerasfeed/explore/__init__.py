@@ -1,4 +1,4 @@
-"""Pictures, statistics and checks of sequences, feeds and orders.
+"""Pictures, statistics, checks and measurements of sequences, feeds and orders.
 
-May import: errors, util, spec, orders, sequences, pool, loaders, feeds.
+May import: errors, util, spec, orders, sequences, pool, loaders, feeds, adapters.
 """

@@ -14,6 +14,7 @@ from kerasfeed.feeds.options import FeedOptions
 from kerasfeed.loaders.base import Job
 from kerasfeed.loaders.batches.masking import weighted
 from kerasfeed.loaders.loader import Loader
+from kerasfeed.loaders.worker_choice import Choice
 from kerasfeed.orders.plan import Plan
 from kerasfeed.spec.field_forms import batch_structure
 from kerasfeed.spec.scene_spec import SceneSpec, lists_as_tuples
@@ -63,6 +64,12 @@ class AnyFeed(ABC):
         """Nothing more is wanted of the feed, or nothing more comes; idempotent."""
 
     # ---- what they share
+
+    @property
+    def worker_choice(self) -> Choice | None:
+        """What "auto" came to, with what it was chosen by; None where nothing was to be chosen, or not yet."""
+        loader = getattr(self, "_loader", None)  # of a stream there is none before its first batch
+        return None if loader is None else loader.choice
 
     @property
     def seed(self) -> int:

@@ -115,7 +115,7 @@ class BaseFeed(AnyFeed):
         self.sequence = sequence
         self._refreshable = refreshable_in(sequence)
         self._generations = self._present_generations()
-        self.job = options.job(sequence, self.plan, self.collation, look_ahead=ahead)
+        self.job = options.job(sequence, self.plan, self.collation, look_ahead=ahead, free=options.free)
         self._start_loader()
         self.clock = EpochClock(self.plan.steps, seed)
         self.hooks = SequenceHooks(sequence, partial(_refresh, weakref.ref(self)))
@@ -456,7 +456,8 @@ class BaseFeed(AnyFeed):
 
         Returns:
             A snapshot with the attributes `worker_type`, `workers`, `batches`, `copied`, `slots`, `slot_bytes`, `pids`,
-            `respawns`, `failed`, `seeds_random` and `hosts`; see [LoaderStats][kerasfeed.loaders.base.LoaderStats].
+            `respawns`, `failed`, `seeds_random`, `hosts` and `chosen`; see
+            [LoaderStats][kerasfeed.loaders.base.LoaderStats].
 
         Examples:
             >>> with kf.Feed(np.arange(6), batch_size=2, workers=0) as feed:
@@ -491,10 +492,12 @@ class BaseFeed(AnyFeed):
         return partial(kind, **self._arguments), (self.sequence, self.plan.batch_size)
 
     def __repr__(self) -> str:
-        return feed_text(self.sequence, self.plan, self.shard, self.stats())
+        return feed_text(self.sequence, self.plan, self.shard, self.stats(), self.worker_choice)
 
     def _repr_html_(self) -> str:
-        return feed_html(self.sequence, self.plan, self.shard, self.stats(), lambda: self.element_spec)
+        return feed_html(
+            self.sequence, self.plan, self.shard, self.stats(), lambda: self.element_spec, self.worker_choice
+        )
 
 
 def _refresh(feed: Callable[[], BaseFeed | None], change: Callable[[], None]) -> None:

@@ -11,6 +11,7 @@ import optree
 
 from kerasfeed.feeds.sharding import Shard
 from kerasfeed.loaders.base import LoaderStats
+from kerasfeed.loaders.worker_choice import Choice
 from kerasfeed.orders.base import Sequential
 from kerasfeed.orders.plan import Plan
 from kerasfeed.spec.field_forms import RaggedArray
@@ -22,13 +23,13 @@ from kerasfeed.util.error_text import summary
 _PACKAGE = __name__.split(".")[0]
 
 
-def feed_text(sequence: Any, plan: Plan, shard: Shard, stats: LoaderStats) -> str:
+def feed_text(sequence: Any, plan: Plan, shard: Shard, stats: LoaderStats, choice: Choice | None = None) -> str:
     """One line."""
     part = f", shard {shard}" if _is_told(shard) else ""
     order = "" if isinstance(plan.order, Sequential) else f", {plan.order}"
     return (
         f"Feed({type(sequence).__name__}: {counted(plan.length, 'scene')}, batch_size={plan.batch_size}, "
-        f"{counted(plan.steps, 'step')}{order}{part}, {workers_text(stats)})"
+        f"{counted(plan.steps, 'step')}{order}{part}, {workers_text(stats, choice)})"
     )
 
 
@@ -39,14 +40,21 @@ def public_names(feed: Any, public: frozenset[str]) -> list[str]:
     return sorted(added | {name for name in object.__dir__(feed) if name in public or name.startswith("__")})
 
 
-def feed_html(sequence: Any, plan: Plan, shard: Shard, stats: LoaderStats, spec_of: Callable[[], Any]) -> str:
+def feed_html(
+    sequence: Any,
+    plan: Plan,
+    shard: Shard,
+    stats: LoaderStats,
+    spec_of: Callable[[], Any],
+    choice: Choice | None = None,
+) -> str:
     """A table of the fields of a batch; `spec_of` gives its nesting of `ArraySpec`s, or raises."""
     facts = [
         ("scenes", f"{plan.length:,}"),
         ("batch size", str(plan.batch_size)),
         ("steps in an epoch", f"{plan.steps:,}"),
         ("order", f"{plan.order}" + (f", seed {plan.seed}" if plan.order.needs_seed else "")),
-        ("workers", workers_text(stats)),
+        ("workers", workers_text(stats, choice)),
     ]
     if _is_told(shard):
         facts.append(("shard", str(shard)))
@@ -83,11 +91,12 @@ def _field_rows(path: str, field: Any) -> list[FieldRow]:
     return [FieldRow(path, _shape_text(field.shape), str(field).split("[")[0], "")]
 
 
-def workers_text(stats: LoaderStats) -> str:
-    """Number and kind of the workers, in words."""
+def workers_text(stats: LoaderStats, choice: Choice | None = None) -> str:
+    """Number and kind of the workers, in words, and why these where scenes were measured to choose them."""
     if stats.worker_type == "inline":
         return "no workers"
-    workers = counted(stats.workers, f"{stats.worker_type} worker")
+    why = "" if choice is None or not choice.measured else f" (auto: {choice.reason})"
+    workers = counted(stats.workers, f"{stats.worker_type} worker") + why
     return workers if stats.hosts is None else f"{workers} on each of {counted(stats.hosts.wanted, 'host')}"
 
 

@@ -75,6 +75,11 @@ class FeedOptions:
             environment=Environment.now(), hosts=hosts,
         )  # fmt: skip
 
+    @property
+    def free(self) -> frozenset[str]:
+        """What of the workers is to be chosen with the first batch; see `Job.free`."""
+        return frozenset(name for name in ("workers", "worker_type") if self.given[name] == "auto")
+
     def job(self, sequence: Any, plan: Plan, collation: Collation, **others: Any) -> Job:
         """What a loader is to load; `others`: more of a `Job`, or in place of what was asked for."""
         return Job(

@@ -3,6 +3,8 @@
 Invariant: a batch is a pure function of (sequence, plan, epoch, step); the rest of a job does not change it.
 """
 
+import dataclasses
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -34,6 +36,7 @@ class Job:
         watches_random: Whether to look if the first scenes use the global random generators.
         hosts: Where worker processes are to be, `workers` on each; None for this machine.
         every_core: Whether each host has as many workers as cores instead.
+        free: What of the workers is to be chosen with the first batch: "workers", "worker_type", both or nothing.
     """
 
     sequence: Any
@@ -50,6 +53,16 @@ class Job:
     watches_random: bool = True
     hosts: Hosts | None = None
     every_core: bool = False
+    free: frozenset[str] = frozenset()
+
+    def with_workers(self, workers: int) -> "Job":
+        """The same with another number of workers, which is settled then."""
+        ahead = max(self.look_ahead, self.ahead_for(workers))
+        return dataclasses.replace(self, workers=workers, look_ahead=ahead, free=frozenset())
+
+    def ahead_for(self, workers: int) -> int:
+        """Batches that keep every worker at a scene while it has another waiting."""
+        return math.ceil(2 * workers / (1 if self.maker else self.plan.rows)) if workers else 1
 
     @property
     def maker(self) -> Custom | None:
@@ -88,6 +101,7 @@ class LoaderStats:
         failed: Scenes that failed and were replaced, masked or skipped.
         seeds_random: Whether `random` and `numpy.random` are seeded for each scene, because the first scenes use them.
         hosts: What became of batches on other hosts; None where there are none.
+        chosen: What "auto" came to with the first batch, and why; empty where nothing was to be chosen, or not yet.
     """
 
     worker_type: str
@@ -101,3 +115,4 @@ class LoaderStats:
     failed: int = 0
     seeds_random: bool = False
     hosts: HostStats | None = None
+    chosen: str = ""

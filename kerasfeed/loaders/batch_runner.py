@@ -9,11 +9,15 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import cloudpickle
+import numpy as np
+from numpy.typing import NDArray
 
 from kerasfeed.loaders.base import Job
-from kerasfeed.loaders.batches.filler import Filler, probe
+from kerasfeed.loaders.batches.filler import MANY, Filler, probe
 from kerasfeed.loaders.batches.layout import Layout, SlotView
 from kerasfeed.loaders.batches.slot_carrier import SlotCarrier
+from kerasfeed.loaders.scene_cost import SceneCost
+from kerasfeed.loaders.scene_measure import measure
 from kerasfeed.pool.base import Runner, WorkerContext
 from kerasfeed.pool.task import FailedTaskError, Note, Record
 from kerasfeed.sequences.context import SceneContext
@@ -21,7 +25,7 @@ from kerasfeed.sequences.global_random import GlobalRandomWatch, SeedingContext
 from kerasfeed.util.error_text import message_of
 from kerasfeed.util.read_cost import ReadCost
 
-LOAD, DESCRIBE = 1, 2
+LOAD, DESCRIBE, MEASURE = 1, 2, 3
 WATCHED = 4  # tasks of each worker process, beside the scenes that are read to infer the spec
 _T = TypeVar("_T")
 
@@ -37,6 +41,19 @@ class Wasteful:
 
     payload: Any
     cost: ReadCost
+
+
+@dataclass(frozen=True, eq=False)
+class MeasureOrder:
+    """Posted for a worker that is to measure what scenes cost.
+
+    Attributes:
+        layout: Of a slot.
+        indices: int64[N], the scenes to read.
+    """
+
+    layout: Layout
+    indices: NDArray[np.int64]
 
 
 class BatchRunner(Runner):
@@ -99,16 +116,23 @@ class BatchRunner(Runner):
         """What reading scenes has cost wastefully in this process; None where it has not."""
         return self._filler.meter.waste() if self._filler else None
 
+    def costs(self) -> list[ReadCost]:
+        """What reading scenes has cost in this process."""
+        return self._filler.meter.costs() if self._filler else []
+
     def run(self, record: Record, note: Note, context: WorkerContext) -> Any:
         """See `Runner.run`: the spec of a scene, or what stands beside the slot."""
         if record[0] == DESCRIBE:
             return self._describe(record[1], note, context)
+        if record[0] == MEASURE:
+            return self._measure(record[1], record[2], note, context)
         kind, serial, segment_offset, segment_bytes, slot_offset, epoch, start, stop = record
         if kind != LOAD or min(record) < 0:
             raise ValueError(f"no rows of a batch are loaded by the task {record}")
         layout = self._layout
         if layout is None:
-            layout = self._layout = context.posted()
+            layout = context.posted()
+            layout = self._layout = layout.layout if isinstance(layout, MeasureOrder) else layout
             assert isinstance(layout, Layout)
         filler = self._filler or self.filler(layout)
         view = self._views.get((segment_offset, slot_offset))
@@ -137,6 +161,16 @@ class BatchRunner(Runner):
             return probe(self.target, index, self._seed, self._maker)
         finally:
             context.note_random(watch.used())
+
+    def _measure(self, microseconds: int, cores: int, note: Note, context: WorkerContext) -> SceneCost | None:
+        note[1] = MANY
+        order = context.posted()
+        if not isinstance(order, MeasureOrder):  # nobody waits for it any more
+            return None
+        return measure(
+            self.target, order.layout, order.indices, seed=self._seed, length=self._length, collate=self._maker,
+            budget=microseconds / 1e6, cores=cores, whole_process=context.worker.worker_type == "process",
+        )  # fmt: skip
 
     def _with_waste(self, payload: Any) -> Any:
         waste = None if self._told_of_waste else self.waste()

@@ -3,17 +3,22 @@
 Invariant: see `kerasfeed.loaders.session`.
 """
 
+import dataclasses
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from typing import Any
 
 from kerasfeed.errors import WorkerDiedError
+from kerasfeed.loaders.auto_workers import choose, free_of, measure_scenes
 from kerasfeed.loaders.base import Job, LoaderStats
 from kerasfeed.loaders.batch_runner import BatchRunner
 from kerasfeed.loaders.batches.layout import Layout
 from kerasfeed.loaders.failures.failure_log import FailureLog
+from kerasfeed.loaders.scene_cost import SceneCost
 from kerasfeed.loaders.session import Session
+from kerasfeed.loaders.worker_choice import Choice, known_of
 from kerasfeed.pool.base import Pool, PoolOptions
 from kerasfeed.pool.factory import make_pool
 from kerasfeed.pool.sessions import Sessions
@@ -38,9 +43,11 @@ def make_loader(job: Job, worker_type: str) -> "Loader":
     """
     if job.hosts is not None:
         worker_type = "process"
+    if not job.workers or job.hosts is not None or is_in_memory(job.sequence):
+        job = dataclasses.replace(job, free=frozenset())
     worker_type = worker_type_for(job.sequence, worker_type) if job.workers else "inline"
     loader = Loader(job, worker_type)
-    if worker_type in ("process", "auto"):
+    if loader.worker_type in ("process", "auto"):
         try:
             loader.start()  # workers come up while the caller builds a model
         except BaseException:
@@ -62,14 +69,30 @@ class Loader:
     """
 
     def __init__(
-        self, job: Job, worker_type: str, layout: Layout | None = None, context: type[SceneContext] = SceneContext
+        self,
+        job: Job,
+        worker_type: str,
+        layout: Layout | None = None,
+        context: type[SceneContext] = SceneContext,
+        scene_seconds: float = 0.0,
     ) -> None:
-        """Load `job`; the layout, where it is known, need not be inferred. Scenes are read in a `context`."""
+        """Load `job`; the layout, where it is known, need not be inferred. Scenes are read in a `context`.
+
+        Where the layout is known, `scene_seconds` is how long a scene takes, s; 0 where it is not known.
+        """
         self.worker_type = worker_type
         self.layout = layout
         self._job = job
         self._context = context
         self._inferring = threading.RLock()  # held while scenes are read, as nothing is that close() needs
+        self._seconds = scene_seconds
+        self._free = job.free
+        self._first_key = (job.free, 0 if "workers" in job.free else job.workers, worker_type)
+        self._choice: Choice | None = None
+        if self._free:
+            known = known_of(job.sequence).choices.get(self._first_key)
+            if known is not None:
+                self._settle(known)
         self._sessions: Sessions[Session] = Sessions(self, forks=worker_type == "inline")
         self.failure_log = FailureLog(job.policy, job.plan.length)
 
@@ -103,19 +126,65 @@ class Loader:
 
     def _session(self) -> Session:
         return self._sessions.current(
-            lambda: Session(self._job, self.failure_log, self._start_pool, self.layout, self._context)
+            lambda: Session(self._job, self.failure_log, self._start_pool, self.layout, self._context, self._seconds)
         )
 
     def _ready(self) -> Session:
         """The session, its slots set up."""
         session = self._session()
-        if session.slots is None:
+        if session.slots is None or self._free:
             with self._inferring:
+                session = self._session()  # another thread may have chosen other workers meanwhile
                 if session.slots is None:
                     session.infer()
+                if self._free:
+                    session = self._with_chosen_workers(session)
         assert session.slots is not None
         self.layout = session.slots.layout
         return session
+
+    # ---- the choice of workers
+
+    def _with_chosen_workers(self, session: Session) -> Session:
+        """Choose workers, unless that was done before for such a sequence; the session with them."""
+        assert session.slots is not None
+        self.layout = session.slots.layout
+        free, known = free_of(self._free, session.pool.worker_type), known_of(self._job.sequence)
+        if not free:
+            self._free = frozenset()
+            return session
+        key, present = self._first_key, (session.job.workers, session.pool.worker_type)
+        with known.lock:
+            choice = known.choices.get(key)
+            if choice is None:
+                choice = choose(session, free, partial(Loader, scene_seconds=session.timing.seconds))
+                if choice.measured:
+                    known.choices[key] = choice
+        if (choice.setup.workers, choice.setup.worker_type) == present:
+            self._choice, self._free = choice, frozenset()
+            return session
+        self._seconds = session.timing.seconds
+        self._sessions.end_present()
+        self._settle(choice)
+        session = self._session()
+        session.infer()  # reads nothing: the layout is known
+        return session
+
+    def _settle(self, choice: Choice) -> None:
+        self._job = self._job.with_workers(choice.setup.workers)
+        self.worker_type = choice.setup.worker_type
+        self._choice, self._free = choice, frozenset()
+
+    def measure(self, seconds: float) -> SceneCost | None:
+        """What a scene costs, measured by a worker for about so many seconds; None where a scene raises."""
+        return measure_scenes(self._ready(), seconds, 10 * seconds)
+
+    @property
+    def choice(self) -> Choice | None:
+        """What "auto" came to; None where nothing was to be chosen, or not yet."""
+        return self._choice
+
+    # ---- batches
 
     @property
     def spec(self) -> SceneSpec:
@@ -200,7 +269,13 @@ class Loader:
             self.failure_log.failed,
             seeds_random=self.worker_type == "process" and warned,
             hosts=session.pool.host_stats() if session else None,
+            chosen="" if self._choice is None else str(self._choice),
         )
+
+    def read_costs(self) -> list[ReadCost]:
+        """What reading files has cost in this process, each dataset by itself; none where worker processes read."""
+        session = self._sessions.present
+        return session.runner.costs() if session else []
 
     def waste(self) -> ReadCost | None:
         """What one worker reads wastefully, as measured there; None as long as none does. Cheap: 1 us."""

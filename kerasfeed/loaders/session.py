@@ -47,8 +47,12 @@ class Session:
         start_pool: Callable[[BatchRunner], Pool],
         layout: Layout | None = None,
         context: type[SceneContext] = SceneContext,
+        seconds: float = 0.0,
     ) -> None:
-        """Start a pool; the layout, where it is known, need not be inferred. Scenes are read in a `context`."""
+        """Start a pool; the layout, where it is known, need not be inferred. Scenes are read in a `context`.
+
+        A scene is known to take `seconds`; 0 where it is not known.
+        """
         self.job = job
         self.failure_log = failure_log
         self.recovery = Recovery(job, failure_log)
@@ -57,6 +61,7 @@ class Session:
         self.lock = self.pool.lock
         self.is_inline = self.pool.worker_type == "inline"
         self.timing = SceneTiming(whole=job.maker is not None or self.is_inline)
+        self.timing.seconds = seconds
         self.slots: SlotPool | None = None
         self.batches = 0
         self.copied = 0

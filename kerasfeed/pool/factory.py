@@ -1,6 +1,7 @@
 """Which pool suits a runner.
 
-Invariant: what "auto" means is decided here alone; where processes cannot be had, threads do the same.
+Invariant: what "auto" begins with is decided here alone, whatever is measured then; where processes cannot be had,
+threads do the same.
 """
 
 from kerasfeed.pool.base import Pool, PoolOptions, Runner

@@ -81,6 +81,11 @@ class Sessions(Generic[AnySession]):
         self._end()
         self.first_opened.close()
 
+    def end_present(self) -> None:
+        """Close the session; `current` starts another."""
+        with self._lock:
+            self._end()
+
     def _end(self) -> None:
         present = self.present
         _close_all(self._sessions)

@@ -12,11 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 import keras
 
+from kerasfeed.loaders.base import LoaderStats
+from kerasfeed.loaders.worker_choice import WORKER_TYPE, WORKERS, Choice, Setup, best, held_text, setups
 from kerasfeed.orders.batch_bounds import EvenCut
 from kerasfeed.orders.plan import Plan
 
 if TYPE_CHECKING:
     from kerasfeed.adapters.keras.feed import Feed
+
+_NOTABLE = 0.2  # share of the first epoch that is told
 
 
 @dataclass(frozen=True)
@@ -86,11 +90,16 @@ class InputMonitor(keras.callbacks.Callback):  # type: ignore[misc]
     when the batch has been loaded. With several steps per execution on a backend that computes in the background (JAX),
     the share is an upper limit. The first epoch includes compiling the model.
 
+    After the first epoch, `verdict` says how long training waited, and why as far as that is known; where it waited
+    for more than a fifth of the epoch, it is printed (not with `verbose=0`). `kerasfeed.profile` measures the causes,
+    and what would help.
+
     Args:
         feed: The feed that `fit` is given.
 
     Attributes:
         epochs: One [EpochTiming][kerasfeed.adapters.keras.input_monitor.EpochTiming] for each epoch trained, in order.
+        verdict: What the first epoch of this training waited for, in a sentence; empty before its end.
 
     Examples:
         >>> import keras
@@ -114,6 +123,8 @@ class InputMonitor(keras.callbacks.Callback):  # type: ignore[misc]
         super().__init__()
         self.feed = feed
         self.epochs: list[EpochTiming] = []
+        self.verdict = ""
+        self._to_tell = ""
         # PyTorch's trainer takes a batch before `on_train_batch_begin`, the others take it after.
         self._taken_before_step = keras.backend.backend() == "torch"
         self._lock = threading.Lock()
@@ -130,11 +141,12 @@ class InputMonitor(keras.callbacks.Callback):  # type: ignore[misc]
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Called by Keras; forgets an earlier training."""
-        self.epochs = []
+        self.epochs, self.verdict, self._to_tell = [], "", ""
         self._steps_an_execution = int(getattr(self.model, "steps_per_execution", 1))
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Called by Keras."""
+        self._tell()
         self._reset(time.perf_counter())
 
     def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
@@ -175,9 +187,23 @@ class InputMonitor(keras.callbacks.Callback):  # type: ignore[misc]
                 self._account_execution(before, over)  # else the stream has ended, and there was no such step
         timing = EpochTiming(epoch, self._steps, scenes_of(self.feed.plan, self._steps), over - self._began, self._wait)
         self.epochs.append(timing)
+        if len(self.epochs) == 1:
+            self.verdict = verdict_of(timing, self.feed.stats(), self.feed.worker_choice, self.feed.plan.rows)
+            if timing.input_wait_share > _NOTABLE and self.params and self.params.get("verbose"):
+                self._to_tell = self.verdict
         if logs is not None:
             logs["scenes_per_second"] = timing.scenes_per_second
             logs["input_wait_share"] = timing.input_wait_share
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        """Called by Keras."""
+        self._tell()
+
+    def _tell(self) -> None:
+        """Print the verdict, between the lines of Keras's progress bar."""
+        if self._to_tell:
+            print(f"kerasfeed: {self._to_tell}")
+            self._to_tell = ""
 
     def _account_execution(self, execution: tuple[float, int] | None, end: float) -> None:
         """Account for an execution (moment of its beginning, first step) that is over at `end`."""
@@ -201,6 +227,37 @@ class InputMonitor(keras.callbacks.Callback):  # type: ignore[misc]
         if self.params and self.params.get("steps"):
             last = min(last, self.params["steps"])
         return [self.feed.request_log.finished(step) for step in range(first, last)]
+
+
+def verdict_of(timing: EpochTiming, stats: LoaderStats, choice: Choice | None, rows: int) -> str:
+    """What an epoch waited for, in a sentence.
+
+    Args:
+        timing: Of the epoch.
+        stats: Of the feed.
+        choice: What "auto" came to, with what scenes cost; None where that is not known.
+        rows: Scenes in a batch.
+    """
+    share = timing.input_wait_share
+    waited_text = f"training waited {share:.0%} of epoch {timing.epoch} for input"
+    training = timing.seconds - timing.wait_seconds
+    if share <= _NOTABLE or training <= 0:
+        return waited_text
+    there = Setup(0 if stats.worker_type == "inline" else stats.workers, stats.worker_type)
+    text = (
+        f"{waited_text}: {there} loaded {timing.scenes_per_second:,.0f} scenes/s, and training could take "
+        f"{timing.scenes / training:,.0f}"
+    )
+    cost = None if choice is None else choice.cost
+    if cost is None:
+        return f"{text}. kf.profile(feed, model) measures why, and what would help"
+    rates = {
+        setup: cost.predict(setup.workers, setup.worker_type, rows)
+        for setup in setups(cost, there, frozenset([WORKERS, WORKER_TYPE]), threads=cost.same is True)
+    }
+    found = best(rates)
+    helps = f"{found} would load {rates[found]:,.0f}" if found != there else "other workers would not load more"
+    return f"{text}; {held_text(cost)}; {helps}. kf.profile(feed, model) measures what else would help"
 
 
 def scenes_of(plan: Plan, steps: int) -> int:

@@ -30,6 +30,7 @@ class FailureLog:
         policy: What to do.
         deferred_warnings: Warnings for the user.
         respawns: Worker processes that were replaced.
+        muted: Whether nothing is recorded: the batches are nobody's.
     """
 
     def __init__(self, policy: FailurePolicy, length: int) -> None:
@@ -37,6 +38,7 @@ class FailureLog:
         self.policy = policy
         self.deferred_warnings = DeferredWarnings()
         self.respawns = 0
+        self.muted = False
         self._length = length
         # Scenes that failed by ending or hanging their workers, with the error. Of a stream those of one repetition,
         # like the failed ones below: in the next one others have their numbers.
@@ -50,6 +52,8 @@ class FailureLog:
 
     def note(self, index: int | None, epoch: int | None, step: int | None, error: BaseException) -> None:
         """Record one failure, in memory and in the log. Calls the exception's `__str__`, so holds no lock there."""
+        if self.muted:
+            return
         if not self._length:
             without_reproduction(error)
         text = exception_text(error)

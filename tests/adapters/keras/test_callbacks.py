@@ -11,6 +11,7 @@ from waits import wait_until
 import kerasfeed as kf
 from kerasfeed.adapters.keras import input_monitor as callbacks
 from kerasfeed.adapters.keras.input_monitor import EpochTiming, InputMonitor, waited
+from kerasfeed.loaders.base import LoaderStats
 from kerasfeed.orders.base import Sequential
 from kerasfeed.orders.plan import Plan
 
@@ -60,7 +61,8 @@ def _monitor(finished, *, length=10, batch_size=4, steps_per_execution=1):
         finished=lambda k: 100.0 + finished[k] if k < len(finished) else None,
     )
     plan = Plan(length, batch_size, Sequential())
-    monitor = InputMonitor(SimpleNamespace(request_log=log, plan=plan))
+    stats = LoaderStats("thread", 2, 0, 0, 0, 0)
+    monitor = InputMonitor(SimpleNamespace(request_log=log, plan=plan, stats=lambda: stats, worker_choice=None))
     monitor.set_params({"steps": plan.steps})
     monitor.set_model(SimpleNamespace(steps_per_execution=steps_per_execution))
     monitor.on_train_begin()

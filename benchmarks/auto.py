@@ -1,0 +1,199 @@
+"""What "auto" chooses and `kf.profile` predicts, against a grid of set-ups: `python -m benchmarks.auto`.
+
+Each workload runs with each set-up of the grid, with "auto", and with what `kf.profile` recommends for a feed of one
+thread; each run in a process of its own, in batches of 32 in random order, and all of them take turns. Two bars: "auto"
+reaches 0.9 of the best of the grid, and what the profile says of the set-up that it recommends is within 25 % of what
+that loads.
+
+"auto" of a `StreamFeed` reads no scene to find out: a process for each generator.
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+import kerasfeed as kf
+from benchmarks.workloads import BigImages, CountingScenes, MaskedImages, PointScenes, WaitingScenes
+from kerasfeed.feeds.base import BaseFeed
+from kerasfeed.feeds.stream_feed import BaseStreamFeed
+
+BATCH = 32
+LENGTH = 10_000_000
+AUTO_BAR, PREDICTION_BAR = 0.9, 0.25
+SMALL = (("thread", 1), ("thread", 2), ("process", 1), ("process", 2), ("process", 4))
+WAITS = (("thread", 2), ("thread", 16), ("thread", 64), ("process", 2), ("process", 8))
+GENERATORS = 2
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Scenes, and the set-ups that they are loaded with.
+
+    Attributes:
+        title: In words.
+        make: Makes the sequence; for a stream the function that makes a generator.
+        grid: Type and number of workers.
+        is_stream: Whether generators yield the scenes.
+    """
+
+    title: str
+    make: Callable[[], Any]
+    grid: tuple[tuple[str, int], ...]
+    is_stream: bool = False
+
+
+def _chunks_of_one() -> Any:
+    from benchmarks.hdf5 import files, scenes
+
+    return scenes.DirectScenes(files.GZIP, files.SCENES, LENGTH)
+
+
+def _chunks_of_many() -> Any:
+    from benchmarks.hdf5 import files, scenes
+
+    return scenes.DirectScenes(files.CHUNKED, files.CHUNKED_SCENES, chunk_cache=scenes.CACHE_BYTES)
+
+
+def _counted() -> Callable[[int, int], Iterator[Any]]:
+    def generate(number: int, count: int) -> Iterator[Any]:
+        scenes = CountingScenes(LENGTH)
+        for index in range(number, LENGTH, count):
+            yield scenes[index]
+
+    return generate
+
+
+WORKLOADS = {
+    "tiny": Workload("41 kB from memory", lambda: PointScenes(LENGTH), SMALL),
+    "gil": Workload("4 ms of Python that hold the GIL", lambda: CountingScenes(LENGTH), SMALL),
+    "waiting-10": Workload("wait for 10 ms", lambda: WaitingScenes(LENGTH), WAITS),
+    "waiting-100": Workload("wait for 100 ms", lambda: MaskedImages(LENGTH), WAITS),
+    "big": Workload("786 kB from memory", lambda: BigImages(LENGTH), SMALL),
+    "hdf5-one": Workload("HDF5, gzip, one scene a chunk", _chunks_of_one, SMALL),
+    "hdf5-many": Workload("HDF5, gzip, 64 scenes a chunk, in blocks", _chunks_of_many, SMALL),
+    "stream": Workload(f"StreamFeed, {GENERATORS} generators, 4 ms of Python", _counted, SMALL[:4], True),
+}
+
+
+def _feed(name: str, workers: Any, worker_type: Any) -> Any:
+    workload = WORKLOADS[name]
+    if workload.is_stream:
+        return BaseStreamFeed(
+            workload.make(), BATCH, count=GENERATORS, seed=0, workers=workers, worker_type=worker_type
+        )
+    order = kf.BlockShuffled(64) if name == "hdf5-many" else kf.Shuffled()
+    return BaseFeed(workload.make(), BATCH, order=order, seed=0, workers=workers, worker_type=worker_type)
+
+
+def rate(feed: Any, seconds: float) -> float:
+    """Scenes/s after the first batches, epoch after epoch."""
+
+    def batches() -> Iterator[Any]:
+        while True:
+            yield from feed
+
+    iterator = batches()
+    next(iterator)  # "auto" measures here
+    end = time.perf_counter() + 0.3 * seconds
+    while time.perf_counter() < end:
+        next(iterator)
+    begun, count = time.perf_counter(), 0
+    while count < 3 or time.perf_counter() - begun < seconds:
+        count += len(next(iterator)[0])
+    found = count / (time.perf_counter() - begun)
+    iterator.close()  # type: ignore[attr-defined]
+    return found
+
+
+def one(name: str, worker_type: str, workers: str, seconds: float) -> dict[str, Any]:
+    """A run: of a set-up, of "auto", or of a profile."""
+    warnings.simplefilter("ignore", kf.ReadCostWarning)
+    if worker_type == "profile":
+        with _feed(name, 1, "thread") as feed:
+            found = kf.profile(feed, seconds=max(6.0, 4 * seconds))
+        best = next((each for each in found.predictions if each.setup and each.remedy), None)
+        if best is None or best.setup is None or best.rate < found.rate:
+            return {"rate": found.rate, "setup": ["thread", 1], "verdict": found.verdict}
+        return {
+            "rate": best.rate, "setup": [best.setup.worker_type, best.setup.workers], "measured": best.measured,
+            "verdict": found.verdict,
+        }  # fmt: skip
+    with _feed(name, "auto" if workers == "auto" else int(workers), worker_type) as feed:
+        found_rate = rate(feed, seconds)
+        return {"rate": found_rate, "chosen": feed.stats().chosen}
+
+
+def _in_own_process(name: str, worker_type: str, workers: Any, seconds: float) -> dict[str, Any]:
+    command = [sys.executable, "-m", "benchmarks.auto", "--seconds", str(seconds)]
+    done = subprocess.run(
+        [*command, "--one", name, worker_type, str(workers)], check=True, capture_output=True, text=True, timeout=300
+    )
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def measure(name: str, seconds: float, repeats: int) -> list[str]:
+    """The cells of one workload's row in the table."""
+    cases: list[tuple[str, Any]] = [("auto", "auto"), *WORKLOADS[name].grid]
+    profiled = None
+    if not WORKLOADS[name].is_stream:
+        profiled = _in_own_process(name, "profile", 1, seconds)
+        cases.append(tuple(profiled["setup"]))
+    rates: dict[tuple[str, Any], list[float]] = {case: [] for case in cases}
+    chosen = ""
+    for _ in range(repeats):
+        for case in rates:
+            found = _in_own_process(name, case[0], case[1], seconds)
+            rates[case].append(found["rate"])
+            if case[0] == "auto":
+                chosen = found["chosen"].partition(":")[0] or "by rule"
+    medians = {case: statistics.median(found) for case, found in rates.items()}
+    auto = medians.pop(("auto", "auto"))
+    best = max(medians, key=lambda case: medians[case])
+    cells = [name, f"{medians[best]:,.0f} ({best[1]} {best[0]})", f"{auto:,.0f} ({chosen})"]
+    cells.append(_judged(auto / medians[best], auto / medians[best] >= AUTO_BAR))
+    if profiled is None:
+        return [*cells, "", "", ""]
+    setup = tuple(profiled["setup"])
+    ratio = profiled["rate"] / medians[setup]
+    return [
+        *cells, f"{profiled['rate']:,.0f} ({setup[1]} {setup[0]})", f"{medians[setup]:,.0f}",
+        _judged(ratio, abs(ratio - 1) <= PREDICTION_BAR),
+    ]  # fmt: skip
+
+
+def _judged(ratio: float, met: bool) -> str:
+    return f"{ratio:.2f}" + ("" if met else " *")
+
+
+def main(arguments: list[str]) -> None:
+    """Prints the table; one figure, where `--one` asks for it."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.auto", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=2.0, help="of each measurement")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS))
+    parser.add_argument("--one", nargs=3, metavar=("WORKLOAD", "TYPE", "WORKERS"))
+    options = parser.parse_args(arguments)
+    if options.one is not None:
+        name, worker_type, workers = options.one
+        print(json.dumps(one(name, worker_type, workers, options.seconds)))
+        return
+    print("scenes/s; * misses its bar\n")
+    print("| workload | best of the grid | auto | of the best | recommended | measured | predicted of it |")
+    print("|---|---|---|---|---|---|---|", flush=True)
+    for name in options.workloads:
+        print("| " + " | ".join(measure(name, options.seconds, options.repeats)) + " |", flush=True)
+
+
+if __name__ == "__main__":
+    np.seterr(all="ignore")
+    main(sys.argv[1:])

@@ -1,0 +1,247 @@
+"""`kf.profile`: where the time of a feed goes, and what would change it.
+
+Invariant: everything is measured with loaders of its own, made for it and closed: the feed stays where it is, its
+sequence is told of no epoch, and the model is put back.
+"""
+
+import dataclasses
+import itertools
+import math
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from kerasfeed.explore.profiling.profile import Profile
+from kerasfeed.explore.profiling.profile_words import LITTLE, Prediction, recommended, verdict
+from kerasfeed.explore.profiling.remedies import remedies
+from kerasfeed.loaders.auto_workers import smaller_batches, trial
+from kerasfeed.loaders.base import Job
+from kerasfeed.loaders.batches.layout import Layout
+from kerasfeed.loaders.failures.policy import FailurePolicy
+from kerasfeed.loaders.loader import Loader, make_loader
+from kerasfeed.loaders.scene_cost import SceneCost
+from kerasfeed.loaders.worker_choice import Setup, processes_for, threads_for
+from kerasfeed.pool.processes.pool import processes_supported
+from kerasfeed.util.frames import is_in_memory
+
+if TYPE_CHECKING:
+    from kerasfeed.feeds.base import BaseFeed
+
+_SHOWN = 6  # setups that are compared
+_TRIED = 3  # setups that are measured, beside the feed's own
+
+
+def profile(feed: "BaseFeed", model: Any = None, seconds: float = 10.0) -> Profile:
+    """Measure where the time of a feed goes, and what other workers, files or batches would bring.
+
+    Scenes of epoch 0 are read: by one thread (its processor time tells how long a scene waits), by several at once
+    (what does not overlap holds the GIL), by one worker process, and by the workers of the feed. The best of the other
+    set-ups are tried. With a model, training steps are timed with one batch again and again, and with batches as they
+    come. All of it happens beside the feed: its position, its counters and the model stay as they are. Figures are of
+    this machine with what else it was doing.
+
+    Args:
+        feed: A `kerasfeed.Feed`.
+        model: A compiled Keras model that the feed is to train; None measures the feed alone.
+        seconds: About how long it may take, s, at least 1; a scene that has begun is waited for.
+
+    Returns:
+        A [Profile][kerasfeed.explore.profiling.profile.Profile]. It prints as text, and is a picture in a notebook;
+        `verdict` is the one sentence, `to_dict()` gives all figures.
+
+    Raises:
+        TypeError: `feed` is not a `kerasfeed.Feed`.
+        ValueError: `seconds` is below 1, or the model is not compiled.
+        RuntimeError: A scene raised, so that nothing could be measured.
+        Exception: What the first scenes raised.
+
+    Examples:
+        >>> scenes = kf.Zip(np.zeros((64, 8), np.float32), np.zeros(64, np.float32))
+        >>> with kf.Feed(scenes, batch_size=8, workers=2, worker_type="thread") as feed:
+        ...     found = kf.profile(feed, seconds=1)
+        >>> found.worker_type, found.rate > 0, [name for name, seconds in found.parts][0]
+        ('thread', True, 'waiting')
+    """
+    if not (hasattr(feed, "plan") and hasattr(feed, "sequence") and hasattr(feed, "job")):
+        raise TypeError(
+            f"kf.profile(feed) needs a kerasfeed.Feed, received a {type(feed).__name__}. Put what can be indexed into "
+            "one, kf.Feed(sequence, batch_size); what fit waits for with a stream tells kf.InputMonitor(feed)"
+        )
+    if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not 1 <= seconds < math.inf:
+        raise ValueError(f"seconds must be a number of at least 1, received {seconds!r}")
+    # Failures are counted by the feed alone, and a profile of scenes that fail tells nothing.
+    job = dataclasses.replace(feed.job, policy=FailurePolicy(timeout=feed.job.policy.timeout))
+    return _Measurement(job, feed.stats(), model, seconds).profile()
+
+
+class _Measurement:
+    """One profile: a job, and how long each part of it may take."""
+
+    def __init__(self, job: Job, stats: Any, model: Any, seconds: float) -> None:
+        self._began = time.perf_counter()
+        self._seconds = seconds
+        self._model = model
+        self._scene_seconds = 0.0
+        if job.free and not stats.chosen:
+            loader = make_loader(job, "auto" if "worker_type" in job.free else stats.worker_type)
+        else:
+            loader = Loader(job.with_workers(stats.workers if job.workers else 0), stats.worker_type)
+        try:
+            self.layout = self._layout_of(loader)
+            found = loader.stats()
+        finally:
+            loader.close()
+        self.setup = Setup(found.workers if job.workers else 0, found.worker_type)
+        self.job = job.with_workers(self.setup.workers)
+        self.rows = job.plan.rows
+
+    @staticmethod
+    def _layout_of(loader: Loader) -> Layout:
+        assert loader.spec is not None and loader.layout is not None
+        return loader.layout
+
+    def profile(self) -> Profile:
+        """All of it."""
+        cost = self._cost()
+        self._scene_seconds = cost.total_seconds  # so that a trial hands scenes out as the feed does
+        rate = self._rate(self.setup, 0.12, self._expected(cost, self.setup))
+        if rate is None:
+            raise RuntimeError("a scene raised while the feed was profiled: loop over the feed to see what and where")
+        transport = self._transport(cost)
+        step, share = self._step(), None
+        training = None if step is None else self.rows / step
+        if step is not None:
+            share = self._wait_share()
+        predictions = self._predictions(cost, rate, training)
+        best = None if share is not None and share < LITTLE else recommended(predictions)
+        if best is not None and best.setup is not None and not best.measured:  # there was no time
+            predictions = [self._tried(each, rate, training) if each is best else each for each in predictions]
+            predictions.sort(key=lambda each: -each.rate)
+            best = recommended(predictions)
+        return Profile(
+            type(self.job.sequence).__name__, self.setup.workers, self.setup.worker_type, self.rows, rate, cost,
+            transport, step, share, tuple(predictions), best,
+            verdict(cost, self.setup, rate, training, share, best),
+        )  # fmt: skip
+
+    # ---- the parts
+
+    def _make(self, job: Job, worker_type: str, layout: Layout) -> Loader:
+        return Loader(job, worker_type, layout, scene_seconds=self._scene_seconds)
+
+    def _rate(
+        self, setup: Setup, share: float, expected: float, job: Job | None = None, layout: Layout | None = None
+    ) -> float | None:
+        """Scenes/s in a trial that takes a share of the time; about so many are expected."""
+        seconds = max(0.2, share * self._seconds)
+        job, layout = smaller_batches(job or self.job, layout or self.layout, expected * seconds)
+        return trial(job, setup, layout, self._make, seconds=seconds)
+
+    def _cost(self) -> SceneCost:
+        kind = "thread" if is_in_memory(self.job.sequence) or not processes_supported() else "process"
+        seconds = max(0.3, min(2.0, 0.15 * self._seconds))
+        for each in dict.fromkeys((kind, "thread")):
+            loader = None
+            try:
+                loader = Loader(self.job.with_workers(1), each, self.layout)
+                cost = loader.measure(seconds)
+            except (TypeError, OSError):  # it does not pickle
+                continue
+            finally:
+                if loader is not None:
+                    loader.close()
+            if cost is not None:
+                return cost
+        raise RuntimeError("a scene raised while the feed was profiled: loop over the feed to see what and where")
+
+    def _transport(self, cost: SceneCost) -> float | None:
+        if not processes_supported() or is_in_memory(self.job.sequence):
+            return None
+        rate = self._rate(Setup(1, "process"), 0.06, 1 / cost.total_seconds)
+        return None if rate is None else max(0.0, 1 / rate - cost.total_seconds)
+
+    def _expected(self, cost: SceneCost, setup: Setup) -> float:
+        return cost.predict(setup.workers, setup.worker_type, self.rows)
+
+    def _batches(self, loader: Loader) -> Callable[[], Any]:
+        """The batches of epoch 0, loaded ahead, again and again."""
+        steps = itertools.cycle(range(self.job.plan.steps))
+        pending = deque(loader.submit(0, next(steps)) for _ in range(loader.look_ahead))
+
+        def take() -> Any:
+            batch = pending.popleft().result()
+            pending.append(loader.submit(0, next(steps)))
+            return batch
+
+        return take
+
+    def _step(self) -> float | None:
+        if self._model is None:
+            return None
+        from kerasfeed.adapters.keras.step_time import step_seconds, train_on  # imports Keras
+
+        train_on(self._model)  # refuses one that is not compiled
+        begun = time.perf_counter()
+        loader = self._make(self.job, self.setup.worker_type, self.layout)
+        try:
+            batch = loader.submit(0, 0).result()
+        finally:
+            loader.close()
+        found = step_seconds(self._model, batch, 0.1 * self._seconds)
+        # Tracing and compiling take what they take: it is not what there is to measure.
+        self._began += max(0.0, time.perf_counter() - begun - 0.15 * self._seconds)
+        return found
+
+    def _wait_share(self) -> float:
+        from kerasfeed.adapters.keras.step_time import wait_share
+
+        loader = self._make(self.job, self.setup.worker_type, self.layout)
+        try:
+            return wait_share(self._model, self._batches(loader), 0.15 * self._seconds)
+        finally:
+            loader.close()
+
+    # ---- what else there is
+
+    def _predictions(self, cost: SceneCost, rate: float, training: float | None) -> list[Prediction]:
+        cores = cost.cores
+        found = [Setup(number, "thread") for number in (1, cores, 4 * cores, threads_for(cost, cores))]
+        if processes_supported():
+            found += [Setup(number, "process") for number in (1, cores, 2 * cores, processes_for(cost, cores))]
+        others = dict.fromkeys(setup for setup in found if setup != self.setup)
+        rates = {setup: self._expected(cost, setup) for setup in others}
+        ordered = sorted(rates, key=lambda setup: (-rates[setup], setup.workers))
+        # By the model the present setup may be as good: what the trial has found of it counts for the others, too.
+        tried = [setup for setup in ordered if cost.same is not False or setup.worker_type == "process"][:_TRIED]
+        predictions = []
+        for setup in ordered[:_SHOWN]:
+            unsafe = setup.worker_type == "thread" and cost.same is False
+            predicted = Prediction(
+                f'workers={setup.workers}, worker_type="{setup.worker_type}"', rates[setup], rates[setup] / rate,
+                note="several threads at once do not read what one reads" if unsafe else "", remedy=not unsafe,
+                setup=setup,
+            )  # fmt: skip
+            tries = setup in tried and self._has_time()
+            predictions.append(self._tried(predicted, rate, training) if tries else predicted)
+        best = max([rate, *(each.rate for each in predictions if each.remedy)])
+        predictions += remedies(self.job, self.layout, self.setup, cost, rate, best, self._rate)
+        waits = [dataclasses.replace(each, wait_share=_left(each.rate, training)) for each in predictions]
+        return sorted(waits, key=lambda each: -each.rate)
+
+    def _tried(self, predicted: Prediction, rate: float, training: float | None) -> Prediction:
+        """The same with what a trial has found."""
+        assert predicted.setup is not None
+        found = self._rate(predicted.setup, 0.08, predicted.rate)
+        if found is None:
+            return predicted
+        return dataclasses.replace(
+            predicted, rate=found, gain=found / rate, measured=True, wait_share=_left(found, training)
+        )
+
+    def _has_time(self) -> bool:
+        return time.perf_counter() - self._began < 0.85 * self._seconds
+
+
+def _left(rate: float, training: float | None) -> float | None:
+    return None if training is None else max(0.0, 1 - rate / training)

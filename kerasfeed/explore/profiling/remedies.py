@@ -1,0 +1,186 @@
+"""What would make a feed faster beside other workers: other files, orders, caches and batches.
+
+Invariant: a remedy is told only where it applies, with what it is expected to bring and what it needs.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from kerasfeed.errors import KerasfeedError
+from kerasfeed.explore.profiling.profile_words import Prediction
+from kerasfeed.loaders.auto_workers import trial
+from kerasfeed.loaders.base import Job
+from kerasfeed.loaders.batches.layout import Layout
+from kerasfeed.loaders.loader import Loader
+from kerasfeed.loaders.scene_cost import SceneCost
+from kerasfeed.loaders.worker_choice import Setup
+from kerasfeed.orders.base import Sequential
+from kerasfeed.orders.batch_bounds import EvenCut
+from kerasfeed.orders.blocks import BlockShuffled
+from kerasfeed.sequences.base import scene_reader
+from kerasfeed.sequences.cache.cached import Cached
+from kerasfeed.sequences.context import UnrandomContext, enter_context
+from kerasfeed.sequences.view_base import View
+from kerasfeed.util.frames import is_in_memory
+from kerasfeed.util.read_cost import ReadCost
+from kerasfeed.util.resources import memory
+
+_AMPLIFIED = 3.0
+_LEAST_SCENES = 32
+_TINY = 2e-3  # s that a batch takes: below, what each batch costs counts
+_LARGER = 4  # times as many scenes in a batch
+_MEMORY_SHARE = 2  # half of the memory may hold scenes
+_SLOW = 5.0  # times slower to read than to write into the batch: then a cache pays
+_CACHED_SECONDS = 2e-6  # to get a scene from one
+
+Rate = Callable[..., float | None]
+
+
+def remedies(
+    job: Job, layout: Layout, setup: Setup, cost: SceneCost, rate: float, best: float, rate_of: Rate
+) -> list[Prediction]:
+    """What else would bring something.
+
+    Args:
+        job: What the feed loads.
+        layout: Of a slot of it.
+        setup: Its workers.
+        cost: What a scene costs.
+        rate: Scenes/s that they load.
+        best: Scenes/s that the best workers load.
+        rate_of: Scenes/s of a setup in a trial, given the setup, the share of the time, the rate that is
+            expected, a job and its layout.
+    """
+    found = _of_reading(job, layout, cost, rate)
+    found += _cached(job, setup, cost, rate)
+    found += _larger_batches(job, layout, setup, cost, rate, rate_of)
+    return found
+
+
+# ---- files
+
+
+def _read_costs(job: Job, layout: Layout) -> list[ReadCost]:
+    """What reading costs each dataset, by a trial in this thread."""
+    loaders: list[Loader] = []
+
+    def make(inline: Job, worker_type: str, its_layout: Layout) -> Loader:
+        loaders.append(_Kept(inline, worker_type, its_layout))
+        return loaders[0]
+
+    trial(job, Setup(0, "inline"), layout, make, seconds=0.4)
+    return loaders[0].read_costs() if loaders else []
+
+
+class _Kept(Loader):
+    """A loader that keeps what reading has cost when it is closed."""
+
+    _costs: list[ReadCost] | None = None
+
+    def read_costs(self) -> list[ReadCost]:
+        """See `Loader.read_costs`."""
+        return super().read_costs() if self._costs is None else self._costs
+
+    def close(self) -> None:
+        """See `Loader.close`."""
+        self._costs = super().read_costs()
+        super().close()
+
+
+def _of_reading(job: Job, layout: Layout, cost: SceneCost, rate: float) -> list[Prediction]:
+    if isinstance(job.plan.order, Sequential) or is_in_memory(job.sequence):
+        return []
+    costs = [each for each in _read_costs(job, layout) if each.storage.unit == "chunk"]
+    wasted = [
+        each
+        for each in costs
+        if each.scenes >= _LEAST_SCENES
+        and each.amplification >= _AMPLIFIED
+        and each.storage.nbytes > each.storage.cache_bytes
+    ]
+    if not wasted:
+        return []
+    worst = max(wasted, key=lambda each: each.seconds)
+    spent = worst.seconds / worst.scenes  # s of decoding for each scene
+    saved = spent * (1 - 1 / worst.amplification)
+    gain = cost.total_seconds / max(cost.total_seconds - saved, cost.collate_seconds, 0.05 * cost.total_seconds)
+    storage = worst.storage
+    rows = max(1, round(worst.scene_bytes / storage.row_bytes))
+    block = max(1, storage.block_size // rows)
+    decoded = f"{worst.amplification:.0f} times what the scenes hold is decoded"
+    found = [
+        Prediction(
+            f"kf.rechunk(path, out, {storage.short_name!r}, 1)", gain * rate, gain, note=f"{decoded}; writes a new file"
+        )
+    ]
+    if not isinstance(job.plan.order, BlockShuffled):
+        found.append(
+            Prediction(
+                f"order=kf.BlockShuffled({block})", gain * rate, gain,
+                note=f"{decoded}; scenes of a chunk then stay near each other",
+            )
+        )  # fmt: skip
+    return found
+
+
+# ---- memory
+
+
+def _cached(job: Job, setup: Setup, cost: SceneCost, rate: float) -> list[Prediction]:
+    nbytes = cost.nbytes * job.plan.length
+    if not nbytes or nbytes > memory() // _MEMORY_SHARE or is_in_memory(job.sequence) or _has_cache(job.sequence):
+        return []
+    if cost.seconds < _SLOW * max(cost.collate_seconds, _CACHED_SECONDS) or _is_random(job.sequence):
+        return []
+    then = dataclasses.replace(
+        cost, seconds=_CACHED_SECONDS, cpu_seconds=_CACHED_SECONDS, apart_seconds=None, threads=1
+    )
+    expected = then.predict(max(1, setup.workers), "thread", job.plan.rows)
+    if expected <= rate:
+        return []
+    return [
+        Prediction(
+            "kf.Cached(sequence)", expected, expected / rate,
+            note=f"with threads, from the second epoch on; takes {nbytes / 1e6:,.3g} MB",
+        )
+    ]  # fmt: skip
+
+
+def _has_cache(sequence: Any) -> bool:
+    if isinstance(sequence, Cached):
+        return True
+    return isinstance(sequence, View) and any(map(_has_cache, sequence._parts))
+
+
+def _is_random(sequence: Any) -> bool:
+    """Whether scene 0 draws random numbers, and so must not be kept."""
+    previous = enter_context(UnrandomContext("drawn"))
+    try:
+        scene_reader(sequence)(0)
+    except KerasfeedError:
+        return True
+    except Exception:  # noqa: BLE001 - it then has nothing that could be kept
+        return True
+    finally:
+        enter_context(previous)
+    return False
+
+
+# ---- batches
+
+
+def _larger_batches(
+    job: Job, layout: Layout, setup: Setup, cost: SceneCost, rate: float, rate_of: Rate
+) -> list[Prediction]:
+    plan = job.plan
+    if plan.batch_size is None or job.maker is not None or not isinstance(plan.cut, EvenCut) or not setup.workers:
+        return []
+    size = _LARGER * plan.batch_size
+    if cost.total_seconds * plan.rows > _TINY or size * plan.shard_count > plan.length // 4:
+        return []
+    larger = dataclasses.replace(job, plan=dataclasses.replace(plan, batch_size=size))
+    measured = rate_of(setup, 0.08, rate, larger, dataclasses.replace(layout, rows=larger.plan.rows))
+    if measured is None:
+        return []
+    return [Prediction(f"batch_size={size}", measured, measured / rate, True, note="trains otherwise", remedy=False)]

@@ -1,0 +1,229 @@
+"""Workers that are chosen with the first batch: scenes are measured by the workers that a loader has begun with.
+
+Invariant: takes a second at most, and batches do not depend on it. Where a scene raises, takes too long or ends its
+worker, what the loader has begun with stays.
+"""
+
+import dataclasses
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kerasfeed.loaders.base import Job
+from kerasfeed.loaders.batch_runner import MEASURE, MeasureOrder
+from kerasfeed.loaders.batches.layout import Layout
+from kerasfeed.loaders.scene_cost import SceneCost
+from kerasfeed.loaders.scene_measure import SAMPLE, take_trial
+from kerasfeed.loaders.session import Session
+from kerasfeed.loaders.worker_choice import WORKER_TYPE, Choice, Setup, best, duration, setups, why
+from kerasfeed.orders.batch_bounds import EvenCut
+from kerasfeed.pool.task import NOWHERE, Crash, FutureTask, Place, Record, Task
+from kerasfeed.util.resources import cores
+
+_MOST_SECONDS = 1.0
+_MEASURING = 0.5  # of them for reading scenes one by one
+_LEAST_EPOCH = 0.25  # s that a pass over the sequence takes: below, there is nothing to gain
+_TRIAL_SECONDS = 0.06  # at least, and three times as long where batches are slow and there is time
+_TRIAL_ROUNDS = 2  # the better one counts: what else the machine does makes a trial slower, never faster
+_LEAST_BATCHES = 4  # in a trial
+_NEAR = 1.6  # times slower than the best by the model: such a setup is tried
+
+
+class TrialLoader(Protocol):
+    """A loader for a trial."""
+
+    @property
+    def look_ahead(self) -> int:
+        """See `Loader.look_ahead`."""
+
+    def submit(self, epoch: int, step: int, *, timeout: float | None = None) -> Future[Any]:
+        """See `Loader.submit`."""
+
+    def close(self) -> None:
+        """See `Loader.close`."""
+
+
+MakeLoader = Callable[[Job, str, Layout], TrialLoader]
+
+
+@dataclass(frozen=True, eq=False)
+class MeasureTask(FutureTask):
+    """Scenes to measure; the future gives a `SceneCost`, or None. Nothing that becomes of it is an error."""
+
+    cores: int = 1
+
+    def record(self) -> Record:
+        """See `Task.record`."""
+        return self.kind, self.number, self.cores
+
+    def failed(self, place: Place, error: BaseException, worker: str, traceback: str) -> tuple[Task, ...]:
+        """See `Task.failed`."""
+        self.set_result(None)
+        return ()
+
+    def crashed(self, note: int, crash: Crash, count: int) -> tuple[Task, ...]:
+        """See `Task.crashed`."""
+        self.set_result(None)
+        return ()
+
+    def text(self, note: int) -> str:
+        """See `Task.text`."""
+        return "" if note == NOWHERE else "scenes, to measure what they cost"
+
+    def set_exception(self, error: BaseException) -> None:
+        """See `FutureTask`."""
+        self.set_result(None)
+
+
+def sample_of(job: Job) -> NDArray[np.int64]:
+    """The first scenes of epoch 0, in its order: int64[N], N <= `SAMPLE`."""
+    found: list[NDArray[np.int64]] = []
+    step = count = 0
+    while step < job.plan.steps and count < SAMPLE:
+        found.append(job.plan.indices(0, step))
+        count += len(found[-1])
+        step += 1
+    return np.concatenate(found)[: max(SAMPLE, len(found[0]) if job.maker else 0)]
+
+
+def measure_scenes(session: Session, seconds: float, wait: float) -> SceneCost | None:
+    """Have a worker measure what scenes cost; None where it could not within `wait` seconds.
+
+    Args:
+        session: Its workers; slots are set up.
+        seconds: How long the worker may read, s.
+        wait: How long it is waited for, s.
+    """
+    assert session.slots is not None
+    layout = session.slots.layout
+    task = MeasureTask(MEASURE, int(seconds * 1e6), cores=cores())
+    session.pool.post(MeasureOrder(layout, sample_of(session.job)))
+    try:
+        session.pool.submit([task])
+        try:
+            found = task.future.result(wait)
+        except TimeoutError:
+            return None
+        assert found is None or isinstance(found, SceneCost)
+        return found
+    finally:
+        session.pool.post(layout)
+
+
+def choose(session: Session, free: frozenset[str], make: MakeLoader) -> Choice:
+    """Choose the workers of a loader.
+
+    Args:
+        session: That with which it has begun, its slots set up; nothing is in flight.
+        free: What is to be chosen.
+        make: Makes a loader for a trial: of a job, a type of workers, and the layout.
+    """
+    begun = time.perf_counter()
+    job, kind = session.job, session.pool.worker_type
+    present = Setup(job.workers, kind)
+    epoch = job.plan.scenes * session.timing.seconds / max(1, min(job.workers, cores()))
+    if epoch < _LEAST_EPOCH:
+        return Choice(present, f"an epoch takes {duration(epoch)}, and there is little to gain")
+    cost = measure_scenes(session, _MEASURING, _MOST_SECONDS - 0.1)
+    if cost is None:
+        return Choice(present, "scenes could not be measured: they raised, or took longer than 1 s")
+    threads = cost.same is True and not session.pool.used_random and job.policy.timeout is None
+    rates = {
+        setup: cost.predict(setup.workers, setup.worker_type, job.plan.rows)
+        for setup in setups(cost, present, free, threads=threads)
+    }
+    measured: dict[Setup, float] = {}
+    near = sorted((setup for setup in rates if rates[setup] * _NEAR > max(rates.values())), key=lambda one: -rates[one])
+    if len(near) > 1:
+        needed = _LEAST_BATCHES * job.plan.rows / rates[near[0]]
+        measured = _trials(session, present, near, make, max(_TRIAL_SECONDS, needed), begun + _MOST_SECONDS)
+    if measured:
+        found = best(dict(sorted(measured.items(), key=lambda item: item[0] != present)))
+        others = "; ".join(f"{rate:,.0f} with {setup}" for setup, rate in measured.items() if setup != found)
+        reason = f"{why(found, cost)}; {measured[found]:,.0f} scenes/s in a trial" + (f", {others}" if others else "")
+        return Choice(found, reason, measured[found], True, cost)
+    found = best(rates)
+    return Choice(found, why(found, cost), rates[found], True, cost)
+
+
+def _trials(
+    session: Session, present: Setup, wanted: list[Setup], make: MakeLoader, seconds: float, deadline: float
+) -> dict[Setup, float]:
+    """What setups reach that need no further processes, as far as there is time."""
+    assert session.slots is not None
+    job, layout = session.job, session.slots.layout
+    found: dict[Setup, float] = {}
+    tried = [setup for setup in wanted if setup == present or setup.worker_type == "thread"]
+    if present not in tried or job.policy.on_error != "raise":
+        return {}
+    turns = [setup for _ in range(_TRIAL_ROUNDS) for setup in tried]
+    if seconds > 3 * _TRIAL_SECONDS or time.perf_counter() + seconds * len(tried) > deadline:
+        return {}
+    for number, setup in enumerate(turns):
+        if time.perf_counter() + seconds > deadline:
+            break
+        first = number * job.plan.steps // len(turns)
+        if setup == present:
+            rate = _own_trial(session, seconds, first)
+        else:
+            rate = trial(job, setup, layout, make, seconds=seconds, first=first)
+        if rate is not None:
+            found[setup] = max(rate, found.get(setup, 0.0))
+    return found if present in found else {}
+
+
+def _own_trial(session: Session, seconds: float, first: int) -> float | None:
+    job = session.job
+    log, before = session.failure_log, (session.batches, session.copied)
+    log.muted = True
+    try:
+        return take_trial(session.submit, job.plan, job.workers, job.look_ahead, seconds, first)
+    finally:
+        session.pool.wait_until_idle()
+        session.batches, session.copied = before
+        log.muted = False
+
+
+def trial(job: Job, setup: Setup, layout: Layout, make: MakeLoader, *, seconds: float, first: int = 0) -> float | None:
+    """Scenes/s that workers reach; None where a scene raises, or they cannot be had.
+
+    Args:
+        job: What is loaded.
+        setup: The workers.
+        layout: Of a slot of it.
+        make: Makes the loader, which is closed afterwards.
+        seconds: How long, s.
+        first: Step to begin with.
+    """
+    try:
+        kind = setup.worker_type if setup.workers else "inline"
+        loader = make(job.with_workers(setup.workers), kind, layout)
+    except (TypeError, OSError):
+        return None
+    try:
+        return take_trial(loader.submit, job.plan, setup.workers, loader.look_ahead, seconds, first)
+    finally:
+        loader.close()
+
+
+def smaller_batches(job: Job, layout: Layout, scenes: float) -> tuple[Job, Layout]:
+    """A job for a trial of about so many scenes: in batches of a sixteenth of them, where those of the feed are larger.
+
+    What each batch costs does not show then: scenes so slow are what counts.
+    """
+    size = max(1, int(scenes / 16))
+    plan = job.plan
+    if plan.batch_size is None or size >= plan.batch_size or job.maker or not isinstance(plan.cut, EvenCut):
+        return job, layout
+    plan = dataclasses.replace(plan, batch_size=size, drop_remainder=False, shard_index=0, shard_count=1)
+    return dataclasses.replace(job, plan=plan), dataclasses.replace(layout, rows=plan.rows)
+
+
+def free_of(free: frozenset[str], worker_type: str) -> frozenset[str]:
+    """What is left to choose where workers are of this type."""
+    return free - {WORKER_TYPE} if worker_type == "thread" else free

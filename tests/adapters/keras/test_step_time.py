@@ -1,0 +1,109 @@
+"""Training steps that are measured, and a model that is put back."""
+
+import time
+
+import keras
+import numpy as np
+import pytest
+import scenes_costs
+
+import kerasfeed as kf
+from kerasfeed.adapters.keras import step_time
+
+BATCH = (np.ones((8, 4), np.float32), np.ones((8, 1), np.float32))
+
+
+def _model(*, built=True):
+    layers = [
+        keras.layers.Dense(8),
+        keras.layers.BatchNormalization(),
+        keras.layers.Dropout(0.5),
+        keras.layers.Dense(1),
+    ]
+    model = keras.Sequential([keras.Input((4,)), *layers] if built else layers)
+    model.compile("adam", "mse", metrics=["mae"])
+    return model
+
+
+def _state(model):
+    found = [*model.variables, *model.optimizer.variables, *model.metrics_variables]
+    return {variable.path: value.tolist() for variable, value in zip(found, step_time.values_of(found), strict=True)}
+
+
+def test_a_model_that_was_measured_is_as_it_was():
+    model = _model()
+    model.fit(*BATCH, verbose=0)
+    before = _state(model)
+    assert step_time.step_seconds(model, BATCH, 0.05) > 0
+    assert _state(model) == before
+
+
+def test_a_model_that_has_not_trained_is_as_it_would_be_before_its_first_step():
+    model = _model(built=False)
+    step_time.step_seconds(model, BATCH, 0.02)
+    assert int(model.optimizer.iterations) == 0
+    assert all(not np.any(value) for path, value in _state(model).items() if "mean_absolute_error" in path)
+    assert all(not np.any(value) for path, value in _state(model).items() if "momentum" in path)
+
+
+def test_a_step_that_raises_leaves_the_model_as_it_was():
+    model = _model()
+    model.fit(*BATCH, verbose=0)
+    before = _state(model)
+    with pytest.raises(Exception, match=r".+"):
+        step_time.step_seconds(model, (np.ones((8, 5), np.float32), BATCH[1]), 0.02)
+    assert _state(model) == before
+
+
+def test_the_share_of_the_wait_is_that_of_the_batches():
+    def late():
+        time.sleep(0.2)
+        return BATCH
+
+    assert step_time.wait_share(_model(), late, 0.5) > 0.5
+    assert step_time.wait_share(_model(), lambda: BATCH, 0.1) < 0.5
+
+
+def test_a_profile_with_a_model_says_what_training_waits_for():
+    inputs = keras.Input((4,))
+    model = keras.Model(inputs, keras.layers.Dense(1)(inputs))
+    with kf.Feed(scenes_costs.Waits(), 8, workers=1, worker_type="thread") as feed:
+        with pytest.raises(ValueError, match=r"call model.compile"):
+            kf.profile(feed, model, seconds=1)
+        model.compile("sgd", "mse")
+        before = [value.tolist() for value in step_time.values_of(model.variables)]
+        found = kf.profile(feed, model, seconds=1)
+    assert [value.tolist() for value in step_time.values_of(model.variables)] == before
+    assert found.wait_share > 0.5
+    assert found.training_rate > found.rate
+    assert found.verdict.startswith("training waits ")
+    assert all(0 <= each.wait_share <= 1 for each in found.predictions)
+    assert "the model, batches being there" in str(found)
+
+
+class Loud(kf.InputMonitor):
+    """As with `verbose=1`, without the progress bar."""
+
+    def set_params(self, params):
+        super().set_params({**params, "verbose": 1})
+
+
+def test_the_monitor_tells_what_the_first_epoch_waited_for(capsys):
+    inputs = keras.Input((4,))
+    model = keras.Model(inputs, keras.layers.Dense(1)(inputs))
+    model.compile("sgd", "mse")
+    scenes = scenes_costs.Waits()[:200]
+    model.fit(np.zeros((20, 4), np.float32), np.zeros(20, np.float32), batch_size=20, verbose=0)  # compiles
+    with kf.Feed(scenes, 20, workers=1, worker_type="thread") as feed:
+        monitor = Loud(feed)
+        assert monitor.verdict == ""
+        model.fit(feed, epochs=2, verbose=0, callbacks=[monitor])
+        said = capsys.readouterr().out
+        assert said.count("kerasfeed: training waited") == 1
+        assert monitor.verdict in said
+        assert "of epoch 0 for input: 1 thread loaded" in monitor.verdict
+        assert "kf.profile(feed, model)" in monitor.verdict
+        monitor = kf.InputMonitor(feed)
+        model.fit(feed, epochs=1, verbose=0, callbacks=[monitor])
+        assert "training waited" not in capsys.readouterr().out
+        assert monitor.verdict

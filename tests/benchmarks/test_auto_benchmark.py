@@ -1,0 +1,17 @@
+"""The benchmark of "auto": its runs give a rate, and say what was chosen."""
+
+from benchmarks import auto
+
+
+def test_a_run_of_a_set_up_gives_a_rate():
+    assert auto.one("tiny", "thread", "1", 0.05)["rate"] > 0
+    assert auto.one("stream", "process", "2", 0.05)["rate"] > 0
+
+
+def test_a_run_of_auto_says_what_was_chosen():
+    assert "scene takes" in auto.one("tiny", "auto", "auto", 0.05)["chosen"]
+
+
+def test_every_workload_has_a_grid_of_both_types():
+    for workload in auto.WORKLOADS.values():
+        assert {kind for kind, _ in workload.grid} == {"thread", "process"}

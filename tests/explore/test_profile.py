@@ -1,0 +1,143 @@
+"""`kf.profile`: where the time of a feed goes, and what would change it."""
+
+import json
+
+import h5py
+import numpy as np
+import pytest
+import scenes_costs
+from scenes_chunks import Clouds
+
+import kerasfeed as kf
+from kerasfeed.explore.profiling.profile import Profile
+from kerasfeed.explore.profiling.profile_words import Prediction, recommended, verdict
+from kerasfeed.explore.profiling.remedies import remedies
+from kerasfeed.feeds.base import BaseFeed
+from kerasfeed.loaders.loader import Loader
+from kerasfeed.loaders.scene_cost import SceneCost
+from kerasfeed.loaders.worker_choice import Setup
+
+GIL = SceneCost(12e-3, 9.5e-3, 0.1e-3, 2, 9e-3, True, 64, 20, 4)
+FOUR = Prediction("workers=4", 400.0, 4.0, True, 0.0, setup=Setup(4, "process"))
+
+
+@pytest.fixture(scope="module")
+def waiting():
+    with BaseFeed(scenes_costs.Waits(), 8, shuffle=True, seed=0, workers=1, worker_type="thread") as feed:
+        before = feed.get_state()
+        found = kf.profile(feed, seconds=1.5)
+        assert feed.get_state() == before
+        assert feed.stats().batches == 0
+        yield found
+
+
+def test_scenes_that_wait_are_seen_to_wait_and_threads_are_recommended(waiting):
+    assert dict(waiting.parts)["waiting"] > 0.8 * waiting.cost.seconds
+    assert waiting.recommended.setup.workers > 8
+    assert waiting.recommended.measured
+    assert waiting.recommended.gain > 4
+    assert waiting.verdict.startswith("1 thread load")
+    assert "scenes wait for" in waiting.verdict
+    assert (waiting.step_seconds, waiting.wait_share, waiting.training_rate) == (None, None, None)
+
+
+def test_a_profile_is_text_a_picture_and_numbers(waiting):
+    text, picture = str(waiting), waiting._repr_html_()
+    assert text.startswith("Waits: 1 thread load")
+    for prediction in waiting.predictions:
+        assert prediction.change in text
+    assert picture.count("<svg") == 2
+    assert picture.count("<div") == picture.count("</div>")
+    found = json.loads(json.dumps(waiting.to_dict()))
+    assert found["verdict"] == waiting.verdict
+    assert found["parts"]["waiting"] > 0
+    assert found["predictions"][0]["rate"] == waiting.predictions[0].rate
+
+
+def test_the_picture_escapes_what_comes_from_users():
+    found = Profile("<Rooms>", 2, "thread", 8, 100.0, GIL, None, 1e-2, 0.5, (FOUR,), FOUR, "a < b")
+    assert "<Rooms>" not in found._repr_html_()
+    assert "a &lt; b" in found._repr_html_()
+    assert "the model trains on 800/s" in found._repr_html_()
+
+
+def test_the_verdict_says_what_training_waits_for_and_what_would_end_it():
+    assert verdict(GIL, Setup(1, "process"), 100.0, 270.0, 0.63, FOUR) == (
+        "training waits 63% of the time; scenes hold the GIL for 9.0 ms of 12 ms; 4 worker processes would end it"
+    )
+    less = Prediction("order=kf.BlockShuffled(64)", 200.0, 2.0, wait_share=0.26)
+    assert verdict(GIL, Setup(1, "process"), 100.0, 270.0, 0.63, less).endswith(
+        "order=kf.BlockShuffled(64) would leave 26%"
+    )
+    assert verdict(GIL, Setup(1, "process"), 100.0, 90.0, 0.01, None) == (
+        "training does not wait: the feed loads 100 scenes/s, and the model takes 90"
+    )
+    assert verdict(GIL, Setup(2, "thread"), 100.0, None, None, None).endswith("nothing that was tried loads more")
+
+
+def test_workers_that_end_the_wait_come_before_what_costs_more():
+    cached = Prediction("kf.Cached(sequence)", 900.0, 9.0, wait_share=0.0)
+    slow = Prediction("workers=2", 150.0, 1.5, True, 0.4, setup=Setup(2, "process"))
+    assert recommended([cached, FOUR, slow]) is FOUR
+    assert recommended([cached, slow]) is cached
+    assert recommended([Prediction("workers=2", 101.0, 1.01, setup=Setup(2, "thread"))]) is None
+    assert recommended([Prediction("batch_size=99", 300.0, 3.0, remedy=False)]) is None
+
+
+def _remedies(sequence, order):
+    with BaseFeed(sequence, 8, order=order, seed=0, workers=0) as feed:
+        loader = Loader(feed.job, "inline")
+        try:
+            assert loader.spec.fields
+            layout = loader.layout
+        finally:
+            loader.close()
+        cost = SceneCost(2e-3, 1e-3, 1e-5, 2, 1e-3, True, 1536, 20, 2)
+        found = remedies(feed.job, layout, Setup(2, "thread"), cost, 500.0, 500.0, lambda *given: None)
+        return {each.change: each for each in found}
+
+
+@pytest.fixture
+def chunked(tmp_path):
+    """1,024 scenes, 64 a chunk."""
+    with h5py.File(tmp_path / "clouds.h5", "w") as file:
+        data = np.random.default_rng(0).random((1024, 128, 3), np.float32)
+        file.create_dataset("points", data=data, chunks=(64, 128, 3), compression="gzip")
+    return tmp_path / "clouds.h5"
+
+
+def test_chunks_that_are_decoded_again_and_again_are_to_be_read_in_blocks_or_cut(chunked):
+    found = _remedies(Clouds(chunked, 200_000), kf.Shuffled())
+    assert "order=kf.BlockShuffled(64)" in found
+    assert "kf.rechunk(path, out, 'points', 1)" in found
+    assert "times what the scenes hold is decoded" in found["order=kf.BlockShuffled(64)"].note
+    assert found["order=kf.BlockShuffled(64)"].gain > 1
+
+
+def test_chunks_that_are_read_once_need_no_remedy(chunked):
+    for order, cache in ((kf.Sequential(), 200_000), (kf.Shuffled(), 1 << 28)):
+        found = _remedies(Clouds(chunked, cache), order)
+        assert not {name for name in found if "Block" in name or "rechunk" in name}
+
+
+def test_scenes_that_draw_random_numbers_are_not_to_be_cached(chunked):
+    assert "kf.Cached(sequence)" in _remedies(Clouds(chunked, 1 << 28), kf.Sequential())
+    assert "kf.Cached(sequence)" not in _remedies(scenes_costs.Costly(), kf.Sequential())
+
+
+def test_what_cannot_be_profiled_is_refused():
+    with pytest.raises(TypeError, match=r"needs a kerasfeed.Feed, received a list"):
+        kf.profile([1, 2, 3])
+    with BaseFeed(scenes_costs.Waits(), 8, workers=0) as feed:
+        for seconds in (0, "1", float("inf"), True):
+            with pytest.raises(ValueError, match="seconds must be a number of at least 1"):
+                kf.profile(feed, seconds=seconds)
+
+
+def test_scenes_that_raise_are_an_error_that_says_what_to_do():
+    with (
+        BaseFeed(scenes_costs.Fails(), 200, workers=0) as feed,
+        pytest.raises(RuntimeError, match="a scene raised while the feed was profiled: loop over the feed"),
+    ):
+        kf.profile(feed, seconds=1)
+    assert len(feed.failures) == 0

@@ -1,0 +1,105 @@
+"""Scenes of which it is known what they cost; importable in worker processes without any framework."""
+
+import os
+import time
+
+import numpy as np
+
+import kerasfeed as kf
+
+
+class Costly(kf.SceneSequence):
+    """Scenes float32[4]. The length makes an epoch long enough for a choice to matter."""
+
+    length = 20_000
+
+    def __len__(self):
+        return self.length
+
+    def __getitem__(self, index):
+        return self.scene(index), np.float32(self.rng.random())
+
+    def scene(self, index):
+        return np.full(4, index, np.float32)
+
+
+class Waits(Costly):
+    """Scenes that wait."""
+
+    def scene(self, index):
+        time.sleep(0.005)
+        return super().scene(index)
+
+
+class Counts(Costly):
+    """Scenes that hold the GIL."""
+
+    def scene(self, index):
+        return super().scene(sum(n & 1 for n in range(30_000)) - 15_000 + index)
+
+
+class Shares(Costly):
+    """Scenes that several threads must not read at once."""
+
+    def scene(self, index):
+        self.now = index
+        time.sleep(0.005)
+        return super().scene(self.now)
+
+
+class DrawsGlobally(Costly):
+    """Scenes that wait and draw from the global generators."""
+
+    def scene(self, index):
+        time.sleep(0.005)
+        return np.random.random(4).astype(np.float32)
+
+
+class Fails(Costly):
+    """Scenes that raise, but for those that the spec is inferred from."""
+
+    def __init__(self):
+        self.probes = {0, self.length // 2, self.length - 1}
+
+    def scene(self, index):
+        time.sleep(0.005)
+        if index % 100 == 7:
+            raise ValueError(f"scene {index} is damaged")
+        return super().scene(index)
+
+
+class SlowLater(Costly):
+    """Scenes that take longer than a measurement may, but for every hundredth and the last."""
+
+    length = 101
+
+    def scene(self, index):
+        time.sleep(0.02 if index in (0, 50, 100) else 3.0)
+        return super().scene(index)
+
+
+class Told(Waits):
+    """Notes in a file what workers tell it."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def on_worker_begin(self, worker):
+        self._note("begin")
+
+    def on_worker_end(self):
+        self._note("end")
+
+    def _note(self, what):
+        with self.path.open("a") as file:
+            file.write(f"{what} {os.getpid()}\n")
+
+
+class Tiny(Costly):
+    """Scenes that cost next to nothing."""
+
+    length = 5_000_000
+    kept = (np.zeros(4, np.float32), np.float32(0))
+
+    def __getitem__(self, index):
+        return self.kept
