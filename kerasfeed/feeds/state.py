@@ -53,6 +53,8 @@ class FeedState:
         version = state.get("version")
         if version != VERSION:
             raise ValueError(f"a feed's state has version {VERSION}, received {version!r}: it is of another kerasfeed")
+        if "kind" in state:
+            raise ValueError(f"the state is of kind {state['kind']!r}, and not that of a kf.Feed: give it to that feed")
         missing = [each.name for each in fields(cls) if each.name not in state]
         if missing or not isinstance(state["fingerprint"], Mapping):
             raise ValueError(f"a feed's state has {', '.join(missing) or 'fingerprint'}; this one lacks it: {state!r}")
@@ -174,4 +176,4 @@ def _change(name: str, was: Any, now: Any) -> str:
 
 
 def _shown(value: Any) -> str:
-    return "absent" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
+    return "absent" if value is None else f"{value:,}" if type(value) is int else str(value)

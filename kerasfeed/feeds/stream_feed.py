@@ -137,7 +137,10 @@ class BaseStreamFeed(BaseStream):
             "make_generator": generators.name,
             "count": generators.count,
             "functions": [str(getattr(each, "__qualname__", type(each).__name__)) for each in self._functions],
+            "copies": generators.copies,
             "batch_size": self.plan.batch_size,
+            "drop_remainder": self.plan.drop_remainder,
+            "pad_remainder": self.plan.pad_remainder,
             "shuffle_buffer": order.buffer_size if isinstance(order, BufferShuffled) else None,
             "shard": [self.shard.index, self.shard.count],
         }

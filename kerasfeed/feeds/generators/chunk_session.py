@@ -55,7 +55,7 @@ class ChunkSession:
         self.chunks = 0
         self.copied = 0
         self._stuck: set[ChunkTask] = set()  # a thread that was given up may still write to their slots
-        self._in_flight: set[ChunkTask] = set()
+        self._in_flight: dict[Future[Any], ChunkTask] = {}
         pool.on_failure = slots.close  # whoever waits for memory is to know
 
     def submit(self, n: int, start: int, repetition: int) -> Future[Any]:
@@ -72,7 +72,7 @@ class ChunkSession:
                 CHUNK, n, worker, SlotFuture(slot, serial), session=self, slot=slot, start=start,
                 repetition=repetition, serial=serial,
             )  # fmt: skip
-            self._in_flight.add(task)
+            self._in_flight[task.future] = task
             self.pool.submit([task], receipt)
             return task.future
         finally:
@@ -105,7 +105,7 @@ class ChunkSession:
     def early(self, future: Future[Any]) -> NDArray[np.uint8] | None:
         """A copy of the chunk of a task that is not done yet, uint8[bytes], where it was given early; see `early`."""
         with self.pool.lock:
-            task = next((each for each in self._in_flight if each.future is future), None)
+            task = self._in_flight.get(future)
             if task is None or task.slot.view.control[2] != task.serial:
                 return None
             found: NDArray[np.uint8] = task.slot.view.room[: task.slot.view.control[3]].copy()
@@ -119,9 +119,8 @@ class ChunkSession:
     def _lands(self, task: "ChunkTask") -> bool:
         """Note that no worker can write to the slot of a task any more; whether that was not known."""
         with self.pool.lock:
-            if task not in self._in_flight:
+            if self._in_flight.pop(task.future, None) is None:
                 return False
-            self._in_flight.remove(task)
             self._stuck.discard(task)
             self.slots.stuck = len(self._stuck)
             return True
@@ -129,7 +128,8 @@ class ChunkSession:
     def note_stuck(self, task: "ChunkTask") -> None:
         """A thread hangs in a task, and may still write to its slot."""
         with self.pool.lock:
-            self._stuck |= {task} & self._in_flight
+            if task.future in self._in_flight:
+                self._stuck.add(task)
             self.slots.stuck = len(self._stuck)
 
     def close(self) -> None:

@@ -69,12 +69,11 @@ class ChunkWatch:
     def watch(self, chunk: OpenChunk) -> None:
         """Watch a chunk that has a scene."""
         self._chunk = chunk
-        self._awake.set()
-        if not self._runs:
-            with self._lock:
-                if not self._runs and not self._closed:
-                    self._runs = True
-                    threading.Thread(target=self._run, name="kerasfeed-chunks", daemon=True).start()
+        with self._lock:  # the thread, which ends when it is idle, has seen this, or has ended
+            self._awake.set()
+            if not self._runs and not self._closed:
+                self._runs = True
+                threading.Thread(target=self._run, name="kerasfeed-chunks", daemon=True).start()
 
     def forget(self) -> None:
         """The chunk is closed."""

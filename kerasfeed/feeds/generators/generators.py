@@ -38,6 +38,7 @@ class Generators:
             named `rng` is given a `np.random.Generator` of (seed, repetition, n). One named `start` is given the number
             of the scene to begin with, so that a generator lost with its worker need not be run from its beginning.
         count: How many generators, at least 1.
+        copies: Whether each of them is made without arguments.
         seed: Seed of `rng`, at least 0.
         numbers: Those that are run here, every `numbers.step`-th; the others are other shards'.
         name: What messages call the function.
@@ -58,6 +59,7 @@ class Generators:
         self.name = _check_function(make_generator)
         self.make_generator = make_generator
         self.count = count
+        self.copies = copies
         self.seed = seed
         self.numbers = range(count)
         self._numbered, by_name = _calling(make_generator, self.name, count, copies)
@@ -257,7 +259,10 @@ class LocalGenerators(JoinedGenerators):
         iterator = self.generators.make(n, self._repetition, position if self.generators.takes_start else 0)
         for scene in range(0 if self.generators.takes_start else position):
             self._context.move_to(scene * self._count + n)
-            if self._gone or next(iterator, _ENDED) is _ENDED:
+            if self._gone:
+                break
+            if next(iterator, _ENDED) is _ENDED:
+                self._tell_shorter(n, scene, position)
                 break
         self._context.move_to(position * self._count + n)
         return iterator

@@ -9,7 +9,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
-from kerasfeed.errors import FeedClosedError, TooManyFailuresError
+from kerasfeed.errors import FeedClosedError, FeedWarning, TooManyFailuresError
 from kerasfeed.feeds.generators.round_robin import RoundRobin, begun_at, length_of
 from kerasfeed.feeds.streams.place import Departure, Start
 from kerasfeed.feeds.streams.source import Source
@@ -104,6 +104,16 @@ class JoinedGenerators(Source):
         """Generator `n` leaves, when `items` items have been joined for whoever takes."""
         self._departures.append(Departure(n, self._joined + items))
         self._round_robin.drop(n)
+
+    def _tell_shorter(self, n: int, scenes: int, before: int) -> None:
+        """Warn that generator `n`, run again, has ended after so many scenes, of which it had given more `before`."""
+        self.failure_log.deferred_warnings.defer(
+            "shorter",
+            f"generator {n} was run again, to go on behind its scene {before - 1}, and has ended after "
+            f"{counted(scenes, 'scene')}: it does not give what it gave before, so what comes now is not what would "
+            "have come. Have it depend on its arguments alone (draw from `rng`, sort its files), and its data stay",
+            FeedWarning,
+        )
 
     def _refuse_closed(self) -> None:
         if self._closed:

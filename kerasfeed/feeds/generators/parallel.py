@@ -221,10 +221,11 @@ class ParallelGenerators(JoinedGenerators):
             return
         head, groups = self._reader.read(chunk)
         moved = head.position > remote.received if early else head.position != remote.received
-        # One that ends sooner than before, when it is run again, has nothing more.
         if head.lost or (moved and not head.ended):
             self._find(remote, head)
         else:
+            if head.position < remote.received and head.ended and not early:  # it was run again, and has nothing more
+                self._tell_shorter(remote.n, head.position, remote.received)
             self._add(remote, groups, remote.received - head.position if early else 0)
             remote.ended = head.ended
         if remote.ended or remote.error is not None:

@@ -28,7 +28,7 @@ from kerasfeed.util.error_text import message_of
 from kerasfeed.util.exact_text import TextCloudPickler
 
 _MORE = 64  # batches of which Ctrl-C, an inference, or a repetition that was left has not let go yet
-_ENTRY_WORDS = 4  # epoch + 1 (0 for none), step, offset, bytes
+_ENTRY_WORDS = 4  # epoch + 1 (0 for none), step, offset, number of the `put`
 _ALIGNMENT = 64
 _MOST_BYTES = 1 << 30  # at once; Linux writes at most 2 GB
 
@@ -113,6 +113,7 @@ class FileStore(ItemStore):
         self._memory = mmap.mmap(self._fd, self._table_bytes)
         self._table = memoryview(self._memory).cast("q")
         self._free = list(range(self._entries))
+        self._puts = 0
         self._closed = False
 
     @property
@@ -139,7 +140,8 @@ class FileStore(ItemStore):
             entry = self._free.pop()
             self._places[epoch, step] = (entry, offset, len(blob))
             word = entry * _ENTRY_WORDS
-            self._table[word + 1], self._table[word + 2], self._table[word + 3] = step, offset, len(blob)
+            self._puts += 1
+            self._table[word + 1], self._table[word + 2], self._table[word + 3] = step, offset, self._puts
             self._table[word] = epoch + 1
 
     def _place(self, nbytes: int) -> int:
@@ -189,13 +191,13 @@ class StoreReader:
         self._rows = rows
         self._table_bytes = table_bytes
         self._key: Key | None = None
-        self._entry = self._start = 0
+        self._entry = self._start = self._put = 0
         self._bounds: NDArray[np.int64] = np.zeros(0, np.int64)
 
     def item(self, epoch: int, index: int) -> Any:
         """See `ItemStore.item`."""
         step, row = divmod(index, self._rows)
-        if self._key != (epoch, step):
+        if self._key != (epoch, step) or not self._holds(epoch, step):  # which may have been put again, elsewhere
             self._find(epoch, step)
         first, last = self._bounds[row], self._bounds[row + 1]
         pickled = self._read(int(first), int(last))
@@ -216,7 +218,7 @@ class StoreReader:
         if not len(found):
             raise CancelledTaskError
         self._entry = int(found[0])
-        self._start = int(table[self._entry, 2])
+        self._start, self._put = int(table[self._entry, 2]), int(table[self._entry, 3])
         head = os.pread(self._fd, 8, self._start)
         count = int.from_bytes(head, sys.byteorder) if len(head) == 8 else -1
         if not self._holds(epoch, step):
@@ -229,7 +231,7 @@ class StoreReader:
 
     def _holds(self, epoch: int, step: int) -> bool:
         entry = os.pread(self._fd, 8 * _ENTRY_WORDS, 8 * self._entry * _ENTRY_WORDS)
-        return tuple(np.frombuffer(entry, np.int64)[:3]) == (epoch + 1, step, self._start)
+        return tuple(np.frombuffer(entry, np.int64)) == (epoch + 1, step, self._start, self._put)
 
 
 def _pickled(items: Sequence[Any], first: int) -> bytes:

@@ -34,7 +34,9 @@ class ShuffledSource(WrappedSource):
         self._left = True
         self._buffer: list[Any] = []
         self._places: Iterator[int] = iter(())
-        self._wanted: dict[int, int] = {}  # places in the buffer that are still to be filled, by number of the item
+        # Number and place of each item with which the buffer is still to be filled, in the order in which they come.
+        self._wanted: Iterator[tuple[int, int]] = iter(())
+        self._next_wanted: tuple[int, int] | None = None
         self._read = 0  # number of the item of the source that comes next
         self._until = 0  # number of the item behind the last one with which the buffer is filled
         self._rest: list[Any] | None = None  # when the source has ended, what is left, the last one first
@@ -48,18 +50,23 @@ class ShuffledSource(WrappedSource):
         if length is not None and start.items + size <= length:
             length = None  # as far as the buffer is concerned
         first = start.items if length is None else max(0, min(start.items, length - size))
-        held = self._order.held(first, seed=self._seed, epoch=repetition)
-        if length is not None and length < size:
-            held = np.arange(length)
+        filled = size if length is None else min(length, size)
+        self._buffer = []
+        if first:
+            held = self._order.held(first, seed=self._seed, epoch=repetition)
+            by_number = np.argsort(held)
+            self._wanted = zip(held[by_number].tolist(), by_number.tolist(), strict=True)
+            self._buffer = [_EMPTY] * filled
+        else:  # a buffer larger than the data takes no more than the data
+            self._wanted = zip(range(filled), range(filled), strict=True)
+        self._next_wanted = next(self._wanted, None)
         self._left = False
         self._repetition = repetition
         self._skip = start.items - first
-        self._wanted = {index: place for place, index in enumerate(held.tolist())}
-        self._buffer = [_EMPTY] * len(held)
-        self._until = first + len(held)
+        self._until = first + filled
         self._places = self._order.places_from(first, seed=self._seed, epoch=repetition)
         self._rest, self._error = None, None
-        self._read = int(held.min(initial=first + size))
+        self._read = first + filled if self._next_wanted is None else self._next_wanted[0]
         self.source.begin(repetition, Start(self._read, start.departures))
 
     def joined(self, items: int) -> int:
@@ -72,21 +79,23 @@ class ShuffledSource(WrappedSource):
 
     def take(self, limit: int) -> list[Any]:
         """See `Source.take`; the first call of a repetition fills the buffer."""
-        if self._wanted:
+        if self._next_wanted is not None:
             self._fill()
+        buffer = self._buffer  # `leave` lets go of it, in any thread
         if self._rest is None and not self._left:
             items = []
             for item in self._next(limit):
                 place = next(self._places)
-                items.append(self._buffer[place])
-                self._buffer[place] = own_copy(item)
+                items.append(buffer[place])
+                buffer[place] = own_copy(item)
             if items:
                 return items
-        if self._left or self._rest is None:
+        rest = self._rest
+        if self._left or rest is None:
             return []
-        if self._rest:
-            items = self._rest[: -limit - 1 : -1]
-            del self._rest[-limit:]
+        if rest:
+            items = rest[: -limit - 1 : -1]
+            del rest[-limit:]
             return items
         error, self._error = self._error, None
         try:
@@ -97,9 +106,15 @@ class ShuffledSource(WrappedSource):
             del error  # whose traceback holds this frame
 
     def leave(self) -> None:
-        """See `Source.leave`."""
+        """See `Source.leave`; nothing of the buffer is kept."""
         self._left = True
         super().leave()
+        self._buffer, self._rest = [], None
+
+    def close(self) -> None:
+        """See `Source.close`."""
+        self.leave()
+        super().close()
 
     def _next(self, limit: int) -> list[Any]:
         """The next items of the source; none where it has ended, and what is left is put in order then."""
@@ -117,16 +132,20 @@ class ShuffledSource(WrappedSource):
 
     def _fill(self) -> None:
         """Fill the buffer with the items that it holds where the repetition begins; those between are not kept."""
-        while self._wanted and self._rest is None and not self._left:
+        buffer, wanted = self._buffer, self._next_wanted
+        while wanted is not None and self._rest is None and not self._left:
             number = self._read
             for item in self._next(min(_AT_ONCE, self._until - number)):
-                place = self._wanted.pop(number, None)
-                if place is not None:
-                    self._buffer[place] = own_copy(item)
+                if wanted is not None and wanted[0] == number:
+                    place = wanted[1]
+                    if place == len(buffer):
+                        buffer.append(own_copy(item))
+                    else:
+                        buffer[place] = own_copy(item)
+                    wanted = next(self._wanted, None)
                 number += 1
             self._estimate()
-        if not self._left:
-            self._wanted = {}
+        self._next_wanted = wanted if self._rest is None else None  # which has ended before
         if self._skip and self._rest is None and not self._left:  # it stands behind the last item of the source
             self._next(1)
 

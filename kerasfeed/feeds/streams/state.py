@@ -4,6 +4,7 @@ Invariant: a state holds numbers and names, no scene. Two feeds give the same ba
 generators do, if their fingerprints and seeds agree; workers are no part of it.
 """
 
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -58,12 +59,7 @@ class StreamState:
         seed, epoch, step = (
             check_integer(f"{name} of the state", state[name], 0) for name in ("seed", "epoch", "step")
         )
-        try:
-            departures = tuple(Departure(int(n), int(items)) for n, items in state["departures"])
-        except (TypeError, ValueError):
-            raise ValueError(
-                f"departures of the state must be pairs of integers, received {state['departures']!r}"
-            ) from None
+        departures = _departures(state["departures"], state["fingerprint"].get("count"))
         return cls(seed, Place(epoch, step, departures), dict(state["fingerprint"]))
 
     def check(self, seed: int, fingerprint: Mapping[str, Any]) -> None:
@@ -78,3 +74,19 @@ class StreamState:
                 f"the state is that of other batches, so nothing can go on from it: {'; '.join(found)}. Make the feed "
                 "as it was, or begin anew without the state"
             )
+
+
+def _departures(given: Any, count: Any) -> tuple[Departure, ...]:
+    try:
+        found = tuple(Departure(operator.index(n), operator.index(items)) for n, items in given)
+    except (TypeError, ValueError):
+        found = None
+    numbers = [] if found is None else [each.n for each in found]
+    items = [] if found is None else [each.items for each in found]
+    known = isinstance(count, int) and all(0 <= n < count for n in numbers) and len({*numbers}) == len(numbers)
+    if found is None or not known or items != sorted(items) or min(items, default=0) < 0:
+        raise ValueError(
+            f"departures of the state must be pairs [n, scenes before] of integers, in their order, one for each of "
+            f"the {count} generators at most, received {given!r}: restore the state as get_state() gave it"
+        )
+    return found

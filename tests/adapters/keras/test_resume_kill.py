@@ -32,3 +32,22 @@ def test_a_training_process_that_was_killed_twice_saw_the_batches_of_an_undistur
         expected = chain_of(stream(feed, STEPS * EPOCHS))
     assert done.stdout.split()[-4:] == [str(expected), str(STEPS * EPOCHS), "epochs", "1,2"]
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("kind", ["starting", "replayed", "steps"])
+def test_a_training_process_on_a_stream_that_was_killed_twice_ends_as_an_undisturbed_one(tmp_path, kind):
+    def run(folder, kill_at):
+        command = [sys.executable, str(SUPPORT / "stream_script.py"), str(tmp_path / folder), str(kill_at), kind]
+        environment = environment_of(KERAS_BACKEND="tensorflow")
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PROGRAM_SECONDS)
+        assert done.returncode == (0 if kill_at < 0 else -signal.SIGKILL), done.stderr[-4000:]
+        return done.stdout.split()[-4:]
+
+    undisturbed = run("undisturbed", -1)
+    for kill_at in (13, 6):  # the second time in another epoch than the first
+        run("killed", kill_at)
+    killed = run("killed", -1)
+    assert killed[:2] == undisturbed[:2]
+    assert (undisturbed[3], killed[3]) == ("0,1,2", "1,2")
+    assert not list((tmp_path / "killed").iterdir())
