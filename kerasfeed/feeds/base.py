@@ -164,10 +164,24 @@ class BaseFeed(AnyFeed):
     def _present_generations(self) -> tuple[int, ...]:
         return tuple([each.generation for each in self._refreshable])  # nearly always none
 
+    @property
+    def generations(self) -> tuple[int, ...]:
+        """How often what is read had been refreshed when the present batches were planned."""
+        return self._generations
+
+    def refuse_others(self, generations: tuple[int, ...]) -> None:
+        """Refuse to go on with batches that were planned at these generations, if there are others now.
+
+        Raises:
+            RuntimeError: There are.
+        """
+        if generations != self._present_generations():
+            self._refuse_refreshed()
+
     def _refuse_refreshed(self) -> None:
         raise RuntimeError(
             f"the {type(self.sequence).__name__} was refreshed in the midst of an epoch, whose batches are others now: "
-            "call refresh() between two epochs, where a loop, or fit, has ended"
+            "call refresh() between two epochs, where a loop, or fit, has ended, and make datasets of the feed anew"
         )
 
     # ---- what a framework adds
@@ -267,8 +281,6 @@ class BaseFeed(AnyFeed):
         try:
             for number in numbers:
                 found = [number, window.take()]
-                if self._present_generations() != self._generations:  # it may be of other scenes
-                    self._refuse_refreshed()
                 if found[1] is not None:  # on_error="skip" has left a scene of it
                     yield found
         finally:
@@ -295,8 +307,7 @@ class BaseFeed(AnyFeed):
             ...     print([future.result().tolist() for future in futures])
             [[0, 1], [2, 3], [4, 5]]
         """
-        if self._present_generations() != self._generations:
-            self._refuse_refreshed()
+        self.refuse_others(self._generations)
         self.cursors.wait()
         self.hooks.enter(epoch)
         self.issue_warnings()
@@ -445,6 +456,7 @@ class BaseFeed(AnyFeed):
             [array([2, 3]), array([4, 5])]
         """
         found = FeedState.of(state)
+        self.follow_sequence()
         found.check(state_of(self, 0), len(self))
         warn_of_hooks(self.sequence, self.has_epoch_hooks, found)
         self._resume_at(found.epoch * len(self) + found.step, shuffled=found.shuffled_steps)

@@ -20,12 +20,14 @@ from kerasfeed.orders.blocks import BlockShuffled
 from kerasfeed.util.optional_methods import ahead_reader
 
 
-def begin_cursor(feed: Any, count: int, in_order: bool, context: contextvars.Context) -> Cursor:
-    """A cursor of the next `count` batches of `feed`, to be taken in a call that must not wait.
+def begin_cursor(
+    feed: Any, count: int, in_order: bool, generations: tuple[int, ...], context: contextvars.Context
+) -> Cursor:
+    """A cursor of the next `count` batches of `feed`, planned at these generations, for a call that must not wait.
 
     Where `submit` would run what users wrote (scenes, hooks, orders), a thread of its own runs it.
     """
-    begin = partial(_claimed, weakref.ref(feed), count, in_order)
+    begin = partial(_claimed, weakref.ref(feed), count, in_order, generations)
     return begin() if only_submits(feed) else feed.cursors.begin(begin, context)
 
 
@@ -44,8 +46,10 @@ def claim(feed: Any, count: int) -> int:
     return first
 
 
-def _claimed(feed: Callable[[], Any], count: int, in_order: bool) -> "FeedCursor":
-    first = claim(check_alive(feed()), count)
+def _claimed(feed: Callable[[], Any], count: int, in_order: bool, generations: tuple[int, ...]) -> "FeedCursor":
+    known = check_alive(feed())
+    known.refuse_others(generations)
+    first = claim(known, count)
     return FeedCursor(feed, range(first, first + count), in_order=in_order)
 
 

@@ -25,7 +25,15 @@ class Prefetcher:
     """
 
     def __init__(
-        self, submit: Submit, first: int, stop: int, ahead: int, border: int | None = None, *, in_order: bool = True
+        self,
+        submit: Submit,
+        first: int,
+        stop: int,
+        ahead: int,
+        border: int | None = None,
+        *,
+        in_order: bool = True,
+        check: Callable[[], None] = lambda: None,
     ) -> None:
         """Look ahead from the first `take` on.
 
@@ -36,7 +44,9 @@ class Prefetcher:
             ahead: Most batches in flight, at least 1.
             border: Steps of an epoch, where none of its batches may be begun before the last epoch's are loaded.
             in_order: Whether batches come in the order of their numbers, or whichever is loaded first.
+            check: Raises where a batch that has come must not be given, for its scenes may be others than were meant.
         """
+        self._check = check
         self._submit = submit
         self.next = first
         self._stop = stop
@@ -83,6 +93,7 @@ class Prefetcher:
             del future  # it holds what is raised, whose traceback holds this frame: only the collector would free them
             raise
         self._pass(future)
+        self._check()
         return batch
 
     def _await_several(self) -> None:
@@ -155,4 +166,8 @@ def window_of(feed: Any, numbers: range, shuffled: bool | None = False, *, in_or
         return feed.submit(*place, patience=timeout)
 
     border = len(feed) if feed.has_epoch_hooks else None
-    return Prefetcher(submit, numbers.start, numbers.stop, feed.look_ahead, border, in_order=in_order)
+    generations = feed.generations
+    return Prefetcher(
+        submit, numbers.start, numbers.stop, feed.look_ahead, border, in_order=in_order,
+        check=lambda: feed.refuse_others(generations),
+    )  # fmt: skip

@@ -159,6 +159,7 @@ class Feed(BaseFeed, KerasAdapter, FrameworkLoops):
 
         refuse_skip(self.job.policy, "to_tf_dataset()")
         refuse_second_sharding(self.shard.count)
+        self.follow_sequence()
         return dataset_of(self, check_integer("epochs", epochs, 1) * len(self), device, in_order=deterministic)
 
     def _loop_cursor(self, epochs: int) -> EpochsCursor:
@@ -177,8 +178,11 @@ class Feed(BaseFeed, KerasAdapter, FrameworkLoops):
         shuffled = request.shuffle and not has_order and self.plan.shard_count == 1
         return FeedRun(self, call.iterator, request, shuffled=shuffled)
 
-    def dataset_run(self, batches: int, in_order: bool, call: KerasCall, request: TrainerRequest) -> FeedRun:
-        """What one of Keras's iterators takes of a dataset of the feed, of so many batches."""
+    def dataset_run(
+        self, batches: int, in_order: bool, generations: tuple[int, ...], call: KerasCall, request: TrainerRequest
+    ) -> FeedRun:
+        """What one of Keras's iterators takes of a dataset of the feed, of so many batches; see `begin_cursor`."""
+        self.refuse_others(generations)
         self._warn_of_order(request)
         return FeedRun(self, call.iterator, request, shuffled=False, batches=batches, in_order=in_order)
 

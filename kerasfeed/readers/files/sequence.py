@@ -150,12 +150,14 @@ class FileSequence(Refreshable, SceneSequence):
         self._taken = 0  # how often `close` has allowed files to be others
         self._kept = PerProcess(partial(KeptHere, self._cache_files, self._cache_bytes))
         self._counting = count, counts_cache, on_error == "skip"
-        self._known: dict[Any, tuple[Any, int]] = {}  # identity and count by what stands for a file
-        self._take_in(check_paths(paths), count)
+        self._take_in(check_paths(paths), count, {})
 
-    def _take_in(self, paths: tuple[Any, ...], count: Any) -> None:
-        """Have the scenes of these files, all at once or, where they cannot be counted, none of them."""
-        kept, counts, skipped, known = self._counted(paths, count)
+    def _take_in(self, paths: tuple[Any, ...], count: Any, known: dict[Any, tuple[Any, int]]) -> None:
+        """Have the scenes of these files, all at once or, where they cannot be counted, none of them.
+
+        `known` has identity and count of those that were counted, by what stands for a file.
+        """
+        kept, counts, skipped, known = self._counted(paths, count, known)
         counts.setflags(write=False)
         places = places_of(counts, self._interleave)
         if not places.length:
@@ -172,7 +174,7 @@ class FileSequence(Refreshable, SceneSequence):
             unit="file",
         )
 
-    def _counted(self, paths: tuple[Any, ...], count: Any) -> tuple[Any, ...]:
+    def _counted(self, paths: tuple[Any, ...], count: Any, before: dict[Any, tuple[Any, int]]) -> tuple[Any, ...]:
         """The files that could be counted, int64[F] counts, those left out, and what is known of each."""
         given = given_counts(count, len(paths))
         if given is not None:
@@ -181,7 +183,7 @@ class FileSequence(Refreshable, SceneSequence):
 
         def count_one(file: int) -> int:
             path = paths[file]
-            identity, known = self._known.get(repr(path), (None, 0))
+            identity, known = before.get(repr(path), (None, 0))
             if identity is not None and identity == identities[file]:
                 return known
             if count is not None:
@@ -345,7 +347,8 @@ class FileSequence(Refreshable, SceneSequence):
             raise RuntimeError("refresh() is called where the feed is, between two epochs, and not in a worker")
         before = len(self)
         given = self._counting[0] if count is None else count
-        self._take_in(self._given if paths is None else check_paths(paths), given)
+        known = {} if count is not None else self._known  # counts of another function are none of this one
+        self._take_in(self._given if paths is None else check_paths(paths), given, known)
         self._counting = (given, *self._counting[1:])
         self.generation += 1
         self.close()

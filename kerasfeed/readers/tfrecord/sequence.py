@@ -7,6 +7,7 @@ files were; whoever reads in another process gets the same files or an error.
 import bisect
 import itertools
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -96,10 +97,10 @@ class TFRecordSequence(Refreshable, SceneSequence):
     ) -> None:
         self.verify = bool(verify)
         given = None if spec is None else as_scene_spec(spec)
-        found = expand(paths)
+        found = expand(given_paths := _kept(paths))
         threads = min(_MOST_THREADS, _LEAST_THREADS * cores()) if workers == "auto" else int(workers)
         cache = True if index_cache is None else index_cache
-        self._given = paths
+        self._given = given_paths
         self._indexing = (cache if isinstance(cache, bool) else Path(cache).absolute()), max(1, threads)
         self._files = index_files(found, *self._indexing)
         self._stops = list(itertools.accumulate(map(len, self._files)))
@@ -305,7 +306,7 @@ class TFRecordSequence(Refreshable, SceneSequence):
         """
         if in_worker():
             raise RuntimeError("refresh() is called where the feed is, between two epochs, and not in a worker")
-        before, given = len(self), self._given if paths is None else paths
+        before, given = len(self), self._given if paths is None else _kept(paths)
         found = expand(given)
         files = index_files(found, *self._indexing)
         stops = list(itertools.accumulate(map(len, files)))
@@ -328,6 +329,11 @@ class TFRecordSequence(Refreshable, SceneSequence):
         fields = ", ".join(f"{path}: {field}" for path, field in zip(spec.paths, spec.fields, strict=True))
         files = counted(len(self._files), "file")
         return f"TFRecordSequence({counted(len(self), 'record')} of {files}: {fields})"
+
+
+def _kept(paths: Any) -> Any:
+    """Paths that can be gone through more than once."""
+    return tuple(paths) if isinstance(paths, Iterator) else paths
 
 
 def _own(leaf: Any) -> Any:

@@ -35,7 +35,7 @@ def test_a_training_process_that_was_killed_twice_saw_the_batches_of_an_undistur
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("kind", ["starting", "replayed", "steps"])
+@pytest.mark.parametrize("kind", ["replayed", "steps"])
 def test_a_training_process_on_a_stream_that_was_killed_twice_ends_as_an_undisturbed_one(tmp_path, kind):
     def run(folder, kill_at):
         command = [sys.executable, str(SUPPORT / "stream_script.py"), str(tmp_path / folder), str(kill_at), kind]

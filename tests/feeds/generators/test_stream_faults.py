@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 import signal
 import traceback
 
@@ -137,5 +138,22 @@ def test_the_tape_holds_as_many_batches_as_may_be_in_flight():
         for step in range(1400):
             tape.put(3, step, [f"{step}a", f"{step}b"])
         assert [tape.item(3, index) for index in (0, 1, 2798, 2799)] == ["0a", "0b", "1399a", "1399b"]
+    finally:
+        tape.close()
+
+
+def test_items_that_were_put_again_elsewhere_are_found_by_a_worker_that_had_read_them():
+    tape = FileStore(2, 8)
+    reader = pickle.loads(pickle.dumps(tape))
+    try:
+        tape.put(0, 1, ["a", "b"])
+        assert reader.item(0, 2) == "a"
+        tape.drop(0, 1)
+        tape.put(0, 0, ["c", "d"])
+        tape.put(0, 1, ["a", "b"])
+        assert reader.item(0, 2) == "a"
+        tape.drop(0, 1)
+        tape.put(0, 1, ["longer", "b"])
+        assert [reader.item(0, 2), reader.item(0, 3)] == ["longer", "b"]
     finally:
         tape.close()

@@ -1,6 +1,8 @@
 """Streams that go on where they were: every place of theirs, whatever shuffles, divides and runs them."""
 
+import gc
 import json
+import tracemalloc
 import warnings
 
 import numpy as np
@@ -123,6 +125,7 @@ def test_a_state_of_another_stream_is_refused_with_what_differs(stream):
         ({"seed": 6}, "seed was 5, is 6"),
         ({"shuffle_buffer": 4}, "shuffle_buffer was absent, is 4"),
         ({"count": 3}, "count was 4, is 3"),
+        ({"drop_remainder": True}, "drop_remainder was False, is True"),
     ):
         with pytest.raises(ValueError, match=text):
             stream(starting, 3, **{"count": 4, **arguments}).set_state(state)
@@ -130,6 +133,11 @@ def test_a_state_of_another_stream_is_refused_with_what_differs(stream):
         stream(starting, 3, count=4).set_state({"version": 1})
     with pytest.raises(ValueError, match="departures of the state must be pairs"):
         stream(starting, 3, count=4).set_state({**state, "departures": [3]})
+    for departures in ([[4, 1]], [[0, -1]], [[0, 1], [0, 1]], [[0, 2], [1, 1]], [[0, 1.0]]):
+        with pytest.raises(ValueError, match="one for each of the 4 generators at most"):
+            stream(starting, 3, count=4).set_state({**state, "departures": departures})
+    with kf.Feed(np.arange(4.0), 2) as feed, pytest.raises(ValueError, match="of kind 'stream', and not that of a kf"):
+        feed.set_state(state)
     with pytest.raises(ValueError, match="nothing is known of step 5 of repetition 0"):
         stream(starting, 3, count=4).get_state(epoch=0, step=5)
 
@@ -183,3 +191,44 @@ def test_a_loop_of_a_framework_that_takes_ahead_stands_behind_the_last_batch_tha
         states.append(json.loads(json.dumps(feed.get_state())))
     assert states == [state for _, state in whole if state["epoch"] == 0]
     assert (feed.get_state()["epoch"], feed.get_state()["step"]) == (1, 0)
+
+
+@pytest.mark.filterwarnings("ignore:make_generator")
+@pytest.mark.parametrize(("workers", "worker_type"), WAYS)
+def test_a_generator_that_gives_less_when_it_is_run_again_is_told(stream, tmp_path, workers, worker_type):
+    path = str(tmp_path / "length")
+
+    def make():
+        import pathlib
+
+        yield from map(float, range(int(pathlib.Path(path).read_text())))
+
+    arguments = {"count": 1, "workers": workers, "worker_type": worker_type}
+    (tmp_path / "length").write_text("20")
+    feed = stream(make, 4, **arguments)
+    batches = iter(feed)
+    state = [(next(batches), feed.get_state()) for _ in range(3)][-1][1]
+    (tmp_path / "length").write_text("6")
+    feed = stream(make, 4, **arguments)
+    feed.set_state(state)
+    with pytest.warns(kf.FeedWarning, match="to go on behind its scene 11, and has ended after 6 scenes"):
+        list(feed)
+
+
+def test_a_loop_that_is_left_keeps_nothing_of_its_shuffle_buffer_nor_is_more_taken_than_there_is(stream):
+    def make():
+        for _ in range(60):
+            yield np.zeros(1 << 17)  # 1 MiB
+
+    feed = stream(make, 2, count=1, workers=0, shuffle_buffer=50)
+    tracemalloc.start()
+    try:
+        next(iter(feed))
+        gc.collect()
+        assert tracemalloc.get_traced_memory()[0] < 20 << 20
+        assert tracemalloc.get_traced_memory()[1] > 50 << 20
+        tracemalloc.reset_peak()
+        assert len(list(stream(lambda: iter([1.0, 2.0]), 2, count=1, workers=0, shuffle_buffer=10**7))) == 1
+        assert tracemalloc.get_traced_memory()[1] < 40 << 20
+    finally:
+        tracemalloc.stop()

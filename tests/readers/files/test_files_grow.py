@@ -105,3 +105,52 @@ def test_an_attribute_generation_of_ones_own_means_nothing_to_a_feed():
         for batch in feed:  # noqa: B007 - the last one is looked at
             scenes.generation += 1
         assert batch.tolist() == [3, 4]
+
+
+@pytest.mark.parametrize("loop", ["dataset", "torch"])
+def test_no_batch_of_an_epoch_is_given_after_a_refresh_though_all_were_loaded(tmp_path, loop):
+    pytest.importorskip("tensorflow" if loop == "dataset" else "torch")
+    np.save(tmp_path / "a.npy", np.arange(20.0))
+    files = kf.FileSequence([tmp_path / "a.npy"], np.load)
+    with kf.Feed(files, 2, workers=1, worker_type="thread") as feed:
+        batches = iter(feed.to_tf_dataset() if loop == "dataset" else feed.to_torch(prefetch=1))
+        next(batches)
+        files.refresh()
+        with pytest.raises(RuntimeError, match="was refreshed in the midst of an epoch"):
+            list(batches)
+
+
+def test_a_dataset_is_made_anew_after_a_refresh_and_the_one_before_is_refused(tmp_path):
+    pytest.importorskip("tensorflow")
+    np.save(tmp_path / "a.npy", np.arange(6.0))
+    files = kf.FileSequence([tmp_path / "a.npy"], np.load)
+    with kf.Feed(files, 2, workers=0) as feed:
+        before = feed.to_tf_dataset()
+        assert len(list(before)) == 3
+        np.save(tmp_path / "a.npy", np.arange(10.0))
+        files.refresh()
+        after = feed.to_tf_dataset()
+        assert len(list(after)) == int(after.cardinality()) == 5
+        with pytest.raises(RuntimeError, match="make datasets of the feed anew"):
+            list(before)
+
+
+def test_a_state_fits_files_that_were_refreshed_before_it_is_set(tmp_path):
+    np.save(tmp_path / "a.npy", np.arange(6.0))
+    files = kf.FileSequence([tmp_path / "a.npy"], np.load)
+    with kf.Feed(files, 2, seed=0, workers=0) as feed:
+        np.save(tmp_path / "a.npy", np.arange(10.0))
+        files.refresh()
+        with kf.Feed(files, 2, seed=0, workers=0) as other:
+            next(iter(other))
+            feed.set_state(other.get_state())
+        assert [batch.tolist() for batch in feed] == [[2, 3], [4, 5], [6, 7], [8, 9]]
+
+
+def test_a_function_that_counts_otherwise_counts_files_anew_and_paths_may_be_an_iterator(tmp_path):
+    np.save(tmp_path / "a.npy", np.arange(6.0))
+    files = kf.FileSequence([tmp_path / "a.npy"], np.load, lambda path: 6)
+    assert files.refresh(count=lambda path: 5) == -1
+    scenes = kf.Zip(x=np.arange(4.0))
+    paths = kf.write_tfrecords(scenes, str(tmp_path / "r"), num_shards=1, workers=0, progress=False)
+    assert kf.TFRecordSequence(iter(paths)).refresh() == 0
