@@ -120,7 +120,11 @@ class StreamProgress:
     def _note(self, record: StreamRecord) -> None:
         if self._records and self._records[-1] == record:
             return
-        before = [each for each in self._records if each.iterations < record.iterations]
+        here = record.iterations, record.scale  # a step whose loss was not finite changes the scale alone
+        before = [
+            each for each in self._records
+            if each.iterations <= record.iterations and (each.iterations, each.scale) != here
+        ]  # fmt: skip
         self._records = [*before[1 - _KEPT :], record]
         content = {
             "kind": _KIND, "version": _VERSION, "steps_per_epoch": self._steps,

@@ -1,6 +1,6 @@
 """`FileSequence`: files that each hold many scenes, as one sequence.
 
-Invariant: which scene stands at an index is fixed when the sequence is made. A file is read when one of its scenes is
+Invariant: which scene stands at an index is fixed when the sequence is made, until `refresh`. A file is read when one of its scenes is
 wanted, by one thread while others wait, and kept within bounds; every process keeps files of its own.
 """
 
@@ -323,7 +323,7 @@ class FileSequence(Refreshable, SceneSequence):
 
         Files that are as they were are not counted again. A feed sees the new length when its next loop or `fit`
         begins: it then starts its workers anew. While an epoch runs, its next batch is an error. A dataset made of the
-        feed before keeps its length: make it anew.
+        feed before is refused then: make it anew.
 
         Args:
             paths: All files as they are now, in order. None looks again at those that were given last.

@@ -11,6 +11,7 @@ from resumable import make_model, result_of
 from streams import endless, numbered
 
 import kerasfeed as kf
+from kerasfeed.adapters.keras.stream_progress import StreamProgress, StreamRecord
 
 pytestmark = MARKS
 WAYS = [(0, "auto"), (2, "thread")]
@@ -243,6 +244,13 @@ def test_a_fit_on_a_shuffled_stream_goes_on_at_the_very_next_batch(tmp_path, dat
         seen = []
         assert fit(None, seen)[0] == whole
         assert len(seen) == total - kill_at
+
+
+def test_the_model_before_a_step_whose_loss_was_not_finite_stays_known(tmp_path):
+    progress = StreamProgress(None, tmp_path / "feed.json")
+    for done, scale in ((4, 8.0), (5, 4.0)):  # the step changes the loss scale alone
+        progress._note(StreamRecord(4, scale, 0, done, {}))
+    assert [progress._found(4, scale).done for scale in (8.0, 4.0)] == [4, 5]
 
 
 def test_what_a_backup_knows_nothing_of_is_refused(tmp_path):
