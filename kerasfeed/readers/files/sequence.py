@@ -1,7 +1,7 @@
 """`FileSequence`: files that each hold many scenes, as one sequence.
 
-Invariant: which scene stands at an index is fixed when the sequence is made, until `refresh`. A file is read when one of its scenes is
-wanted, by one thread while others wait, and kept within bounds; every process keeps files of its own.
+Invariant: which scene stands at an index is fixed when the sequence is made, until `refresh`. A file is read when one
+of its scenes is wanted, by one thread while others wait, and kept within bounds; every process keeps files of its own.
 """
 
 import operator
