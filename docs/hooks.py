@@ -16,7 +16,11 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[1]
-PAGES = {"01_quickstart.ipynb": "start/quickstart.md", "02_hdf5.ipynb": "start/hdf5.md"}
+PAGES = {
+    "01_quickstart.ipynb": "start/quickstart.md",
+    "02_hdf5.ipynb": "start/hdf5.md",
+    "03_explore.ipynb": "start/explore.md",
+}
 LOG = logging.getLogger("mkdocs.hooks.notebooks")
 
 

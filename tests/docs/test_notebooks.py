@@ -74,5 +74,29 @@ def test_the_hdf5_notebook_draws_what_chunks_cost_and_counts_fewer_decodes_in_bl
     assert "64 batches" in _printed(cells["sequence"])
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Jupyter's own packages
+@pytest.mark.heavy
+@pytest.mark.parametrize("data", ["real", "made"])
+def test_the_notebook_looks_describes_checks_and_ends_what_training_waits_for(run, monkeypatch, request, data):
+    pytest.importorskip("matplotlib", reason="needs matplotlib (pip install kerasfeed[test])")
+    if data == "real":
+        monkeypatch.setenv("BIMNET10", str(request.getfixturevalue("real_data")))
+    cells = run("03_explore.ipynb")
+    assert ("bimnet10_train.h5" if data == "real" else "shapes.h5") in _printed(cells["setup"])
+    for name in ("look", "look_at_one", "batch"):
+        assert [output for output in cells[name].outputs if "image/png" in output.get("data", {})], name
+    assert "<svg" in cells["describe"].outputs[0].data["text/html"]
+    report = cells["check"].outputs[0].data["text/plain"]
+    assert "failed: same_twice" in report
+    assert "failed: global_random" in report
+    assert _printed(cells["second_class"]) == "True\n"
+    before = [int(share) for share in re.findall(r"(\d+)% of the time", _printed(cells["model"]))]
+    after = [int(share) for share in re.findall(r"(\d+)% of the time", _printed(cells["cached"]))]
+    assert before[-1] > after[-1]  # 90 and 3 on a quiet machine
+    assert "training waits" in _printed(cells["verdict"])
+    for cell in cells.values():
+        assert [output for output in cell.get("outputs", []) if output.get("name") == "stderr"] == []
+
+
 def _printed(cell):
     return "".join(output.text for output in cell.outputs if output.output_type == "stream")

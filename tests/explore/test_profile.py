@@ -67,7 +67,7 @@ def test_the_verdict_says_what_training_waits_for_and_what_would_end_it():
     )
     less = Prediction("order=kf.BlockShuffled(64)", 200.0, 2.0, wait_share=0.26)
     assert verdict(GIL, Setup(1, "process"), 100.0, 270.0, 0.63, less).endswith(
-        "order=kf.BlockShuffled(64) would leave 26%"
+        "order=kf.BlockShuffled(64) would load 2 times as much and leave 26%"
     )
     assert verdict(GIL, Setup(1, "process"), 100.0, 90.0, 0.01, None) == (
         "training does not wait: the feed loads 100 scenes/s, and the model takes 90"

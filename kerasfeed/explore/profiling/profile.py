@@ -12,7 +12,7 @@ from kerasfeed.loaders.scene_cost import SceneCost
 from kerasfeed.loaders.worker_choice import Setup, duration
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Profile:
     """Where the time of a feed goes; `str()` and a notebook show it as a table.
 
@@ -85,6 +85,8 @@ class Profile:
             note = f"; {each.note}" if each.note else ""
             lines.append(f"  {each.change:<42}{each.rate:>12,.0f} scenes/s, x {each.gain:.2g} ({each.how}){note}")
         return "\n".join(lines)
+
+    __repr__ = __str__
 
     def _repr_html_(self) -> str:
         from kerasfeed.explore.profiling.profile_html import profile_html

@@ -66,7 +66,7 @@ def verdict(
     if best is None:
         return f"training waits {share:.0%} of the time; {scene}; nothing that was tried loads more"
     left = best.wait_share or 0.0
-    ends = "would end it" if left < LITTLE else f"would leave {left:.0%}"
+    ends = "would end it" if left < LITTLE else f"would load {best.gain:.2g} times as much and leave {left:.0%}"
     return f"training waits {share:.0%} of the time; {scene}; {change_text(best)} {ends}"
 
 

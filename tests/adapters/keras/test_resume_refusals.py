@@ -82,12 +82,14 @@ def test_a_damaged_or_foreign_file_is_refused_and_left_as_it_is(text, message, t
 
 def test_bad_arguments_and_places_are_refused(tmp_path):
     with make_feed() as feed:
-        with pytest.raises(TypeError, match=r"^FeedCheckpoint\(feed, ...\) resumes a kerasfeed.Feed, received a list"):
+        with pytest.raises(
+            TypeError, match=r"^FeedCheckpoint\(feed, ...\) resumes a kerasfeed.Feed or .*, received a list"
+        ):
             kf.FeedCheckpoint([], tmp_path / "feed.json")
         with pytest.raises(
-            TypeError, match=r"^BackupAndRestore\(feed, ...\) resumes a kerasfeed.Feed, received a Stream"
+            TypeError, match=r"^BackupAndRestore\(feed, ...\) resumes a kerasfeed.Feed or .*, received a Queue"
         ):
-            kf.BackupAndRestore(kf.StreamFeed(lambda: iter([1.0]), 1, workers=0), tmp_path / "backup")
+            kf.BackupAndRestore(kf.QueueFeed(1, workers=0), tmp_path / "backup")
         with pytest.raises(ValueError, match="path must be that of a file, received the folder"):
             kf.FeedCheckpoint(feed, tmp_path)
         with pytest.raises(ValueError, match=r'save_freq must be at least 1, received 0 ."epoch" writes at the end'):
