@@ -197,6 +197,9 @@ class FileSequence(Refreshable, SceneSequence):
         known = {repr(paths[file]): (identities[file], int(n)) for file, n in zip(kept, counts, strict=True)}
         return tuple(paths[file] for file in kept), counts, skipped, known
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_known": {}}  # for refresh() alone, and as long as the files are many
+
     def _cache_state(self) -> Any:
         """What the data depends on, for `kerasfeed.sequences.cache.key`, which looks at the files as well."""
         return self.paths, self._read_file, self.counts, self._interleave

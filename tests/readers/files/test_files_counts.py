@@ -179,10 +179,12 @@ def _counted_in_a_terminal(monkeypatch, quiet):
         kf.FileSequence(range(6), lambda path: time.sleep(0.05) or np.arange(2))
         stderr.flush()
         os.set_blocking(main, False)
+        shown = b""
         try:
-            return os.read(main, 100_000).decode()
+            while True:  # a read gives what one buffer of the terminal holds
+                shown += os.read(main, 100_000)
         except BlockingIOError:
-            return ""
+            return shown.decode()
         finally:
             monkeypatch.undo()
             os.close(main)
