@@ -66,6 +66,7 @@ def test_scenes_that_hold_the_gil_get_processes():
         assert "holds the GIL" in feed.stats().chosen
 
 
+@pytest.mark.heavy
 def test_scenes_that_threads_cannot_read_at_once_get_processes():
     with _feed(scenes_costs.Shares()) as feed:
         assert _first(feed) == _expected(scenes_costs.Shares())
@@ -73,6 +74,7 @@ def test_scenes_that_threads_cannot_read_at_once_get_processes():
         assert "several threads at once do not read what one reads" in feed.stats().chosen
 
 
+@pytest.mark.heavy
 def test_scenes_that_draw_from_global_generators_get_processes():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", kf.FeedWarning)
@@ -104,6 +106,7 @@ def test_a_type_that_is_given_is_kept():
         assert feed.stats().chosen == ""
 
 
+@pytest.mark.heavy
 def test_a_function_given_as_collate_leaves_scenes_to_be_measured():
     def collate(scenes):
         return np.stack([scene[0] for scene in scenes])
@@ -113,6 +116,7 @@ def test_a_function_given_as_collate_leaves_scenes_to_be_measured():
         assert feed.stats().worker_type == "thread"
 
 
+@pytest.mark.heavy
 def test_a_class_is_measured_once_in_a_program_its_parts_and_views_too(choices):
     parts = kf.split(scenes_costs.Waits(), [0.5, 0.5], seed=0)
     for sequence in (*parts, scenes_costs.Waits()):
