@@ -137,12 +137,13 @@ class Agent:
                 self._pool.post(self._posted)
                 self._versions["posted"] = work.posted_version
             self._changed.notify_all()
-            self._changed.wait_for(
+            if not self._changed.wait_for(
                 lambda: (
                     self._versions["runner"] >= work.runner_version and self._versions["posted"] >= work.posted_version
                 ),
                 _STATES_SECONDS,
-            )
+            ):
+                raise WorkerStartError(f"what its work needs has not come in {_STATES_SECONDS:g} s")
 
 
 def _start_error(error: BaseException) -> BaseException:

@@ -68,6 +68,10 @@ class Fleet:
 
     # ---- hosts
 
+    @property
+    def _has_ready(self) -> bool:
+        return any(host.ready for host in self._dispatcher.hosts.values())
+
     def set_places(self, places: Sequence[str]) -> None:
         """There should be hosts at these places."""
         self._well = time.monotonic()
@@ -105,22 +109,19 @@ class Fleet:
         """A host has answered for the first time.
 
         Raises:
-            WorkerStartError: It can take no work, for a reason that others share.
+            WorkerStartError: It can take no work, and no other one does.
         """
         host, started = self._dispatcher.hosts.get(key), parcel.unpack()
         if host is None:
             return
         assert isinstance(started, Started)
         host.name = f"host {host.number} ({started.name})"
-        if started.version != versions():
-            raise WorkerStartError(
-                f"{host} has {started.version}, and this process {versions()}: batches might differ. Install the same "
-                "on all hosts"
-            )
-        if started.module:
-            raise WorkerStartError(_missing_module(host, started.module))
-        if started.error is not None:
-            raise wrapped(started.error.arrived(), f"on {host}: ", WorkerStartError)
+        error = _refusal(host, started)
+        if error is not None:
+            if not self._has_ready:
+                raise error
+            self.lose(key, f"can take no work: {error}")
+            return
         host.workers, host.ready, host.news = started.workers, True, time.monotonic()
         self._deaths.started()
         self._failed_starts.pop(host.place, None)
@@ -143,7 +144,7 @@ class Fleet:
         if not host.ready:
             times = self._failed_starts.get(host.place, (0, 0.0))[0] + 1
             self._failed_starts[host.place] = times, time.monotonic() + min(2.0**times, _MOST_SECONDS)
-            if self._deaths.at_start(crash) and not any(each.ready for each in self._dispatcher.hosts.values()):
+            if self._deaths.at_start(crash) and not self._has_ready:
                 raise WorkerStartError(f"{host} {how} before it could take work, as did others before it")
         self._options.deferred_warnings.defer(
             "host", f"{host} {how}. Its batches are asked of other hosts, or of the one in its place: no batch is "
@@ -160,7 +161,7 @@ class Fleet:
             HostLostError: There are none any more.
         """
         self._fill()
-        if any(host.ready for host in self._dispatcher.hosts.values()):
+        if self._has_ready:
             self._had_host = now
         who, timeout, well_for = self._options.who, self._hosts.start_timeout, self._engine.well_for
         if now - self._had_host > timeout:
@@ -171,10 +172,20 @@ class Fleet:
             raise HostLostError(f"{who} has no hosts any more: the cluster has not answered for {well_for:g} s")
 
 
-def _missing_module(host: Host, module: str) -> str:
-    package = module.split(".")[0]
-    return (
-        f"{host} has no module {module!r}, which the sequence needs. A module of yours can be sent along: "
-        f"kf.RayHosts(ship=({package},)); others are installed on the hosts, or with "
-        f"kf.RayHosts(runtime_env={{'pip': [{package!r}]}})"
-    )
+def _refusal(host: Host, started: Started) -> BaseException | None:
+    """Why a host takes no work; None where it does."""
+    if started.version != versions():
+        return WorkerStartError(
+            f"{host} has {started.version}, and this process {versions()}: batches might differ. Install the same on "
+            "all hosts"
+        )
+    if started.module:
+        package = started.module.split(".")[0]
+        return WorkerStartError(
+            f"{host} has no module {started.module!r}, which the sequence needs. A module of yours can be sent along: "
+            f"kf.RayHosts(ship=({package},)); others are installed on the hosts, or with "
+            f"kf.RayHosts(runtime_env={{'pip': [{package!r}]}})"
+        )
+    if started.error is not None:
+        return wrapped(started.error.arrived(), f"on {host}: ", WorkerStartError)
+    return None

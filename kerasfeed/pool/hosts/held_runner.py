@@ -52,7 +52,7 @@ class _Numbered:
     def on_worker_begin(self, worker: Worker) -> None:
         begin = optional_method(self.inner, "on_worker_begin")
         if begin is not None:
-            begin(replace(worker, index=self.first + worker.index, count=max(self.count, worker.count)))
+            begin(replace(worker, index=self.first + worker.index, count=max(self.count, self.first + worker.count)))
 
     def on_worker_end(self) -> None:
         end = optional_method(self.inner, "on_worker_end")

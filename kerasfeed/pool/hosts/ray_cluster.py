@@ -20,6 +20,7 @@ from kerasfeed.util.error_text import class_name, message_of
 _LOOK_SECONDS = 1.0
 _WELL_SECONDS = 15.0
 _RELEASE_SECONDS = 10.0
+_SMALL = 50_000  # bytes; Ray sends arguments of up to 100 KB as part of a call
 _KINDS = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory"}  # the rest are resources of the user's own
 
 
@@ -135,8 +136,12 @@ class RayEngine(Engine):
         ]
 
     def share(self, parcel: Parcel) -> Any:
-        """See `Engine.share`."""
-        return self._ray.put(parcel)
+        """See `Engine.share`.
+
+        What is small travels with each message: an object of Ray may be fetched from a node that is frozen, and whoever
+        fetches it then waits until Ray finds that out.
+        """
+        return parcel if parcel.nbytes < _SMALL else self._ray.put(parcel)
 
     def start(self, key: int, place: str, version: str, setup: Parcel, runner: Any) -> None:
         """See `Engine.start`."""
@@ -228,12 +233,12 @@ class RayAgent:
     def __init__(self) -> None:
         import ray
 
-        self._agent = Agent(lambda reference: ray.get(reference[0] if isinstance(reference, list) else reference))
+        self._agent = Agent(lambda shared: shared if isinstance(shared, Parcel) else ray.get(shared))
         self._over = threading.Event()
 
-    def start(self, version: str, setup: Parcel, runner: Any) -> Parcel:
+    def start(self, version: str, setup: Parcel, runner: list[Any]) -> Parcel:
         """See `Agent.start`."""
-        return self._agent.start(version, setup, runner)
+        return self._agent.start(version, setup, runner[0])
 
     def live(self) -> None:
         """Return when the host is to end: where it ends before, whoever waits is told."""
