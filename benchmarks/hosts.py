@@ -111,6 +111,8 @@ def cluster_of(count: int) -> Iterator[Any]:
     """A head without CPUs, and so many nodes."""
     import ray
 
+    # Ray has its processes step back for others (15), and so what they start; what is compared with them does not.
+    os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 - Ray's name
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "object_store_memory": STORE})
     for _ in range(count):
         cluster.add_node(num_cpus=2, object_store_memory=STORE)

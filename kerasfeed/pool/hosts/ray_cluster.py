@@ -12,7 +12,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from kerasfeed.errors import WorkerStartError
+from kerasfeed.errors import HostLostError, WorkerStartError
 from kerasfeed.pool.hosts.agent import Agent
 from kerasfeed.pool.hosts.engine import Engine, News, Parcel, Tell
 from kerasfeed.util.error_text import class_name, message_of
@@ -20,6 +20,7 @@ from kerasfeed.util.error_text import class_name, message_of
 _LOOK_SECONDS = 1.0
 _WELL_SECONDS = 15.0
 _RELEASE_SECONDS = 10.0
+_OVER = "ray.shutdown() was called"
 _SMALL = 50_000  # bytes; Ray sends arguments of up to 100 KB as part of a call
 _KINDS = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory"}  # the rest are resources of the user's own
 
@@ -42,12 +43,23 @@ def join_cluster(
         import ray
     except ImportError as error:
         raise ImportError('kf.RayHosts needs Ray, which is not installed: pip install "kerasfeed[ray]"') from error
-    _session.enter(ray, address)
+    name = _session.enter(ray, address)
     try:
-        return RayEngine(ray, count, dict(resources or {"CPU": 1.0}), dict(runtime_env or {}), tell, calls)
+        return RayEngine(ray, name, count, dict(resources or {"CPU": 1.0}), dict(runtime_env or {}), tell, calls)
     except BaseException:
-        _session.leave(ray)
+        _session.leave(ray, name)
         raise
+
+
+_Name = tuple[str, str]
+
+
+def _present(ray: Any) -> _Name | None:
+    """The node and the job of Ray's session in this process; None where there is none."""
+    if not ray.is_initialized():  # else the rest would begin one
+        return None
+    context = ray.get_runtime_context()
+    return context.get_node_id(), context.get_job_id()
 
 
 class _Session:
@@ -56,13 +68,12 @@ class _Session:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._users = 0
-        self._is_ours = False
+        self._ours: _Name | None = None
 
-    def enter(self, ray: Any, address: str | None) -> None:
+    def enter(self, ray: Any, address: str | None) -> _Name:
         with self._lock:
-            if ray.is_initialized():
-                self._is_ours = self._is_ours and self._users > 0
-            else:
+            name = _present(ray)
+            if name is None:
                 options: dict[str, Any] = {"logging_level": logging.WARNING}
                 if address is None:
                     options["include_dashboard"] = False
@@ -70,15 +81,19 @@ class _Session:
                     ray.init(address=address or "local", **options)
                 except (OSError, RuntimeError, ValueError) as error:
                     raise WorkerStartError(_not_joined(address, error)) from error
-                self._is_ours, self._users = True, 0
-            self._users += 1
+                name = _present(ray)
+                assert name is not None
+                self._ours, self._users = name, 0
+            self._users += name == self._ours
+            return name
 
-    def leave(self, ray: Any) -> None:
+    def leave(self, ray: Any, name: _Name) -> None:
         with self._lock:
-            self._users -= 1
-            if self._is_ours and not self._users:
-                self._is_ours = False
-                ray.shutdown()
+            self._users -= name == self._ours
+            if name == self._ours and not self._users:
+                self._ours = None
+                if _present(ray) == name:
+                    ray.shutdown()
 
 
 _session = _Session()
@@ -98,10 +113,17 @@ class RayEngine(Engine):
     well_for = _WELL_SECONDS
 
     def __init__(
-        self, ray: Any, count: int | None, wanted: dict[str, float], runtime_env: dict[str, Any], tell: Tell, calls: int
+        self,
+        ray: Any,
+        session: _Name,
+        count: int | None,
+        wanted: dict[str, float],
+        runtime_env: dict[str, Any],
+        tell: Tell,
+        calls: int,
     ) -> None:
         """Hosts of the session that `ray` has begun, `count` of them, with `wanted` resources each."""
-        self._ray, self._count, self._wanted, self._tell = ray, count, wanted, tell
+        self._ray, self._session, self._count, self._wanted, self._tell = ray, session, count, wanted, tell
         options: dict[str, Any] = {"num_cpus": 0, "max_restarts": 0, "max_task_retries": 0, "max_concurrency": calls}
         options |= {_KINDS[name]: value for name, value in self._wanted.items() if name in _KINDS}
         options["resources"] = {name: value for name, value in self._wanted.items() if name not in _KINDS}
@@ -116,11 +138,20 @@ class RayEngine(Engine):
         self._watch_thread = threading.Thread(target=self._watch_nodes, name="kerasfeed-ray-nodes", daemon=True)
         self._watch_thread.start()
 
+    @property
+    def _is_up(self) -> bool:
+        """Whether our session is there yet: where there is none, Ray's functions begin another."""
+        return _present(self._ray) == self._session
+
+    def _refuse_if_over(self) -> None:
+        if not self._is_up:
+            raise HostLostError(f"there are no hosts any more: {_OVER}")
+
     def _watch_nodes(self) -> None:
         """Tell where hosts may be; it may hang where the cluster is gone, and then tells no more."""
         while not self._closed.is_set():
-            if not self._ray.is_initialized():
-                self._tell(News.FAILED, "ray.shutdown() was called")
+            if not self._is_up:
+                self._tell(News.FAILED, _OVER)
                 return
             with suppress(Exception):
                 self._tell(News.PLACES, self._places(self._ray.nodes()))
@@ -141,10 +172,12 @@ class RayEngine(Engine):
         What is small travels with each message: an object of Ray may be fetched from a node that is frozen, and whoever
         fetches it then waits until Ray finds that out.
         """
+        self._refuse_if_over()
         return parcel if parcel.nbytes < _SMALL else self._ray.put(parcel)
 
     def start(self, key: int, place: str, version: str, setup: Parcel, runner: Any) -> None:
         """See `Engine.start`."""
+        self._refuse_if_over()
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
         if self._group is not None:
@@ -158,12 +191,14 @@ class RayEngine(Engine):
 
     def send(self, key: int, number: int, work: Parcel, shared: dict[str, Any]) -> None:
         """See `Engine.send`."""
+        self._refuse_if_over()
         self._await(self._actors[key].run.remote(work, shared), News.ANSWER, key, number)
 
     def stop(self, key: int) -> None:
         """See `Engine.stop`."""
-        with suppress(Exception):  # the session may have been ended under us
-            self._await(self._actors[key].stop.remote(), News.STOPPED, key)
+        with suppress(Exception):
+            if self._is_up:
+                self._await(self._actors[key].stop.remote(), News.STOPPED, key)
 
     def _await(self, reference: Any, kind: News | None, *told: int) -> None:
         reference.future().add_done_callback(partial(self._note, kind, told))
@@ -179,19 +214,19 @@ class RayEngine(Engine):
     def kill(self, key: int) -> None:
         """See `Engine.kill`."""
         actor = self._actors.pop(key, None)
-        if actor is not None:
-            with suppress(Exception):
+        with suppress(Exception):
+            if actor is not None and self._is_up:
                 self._ray.kill(actor)
 
     def close(self) -> None:
         """See `Engine.close`."""
         self._closed.set()
-        if self._ray.is_initialized():  # where the head is gone, Ray would wait for it, and end the program after 60 s
+        if self._is_up:  # where the head is gone, Ray would wait for it, and end the program after 60 s
             thread = threading.Thread(target=self._release, name="kerasfeed-ray-release", daemon=True)
             thread.start()
             thread.join(_RELEASE_SECONDS)
         self._watch_thread.join(2 * _LOOK_SECONDS)
-        _session.leave(self._ray)
+        _session.leave(self._ray, self._session)
 
     def _release(self) -> None:
         for key in list(self._actors):
@@ -205,6 +240,7 @@ class RayEngine(Engine):
         count, wanted = self._count, ", ".join(f"{name} {most:g}" for name, most in self._wanted.items())
         asked = f"count={count}, each on a node of its own" if count else "every node"
         try:
+            self._refuse_if_over()
             nodes = [_node_text(node) for node in self._ray.nodes() if node["Alive"]]
         except Exception as error:  # noqa: BLE001 - the cluster may be gone
             return f"asked for {asked} with {wanted}; the cluster does not answer ({message_of(error)})"

@@ -234,6 +234,32 @@ def test_a_host_with_another_version_is_refused(monkeypatch):
     fails(r"host \d \(.*\) has kerasfeed .*, and this process kerasfeed 9 on Python 3.0")
 
 
+def test_a_host_that_is_refused_is_no_error_where_another_one_works(monkeypatch):
+    feed, engine = feed_of(Noisy(0, 160), count=1)
+    with feed:
+        batches = iter(feed)
+        found = [next(batches)]
+        monkeypatch.setattr(fleet, "versions", lambda: "kerasfeed 9 on Python 3.0")
+        engine.join(2)
+        wait_until(lambda: feed.stats().hosts.lost)
+        found += batches
+        assert set(feed.stats().hosts.batches) == {0}
+    same(found, reference(Noisy(0, 160)))
+
+
+def test_a_feed_all_of_whose_hosts_are_gone_says_so():
+    hosts = SubprocessHosts(1)
+    with BaseFeed(Noisy(0, 160), 16, workers=1, hosts=hosts) as feed:
+        batches = iter(feed)
+        next(batches)
+        object.__setattr__(hosts, "start_timeout", 0.3)
+        hosts.engines[0].join(0)
+        for process in hosts.engines[0].processes.values():
+            process.kill()
+        with pytest.raises(kf.HostLostError, match=r"has had no host for start_timeout=0.3 s: 1 were started"):
+            list(batches) + list(feed)
+
+
 def test_a_module_that_a_host_lacks_is_named(tmp_path, monkeypatch):
     (tmp_path / "my_lost_module.py").write_text("def scene(x):\n    return x\n")
     monkeypatch.syspath_prepend(tmp_path)

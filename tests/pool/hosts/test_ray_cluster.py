@@ -55,6 +55,9 @@ def add(cluster):
 @pytest.fixture
 def nodes(cluster):
     """The cluster, with two nodes again."""
+    known = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
+    for node in [node for node in cluster.worker_nodes if node.node_id not in known]:  # Ray has given it up
+        cluster.remove_node(node, allow_graceful=False)
     while len(cluster.worker_nodes) < 2:
         add(cluster)
     cluster.wait_for_nodes()
@@ -155,6 +158,7 @@ def test_every_batch_comes_once_through_a_kill(nodes, kill):
 
 def test_a_node_that_is_frozen_is_not_waited_for(nodes):
     with feed_of(Noisy(), hosts={"count": 2, "silence": 1.0}) as feed:
+        wait_until(lambda: feed.stats().hosts.alive == 2)
         batches = iter(feed)
         found = [next(batches) for _ in range(5)]
         node = next(node for node in nodes.worker_nodes if pids(node, "ray::RayAgent"))
@@ -284,6 +288,29 @@ def test_a_cluster_that_is_shut_down_under_a_feed_is_an_error_and_no_hang():
         other.shutdown()
 
 
+def test_a_session_that_is_ended_under_a_feed_is_an_error_and_the_next_one_is_left_as_it_is(tmp_path):
+    code = """
+        import os
+        os.environ["TMPDIR"] = "/tmp"  # Ray's sockets stand there, and their paths must be short
+        import kerasfeed as kf, numpy as np, ray
+        feed = kf.Feed(np.arange(640), 8, workers=1, hosts=kf.RayHosts(address=None))
+        batches = iter(feed)
+        next(batches)
+        ray.shutdown()
+        ray.init(address="local", include_dashboard=False, logging_level="error")  # the user's own
+        try:
+            list(batches)
+        except kf.HostLostError as error:
+            print(error)
+        print(len(list(feed)))  # on that one
+        feed.close()
+        print(ray.is_initialized())
+    """
+    stdout, stderr = launch(tmp_path, code).communicate(timeout=PROGRAM_SECONDS)
+    assert "no hosts any more: ray.shutdown() was called" in stdout, (stdout, stderr)
+    assert stdout.splitlines()[-2:] == ["80", "True"], (stdout, stderr)
+
+
 def test_a_notebook_or_script_may_start_ray_on_its_own_machine(tmp_path):
     code = """
         import os
@@ -294,7 +321,6 @@ def test_a_notebook_or_script_may_start_ray_on_its_own_machine(tmp_path):
                 return 64
             def __getitem__(self, index):
                 return self.rng.normal(size=3) + index
-        os.environ["TMPDIR"] = "/tmp"  # Ray's sockets stand there, and their paths must be short
         with kf.Feed(Mine(), 8, seed=1, workers=2, hosts=kf.RayHosts(address=None)) as feed:
             found = list(feed)
         print(ray.is_initialized(), np.array_equal(found, list(kf.Feed(Mine(), 8, seed=1, workers=0))))
