@@ -5,16 +5,17 @@ actor anew with what the first one was given. What runs on the cluster for us en
 a Ray session is ended only if it was begun here.
 """
 
-import logging
+import queue
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from kerasfeed.errors import HostLostError, WorkerStartError
+from kerasfeed.errors import HostLostError
 from kerasfeed.pool.hosts.agent import Agent
 from kerasfeed.pool.hosts.engine import Engine, News, Parcel, Tell
+from kerasfeed.pool.hosts.ray_session import Name, present, session
 from kerasfeed.util.error_text import class_name, message_of
 
 _LOOK_SECONDS = 1.0
@@ -43,68 +44,12 @@ def join_cluster(
         import ray
     except ImportError as error:
         raise ImportError('kf.RayHosts needs Ray, which is not installed: pip install "kerasfeed[ray]"') from error
-    name = _session.enter(ray, address)
+    name = session.enter(ray, address)
     try:
         return RayEngine(ray, name, count, dict(resources or {"CPU": 1.0}), dict(runtime_env or {}), tell, calls)
     except BaseException:
-        _session.leave(ray, name)
+        session.leave(ray, name)
         raise
-
-
-_Name = tuple[str, str]
-
-
-def _present(ray: Any) -> _Name | None:
-    """The node and the job of Ray's session in this process; None where there is none."""
-    if not ray.is_initialized():  # else the rest would begin one
-        return None
-    context = ray.get_runtime_context()
-    return context.get_node_id(), context.get_job_id()
-
-
-class _Session:
-    """The session of Ray that feeds of this process share, where none was begun before."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._users = 0
-        self._ours: _Name | None = None
-
-    def enter(self, ray: Any, address: str | None) -> _Name:
-        with self._lock:
-            name = _present(ray)
-            if name is None:
-                options: dict[str, Any] = {"logging_level": logging.WARNING}
-                if address is None:
-                    options["include_dashboard"] = False
-                try:
-                    ray.init(address=address or "local", **options)
-                except (OSError, RuntimeError, ValueError) as error:
-                    raise WorkerStartError(_not_joined(address, error)) from error
-                name = _present(ray)
-                assert name is not None
-                self._ours, self._users = name, 0
-            self._users += name == self._ours
-            return name
-
-    def leave(self, ray: Any, name: _Name) -> None:
-        with self._lock:
-            self._users -= name == self._ours
-            if name == self._ours and not self._users:
-                self._ours = None
-                if _present(ray) == name:
-                    ray.shutdown()
-
-
-_session = _Session()
-
-
-def _not_joined(address: str | None, error: Exception) -> str:
-    if "version mismatch" in message_of(error).lower():
-        remedy = "Use the same Ray and the same Python on all machines"
-    else:
-        remedy = "Start one with `ray start --head`, and `ray start --address=...` on the others, or use address=None"
-    return f"no Ray cluster could be joined at address={address!r}: {message_of(error)}. {remedy}"
 
 
 class RayEngine(Engine):
@@ -113,27 +58,22 @@ class RayEngine(Engine):
     well_for = _WELL_SECONDS
 
     def __init__(
-        self,
-        ray: Any,
-        session: _Name,
-        count: int | None,
-        wanted: dict[str, float],
-        runtime_env: dict[str, Any],
-        tell: Tell,
+        self, ray: Any, name: Name, count: int | None, wanted: dict[str, float], env: dict[str, Any], tell: Tell,
         calls: int,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Hosts of the session that `ray` has begun, `count` of them, with `wanted` resources each."""
-        self._ray, self._session, self._count, self._wanted, self._tell = ray, session, count, wanted, tell
+        self._ray, self._name, self._count, self._wanted, self._tell = ray, name, count, wanted, tell
         options: dict[str, Any] = {"num_cpus": 0, "max_restarts": 0, "max_task_retries": 0, "max_concurrency": calls}
         options |= {_KINDS[name]: value for name, value in self._wanted.items() if name in _KINDS}
         options["resources"] = {name: value for name, value in self._wanted.items() if name not in _KINDS}
-        if runtime_env:
-            options["runtime_env"] = runtime_env
+        if env:
+            options["runtime_env"] = env
         self._actor_class, self._options = ray.remote(RayAgent), options
         self._actors: dict[int, Any] = {}
         self._group: Any = None
-        if count is not None:
-            self._group = ray.util.placement_group([wanted] * count, strategy="STRICT_SPREAD")
+        self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._call_thread = threading.Thread(target=self._call, name="kerasfeed-ray-calls", daemon=True)
+        self._call_thread.start()
         self._closed = threading.Event()
         self._watch_thread = threading.Thread(target=self._watch_nodes, name="kerasfeed-ray-nodes", daemon=True)
         self._watch_thread.start()
@@ -141,7 +81,7 @@ class RayEngine(Engine):
     @property
     def _is_up(self) -> bool:
         """Whether our session is there yet: where there is none, Ray's functions begin another."""
-        return _present(self._ray) == self._session
+        return present(self._ray) == self._name
 
     def _refuse_if_over(self) -> None:
         if not self._is_up:
@@ -178,13 +118,23 @@ class RayEngine(Engine):
     def start(self, key: int, place: str, version: str, setup: Parcel, runner: Any) -> None:
         """See `Engine.start`."""
         self._refuse_if_over()
+        self._calls.put(partial(self._start, key, place, version, setup, runner))
+
+    def _start(self, key: int, place: str, version: str, setup: Parcel, runner: Any) -> None:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
-        if self._group is not None:
+        if self._count is not None:
+            if self._group is None:
+                self._group = self._ray.util.placement_group([self._wanted] * self._count, strategy="STRICT_SPREAD")
             strategy = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=int(place))
         else:
             strategy = NodeAffinitySchedulingStrategy(place, soft=False)
-        actor = self._actors[key] = self._actor_class.options(**self._options, scheduling_strategy=strategy).remote()
+        try:
+            actor = self._actor_class.options(**self._options, scheduling_strategy=strategy).remote()
+        except Exception as error:  # noqa: BLE001 - whatever it is, there is no host
+            self._tell(News.GONE, key, _loss(error))
+            return
+        self._actors[key] = actor
         # In a list: Ray would resolve a reference that stands alone, each time.
         self._await(actor.start.remote(version, setup, [runner]), News.STARTED, key)
         self._await(actor.live.remote(), None, key)
@@ -213,27 +163,34 @@ class RayEngine(Engine):
 
     def kill(self, key: int) -> None:
         """See `Engine.kill`."""
-        actor = self._actors.pop(key, None)
-        with suppress(Exception):
-            if actor is not None and self._is_up:
-                self._ray.kill(actor)
+        self._calls.put(partial(self._kill, key))
+
+    def _kill(self, key: int) -> None:
+        if key in self._actors:
+            self._ray.kill(self._actors.pop(key))
+
+    def _call(self) -> None:
+        """Body of a thread that starts and ends actors, for which Ray waits for the head, though it be gone."""
+        while (call := self._calls.get()) is not None:
+            with suppress(Exception):
+                if self._is_up:
+                    call()
 
     def close(self) -> None:
         """See `Engine.close`."""
         self._closed.set()
-        if self._is_up:  # where the head is gone, Ray would wait for it, and end the program after 60 s
-            thread = threading.Thread(target=self._release, name="kerasfeed-ray-release", daemon=True)
-            thread.start()
-            thread.join(_RELEASE_SECONDS)
+        self._calls.put(self._release)
+        self._calls.put(None)
+        self._call_thread.join(_RELEASE_SECONDS)  # where the head is gone, Ray ends the program after 60 s
         self._watch_thread.join(2 * _LOOK_SECONDS)
-        _session.leave(self._ray, self._session)
+        session.leave(self._ray, self._name)
 
     def _release(self) -> None:
         for key in list(self._actors):
-            self.kill(key)
-        if self._group is not None:
             with suppress(Exception):
-                self._ray.util.remove_placement_group(self._group)
+                self._kill(key)
+        if self._group is not None:
+            self._ray.util.remove_placement_group(self._group)
 
     def missing(self) -> str:
         """See `Engine.missing`."""
