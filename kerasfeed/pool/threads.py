@@ -170,6 +170,7 @@ class ThreadPool(Pool):
             with self.lock:
                 if task is not None:
                     self._forget(task)
+                    task = None  # this frame is the caller of that in which a traceback ends
                 if worker.given_up:  # and taken from the count
                     return
                 if not waiting or (self._awake > 1 and self._turns.taken and not self.options.addressed):
