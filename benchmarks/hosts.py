@@ -260,8 +260,8 @@ class Simulated(Hosts):
     def __init__(self, count: int, seconds: float, nbytes: int) -> None:
         self.count, self.seconds, self.nbytes = count, seconds, nbytes
 
-    def connect(self, tell: Callable[..., object], calls: int) -> Engine:
-        """See `Hosts.connect`."""
+    def start_engine(self, tell: Callable[..., object], calls: int) -> Engine:
+        """See `Hosts.start_engine`."""
         return SimulatedEngine(self, tell)
 
 

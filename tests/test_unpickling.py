@@ -15,11 +15,12 @@ LOADS = {"load", "loads", "Unpickler"}
 PICKLES = {"pickle", "cloudpickle", "_pickle", "dill", "joblib", "marshal", "shelve"}
 # Where something is unpickled, and whose bytes they are.
 ALLOWED = {
-    "pool/processes/shared_objects.py": "what the parent put into a memory file that the worker has inherited",
+    "pool/processes/shared_objects.py": "what the parent put into a memory file that the worker has inherited, "
+    "or this process has just pickled",
     "pool/exception_pickle.py": "what the worker has just pickled, and what came over its socket pair",
     "orders/groups.py": "a user's function within a pickle that the user, or the program, is loading already",
     "pool/processes/supervisor.py": "payloads of a worker, over the socket pair that it inherited",
-    "writers/worker_options.py": "a sequence that this process has just pickled",
+    "pool/hosts/engine.py": "what the driver and the hosts that it has started tell each other, as Ray brings it",
     "feeds/generators/chunk_codec.py": "scenes that a worker has packed, in memory that it inherited",
     "feeds/streams/item_store.py": "the parent's items, in a memory file without a path, inherited by the worker",
     "feeds/queues/connection.py": "messages of the other end, after each has proved that it knows the key",

@@ -134,12 +134,12 @@ class Session:
             finally:
                 del future  # the traceback of what was raised ends in this frame, and the future holds it
         try:
-            slot = self.slots.acquire(timeout)
+            held = self.slots.acquire(timeout)
         except FeedClosedError:  # the slots close with the session: say why that ended
             raise self.pool.failure or FeedClosedError(CLOSED_BEFORE_DONE) from None
         batch: BatchInProgress | None = None
         try:
-            batch = begin_batch(self.job, slot, epoch, step, indices)
+            batch = begin_batch(self.job, held, epoch, step, indices)
             ranges = self.timing.ranges(batch.rows, self.job.workers)
             if self.failure_log.has_fatal:
                 with self.lock:
@@ -151,8 +151,8 @@ class Session:
         except BaseException as error:  # Ctrl-C: nobody will wait for this batch, and its slot must come back
             if batch is not None:
                 batch.give_up(error)
-            if batch is None or not (batch.sent or batch.landed):
-                self.slots.release(slot)
+            if batch is None or batch.landed or not batch.sent:
+                self.slots.release(held)
             raise
         finally:
             del batch  # see above

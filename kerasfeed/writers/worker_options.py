@@ -3,17 +3,15 @@
 Invariant: workers that were asked for are started, once.
 """
 
-import io
-import pickle
 from typing import Any
 
 from kerasfeed.loaders.arguments import check_sequence, check_workers
 from kerasfeed.loaders.loader import worker_type_for
 from kerasfeed.pool.base import Pool, PoolOptions
 from kerasfeed.pool.factory import make_pool
+from kerasfeed.pool.processes.shared_objects import copy_as_sent
 from kerasfeed.util.deferred_warnings import DeferredWarnings
 from kerasfeed.util.error_text import class_name, message_of
-from kerasfeed.util.exact_text import TextCloudPickler
 from kerasfeed.util.frames import as_sequence
 from kerasfeed.util.validate import check_integer
 from kerasfeed.writers.shard_task import ShardRunner
@@ -57,11 +55,8 @@ class WorkerOptions:
 
 def copied(sequence: Any) -> Any | None:
     """A copy as a worker would get it, its large arrays shared; None where it cannot be pickled."""
-    buffers: list[pickle.PickleBuffer] = []
     try:
-        file = io.BytesIO()
-        TextCloudPickler(file, protocol=5, buffer_callback=buffers.append).dump(sequence)
-        return pickle.loads(file.getvalue(), buffers=buffers)
+        return copy_as_sent(sequence, shares=True)
     except Exception:  # noqa: BLE001 - told where it is to be sent to processes
         return None
 

@@ -74,7 +74,7 @@ def test_expected_failures_may_be_told_by_a_function_of_the_sequence():
         [bad.Sound(), bad.Sound(3)], xfail=lambda sequence: {"views": "short"} if len(sequence) == 3 else {}
     )
     assert not found["Sound-views"].marks
-    assert found["Sound2-views"].marks[0].kwargs == {"reason": "short"}
+    assert found["Sound2-views"].marks[0].kwargs["reason"] == "short"
 
 
 @pytest.mark.parametrize(
@@ -136,6 +136,17 @@ def test_the_plugin_says_what_it_cannot_find(place, message, folder):
     done = run_pytest(folder, "-p", "kerasfeed.pytest_plugin", "--kerasfeed-sequence", place)
     assert message in done.stderr
     assert done.returncode == 4
+
+
+def test_what_is_expected_to_fail_by_a_check_fails_nevertheless_where_another_error_is_raised(folder):
+    (folder / "test_rooms.py").write_text(
+        "import kerasfeed.testing\n"
+        "def rooms(): raise RuntimeError('the disk is gone')\n"
+        "@kerasfeed.testing.parametrize_with_checks([rooms], xfail={'length': 'too short'})\n"
+        "def test_rooms(check): check()\n"
+    )
+    done = run_pytest(folder, "test_rooms.py", "-k", "length")
+    assert "1 failed" in done.stdout and "the disk is gone" in done.stdout, done.stdout
 
 
 def test_who_does_not_ask_for_the_plugin_does_not_get_it():

@@ -66,7 +66,7 @@ class SubprocessHosts(Hosts):
     ship: tuple = ()
     engines: list = field(default_factory=list, compare=False)
 
-    def connect(self, tell, calls):
+    def start_engine(self, tell, calls):
         self.engines.append(SubprocessEngine(tell, self.count))
         return self.engines[-1]
 

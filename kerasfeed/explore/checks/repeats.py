@@ -1,6 +1,5 @@
 """Checks that a scene is a function of its index alone: read again, in another order, thread or copy."""
 
-import pickle
 import time
 from functools import partial
 from typing import Any
@@ -11,7 +10,7 @@ from kerasfeed.explore.checks.calls import Where
 from kerasfeed.explore.checks.case import Case
 from kerasfeed.explore.checks.finding import Finding, failed, passed, skipped, warned
 from kerasfeed.explore.checks.reading import Reader, Reading, difference, first_difference
-from kerasfeed.pool.processes.shared_objects import pickled
+from kerasfeed.pool.processes.shared_objects import copy_as_sent, pickled
 from kerasfeed.pool.task import Note
 from kerasfeed.sequences.context import Worker
 from kerasfeed.util.counted import counted
@@ -74,7 +73,7 @@ def _in_turmoil(
 def copied(case: Case) -> Finding:
     """A copy made by pickling has the same scenes."""
     try:
-        copy = _copy_of(case.sequence)
+        copy = copy_as_sent(case.sequence, shares=False)
     except Exception as error:  # noqa: BLE001 - the user's
         return failed(f"the sequence cannot be pickled: {exception_text(error)}")
     if len(copy) != case.length:
@@ -85,11 +84,6 @@ def copied(case: Case) -> Finding:
         )
     found = first_difference(case.readings, case.read(case.good, copy), "in the sequence", "in a copy")
     return found or passed(f"a copy has the same {counted(len(case.good), 'scene')}")
-
-
-def _copy_of(sequence: Any) -> Any:
-    head, *buffers = pickled(sequence)
-    return pickle.loads(head, buffers=[bytearray(buffer) for buffer in buffers])
 
 
 def pickle_cost(case: Case) -> Finding:

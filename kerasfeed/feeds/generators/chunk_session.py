@@ -19,7 +19,7 @@ from kerasfeed.feeds.generators.chunk_slot import HEADER
 from kerasfeed.feeds.generators.generators import Generators
 from kerasfeed.feeds.generators.round_robin import named
 from kerasfeed.feeds.generators.worker_side import CHUNK
-from kerasfeed.loaders.batches.slots import Slot, SlotFuture, SlotPool
+from kerasfeed.loaders.batches.slots import Held, Slot, SlotFuture, SlotPool
 from kerasfeed.loaders.failures.crash_text import ending_text
 from kerasfeed.pool.base import CLOSED_BEFORE_DONE, Pool
 from kerasfeed.pool.task import NOWHERE, Crash, FutureTask, Place, Record, Task
@@ -61,7 +61,7 @@ class ChunkSession:
     def submit(self, n: int, start: int, repetition: int) -> Future[Any]:
         """Promise a chunk; see `GeneratorWorkers.ask`."""
         try:
-            slot = self.slots.acquire()
+            held = self.slots.acquire()
         except FeedClosedError:  # the slots close with the pool: say why that ended
             raise self.pool.failure or FeedClosedError(CLOSED_BEFORE_DONE) from None
         receipt, task = _Receipt(), None
@@ -69,15 +69,15 @@ class ChunkSession:
             serial = next(_serials)
             worker = self.generators.numbers.index(n) % self.pool.options.workers
             task = ChunkTask(
-                CHUNK, n, worker, SlotFuture(slot, serial), session=self, slot=slot, start=start,
-                repetition=repetition, serial=serial,
+                CHUNK, n, worker, SlotFuture(held[0], serial), session=self, held=held, slot=held[0],
+                start=start, repetition=repetition, serial=serial,
             )  # fmt: skip
             self._in_flight[task.future] = task
             self.pool.submit([task], receipt)
             return task.future
         finally:
             if task is None:
-                self.slots.release(slot)
+                self.slots.release(held)
             elif not receipt.sent:  # done by now, in this thread, or Ctrl-C has come: the slot must come back
                 self.release(task)
 
@@ -88,19 +88,20 @@ class ChunkSession:
             task: The task.
             payload: The chunk, where it had no room in the slot.
         """
-        slot, slots = task.slot, self.slots
-        if not self._lands(task):
-            return None
-        self.chunks += 1
-        if payload is None and not task.future.done():
-            nbytes = slot.view.control[1]
-            exporter = slots.lease(slot)
-            if exporter is not None:
-                return np.ndarray((nbytes,), np.uint8, exporter, HEADER)
-            payload = slot.view.room[:nbytes].copy()
-            self.copied += 1
-        slots.release(slot)
-        return payload
+        try:
+            if not self._lands(task):
+                return None
+            self.chunks += 1
+            if payload is None and not task.future.done():
+                nbytes = task.slot.view.control[1]
+                exporter = self.slots.lease(task.held)
+                if exporter is not None:
+                    return np.ndarray((nbytes,), np.uint8, exporter, HEADER)
+                payload = task.slot.view.room[:nbytes].copy()
+                self.copied += 1
+            return payload
+        finally:
+            self.slots.release(task.held)  # unless it was leased
 
     def early(self, future: Future[Any]) -> NDArray[np.uint8] | None:
         """A copy of the chunk of a task that is not done yet, uint8[bytes], where it was given early; see `early`."""
@@ -112,9 +113,9 @@ class ChunkSession:
             return found
 
     def release(self, task: "ChunkTask") -> None:
-        """Give the slot of a task back, unless that was done before."""
-        if self._lands(task):
-            self.slots.release(task.slot)
+        """Give the slot of a task back, unless that was done before, or it was leased."""
+        self._lands(task)
+        self.slots.release(task.held)
 
     def _lands(self, task: "ChunkTask") -> bool:
         """Note that no worker can write to the slot of a task any more; whether that was not known."""
@@ -152,13 +153,15 @@ class ChunkTask(FutureTask):
 
     Attributes:
         session: Whose task it is.
-        slot: Where the chunk goes.
+        held: The slot where the chunk goes, until it is leased or released.
+        slot: The same.
         start: The scene to begin with, in a generator made afresh; `GO_ON` for going on.
         repetition: Number of the repetition.
         serial: Unique in the process, so that a cancellation that comes late cannot touch the slot's next chunk.
     """
 
     session: ChunkSession
+    held: Held
     slot: Slot
     start: int
     repetition: int

@@ -21,7 +21,7 @@ from kerasfeed.loaders.batches.finalize import FormedField
 from kerasfeed.loaders.batches.layout import Layout, aligned_copy, aligned_empty
 from kerasfeed.loaders.batches.masking import fill_empty_rows, with_weights
 from kerasfeed.loaders.batches.scene_writer import Beside
-from kerasfeed.loaders.batches.slots import Slot, SlotFuture, SlotPool
+from kerasfeed.loaders.batches.slots import Held, SlotFuture, SlotPool
 from kerasfeed.spec.field_forms import common_shape, nest, stack_text
 from kerasfeed.spec.scene_spec import ArraySpec
 
@@ -70,27 +70,28 @@ def scene_text(batch: "BatchInProgress | None", row: int) -> str:
     return f"scene {batch.slot.view.indices[row]} {place}"
 
 
-def begin_batch(job: Job, slot: Slot, epoch: int, step: int, indices: NDArray[np.int64]) -> "BatchInProgress":
-    """The batch of the scenes `indices`, in a slot."""
-    slot.view.indices[: len(indices)] = indices
-    return BatchInProgress(slot, epoch, step, len(indices), job.policy.on_error, job.filler(epoch, step))
+def begin_batch(job: Job, held: Held, epoch: int, step: int, indices: NDArray[np.int64]) -> "BatchInProgress":
+    """The batch of the scenes `indices`, in the slot that is held."""
+    held[0].view.indices[: len(indices)] = indices
+    return BatchInProgress(held, epoch, step, len(indices), job.policy.on_error, job.filler(epoch, step))
 
 
 class BatchInProgress:
     """State of one submitted batch. Not thread-safe: its loader guards it."""
 
     __slots__ = (
-        "beside", "empty_rows", "epoch", "failure", "failure_row", "filler", "future", "landed", "missing", "on_error",
-        "replaced", "rows", "sent", "serial", "slot", "step",
+        "beside", "empty_rows", "epoch", "failure", "failure_row", "filler", "future", "held", "landed", "missing",
+        "on_error", "replaced", "rows", "sent", "serial", "slot", "step",
     )  # fmt: skip
 
     def __init__(
-        self, slot: Slot, epoch: int, step: int, rows: int, on_error: str = "raise", filler: int | None = None
+        self, held: Held, epoch: int, step: int, rows: int, on_error: str = "raise", filler: int | None = None
     ) -> None:
         """`filler`: how many of the last rows only fill the batch up; None where batches need no weights for that."""
         # Unique in the process, so that a cancellation that comes late cannot touch the slot's next batch.
         self.serial = next(_serials)
-        self.slot = slot
+        self.held = held
+        self.slot = slot = held[0]
         slot.view.control[1] = rows
         self.epoch = epoch
         self.step = step
@@ -99,7 +100,7 @@ class BatchInProgress:
         self.on_error = on_error
         self.filler = filler
         self.sent = False  # whether it is for the workers to account for its rows
-        self.landed = False  # whether its slot was given back, or leased, or is about to be
+        self.landed = False  # whether no worker can write to its slot any more
         self.empty_rows: set[int] = set()  # rows that hold no scene
         self.replaced: dict[int, tuple[int, int]] = {}  # row -> the scene that failed, stand-ins tried
         self.beside: Beside = {}
@@ -136,23 +137,23 @@ class BatchInProgress:
 
     def finish(self, pool: SlotPool) -> bool:
         """Deliver the batch, or its failure; returns whether it had to be copied out of its slot."""
-        self.landed = True  # first: where Ctrl-C comes now, a slot may be lost, and never is given back twice
+        self.landed = True
         copied = False
         try:
-            if self.failure is None and not self.future.done():
-                exporter = pool.lease(self.slot)
-                copied = exporter is None
-                try:
-                    # The slot is in flight until leased, so at the ceiling its own memory is read, then returned.
+            result = None
+            try:
+                delivers = self.failure is None and not self.future.done()
+                if delivers:
+                    exporter = pool.lease(self.held)
+                    copied = exporter is None
+                    # The slot is held until leased, so at the ceiling its own memory is read, then returned.
                     memory, base = (self.slot.memory, self.slot.offset) if exporter is None else (exporter, 0)
                     result = self._assemble(pool.layout, memory, base, copy=copied)
-                finally:
-                    if exporter is None:
-                        pool.release(self.slot)
+            finally:
+                pool.release(self.held)  # unless it was leased
+            if delivers:
                 self.future.set_result(result)
-                return copied
-            pool.release(self.slot)
-            if self.failure is not None:
+            elif self.failure is not None:
                 self.future.set_exception(self.failure)
         except InvalidStateError:
             pass  # cancelled meanwhile

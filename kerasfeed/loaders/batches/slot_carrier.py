@@ -13,7 +13,7 @@ import numpy as np
 
 from kerasfeed.loaders.batches.filler import MANY
 from kerasfeed.loaders.batches.layout import Layout, SlotView
-from kerasfeed.loaders.batches.slots import Slot, SlotPool
+from kerasfeed.loaders.batches.slots import SlotPool
 from kerasfeed.loaders.batches.variable_rows import EXPANDED
 from kerasfeed.pool.hosts.dispatch import MOST_GROUPS
 from kerasfeed.pool.hosts.messages import Carrier, Region
@@ -62,7 +62,8 @@ class SlotRegion(Region):
 
     def __init__(self, slots: SlotPool, layout: Layout, records: Sequence[Record], outgoing: bytes) -> None:
         self._slots, self._layout = slots, layout
-        self._slot: Slot = slots.acquire()
+        self._held = slots.acquire()
+        self._slot = self._held[0]
         self._slot.memory[self._slot.offset : self._slot.offset + len(outgoing)] = outgoing
         place = self._slot.segment_offset, len(self._slot.memory), self._slot.offset
         self.records = tuple((kind, serial, *place, *rest) for kind, serial, _, _, _, *rest in records)
@@ -81,7 +82,7 @@ class SlotRegion(Region):
         slot = self._slot
         rows = [tuple(record[-2:]) for record, is_done in zip(self.records, done, strict=True) if is_done]
         extents = _joined(extent for start, stop in rows for extent in extents_of(self._layout, slot.view, start, stop))
-        exporter = self._slots.lease(slot) if extents else None
+        exporter = self._slots.lease(self._held) if extents else None
         if exporter is None:
             whole = np.frombuffer(slot.memory, np.uint8, self._layout.nbytes, slot.offset)
         else:
@@ -89,7 +90,7 @@ class SlotRegion(Region):
         found = [(begin, whole[begin:end]) for begin, end in extents]
         if exporter is None:  # at the ceiling
             found = [(begin, array.copy()) for begin, array in found]
-            self._slots.release(slot)
+            self._slots.release(self._held)
         return found
 
 

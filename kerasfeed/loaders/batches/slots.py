@@ -1,9 +1,11 @@
 """Batch memory: pooled slots, leased to the consumer through the exporter of their buffer.
 
 Invariant: a slot is free, in flight (a loader fills it) or leased (something refers to its memory), and is never
-handed out while leased. The lease ends when the exporter, a ctypes array over the slot, is collected; every ndarray,
-tf.Tensor, jax.Array and torch.Tensor over the slot keeps that exporter alive. (Not an ndarray: NumPy collapses chains
-of views, so a finalizer on an array can run while a view of it lives.)
+handed out while leased. It is always in one place, a list of the pool, the list of whoever holds it, or the leases, and
+goes from one to the next within one call of C: Ctrl-C comes between calls. The lease ends when the exporter, a ctypes
+array over the slot, is collected; every ndarray, tf.Tensor, jax.Array and torch.Tensor over the slot keeps that
+exporter alive. (Not an ndarray: NumPy collapses chains of views, so a finalizer on an array can run while a view of it
+lives.)
 
 The pool grows instead of making anyone wait, up to `max_memory`. Beyond, a finished batch is copied out to ordinary
 memory, so that the slots in flight always return and no consumer, however greedy, can stop the loader.
@@ -17,6 +19,7 @@ import threading
 import time
 import weakref
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
@@ -29,6 +32,7 @@ from kerasfeed.util.polling import NotYet
 _TRIM_EVERY = 64
 _POP = operator.methodcaller("pop")
 _POPLEFT = operator.methodcaller("popleft")
+Held = list["Slot"]  # one slot in flight, which is its holder's to `lease` or `release`; or none any more
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,9 +109,8 @@ class SlotPool:
         self._returned.acquire()
         self._cold: list[Slot] = []
         self._slots: list[Slot] = []
-        self._leased: set[Slot] = set()
+        self._leased: dict[Slot, Slot] = {}
         self._lock = threading.Lock()
-        self._in_flight = 0
         self._acquired = 0
         self._fewest_free = 0
         self._starving = False
@@ -121,7 +124,7 @@ class SlotPool:
         nbytes: int = self.limit * self.layout.nbytes
         return nbytes
 
-    def acquire(self, timeout: float | None = None) -> Slot:
+    def acquire(self, timeout: float | None = None) -> Held:
         """A slot to fill. Waits only at the ceiling, for a batch in flight; never for the consumer.
 
         Args:
@@ -134,50 +137,43 @@ class SlotPool:
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         while not self._closed:
-            taken: list[Slot] = []
-            counted = False
+            held: Held = []
             try:
                 with self._lock:
-                    self._take(taken)
-                    if taken:
-                        self._in_flight += 1
-                        counted = True
-                    else:
+                    self._take(held)
+                    if not held:
                         self._starving = True
                         self._refuse_if_stuck()
             except BaseException:  # Ctrl-C, perhaps as the lock is given back
-                if taken and counted:
-                    self.release(taken[0])
-                elif taken:
-                    self._return(taken[0])
+                self.release(held)
                 raise
-            if taken:
-                return taken[0]
+            if held:
+                return held
             self._returned.acquire(timeout=0.05)  # a bound, in case the slot came back just before we starved
             if deadline is not None and time.monotonic() >= deadline:
                 raise NotYet
         raise FeedClosedError("the feed was closed while a batch waited for memory")
 
     def _refuse_if_stuck(self) -> None:
-        if self.stuck and self.stuck >= self._in_flight:
+        if self.stuck and self.stuck >= self.total - len(self._free) - len(self._cold) - len(self._leased):
             raise SceneTimeoutError(
                 f"threads that hang hold {self.stuck} of the {self.limit} batches that max_memory has room for: no "
                 "further batch can be loaded until they return, or others are let go of. Use worker_type='process', "
                 "where workers that hang are ended, or raise max_memory"
             )
 
-    def _take(self, taken: list[Slot]) -> None:
-        """Move a slot into `taken`, if there is one; inside one call, for Ctrl-C comes between calls."""
+    def _take(self, held: Held) -> None:
+        """Move a slot into `held`, if there is one."""
         self._acquired += 1
         if self._acquired % _TRIM_EVERY == 0:
             self._trim()
         try:
-            taken.extend(map(_POP, (self._free,)))  # the last one back is the one still in the processor's cache
+            held.extend(map(_POP, (self._free,)))  # the last one back is the one still in the processor's cache
         except IndexError:
             if not self._cold and self.total < self.limit:
                 self._grow()
             if self._cold:
-                taken.extend(map(_POP, (self._cold,)))
+                held.extend(map(_POP, (self._cold,)))
             return
         self._fewest_free = min(self._fewest_free, len(self._free))
 
@@ -205,21 +201,23 @@ class SlotPool:
             self._arena.discard(slot.memory, slot.offset, self.layout.nbytes)
         self._fewest_free = len(self._free)
 
-    def release(self, slot: Slot) -> None:
-        """Give back a slot in flight that will not be leased."""
-        with self._lock:
-            self._in_flight -= 1
-        self._return(slot)
+    def release(self, held: Held) -> None:
+        """Give back the slot in `held`, if there is one: it will not be leased."""
+        self._return(_POP, held)
 
     def _end_lease(self, slot: Slot) -> None:
-        self._leased.discard(slot)
-        self._return(slot)
+        self._return(self._leased.pop, slot)
 
-    def _return(self, slot: Slot) -> None:
-        if self._closed:  # other batches may keep the file of all slots alive for long
-            self._arena.discard(slot.memory, slot.offset, self.layout.nbytes)
+    def _return(self, pop: Callable[[Any], Slot], source: Any) -> None:
+        """Free the slot that `pop` takes out of where it is, if it is there."""
+        try:
+            if self._closed:  # other batches may keep the file of all slots alive for long
+                slot = pop(source)
+                self._arena.discard(slot.memory, slot.offset, self.layout.nbytes)
+                return
+            self._free.extend(map(pop, (source,)))
+        except LookupError:
             return
-        self._free.append(slot)
         if self._starving:
             self._starving = False
             self._wake()
@@ -228,22 +226,20 @@ class SlotPool:
         with suppress(RuntimeError):  # it is released already
             self._returned.release()
 
-    def lease(self, slot: Slot) -> Any | None:
-        """End the flight of a slot and lease it.
+    def lease(self, held: Held) -> Any | None:
+        """Lease the slot in `held`, which holds none then.
 
         Returns:
             The exporter: an object with the buffer protocol, as long as the slot; the slot is free again when nothing
-            refers to it. None at the ceiling: then the slot is still in flight, and the caller copies the batch out
-            and releases it.
+            refers to it. None at the ceiling: then `held` still has the slot, and the caller copies the batch out and
+            releases it.
         """
+        exporter = self._exporter_type.from_buffer(held[0].memory, held[0].offset)
+        weakref.finalize(exporter, self._end_lease, held[0]).atexit = False  # to no effect before the lease
         with self._lock:
-            leased = self.total - len(self._free) - len(self._cold) - self._in_flight
-            if leased >= self._most_leased:
+            if len(self._leased) >= self._most_leased:
                 return None
-            self._in_flight -= 1
-        exporter = self._exporter_type.from_buffer(slot.memory, slot.offset)
-        self._leased.add(slot)
-        weakref.finalize(exporter, self._end_lease, slot).atexit = False
+            self._leased.update(zip(held, map(_POP, (held,)), strict=False))
         return exporter
 
     def close(self) -> None:

@@ -6,7 +6,6 @@ methods but `start` may be called from several threads.
 
 import os
 import platform
-import socket
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -51,7 +50,7 @@ class Agent:
 
     def start(self, version: str, setup: Parcel, runner: Any) -> Parcel:
         """Start the workers; returns when one of them can take work, or why none can."""
-        name = socket.gethostname()
+        name = platform.node()
         if version != versions():
             return pack(Started(name, version=versions()))
         try:

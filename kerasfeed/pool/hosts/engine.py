@@ -134,7 +134,7 @@ class Hosts(ABC):
     silence: float
 
     @abstractmethod
-    def connect(self, tell: Tell, calls: int) -> Engine:
+    def start_engine(self, tell: Tell, calls: int) -> Engine:
         """The engine.
 
         Args:

@@ -40,7 +40,7 @@ class HostPool(Pool):
 
         Raises:
             TypeError: The runner cannot be pickled, or needs what other machines do not have.
-            ImportError, WorkerStartError: See `Hosts.connect`.
+            ImportError, WorkerStartError: See `Hosts.start_engine`.
         """
         super().__init__(runner, options)
         hosts = options.hosts
@@ -62,7 +62,7 @@ class HostPool(Pool):
         self._posted: Any = None
         parcel = self._packed_runner()
         calls = _SPARE_CALLS + (MOST_GROUPS if options.every_core else min(MOST_GROUPS, max(2, 2 * options.workers)))
-        self._engine = hosts.connect(lambda *news: self._news.put(news), calls)
+        self._engine = hosts.start_engine(lambda *news: self._news.put(news), calls)
         self._fleet = Fleet(hosts, options, self._engine, self._dispatcher, self.lock, self._verdicts.deaths)
         self._fleet.share("runner", parcel)
         self._thread = threading.Thread(target=self._run, name="kerasfeed-hosts", daemon=True)

@@ -34,7 +34,7 @@ def join_cluster(
     tell: Tell,
     calls: int,
 ) -> Engine:
-    """The engine; see `RayHosts` and `Hosts.connect`.
+    """The engine; see `RayHosts` and `Hosts.start_engine`.
 
     Raises:
         ImportError: Ray is not installed.

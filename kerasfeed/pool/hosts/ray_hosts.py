@@ -77,8 +77,8 @@ class RayHosts(Hosts):
         given = [self.ship] if isinstance(self.ship, str | ModuleType) else self.ship
         object.__setattr__(self, "ship", tuple(map(_module_name, given)))
 
-    def connect(self, tell: Tell, calls: int) -> Engine:
-        """See `Hosts.connect`."""
+    def start_engine(self, tell: Tell, calls: int) -> Engine:
+        """See `Hosts.start_engine`."""
         return join_cluster(self.address, self.count, self.resources, self.runtime_env, tell, calls)
 
 

@@ -91,6 +91,20 @@ def pickled(value: Any) -> list[memoryview]:
     return [stream.getbuffer(), *buffers]
 
 
+def copy_as_sent(value: Any, *, shares: bool) -> Any:
+    """`value` as a worker gets it.
+
+    Args:
+        value: What is copied.
+        shares: Whether the copy refers to the large arrays of `value`, and does not have its own.
+
+    Raises:
+        Exception: What pickling, or unpickling, raised.
+    """
+    head, *buffers = pickled(value)
+    return pickle.loads(head, buffers=buffers if shares else [bytearray(buffer) for buffer in buffers])
+
+
 class SharedObjects:
     """The shared file, as the parent or one worker sees it."""
 
