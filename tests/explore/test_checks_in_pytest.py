@@ -146,7 +146,8 @@ def test_what_is_expected_to_fail_by_a_check_fails_nevertheless_where_another_er
         "def test_rooms(check): check()\n"
     )
     done = run_pytest(folder, "test_rooms.py", "-k", "length")
-    assert "1 failed" in done.stdout and "the disk is gone" in done.stdout, done.stdout
+    assert "1 failed" in done.stdout, done.stdout
+    assert "the disk is gone" in done.stdout, done.stdout
 
 
 def test_who_does_not_ask_for_the_plugin_does_not_get_it():

@@ -1,8 +1,5 @@
 """`kf.show` of orders: the right points, in a figure that disturbs nobody's."""
 
-import builtins
-import sys
-
 import numpy as np
 import pytest
 import scenes
@@ -97,17 +94,3 @@ def test_what_cannot_be_drawn_is_refused(order):
 def test_an_order_of_another_length_is_refused():
     with pytest.raises(ValueError, match="weights has 2 entries and the sequence 3 scenes"):
         kf.show(kf.Weighted([1, 1]), 3)
-
-
-def test_without_matplotlib_the_error_names_the_extra(monkeypatch):
-    real = builtins.__import__
-
-    def without(name, *rest):
-        if name.split(".")[0] == "matplotlib":
-            raise ImportError(name)
-        return real(name, *rest)
-
-    monkeypatch.delitem(sys.modules, "kerasfeed.explore.pictures.picture", raising=False)
-    monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(ImportError, match=r"matplotlib, which is not installed: pip install 'kerasfeed\[plot\]'"):
-        kf.show(kf.Shuffled())

@@ -1,6 +1,5 @@
 """`kf.show` of scenes and batches: what fields are told to be, and what stands in the picture."""
 
-import builtins
 import sys
 
 import numpy as np
@@ -250,16 +249,14 @@ def test_pyplot_is_left_alone():
     assert plt.get_fignums() == before
 
 
-def test_without_matplotlib_the_error_names_the_extra_and_describe_works(monkeypatch):
-    real = builtins.__import__
-
-    def without(name, *rest):
-        if name.split(".")[0] == "matplotlib":
-            raise ImportError(name)
-        return real(name, *rest)
-
+@pytest.mark.parametrize("data", [scenes.Clouds(), kf.Shuffled()], ids=["scenes", "an order"])
+def test_without_matplotlib_the_error_names_the_extra(monkeypatch, data):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     monkeypatch.delitem(sys.modules, "kerasfeed.explore.pictures.picture", raising=False)
-    monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(ImportError, match=r"pip install 'kerasfeed\[plot\]'"):
-        kf.show(scenes.Clouds())
+    with pytest.raises(ImportError, match=r"matplotlib, which is not installed: pip install 'kerasfeed\[plot\]'"):
+        kf.show(data)
+
+
+def test_describe_needs_no_matplotlib(monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert kf.describe(scenes.Clouds(), workers=0, progress=False).scenes == 37

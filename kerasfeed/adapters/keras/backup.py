@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from kerasfeed.adapters.keras.checkpoint import FeedCheckpoint, optimizers_of
-from kerasfeed.adapters.keras.progress_file import sync_folder
+from kerasfeed.adapters.keras.record_file import sync_folder
 
 if TYPE_CHECKING:
     from kerasfeed.adapters.keras.feed import Feed

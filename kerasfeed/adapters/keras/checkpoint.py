@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import keras
 
 from kerasfeed.adapters.keras.adapter import TrainerData
-from kerasfeed.adapters.keras.progress_file import Record, TrainingRecords, sync_folder
+from kerasfeed.adapters.keras.progress_file import Record, TrainingRecords
+from kerasfeed.adapters.keras.record_file import sync_folder
 from kerasfeed.adapters.keras.stream_progress import StreamProgress
 from kerasfeed.adapters.keras.trainer import (
     TrainerPosition,

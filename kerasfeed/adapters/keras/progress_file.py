@@ -5,17 +5,13 @@ optimizer counts the batches it was trained on and is saved with it; so whicheve
 however the writing of model and record was cut short, the two agree, or the record is refused.
 """
 
-import contextlib
-import json
-import os
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
+from kerasfeed.adapters.keras.record_file import read_content, refusal, write_content
 from kerasfeed.feeds.epoch_clock import FitCut
 from kerasfeed.feeds.state import FeedState
-from kerasfeed.util.atomic_write import write_whole
-from kerasfeed.util.error_text import message_of, summary
+from kerasfeed.util.error_text import summary
 
 _KIND = "kerasfeed.FeedCheckpoint"
 _VERSION = 1
@@ -111,12 +107,10 @@ class TrainingRecords:
     def write(self, path: Path) -> None:
         """Replace the file at `path`, at once; what was written is on the disk when this returns."""
         content = {
-            "kind": _KIND, "version": _VERSION, "feed": self.feed.as_dict(), "fit": asdict(self.cut),
-            "execution": self.execution, "even": self.even, "records": [asdict(record) for record in self.records],
+            "feed": self.feed.as_dict(), "fit": asdict(self.cut), "execution": self.execution, "even": self.even,
+            "records": [asdict(record) for record in self.records],
         }  # fmt: skip
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, json.dumps(content, indent=1).encode(), durable=True)
-        sync_folder(path.parent)
+        write_content(path, _KIND, _VERSION, content)
 
     @classmethod
     def read(cls, path: Path) -> "TrainingRecords | None":
@@ -125,41 +119,13 @@ class TrainingRecords:
         Raises:
             ValueError: It is damaged, or something else.
         """
-        try:
-            text = path.read_text(encoding="utf-8")
-        except FileNotFoundError:
+        content = read_content(path, _KIND, _VERSION)
+        if content is None:
             return None
-        except UnicodeDecodeError as error:
-            raise ValueError(_refusal(path, f"it is no text ({message_of(error)})")) from None
-        try:
-            content = json.loads(text)
-        except ValueError as error:
-            raise ValueError(_refusal(path, f"it is no JSON, or was cut short ({message_of(error)})")) from None
-        if not isinstance(content, dict) or content.get("kind") != _KIND:
-            raise ValueError(_refusal(path, f"it was not written by {_KIND}"))
-        if content.get("version") != _VERSION:
-            raise ValueError(_refusal(path, f"it has version {content.get('version')!r}, and this is {_VERSION}"))
         try:
             records = tuple(Record(**record) for record in content["records"])
             return cls(
                 FeedState.of(content["feed"]), FitCut(**content["fit"]), content["execution"], content["even"], records
             )
         except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(_refusal(path, f"it is damaged ({summary(error)})")) from None
-
-
-def sync_folder(folder: Path) -> None:
-    """Have what was renamed or removed in `folder` survive a power cut, where the system can."""
-    with contextlib.suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
-
-def _refusal(path: Path, reason: Any) -> str:
-    return (
-        f"{path} tells nothing of where training stood: {reason}. Restore the file, or delete it, and the saved model "
-        "with it, to begin anew"
-    )
+            raise ValueError(refusal(path, f"it is damaged ({summary(error)})")) from None

@@ -5,15 +5,13 @@ by the model itself, whose optimizer counts the batches that it was trained on; 
 is refused.
 """
 
-import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from kerasfeed.adapters.keras.progress_file import sync_folder
+from kerasfeed.adapters.keras.record_file import read_content, refusal, write_content
 from kerasfeed.adapters.keras.trainer import TrainerPosition, adapter_of, asked_steps, trainer_position
-from kerasfeed.util.atomic_write import write_whole
-from kerasfeed.util.error_text import message_of, summary
+from kerasfeed.util.error_text import summary
 
 _KIND = "kerasfeed.StreamCheckpoint"
 _VERSION = 1
@@ -126,40 +124,24 @@ class StreamProgress:
             if each.iterations <= record.iterations and (each.iterations, each.scale) != here
         ]  # fmt: skip
         self._records = [*before[1 - _KEPT :], record]
-        content = {
-            "kind": _KIND, "version": _VERSION, "steps_per_epoch": self._steps,
-            "records": [asdict(each) for each in self._records],
-        }  # fmt: skip
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(self._path, json.dumps(content, indent=1).encode(), durable=True)
-        sync_folder(self._path.parent)
+        content = {"steps_per_epoch": self._steps, "records": [asdict(each) for each in self._records]}
+        write_content(self._path, _KIND, _VERSION, content)
 
     def _read(self) -> list[StreamRecord]:
-        try:
-            content = json.loads(self._path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
+        content = read_content(self._path, _KIND, _VERSION)
+        if content is None:
             return []
-        except ValueError as error:
-            raise ValueError(self._refusal(f"it is no JSON, or was cut short ({message_of(error)})")) from None
-        if not isinstance(content, dict) or (content.get("kind"), content.get("version")) != (_KIND, _VERSION):
-            raise ValueError(self._refusal(f"it was not written by {_KIND} {_VERSION}"))
         try:
             records = [StreamRecord(**record) for record in content["records"]]
             steps = content["steps_per_epoch"]
         except (KeyError, TypeError) as error:
-            raise ValueError(self._refusal(f"it is damaged ({summary(error)})")) from None
+            raise ValueError(refusal(self._path, f"it is damaged ({summary(error)})")) from None
         if steps != self._steps:
             raise ValueError(
                 f"{self._path} does not fit what is trained: an epoch of fit had {_text(steps)}, and has "
                 f"{_text(self._steps)}: pass steps_per_epoch={steps}"
             )
         return records
-
-    def _refusal(self, reason: str) -> str:
-        return (
-            f"{self._path} tells nothing of where training stood: {reason}. Restore the file, or delete it, and the "
-            "saved model with it, to begin anew"
-        )
 
 
 def _text(steps: int | None) -> str:

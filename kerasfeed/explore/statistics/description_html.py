@@ -8,13 +8,12 @@ import html
 from typing import Any
 
 from kerasfeed.explore.statistics.description_words import (
-    classes_text,
     dtype_text,
     facts,
     findings,
+    note_text,
     number_text,
     numbers_text,
-    remarks,
     shape_text,
     share_text,
 )
@@ -35,7 +34,6 @@ def description_html(description: Any) -> str:
 
 
 def _row(field: Any, description: Any) -> list[str]:
-    note = "; ".join([*filter(None, [classes_text(field)]), *remarks(field, description.scenes - description.failed)])
     unit = " characters" if "str" in field.dtypes else " bytes" if field.is_text else ""
     numbers = number_text(field.min), number_text(field.max), numbers_text(field.mean), numbers_text(field.std)
     cells = [dtype_text(field), shape_text(field), *(f"{text}{unit}" for text in numbers)]
@@ -43,7 +41,7 @@ def _row(field: Any, description: Any) -> list[str]:
         f"<code>{html.escape(field.path)}</code>",
         *map(html.escape, cells),
         _histogram(field),
-        f'<span style="white-space:normal;opacity:.8">{html.escape(note)}</span>',
+        f'<span style="white-space:normal;opacity:.8">{html.escape(note_text(field, description))}</span>',
     ]
 
 

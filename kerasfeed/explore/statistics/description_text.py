@@ -6,13 +6,12 @@ Invariant: pure; a line has at most 120 columns unless a name or a shape is long
 from typing import Any
 
 from kerasfeed.explore.statistics.description_words import (
-    classes_text,
     dtype_text,
     facts,
     findings,
+    note_text,
     number_text,
     numbers_text,
-    remarks,
     shape_text,
 )
 
@@ -29,7 +28,7 @@ def description_text(description: Any) -> str:
     rows = [_row(field) for field in description.values()]
     if rows:
         lines += ["", *_table([_HEAD, *rows])]
-    notes = [(path, _note(field, description)) for path, field in description.items()]
+    notes = [(path, note_text(field, description)) for path, field in description.items()]
     notes = [(path, text) for path, text in notes if text]
     below = [*notes, *findings(description)]
     if below:
@@ -64,11 +63,6 @@ def _table(rows: list[tuple[str, ...]]) -> list[str]:
         ).rstrip()
         for row in rows
     ]
-
-
-def _note(field: Any, description: Any) -> str:
-    classes = classes_text(field)
-    return "; ".join([*([classes] if classes else []), *remarks(field, description.scenes - description.failed)])
 
 
 def _cut(line: str) -> str:

@@ -74,7 +74,7 @@ def dtype_text(field: Any) -> str:
     return " or ".join(field.dtypes)
 
 
-def classes_text(field: Any) -> str:
+def _classes_text(field: Any) -> str:
     """The most frequent values, with their share."""
     total = sum(field.classes.values())
     if not total or len(field.classes) > 100:
@@ -99,7 +99,12 @@ def share_text(share: float) -> str:
     return f"{100 * share:.3g} %"
 
 
-def remarks(field: Any, scenes: int) -> list[str]:
+def note_text(field: Any, description: Any) -> str:
+    """The most frequent values of a field, and what deserves a look."""
+    return "; ".join(filter(None, [_classes_text(field), *_remarks(field, description.scenes - description.failed)]))
+
+
+def _remarks(field: Any, scenes: int) -> list[str]:
     """What deserves a look: NaN, infinities, zeros, a constant, other dtypes or shapes, scenes without the field."""
     found = []
     if field.scenes < scenes:
