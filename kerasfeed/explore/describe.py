@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from kerasfeed.explore.chosen import chosen_indices
 from kerasfeed.explore.statistics.description import Description, FieldDescription, Timing
 from kerasfeed.explore.statistics.field_statistics import FieldStatistics
 from kerasfeed.explore.statistics.moments import joined, mean_and_variance
@@ -17,10 +18,8 @@ from kerasfeed.explore.statistics.scene_statistics import SceneStatistics
 from kerasfeed.explore.statistics.statistics_pass import collect
 from kerasfeed.feeds.any_feed import AnyFeed
 from kerasfeed.loaders.arguments import check_sequence, check_workers
-from kerasfeed.sequences.indexing import picks_of
 from kerasfeed.util.error_text import class_name
 from kerasfeed.util.frames import as_sequence
-from kerasfeed.util.validate import check_integer
 
 _BINS = 24
 _SLOWEST = 5
@@ -73,27 +72,10 @@ def describe(
         raise TypeError("kf.describe reads scenes, and a feed gives batches: pass feed.sequence")
     sequence = as_sequence(sequence)
     length = check_sequence(sequence, "kf.describe()")
-    indices = _chosen(scenes, length, class_name(sequence))
+    indices = range(length) if scenes is None else chosen_indices(scenes, length, class_name(sequence))
     count = check_workers(workers, worker_type)
     found = collect(sequence, indices, min(count, len(indices)), worker_type, progress=progress)
     return _description(class_name(sequence), length, indices, found)
-
-
-def _chosen(scenes: Any, length: int, name: str) -> Sequence[int] | NDArray[np.int64]:
-    """The indices to read."""
-    if scenes is None:
-        return range(length)
-    if isinstance(scenes, bool | float | str | bytes):
-        raise TypeError(
-            f"scenes must be a number of scenes, or indices, received {scenes!r} of type {type(scenes).__name__}"
-        )
-    if isinstance(scenes, int | np.integer):
-        count = min(length, check_integer("scenes", scenes, 1))
-        return np.unique(np.linspace(0, length - 1, count).round().astype(np.int64))
-    picks: Sequence[int] | NDArray[np.int64] = picks_of(scenes, length, name)
-    if not len(picks):
-        raise ValueError("scenes names no scene: give at least one index")
-    return picks
 
 
 def _description(

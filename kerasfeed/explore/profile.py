@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 _SHOWN = 6  # setups that are compared
 _TRIED = 3  # setups that are measured, beside the feed's own
+_RAISED = "a scene raised while the feed was profiled: loop over the feed to see what and where"
 
 
 def profile(feed: "BaseFeed", model: Any = None, seconds: float = 10.0) -> Profile:
@@ -88,7 +89,7 @@ class _Measurement:
         else:
             loader = Loader(job.with_workers(stats.workers if job.workers else 0), stats.worker_type)
         try:
-            self.layout = self._layout_of(loader)
+            self.layout = _layout_of(loader)
             found = loader.stats()
         finally:
             loader.close()
@@ -96,18 +97,13 @@ class _Measurement:
         self.job = job.with_workers(self.setup.workers)
         self.rows = job.plan.rows
 
-    @staticmethod
-    def _layout_of(loader: Loader) -> Layout:
-        assert loader.spec is not None and loader.layout is not None
-        return loader.layout
-
     def profile(self) -> Profile:
         """All of it."""
         cost = self._cost()
         self._scene_seconds = cost.total_seconds  # so that a trial hands scenes out as the feed does
         rate = self._rate(self.setup, 0.12, self._expected(cost, self.setup))
         if rate is None:
-            raise RuntimeError("a scene raised while the feed was profiled: loop over the feed to see what and where")
+            raise RuntimeError(_RAISED)
         transport = self._transport(cost)
         step, share = self._step(), None
         training = None if step is None else self.rows / step
@@ -153,7 +149,7 @@ class _Measurement:
                     loader.close()
             if cost is not None:
                 return cost
-        raise RuntimeError("a scene raised while the feed was profiled: loop over the feed to see what and where")
+        raise RuntimeError(_RAISED)
 
     def _transport(self, cost: SceneCost) -> float | None:
         if not processes_supported() or is_in_memory(self.job.sequence):
@@ -241,6 +237,12 @@ class _Measurement:
 
     def _has_time(self) -> bool:
         return time.perf_counter() - self._began < 0.85 * self._seconds
+
+
+def _layout_of(loader: Loader) -> Layout:
+    assert loader.spec is not None  # which has the first scenes read
+    assert loader.layout is not None
+    return loader.layout
 
 
 def _left(rate: float, training: float | None) -> float | None:

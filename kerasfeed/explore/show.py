@@ -6,8 +6,7 @@ Invariant: what a picture needs is read before anything is drawn; nothing of the
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
+from kerasfeed.explore.chosen import chosen_indices
 from kerasfeed.explore.pictures.kinds import check_kinds
 from kerasfeed.explore.pictures.order_picture import draw_order
 from kerasfeed.explore.pictures.palette import ClassNames
@@ -17,7 +16,6 @@ from kerasfeed.feeds.any_feed import AnyFeed
 from kerasfeed.loaders.arguments import check_sequence
 from kerasfeed.orders.base import Order
 from kerasfeed.orders.plan import Plan
-from kerasfeed.sequences.indexing import picks_of
 from kerasfeed.util.counted import counted
 from kerasfeed.util.error_text import class_name
 from kerasfeed.util.frames import as_sequence
@@ -116,7 +114,10 @@ def show(
         _refuse("a sequence", step=step)
         sequence = as_sequence(data)
         count = check_sequence(sequence, "kf.show()")
-        picked = _picked(scenes, count, class_name(sequence)) if index is None else [_place(index, count)]
+        if index is None:
+            picked = [*map(int, chosen_indices(_SCENES if scenes is None else scenes, count, class_name(sequence)))]
+        else:
+            picked = [_place(index, count)]
         seed = check_integer("seed", seed, 0)
         shown = scenes_of_sequence(sequence, count, picked, alone=index is not None, seed=seed, epoch=epoch)
     blank = partial(new_picture, constrained=False)
@@ -148,13 +149,3 @@ def _place(index: Any, length: int) -> int:
     if place >= length:
         raise IndexError(f"index {index} is out of range: the sequence has {counted(length, 'scene')}")
     return place % length
-
-
-def _picked(scenes: Any, length: int, name: str) -> list[int]:
-    if scenes is None or isinstance(scenes, int | np.integer):
-        count = min(length, _SCENES if scenes is None else check_integer("scenes", scenes, 1))
-        return [int(place) for place in np.unique(np.linspace(0, length - 1, count).round())]
-    picks = [int(index) for index in picks_of(scenes, length, name)]
-    if not picks:
-        raise ValueError("scenes names no scene: give at least one index")
-    return picks

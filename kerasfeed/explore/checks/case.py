@@ -29,7 +29,7 @@ class Case:
     """A sequence under check.
 
     Args:
-        sequence: The sequence, or a function that makes it, where `is_factory`.
+        sequence: The sequence.
         scenes: How many scenes are compared, at most.
         seconds: How long the checks may take.
         seed: Behind each scene's `rng`.

@@ -5,6 +5,7 @@ Growth counts where it goes on in both halves of what is measured. Loads no fram
 """
 
 import gc
+import mmap
 import time
 import tracemalloc
 from dataclasses import dataclass
@@ -76,7 +77,7 @@ def descriptors_open() -> int:
 
 def _resident() -> int:
     try:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+        return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
     except (OSError, ValueError, IndexError):
         return 0
 

@@ -35,7 +35,7 @@ def length(case: Case) -> Finding:
 
 
 def scenes_load(case: Case) -> Finding:
-    """Every scene of a spread can be read."""
+    """Every scene that is tried can be read."""
     errors = [one if one.error else two for one, two in case.twice if one.error or two.error]
     if errors:
         first = errors[0]

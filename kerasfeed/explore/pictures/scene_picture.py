@@ -56,7 +56,7 @@ def draw_scenes(
     drawn = [part for part in parts if part.is_drawn]
     first = next((scene.fields for scene in scenes if scene.fields), {})
     if not drawn and len(first) > 0:
-        return draw_numbers(new_picture, scenes, parts, title, names)
+        return _draw_numbers(new_picture, scenes, parts, title, names)
     large = len(scenes) == 1
     grid = _Grid.of(len(scenes), [panel_size(first[part.path], part.kind, large) for part in drawn], large)
     classes = _classes([Panel(scene.fields, part, large) for scene in scenes if scene.fields for part in drawn])
@@ -200,7 +200,7 @@ def _classes(panels: Sequence[Panel]) -> list[tuple[str, int]]:
     return sorted(found)
 
 
-def draw_numbers(
+def _draw_numbers(
     new_picture: Any, scenes: Sequence[ShownScene], parts: Sequence[Part], title: str, names: ClassNames
 ) -> Any:
     """Scenes of single numbers and short texts: a table with a row a scene and a column a field."""

@@ -7,6 +7,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
+from kerasfeed.explore.profiling.profile_html import profile_html
 from kerasfeed.explore.profiling.profile_words import Prediction
 from kerasfeed.loaders.scene_cost import SceneCost
 from kerasfeed.loaders.worker_choice import Setup, duration
@@ -89,6 +90,4 @@ class Profile:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        from kerasfeed.explore.profiling.profile_html import profile_html
-
         return profile_html(self)

@@ -7,7 +7,6 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from kerasfeed.errors import KerasfeedError
 from kerasfeed.explore.profiling.profile_words import Prediction
 from kerasfeed.loaders.auto_workers import trial
 from kerasfeed.loaders.base import Job
@@ -158,9 +157,7 @@ def _is_random(sequence: Any) -> bool:
     previous = enter_context(UnrandomContext("drawn"))
     try:
         scene_reader(sequence)(0)
-    except KerasfeedError:
-        return True
-    except Exception:  # noqa: BLE001 - it then has nothing that could be kept
+    except Exception:  # noqa: BLE001 - of one that draws; or the user's, and then there is nothing that could be kept
         return True
     finally:
         enter_context(previous)

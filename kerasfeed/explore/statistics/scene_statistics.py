@@ -32,7 +32,6 @@ class SceneStatistics:
         fields: By path.
         failures: Position and error of scenes that failed, at most 1,000.
         failed: How many have.
-        used_random: See `Pool.used_random`.
     """
 
     def __init__(self) -> None:

@@ -4,7 +4,7 @@ Invariant: a chunk is closed once, by the thread that runs the generator or by t
 nothing is added to it after that. What was given early is what its task gives later, too.
 
 A worker cannot answer while the generator's own code waits, so a second thread of it closes the chunk, and says in the
-slot that it is there. Whoever starves looks there.
+slot that it is there. A consumer that has nothing else looks there.
 """
 
 import threading

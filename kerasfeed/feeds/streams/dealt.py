@@ -106,10 +106,6 @@ class CountedSource(WrappedSource):
         self._given, self._repetition, self._left = start.items, repetition, False
         self.source.begin(repetition, start)
 
-    def length(self, departures: Sequence[Departure]) -> int | None:
-        """See `Source.length`."""
-        return self.source.length(departures)
-
     def take(self, limit: int) -> list[Any]:
         """See `Source.take`."""
         items = self.source.take(limit)

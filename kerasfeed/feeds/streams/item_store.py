@@ -55,7 +55,7 @@ class ItemStore(ABC):
         """An item, by its number in the epoch.
 
         Raises:
-            Cancelled: Its batch was dropped.
+            CancelledTaskError: Its batch was dropped.
         """
 
     @abstractmethod

@@ -32,7 +32,7 @@ _KNOWN = 8  # repetitions, of which places can be told
 
 
 class StoredItems:
-    """What the loader takes for a sequence: the items on the item_store, or what functions make of them in turn."""
+    """What the loader takes for a sequence: the items of the item store, or what functions make of them in turn."""
 
     def __init__(self, item_store: Any, functions: tuple[Function, ...], shard_count: int) -> None:
         self._item_store = item_store

@@ -4,14 +4,14 @@ Invariant: which item comes at a position is what `kerasfeed.orders.buffered` sa
 buffer is filled again at any position, from the source, and no scene is ever kept elsewhere.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import optree
 
 from kerasfeed.errors import FeedWarning
-from kerasfeed.feeds.streams.place import BEGINNING, Departure, Start
+from kerasfeed.feeds.streams.place import BEGINNING, Start
 from kerasfeed.feeds.streams.source import Source
 from kerasfeed.feeds.streams.wrapped import WrappedSource
 from kerasfeed.orders.buffered import BufferShuffled
@@ -72,10 +72,6 @@ class ShuffledSource(WrappedSource):
     def joined(self, items: int) -> int:
         """See `Source.joined`."""
         return self.source.joined(items + self._order.buffer_size)
-
-    def length(self, departures: Sequence[Departure]) -> int | None:
-        """See `Source.length`."""
-        return self.source.length(departures)
 
     def take(self, limit: int) -> list[Any]:
         """See `Source.take`; the first call of a repetition fills the buffer."""

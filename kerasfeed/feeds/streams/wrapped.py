@@ -29,6 +29,14 @@ class WrappedSource(Source):
         """See `Source.departures`."""
         return self.source.departures
 
+    def joined(self, items: int) -> int:
+        """See `Source.joined`."""
+        return self.source.joined(items)
+
+    def length(self, departures: Sequence[Departure]) -> int | None:
+        """See `Source.length`."""
+        return self.source.length(departures)
+
     def leave(self) -> None:
         """See `Source.leave`."""
         self.source.leave()

@@ -4,8 +4,9 @@ Invariant: an engine decides nothing. It tells what has happened, from any threa
 What is told of a host that was killed, or twice, is of no matter.
 """
 
+import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
@@ -16,6 +17,9 @@ import cloudpickle
 import numpy as np
 
 from kerasfeed.pool.processes.shared_objects import pickled
+
+# cloudpickle has one registry: of two that use it at once, who ends first would take the other's modules out of it.
+_registering = threading.RLock()
 
 
 @dataclass(frozen=True)
@@ -52,16 +56,20 @@ def pack(value: Any, ship: Sequence[str] = ()) -> Parcel:
 
 
 @contextmanager
-def _by_value(ship: Sequence[str]) -> Any:
+def _by_value(ship: Sequence[str]) -> Iterator[None]:
     """Have modules pickled by value meanwhile; those that the program itself has registered stay so."""
-    modules = [import_module(name) for name in ship if name not in cloudpickle.list_registry_pickle_by_value()]
-    for module in modules:
-        cloudpickle.register_pickle_by_value(module)
-    try:
+    if not ship:
         yield
-    finally:
+        return
+    with _registering:
+        modules = [import_module(name) for name in ship if name not in cloudpickle.list_registry_pickle_by_value()]
         for module in modules:
-            cloudpickle.unregister_pickle_by_value(module)
+            cloudpickle.register_pickle_by_value(module)
+        try:
+            yield
+        finally:
+            for module in modules:
+                cloudpickle.unregister_pickle_by_value(module)
 
 
 class News(Enum):

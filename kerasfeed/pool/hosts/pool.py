@@ -63,10 +63,15 @@ class HostPool(Pool):
         parcel = self._packed_runner()
         calls = _SPARE_CALLS + (MOST_GROUPS if options.every_core else min(MOST_GROUPS, max(2, 2 * options.workers)))
         self._engine = hosts.start_engine(lambda *news: self._news.put(news), calls)
-        self._fleet = Fleet(hosts, options, self._engine, self._dispatcher, self.lock, self._verdicts.deaths)
-        self._fleet.share("runner", parcel)
-        self._thread = threading.Thread(target=self._run, name="kerasfeed-hosts", daemon=True)
-        self._thread.start()
+        try:
+            self._fleet = Fleet(hosts, options, self._engine, self._dispatcher, self.lock, self._verdicts.deaths)
+            self._fleet.share("runner", parcel)
+            self._thread = threading.Thread(target=self._run, name="kerasfeed-hosts", daemon=True)
+            self._thread.start()
+        except BaseException:
+            self._engine.close()
+            self.memory.close()
+            raise
 
     def _packed_runner(self) -> Parcel:
         try:

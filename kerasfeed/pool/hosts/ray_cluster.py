@@ -121,16 +121,8 @@ class RayEngine(Engine):
         self._calls.put(partial(self._start, key, place, version, setup, runner))
 
     def _start(self, key: int, place: str, version: str, setup: Parcel, runner: Any) -> None:
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
-
-        if self._count is not None:
-            if self._group is None:
-                self._group = self._ray.util.placement_group([self._wanted] * self._count, strategy="STRICT_SPREAD")
-            strategy = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=int(place))
-        else:
-            strategy = NodeAffinitySchedulingStrategy(place, soft=False)
         try:
-            actor = self._actor_class.options(**self._options, scheduling_strategy=strategy).remote()
+            actor = self._actor_class.options(**self._options, scheduling_strategy=self._strategy(place)).remote()
         except Exception as error:  # noqa: BLE001 - whatever it is, there is no host
             self._tell(News.GONE, key, _loss(error))
             return
@@ -138,6 +130,16 @@ class RayEngine(Engine):
         # In a list: Ray would resolve a reference that stands alone, each time.
         self._await(actor.start.remote(version, setup, [runner]), News.STARTED, key)
         self._await(actor.live.remote(), None, key)
+
+    def _strategy(self, place: str) -> Any:
+        """Ray's name for a place."""
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
+
+        if self._count is None:
+            return NodeAffinitySchedulingStrategy(place, soft=False)
+        if self._group is None:
+            self._group = self._ray.util.placement_group([self._wanted] * self._count, strategy="STRICT_SPREAD")
+        return PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=int(place))
 
     def send(self, key: int, number: int, work: Parcel, shared: dict[str, Any]) -> None:
         """See `Engine.send`."""

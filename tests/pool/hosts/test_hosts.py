@@ -13,13 +13,13 @@ import numpy as np
 import optree
 import pytest
 from scenes_hosts import Epochs, Failing, Global, Killing, Mixed, Noisy
-from subprocess_hosts import SubprocessHosts
+from subprocess_hosts import SubprocessEngine, SubprocessHosts
 from waits import SECONDS, wait_until
 
 import kerasfeed as kf
 from kerasfeed.feeds.base import BaseFeed
 from kerasfeed.pool.hosts import fleet
-from kerasfeed.pool.hosts.engine import News
+from kerasfeed.pool.hosts.engine import News, pack
 
 pytestmark = [
     pytest.mark.timeout(200),
@@ -276,6 +276,57 @@ def test_a_module_that_a_host_lacks_is_named(tmp_path, monkeypatch):
     import cloudpickle
 
     assert "my_lost_module" not in cloudpickle.list_registry_pickle_by_value()
+
+
+def test_threads_that_pack_at_once_all_send_the_modules_that_they_ship(tmp_path, monkeypatch):
+    (tmp_path / "my_shipped_module.py").write_text("class Value:\n    pass\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    import my_shipped_module
+
+    class Waiting:
+        """Pickled in the middle of packing; waits there, and refers to the module then."""
+
+        def __init__(self, inside, go_on):
+            self.inside, self.go_on = inside, go_on
+
+        def __reduce__(self):
+            self.inside.set()
+            self.go_on.wait(SECONDS)
+            return my_shipped_module.Value, ()
+
+    first_inside, first_goes_on, first_is_over, second_inside = (threading.Event() for _ in range(4))
+    parcels = {}
+
+    def packing(name, value, over):
+        parcels[name] = pack(value, ["my_shipped_module"])
+        over.set()
+
+    values = {"first": Waiting(first_inside, first_goes_on), "second": Waiting(second_inside, first_is_over)}
+    first = threading.Thread(target=packing, args=("first", values["first"], first_is_over))
+    second = threading.Thread(target=packing, args=("second", values["second"], threading.Event()))
+    first.start()
+    assert first_inside.wait(SECONDS)
+    second.start()
+    second_inside.wait(0.2)  # where it gets there at all before the first is over
+    first_goes_on.set()
+    for thread in (first, second):
+        thread.join(SECONDS)
+    monkeypatch.delitem(sys.modules, "my_shipped_module")
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry != str(tmp_path)])
+    assert [type(parcels[name].unpack()).__name__ for name in ("first", "second")] == ["Value", "Value"]
+
+
+def test_a_pool_that_cannot_be_made_closes_its_engine(monkeypatch):
+    def refused(self, parcel):
+        raise kf.HostLostError("the cluster has gone")
+
+    monkeypatch.setattr(SubprocessEngine, "share", refused)
+    closed = []
+    monkeypatch.setattr(SubprocessEngine, "close", lambda self: closed.append(self))
+    hosts = SubprocessHosts()
+    with pytest.raises(kf.HostLostError, match="has gone"):
+        BaseFeed(Noisy(0, 32), 16, workers=1, hosts=hosts)
+    assert closed == hosts.engines
 
 
 def test_a_cluster_that_is_gone_is_an_error_for_whoever_waits():
