@@ -45,13 +45,13 @@ def threads(case: Case) -> Finding:
     if case.thread_trouble is not None:
         return case.thread_trouble
     seconds = min(_THREAD_MOST, _THREAD_SHARE * case.seconds)
-    call = partial(_in_turmoil, expected=case.readings, seed=case.seed, seconds=seconds)
+    call = partial(_read_at_random, expected=case.readings, seed=case.seed, seconds=seconds)
     found = case.there(call, Where("thread", _THREADS))
     trouble = next((each for each in found if isinstance(each, Finding)), None)
     return trouble or passed(f"{counted(sum(found), 'scene')} read by {_THREADS} threads at once")
 
 
-def _in_turmoil(
+def _read_at_random(
     sequence: Any, note: Note, worker: Worker, *, expected: list[Reading], seed: int, seconds: float
 ) -> Finding | int:
     """How many scenes were read in this time, in a random order; or the first that differs."""

@@ -22,10 +22,10 @@ class Profile:
         workers: Number of workers of the feed; 0 for none.
         worker_type: "thread", "process" or "inline".
         batch_size: Scenes in a batch.
-        rate: Scenes/s that the feed loads when nobody makes it wait.
+        rate: Scenes/s that the feed loads where each batch is taken as soon as it is there.
         cost: What a scene costs, in a worker: a [SceneCost][kerasfeed.loaders.scene_cost.SceneCost].
-        transport_seconds: Time that a batch takes from a worker process to the consumer, beside its scenes, for each
-            of these, s; None where there can be no worker processes.
+        transport_seconds: Time to bring a scene from a worker process to the consumer, s: that of a batch, divided by
+            its scenes; None where there can be no worker processes.
         step_seconds: Time of a training step with a batch that is loaded already, s; None without a model.
         wait_share: Share of the time that training waits for batches, in [0, 1]; None without a model.
         predictions: What other workers and other changes are expected to bring, the best first.

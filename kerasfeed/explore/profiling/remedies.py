@@ -25,8 +25,6 @@ from kerasfeed.util.frames import is_in_memory
 from kerasfeed.util.read_cost import ReadCost
 from kerasfeed.util.resources import memory
 
-_AMPLIFIED = 3.0
-_LEAST_SCENES = 32
 _TINY = 2e-3  # s that a batch takes: below, what each batch costs counts
 _LARGER = 4  # times as many scenes in a batch
 _MEMORY_SHARE = 2  # half of the memory may hold scenes
@@ -91,13 +89,7 @@ def _of_reading(job: Job, layout: Layout, cost: SceneCost, rate: float) -> list[
     if isinstance(job.plan.order, Sequential) or is_in_memory(job.sequence):
         return []
     costs = [each for each in _read_costs(job, layout) if each.storage.unit == "chunk"]
-    wasted = [
-        each
-        for each in costs
-        if each.scenes >= _LEAST_SCENES
-        and each.amplification >= _AMPLIFIED
-        and each.storage.nbytes > each.storage.cache_bytes
-    ]
+    wasted = [each for each in costs if each.is_amplified and each.storage.nbytes > each.storage.cache_bytes]
     if not wasted:
         return []
     worst = max(wasted, key=lambda each: each.seconds)

@@ -21,7 +21,7 @@ _SMALL = 2_048  # values of an array, up to which several are added at once
 _KEPT = 64  # scenes whose sums wait to be added, which costs as much for one as for many
 
 
-class Summer:
+class ColumnSums:
     """Sums of the columns of arrays, and of their squares, as differences from a shift.
 
     Args:
@@ -104,7 +104,7 @@ class Moments:
         self._kept = 0
 
     def add(self, sums: NDArray[np.float64], counts: Any) -> None:
-        """Add what `Summer.sums` has given, of so many values a column."""
+        """Add what `ColumnSums.sums` has given, of so many values a column."""
         self.counts += counts
         if not np.isfinite(sums).all():
             self.lost = True

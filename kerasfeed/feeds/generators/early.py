@@ -68,8 +68,8 @@ class ChunkWatch:
 
     def watch(self, chunk: OpenChunk) -> None:
         """Watch a chunk that has a scene."""
-        self._chunk = chunk
         with self._lock:  # the thread, which ends when it is idle, has seen this, or has ended
+            self._chunk = chunk
             self._awake.set()
             if not self._runs and not self._closed:
                 self._runs = True
@@ -95,8 +95,9 @@ class ChunkWatch:
             while not self._closed and (chunk := self._chunk) is not None:
                 late = chunk.touched + STALE_SECONDS - time.perf_counter()
                 if late <= 0:
-                    if self._chunk is chunk:
-                        self._chunk = None
+                    with self._lock:  # else it might forget the chunk that has come after this one
+                        if self._chunk is chunk:
+                            self._chunk = None
                     chunk.give_early()
                 else:
                     del chunk

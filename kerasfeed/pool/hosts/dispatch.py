@@ -1,7 +1,7 @@
 """Which host is asked for what.
 
 Invariant: decides, and does nothing else; a group of tasks is settled once, by whichever host answers first. Time is an
-argument, so that a thousand hosts and their deaths can be played. The caller guards it.
+argument, so that tests simulate hundreds of hosts that are lost. The caller holds a lock around every call.
 """
 
 from collections import deque

@@ -1,7 +1,7 @@
 """The protocol of engines, which start hosts and carry messages between them and this process.
 
 Invariant: an engine decides nothing. It tells what has happened, from any thread, and whoever is told only takes note.
-What is told of a host that was killed, or twice, is of no matter.
+News of a host that was killed, and news that comes twice, changes nothing.
 """
 
 import threading

@@ -1,7 +1,7 @@
 """The hosts of a pool: started where there is a place for one, and started again where one is lost.
 
-Invariant: called by the supervisor alone, but for `share`. A host that does not come up is tried ever more seldom, and
-is no reason to fail as long as another one works.
+Invariant: called by the supervisor alone, but for `share`. A host that does not start is tried again after longer
+and longer pauses, and is no reason to fail as long as another one works.
 """
 
 import itertools

@@ -272,9 +272,14 @@ def driver(cluster, pause):
     )
 
 
+def wait_for_batch(process, number):
+    while (line := process.stdout.readline()) != f"{number}\n".encode():
+        assert line, "the driver has ended"
+
+
 def test_nothing_is_left_on_the_cluster_of_a_driver_that_was_killed(nodes):
     with driver(nodes, 1) as process:
-        assert b"0" in b"".join(iter(process.stdout.readline, b"0\n")) + b"0"
+        wait_for_batch(process, 0)
         assert every(nodes, "ray::RayAgent")
         process.kill()
     nothing_is_left(nodes)
@@ -288,8 +293,7 @@ def test_a_cluster_that_is_shut_down_under_a_feed_is_an_error_in_the_loop():
         add(other)
     try:
         with driver(other, 0.05) as process:
-            while process.stdout.readline() != b"3\n":
-                assert process.poll() is None
+            wait_for_batch(process, 3)
             other.shutdown()
             output = process.communicate(timeout=SECONDS)[0].decode()
         assert process.returncode == 3, output
