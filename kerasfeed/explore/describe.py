@@ -94,7 +94,7 @@ def _description(
         name, length, len(indices), found.failed,
         tuple((int(indices[position]), text) for position, text in found.failures),
         _duplicates(table["bits"], numbers), _quantile(nbytes, 0.5), _quantile(nbytes, 0.95), timing,
-        {path: _field(path, field) for path, field in found.fields.items()},
+        {path: _field(path, found.fields[path]) for path in sorted(found.fields, key=found.first_seen.__getitem__)},
     )  # fmt: skip
 
 

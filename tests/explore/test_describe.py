@@ -3,12 +3,15 @@
 import json
 import math
 import os
+import threading
+import time
 import tracemalloc
 import zlib
 
 import numpy as np
 import pytest
 import scenes
+from waits import SECONDS
 
 import kerasfeed as kf
 from kerasfeed.explore.statistics.scene_statistics import SceneStatistics
@@ -194,6 +197,30 @@ def test_text_is_described_by_its_lengths_and_its_most_frequent_values():
     assert (field.min, field.max, field.mean, field.zeros) == (0, 3, 1.25, 1)
     assert field.classes == {"": 1, "a": 2, "bbb": 1}
     assert field.std == pytest.approx(np.std([1, 0, 3, 1]))
+
+
+class Different(kf.SceneSequence):
+    """Each scene has a field of its own; where `waits`, the last is read before the one in the middle."""
+
+    def __init__(self, waits):
+        self.last_is_read = threading.Event() if waits else None
+
+    def __len__(self):
+        return 3
+
+    def __getitem__(self, index):
+        if self.last_is_read is not None and index == 1:
+            assert self.last_is_read.wait(SECONDS)
+            time.sleep(0.2)  # so that the last one is known before
+        if self.last_is_read is not None and index == 2:
+            self.last_is_read.set()
+        return {"zyx"[index]: index}
+
+
+def test_fields_come_in_the_order_of_the_scenes_whoever_is_done_first():
+    alone = kf.describe(Different(waits=False), workers=0, progress=False)
+    found = kf.describe(Different(waits=True), workers=2, worker_type="thread", progress=False)
+    assert list(found) == list(alone) == ["z", "y", "x"]
 
 
 def test_constant_fields_and_fields_of_some_scenes_are_told():
