@@ -25,12 +25,13 @@ class RayHosts(Hosts):
             later; nodes may leave.
         address: Of the cluster: "auto" is the one that this machine belongs to, "10.0.0.1:6379" its head. None starts
             Ray on this machine, to try it. A session of Ray that this program has begun is used as it is.
-        resources: What Ray is to reserve on each host, such as `{"CPU": 8, "memory": 16e9}`. None is one CPU: the
-            worker processes are not Ray's, and it does not limit them.
+        resources: What Ray is to reserve on each host, such as `{"CPU": 8, "memory": 16e9}` (CPUs, bytes). None
+            reserves one CPU. Ray does not limit what the worker processes use.
         ship: Modules of yours that the hosts do not have, or their names: what they define is sent along.
         runtime_env: Ray's `runtime_env` of the hosts, such as `{"pip": [...], "env_vars": {...}}`.
-        start_timeout: Seconds to wait for a host as long as there is none.
-        silence: Seconds after which a batch is asked of a second host too. More than the slowest batch takes.
+        start_timeout: Seconds, above 0, that the feed waits while it has no host; then it raises.
+        silence: Seconds, above 0, without an answer from a host, after which its batches are asked of a second host
+            too. Give more than the slowest batch takes.
 
     Raises:
         TypeError: An argument has the wrong type.
