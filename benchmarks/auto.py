@@ -19,8 +19,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 import kerasfeed as kf
 from benchmarks.workloads import BigImages, CountingScenes, MaskedImages, PointScenes, WaitingScenes
 from kerasfeed.feeds.base import BaseFeed
@@ -195,5 +193,4 @@ def main(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    np.seterr(all="ignore")
     main(sys.argv[1:])

@@ -26,9 +26,9 @@ def numeric_leaves(batch: Any, framework: str) -> tuple[list[np.ndarray[Any, Any
     arrays = [leaf if type(leaf) is np.ndarray else np.asarray(leaf) for leaf in leaves]
     if any(array.dtype.kind in "OSUT" for array in arrays):
         named = zip(field_paths(treespec), arrays, strict=True)
-        paths = ", ".join(repr(path) for path, array in named if array.dtype.kind in "OSUT")
-        are = "fields" if "," in paths else "field"
-        raise TypeError(f"{framework} has no text: {are} {paths}. {_REMEDY}")
+        paths = [repr(path) for path, array in named if array.dtype.kind in "OSUT"]
+        are = "field" if len(paths) == 1 else "fields"
+        raise TypeError(f"{framework} has no text: {are} {', '.join(paths)}. {_REMEDY}")
     return arrays, treespec
 
 
