@@ -2,6 +2,6 @@
 
 import sys
 
-from kerasfeed.cli import main
+from kerasfeed.cli.main import main
 
 sys.exit(main())

@@ -13,7 +13,7 @@ import pytest
 from waits import PROGRAM_SECONDS
 
 import kerasfeed as kf
-from kerasfeed.cli import main
+from kerasfeed.cli.main import main
 from kerasfeed.demo.data import DataError, PointClouds, Reading, hold_out, sibling_for_validation, summarize
 from kerasfeed.demo.shapes import SHAPES, write_shapes
 
@@ -131,7 +131,7 @@ def test_a_file_that_cannot_be_used_is_named_with_the_reason(tmp_path):
 
 def test_the_command_answers_a_bad_file_with_one_line_before_it_imports_keras(tmp_path):
     code = (
-        "import sys; from kerasfeed.cli import main; "
+        "import sys; from kerasfeed.cli.main import main; "
         f"status = main(['demo', '--data', {str(tmp_path / 'none.h5')!r}]); "
         "print(status, 'keras' in sys.modules)"
     )
@@ -197,7 +197,7 @@ def test_the_demo_learns_the_shapes_it_wrote_and_removes_them(tmp_path, monkeypa
 def test_the_demo_says_what_it_does_before_it_imports_keras():
     code = """
 import builtins, os, sys
-from kerasfeed.cli import main
+from kerasfeed.cli.main import main
 original = builtins.__import__
 def importing(name, *more, **named):
     if name.split(".")[0] == "keras":

@@ -9,7 +9,7 @@ from places import ROOT
 
 import kerasfeed as kf
 from benchmarks.harness import Settings
-from kerasfeed import cli
+from kerasfeed.cli.main import main
 
 REFERENCE = ROOT / "docs" / "reference"
 PACKAGE = ROOT / "kerasfeed"
@@ -123,7 +123,7 @@ def help_of(capsys, monkeypatch):
 
     def ask(*command):
         with pytest.raises(SystemExit):
-            cli.main([*command, "--help"])
+            main([*command, "--help"])
         return capsys.readouterr().out
 
     return ask

@@ -264,7 +264,7 @@ def test_real_data_are_rewritten_so_that_a_scene_is_a_chunk(real_data, tmp_path)
 
 
 def test_the_command_rewrites_a_file_and_says_what_it_did(points, tmp_path, capsys):
-    from kerasfeed.cli import main
+    from kerasfeed.cli.main import main
 
     out = str(tmp_path / "out.h5")
     assert main(["rechunk", str(points), out, "--dataset", "points", "--scenes-per-chunk", "5"]) == 0

@@ -5,8 +5,8 @@ import types
 
 import pytest
 
-from kerasfeed import object_commands
-from kerasfeed.cli import main
+from kerasfeed.cli import objects
+from kerasfeed.cli.main import main
 
 MODULE = """
 import time
@@ -44,7 +44,7 @@ def module(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", ["Rooms", "make", "rooms"])
 def test_an_object_may_be_an_instance_a_class_or_a_function(name):
-    assert len(object_commands.found_object(f"my_rooms:{name}")) == 60
+    assert len(objects.found_object(f"my_rooms:{name}")) == 60
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def explored(monkeypatch):
 
     figure = types.SimpleNamespace(savefig=lambda path: calls.append(("savefig", str(path))))
     results = {"check_sequence": types.SimpleNamespace(ok=False), "describe": "statistics", "show": figure}
-    monkeypatch.setattr(object_commands, "_explore", lambda name: function(name, results[name]))
+    monkeypatch.setattr(objects, "_explore", lambda name: function(name, results[name]))
     return calls, results
 
 

@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from kerasfeed import __version__, object_commands
+from kerasfeed import __version__
+from kerasfeed.cli import objects
 from kerasfeed.util.error_text import message_of
 
 _DEFAULT = " (default: %(default)s)"
@@ -34,8 +35,8 @@ def main(argv: list[str] | None = None) -> int:
     """
     arguments = _parser().parse_args(argv)
     try:
-        if arguments.command in object_commands.NAMES:
-            return object_commands.run(arguments)
+        if arguments.command in objects.NAMES:
+            return objects.run(arguments)
         return _rechunk(arguments) if arguments.command == "rechunk" else _demo(arguments)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
@@ -139,7 +140,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--points", type=_positive, default=512, metavar="N", help="points of each scene given to the model" + _DEFAULT)
     add("--seed", type=_natural, default=0, metavar="N", help="behind weights, order and augmentation" + _DEFAULT)
     _add_rechunk(commands)
-    object_commands.add_commands(commands)
+    objects.add_commands(commands)
     return parser
 
 

@@ -1,0 +1,1 @@
+"""The command `kerasfeed`: its arguments, and what each of its subcommands runs."""
