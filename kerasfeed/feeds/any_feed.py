@@ -17,7 +17,8 @@ from kerasfeed.loaders.loader import Loader
 from kerasfeed.loaders.worker_choice import Choice
 from kerasfeed.orders.plan import Plan
 from kerasfeed.spec.field_forms import batch_structure
-from kerasfeed.spec.scene_spec import SceneSpec, lists_as_tuples
+from kerasfeed.spec.nesting import lists_as_tuples
+from kerasfeed.spec.scene_spec import SceneSpec
 
 
 class AnyFeed(ABC):

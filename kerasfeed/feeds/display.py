@@ -16,7 +16,7 @@ from kerasfeed.orders.base import Sequential
 from kerasfeed.orders.plan import Plan
 from kerasfeed.spec.field_forms import RaggedArray
 from kerasfeed.spec.html import FieldRow, field_table
-from kerasfeed.spec.scene_spec import field_paths
+from kerasfeed.spec.nesting import field_paths
 from kerasfeed.util.counted import counted
 from kerasfeed.util.error_text import summary
 

@@ -10,7 +10,7 @@ import numpy as np
 import optree
 
 from kerasfeed.spec.field_forms import RaggedArray
-from kerasfeed.spec.scene_spec import field_paths
+from kerasfeed.spec.nesting import field_paths
 from kerasfeed.util.error_text import add_note
 
 _REMEDY = "Turn text into numbers where scenes are made (in __getitem__, or with map)"

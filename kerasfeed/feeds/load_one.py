@@ -19,7 +19,8 @@ from kerasfeed.pool.worker_hooks import end_worker
 from kerasfeed.sequences.base import SceneContext, Worker, enter_context, optional_method
 from kerasfeed.sequences.global_random import SeedingContext, globals_put_back
 from kerasfeed.sequences.view_base import apart
-from kerasfeed.spec.scene_spec import SceneSpec, describe
+from kerasfeed.spec.inference import describe
+from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.util.counted import counted
 from kerasfeed.util.deferred_warnings import warn_caller
 from kerasfeed.util.validate import check_integer

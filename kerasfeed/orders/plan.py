@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from kerasfeed.orders.base import Order, Sequential
 from kerasfeed.orders.batch_bounds import Bounds, Cut, EvenCut
-from kerasfeed.spec.scene_spec import probe_indices
+from kerasfeed.spec.inference import probe_indices
 from kerasfeed.util.counted import counted
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from kerasfeed.orders.groups import Portable
 from kerasfeed.sequences.view_base import HookForwarder
-from kerasfeed.spec.scene_spec import field_paths, flatten
+from kerasfeed.spec.nesting import field_paths, flatten
 
 
 class FieldOf(HookForwarder):

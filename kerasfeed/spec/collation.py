@@ -12,7 +12,8 @@ import optree
 
 from kerasfeed.errors import SpecError
 from kerasfeed.spec.field_forms import Form, Padded, PaddedAxis, RaggedRows, mask_key
-from kerasfeed.spec.scene_spec import ArraySpec, SceneSpec, describe, merge
+from kerasfeed.spec.inference import describe, merge
+from kerasfeed.spec.scene_spec import ArraySpec, SceneSpec
 from kerasfeed.util.validate import check_integer
 
 Sizes = int | tuple[int | None, ...] | None

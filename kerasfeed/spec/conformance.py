@@ -10,8 +10,10 @@ import optree
 from numpy.typing import NDArray
 
 from kerasfeed.errors import SpecError
+from kerasfeed.spec.field_values import as_array, coerce
 from kerasfeed.spec.lists import is_array
-from kerasfeed.spec.scene_spec import ArraySpec, SceneSpec, as_array, coerce, flatten, structure_text
+from kerasfeed.spec.nesting import flatten, structure_text
+from kerasfeed.spec.scene_spec import ArraySpec, SceneSpec
 
 _IMMUTABLE = (bool, int, float, complex, str, bytes)
 _HOLDS = {"b": "b", "i": "biu", "u": "biu", "f": "biuf", "c": "biufc", "V": "biuf"}  # V: bfloat16 and its kin

@@ -10,7 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kerasfeed.errors import SpecError
-from kerasfeed.spec.scene_spec import ArraySpec, SceneSpec, as_array, field_paths, flatten, structure_text
+from kerasfeed.spec.field_values import as_array
+from kerasfeed.spec.nesting import field_paths, flatten, structure_text
+from kerasfeed.spec.scene_spec import ArraySpec, SceneSpec
 from kerasfeed.spec.spec_json import coerced_leaves
 
 _PYTHON_DTYPES = {np.dtype(kind) for kind in (bool, int, float, complex)}

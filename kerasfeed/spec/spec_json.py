@@ -14,7 +14,10 @@ import numpy as np
 import optree
 
 from kerasfeed.errors import SpecError
-from kerasfeed.spec.scene_spec import BYTES, TEXT, ArraySpec, SceneSpec, coerce, describe, flatten, structure_text
+from kerasfeed.spec.field_values import coerce
+from kerasfeed.spec.inference import describe
+from kerasfeed.spec.nesting import flatten, structure_text
+from kerasfeed.spec.scene_spec import BYTES, TEXT, ArraySpec, SceneSpec
 from kerasfeed.util.error_text import summary
 
 _NAMED = re.compile(r"(\w+)\((\w+(?:,\w+)*)\)")
@@ -91,7 +94,7 @@ def leaves_of(spec: SceneSpec, scene: Any) -> list[Any]:
 
 
 def coerced_leaves(spec: SceneSpec, scene: Any) -> list[Any]:
-    """The fields of a scene, each as the spec says; see `kerasfeed.spec.scene_spec.coerce`.
+    """The fields of a scene, each as the spec says; see `kerasfeed.spec.field_values.coerce`.
 
     Raises:
         SpecError: Nesting, shape or dtype differ.

@@ -19,7 +19,8 @@ from kerasfeed.loaders.batches.spec_inference import Probe
 from kerasfeed.pool.base import Pool
 from kerasfeed.pool.task import FailedTaskError
 from kerasfeed.sequences.global_random import WARNING_KIND, warning_text
-from kerasfeed.spec.scene_spec import SceneSpec, merge, probe_indices
+from kerasfeed.spec.inference import merge, probe_indices
+from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.spec.spec_json import as_scene_spec, spec_to_json
 from kerasfeed.util.deferred_warnings import DeferredWarnings, warn_caller
 from kerasfeed.util.error_text import is_the_programs

@@ -13,7 +13,7 @@ import pytest
 from kerasfeed.loaders.batches.layout import Layout, SlotView, aligned_empty
 from kerasfeed.loaders.batches.slots import SlotPool
 from kerasfeed.pool.memory import PoolMemory
-from kerasfeed.spec.scene_spec import describe, merge
+from kerasfeed.spec.inference import describe, merge
 from kerasfeed.util.polling import NotYet
 
 

@@ -13,7 +13,8 @@ from kerasfeed.loaders.batches.variable_rows import expand
 from kerasfeed.orders.plan import Plan
 from kerasfeed.spec.collation import Custom, Stack
 from kerasfeed.spec.field_forms import Padded, PaddedAxis, RaggedRows, batch_structure
-from kerasfeed.spec.scene_spec import ArraySpec, describe, merge
+from kerasfeed.spec.inference import describe, merge
+from kerasfeed.spec.scene_spec import ArraySpec
 
 F4, I8 = np.dtype("float32"), np.dtype("int64")
 

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import kerasfeed as kf
-from kerasfeed.spec.html import FieldRow, field_table, preview
+from kerasfeed.spec.array_preview import preview
+from kerasfeed.spec.html import FieldRow, field_table
 
 
 def _svg(picture):

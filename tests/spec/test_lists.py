@@ -10,7 +10,10 @@ from streams import WAYS
 
 import kerasfeed as kf
 from kerasfeed.errors import SpecError
-from kerasfeed.spec.scene_spec import BYTES, TEXT, ArraySpec, coerce, describe, flatten, merge
+from kerasfeed.spec.field_values import coerce
+from kerasfeed.spec.inference import describe, merge
+from kerasfeed.spec.nesting import flatten
+from kerasfeed.spec.scene_spec import BYTES, TEXT, ArraySpec
 
 Pair = collections.namedtuple("Pair", "x y")
 

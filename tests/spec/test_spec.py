@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from kerasfeed.errors import SpecError
-from kerasfeed.spec.scene_spec import BYTES, TEXT, ArraySpec, coerce, describe, merge, probe_indices
+from kerasfeed.spec.field_values import coerce
+from kerasfeed.spec.inference import describe, merge, probe_indices
+from kerasfeed.spec.scene_spec import BYTES, TEXT, ArraySpec
 
 Pair = namedtuple("Pair", "points label")
 

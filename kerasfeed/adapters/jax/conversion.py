@@ -12,7 +12,7 @@ import optree
 
 from kerasfeed.feeds.leaves import converted, numeric_leaves, ragged_paths
 from kerasfeed.orders.plan import Plan
-from kerasfeed.spec.scene_spec import field_paths
+from kerasfeed.spec.nesting import field_paths
 from kerasfeed.util.error_text import message_of
 
 try:

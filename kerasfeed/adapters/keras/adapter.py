@@ -28,7 +28,8 @@ from kerasfeed.adapters.keras.trainer import (
 )
 from kerasfeed.errors import FeedClosedError, FeedWarning
 from kerasfeed.feeds.cursor import Begin, Cursor, EndOfData, check_alive
-from kerasfeed.spec.scene_spec import ArraySpec, lists_as_tuples
+from kerasfeed.spec.nesting import lists_as_tuples
+from kerasfeed.spec.scene_spec import ArraySpec
 from kerasfeed.util.deferred_warnings import warn_caller
 from kerasfeed.util.error_notes import note_causes
 from kerasfeed.util.polling import NotYet

@@ -18,7 +18,8 @@ from kerasfeed.adapters.keras.evaluation import Evaluation, MetricDistribution
 from kerasfeed.adapters.keras.feed import Feed
 from kerasfeed.sequences.base import SceneSequence
 from kerasfeed.spec.field_forms import RaggedArray
-from kerasfeed.spec.scene_spec import lists_as_arrays, lists_as_tuples
+from kerasfeed.spec.field_values import lists_as_arrays
+from kerasfeed.spec.nesting import lists_as_tuples
 from kerasfeed.util.validate import check_integer
 
 

@@ -23,7 +23,7 @@ from kerasfeed.adapters.tensorflow.feed_dataset import FeedDataset, Loops
 from kerasfeed.adapters.tensorflow.iteration import END, NOT_YET, BatchSource
 from kerasfeed.feeds.cursor import Begin
 from kerasfeed.spec.field_forms import RaggedArray
-from kerasfeed.spec.scene_spec import field_paths, lists_as_tuples
+from kerasfeed.spec.nesting import field_paths, lists_as_tuples
 
 # What a tf.cond can carry: for the other dtypes it has no kernel.
 _CARRIED = {

@@ -26,7 +26,8 @@ from kerasfeed.orders.base import Sequential
 from kerasfeed.pool.worker_hooks import begin_worker
 from kerasfeed.sequences.base import SceneContext, Worker, enter_context, optional_method, scene_reader
 from kerasfeed.spec.conformance import SceneCheck
-from kerasfeed.spec.scene_spec import ArraySpec, SceneSpec, describe, merge, probe_indices
+from kerasfeed.spec.inference import describe, merge, probe_indices
+from kerasfeed.spec.scene_spec import ArraySpec, SceneSpec
 from kerasfeed.util.error_text import message_of
 from kerasfeed.util.polling import NotYet
 from kerasfeed.util.resources import cores

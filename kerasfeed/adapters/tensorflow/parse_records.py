@@ -17,7 +17,9 @@ from kerasfeed.readers.tfrecord.example import BYTES, FLOAT, INT64
 from kerasfeed.readers.tfrecord.fields import RAW, SHAPE, kind_of
 from kerasfeed.readers.tfrecord.sequence import TFRecordSequence
 from kerasfeed.readers.tfrecord.spec_file import read_sidecar
-from kerasfeed.spec.scene_spec import ArraySpec, SceneSpec, describe, lists_as_tuples, merge, probe_indices
+from kerasfeed.spec.inference import describe, merge, probe_indices
+from kerasfeed.spec.nesting import lists_as_tuples
+from kerasfeed.spec.scene_spec import ArraySpec, SceneSpec
 from kerasfeed.spec.spec_json import as_scene_spec
 from kerasfeed.util.frames import as_sequence
 

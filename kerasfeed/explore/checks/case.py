@@ -14,7 +14,8 @@ from kerasfeed.errors import KerasfeedError
 from kerasfeed.explore.checks.calls import Call, Where, call
 from kerasfeed.explore.checks.finding import Finding, OutOfTimeError, failed
 from kerasfeed.explore.checks.reading import Reading, read_all
-from kerasfeed.spec.scene_spec import SceneSpec, merge, probe_indices
+from kerasfeed.spec.inference import merge, probe_indices
+from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.util.error_text import exception_text, message_of
 from kerasfeed.util.frames import as_sequence
 

@@ -12,7 +12,8 @@ from kerasfeed.explore.checks.reading import Reader, Reading, difference, readin
 from kerasfeed.pool.task import Note
 from kerasfeed.sequences.base import SceneSequence, Subset
 from kerasfeed.sequences.views import Concat, Map
-from kerasfeed.spec.scene_spec import SceneSpec, flatten, structure_text
+from kerasfeed.spec.nesting import flatten, structure_text
+from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.util.error_text import exception_text, is_the_programs
 from kerasfeed.util.optional_methods import ahead_reader, batch_reader, optional_method, scene_writer, takes_out
 

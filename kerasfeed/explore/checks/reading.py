@@ -16,7 +16,10 @@ from kerasfeed.explore.checks.finding import Finding, failed
 from kerasfeed.pool.task import Note
 from kerasfeed.sequences.base import scene_reader
 from kerasfeed.sequences.context import SceneContext, enter_context
-from kerasfeed.spec.scene_spec import SceneSpec, as_array, describe, describe_leaf, field_paths, flatten, structure_text
+from kerasfeed.spec.field_values import as_array, describe_leaf
+from kerasfeed.spec.inference import describe
+from kerasfeed.spec.nesting import field_paths, flatten, structure_text
+from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.util.custom_floats import widened
 from kerasfeed.util.error_text import exception_text, is_the_programs, message_of
 from kerasfeed.util.fingerprint import digest

@@ -12,7 +12,7 @@ from kerasfeed.explore.checks.finding import Finding, failed, passed, skipped, w
 from kerasfeed.explore.checks.reading import Reader, Reading, difference, reading_of
 from kerasfeed.pool.task import Note
 from kerasfeed.sequences.global_random import GlobalRandomWatch, globals_put_back, names, seed_globals
-from kerasfeed.spec.scene_spec import flatten
+from kerasfeed.spec.nesting import flatten
 from kerasfeed.util.counted import counted
 from kerasfeed.util.error_text import exception_text, message_of
 from kerasfeed.util.frames import is_in_memory

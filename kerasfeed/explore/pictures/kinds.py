@@ -11,7 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kerasfeed.errors import SpecError
-from kerasfeed.spec.scene_spec import as_array, field_paths, flatten, no_field_text
+from kerasfeed.spec.field_values import as_array
+from kerasfeed.spec.inference import no_field_text
+from kerasfeed.spec.nesting import field_paths, flatten
 from kerasfeed.util.custom_floats import widened
 
 _WRITTEN = ("label", "number", "word")  # over the picture

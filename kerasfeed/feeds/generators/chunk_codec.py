@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from kerasfeed.feeds.generators.chunk_groups import EvenGroup, Group, Structure, UnevenGroup, nbytes_of, scenes_of
 from kerasfeed.feeds.generators.chunk_leaves import is_plain, plain
-from kerasfeed.spec.scene_spec import flatten
+from kerasfeed.spec.nesting import flatten
 
 _TRAILER = 8
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from kerasfeed.feeds.generators.chunk_leaves import is_packed
 from kerasfeed.spec.lists import own
-from kerasfeed.spec.scene_spec import is_nested
+from kerasfeed.spec.nesting import is_nested
 
 _NUMBER_BYTES = 8  # about what a number in a list takes in a chunk
 _ALIGNMENT = 16  # of a field; a chunk starts where a slot does, on 64 bytes

@@ -9,7 +9,9 @@ import numpy as np
 import optree
 
 from kerasfeed.errors import SpecError
-from kerasfeed.spec.scene_spec import as_array, describe_leaf, field_paths, no_field_text, structure_text
+from kerasfeed.spec.field_values import as_array, describe_leaf
+from kerasfeed.spec.inference import no_field_text
+from kerasfeed.spec.nesting import field_paths, structure_text
 
 _ITEM = (bool, int, float, complex, str, bytes)  # these travel as they are
 

@@ -8,7 +8,9 @@ from typing import Any
 import optree
 
 from kerasfeed.errors import SpecError
-from kerasfeed.spec.scene_spec import ArraySpec, SceneSpec, describe, merge, structure_text
+from kerasfeed.spec.inference import describe, merge
+from kerasfeed.spec.nesting import structure_text
+from kerasfeed.spec.scene_spec import ArraySpec, SceneSpec
 
 _BARE = optree.treespec_leaf()
 

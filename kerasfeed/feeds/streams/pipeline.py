@@ -24,7 +24,8 @@ from kerasfeed.pool.base import CLOSED
 from kerasfeed.pool.processes.pool import processes_supported
 from kerasfeed.sequences.context import current_context
 from kerasfeed.spec.collation import Collation
-from kerasfeed.spec.scene_spec import SceneSpec, probe_indices
+from kerasfeed.spec.inference import probe_indices
+from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.util.error_text import add_note, guarded, shown
 
 Function = Callable[[Any], Any]

@@ -19,7 +19,9 @@ from kerasfeed.pool.task import CancelledTaskError, FailedTaskError, Note, Place
 from kerasfeed.sequences.base import SceneContext, enter_context, scene_reader
 from kerasfeed.sequences.global_random import SeedingContext
 from kerasfeed.spec.collation import Custom
-from kerasfeed.spec.scene_spec import SceneSpec, describe, flatten
+from kerasfeed.spec.inference import describe
+from kerasfeed.spec.nesting import flatten
+from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.util import read_cost
 from kerasfeed.util.error_text import message_of
 from kerasfeed.util.optional_methods import ahead_reader, batch_reader, scene_writer, takes_out

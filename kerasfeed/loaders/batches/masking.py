@@ -14,7 +14,8 @@ from kerasfeed.errors import SpecError
 from kerasfeed.loaders.batches.layout import Layout, SlotView, aligned_empty
 from kerasfeed.loaders.batches.scene_writer import Beside
 from kerasfeed.spec.field_forms import Form, Padded
-from kerasfeed.spec.scene_spec import ArraySpec, SceneSpec, flatten, structure_text
+from kerasfeed.spec.nesting import flatten, structure_text
+from kerasfeed.spec.scene_spec import ArraySpec, SceneSpec
 
 WEIGHT = np.dtype(np.float32)
 _FAILED = ("on_error='mask'", "failed scenes", "on_error='replace'")

@@ -14,16 +14,10 @@ from kerasfeed.errors import SpecError
 from kerasfeed.loaders.batches.layout import Layout, SlotView
 from kerasfeed.loaders.batches.variable_rows import RowRun, Runs
 from kerasfeed.spec.field_forms import unequal_text
-from kerasfeed.spec.scene_spec import (
-    ArraySpec,
-    as_array,
-    coerce,
-    describe,
-    flatten,
-    is_nested,
-    remedy_of,
-    structure_text,
-)
+from kerasfeed.spec.field_values import as_array, coerce, remedy_of
+from kerasfeed.spec.inference import describe
+from kerasfeed.spec.nesting import flatten, is_nested, structure_text
+from kerasfeed.spec.scene_spec import ArraySpec
 from kerasfeed.util.error_text import message_of
 
 # Values that stand beside the slot: field number -> row -> value.

@@ -15,7 +15,8 @@ from kerasfeed.loaders.batches.masking import check_maskable, check_weight_forms
 from kerasfeed.loaders.failures.failure_log import MOST_STAND_INS, FailureLog, replacement
 from kerasfeed.sequences.global_random import WARNING_KIND, GlobalRandomWatch, warning_text
 from kerasfeed.spec.field_forms import Form, row_bytes
-from kerasfeed.spec.scene_spec import ArraySpec, SceneSpec, as_others, merge, with_open_rows
+from kerasfeed.spec.inference import merge
+from kerasfeed.spec.scene_spec import ArraySpec, SceneSpec, as_others, with_open_rows
 
 
 @dataclass(frozen=True)

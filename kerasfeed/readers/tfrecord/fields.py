@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from kerasfeed.errors import SpecError
 from kerasfeed.readers.tfrecord.example import BYTES, FLOAT, INT64, Example, Piece, Values, encode_pieces, memory_of
-from kerasfeed.spec.scene_spec import TEXT, ArraySpec, SceneSpec, coerce
+from kerasfeed.spec.field_values import coerce
+from kerasfeed.spec.scene_spec import TEXT, ArraySpec, SceneSpec
 from kerasfeed.spec.spec_json import leaves_of
 from kerasfeed.util.counted import counted
 from kerasfeed.util.error_text import message_of

@@ -23,7 +23,9 @@ from kerasfeed.readers.tfrecord.random_access import Stream, Windows, open_strea
 from kerasfeed.readers.tfrecord.spec_file import find_sidecars
 from kerasfeed.sequences.base import SceneSequence
 from kerasfeed.sequences.refreshable import Refreshable
-from kerasfeed.spec.scene_spec import SceneSpec, flatten, probe_indices
+from kerasfeed.spec.inference import probe_indices
+from kerasfeed.spec.nesting import flatten
+from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.spec.spec_json import as_scene_spec
 from kerasfeed.util.counted import counted
 from kerasfeed.util.deferred_warnings import warn_caller

@@ -24,7 +24,7 @@ from kerasfeed.sequences.context import UnrandomContext, Worker, enter_context
 from kerasfeed.sequences.indexing import place_in
 from kerasfeed.sequences.view_base import SceneByScene, View, identity_of
 from kerasfeed.spec.lists import own
-from kerasfeed.spec.scene_spec import structure_text
+from kerasfeed.spec.nesting import structure_text
 from kerasfeed.util.counted import counted
 from kerasfeed.util.error_text import message_of
 from kerasfeed.util.optional_methods import name_of

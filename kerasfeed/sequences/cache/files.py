@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from kerasfeed.spec.field_values import as_array, is_weak
 from kerasfeed.spec.lists import own
-from kerasfeed.spec.scene_spec import as_array, field_paths, flatten, is_weak, structure_text
+from kerasfeed.spec.nesting import field_paths, flatten, structure_text
 from kerasfeed.util.atomic_write import write_whole
 
 _MAGIC = b"kerasfeed scene 1\n"

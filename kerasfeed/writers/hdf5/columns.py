@@ -15,7 +15,8 @@ import numpy as np
 
 from kerasfeed.errors import SpecError
 from kerasfeed.readers.hdf5.scenes import SPEC_ATTRIBUTE
-from kerasfeed.spec.scene_spec import BYTES, TEXT, ArraySpec, SceneSpec, coerce
+from kerasfeed.spec.field_values import coerce
+from kerasfeed.spec.scene_spec import BYTES, TEXT, ArraySpec, SceneSpec
 from kerasfeed.spec.spec_json import spec_to_json
 from kerasfeed.writers.hdf5.copy import links_in_utf8
 from kerasfeed.writers.hdf5.filters import CHUNK_LIMIT, filters_for

@@ -37,7 +37,7 @@ from kerasfeed.pool.processes.shared_objects import SharedObjects, Topic
 from kerasfeed.pool.processes.spawn import start_worker
 from kerasfeed.pool.processes.stack_dumps import StackDumps
 from kerasfeed.pool.processes.worker_process import end_workers
-from kerasfeed.spec.scene_spec import describe, merge
+from kerasfeed.spec.inference import describe, merge
 
 EXAMPLES = int(100 * float(os.environ.get("KERASFEED_TEST_EXAMPLES", "1")))
 integers = st.integers(-(1 << 63), (1 << 63) - 1)

@@ -20,7 +20,7 @@ from kerasfeed.readers.tfrecord import example, varints
 from kerasfeed.readers.tfrecord.example import BYTES, FLOAT, INT64, Example, Values
 from kerasfeed.readers.tfrecord.fields import SceneCodec, kind_of
 from kerasfeed.readers.tfrecord.framing import frame, framed
-from kerasfeed.spec.scene_spec import describe, merge
+from kerasfeed.spec.inference import describe, merge
 from kerasfeed.spec.spec_json import as_scene_spec, spec_from_json, spec_to_json
 
 INT64S = st.integers(-(2**63), 2**63 - 1) | st.integers(-300, 300) | st.sampled_from([2**k for k in range(63)])

@@ -1,0 +1,197 @@
+"""Values of fields: each as an array, the spec of one, and whether it fits a field.
+
+Invariant: nothing is converted but where no value changes: byte order is made native, and Python numbers take a field's
+dtype. Every message names the field and what to change; the caller adds the scene's index.
+"""
+
+import dataclasses
+import datetime
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from kerasfeed.errors import SpecError
+from kerasfeed.spec.lists import array_of, big_text, is_array
+from kerasfeed.spec.nesting import field_paths, flatten
+from kerasfeed.spec.scene_spec import BYTES, TEXT, ArraySpec, as_others
+from kerasfeed.util.exact_text import exact_text
+
+_FRACTIONS = {"ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds", "ps": "ps", "fs": "fs", "as": "as"}
+_PYTHON_NUMBERS = (bool, int, float, complex)
+
+
+def describe_leaf(leaf: Any, path: str) -> ArraySpec:
+    """The spec of one field's value.
+
+    Raises:
+        SpecError: The value cannot be part of a batch.
+    """
+    return _described(leaf, path)[1]
+
+
+def _described(leaf: Any, path: str) -> tuple[Any, ArraySpec]:
+    listed = array_of(leaf, path) if type(leaf) is list and is_array(leaf) else None
+    array = as_array(leaf if listed is None else listed.array, path)
+    if isinstance(array, str | bytes):
+        return array, ArraySpec((), TEXT if isinstance(array, str) else BYTES)
+    dtype = array.dtype
+    if dtype.kind in "UTO":
+        dtype = BYTES if dtype.kind == "O" and array.size and isinstance(array.flat[0], bytes) else TEXT
+    elif dtype.kind == "S":
+        dtype = BYTES
+    weak, untyped = (isinstance(leaf, _PYTHON_NUMBERS), False) if listed is None else (listed.weak, listed.untyped)
+    # A native one as it is: NumPy compares a dtype with itself five times as fast as with an equal one.
+    return array, ArraySpec(array.shape, dtype if dtype.isnative else dtype.newbyteorder("="), weak, untyped)
+
+
+def is_weak(leaf: Any) -> bool:
+    """Whether a value is a Python number or a list of them, whose dtype NumPy chooses."""
+    if type(leaf) is list:
+        return is_array(leaf) and array_of(leaf, "").weak
+    return isinstance(leaf, _PYTHON_NUMBERS)
+
+
+def as_array(leaf: Any, path: str) -> Any:
+    """The value of a field as an ndarray, or as plain `str` or `bytes` when it is a single one.
+
+    Raises:
+        SpecError: The value is of a type that no batch can hold.
+    """
+    if isinstance(leaf, str | bytes):
+        return exact_text(leaf)
+    if type(leaf) is list and is_array(leaf):
+        return as_array(array_of(leaf, path).array, path)
+    if not (
+        isinstance(leaf, np.ndarray | np.generic | bool | int | float | complex)
+        or hasattr(leaf, "__array__")
+        or hasattr(leaf, "__array_interface__")
+    ):
+        raise SpecError(f"field {path!r} is {_remedy_for(leaf)}")
+    if isinstance(leaf, np.ma.MaskedArray):
+        raise SpecError(
+            f"field {path!r} is a masked array, and a batch holds no masks. Return array.filled(value), and the mask "
+            "as a field of its own if the model needs it"
+        )
+    if getattr(leaf, "requires_grad", False) is True:
+        raise SpecError(f"field {path!r} is a {type(leaf).__name__} that requires grad: return tensor.detach()")
+    array = np.asarray(leaf)
+    if array.dtype.kind == "V" and (bad := _member_no_batch_holds(array.dtype)):
+        raise SpecError(f"field {path!r} has dtype {array.dtype}, whose member {bad}. Return its members as fields")
+    if array.dtype.kind in "Mm":
+        raise SpecError(
+            f"field {path!r} has dtype {array.dtype}, which no Keras backend can hold. Return it as a number, "
+            f"{_number_of_time(array.dtype)}, or as text, np.asarray(value).astype(str)"
+        )
+    if array.dtype.kind == "O":
+        if isinstance(leaf, int):
+            raise SpecError(f"field {path!r} is {big_text(leaf)}")
+        return _text_objects(array, path)
+    return array
+
+
+def _member_no_batch_holds(dtype: np.dtype[Any]) -> str:
+    for name in dtype.names or ():
+        member = dtype[name].base
+        if member.kind in "OMm":
+            return f"{name!r} is {member}"
+        if inner := _member_no_batch_holds(member):
+            return inner
+    return ""
+
+
+def _number_of_time(dtype: np.dtype[Any]) -> str:
+    """The code that makes a number of a date or time span, in a unit that does not depend on how the value is given."""
+    unit, kind = np.datetime_data(dtype)[0], "datetime64" if dtype.kind == "M" else "timedelta64"
+    if kind == "timedelta64" and unit in ("Y", "M", "generic"):  # no number of seconds
+        return "np.asarray(value).astype('int64')"
+    unit = unit if unit in _FRACTIONS else "s"
+    since = " since 1970" if kind == "datetime64" else ""
+    return f"np.asarray(value).astype('{kind}[{unit}]').astype('int64') ({_FRACTIONS.get(unit, 'seconds')}{since})"
+
+
+def _text_objects(array: np.ndarray[Any, Any], path: str) -> np.ndarray[Any, Any]:
+    """An object array of `str`, or of `bytes`, without subclasses of them."""
+    wanted: type = bytes if array.size and isinstance(array.flat[0], bytes) else str
+    exact = True
+    for value in array.flat:
+        if not isinstance(value, wanted):
+            raise SpecError(
+                f"field {path!r} is an object array holding {start_of(value)}. Only object arrays of str, or of bytes, "
+                "can be part of a batch; give the others a numeric dtype (np.asarray(values, dtype=...))"
+            )
+        exact = exact and type(value) is wanted
+    if exact:
+        return array
+    made = np.empty(array.shape, object)
+    made.reshape(-1)[:] = [exact_text(value) for value in array.flat]
+    return made
+
+
+def _remedy_for(leaf: Any) -> str:
+    if dataclasses.is_dataclass(leaf):
+        return (
+            f"a dataclass ({type(leaf).__name__}), whose fields have no order a model could rely on. Return "
+            "dataclasses.asdict(...) or dataclasses.astuple(...) of it"
+        )
+    if isinstance(leaf, datetime.date | datetime.datetime | datetime.time | datetime.timedelta):
+        return f"a {type(leaf).__name__}, which no Keras backend can hold. Return a number (.timestamp()) or str(...)"
+    return (
+        f"of type {type(leaf).__name__} ({start_of(leaf)}), which is not an array. Return NumPy arrays, Python "
+        "numbers, str or bytes, nested in tuples, lists or dicts"
+    )
+
+
+def remedy_of(same_kind: bool, field: ArraySpec, found: ArraySpec) -> str:
+    """The end of the message of a value that does not fit a field, though its dtype may (`same_kind`)."""
+    if not same_kind:
+        return ". Return one dtype for every index (array.astype(...) in __getitem__)"
+    return (
+        ". Return one shape for every index (crop, pad or resample in __getitem__); the spec was inferred from a few "
+        "scenes spread over the sequence"
+    )
+
+
+def coerce(
+    leaf: Any, field: ArraySpec, path: str, remedy: Callable[[bool, ArraySpec, ArraySpec], str] = remedy_of
+) -> Any:
+    """The value of a field as the array (or `str`, `bytes`) that `field` asks for.
+
+    Byte order is made native, and Python numbers take the field's dtype where nothing is lost. Everything else must
+    match exactly.
+
+    Raises:
+        SpecError: Shape or dtype differ; the message says what was expected and what came, and ends as `remedy` does.
+    """
+    if type(leaf) is np.ndarray and leaf.dtype == field.dtype and field.fits(leaf.shape):
+        return leaf
+    array, found = _described(leaf, path)
+    if found.untyped:
+        found = as_others(found, field)
+        array = np.zeros([size or 0 for size in found.shape], object if field.is_text else field.dtype)
+    same_kind = found.dtype == field.dtype
+    if not same_kind and found.weak and not field.is_text:
+        same_kind = bool(np.can_cast(found.dtype, field.dtype, "safe"))
+    if not (same_kind and field.fits(found.shape)):
+        raise SpecError(f"field {path!r}: expected {field}, received {found}{remedy(same_kind, field, found)}")
+    if not field.is_text:
+        return np.asarray(array, dtype=field.dtype)
+    if isinstance(array, str | bytes):
+        return array
+    return array.astype(object)
+
+
+def lists_as_arrays(structure: Any) -> Any:
+    """The same nesting with an array for every list in it that is one."""
+    leaves, treespec = flatten(structure)
+    if not any(type(leaf) is list for leaf in leaves):
+        return structure
+    paths = field_paths(treespec)
+    pairs = zip(leaves, paths, strict=True)
+    return treespec.unflatten(as_array(leaf, path) if type(leaf) is list else leaf for leaf, path in pairs)
+
+
+def start_of(value: Any) -> str:
+    """The start of what `repr` tells of a value, at most 80 characters."""
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."

@@ -1,0 +1,94 @@
+"""The spec of scenes: that of one, several merged to one, and which scenes of a sequence are looked at.
+
+Invariant: inference looks at scenes and never at batches; every message names the field and what to change, and the
+caller adds the scene's index.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import optree
+
+from kerasfeed.errors import SpecError
+from kerasfeed.spec.field_values import describe_leaf, start_of
+from kerasfeed.spec.nesting import field_paths, flatten, structure_text
+from kerasfeed.spec.scene_spec import ArraySpec, SceneSpec, as_others
+from kerasfeed.util.counted import counted
+
+
+def describe(scene: Any) -> SceneSpec:
+    """The spec of one scene, all axes fixed.
+
+    Raises:
+        SpecError: A field is of a type or dtype that no batch can hold; the message names the field.
+    """
+    leaves, treespec = flatten(scene)
+    paths = field_paths(treespec)
+    if not leaves:
+        remedy = "Return an array, or a tuple or dict of arrays"
+        raise SpecError(no_field_text(scene, f"__getitem__ returned {start_of(scene)}", remedy))
+    return SceneSpec(treespec, tuple(describe_leaf(leaf, path) for leaf, path in zip(leaves, paths, strict=True)))
+
+
+def no_field_text(scene: Any, made: str, remedy: str) -> str:
+    """What is said of a scene that holds no array: what was made, which parts of it are None, and the remedy."""
+    paths = [".".join(map(str, path)) for path in optree.tree_paths(scene, none_is_leaf=True)]
+    if scene is None:
+        remedy += " (is a `return` missing?)"
+    elif paths:
+        made += f", where {', '.join(map(repr, paths))} {'is' if len(paths) == 1 else 'are'} None"
+    return f"the scene holds no field: {made}. {remedy}"
+
+
+def merge(scenes: Sequence[tuple[int, SceneSpec]]) -> SceneSpec:
+    """One spec for several scenes: axes that differ become None, Python numbers are promoted.
+
+    Args:
+        scenes: Pairs of index and spec of that scene, at least one.
+
+    Raises:
+        SpecError: Two scenes differ in nesting, in dtype or in number of axes; the message names both indices.
+    """
+    first_index, first = scenes[0]
+    fields = list(first.fields)
+    for index, spec in scenes[1:]:
+        if spec.treespec != first.treespec:
+            structures = f"{structure_text(first.treespec)} and {structure_text(spec.treespec)}"
+            lists = ". A list that is a whole scene, or holds arrays, has a field for each item: np.array makes it one"
+            raise SpecError(
+                f"scenes {first_index} and {index} have different structures: {structures}. Return the same nesting of "
+                f"tuples and dicts for every index{lists if '[' in structures else ''}"
+            )
+        for place, (path, one, other) in enumerate(zip(first.paths, fields, spec.fields, strict=True)):
+            fields[place] = _merge_fields(path, one, other, first_index, index)
+    return SceneSpec(first.treespec, tuple(fields))
+
+
+def _merge_fields(path: str, one: ArraySpec, other: ArraySpec, first_index: int, index: int) -> ArraySpec:
+    one, other = as_others(one, other), as_others(other, one)
+    if len(one.shape) != len(other.shape):
+        raise SpecError(
+            f"field {path!r} has {counted(len(one.shape), 'axis', 'axes')} in scene {first_index} and "
+            f"{len(other.shape)} in scene {index} ({one} and {other}). Return arrays with the same number of "
+            "axes for every index"
+        )
+    weak = one.weak and other.weak
+    dtype = np.result_type(one.dtype, other.dtype) if weak else one.dtype
+    if dtype.kind == "f" and one.dtype.kind in "iu" and other.dtype.kind in "iu":
+        raise SpecError(
+            f"field {path!r} is {one} in scene {first_index} and {other} in scene {index}: no integer dtype holds "
+            "both. Return np.uint64(...), or smaller numbers, for every index"
+        )
+    if not weak and one.dtype != other.dtype:
+        raise SpecError(
+            f"field {path!r} is {one} in scene {first_index} and {other} in scene {index}. Return one dtype for every "
+            f"index, for example array.astype(np.{one.dtype.name})"
+        )
+    shape = tuple(a if a == b else None for a, b in zip(one.shape, other.shape, strict=True))
+    return ArraySpec(shape, dtype, weak, one.untyped and other.untyped)
+
+
+def probe_indices(length: int, count: int = 5) -> list[int]:
+    """Indices of up to `count` scenes spread over a sequence: the first, the last and some between."""
+    return sorted({round(k * (length - 1) / max(1, count - 1)) for k in range(count)})
