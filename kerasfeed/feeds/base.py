@@ -1,30 +1,24 @@
-"""`BaseFeed`: a sequence, a plan and a loader, without a framework.
+"""`BaseFeed`: a sequence, a plan and a loader, without a framework: how it is made, follows its sequence, and resumes.
 
 Invariant: a feed decides nothing about data; every batch comes from `Loader.submit(epoch, step)`.
 """
 
 import dataclasses
 import math
-import operator
 import os
-import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
-from kerasfeed.errors import SceneError
-from kerasfeed.feeds.any_feed import AnyFeed
 from kerasfeed.feeds.cost_warning import CostWatch
 from kerasfeed.feeds.display import feed_html, feed_text
 from kerasfeed.feeds.epoch_clock import EpochClock
 from kerasfeed.feeds.hooks import SequenceHooks
 from kerasfeed.feeds.options import FeedOptions
-from kerasfeed.feeds.prefetch import Prefetcher, window_of
+from kerasfeed.feeds.planned import PlannedFeed
+from kerasfeed.feeds.prefetch import Prefetcher
+from kerasfeed.feeds.refreshes import Refreshes
 from kerasfeed.feeds.sharding import find_shard
 from kerasfeed.feeds.state import FeedState, forget_fingerprint, number_of, state_of, warn_of_hooks
 from kerasfeed.loaders.arguments import (
@@ -35,21 +29,15 @@ from kerasfeed.loaders.arguments import (
     check_sequence,
     refuse_other_items,
 )
-from kerasfeed.loaders.base import LoaderStats
-from kerasfeed.loaders.batches.layout import Layout
-from kerasfeed.loaders.failures.table import FailureTable
 from kerasfeed.loaders.loader import make_loader
 from kerasfeed.orders.base import Order
 from kerasfeed.orders.plan import Plan
 from kerasfeed.pool.hosts.engine import Hosts
-from kerasfeed.sequences.refreshable import refreshable_in
 from kerasfeed.spec.collation import Custom
-from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.util.frames import as_sequence
-from kerasfeed.util.validate import check_integer
 
 
-class BaseFeed(AnyFeed):
+class BaseFeed(PlannedFeed):
     """Batches of a sequence, for loops: what `kerasfeed.Feed` is without Keras.
 
     Args, and what is raised: see `kerasfeed.Feed`.
@@ -58,8 +46,6 @@ class BaseFeed(AnyFeed):
         sequence: The sequence.
         shard: Which shard it is, of how many, and who said so.
         collation: How scenes become a batch.
-        clock: Where its consumers stand.
-        hooks: The sequence's own `on_epoch_begin` and `on_epoch_end`.
     """
 
     _public = frozenset([
@@ -113,8 +99,7 @@ class BaseFeed(AnyFeed):
             rows = 1 if isinstance(self.collation, Custom) else self.plan.rows
             ahead = max(ahead, math.ceil(2 * options.workers / rows))
         self.sequence = sequence
-        self._refreshable = refreshable_in(sequence)
-        self._generations = self._present_generations()
+        self.refreshes = Refreshes(sequence)
         self.job = options.job(sequence, self.plan, self.collation, look_ahead=ahead, free=options.free)
         self._start_loader()
         self.clock = EpochClock(self.plan.steps, seed)
@@ -138,51 +123,24 @@ class BaseFeed(AnyFeed):
             RuntimeError: An epoch is to be gone on with, whose batches have changed.
             ValueError: The order, or the batch size, does not fit the new length.
         """
-        generations = self._present_generations()
-        if generations == self._generations:
+        generations = self.refreshes.present()
+        if generations == self.refreshes.planned:
             return
-        if self.sequence not in self._refreshable:
-            raise RuntimeError(
-                f"a sequence inside the {type(self.sequence).__name__} was refreshed, and a view keeps the length that "
-                "it was made with: make the view anew, and the feed"
-            )
+        self.refreshes.check_length()
         plan = dataclasses.replace(self.plan, length=len(self.sequence))
         check_plan(plan, self._options.policy.on_error)
         if not self.clock.change_steps(plan.steps):
-            self._refuse_refreshed()
+            self.refreshes.refuse()
         self._give_up_ahead()
         for window in list(self._loops):
             window.close()
         self.hooks.leave()
         self._loader.close()
-        self._generations = generations
+        self.refreshes.planned = generations
         self.plan = plan
         self.job = dataclasses.replace(self.job, plan=plan)
         forget_fingerprint(self)
         self._start_loader()
-
-    def _present_generations(self) -> tuple[int, ...]:
-        return tuple([each.generation for each in self._refreshable])  # nearly always none
-
-    @property
-    def generations(self) -> tuple[int, ...]:
-        """How often what is read had been refreshed when the present batches were planned."""
-        return self._generations
-
-    def refuse_others(self, generations: tuple[int, ...]) -> None:
-        """Refuse to go on with batches that were planned at these generations, if there are others now.
-
-        Raises:
-            RuntimeError: There are.
-        """
-        if generations != self._present_generations():
-            self._refuse_refreshed()
-
-    def _refuse_refreshed(self) -> None:
-        raise RuntimeError(
-            f"the {type(self.sequence).__name__} was refreshed in the midst of an epoch, whose batches are others now: "
-            "call refresh() between two epochs, where a loop, or fit, has ended, and make datasets of the feed anew"
-        )
 
     # ---- what a framework adds
 
@@ -200,202 +158,6 @@ class BaseFeed(AnyFeed):
 
     def _give_up_ahead(self) -> None:
         """Give up what a framework has loaded ahead."""
-
-    # ---- batches
-
-    def __len__(self) -> int:
-        """Number of batches in an epoch, the same in every epoch and on every shard."""
-        return self.plan.steps
-
-    def __getitem__(self, step: int) -> Any:
-        """The batch of one step of the current epoch. Negative steps count from the end; lists in scenes become tuples.
-
-        Args:
-            step: Number of the batch, in [-len(feed), len(feed)).
-
-        Returns:
-            The batch, nested as the scenes are, each field with a leading axis of B scenes.
-
-        Raises:
-            IndexError: `step` is out of range.
-            Exception: What the sequence raised, with index, epoch and step as a note.
-
-        Examples:
-            >>> with kf.Feed(np.arange(10), batch_size=4, workers=0) as feed:
-            ...     print(feed[0], feed[-1])
-            [0 1 2 3] [8 9]
-        """
-        step = operator.index(step)
-        if step < 0:
-            step += len(self)
-        request = self.request_log.begin()
-        epoch = self.clock.current
-        batch = self.submit(epoch, step).result()
-        self.request_log.finish(request, time.perf_counter())
-        if batch is None:
-            raise SceneError(f"every scene of step {step} of epoch {epoch} failed and was skipped; see feed.failures")
-        return self.without_lists(batch)
-
-    def __iter__(self) -> Iterator[Any]:
-        """The batches of the next epoch, loaded ahead. After `set_state`, first what is left of the epoch set.
-
-        Examples:
-            >>> with kf.Feed(np.arange(5), batch_size=2, workers=0) as feed:
-            ...     for batch in feed:
-            ...         print(batch)
-            [0 1]
-            [2 3]
-            [4]
-        """
-        self.follow_sequence()
-        numbers = self.clock.claim_epoch()
-        for found in self._iterate(numbers):
-            self.clock.consumed = found[0] + 1
-            yield found.pop()
-        self.clock.consumed = numbers.stop  # on_error="skip" may have left out the last one
-
-    def epoch(self, number: int) -> Iterator[Any]:
-        """The batches of epoch `number`, loaded ahead. The epoch that the next plain loop takes does not change.
-
-        Args:
-            number: Epoch, from 0.
-
-        Returns:
-            An iterator over the batches of that epoch; the same batches each time.
-
-        Raises:
-            TypeError, ValueError: `number` is not an integer, or is negative.
-
-        Examples:
-            >>> with kf.Feed(np.arange(6), batch_size=3, shuffle=True, seed=0, workers=0) as feed:
-            ...     first, again = list(feed.epoch(5)), list(feed.epoch(5))
-            >>> np.array_equal(first, again)
-            True
-        """
-        first = check_integer("epoch", number, 0) * len(self)
-        return (found.pop() for found in self._iterate(range(first, first + len(self))))
-
-    def _iterate(self, numbers: range) -> Iterator[list[Any]]:
-        """Number and batch, to be popped: what has been left in the middle then holds no batch."""
-        window = self.begin_window(numbers)
-        try:
-            for number in numbers:
-                found = [number, window.take()]
-                if found[1] is not None:  # on_error="skip" has left a scene of it
-                    yield found
-        finally:
-            window.close()
-        self.hooks.leave()
-        self.issue_warnings()
-
-    def begin_window(self, numbers: range) -> Prefetcher:
-        """Look-ahead along the batches `numbers`, for a loop that begins; closed with the feed."""
-        self.hooks.enter(numbers.start // len(self))
-        window = window_of(self, numbers)
-        self._loops.add(window)
-        return window
-
-    def submit(self, epoch: int, step: int, *, patience: float | None = None) -> "Future[Any]":
-        """Load the batch (epoch, step) and return a future of it; for code that loads ahead by itself.
-
-        Waits only for memory: at most `patience` seconds, or without limit where it is None. See
-        `kerasfeed.loaders.loader.Loader.submit`.
-
-        Examples:
-            >>> with kf.Feed(np.arange(6), batch_size=2, workers=1) as feed:
-            ...     futures = [feed.submit(0, step) for step in range(len(feed))]
-            ...     print([future.result().tolist() for future in futures])
-            [[0, 1], [2, 3], [4, 5]]
-        """
-        self.refuse_others(self._generations)
-        self.cursors.wait()
-        self.hooks.enter(epoch)
-        self.issue_warnings()
-        return self._loader.submit(epoch, step, timeout=patience)
-
-    def issue_warnings(self) -> None:
-        """See `AnyFeed.issue_warnings`."""
-        self._costs.check()
-        self._loader.failure_log.deferred_warnings.issue()
-
-    def indices(self, epoch: int | None = None) -> NDArray[np.int64]:
-        """The index of the scene in each row of an epoch, in the order of delivery.
-
-        Row k of `model.predict(feed)` is the prediction for scene `feed.indices()[k]`, whether it is called before or
-        after `predict`.
-
-        Args:
-            epoch: Epoch, from 0. None is the current epoch, of which `feed[step]`, `evaluate` and `predict` take
-                batches.
-
-        Returns:
-            int64[rows], each in [0, len(feed.sequence)): the rows of this shard, without scenes that are dropped, and
-            with those that fill up a batch. Where `batch_size` is None, one index for each step.
-
-        Raises:
-            TypeError, ValueError: `epoch` is not an integer, or is negative.
-
-        Examples:
-            >>> scenes = np.arange(5.0)
-            >>> with kf.Feed(scenes, batch_size=2, shuffle=True, seed=0, workers=0) as feed:
-            ...     rows = np.concatenate([feed[step] for step in range(len(feed))])  # as predict would return them
-            ...     in_order = np.empty(5)
-            ...     in_order[feed.indices()] = rows
-            >>> in_order
-            array([0., 1., 2., 3., 4.])
-        """
-        number = self.clock.current if epoch is None else check_integer("epoch", epoch, 0)
-        return self.plan.epoch_indices(number)
-
-    @property
-    def look_ahead(self) -> int:
-        """Number of batches that should be in flight at once."""
-        return self._loader.look_ahead
-
-    @property
-    def has_epoch_hooks(self) -> bool:
-        """Whether the sequence has epoch hooks, so that an epoch is loaded only after the one before it."""
-        return self.hooks.exist
-
-    @property
-    def scene_spec(self) -> SceneSpec:
-        """Spec of a scene as the sequence returns it: its structure, and shape and dtype of each field.
-
-        The first use reads a few scenes, spread over the sequence.
-
-        Examples:
-            >>> scenes = kf.Zip(points=np.zeros((5, 8, 3)), label=np.arange(5))
-            >>> with kf.Feed(scenes, batch_size=2, workers=0) as feed:
-            ...     for path, field in zip(feed.scene_spec.paths, feed.scene_spec.fields):
-            ...         print(path, field.shape, field.dtype)
-            label () int64
-            points (8, 3) float64
-        """
-        return self._loader.spec
-
-    @property
-    def layout(self) -> Layout | None:
-        """Where the fields of a scene stand in a batch, if scenes have been read; for `kerasfeed.load`."""
-        return self._loader.layout
-
-    @property
-    def failures(self) -> FailureTable:
-        """The scenes that have failed so far, with index, epoch, step, exception and count; a table in a notebook.
-
-        `count` includes the reads that infer the spec.
-
-        Examples:
-            >>> def check(scene):
-            ...     if scene == 2:
-            ...         raise ValueError("damaged")
-            ...     return scene
-            >>> with kf.Feed(kf.Map(np.arange(6.0), check), 3, workers=0, on_error="skip") as feed:
-            ...     print(list(feed))
-            ...     print([(scene.index, scene.exception) for scene in feed.failures])
-            [array([0., 1.]), array([3., 4., 5.])]
-            [(2, 'ValueError: damaged')]
-        """
-        return self._loader.failure_log.table()
 
     # ---- state
 
@@ -462,22 +224,6 @@ class BaseFeed(AnyFeed):
         self._resume_at(found.epoch * len(self) + found.step, shuffled=found.shuffled_steps)
 
     # ---- life
-
-    def stats(self) -> LoaderStats:
-        """The feed's counters at this moment: batches, replaced workers, failed scenes and memory.
-
-        Returns:
-            A snapshot with the attributes `worker_type`, `workers`, `batches`, `copied`, `slots`, `slot_bytes`, `pids`,
-            `respawns`, `failed`, `seeds_random`, `hosts` and `chosen`; see
-            [LoaderStats][kerasfeed.loaders.base.LoaderStats].
-
-        Examples:
-            >>> with kf.Feed(np.arange(6), batch_size=2, workers=0) as feed:
-            ...     batches = list(feed)
-            ...     feed.stats().batches
-            3
-        """
-        return self._loader.stats()
 
     def close(self) -> None:
         """Stop the workers and free their memory. Batches already delivered stay valid. May be called again.

@@ -48,7 +48,7 @@ def claim(feed: Any, count: int) -> int:
 
 def _claimed(feed: Callable[[], Any], count: int, in_order: bool, generations: tuple[int, ...]) -> "FeedCursor":
     known = check_alive(feed())
-    known.refuse_others(generations)
+    known.refreshes.refuse_others(generations)
     first = claim(known, count)
     return FeedCursor(feed, range(first, first + count), in_order=in_order)
 

@@ -166,8 +166,8 @@ def window_of(feed: Any, numbers: range, shuffled: bool | None = False, *, in_or
         return feed.submit(*place, patience=timeout)
 
     border = len(feed) if feed.has_epoch_hooks else None
-    generations = feed.generations
+    generations = feed.refreshes.planned
     return Prefetcher(
         submit, numbers.start, numbers.stop, feed.look_ahead, border, in_order=in_order,
-        check=lambda: feed.refuse_others(generations),
+        check=lambda: feed.refreshes.refuse_others(generations),
     )  # fmt: skip

@@ -66,8 +66,8 @@ class KerasDataset(TrainerData, FeedDataset):
 def dataset_of(feed: Any, count: int, device: str | None, *, in_order: bool) -> Any:
     """A dataset of the next `count` batches of `feed`, anew in each iteration; see `kerasfeed.Feed.to_tf_dataset`."""
     loops = FeedLoops(feed.clock, count, counted=in_order)
-    begin = partial(begin_cursor, feed, count, in_order, feed.generations)
-    run_of = partial(feed.dataset_run, count, in_order, feed.generations)
+    begin = partial(begin_cursor, feed, count, in_order, feed.refreshes.planned)
+    run_of = partial(feed.dataset_run, count, in_order, feed.refreshes.planned)
     return dataset_for_keras(begin, feed, count=count, device=device, loops=loops, run_of=run_of)
 
 

@@ -182,7 +182,7 @@ class Feed(BaseFeed, KerasAdapter, FrameworkLoops):
         self, batches: int, in_order: bool, generations: tuple[int, ...], call: KerasCall, request: TrainerRequest
     ) -> FeedRun:
         """What one of Keras's iterators takes of a dataset of the feed, of so many batches; see `begin_cursor`."""
-        self.refuse_others(generations)
+        self.refreshes.refuse_others(generations)
         self._warn_of_order(request)
         return FeedRun(self, call.iterator, request, shuffled=False, batches=batches, in_order=in_order)
 
