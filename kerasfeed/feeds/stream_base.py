@@ -4,7 +4,6 @@ Invariant: batches come in the order of their items, through one loader. Nothing
 the spec, is asked for.
 """
 
-import dataclasses
 import threading
 import weakref
 from abc import abstractmethod
@@ -22,6 +21,7 @@ from kerasfeed.feeds.streams.place import Place
 from kerasfeed.feeds.streams.plan import StreamPlan
 from kerasfeed.feeds.streams.repetition import Repetition
 from kerasfeed.feeds.streams.source import Source
+from kerasfeed.feeds.streams.upcoming import UpcomingRepetition
 from kerasfeed.loaders.arguments import check_collate, check_seed
 from kerasfeed.loaders.base import LoaderStats
 from kerasfeed.loaders.failures.table import FailureTable
@@ -83,10 +83,7 @@ class BaseStream(AnyFeed):
         self.plan = self.plan.afresh()
         self._lock = threading.RLock()
         self._parts: StreamLoader | None = None
-        self._kept: Repetition | None = None
-        self._kept_is_chain = False
-        self._next = 0
-        self._resumed: Place | None = None  # where the next repetition that is asked for begins
+        self._upcoming = UpcomingRepetition()
         self._place = Place()  # of the consumer; None where only it knows
         self._closed = False
 
@@ -165,26 +162,11 @@ class BaseStream(AnyFeed):
         core = self._core()
         wait_for_background()  # what an iterator that was let go of had taken comes again
         self.cursors.wait()
-        with self._lock:
-            place, self._resumed = self._resumed, None
-            if place is not None:
-                self._kept, self._kept_is_chain, self._next = core.begin(place), False, place.repetition + 1
-            kept, self._kept = self._kept, None
-            wanted = kept is not None and (chained or not self._kept_is_chain)
-        try:
-            goes_on = kept is not None and core.source.afresh and not kept.is_resumed
-            if kept is not None and wanted and (goes_on or not kept.is_used_up(timeout)):
-                return kept
-        except BaseException:  # NotYet, or Ctrl-C while it waited for the source
-            self._kept = kept
-            raise
-        with self._lock:
-            number, self._next = self._next, self._next + 1
-        return core.begin(Place(number))
+        return self._upcoming.begin(core, chained=chained, timeout=timeout)
 
     def pass_end(self) -> bool:
         """Whether of the repetition that is resumed nothing is left, so that the next one begins."""
-        number = None if self._resumed is None else self._resumed.repetition
+        number = self._upcoming.resumed_number
         repetition = self.begin_repetition()
         self.keep_repetition(repetition, chained=False, untouched=True)
         passed = number is not None and repetition.number != number
@@ -197,12 +179,7 @@ class BaseStream(AnyFeed):
 
     def keep_repetition(self, repetition: Repetition, *, chained: bool, untouched: bool) -> None:
         """Whoever has begun a repetition leaves it: `untouched`, or in the middle, to go on with later if `chained`."""
-        with self._lock:
-            again = not self._closed and (chained or untouched or self.goes_on)
-            if again:
-                self._kept, self._kept_is_chain = repetition, not untouched and not self.goes_on
-        if not again:
-            repetition.close()
+        self._upcoming.keep(repetition, chained=chained, untouched=untouched, goes_on=self.goes_on)
 
     def __iter__(self) -> Iterator[Any]:
         """The batches of the next repetition, loaded ahead.
@@ -280,7 +257,7 @@ class BaseStream(AnyFeed):
         core = self._core()
         if not core.inferred:
             repetition = self.begin_repetition(chained=True)
-            chain = self._kept_is_chain
+            chain = self._upcoming.is_chained
             try:
                 repetition.peek()
             finally:
@@ -295,10 +272,7 @@ class BaseStream(AnyFeed):
     def failures(self) -> FailureTable:
         """The scenes that have failed so far, with index, epoch, step, exception and count; a table in a notebook."""
         core = self._parts
-        if core is None:
-            return FailureTable([])
-        table = core.loader.failure_log.table()
-        return FailureTable([*table, *core.source.failures()], table.forgotten)
+        return FailureTable([]) if core is None else core.failures()
 
     def stats(self) -> LoaderStats:
         """The feed's counters at this moment; see [LoaderStats][kerasfeed.loaders.base.LoaderStats].
@@ -307,15 +281,7 @@ class BaseStream(AnyFeed):
             Batches and buffers of this feed, and the workers of its generators or of `map`.
         """
         core = self._parts
-        if core is None:
-            return LoaderStats("inline", 0, 0, 0, 0, 0)
-        stats, workers = core.loader.stats(), core.source.stats()
-        if workers is None:
-            return stats
-        return dataclasses.replace(
-            stats, worker_type=workers.worker_type, workers=workers.workers, pids=workers.pids,
-            respawns=workers.respawns, failed=stats.failed + workers.failed,
-        )  # fmt: skip
+        return LoaderStats("inline", 0, 0, 0, 0, 0) if core is None else core.stats()
 
     def _facts(self) -> list[tuple[str, str]]:
         """What the feed says of itself, name and value."""
@@ -334,7 +300,8 @@ class BaseStream(AnyFeed):
         """Stop the workers and free what they hold; idempotent."""
         with self._lock:
             self._closed = True
-            core, self._kept = self._parts, None
+            core = self._parts
+        self._upcoming.close()
         if core is not None:
             core.close()
             core.loader.failure_log.deferred_warnings.issue_last()

@@ -4,25 +4,22 @@ Invariant: scene k of a repetition is a function of the generators alone, whatev
 asked for.
 """
 
-import dataclasses
 import os
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-from kerasfeed.errors import FeedWarning
 from kerasfeed.feeds.generators.generators import Generators, LocalGenerators
 from kerasfeed.feeds.generators.parallel import ParallelGenerators
+from kerasfeed.feeds.generators.resume import ResumeCost, cut_place, fingerprint_of, known_place
 from kerasfeed.feeds.options import FeedOptions
 from kerasfeed.feeds.sharding import find_shard
 from kerasfeed.feeds.stream_base import BaseStream
 from kerasfeed.feeds.streams.dealt import CountedSource, DealtSource
-from kerasfeed.feeds.streams.place import Departure, Place
 from kerasfeed.feeds.streams.shuffle_buffer import ShuffledSource
 from kerasfeed.feeds.streams.source import Source
 from kerasfeed.feeds.streams.state import StreamState
 from kerasfeed.orders.buffered import BufferShuffled
 from kerasfeed.util.counted import counted
-from kerasfeed.util.deferred_warnings import warn_caller
 from kerasfeed.util.validate import check_integer
 
 
@@ -67,7 +64,7 @@ class BaseStreamFeed(BaseStream):
         super().__init__(options, order, self.shard)
         self.deterministic = bool(deterministic)
         self.generators = Generators(make_generator, count, self.seed, copies=bool(copies))
-        self._told = False
+        self._resume_cost = ResumeCost(self.generators)
         self._deals = self.generators.count < self.shard.count
         if self._deals and (seed is None or not self.deterministic):
             missing = "deterministic=True" if seed is not None else "a seed, the same for all: pass seed=0, for example"
@@ -121,49 +118,6 @@ class BaseStreamFeed(BaseStream):
 
     # ---- state
 
-    def _fingerprint(self) -> dict[str, Any]:
-        """What identifies the stream.
-
-        Raises:
-            RuntimeError: It cannot be resumed.
-        """
-        generators, order = self.generators, self.plan.order
-        if not self.deterministic and generators.count > 1:
-            raise RuntimeError(
-                "a stream with deterministic=False cannot be resumed: its scenes come from whichever generator has one "
-                "ready, so nothing tells which were given. Make the feed with deterministic=True"
-            )
-        return {
-            "make_generator": generators.name,
-            "count": generators.count,
-            "functions": [str(getattr(each, "__qualname__", type(each).__name__)) for each in self._functions],
-            "copies": generators.copies,
-            "batch_size": self.plan.batch_size,
-            "drop_remainder": self.plan.drop_remainder,
-            "pad_remainder": self.plan.pad_remainder,
-            "shuffle_buffer": order.buffer_size if isinstance(order, BufferShuffled) else None,
-            "shard": [self.shard.index, self.shard.count],
-        }
-
-    def _tell_cost(self, place: Place | None) -> None:
-        """Tell, once, what it costs to go on at a place: at this one where it is given, which happens now."""
-        quick = self.generators.takes_start or bool(self._functions)  # before which items are made quickly
-        if quick or self._told or (place is not None and not place.step):
-            return
-        self._told = True
-        what = "to go on from this state, its generators are run again from the beginning of their repetition"
-        if place is not None:
-            scenes = place.step * self.plan.rows * (self.shard.count if self._deals else 1)
-            what = (
-                f"to go on at step {place.step:,} of repetition {place.repetition}, its generators are run again, and "
-                f"the first {counted(scenes, 'scene')} thrown away"
-            )
-        warn_caller(
-            f"make_generator ({self.generators.name}) has no parameter `start`: {what}, which takes as long as the "
-            "first time. Give it one, the number of the scene to begin with, and nothing is made twice",
-            FeedWarning,
-        )
-
     def get_state(self, *, epoch: int | None = None, step: int | None = None) -> dict[str, Any]:
         """The position of the consumer in the stream, as a small dict for JSON; give it to `set_state` to resume there.
 
@@ -203,14 +157,14 @@ class BaseStreamFeed(BaseStream):
         fingerprint = self._fingerprint()
         if (epoch is None) != (step is None):
             raise TypeError(f"get_state() takes epoch and step together, received epoch={epoch!r}, step={step!r}")
-        place = self._consumed() if epoch is None else self._place_of(epoch, step)
+        place = self._consumed() if epoch is None else known_place(epoch, step, self._parts)
         if place is None:
             raise RuntimeError(
                 "only the consumer knows which batch is next: a dataset loads ahead. Say feed.get_state(epoch=..., "
                 "step=...) of the next batch, where an epoch is a repetition, or pass the feed itself to fit"
             )
-        self._tell_cost(None)
-        return StreamState(self.seed, self._cut(place), fingerprint).as_dict()
+        self._resume_cost.tell(bool(self._functions))
+        return StreamState(self.seed, cut_place(place, self._parts), fingerprint).as_dict()
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Continue with the batch that is next by `state`.
@@ -241,36 +195,19 @@ class BaseStreamFeed(BaseStream):
         fingerprint = self._fingerprint()
         found = StreamState.of(state)
         found.check(self.seed, fingerprint)
-        self._tell_cost(found.place)
+        scenes = found.place.step * self.plan.rows * (self.shard.count if self._deals else 1)
+        self._resume_cost.tell(bool(self._functions), found.place, scenes)
         self.end_fit()
-        with self._lock:
-            kept, self._kept = self._kept, None
-            self._resumed = self._place = found.place
-        if kept is not None:
-            kept.close()
+        self._place = found.place
+        self._upcoming.resume(found.place)
 
-    def _place_of(self, epoch: Any, step: Any) -> Place:
-        """A place that a user gave.
+    def _fingerprint(self) -> dict[str, Any]:
+        """What identifies the stream.
 
         Raises:
-            TypeError, ValueError: It is none, or nothing is known of it.
+            RuntimeError: It cannot be resumed.
         """
-        place = Place(check_integer("epoch", epoch, 0), check_integer("step", step, 0))
-        logs = [log for log in (self._parts.logs if self._parts else ()) if log.place.repetition == place.repetition]
-        if place.step and not any(log.steps >= place.step for log in logs):
-            raise ValueError(
-                f"nothing is known of step {place.step} of repetition {place.repetition}: get_state() takes a place "
-                "that this feed has come to, in one of its last repetitions"
-            )
-        return dataclasses.replace(place, departures=logs[-1].departures if logs else ())
-
-    def _cut(self, place: Place) -> Place:
-        """A place with those generators alone that had left before the last item was read; the same at any time."""
-        if not place.step or self._parts is None:
-            return dataclasses.replace(place, departures=tuple(place.departures) if place.step else ())
-        joined = self._parts.source.joined(place.step * self.plan.rows)
-        kept: list[Departure] = [each for each in place.departures if each.items < joined]
-        return dataclasses.replace(place, departures=tuple(kept))
+        return fingerprint_of(self.generators, self._functions, self.plan, self.shard, deterministic=self.deterministic)
 
     # ---- life
 

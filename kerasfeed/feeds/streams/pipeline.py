@@ -4,6 +4,7 @@ Invariant: one thread at a time reads the source, that of the running repetition
 the order of their items. How many wait for the consumer is bounded, so a source never runs away from it.
 """
 
+import dataclasses
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -18,7 +19,8 @@ from kerasfeed.feeds.streams.place import Place
 from kerasfeed.feeds.streams.plan import StreamPlan
 from kerasfeed.feeds.streams.repetition import Repetition, RepetitionLog
 from kerasfeed.feeds.streams.source import Source
-from kerasfeed.loaders.base import Job
+from kerasfeed.loaders.base import Job, LoaderStats
+from kerasfeed.loaders.failures.table import FailureTable
 from kerasfeed.loaders.loader import Loader, make_loader
 from kerasfeed.pool.base import CLOSED
 from kerasfeed.pool.processes.pool import processes_supported
@@ -143,6 +145,21 @@ class StreamLoader:
     def _drop(self, epoch: int, step: int) -> None:
         self._item_store.drop(epoch, step)
         self.plan.forget(epoch, step)
+
+    def failures(self) -> FailureTable:
+        """The scenes that have failed, in the loader or in the source."""
+        table = self.loader.failure_log.table()
+        return FailureTable([*table, *self.source.failures()], table.forgotten)
+
+    def stats(self) -> LoaderStats:
+        """Counters of the loader; of the source's workers, where it has some."""
+        stats, workers = self.loader.stats(), self.source.stats()
+        if workers is None:
+            return stats
+        return dataclasses.replace(
+            stats, worker_type=workers.worker_type, workers=workers.workers, pids=workers.pids,
+            respawns=workers.respawns, failed=stats.failed + workers.failed,
+        )  # fmt: skip
 
     def close(self) -> None:
         """End threads and processes; idempotent. Batches already delivered stay valid."""
