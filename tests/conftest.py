@@ -98,7 +98,7 @@ def _our_children() -> set[int]:
     found = set()
     for child in _descendants():
         try:
-            names = ("kerasfeed.pool.processes.worker", "subprocess_pool", "subprocess_hosts")
+            names = ("kerasfeed.pool.processes.worker", "subprocess_worker", "subprocess_hosts")
             if any(name in part for name in names for part in child.cmdline()):
                 found.add(child.pid)
         except psutil.Error:

@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scenes_bad as bad
+import scenes_bad_elsewhere as elsewhere
+import scenes_bad_methods as methods
 from places import ROOT
 from reader_kinds import READERS
 from scenes import Batched, Clouds, Nested, Sized
@@ -42,39 +44,41 @@ ZOO = [
      ("same_twice",)),
     (bad.SeedsGlobally, "global_random", "scene 0 draws from, or seeds, the global generators of random", 0, None,
      ("threads",)),
-    (bad.NotForThreads, "threads", "while other threads read, too,", None, "0", ()),
-    (bad.OfThisThread, "threads", "scene 0 in a worker thread raises RuntimeError: made in another", 0, None, ()),
-    (bad.Locked, "pickle", "the sequence cannot be pickled: TypeError: cannot pickle '_thread.lock'", None, None, ()),
-    (bad.Forgetful, "pickle", "scene 0, field '0': [5.0, 6.0, 7.0] in the sequence, [0.0, 1.0, 2.0] in", 0, "0", ()),
-    (bad.Heavy, "pickle_cost", "pickling takes 108 MB in ", None, None, ()),
-    (bad.OfAGlobal, "process", "scene 0, field '1': 4 in this process, 0 in a worker process", 0, "1", ()),
-    (bad.OfAProcess, "process", "scene 0, field '1': ", 0, "1", ()),
-    (bad.DiesElsewhere, "process", "ended with exit code 3 while it loaded scene 4", 4, None, ()),
-    (bad.Hashing, "hash_seed", " in a process with PYTHONHASHSEED=1, ", 0, "1", ()),
-    (bad.Relative, "directory", "scene 0 in another directory raises FileNotFoundError", 0, None, ()),
-    (bad.LooksForAFile, "directory", "[1.0, 2.0, 3.0] in this directory, [0.0, 1.0, 2.0] in another", 0, "0", ()),
-    (bad.SortedBatches, "get_batch", "scene 11, field '0': [110.0, 111.0, 112.0] as sequence[11], [0.0, 1.0, 2.0] from",
-     11, "0", ()),
-    (bad.ShortBatches, "get_batch", "returns 11 rows in field '0' for 12 scenes", 0, None, ()),
-    (bad.BatchesDrawnOtherwise, "get_batch", "self.rng belongs to one scene and get_batch reads many", 0, None, ()),
-    (bad.HalfAnOut, "get_batch", "out=...)", 0, "1", ()),
-    (bad.BatchesOfNoSequence, "get_batch", "get_batch is never called", None, None, ()),
-    (bad.HalfWritten, "read_into", "scene 0, field '1': 0 from __getitem__, -6510615555426900571 written by", 0,
-     "1", ()),
-    (bad.WritesNothingAt, "read_into", "scene 0, field '0': [0.0, 1.0, 2.0] from __getitem__", 0, "0", ()),
-    (bad.NeverCalled, "read_into", "read_into is never called, for it has no parameter named out", None, None, ()),
-    (bad.SlowAhead, "read_ahead", "for 12 scenes that take", 0, None, ()),
-    (bad.DrawsAhead, "read_ahead", "raises KerasfeedError: self.rng belongs to one scene", 0, None, ()),
-    (bad.WithoutWorker, "hooks", "on_worker_begin raises TypeError: WithoutWorker.on_worker_begin() takes", None, None,
-     ("scenes_load",)),
-    (bad.LeavesOpen, "hooks", "3 descriptors stay open after 3 calls of on_worker_begin and on_worker_end; the class "
-     "has no on_worker_end", None, None, ()),
-    (bad.ClosesForAll, "hooks", "when one of two worker threads has ended, scene 0 raises ValueError: read of a", 0,
-     None, ()),
-    (bad.EndsOnce, "hooks", "on_worker_end raises AttributeError: 'EndsOnce' object has no attribute 'table' when two",
+    (elsewhere.NotForThreads, "threads", "while other threads read, too,", None, "0", ()),
+    (elsewhere.OfThisThread, "threads", "scene 0 in a worker thread raises RuntimeError: made in another", 0, None, ()),
+    (elsewhere.Locked, "pickle", "the sequence cannot be pickled: TypeError: cannot pickle '_thread.lock'",
      None, None, ()),
-    (bad.GrowsByEpochs, "hooks", "len(sequence) was 12, and is 14 after on_epoch_begin and", None, None, ()),
-    (bad.LoopsOverLabels, "views", "scene 0 has another structure: (*, *) as sequence[0], * from", 0, None, ()),
+    (elsewhere.Forgetful, "pickle", "scene 0, field '0': [5.0, 6.0, 7.0] in the sequence, [0.0, 1.0, 2.0] in", 0, "0",
+     ()),
+    (elsewhere.Heavy, "pickle_cost", "pickling takes 108 MB in ", None, None, ()),
+    (elsewhere.OfAGlobal, "process", "scene 0, field '1': 4 in this process, 0 in a worker process", 0, "1", ()),
+    (elsewhere.OfAProcess, "process", "scene 0, field '1': ", 0, "1", ()),
+    (elsewhere.DiesElsewhere, "process", "ended with exit code 3 while it loaded scene 4", 4, None, ()),
+    (elsewhere.Hashing, "hash_seed", " in a process with PYTHONHASHSEED=1, ", 0, "1", ()),
+    (elsewhere.Relative, "directory", "scene 0 in another directory raises FileNotFoundError", 0, None, ()),
+    (elsewhere.LooksForAFile, "directory", "[1.0, 2.0, 3.0] in this directory, [0.0, 1.0, 2.0] in another", 0, "0", ()),
+    (methods.SortedBatches, "get_batch",
+     "scene 11, field '0': [110.0, 111.0, 112.0] as sequence[11], [0.0, 1.0, 2.0] from", 11, "0", ()),
+    (methods.ShortBatches, "get_batch", "returns 11 rows in field '0' for 12 scenes", 0, None, ()),
+    (methods.BatchesDrawnOtherwise, "get_batch", "self.rng belongs to one scene and get_batch reads many", 0, None, ()),
+    (methods.HalfAnOut, "get_batch", "out=...)", 0, "1", ()),
+    (methods.BatchesOfNoSequence, "get_batch", "get_batch is never called", None, None, ()),
+    (methods.HalfWritten, "read_into", "scene 0, field '1': 0 from __getitem__, -6510615555426900571 written by", 0,
+     "1", ()),
+    (methods.WritesNothingAt, "read_into", "scene 0, field '0': [0.0, 1.0, 2.0] from __getitem__", 0, "0", ()),
+    (methods.NeverCalled, "read_into", "read_into is never called, for it has no parameter named out", None, None, ()),
+    (methods.SlowAhead, "read_ahead", "for 12 scenes that take", 0, None, ()),
+    (methods.DrawsAhead, "read_ahead", "raises KerasfeedError: self.rng belongs to one scene", 0, None, ()),
+    (methods.WithoutWorker, "hooks", "on_worker_begin raises TypeError: WithoutWorker.on_worker_begin() takes",
+     None, None, ("scenes_load",)),
+    (methods.LeavesOpen, "hooks", "3 descriptors stay open after 3 calls of on_worker_begin and on_worker_end; the "
+     "class has no on_worker_end", None, None, ()),
+    (methods.ClosesForAll, "hooks", "when one of two worker threads has ended, scene 0 raises ValueError: read of a", 0,
+     None, ()),
+    (methods.EndsOnce, "hooks",
+     "on_worker_end raises AttributeError: 'EndsOnce' object has no attribute 'table' when two", None, None, ()),
+    (methods.GrowsByEpochs, "hooks", "len(sequence) was 12, and is 14 after on_epoch_begin and", None, None, ()),
+    (methods.LoopsOverLabels, "views", "scene 0 has another structure: (*, *) as sequence[0], * from", 0, None, ()),
     (bad.Remembers, "memory", "bytes a scene, over ", None, None, ()),
     (bad.NeverCloses, "descriptors", "more descriptors are open after ", None, None, ()),
 ]  # fmt: skip
@@ -186,7 +190,7 @@ def test_a_scene_that_hangs_is_given_up_and_named():
 
 @pytest.mark.heavy
 def test_a_scene_that_hangs_in_a_worker_process_is_given_up_and_named():
-    found = kf.check_sequence(bad.HangsElsewhere(), seconds=30.0, checks=["process"])["process"]
+    found = kf.check_sequence(elsewhere.HangsElsewhere(), seconds=30.0, checks=["process"])["process"]
     assert (found.message, found.index) == ("scene 4 takes more than 10 s in a worker process", 4)
 
 

@@ -6,139 +6,24 @@ what is lost with it is known.
 
 import itertools
 import os
-import pickle
 import selectors
-import signal
-import struct
 import subprocess
-import sys
 import threading
 import time
 from collections import deque
-from dataclasses import dataclass, field
 
 import cloudpickle
+from subprocess_handle import Handle
 
 from kerasfeed.errors import FeedClosedError, FeedWarning, WorkerDiedError, WorkerStartError
 from kerasfeed.pool import watchdog
 from kerasfeed.pool.base import CLOSED_BEFORE_DONE, Pool
-from kerasfeed.pool.exception_pickle import arrived, pack
+from kerasfeed.pool.exception_pickle import arrived
 from kerasfeed.pool.processes.crash_policy import CrashPolicy, respawn_text, start_text
-from kerasfeed.pool.task import NOWHERE, CancelledTaskError, Crash, FailedTaskError, Place
-from kerasfeed.pool.worker_hooks import begin_worker, defer_failed_end, end_worker
-from kerasfeed.sequences.context import Worker
-from kerasfeed.util.error_text import full_text, summary
+from kerasfeed.pool.task import NOWHERE
+from kerasfeed.pool.worker_hooks import defer_failed_end
 
-_COMMAND = "import sys; sys.path[:] = {!r}; import subprocess_pool; subprocess_pool.serve()"
-_LENGTH = struct.Struct("=q")
 _GRACE = 5.0
-
-
-def _frame(message):
-    data = cloudpickle.dumps(message)
-    return _LENGTH.pack(len(data)) + data
-
-
-# ---- the worker
-
-
-class _Note(list):
-    """Tells the pool of each place."""
-
-    def __init__(self, tell):
-        super().__init__([0, 0])
-        self._tell = tell
-
-    def __setitem__(self, position, value):
-        super().__setitem__(position, value)
-        self._tell("note", value)
-
-
-class _Context:
-    used_random = 0
-
-    def __init__(self, tell, worker):
-        self.worker = worker
-        self.note_random = lambda used: tell("random", used)
-        self.value = None
-
-    def posted(self):
-        return self.value
-
-
-def serve():
-    """Body of a worker."""
-    tasks, results = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb", buffering=0)
-    os.dup2(2, 1)  # what scenes print is no message
-
-    def tell(*message):
-        results.write(_frame(message))
-
-    number, count, name = _read(tasks)
-    context = _Context(tell, Worker(number, count, "process"))
-    note = _Note(tell)
-    runner = None
-    trouble = None
-    while (message := _read(tasks)) is not None:
-        kind, value = message
-        if kind == "posted":
-            context.value = pickle.loads(value)
-        elif kind == "task":
-            tell(*_outcome(runner, trouble, value, note, context))
-        else:
-            previous = runner
-            if runner is not None and trouble is None:
-                tell("ended", end_worker(runner.target, name))
-            try:
-                runner = pickle.loads(value)
-                if previous is not None:
-                    runner.follow(previous)
-                trouble = begin_worker(runner.target, context.worker, name)
-            except Exception as error:
-                trouble = error
-            tell("started", "" if trouble is None else full_text(trouble))
-    if runner is not None and trouble is None:
-        tell("ended", end_worker(runner.target, name))
-
-
-def _read(stream):
-    head = stream.read(_LENGTH.size)
-    return pickle.loads(stream.read(_LENGTH.unpack(head)[0])) if head else None
-
-
-def _outcome(runner, trouble, record, note, context):
-    started = time.perf_counter()
-    try:
-        if trouble is not None:
-            raise FailedTaskError(Place(method="on_worker_begin")) from trouble
-        return "done", runner.run(record, note, context), time.perf_counter() - started
-    except CancelledTaskError:
-        return "cancelled", None
-    except FailedTaskError as carrier:
-        error = carrier.error
-        return "failed", (carrier.place, pack(error), summary(error), full_text(error))
-
-
-# ---- the pool
-
-
-@dataclass(eq=False)
-class _Handle:
-    """One worker, and the task that it is at."""
-
-    number: int
-    process: subprocess.Popen
-    inbox: bytearray = field(default_factory=bytearray)
-    task: object = None
-    serial: int = 0
-    note: int = NOWHERE
-    sees: tuple = (0, 0)
-    started: bool = False
-    alive: bool = True
-    hung: bool = False
-
-    def __str__(self):
-        return f"worker process {self.number} (pid {self.process.pid})"
 
 
 class SubprocessPool(Pool):
@@ -168,32 +53,17 @@ class SubprocessPool(Pool):
         self._thread.start()
 
     def _start(self, number):
-        process = subprocess.Popen(
-            [sys.executable, "-c", _COMMAND.format(sys.path)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            bufsize=0,
-            cwd=self.options.environment.directory,
-            env=self.options.environment.variables(self.options.seed, 1),
-        )
-        handle = _Handle(number, process)
+        handle = Handle.start(number, self.options)
         self._workers[number : number + 1] = [handle]
-        self._selector.register(process.stdout, selectors.EVENT_READ, handle)
-        self._tell(handle, (number, self.options.workers, str(handle)))
+        self._selector.register(handle.process.stdout, selectors.EVENT_READ, handle)
         self._bring_up_to_date(handle)
-
-    def _tell(self, handle, message):
-        try:
-            handle.process.stdin.write(_frame(message))
-        except BrokenPipeError:
-            pass  # it has ended, as the watching thread will see
 
     def _bring_up_to_date(self, handle):
         version, posted = handle.sees
         if posted < self._posted_version:
-            self._tell(handle, ("posted", self._posted))
+            handle.tell(("posted", self._posted))
         if version < self._version:
-            self._tell(handle, ("runner", self._pickled))
+            handle.tell(("runner", self._pickled))
         handle.sees = self._version, self._posted_version
 
     # ---- what whoever has tasks calls
@@ -215,7 +85,7 @@ class SubprocessPool(Pool):
             if handle.alive and handle.started and handle.task is None and waiting:
                 handle.task, handle.serial, handle.note = waiting.popleft(), next(self._serials), NOWHERE
                 self._bring_up_to_date(handle)
-                self._tell(handle, ("task", handle.task.record()))
+                handle.tell(("task", handle.task.record()))
 
     def post(self, value):
         with self.lock:
@@ -298,16 +168,10 @@ class SubprocessPool(Pool):
 
     def _receive(self, handle):
         """Deal with what has come; False at the end of the stream."""
-        data = os.read(handle.process.stdout.fileno(), 1 << 20)
-        handle.inbox += data
-        while len(handle.inbox) >= _LENGTH.size:
-            end = _LENGTH.size + _LENGTH.unpack_from(handle.inbox)[0]
-            if len(handle.inbox) < end:
-                break
-            message = pickle.loads(handle.inbox[_LENGTH.size : end])
-            del handle.inbox[:end]
+        messages = handle.read()
+        for message in messages or ():
             self._handle(handle, *message)
-        return bool(data)
+        return messages is not None
 
     def _handle(self, handle, kind, value, seconds=0.0):
         if kind == "note":
@@ -378,20 +242,10 @@ class SubprocessPool(Pool):
         with self.lock:  # nobody gives it a task from now on
             handle.alive, task = False, handle.task
         self._selector.unregister(handle.process.stdout)
-        code = handle.process.wait()
-        handle.process.stdout.close()
-        handle.process.stdin.close()
+        crash = handle.crash(task, self.options.timeout)
         if self.ending() is not None:
             self._workers.remove(handle)
             return
-        crash = Crash(
-            str(handle),
-            f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}",
-            task.text(handle.note) if task else "",
-            hung=handle.hung,
-            started=handle.started,
-            timeout=self.options.timeout,
-        )
         if not handle.started and self._deaths.at_start(crash):
             self._workers.remove(handle)
             self._fail(WorkerStartError(start_text(crash)))

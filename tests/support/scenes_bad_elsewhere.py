@@ -1,0 +1,120 @@
+"""Classes of scenes with one fault each, which shows in other threads, processes or folders. For the checks."""
+
+import os
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+from scenes_bad import Sound
+
+
+class NotForThreads(Sound):
+    """Keeps the index in the object while it reads."""
+
+    def scene(self, index):
+        self.current = index
+        time.sleep(1e-4)
+        return super().scene(self.current)
+
+    def __getstate__(self):
+        return {"length": self.length}
+
+
+class OfThisThread(Sound):
+    """Holds what the thread that made it alone may use, as a connection to SQLite is."""
+
+    def __init__(self):
+        super().__init__()
+        self.thread = threading.get_ident()
+
+    def scene(self, index):
+        if threading.get_ident() != self.thread:
+            raise RuntimeError("made in another thread")
+        return super().scene(index)
+
+    def __reduce__(self):
+        return OfThisThread, ()
+
+
+class Locked(Sound):
+    def __init__(self):
+        super().__init__()
+        self.lock = threading.Lock()
+
+
+class Forgetful(Sound):
+    def __init__(self):
+        super().__init__()
+        self.offset = 5
+
+    def scene(self, index):
+        return super().scene(index)[0] + np.float32(self.offset), index
+
+    def __getstate__(self):
+        return {"length": self.length, "offset": 0}
+
+
+class Heavy(Sound):
+    def __init__(self):
+        super().__init__()
+        self.points = np.zeros((12, 9_000_000), np.uint8)
+
+
+OFFSET = 0
+
+
+class OfAGlobal(Sound):
+    """Uses a global that its constructor sets, in this process alone."""
+
+    def __init__(self):
+        global OFFSET
+        super().__init__()
+        OFFSET = 4
+
+    def scene(self, index):
+        return super().scene(index)[0], index + OFFSET
+
+
+class OfAProcess(Sound):
+    def scene(self, index):
+        return super().scene(index)[0], index + os.getpid()
+
+
+class Hashing(Sound):
+    def scene(self, index):
+        return super().scene(index)[0], hash(f"room {index}") % 100_000
+
+
+class Relative(Sound):
+    """Reads a file, named as seen from where the test is."""
+
+    def scene(self, index):
+        return super().scene(index)[0] + np.float32(Path("offset.txt").read_text()), index
+
+
+class LooksForAFile(Sound):
+    def scene(self, index):
+        return super().scene(index)[0] + np.float32(Path("offset.txt").exists()), index
+
+
+class DiesElsewhere(Sound):
+    """Scene 4 ends every process but the one that made the sequence."""
+
+    def __init__(self):
+        super().__init__()
+        self.pid = os.getpid()
+
+    def scene(self, index):
+        if index == 4 and os.getpid() != self.pid:
+            os._exit(3)
+        return super().scene(index)
+
+
+class HangsElsewhere(DiesElsewhere):
+    """Scene 4 hangs there."""
+
+    def scene(self, index):
+        if index == 4 and os.getpid() != self.pid:
+            time.sleep(1000)
+        return Sound.scene(self, index)
