@@ -10,7 +10,7 @@ from kerasfeed.explore.checks.case import Case
 from kerasfeed.explore.checks.result import SequenceReport
 from kerasfeed.explore.checks.table import CHECKS, Checks, check_names
 from kerasfeed.feeds.any_feed import AnyFeed
-from kerasfeed.loaders.arguments import check_sequence as check_arguments
+from kerasfeed.loaders.sequence_argument import check_sequence as check_arguments
 from kerasfeed.util.error_text import class_name
 from kerasfeed.util.frames import as_sequence
 from kerasfeed.util.progress import progress_bar

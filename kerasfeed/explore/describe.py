@@ -17,7 +17,8 @@ from kerasfeed.explore.statistics.moments import joined, mean_and_variance
 from kerasfeed.explore.statistics.scene_statistics import SceneStatistics
 from kerasfeed.explore.statistics.statistics_pass import collect
 from kerasfeed.feeds.any_feed import AnyFeed
-from kerasfeed.loaders.arguments import check_sequence, check_workers
+from kerasfeed.loaders.arguments import check_workers
+from kerasfeed.loaders.sequence_argument import check_sequence
 from kerasfeed.util.error_text import class_name
 from kerasfeed.util.frames import as_sequence
 

@@ -13,7 +13,7 @@ from kerasfeed.explore.pictures.palette import ClassNames
 from kerasfeed.explore.pictures.scene_picture import draw_scenes
 from kerasfeed.explore.pictures.shown_scenes import scenes_of_feed, scenes_of_sequence
 from kerasfeed.feeds.any_feed import AnyFeed
-from kerasfeed.loaders.arguments import check_sequence
+from kerasfeed.loaders.sequence_argument import check_sequence
 from kerasfeed.orders.base import Order
 from kerasfeed.orders.plan import Plan
 from kerasfeed.util.counted import counted

@@ -21,15 +21,10 @@ from kerasfeed.feeds.prefetch import Prefetcher
 from kerasfeed.feeds.refreshes import Refreshes
 from kerasfeed.feeds.sharding import find_shard
 from kerasfeed.feeds.state import FeedState, forget_fingerprint, number_of, state_of, warn_of_hooks
-from kerasfeed.loaders.arguments import (
-    check_collate,
-    check_order,
-    check_plan,
-    check_seed,
-    check_sequence,
-    refuse_other_items,
-)
+from kerasfeed.loaders.arguments import check_collate, check_order, check_seed
 from kerasfeed.loaders.loader import make_loader
+from kerasfeed.loaders.plan_checks import check_plan
+from kerasfeed.loaders.sequence_argument import check_sequence, refuse_other_items
 from kerasfeed.orders.base import Order
 from kerasfeed.orders.plan import Plan
 from kerasfeed.pool.hosts.engine import Hosts

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from kerasfeed.errors import FeedWarning
 from kerasfeed.feeds.base import BaseFeed
-from kerasfeed.loaders.arguments import check_sequence
 from kerasfeed.loaders.loader import worker_type_for
+from kerasfeed.loaders.sequence_argument import check_sequence
 from kerasfeed.orders.groups import Portable
 from kerasfeed.pool.hosts.engine import Hosts
 from kerasfeed.sequences.cache.key import key_of

@@ -1,14 +1,9 @@
-"""Arguments of a feed, checked before anything is read.
+"""Arguments of a feed beside its sequence, each checked by itself before anything is read.
 
-Invariant: every refusal says what was needed, what came and what to write instead; habits from Keras, tf.data and
-PyTorch are answered with the word used here.
+Invariant: every refusal says what was needed, what came and what to write instead.
 """
 
-import difflib
-import inspect
 import math
-import operator
-from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,151 +11,16 @@ import numpy as np
 
 from kerasfeed.loaders.failures.policy import ON_ERROR, FailurePolicy
 from kerasfeed.orders.base import Order, Sequential, Shuffled
-from kerasfeed.orders.batch_bounds import EvenCut
 from kerasfeed.orders.custom import CustomOrder
 from kerasfeed.orders.plan import Plan
 from kerasfeed.pool.hosts.engine import Hosts
 from kerasfeed.spec.collation import Collation, Custom, Pad, Ragged, Stack
-from kerasfeed.util.counted import counted
-from kerasfeed.util.optional_methods import refuse_other_kinds, remedy_without_methods
 from kerasfeed.util.resources import cores
-from kerasfeed.util.validate import check_integer
+from kerasfeed.util.validate import check_integer, refuse_class
 
-_WORD_HERE = {
-    "num_workers": "workers",
-    "num_parallel_calls": "workers",
-    "use_multiprocessing": 'worker_type="process" (or "thread")',
-    "multiprocessing_context": 'worker_type="process"; workers are clean interpreters, never forks',
-    "drop_last": "drop_remainder",
-    "prefetch_factor": "max_queue_size",
-    "buffer_size": "max_queue_size (the shuffle itself needs no buffer)",
-    "prefetch": "max_queue_size",
-    "collate_fn": "collate: 'stack', 'pad', 'ragged', kf.Pad(...), or a function from a list of scenes to a batch",
-    "sampler": "order (kf.Shuffled(), kf.BlockShuffled(...), kf.Weighted(weights), kf.Balanced(labels), or a function)",
-    "batch_sampler": "batch_size and order (kf.Bucketed(lengths, boundaries) for batches of similar length)",
-    "generator": "seed",
-    "worker_init_fn": "an on_worker_begin(worker) method of the sequence",
-    "num_shards": "shard_count",
-    "index": "shard_index",
-    "rank": "shard_index",
-    "world_size": "shard_count",
-    "num_processes": 'shard_count, or shard="auto"',
-    "process_index": 'shard_index, or shard="auto"',
-    "process_count": 'shard_count, or shard="auto"',
-    "input_context": "shard",
-    "shard_options": 'shard (a pair, or "auto")',
-    "dataset": "sequence, the first argument",
-    "hosts": "kf.Feed: any host can load a scene by its index, and what is read forward is read on this machine",
-}
-_NOT_NEEDED = {
-    "persistent_workers": "workers stay until feed.close()",
-    "pin_memory": "feed.to_tf_dataset(device=...) copies batches to the device ahead of their use",
-}
 _COLLATIONS: dict[str, Any] = {"stack": Stack, "pad": Pad, "ragged": Ragged}
 _MORE = " (or kf.Pad(...), kf.Ragged(...), or a function from a list of scenes to a batch)"
-_COLUMN_NAMES = {2: "X, y", 3: "X, y, sample_weight"}
 WORKER_TYPES = ("auto", "process", "thread")
-
-
-def refuse_unknown(unknown: Mapping[str, Any], method: Callable[..., Any], kind: str = "Feed") -> None:
-    """Raise a TypeError for keyword arguments that `method` does not have, naming the right word.
-
-    Raises:
-        TypeError: `unknown` is not empty.
-    """
-    for name in unknown:
-        if name in _WORD_HERE:
-            raise TypeError(f"{kind}() has no argument {name!r}. Use {_WORD_HERE[name]}")
-        if name in _NOT_NEEDED:
-            raise TypeError(f"{kind}() has no argument {name!r}, and none is needed: {_NOT_NEEDED[name]}")
-        known = list(inspect.signature(method).parameters)[1:-1]  # without self and **unknown
-        meant = "".join(f" Did you mean {each!r}?" for each in difflib.get_close_matches(name, known, 1))
-        raise TypeError(f"{kind}() has no argument {name!r}.{meant} It takes {', '.join(known)}")
-
-
-def check_sequence(sequence: Any, caller: str = "Feed()") -> int:
-    """The length of a sequence, which `caller` was given.
-
-    Raises:
-        TypeError: It cannot be indexed by integers from 0.
-        ValueError: It is empty.
-    """
-    name = type(sequence).__name__
-    _refuse_class(caller, sequence)
-    if isinstance(sequence, Iterator):
-        raise TypeError(
-            f"{caller} needs a sequence that can be indexed, received a {name}, which can only be read forward. "
-            "kf.StreamFeed(function, batch_size) takes a function that makes it anew for each epoch. Or write a class "
-            "with __len__ and __getitem__(index) that makes one scene, or pass list(...) if it fits in memory"
-        )
-    if isinstance(sequence, Mapping | str | bytes):
-        raise TypeError(
-            f"{caller} needs a sequence of scenes indexed by 0, 1, 2, ..., received a {name}. For a dict of arrays "
-            "pass kf.Zip(**arrays), whose scenes are dicts"
-        )
-    refuse_other_kinds(caller, sequence)
-    missing = [method for method in ("__len__", "__getitem__") if not hasattr(type(sequence), method)]
-    if missing == ["__len__"] and isinstance(getattr(type(sequence), "num_batches", None), property):
-        batches = _num_batches(sequence)  # a Keras PyDataset may say its length so
-        if batches is None:
-            raise TypeError(f"{caller} needs a finite sequence, and {name} has no length. Give it a __len__")
-        return batches
-    if missing:
-        raise TypeError(
-            f"{caller} needs an object with __len__ and __getitem__(index), received a {name} without "
-            f"{' and '.join(missing)}. {remedy_without_methods(sequence)}"
-        )
-    length = len(sequence)
-    if length < 1:
-        raise ValueError(f"the sequence is empty: len({name}) is {length}. Check the path or the filter that made it")
-    return length
-
-
-def refuse_other_items(sequence: Any, batch_size: int) -> None:
-    """Refuse a sequence whose items are batches, and a list of arrays that are columns of scenes, `[X, y]`.
-
-    Arrays are columns where they are two or three, have one row a scene each, and could not be scenes of one feed, or
-    would not fill a batch.
-
-    Raises:
-        TypeError: It is a feed, or a list of columns; the message says what to write.
-        ValueError: It is a `keras.utils.PyDataset`.
-    """
-    bases = {(base.__name__, base.__module__.partition(".")[0]) for base in type(sequence).__mro__}
-    if ("Feed", "kerasfeed") in bases:
-        raise TypeError("the sequence is a Feed already; pass its `sequence`")
-    if ("PyDataset", "keras") in bases:
-        raise ValueError(
-            f"each item of {type(sequence).__name__}, a keras.utils.PyDataset, is a batch already: use batch_size=None"
-        )
-    if not isinstance(sequence, list | tuple) or len(sequence) not in _COLUMN_NAMES:
-        return
-    shapes = [tuple(getattr(column, "shape", None) or ()) for column in sequence]
-    if not all(shapes) or len({shape[0] for shape in shapes}) > 1 or shapes[0][0] <= len(sequence):
-        return
-    kinds = {(len(shape), str(getattr(column, "dtype", ""))) for shape, column in zip(shapes, sequence, strict=True)}
-    if len(kinds) == 1 and batch_size <= len(sequence):
-        return
-    received = ", ".join(map(str, shapes))
-    raise TypeError(
-        f"Feed() needs a sequence of scenes, and this {type(sequence).__name__} of {len(sequence)} arrays of shapes "
-        f"{received} would be {len(sequence)} scenes, the arrays themselves. For scenes that hold a row of each, write "
-        f"kf.Zip({_COLUMN_NAMES[len(sequence)]})"
-    )
-
-
-def _refuse_class(name: str, given: Any, kinds: Any = object, example: str = "{}(...)") -> None:
-    if isinstance(given, type) and issubclass(given, kinds):
-        kind = given.__name__
-        raise TypeError(f"{name} needs an instance, received the class {kind}: write {example.format(kind)}")
-
-
-def _num_batches(sequence: Any) -> int | None:
-    try:
-        batches = sequence.num_batches
-    except NotImplementedError:
-        return None
-    return None if batches is None else operator.index(batches)
 
 
 def check_workers(workers: Any, worker_type: Any) -> int:
@@ -185,7 +45,7 @@ def check_hosts(hosts: Any, workers: int, worker_type: str) -> Hosts | None:
     """
     if hosts is None:
         return None
-    _refuse_class("hosts", hosts, Hosts, "kf.{}()")
+    refuse_class("hosts", hosts, Hosts, "kf.{}()")
     if not isinstance(hosts, Hosts):
         raise TypeError(f"hosts must be kf.RayHosts(...), received {hosts!r} of type {type(hosts).__name__}")
     if not workers or worker_type == "thread":
@@ -279,7 +139,7 @@ def check_order(order: Any, shuffle: bool) -> Order:
     """
     if order is None:
         return Shuffled() if shuffle else Sequential()
-    _refuse_class("order", order, Order)
+    refuse_class("order", order, Order)
     if not isinstance(order, Order) and not callable(order):
         raise TypeError(
             "order must be kf.Sequential(), kf.Shuffled(), kf.BlockShuffled(block_size), kf.Weighted(weights), "
@@ -318,7 +178,7 @@ def check_collate(collate: Any, plan: Plan, on_error: str) -> Collation:
         TypeError: `collate` is none of what it may be.
         ValueError: It does not go together with another argument.
     """
-    _refuse_class("collate", collate, (Pad, Ragged), "kf.{}()")
+    refuse_class("collate", collate, (Pad, Ragged), "kf.{}()")
     made = _COLLATIONS[collate]() if isinstance(collate, str) and collate in _COLLATIONS else collate
     if isinstance(made, str):
         raise ValueError(f"collate must be one of {', '.join(map(repr, _COLLATIONS))}, received {made!r}{_MORE}")
@@ -347,49 +207,3 @@ def _batch_sizes(plan: Plan, on_error: str) -> tuple[int, ...]:
     if on_error == "skip":
         sizes.add(max(1, plan.rows - 1))
     return tuple(sorted(sizes))
-
-
-def check_plan(plan: Plan, on_error: Any) -> None:
-    """Refuse plans in which a shard, or every shard, would have nothing to do, and filler where it cannot be.
-
-    Raises:
-        ValueError: The message says which.
-    """
-    if plan.pad_remainder:
-        _check_padding(plan, on_error)
-    if plan.batch_size is None and plan.cut.full > plan.shard_count:
-        raise ValueError(
-            f"order={plan.order!r} makes batches of up to {plan.cut.full // plan.shard_count} items, and with "
-            "batch_size=None every item of the sequence is a batch already: give a batch_size, or leave batch_sizes out"
-        )
-    if plan.steps == 0:
-        raise ValueError(
-            f"drop_remainder=True drops everything: an epoch has {counted(plan.scenes, 'scene')} and a step takes "
-            f"{plan.cut.full} (batch_size {plan.cut.full // plan.shard_count} x shard_count {plan.shard_count}). Use a "
-            "smaller batch_size or drop_remainder=False"
-        )
-    if not plan.pad_remainder and plan.cut.smallest < plan.shard_count:
-        which = "the last step" if isinstance(plan.cut, EvenCut) else "the short step of a bucket"
-        raise ValueError(
-            f"{which} has {counted(plan.cut.smallest, 'scene')} for {plan.shard_count} shards: one would have none, "
-            "and the shards would disagree on the number of steps. Use drop_remainder=True, pad_remainder=True (which "
-            "fills up), or a batch_size that leaves at least "
-            f"{plan.shard_count} of {plan.scenes} scenes for {which}"
-        )
-
-
-def _check_padding(plan: Plan, on_error: Any) -> None:
-    if plan.drop_remainder:
-        raise ValueError(
-            "drop_remainder=True and pad_remainder=True are two answers to one question: short batches are dropped, or "
-            "filled up with scenes of sample_weight 0. Give either"
-        )
-    if plan.batch_size is None:
-        raise ValueError(
-            "pad_remainder=True needs a batch_size: where items are batches already, only the sequence can fill them up"
-        )
-    if on_error == "skip":
-        raise ValueError(
-            "pad_remainder=True gives every batch the same number of rows, and on_error='skip' leaves rows out: use "
-            "on_error='mask', which gives failed scenes sample_weight 0 too, or 'replace'"
-        )

@@ -1,7 +1,7 @@
-"""Integers that users give, checked.
+"""Integers that users give, checked; and classes that they give for instances, refused.
 
-Invariant: what passes is a Python int of at least `least`. Floats and booleans are refused: where one of them comes,
-an argument stands in the wrong place.
+Invariant: what passes for an integer is a Python int of at least `least`. Floats and booleans are refused: where one of
+them comes, an argument stands in the wrong place.
 """
 
 import operator
@@ -34,3 +34,20 @@ def check_integer(
     if number < least:
         raise ValueError(f"{name} must be at least {least}{unit}, received {number}{remedy}")
     return number
+
+
+def refuse_class(name: str, given: Any, kinds: Any = object, example: str = "{}(...)") -> None:
+    """Refuse a class in the place of an instance of it, or of one of `kinds`.
+
+    Args:
+        name: What needs an instance, for the message.
+        given: What came.
+        kinds: Classes; others are none of its business.
+        example: How an instance is made, with `{}` for the class.
+
+    Raises:
+        TypeError: `given` is such a class.
+    """
+    if isinstance(given, type) and issubclass(given, kinds):
+        kind = given.__name__
+        raise TypeError(f"{name} needs an instance, received the class {kind}: write {example.format(kind)}")

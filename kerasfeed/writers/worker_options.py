@@ -5,8 +5,9 @@ Invariant: workers that were asked for are started, once.
 
 from typing import Any
 
-from kerasfeed.loaders.arguments import check_sequence, check_workers
+from kerasfeed.loaders.arguments import check_workers
 from kerasfeed.loaders.loader import worker_type_for
+from kerasfeed.loaders.sequence_argument import check_sequence
 from kerasfeed.pool.base import Pool, PoolOptions
 from kerasfeed.pool.factory import make_pool
 from kerasfeed.pool.processes.shared_objects import copy_as_sent

@@ -9,8 +9,9 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from kerasfeed.adapters.keras.checkpoint import FeedCheckpoint, optimizers_of
+from kerasfeed.adapters.keras.checkpoint import FeedCheckpoint
 from kerasfeed.adapters.keras.record_file import sync_folder
+from kerasfeed.adapters.keras.trained_model import optimizers_of
 
 if TYPE_CHECKING:
     from kerasfeed.adapters.keras.feed import Feed

@@ -4,9 +4,7 @@ Invariant: the position is that of the model. It is never derived from what was 
 written last.
 """
 
-import json
 import os
-import tempfile
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -17,12 +15,12 @@ from kerasfeed.adapters.keras.adapter import TrainerData
 from kerasfeed.adapters.keras.progress_file import Record, TrainingRecords
 from kerasfeed.adapters.keras.record_file import sync_folder
 from kerasfeed.adapters.keras.stream_progress import StreamProgress
+from kerasfeed.adapters.keras.trained_model import begin_with, iterations_of, optimizers_of, scale_of
 from kerasfeed.adapters.keras.trainer import (
     TrainerPosition,
     adapter_of,
     asked_steps,
     batches_of,
-    keras_version,
     restored_epoch,
     trainer_position,
 )
@@ -311,48 +309,3 @@ class FeedCheckpoint(keras.callbacks.Callback):  # type: ignore[misc]
         if record != self._records.records[-1]:
             self._records = self._records.with_record(record, state_of(self.feed, number))
             self._records.write(self.path)
-
-
-def begin_with(model: Any, epoch: int) -> None:
-    """Have the `fit` of a model that runs, or the next one, begin with an epoch.
-
-    Keras's own `BackupAndRestore` does that, and nothing else that is public; it is given a backup of an epoch alone.
-
-    Raises:
-        RuntimeError: This Keras does otherwise.
-    """
-    with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "training_metadata.json").write_text(json.dumps({"epoch": epoch, "batch": 0}))
-        backup = keras.callbacks.BackupAndRestore(folder)
-        backup.set_model(model)
-        backup.on_train_begin()
-    if restored_epoch(model) != epoch:
-        raise RuntimeError(
-            f"fit could not be told to begin with epoch {epoch} on Keras {keras_version()}. Use Keras 3.10 to 3.15, or "
-            f"pass initial_epoch={epoch} to fit, and feed.set_state(...) in place of this callback"
-        )
-
-
-def optimizers_of(model: Any) -> list[Any]:
-    """The optimizers of a model: that which it was compiled with, and those among its attributes.
-
-    Raises:
-        ValueError: It has none.
-    """
-    candidates = (getattr(model, "optimizer", None), *vars(model).values())
-    found = {id(each): each for each in candidates if isinstance(each, keras.optimizers.Optimizer)}
-    if not found:
-        raise ValueError("resuming needs a model with an optimizer, which counts the batches it was trained on")
-    return list(found.values())
-
-
-def iterations_of(model: Any) -> int:
-    """What all optimizers of a model have counted together."""
-    counters = {id(each): each for each in (getattr(each, "inner_optimizer", each) for each in optimizers_of(model))}
-    return sum(int(each._iterations.numpy()) for each in counters.values())
-
-
-def scale_of(model: Any) -> float:
-    """The sum of the loss scales of a model's optimizers; 0 where they have none."""
-    scaled = [each for each in optimizers_of(model) if hasattr(each, "initial_scale")]
-    return float(sum(each.dynamic_scale.numpy() if each.built else each.initial_scale for each in scaled))

@@ -20,8 +20,9 @@ import numpy as np
 from kerasfeed.errors import SpecError
 from kerasfeed.feeds.cursor import EndOfData, check_alive
 from kerasfeed.feeds.prefetch import Prefetcher
-from kerasfeed.loaders.arguments import check_seed, check_sequence
+from kerasfeed.loaders.arguments import check_seed
 from kerasfeed.loaders.failures.exceptions import SceneLocation, for_consumer, without_reproduction
+from kerasfeed.loaders.sequence_argument import check_sequence
 from kerasfeed.orders.base import Sequential
 from kerasfeed.pool.worker_hooks import begin_worker
 from kerasfeed.sequences.base import SceneContext, Worker, enter_context, optional_method, scene_reader

@@ -12,12 +12,12 @@ from typing import Any, NoReturn, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from kerasfeed.readers.hdf5 import via_h5py
+from kerasfeed.readers.hdf5.answers import after_error, by_h5py, check_out, put, read_planned, where, wrong_shape
 from kerasfeed.readers.hdf5.chunked import ChunkedReader
 from kerasfeed.readers.hdf5.codecs import DecodeError
 from kerasfeed.readers.hdf5.error_messages import named, note_source
 from kerasfeed.readers.hdf5.open_files import OpenDataset, SharedFile
-from kerasfeed.readers.hdf5.selection import Selection, checked_place, checked_places, plan, rows
+from kerasfeed.readers.hdf5.selection import checked_place, checked_places, plan, rows
 from kerasfeed.readers.hdf5.stats import ReadStats
 from kerasfeed.readers.hdf5.storage import ReaderChoice
 from kerasfeed.util.error_text import message_of
@@ -150,7 +150,7 @@ class HDF5Dataset:
     def __len__(self) -> int:
         shape = self._open()[1].shape
         if not shape:
-            raise TypeError(f"{self._where} has no axes, and so no length")
+            raise TypeError(f"{where(self.name)} has no axes, and so no length")
         return shape[0]
 
     def __iter__(self) -> Iterator[Any]:
@@ -175,19 +175,19 @@ class HDF5Dataset:
         try:
             reader = opened.reader
             if reader is None:
-                return self._by_h5py(shared, opened, selection)
+                return by_h5py(shared, opened, selection, self.name)
             shape = opened.shape
             if type(selection) is int or isinstance(selection, np.integer):
                 try:
-                    return reader.row(checked_place(int(selection), shape[0], 0, self._where))
+                    return reader.row(checked_place(int(selection), shape[0], 0, where(self.name)))
                 except (DecodeError, OSError):
-                    return self._after_error(shared, opened, selection)
-            planned = plan(selection, shape, self._where)
+                    return after_error(shared, opened, selection, self.name)
+            planned = plan(selection, shape, where(self.name))
             if planned is None:
                 opened.counters.fall_back()
-                return self._by_h5py(shared, opened, selection)
+                return by_h5py(shared, opened, selection, self.name)
             out = np.empty(planned.shape, opened.dtype)
-            self._read_planned(shared, opened, selection, planned, out)
+            read_planned(shared, opened, selection, self.name, planned, out)
             return out if out.ndim else out[()]
         except Exception as error:  # noqa: BLE001  # raised again, with the names
             self._fail(error, f"[{selection!r}]")
@@ -219,25 +219,25 @@ class HDF5Dataset:
         shared, opened = self._open()
         try:
             dtype = opened.dtype
-            self._check_out(out, dtype)
+            check_out(out, dtype, self.name)
             shape = opened.shape
             is_row = type(selection) is int or isinstance(selection, np.integer)
             if opened.reader is not None and is_row and out.dtype == dtype:
-                place = checked_place(int(selection), shape[0], 0, self._where)
+                place = checked_place(int(selection), shape[0], 0, where(self.name))
                 if out.shape != shape[1:]:
-                    raise self._wrong_shape(shape[1:], out)
+                    raise wrong_shape(shape[1:], out)
                 try:
                     opened.reader.row_into(place, out)
                 except (DecodeError, OSError):
-                    self._put(self._after_error(shared, opened, selection), out)
+                    put(after_error(shared, opened, selection, self.name), out)
                 return
-            planned = None if shape is None else plan(selection, shape, self._where)
+            planned = None if shape is None else plan(selection, shape, where(self.name))
             if planned is not None and planned.shape + dtype.shape != out.shape:
-                raise self._wrong_shape(planned.shape + dtype.shape, out)
+                raise wrong_shape(planned.shape + dtype.shape, out)
             if opened.reader is None or planned is None:
-                self._put(self._by_h5py(shared, opened, selection, planned), out)
+                put(by_h5py(shared, opened, selection, self.name, planned), out)
             else:
-                self._read_planned(shared, opened, selection, planned, out)
+                read_planned(shared, opened, selection, self.name, planned, out)
         except Exception as error:  # noqa: BLE001  # raised again, with the names
             self._fail(error, f"[{selection!r}]")
 
@@ -268,21 +268,21 @@ class HDF5Dataset:
         try:
             shape, dtype = opened.shape, opened.dtype
             if not shape:
-                raise TypeError(f"{self._where} has no axis to take rows of")
-            places = checked_places(indices, shape[0], 0, self._where)
+                raise TypeError(f"{where(self.name)} has no axis to take rows of")
+            places = checked_places(indices, shape[0], 0, where(self.name))
             wanted = (len(places), *shape[1:])
             if out is not None:
-                self._check_out(out, dtype)
+                check_out(out, dtype, self.name)
                 if out.shape != wanted + dtype.shape:
-                    raise self._wrong_shape(wanted + dtype.shape, out)
+                    raise wrong_shape(wanted + dtype.shape, out)
             if opened.reader is None:
-                found = self._by_h5py(shared, opened, places, rows(places, shape))
+                found = by_h5py(shared, opened, places, self.name, rows(places, shape))
                 if out is None:
                     return found  # type: ignore[no-any-return]
-                self._put(found, out)
+                put(found, out)
                 return out
             result = np.empty(wanted, dtype) if out is None else out
-            self._read_planned(shared, opened, places, rows(places, shape), result)
+            read_planned(shared, opened, places, self.name, rows(places, shape), result)
             return result
         except Exception as error:  # noqa: BLE001  # raised again, with the names
             self._fail(error, ".take(...)")
@@ -298,49 +298,10 @@ class HDF5Dataset:
         try:
             shared, opened = self._open()
             if isinstance(opened.reader, ChunkedReader):  # others have nothing to decode, or h5py does
-                places = checked_places(indices, opened.shape[0], 0, self._where)
+                places = checked_places(indices, opened.shape[0], 0, where(self.name))
                 opened.reader.ahead(places, weakref.ref(shared))
         except Exception:  # noqa: BLE001  # the read itself will tell, where it can be handled
             return
-
-    def _read_planned(
-        self, shared: SharedFile, opened: OpenDataset, selection: Any, planned: Selection, out: NDArray[Any]
-    ) -> None:
-        if not planned.size:
-            return
-        assert opened.reader is not None
-        is_exact = out.dtype == opened.dtype
-        native = out if is_exact else np.empty(out.shape, opened.dtype)
-        try:
-            opened.reader.read(planned, native)
-        except (DecodeError, OSError):
-            self._put(self._after_error(shared, opened, selection), out)
-            return
-        if not is_exact:
-            out[...] = native
-
-    def _by_h5py(
-        self, shared: SharedFile, opened: OpenDataset, selection: Any, planned: Selection | None = None
-    ) -> Any:
-        """h5py's answer, from a file that did not change: it reads as zeros what has been cut off."""
-        shape = opened.shape
-        if planned is None and shape:
-            planned = plan(selection, shape, self._where)
-        found = via_h5py.read(opened.handle, selection, planned)
-        if shared.source is not None and not shared.how.swmr:
-            shared.source.check(now=True)
-        return found
-
-    def _after_error(self, shared: SharedFile, opened: OpenDataset, selection: Any) -> Any:
-        """h5py's answer, or its error, where the direct reader failed on a file that did not change."""
-        if shared.source is not None:
-            shared.source.check(now=True)
-        opened.counters.fall_back()
-        return self._by_h5py(shared, opened, selection)
-
-    @property
-    def _where(self) -> str:
-        return f"dataset {self.name!r}"
 
     def _fail(self, error: Exception, what: str) -> NoReturn:
         try:
@@ -352,24 +313,6 @@ class HDF5Dataset:
             raise error
         finally:
             del error  # its traceback holds this frame, and that the open file
-
-    def _check_out(self, out: Any, dtype: np.dtype[Any]) -> None:
-        if not isinstance(out, np.ndarray):
-            raise TypeError(f"out must be a NumPy array, received {type(out).__name__}")
-        if dtype.subdtype is not None:
-            dtype = dtype.base  # items that are arrays are axes of the result
-        if out.dtype != dtype and out.dtype.newbyteorder("=") != dtype.newbyteorder("="):
-            raise TypeError(f"out must be of dtype {dtype}, as {self._where} is, received {out.dtype}")
-        if not out.flags.writeable:
-            raise ValueError("out is read-only; pass an array that may be written")
-
-    def _wrong_shape(self, shape: tuple[int, ...], out: NDArray[Any]) -> ValueError:
-        return ValueError(f"out must have the shape {shape} of what is read, received {out.shape}")
-
-    def _put(self, found: Any, out: NDArray[Any]) -> None:
-        if np.shape(found) != out.shape:
-            raise self._wrong_shape(np.shape(found), out)
-        via_h5py.put(found, out)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         if copy is False:

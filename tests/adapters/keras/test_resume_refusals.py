@@ -4,14 +4,12 @@ import json
 
 import keras
 import pytest
-from keras_fits import (
-    MARKS,
-)
+from keras_fits import MARKS
 from resumable import make_feed, make_model, result_of, undisturbed
 
 import kerasfeed as kf
-from kerasfeed.adapters.keras.checkpoint import iterations_of, scale_of
 from kerasfeed.adapters.keras.progress_file import TrainingRecords
+from kerasfeed.adapters.keras.trained_model import iterations_of, scale_of
 
 pytestmark = MARKS
 
