@@ -17,11 +17,12 @@ from numpy.typing import NDArray
 
 from kerasfeed.readers.files.contents import Contents
 from kerasfeed.readers.files.contents_factory import contents_of
-from kerasfeed.readers.files.counts import check_count, count_files, given_counts
-from kerasfeed.readers.files.counts_cache import CountsCache, file_of
+from kerasfeed.readers.files.counts_cache import file_of
 from kerasfeed.readers.files.file_cache import KeptHere
 from kerasfeed.readers.files.forward_contents import ForwardContents, StreamEnded
 from kerasfeed.readers.files.index_map import places_of
+from kerasfeed.readers.files.known_counts import known_counts
+from kerasfeed.readers.files.stats import FileStats
 from kerasfeed.readers.files.validate import check_cache_files, check_function, check_paths
 from kerasfeed.sequences.base import SceneSequence
 from kerasfeed.sequences.refreshable import Refreshable
@@ -46,23 +47,6 @@ class FileRow:
 
     path: Any
     row: int
-
-
-@dataclass(frozen=True)
-class FileStats:
-    """What reading files has cost this process so far.
-
-    Attributes:
-        reads: Files read; for files that are read forward, how often one was begun.
-        again: Of these, files that had been read before, and were no longer kept or had been read past the scene.
-        seconds: Time spent in `read_file`, s, summed over threads; for a generator, only the time to create it.
-        kept: Files kept now.
-    """
-
-    reads: int
-    again: int
-    seconds: float
-    kept: int
 
 
 class FileSequence(Refreshable, SceneSequence):
@@ -157,7 +141,8 @@ class FileSequence(Refreshable, SceneSequence):
 
         `known` has identity and count of those that were counted, by what stands for a file.
         """
-        kept, counts, skipped, known = self._counted(paths, count, known)
+        _, counts_cache, skip = self._counting
+        kept, counts, skipped, known = known_counts(paths, count, known, self._count_read, counts_cache, skip=skip)
         counts.setflags(write=False)
         places = places_of(counts, self._interleave)
         if not places.length:
@@ -174,28 +159,10 @@ class FileSequence(Refreshable, SceneSequence):
             unit="file",
         )
 
-    def _counted(self, paths: tuple[Any, ...], count: Any, before: dict[Any, tuple[Any, int]]) -> tuple[Any, ...]:
-        """The files that could be counted, int64[F] counts, those left out, and what is known of each."""
-        given = given_counts(count, len(paths))
-        if given is not None:
-            return paths, np.array(given, np.int64), (), {}
-        identities = [_identity(path) for path in paths]
-
-        def count_one(file: int) -> int:
-            path = paths[file]
-            identity, known = before.get(repr(path), (None, 0))
-            if identity is not None and identity == identities[file]:
-                return known
-            if count is not None:
-                return check_count(count(path), f"what count({path!r}) returned")
-            contents = self._contents(path, lambda _: self._reopened(path))
-            return contents.count_all() if isinstance(contents, ForwardContents) else contents.count or 0
-
-        _, counts_cache, skip = self._counting
-        cache = None if counts_cache is None else CountsCache(counts_cache)
-        kept, counts, skipped = count_files(paths, count_one, cache, skip=skip)
-        known = {repr(paths[file]): (identities[file], int(n)) for file, n in zip(kept, counts, strict=True)}
-        return tuple(paths[file] for file in kept), counts, skipped, known
+    def _count_read(self, path: Any) -> int:
+        """Number of scenes of a file, which is read for it."""
+        contents = self._contents(path, lambda _: self._reopened(path))
+        return contents.count_all() if isinstance(contents, ForwardContents) else contents.count or 0
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_known": {}}  # for refresh() alone, and as long as the files are many
@@ -361,7 +328,7 @@ class FileSequence(Refreshable, SceneSequence):
         """What reading files has cost this process so far; each worker process counts its own.
 
         Returns:
-            A [FileStats][kerasfeed.readers.files.sequence.FileStats] with `reads`, `again`, `seconds` and `kept`.
+            A [FileStats][kerasfeed.readers.files.stats.FileStats] with `reads`, `again`, `seconds` and `kept`.
 
         Examples:
             >>> np.save("a.npy", np.zeros((5, 3)))
@@ -387,9 +354,3 @@ class FileSequence(Refreshable, SceneSequence):
     def __repr__(self) -> str:
         turns = "" if self._interleave == 1 else f", {self._interleave} in turn"
         return f"FileSequence({counted(len(self.paths), 'file')}{turns}: {counted(len(self), 'scene')})"
-
-
-def _identity(path: Any) -> Any:
-    """What a file is now; None where there is none to look at."""
-    where = file_of(path)
-    return identity_of(where) if where is not None and where.is_file() else None
