@@ -21,7 +21,8 @@ from kerasfeed.sequences.context import current_context, current_rng
 from kerasfeed.sequences.context import enter_context as enter_context
 from kerasfeed.sequences.context import scene_rng as scene_rng
 from kerasfeed.sequences.indexing import picked, picks_of
-from kerasfeed.sequences.view_base import OfOne, Routed
+from kerasfeed.sequences.routed import Routed
+from kerasfeed.sequences.view_base import OfOne
 from kerasfeed.util.counted import counted
 from kerasfeed.util.fingerprint import digest
 from kerasfeed.util.optional_methods import READER, blocks_in, name_of

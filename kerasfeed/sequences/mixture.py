@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 
 from kerasfeed.orders.permutation import generator, permute_one, round_keys
 from kerasfeed.sequences.base import SceneSequence
-from kerasfeed.sequences.view_base import OfSeveral, Routed
+from kerasfeed.sequences.routed import Routed
+from kerasfeed.sequences.view_base import OfSeveral
 from kerasfeed.sequences.views import listed_parts
 from kerasfeed.util.counted import counted
 from kerasfeed.util.optional_methods import name_of

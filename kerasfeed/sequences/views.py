@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from kerasfeed.sequences.base import SceneSequence
 from kerasfeed.sequences.context import current_context, current_rng
 from kerasfeed.sequences.indexing import place_in
-from kerasfeed.sequences.view_base import OfSeveral, Routed, SceneByScene, read_many, write_scene
+from kerasfeed.sequences.routed import Routed, read_many, write_scene
+from kerasfeed.sequences.view_base import OfSeveral, SceneByScene
 from kerasfeed.util.counted import counted
 from kerasfeed.util.optional_methods import ahead_reader, blocks_in, name_of, note_once, views_own
 
