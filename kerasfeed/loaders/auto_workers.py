@@ -8,6 +8,7 @@ import dataclasses
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -18,7 +19,7 @@ from kerasfeed.loaders.base import Job
 from kerasfeed.loaders.batch_runner import MEASURE, MeasureOrder
 from kerasfeed.loaders.batches.layout import Layout
 from kerasfeed.loaders.scene_cost import SceneCost
-from kerasfeed.loaders.scene_measure import SAMPLE, take_trial
+from kerasfeed.loaders.scene_measure import SAMPLE, Trial
 from kerasfeed.loaders.session import Session
 from kerasfeed.loaders.worker_choice import WORKER_TYPE, Choice, Setup, best, duration, setups, why
 from kerasfeed.orders.batch_bounds import EvenCut
@@ -29,7 +30,7 @@ _MOST_SECONDS = 1.0
 _MEASURING = 0.5  # of them for reading scenes one by one
 _LEAST_EPOCH = 0.25  # s that a pass over the sequence takes: below, there is nothing to gain
 _TRIAL_SECONDS = 0.06  # at least, and three times as long where batches are slow and there is time
-_TRIAL_ROUNDS = 2  # the better one counts: what else the machine does makes a trial slower, never faster
+_TRIAL_ROUNDS = 4
 _LEAST_BATCHES = 4  # in a trial
 _NEAR = 1.6  # times slower than the best by the model: such a setup is tried
 
@@ -154,43 +155,54 @@ def choose(session: Session, free: frozenset[str], make: MakeLoader) -> Choice:
 def _trials(
     session: Session, present: Setup, wanted: list[Setup], make: MakeLoader, seconds: float, deadline: float
 ) -> dict[Setup, float]:
-    """What setups reach that need no further processes, as far as there is time."""
+    """What setups reach that need no further processes, as far as there is time.
+
+    They run in turns, and the best run of each counts: what is new at first, and what else the machine does, makes one
+    slower, never faster.
+    """
     assert session.slots is not None
     job, layout = session.job, session.slots.layout
-    found: dict[Setup, float] = {}
     tried = [setup for setup in wanted if setup == present or setup.worker_type == "thread"]
     if present not in tried or job.policy.on_error != "raise":
         return {}
-    turns = [setup for _ in range(_TRIAL_ROUNDS) for setup in tried]
     if seconds > 3 * _TRIAL_SECONDS or time.perf_counter() + seconds * len(tried) > deadline:
         return {}
-    for number, setup in enumerate(turns):
-        if time.perf_counter() + seconds > deadline:
-            break
-        first = number * job.plan.steps // len(turns)
-        if setup == present:
-            rate = _own_trial(session, seconds, first)
-        else:
-            rate = trial(job, setup, layout, make, seconds=seconds, first=first)
-        if rate is not None:
-            found[setup] = max(rate, found.get(setup, 0.0))
+    log, before = session.failure_log, (session.batches, session.copied)
+    found: dict[Setup, float] = {}
+    with ExitStack() as undo:
+        trials: dict[Setup, Trial] = {}
+        for number, setup in enumerate(tried):
+            first = number * job.plan.steps // len(tried)
+            if setup == present:
+                trials[setup] = Trial(session.submit, job.plan, job.workers, job.look_ahead, first)
+            elif (loader := _loader_for(job, setup, layout, make)) is not None:
+                undo.callback(loader.close)
+                trials[setup] = Trial(loader.submit, job.plan, setup.workers, loader.look_ahead, first)
+        for setup in [*trials] * _TRIAL_ROUNDS:
+            if time.perf_counter() + seconds > deadline:
+                break
+            log.muted = setup == present
+            try:
+                rate = trials[setup].run(seconds)
+            finally:
+                if setup == present:
+                    session.pool.wait_until_idle()
+                    session.batches, session.copied = before
+                    log.muted = False
+            if rate is not None:
+                found[setup] = max(rate, found.get(setup, 0.0))
     return found if present in found else {}
 
 
-def _own_trial(session: Session, seconds: float, first: int) -> float | None:
-    job = session.job
-    log, before = session.failure_log, (session.batches, session.copied)
-    log.muted = True
+def _loader_for(job: Job, setup: Setup, layout: Layout, make: MakeLoader) -> TrialLoader | None:
     try:
-        return take_trial(session.submit, job.plan, job.workers, job.look_ahead, seconds, first)
-    finally:
-        session.pool.wait_until_idle()
-        session.batches, session.copied = before
-        log.muted = False
+        return make(job.with_workers(setup.workers), setup.worker_type if setup.workers else "inline", layout)
+    except (TypeError, OSError):
+        return None
 
 
-def trial(job: Job, setup: Setup, layout: Layout, make: MakeLoader, *, seconds: float, first: int = 0) -> float | None:
-    """Scenes/s that workers reach; None where a scene raises, or they cannot be had.
+def trial(job: Job, setup: Setup, layout: Layout, make: MakeLoader, *, seconds: float) -> float | None:
+    """Scenes/s that workers reach once they are under way; None where a scene raises, or they cannot be had.
 
     Args:
         job: What is loaded.
@@ -198,15 +210,14 @@ def trial(job: Job, setup: Setup, layout: Layout, make: MakeLoader, *, seconds: 
         layout: Of a slot of it.
         make: Makes the loader, which is closed afterwards.
         seconds: How long, s.
-        first: Step to begin with.
     """
-    try:
-        kind = setup.worker_type if setup.workers else "inline"
-        loader = make(job.with_workers(setup.workers), kind, layout)
-    except (TypeError, OSError):
+    loader = _loader_for(job, setup, layout, make)
+    if loader is None:
         return None
     try:
-        return take_trial(loader.submit, job.plan, setup.workers, loader.look_ahead, seconds, first)
+        found = Trial(loader.submit, job.plan, setup.workers, loader.look_ahead)
+        rates = [rate for rate in (found.run(seconds / 3), found.run(seconds * 2 / 3)) if rate is not None]
+        return max(rates, default=None)
     finally:
         loader.close()
 

@@ -5,10 +5,11 @@ the feed; the sequence is not told of an epoch. An error of a scene ends the mea
 """
 
 import dataclasses
+import itertools
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import cloudpickle
@@ -268,41 +269,46 @@ def _same(memory: bytearray, beside: Any, others_memory: bytearray, others_besid
     return not (beside or others_beside) or bool(cloudpickle.dumps(beside) == cloudpickle.dumps(others_beside))
 
 
-def take_trial(
-    submit: Callable[[int, int], Any], plan: Plan, workers: int, ahead: int, seconds: float, first: int = 0
-) -> float | None:
-    """Load batches of epoch 0 for so long, `ahead` at a time; scenes/s.
+class Trial:
+    """Workers that load batches of epoch 0 for some time, and then, each time that they run, those that come next.
 
-    Args:
-        submit: From epoch and step to a future of a batch.
-        plan: Which scenes the batches have.
-        workers: Workers that load them: their first batches come all at once, and do not count.
-        ahead: Batches in flight.
-        seconds: How long, s, after the first batch.
-        first: The step to begin with.
-
-    Returns:
-        Scenes/s; None where a scene raises.
+    What is new at first is met in the first run: memory of batches, and what a sequence keeps of files.
     """
-    pending: list[Any] = []
-    numbers: Iterator[int] = ((first + number) % plan.steps for number in range(1 << 40))
-    rows, left = plan.rows, max(1, math.ceil(workers / plan.rows))
-    try:
-        pending = [submit(0, next(numbers)) for _ in range(ahead)]
-        count, begun = 0, 0.0
-        while True:
-            pending.pop(0).result()
-            now = time.perf_counter()
-            left -= 1
-            if left == 0:
-                begun = now
-            elif begun:
-                count += 1
-            if begun and now - begun >= seconds:
-                return count * rows / (now - begun) if count else None
-            pending.append(submit(0, next(numbers)))
-    except Exception:  # noqa: BLE001 - whatever a scene raises, it will raise again where the user sees it
-        return None
-    finally:
-        for future in pending:
-            future.cancel()
+
+    def __init__(self, submit: Callable[[int, int], Any], plan: Plan, workers: int, ahead: int, first: int = 0) -> None:
+        """Try workers.
+
+        Args:
+            submit: From epoch and step to a future of a batch.
+            plan: Which scenes the batches have.
+            workers: Workers that load them: their first batches come all at once, and do not count.
+            ahead: Batches in flight.
+            first: The step to begin with.
+        """
+        self._submit, self._rows, self._ahead = submit, plan.rows, ahead
+        self._late = max(1, math.ceil(workers / plan.rows))
+        self._steps = ((first + number) % plan.steps for number in itertools.count())
+
+    def run(self, seconds: float) -> float | None:
+        """Load for so long after the first batch, s; scenes/s, or None where a scene raises."""
+        pending: list[Any] = []
+        left = self._late
+        try:
+            pending = [self._submit(0, next(self._steps)) for _ in range(self._ahead)]
+            count, begun = 0, 0.0
+            while True:
+                pending.pop(0).result()
+                now = time.perf_counter()
+                left -= 1
+                if left == 0:
+                    begun = now
+                elif begun:
+                    count += 1
+                if begun and now - begun >= seconds:
+                    return count * self._rows / (now - begun) if count else None
+                pending.append(self._submit(0, next(self._steps)))
+        except Exception:  # noqa: BLE001 - whatever a scene raises, it will raise again where the user sees it
+            return None
+        finally:
+            for future in pending:
+                future.cancel()
