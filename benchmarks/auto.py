@@ -1,7 +1,8 @@
 """What "auto" chooses and `kf.profile` predicts, against a grid of set-ups: `python -m benchmarks.auto`.
 
 Each workload runs with each set-up of the grid, with "auto", and with what `kf.profile` recommends for a feed of one
-thread; each run in a process of its own, in batches of 32 in random order, and all of them take turns. Two bars: "auto"
+thread; each run in a process of its own, in batches of 32 in random order, and all of them take turns. Of the repeats
+of a set-up the fastest counts. Two bars: "auto"
 reaches 0.9 of the best of the grid, and what the profile says of the set-up that it recommends is within 25 % of what
 that loads.
 
@@ -10,7 +11,6 @@ that loads.
 
 import argparse
 import json
-import statistics
 import subprocess
 import sys
 import time
@@ -154,17 +154,17 @@ def measure(name: str, seconds: float, repeats: int) -> list[str]:
             rates[case].append(found["rate"])
             if case[0] == "auto":
                 chosen = found["chosen"].partition(":")[0] or "by rule"
-    medians = {case: statistics.median(found) for case, found in rates.items()}
-    auto = medians.pop(("auto", "auto"))
-    best = max(medians, key=lambda case: medians[case])
-    cells = [name, f"{medians[best]:,.0f} ({best[1]} {best[0]})", f"{auto:,.0f} ({chosen})"]
-    cells.append(_judged(auto / medians[best], auto / medians[best] >= AUTO_BAR))
+    fastest = {case: max(found) for case, found in rates.items()}  # what else the machine does makes a run slower alone
+    auto = fastest.pop(("auto", "auto"))
+    best = max(fastest, key=lambda case: fastest[case])
+    cells = [name, f"{fastest[best]:,.0f} ({best[1]} {best[0]})", f"{auto:,.0f} ({chosen})"]
+    cells.append(_judged(auto / fastest[best], auto / fastest[best] >= AUTO_BAR))
     if profiled is None:
         return [*cells, "", "", ""]
     setup = tuple(profiled["setup"])
-    ratio = profiled["rate"] / medians[setup]
+    ratio = profiled["rate"] / fastest[setup]
     return [
-        *cells, f"{profiled['rate']:,.0f} ({setup[1]} {setup[0]})", f"{medians[setup]:,.0f}",
+        *cells, f"{profiled['rate']:,.0f} ({setup[1]} {setup[0]})", f"{fastest[setup]:,.0f}",
         _judged(ratio, abs(ratio - 1) <= PREDICTION_BAR),
     ]  # fmt: skip
 

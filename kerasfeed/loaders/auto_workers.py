@@ -19,8 +19,9 @@ from kerasfeed.loaders.base import Job
 from kerasfeed.loaders.batch_runner import MEASURE, MeasureOrder
 from kerasfeed.loaders.batches.layout import Layout
 from kerasfeed.loaders.scene_cost import SceneCost
-from kerasfeed.loaders.scene_measure import SAMPLE, Trial
+from kerasfeed.loaders.scene_measure import SAMPLE
 from kerasfeed.loaders.session import Session
+from kerasfeed.loaders.trial import Trial
 from kerasfeed.loaders.worker_choice import WORKER_TYPE, Choice, Setup, best, duration, setups, why
 from kerasfeed.orders.batch_bounds import EvenCut
 from kerasfeed.pool.task import NOWHERE, Crash, FutureTask, Place, Record, Task
@@ -178,8 +179,10 @@ def _trials(
             elif (loader := _loader_for(job, setup, layout, make)) is not None:
                 undo.callback(loader.close)
                 trials[setup] = Trial(loader.submit, job.plan, setup.workers, loader.look_ahead, first)
+        took = seconds  # with the batches that do not count, the longest
         for setup in [*trials] * _TRIAL_ROUNDS:
-            if time.perf_counter() + seconds > deadline:
+            begun = time.perf_counter()
+            if begun + took > deadline:
                 break
             log.muted = setup == present
             try:
@@ -189,6 +192,7 @@ def _trials(
                     session.pool.wait_until_idle()
                     session.batches, session.copied = before
                     log.muted = False
+            took = max(took, time.perf_counter() - begun)
             if rate is not None:
                 found[setup] = max(rate, found.get(setup, 0.0))
     return found if present in found else {}

@@ -3,9 +3,10 @@
 Invariant: a value, and arithmetic on it; it is measured in `kerasfeed.loaders.scene_measure`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 _TASK_COST = {"thread": 80e-6, "process": 60e-6}  # of a batch of tiny scenes, beside what its scenes cost, s
+_COLD = 2.0  # times as long as several threads show that a scene takes at most
 _RESOLVED = 1.2  # times the least that could be: then scenes do not overlap freely
 
 
@@ -81,6 +82,22 @@ class SceneCost:
         if self.is_bound:
             return self.apart_seconds
         return max(min(self.busy_seconds, self.apart_seconds), 1e-9)
+
+    def under_way(self) -> "SceneCost":
+        """The cost of scenes when others were read before: those that one thread has read first may fill a cache.
+
+        Threads that overlap wholly take `threads` times `apart_seconds` for a scene, and no scene takes longer.
+        """
+        most = self.total_seconds if self.apart_seconds is None else self.threads * self.apart_seconds
+        if self.total_seconds <= _COLD * most:
+            return self
+        share = most / self.total_seconds
+        return replace(
+            self,
+            seconds=share * self.seconds,
+            cpu_seconds=share * self.cpu_seconds,
+            collate_seconds=share * self.collate_seconds,
+        )
 
     def predict(self, workers: int, worker_type: str, batch_size: int = 1, cores: int | None = None) -> float:
         """Scenes/s that so many workers are expected to load.

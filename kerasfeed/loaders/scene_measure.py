@@ -5,7 +5,6 @@ the feed; the sequence is not told of an epoch. An error of a scene ends the mea
 """
 
 import dataclasses
-import itertools
 import math
 import threading
 import time
@@ -19,7 +18,6 @@ from numpy.typing import NDArray
 from kerasfeed.loaders.batches.filler import Filler
 from kerasfeed.loaders.batches.layout import Layout, SlotView
 from kerasfeed.loaders.scene_cost import SceneCost
-from kerasfeed.orders.plan import Plan
 from kerasfeed.sequences.base import scene_reader
 from kerasfeed.sequences.context import SceneContext, enter_context
 from kerasfeed.sequences.global_random import GlobalRandomWatch
@@ -122,8 +120,12 @@ def measure(
     """
     begun = time.perf_counter()
     watch = GlobalRandomWatch()
+
+    def reader_of(rows: int) -> _Reader:
+        return _Reader(sequence, dataclasses.replace(layout, rows=rows), seed, length, collate)
+
     try:
-        cost, runs, reader = _alone(sequence, layout, indices, seed, length, collate, budget, cores, whole_process)
+        cost, runs, reader = _alone(reader_of, layout, indices, budget, cores, whole_process)
         left = budget - (time.perf_counter() - begun)
         if cost.total_seconds * runs.rows * 2 < left and 6 * reader.nbytes < _MOST_MEMORY:
             cost = _at_once(cost, runs, reader, left)
@@ -149,12 +151,9 @@ class _Runs:
 
 
 def _alone(
-    sequence: Any,
+    reader_of: Callable[[int], _Reader],
     layout: Layout,
     indices: NDArray[np.int64],
-    seed: int,
-    length: int,
-    collate: Custom | None,
     budget: float,
     cores: int,
     whole_process: bool,
@@ -163,7 +162,7 @@ def _alone(
     clock = time.perf_counter
     begun = clock()
     most = min(len(indices) // 4 or 1, layout.rows)
-    reader = _Reader(sequence, dataclasses.replace(layout, rows=1), seed, length, collate)
+    reader = reader_of(1)
     warm = clock()
     reader.read(indices[:1], reader.memory())  # opens files
     warm = clock() - warm
@@ -174,7 +173,7 @@ def _alone(
         warm = min(warm, clock() - again)
     rows = max(1, min(most, math.ceil(_TASK_SECONDS / max(warm, 1e-7))))
     if rows > 1:
-        reader = _Reader(sequence, dataclasses.replace(layout, rows=rows), seed, length, collate)
+        reader = reader_of(rows)
         reader.read(indices[:1], reader.memory())
         runs = _Runs(indices[2:], rows)
     memory, watch = reader.memory(), ThreadWatch(whole_process=whole_process)
@@ -260,55 +259,10 @@ def _at_once(cost: SceneCost, runs: _Runs, reader: _Reader, budget: float) -> Sc
         if not same:
             break
     apart = took / sum(done) if len(done) >= threads else None  # else some had nothing to read
-    return dataclasses.replace(cost, threads=threads, apart_seconds=apart, same=same)
+    return dataclasses.replace(cost, threads=threads, apart_seconds=apart, same=same).under_way()
 
 
 def _same(memory: bytearray, beside: Any, others_memory: bytearray, others_beside: Any) -> bool:
     if memory != others_memory:
         return False
     return not (beside or others_beside) or bool(cloudpickle.dumps(beside) == cloudpickle.dumps(others_beside))
-
-
-class Trial:
-    """Workers that load batches of epoch 0 for some time, and then, each time that they run, those that come next.
-
-    What is new at first is met in the first run: memory of batches, and what a sequence keeps of files.
-    """
-
-    def __init__(self, submit: Callable[[int, int], Any], plan: Plan, workers: int, ahead: int, first: int = 0) -> None:
-        """Try workers.
-
-        Args:
-            submit: From epoch and step to a future of a batch.
-            plan: Which scenes the batches have.
-            workers: Workers that load them: their first batches come all at once, and do not count.
-            ahead: Batches in flight.
-            first: The step to begin with.
-        """
-        self._submit, self._rows, self._ahead = submit, plan.rows, ahead
-        self._late = max(1, math.ceil(workers / plan.rows))
-        self._steps = ((first + number) % plan.steps for number in itertools.count())
-
-    def run(self, seconds: float) -> float | None:
-        """Load for so long after the first batch, s; scenes/s, or None where a scene raises."""
-        pending: list[Any] = []
-        left = self._late
-        try:
-            pending = [self._submit(0, next(self._steps)) for _ in range(self._ahead)]
-            count, begun = 0, 0.0
-            while True:
-                pending.pop(0).result()
-                now = time.perf_counter()
-                left -= 1
-                if left == 0:
-                    begun = now
-                elif begun:
-                    count += 1
-                if begun and now - begun >= seconds:
-                    return count * self._rows / (now - begun) if count else None
-                pending.append(self._submit(0, next(self._steps)))
-        except Exception:  # noqa: BLE001 - whatever a scene raises, it will raise again where the user sees it
-            return None
-        finally:
-            for future in pending:
-                future.cancel()

@@ -65,6 +65,14 @@ def test_batches_cost_something_where_scenes_are_tiny():
     assert tiny.predict(2, "process", 64) > 10 * tiny.predict(2, "process", 1)
 
 
+def test_what_one_thread_reads_first_from_a_file_does_not_count_where_threads_find_it_in_a_cache():
+    cold = cost(20e-3, apart=0.5e-3, collate=0.0)
+    assert cold.under_way().seconds == pytest.approx(1e-3)
+    assert cold.under_way().free_seconds == pytest.approx(1e-3)
+    for each in (GIL, FREE, WAITING, cost(apart=None)):
+        assert each.under_way() == each
+
+
 def test_a_scene_without_cost_is_no_error():
     nothing = cost(0.0, apart=0.0, collate=0.0)
     assert nothing.predict(2, "thread", 32) > 0

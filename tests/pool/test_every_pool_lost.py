@@ -45,6 +45,8 @@ def test_a_worker_that_is_killed_loses_no_task_that_names_it_and_their_order_sta
     futures = []
     for number in range(2000):
         futures.append(pool.run(Noted(Do.GIVE, number, number % 2)))
+        if number == 1500:  # and not before the first one was replaced: its id may be nobody's
+            wait_until(lambda: pool.respawns == 1)
         if number in (500, 1500):
             os.kill(pool.pids()[0], signal.SIGKILL)
     for future in futures:
