@@ -22,8 +22,9 @@ from kerasfeed.loaders.failures.crash_text import fatal_text, function_text
 from kerasfeed.loaders.failures.exceptions import SceneLocation, for_consumer
 from kerasfeed.loaders.failures.failure_log import FailureLog
 from kerasfeed.loaders.failures.recovery import Range, Recovery
+from kerasfeed.loaders.probe_task import ProbeTask
 from kerasfeed.pool.base import CLOSED_BEFORE_DONE, Pool
-from kerasfeed.pool.task import NOWHERE, Crash, FailedTaskError, FutureTask, Place, Record, Task
+from kerasfeed.pool.task import NOWHERE, Crash, FailedTaskError, Place, Record, Task
 from kerasfeed.sequences.context import SceneContext
 from kerasfeed.sequences.global_random import WARNING_KIND, warning_text
 from kerasfeed.util.error_text import is_the_programs
@@ -105,7 +106,7 @@ class Session:
         return layout_for(self.job, probes)
 
     def _read_probes(self, indices: list[int]) -> list[Probe | BaseException]:
-        tasks = [ProbeTask(DESCRIBE, index, session=self) for index in indices]
+        tasks = [ProbeTask(DESCRIBE, index, told=self) for index in indices]
         if not self.is_inline:
             self.pool.submit(tasks)
             return [task.future.result() for task in tasks]
@@ -364,48 +365,3 @@ class LoadTask(Task):
 
     def _only(self, row: int) -> int:
         return self.start if row == MANY and self.stop - self.start == 1 else row
-
-
-@dataclass(frozen=True, eq=False)
-class ProbeTask(FutureTask):
-    """One scene to describe; the future gives a `Probe`, or what went wrong."""
-
-    session: Session | None = None
-
-    def done(self, payload: Any, seconds: float, worker: str) -> Sequence[Task]:
-        """See `Task.done`."""
-        assert self.session is not None
-        self.session.note_result(None)
-        self.set_result(Probe(self.number, payload, seconds))
-        return ()
-
-    def failed(self, place: Place, error: BaseException, worker: str, traceback: str) -> Sequence[Task]:
-        """See `Task.failed`."""
-        location = SceneLocation((self.number,), None, None, worker, place.method)
-        try:
-            self.set_exception(for_consumer(error, location, traceback))
-            return ()
-        finally:
-            del error, self  # the traceback ends in this frame: only the collector would free them
-
-    def crashed(self, note: int, crash: Crash, count: int) -> Sequence[Task]:
-        """See `Task.crashed`; noted where the others are that fail while the spec is inferred."""
-        assert self.session is not None
-        self.set_exception(self.session.crash_error(self.number, None, crash, count))
-        return ()
-
-    def culprit(self, note: int) -> Hashable | None:
-        """See `Task.culprit`."""
-        return None if note == NOWHERE else self.number
-
-    def culprits(self) -> Iterable[Hashable]:
-        """See `Task.culprits`."""
-        return (self.number,)
-
-    def text(self, note: int) -> str:
-        """See `Task.text`."""
-        return "" if note == NOWHERE else scene_text(None, self.number)
-
-    def set_exception(self, error: BaseException) -> None:
-        """See `FutureTask`; scenes that fail are dealt with by whoever asked."""
-        self.set_result(error)

@@ -19,7 +19,7 @@ from waits import wait_until
 
 import kerasfeed as kf
 from kerasfeed.loaders.batch_runner import DESCRIBE
-from kerasfeed.loaders.session import ProbeTask
+from kerasfeed.loaders.probe_task import ProbeTask
 from kerasfeed.pool.processes import pool, spawn
 from kerasfeed.pool.processes.crash_policy import CrashPolicy, start_text
 from kerasfeed.pool.processes.worker_process import WorkerHandle
