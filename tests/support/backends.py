@@ -19,7 +19,7 @@ from scenes_frameworks import environment_of
 # Files of tests that run on JAX and on PyTorch, too; the first ones by default.
 LIGHT = ["keras_fit"]
 HEAVY = [
-    "collate_frameworks", "epochs_fit", "error_fit", "evaluate", "keras_adapter", "keras_fit_errors",
+    "collate_frameworks", "epochs_fit", "error_fit", "evaluate", "hosts_fit", "keras_adapter", "keras_fit_errors",
     "keras_fit_models", "keras_processes", "keras_versions", "predicted_order", "resume_fit", "resume_refusals",
     "shards_evaluate", "stream_fit", "summary", "text_fit",
 ]  # fmt: skip

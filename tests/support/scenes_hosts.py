@@ -49,6 +49,22 @@ class Failing(Noisy):
         return self.rng.normal(size=5), np.float32(index)
 
 
+class Hanging(Noisy):
+    """Scenes one of which takes for ever."""
+
+    def __getitem__(self, index):
+        if index == 40:
+            time.sleep(3600)
+        return super().__getitem__(index)
+
+
+class Variable(Noisy):
+    """Scenes made of an environment variable."""
+
+    def __getitem__(self, index):
+        return float(os.environ.get("KERASFEED_TEST_VALUE", "0")) + index
+
+
 class Global(Noisy):
     """Scenes that draw from the global generators."""
 

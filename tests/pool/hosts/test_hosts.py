@@ -12,7 +12,7 @@ import time
 import numpy as np
 import optree
 import pytest
-from scenes_hosts import Epochs, Failing, Global, Killing, Mixed, Noisy
+from scenes_hosts import Epochs, Failing, Global, Hanging, Killing, Mixed, Noisy
 from subprocess_hosts import SubprocessEngine, SubprocessHosts
 from waits import SECONDS, wait_until
 
@@ -201,6 +201,20 @@ def test_a_scene_that_kills_its_worker_is_named_with_signal_worker_and_host():
         list(feed)
     for part in ("scene 40", "SIGKILL", "worker process 0", "on host "):
         assert part in str(caught.value)
+
+
+@pytest.mark.heavy
+def test_a_scene_that_takes_longer_than_the_timeout_is_named_and_the_other_batches_come():
+    feed, _engine = feed_of(Hanging(0, 96), shuffle=False, timeout=1.0)
+    with feed:
+        futures = [feed.submit(0, step) for step in range(6)]
+        with pytest.raises(kf.SceneTimeoutError, match=r"scene 40 .*epoch 0, step 2"):
+            futures.pop(2).result(SECONDS)
+        same(
+            [future.result(SECONDS) for future in futures],
+            [batch for step, batch in enumerate(reference(Noisy(0, 96), shuffle=False)) if step != 2],
+        )
+        assert feed.stats().hosts.lost == 0
 
 
 def test_a_batch_that_loses_its_host_again_and_again_is_an_error_and_the_others_are_not():

@@ -12,7 +12,7 @@ import numpy as np
 import psutil
 import pytest
 from programs import launch
-from scenes_hosts import LENGTH, Noisy
+from scenes_hosts import LENGTH, Noisy, Variable
 from waits import PROGRAM_SECONDS, SECONDS, wait_until
 
 import kerasfeed as kf
@@ -225,6 +225,12 @@ def test_what_ray_has_against_the_resources_is_told(nodes):
         pytest.raises(kf.WorkerDiedError, match=r"(?s)host \d was lost \(ValueError: .*before it could take work"),
     ):
         next(iter(feed))
+
+
+def test_what_the_runtime_environment_of_hosts_sets_is_there_for_scenes(nodes):
+    given = {"env_vars": {"KERASFEED_TEST_VALUE": "1000"}}
+    with feed_of(Variable(0, 64), hosts={"count": 1, "runtime_env": given}) as feed:
+        assert np.concatenate(list(feed)).min() == 1000
 
 
 def test_a_module_that_hosts_lack_is_named_and_can_be_shipped(nodes, tmp_path, monkeypatch):
