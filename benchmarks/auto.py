@@ -1,16 +1,17 @@
 """What "auto" chooses and `kf.profile` predicts, against a grid of set-ups: `python -m benchmarks.auto`.
 
-Each workload runs with each set-up of the grid, with "auto", and with what `kf.profile` recommends for a feed of one
-thread; each run in a process of its own, in batches of 32 in random order, and all of them take turns. Of the repeats
-of a set-up the fastest counts. Two bars: "auto"
-reaches 0.9 of the best of the grid, and what the profile says of the set-up that it recommends is within 25 % of what
-that loads.
+Each workload runs with each set-up of the grid, and with "auto"; each run in a process of its own, in batches of 32 in
+random order, and all of them take turns. In each turn `kf.profile` looks at a feed of one thread, and what it
+recommends runs next. Ratios are of runs of one turn, and the middle one counts, for machines are not equally fast all
+the time. Two bars: "auto" reaches 0.9 of the best of the grid, and what the profile says of the set-up that it
+recommends is within 25 % of what that loads.
 
 "auto" of a `StreamFeed` reads no scene to find out: a process for each generator.
 """
 
 import argparse
 import json
+import statistics
 import subprocess
 import sys
 import time
@@ -141,32 +142,31 @@ def _in_own_process(name: str, worker_type: str, workers: Any, seconds: float) -
 
 def measure(name: str, seconds: float, repeats: int) -> list[str]:
     """The cells of one workload's row in the table."""
-    cases: list[tuple[str, Any]] = [("auto", "auto"), *WORKLOADS[name].grid]
-    profiled = None
-    if not WORKLOADS[name].is_stream:
-        profiled = _in_own_process(name, "profile", 1, seconds)
-        cases.append(tuple(profiled["setup"]))
-    rates: dict[tuple[str, Any], list[float]] = {case: [] for case in cases}
+    rates: dict[tuple[str, Any], list[float]] = {case: [] for case in [("auto", "auto"), *WORKLOADS[name].grid]}
+    pairs: list[tuple[float, str]] = []
     chosen = ""
     for _ in range(repeats):
-        for case in rates:
+        for case in list(rates):
             found = _in_own_process(name, case[0], case[1], seconds)
             rates[case].append(found["rate"])
             if case[0] == "auto":
                 chosen = found["chosen"].partition(":")[0] or "by rule"
-    fastest = {case: max(found) for case, found in rates.items()}  # what else the machine does makes a run slower alone
-    auto = fastest.pop(("auto", "auto"))
-    best = max(fastest, key=lambda case: fastest[case])
-    cells = [name, f"{fastest[best]:,.0f} ({best[1]} {best[0]})", f"{auto:,.0f} ({chosen})"]
-    cells.append(_judged(auto / fastest[best], auto / fastest[best] >= AUTO_BAR))
-    if profiled is None:
+        if not WORKLOADS[name].is_stream:
+            profiled = _in_own_process(name, "profile", 1, seconds)
+            worker_type, workers = profiled["setup"]
+            found = _in_own_process(name, worker_type, workers, seconds)  # at once: the machine is what it was
+            ratio = profiled["rate"] / found["rate"]
+            pairs.append((ratio, f"{profiled['rate']:,.0f} ({workers} {worker_type}) | {found['rate']:,.0f}"))
+    auto = rates.pop(("auto", "auto"))
+    medians = {case: statistics.median(found) for case, found in rates.items()}
+    best = max(medians, key=lambda case: medians[case])
+    share = statistics.median(one / other for one, other in zip(auto, rates[best], strict=True))
+    cells = [name, f"{medians[best]:,.0f} ({best[1]} {best[0]})", f"{statistics.median(auto):,.0f} ({chosen})"]
+    cells.append(_judged(share, share >= AUTO_BAR))
+    if not pairs:
         return [*cells, "", "", ""]
-    setup = tuple(profiled["setup"])
-    ratio = profiled["rate"] / fastest[setup]
-    return [
-        *cells, f"{profiled['rate']:,.0f} ({setup[1]} {setup[0]})", f"{fastest[setup]:,.0f}",
-        _judged(ratio, abs(ratio - 1) <= PREDICTION_BAR),
-    ]  # fmt: skip
+    ratio, text = sorted(pairs)[len(pairs) // 2]
+    return [*cells, text, _judged(ratio, abs(ratio - 1) <= PREDICTION_BAR)]
 
 
 def _judged(ratio: float, met: bool) -> str:

@@ -33,6 +33,7 @@ _LEAST_EPOCH = 0.25  # s that a pass over the sequence takes: below, there is no
 _TRIAL_SECONDS = 0.06  # at least, and three times as long where batches are slow and there is time
 _TRIAL_ROUNDS = 4
 _LEAST_BATCHES = 4  # in a trial
+_FEWEST_RUNS, _MOST_RUNS, _FASTER = 3, 9, 1.1  # of a trial for a profile
 _NEAR = 1.6  # times slower than the best by the model: such a setup is tried
 
 
@@ -213,14 +214,18 @@ def trial(job: Job, setup: Setup, layout: Layout, make: MakeLoader, *, seconds: 
         setup: The workers.
         layout: Of a slot of it.
         make: Makes the loader, which is closed afterwards.
-        seconds: How long, s.
+        seconds: How long, s; up to three times as long where they go on to get faster.
     """
     loader = _loader_for(job, setup, layout, make)
     if loader is None:
         return None
     try:
         found = Trial(loader.submit, job.plan, setup.workers, loader.look_ahead)
-        rates = [rate for rate in (found.run(seconds / 3), found.run(seconds * 2 / 3)) if rate is not None]
+        rates: list[float] = []
+        while len(rates) < _MOST_RUNS and (rate := found.run(seconds / _FEWEST_RUNS)) is not None:
+            rates.append(rate)
+            if len(rates) >= _FEWEST_RUNS and rate < _FASTER * max(rates[:-1]):
+                break
         return max(rates, default=None)
     finally:
         loader.close()
