@@ -46,21 +46,24 @@ def soiled(monkeypatch):
     guard = threading.RLock()  # reentrant: a finalizer may run inside
     returned, acquired = SlotPool._return, SlotPool.acquire
 
-    def _return(self, slot):
-        if not self._closed:
-            for field in slot.view.fields:
-                field.view(np.uint8)[...] = CANARY
-        with guard:
-            counts["returned"] += 1
-            out.discard(slot)
-        returned(self, slot)
+    def _return(self, pop, source):
+        # A list that holds a slot, or none any more; or a slot whose exporter is gone, which was leased, or was not.
+        found = source if isinstance(source, list) else [source] if source in self._leased else []
+        for slot in found:
+            if not self._closed:
+                for field in slot.view.fields:
+                    field.view(np.uint8)[...] = CANARY
+            with guard:
+                counts["returned"] += 1
+                out.discard(slot)
+        returned(self, pop, source)
 
     def acquire(self, *timeout):
-        slot = acquired(self, *timeout)
+        held = acquired(self, *timeout)
         with guard:
-            counts["twice"] += slot in out
-            out.add(slot)
-        return slot
+            counts["twice"] += held[0] in out
+            out.add(held[0])
+        return held
 
     monkeypatch.setattr(SlotPool, "_return", _return)
     monkeypatch.setattr(SlotPool, "acquire", acquire)
@@ -214,9 +217,9 @@ def test_what_a_consumer_holds_outlives_a_loader_closed_at_any_moment(kind):
 
 
 def test_the_canary_catches_a_slot_that_is_released_too_early(monkeypatch):
-    def lease_and_release(self, slot):
-        exporter = self._exporter_type.from_buffer(slot.memory, slot.offset)
-        self.release(slot)
+    def lease_and_release(self, held):
+        exporter = self._exporter_type.from_buffer(held[0].memory, held[0].offset)
+        self.release(held)
         return exporter
 
     monkeypatch.setattr(SlotPool, "lease", lease_and_release)
