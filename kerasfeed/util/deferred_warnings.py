@@ -4,6 +4,7 @@ Invariant: what is found on a thread of ours is issued on the thread of whoever 
 a filter which makes warnings errors reaches the user, and the warning names the user's line. Each kind is issued once.
 """
 
+import inspect
 import sys
 import threading
 import warnings
@@ -90,7 +91,7 @@ def warn_caller(text: str, category: type[Warning], thread: int | None = None) -
             main thread.
     """
     if thread is None:
-        found = users_frame(sys._getframe(1))
+        found = users_frame(inspect.currentframe())
     else:
         found = users_frame(sys._current_frames().get(thread), around=True)
     if found is None:

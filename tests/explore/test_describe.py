@@ -11,20 +11,11 @@ import zlib
 import numpy as np
 import pytest
 import scenes
+from described_scenes import described, facts
 from waits import SECONDS
 
 import kerasfeed as kf
 from kerasfeed.explore.statistics.scene_statistics import SceneStatistics
-
-
-def described(sequence, *rest, **more):
-    return kf.describe(sequence, *rest, **{"workers": 0, "progress": False, **more})
-
-
-def facts(description):
-    found = description.to_dict()
-    del found["timing"]
-    return json.dumps(found)
 
 
 class Wild(kf.SceneSequence):
@@ -240,35 +231,6 @@ def test_many_classes_and_many_shapes_are_no_longer_counted():
     assert found["1"].shapes == {}
     assert found["1"].sizes == ((1, 20),)
     assert (found["1"].shape, found["1"].axis) == ((None,), None)
-
-
-@pytest.mark.parametrize("choice", [10, [0, 5, -1], slice(3, 30), np.arange(37) % 9 == 0])
-def test_the_scenes_that_are_chosen_are_read(choice):
-    found = described(scenes.Clouds(37), choice)
-    spread = np.unique(np.linspace(0, 36, 10).round().astype(int))
-    expected = spread if isinstance(choice, int) else np.arange(37)[choice]
-    assert sorted(found["1"].classes) == sorted(expected.tolist())
-    assert (found.scenes, found.length) == (len(expected), 37)
-
-
-@pytest.mark.parametrize(
-    ("given", "error", "message"),
-    [
-        (True, TypeError, "scenes must be a number of scenes, or indices, received True"),
-        (0.5, TypeError, "scenes must be a number"),
-        (0, ValueError, "scenes must be"),
-        ([], ValueError, "scenes names no scene"),
-        ([40], IndexError, "40"),
-    ],
-)
-def test_a_wrong_choice_of_scenes_is_refused(given, error, message):
-    with pytest.raises(error, match=message):
-        described(scenes.Clouds(37), given)
-
-
-def test_a_feed_is_refused_with_the_remedy():
-    with kf.Feed(scenes.Clouds(), 4, workers=0) as feed, pytest.raises(TypeError, match=r"pass feed\.sequence"):
-        kf.describe(feed)
 
 
 def test_the_slowest_scenes_are_named_and_sizes_are_those_of_arrays():

@@ -102,7 +102,7 @@ def trainer_position(method: str | None = None) -> TrainerPosition | None:
     Args:
         method: Only a method of this name.
     """
-    frame: FrameType | None = sys._getframe(1)
+    frame = inspect.currentframe()
     hook = callbacks = None
     while frame is not None:
         name, module = frame.f_code.co_name, str(frame.f_globals.get("__name__", ""))
@@ -217,7 +217,7 @@ def keras_call(data: Any) -> KerasCall | None:
     Args:
         data: A feed, or a dataset of one.
     """
-    caller = sys._getframe(2)
+    caller = _outer_caller()
     iterator = self_of(caller)
     is_of_keras = any(each.__name__ == "EpochIterator" for each in type(iterator).__mro__)
     if not is_of_keras or adapter_of(iterator) is not data:
@@ -227,7 +227,17 @@ def keras_call(data: Any) -> KerasCall | None:
 
 def asked_by_the_loop() -> bool:
     """Whether Keras's loop over the batches of an epoch calls the method that calls this."""
-    return sys._getframe(2).f_code.co_name == LOOP
+    return _outer_caller().f_code.co_name == LOOP
+
+
+def _outer_caller() -> FrameType:
+    """The frame that has called the method which has called the function of this module that calls this."""
+    frame = inspect.currentframe()
+    for _ in range(3):
+        assert frame is not None
+        frame = frame.f_back
+    assert frame is not None
+    return frame
 
 
 def adapter_of(iterator: Any) -> Any:
@@ -265,7 +275,7 @@ def request_of_caller() -> TrainerRequest:
     Raises:
         ValueError: Targets or weights were given beside the feed.
     """
-    init = sys._getframe(2)
+    init = _outer_caller()
     found = _variables(init, ("y", "sample_weight", "class_weight", "shuffle"))
     for name, what in (("y", "the targets"), ("sample_weight", "the sample weights")):
         if found.get(name) is not None:

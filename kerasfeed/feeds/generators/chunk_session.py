@@ -154,7 +154,7 @@ class ChunkTask(FutureTask):
     Attributes:
         session: Whose task it is.
         held: The slot where the chunk goes, until it is leased or released.
-        slot: The same.
+        slot: The same, also after that.
         start: The scene to begin with, in a generator made afresh; `GO_ON` for going on.
         repetition: Number of the repetition.
         serial: Unique in the process, so that a cancellation that comes late cannot touch the slot's next chunk.

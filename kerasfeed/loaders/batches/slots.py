@@ -203,7 +203,8 @@ class SlotPool:
 
     def release(self, held: Held) -> None:
         """Give back the slot in `held`, if there is one: it will not be leased."""
-        self._return(_POP, held)
+        if held:  # else, as after each lease, an exception would be made to find that out
+            self._return(_POP, held)
 
     def _end_lease(self, slot: Slot) -> None:
         self._return(self._leased.pop, slot)

@@ -1,0 +1,15 @@
+"""Descriptions of sequences without workers, and what of them must not depend on workers."""
+
+import json
+
+import kerasfeed as kf
+
+
+def described(sequence, *rest, **more):
+    return kf.describe(sequence, *rest, **{"workers": 0, "progress": False, **more})
+
+
+def facts(description):
+    found = description.to_dict()
+    del found["timing"]
+    return json.dumps(found)
