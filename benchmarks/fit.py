@@ -10,7 +10,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from benchmarks.measure import Opener
+from benchmarks.measure import Opener, collect_garbage
 from benchmarks.peers.job import Job
 
 KEPT = 16
@@ -69,6 +69,8 @@ class EpochClock(keras.callbacks.Callback):
             self.model.stop_training = True
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        if not self.ends:
+            collect_garbage()
         self.ends.append(time.perf_counter())
         if len(self.ends) > 1 and self.ends[-1] - self.ends[0] >= self.seconds:
             self.model.stop_training = True
