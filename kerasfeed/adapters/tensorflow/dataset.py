@@ -1,8 +1,9 @@
 """Batches as a `tf.data.Dataset`.
 
 Invariant: the graph holds integers until the map: place of a batch and number of an iteration go in, a whole batch
-comes out of one `tf.numpy_function`, which aliases the memory that it was loaded into. That call waits, for a moment,
-and is made again until the batch is there. One batch is asked for at a time: concurrency is the loader's own.
+comes out of one `tf.numpy_function`, which aliases the memory that it was loaded into. That call waits, for a moment;
+where the batch is not there yet, what it returns is filtered out and the call is made again. TensorFlow looks in
+between whether the iterator is still wanted. One batch is asked for at a time: concurrency is the loader's own.
 
 A feed lives as long as the dataset, or the graph that the dataset was built in, and no longer.
 """
@@ -20,16 +21,11 @@ from kerasfeed.adapters.tensorflow import iteration as tf_iteration
 from kerasfeed.adapters.tensorflow.dtypes import tf_dtype
 from kerasfeed.adapters.tensorflow.error_relay import ErrorRelay
 from kerasfeed.adapters.tensorflow.feed_dataset import FeedDataset, Loops
-from kerasfeed.adapters.tensorflow.iteration import END, NOT_YET, BatchSource
+from kerasfeed.adapters.tensorflow.iteration import BatchSource
 from kerasfeed.feeds.cursor import Begin
 from kerasfeed.spec.field_forms import RaggedArray
 from kerasfeed.spec.nesting import field_paths, lists_as_tuples
 
-# What a tf.cond can carry: for the other dtypes it has no kernel.
-_CARRIED = {
-    tf.bool, tf.int8, tf.int16, tf.int32, tf.int64, tf.uint8, tf.uint16, tf.uint32, tf.uint64, tf.float16, tf.float32,
-    tf.float64, tf.bfloat16, tf.complex64, tf.complex128, tf.string,
-}  # fmt: skip
 _REMEDY = ". Convert it in __getitem__, or loop over the feed"
 # What is written here is a graph as it stands: AutoGraph would spend time on it, and warns on Python 3.13.
 _as_written: Any = tf.autograph.experimental.do_not_convert
@@ -61,7 +57,7 @@ def batches_dataset(
     Raises:
         TypeError: A field has a dtype that TensorFlow lacks.
     """
-    source = BatchSource(begin, ErrorRelay(), ends=count is None)
+    source = BatchSource(begin, ErrorRelay())
     dataset = _batches(source, structure, count, ragged_tensors)
     return _known(make(_prefetched(_untuned(dataset, undivided=True), device, structure), source, count, loops), source)
 
@@ -77,9 +73,9 @@ def scenes_dataset(begin: Begin, structure: Any, *, count: int) -> FeedDataset:
     Raises:
         TypeError: A field has a dtype that TensorFlow lacks.
     """
-    # Zip asks once more than the range, and drops what comes of it.
-    source = BatchSource(begin, ErrorRelay(), ends=True)
+    source = BatchSource(begin, ErrorRelay())
     scenes = _without_end(_batches(source, structure, None).unbatch())
+    # Zip asks once more than the range, and drops what comes of it.
     dataset = tf.data.Dataset.zip((tf.data.Dataset.range(count), scenes)).map(_as_written(lambda _, scene: scene))
     return _known(FeedDataset(_untuned(dataset), source, count, None), source)
 
@@ -95,14 +91,37 @@ def _batches(source: BatchSource, structure: Any, count: int | None, ragged_tens
         batch = lists_as_tuples(optree.tree_unflatten(treespec, tensors))
         return _ragged(batch) if ragged_tensors else batch
 
-    iterations = _iterations(source.number)
+    placeholders = [np.zeros(0, "S1" if dtype == tf.string else dtype.as_numpy_dtype) for dtype in dtypes]
+    take = functools.partial(tf_iteration.take, placeholders)
+
+    def asked(iteration: Any) -> Any:
+        return tf.numpy_function(take, [iteration], [tf.bool, tf.bool, *dtypes])
+
+    specs = [tf.TensorSpec((), tf.bool), tf.TensorSpec((), tf.bool), *(tf.TensorSpec(None, dtype) for dtype in dtypes)]
+    answers = _mapped_at_once(_iterations(source, count), asked, specs)
+    # Functions that only pass on what they are given are not run by tf.data; one with an operation costs 25 us a batch.
+    come = answers.filter(_as_written(lambda come, *_: come))
     if count is None:
-        asked = iterations.map(_as_written(lambda iteration: tuple(_asked_until_there(iteration, dtypes))))
-        begun = asked.take_while(_as_written(lambda found, *_: found != END))
-        return begun.map(_as_written(lambda _, *tensors: batch_of(*tensors)))
-    # A range knows its cardinality. (assert_cardinality would fail for ever, not once, after `ignore_errors`.)
-    places = tf.data.Dataset.zip((tf.data.Dataset.range(count), iterations))
-    return places.map(_as_written(lambda _, iteration: batch_of(*_asked_until_there(iteration, dtypes)[1:])))
+        batches = come.take_while(_as_written(lambda _, more, *tensors: more))
+        return batches.map(_as_written(lambda _, more, *tensors: batch_of(*tensors)))
+    # Behind `count` places it answers for ever that it is at the end, which zip asks for once, and drops. A range knows
+    # its cardinality. (assert_cardinality would fail for ever, not once, after `ignore_errors`.)
+    places = tf.data.Dataset.zip((tf.data.Dataset.range(count), _without_end(come)))
+    return places.map(_as_written(lambda _, asked: batch_of(*asked[2:])))
+
+
+def _mapped_at_once(dataset: Any, function: Callable[..., Any], specs: list[Any]) -> Any:
+    """`dataset.map(function)`, but that the thread which asks for an element calls `function` itself.
+
+    `Dataset.map` has a thread of a pool call it, and waits: that costs 0.1 ms of processor time a batch.
+    """
+    called = tf.function(function, autograph=False).get_concrete_function(dataset.element_spec)
+    mapped = tf.raw_ops.MapDataset(
+        input_dataset=tf.data.experimental.to_variant(dataset), other_arguments=[], f=called,
+        output_types=[spec.dtype for spec in specs], output_shapes=[spec.shape for spec in specs],
+        use_inter_op_parallelism=False,
+    )  # fmt: skip
+    return tf.data.experimental.from_variant(mapped, tuple(specs))
 
 
 def _known(dataset: FeedDataset, source: BatchSource) -> FeedDataset:
@@ -112,47 +131,18 @@ def _known(dataset: FeedDataset, source: BatchSource) -> FeedDataset:
     return dataset
 
 
-def _iterations(source: int) -> Any:
+def _iterations(source: BatchSource, count: int | None) -> Any:
     """A dataset of one number without end: that of the new iteration which each iterator of the dataset is."""
-    begin = functools.partial(tf_iteration.iteration_of, source)
-    once = tf.data.Dataset.from_generator(begin, output_signature=tf.TensorSpec((), tf.int64))
+    begin = functools.partial(tf_iteration.iteration_of, source.number, count)
     # The generator is closed with the iterator, and nothing else of tf.data tells of that.
-    return _without_end(once.flat_map(_as_written(lambda number: tf.data.Dataset.from_tensors(number).repeat())))
+    numbers = tf.data.Dataset.from_generator(begin, output_signature=tf.TensorSpec((None,), tf.int64))
+    # Many at a time, for a call costs 0.1 ms; a function of the graph that repeats one costs 9 ms an iteration.
+    return _without_end(numbers.unbatch())
 
 
 def _without_end(dataset: Any) -> Any:
     """`dataset`, of which tf.data does not know that it never ends before whoever takes from it."""
     return dataset.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
-
-
-def _asked_until_there(iteration: Any, dtypes: list[Any]) -> list[Any]:
-    """In a graph: READY or END, and the tensors of `dtypes`, of the next batch of `iteration`."""
-    placeholders = [np.zeros(0, "S1" if dtype == tf.string else dtype.as_numpy_dtype) for dtype in dtypes]
-    take = functools.partial(tf_iteration.take, placeholders)
-
-    def taken() -> list[Any]:
-        return _called(take, iteration, [tf.int32, *dtypes])
-
-    def looked(*_: Any) -> list[Any]:
-        (found,) = _called(tf_iteration.look, iteration, [tf.int32])
-        found.set_shape(())
-        return [found]
-
-    def waited() -> list[Any]:  # TensorFlow looks in between whether the iterator is still wanted
-        (found,) = tf.while_loop(lambda found: tf.equal(found, NOT_YET), looked, looked())
-        with tf.control_dependencies([found]):
-            return taken()
-
-    if not all(dtype in _CARRIED for dtype in dtypes):
-        return waited()
-    found, *tensors = taken()
-    found.set_shape(())
-    return list(tf.cond(tf.equal(found, NOT_YET), waited, lambda: [found, *tensors]))
-
-
-def _called(function: Any, argument: Any, dtypes: list[Any]) -> list[Any]:
-    found = tf.numpy_function(function, [argument], dtypes)
-    return list(found) if isinstance(found, list | tuple) else [found]  # one, in tf.data's debug mode
 
 
 def _untuned(dataset: Any, *, undivided: bool = False) -> Any:

@@ -20,8 +20,7 @@ from kerasfeed.feeds.cursor import Begin, Cursor, EndOfData, check_alive, run_in
 from kerasfeed.util.error_notes import note_causes
 from kerasfeed.util.polling import POLL_SECONDS, NotYet
 
-# What a call says of the batch. NOT_YET: ask again.
-NOT_YET, READY, END = np.int32(0), np.int32(1), np.int32(2)
+_REPEATS = 1024  # numbers that a call for the number of an iteration gives
 
 
 class BatchSource:
@@ -31,65 +30,69 @@ class BatchSource:
         begin: Makes the cursor of an iteration, called where its first batch is asked for, with the context variables
             that what users wrote is to run with. May be called by TensorFlow, so it must not wait.
         raised: The exceptions that TensorFlow was given.
-        ends: Whether the data may end, else they have as many batches as the dataset says.
 
     Attributes:
         number: Its number.
         context: Context variables of whoever has begun the last loop.
     """
 
-    def __init__(self, begin: Begin, raised: ErrorRelay, *, ends: bool) -> None:
+    def __init__(self, begin: Begin, raised: ErrorRelay) -> None:
         self.begin = begin
         self.raised = raised
-        self.ends = ends
         self.number = next(_numbers)
         self.context = contextvars.copy_context()
         _sources[self.number] = self
 
 
 class _Iteration:
-    def __init__(self, source: int) -> None:
+    def __init__(self, source: int, count: int | None) -> None:
         self._number = source
+        self._left = count  # places still to fill, with a batch or an error; None where the data end by themselves
         self._cursor: Cursor | None = None
-        self._kept: Any = None
 
-    def look(self) -> Any:
-        """Whether the next batch is there: NOT_YET, READY or END. It is kept until it is taken."""
-        if self._kept is not None:
-            return READY
+    def take(self) -> list[Any] | None:
+        """The arrays of the next batch, or None at the end.
+
+        Raises:
+            NotYet: It is not there yet.
+            Exception: It failed. What is raised is for TensorFlow.
+        """
+        if self._left == 0:  # asked once more than there are places: nothing of the cursor may be lost by that
+            return None
         try:
             if self._cursor is None:
                 source = self._source()
                 self._cursor = source.begin(source.context.copy())
                 del source  # while this waits it holds no feed
-            self._kept = self._cursor.take(POLL_SECONDS)
+            batch = self._cursor.take(POLL_SECONDS)
+            arrays = [_plain(leaf) for leaf in optree.tree_leaves(batch)]
         except NotYet:
-            return NOT_YET
+            raise
         except EndOfData:
-            if self._source().ends:
-                return END
+            if self._left is None:
+                return None
             error: BaseException = SceneError("the data ended before the last batch that the dataset was to have")
         except BaseException as raised:  # noqa: BLE001 - TensorFlow takes some (StopIteration) for the end of the data
             error = raised
         else:
-            return READY
+            self._count()
+            return arrays
+        self._count()
         note_causes(error)  # Keras raises it `from None`
         raise self._source().raised.carrier(error) from None
+
+    def _count(self) -> None:
+        if self._left is not None:
+            self._left -= 1
 
     def _source(self) -> BatchSource:
         return check_alive(_sources.get(self._number))
 
-    def take(self) -> list[Any]:
-        """The arrays of the batch that is kept."""
-        kept, self._kept = self._kept, None
-        return [_plain(leaf) for leaf in optree.tree_leaves(kept)]
-
     def end(self) -> None:
         """TensorFlow's iterator is no more."""
         cursor, self._cursor = self._cursor, None
-        kept, self._kept = self._kept, None
         if cursor is not None:
-            run_in_background(cursor.close, [] if kept is None else [kept])
+            run_in_background(cursor.close, [])
 
 
 _numbers = itertools.count()
@@ -97,26 +100,34 @@ _sources: "weakref.WeakValueDictionary[int, BatchSource]" = weakref.WeakValueDic
 _iterations: dict[int, _Iteration] = {}
 
 
-def iteration_of(source: int) -> Iterator[Any]:
-    """A generator of one number, that of a new iteration of a source; TensorFlow closes it with its iterator."""
+def iteration_of(source: int, count: int | None) -> Iterator[Any]:
+    """The number of a new iteration of a source, again and again, int64[N]; TensorFlow closes it with its iterator.
+
+    Args:
+        source: Number of the source.
+        count: Batches of the iteration; None where it ends with the data.
+    """
     number = next(_numbers)
-    _iterations[number] = _Iteration(source)
+    _iterations[number] = _Iteration(source, count)
     try:
-        yield np.int64(number)
+        while True:
+            yield np.full(_REPEATS, number, np.int64)
     finally:
         _iterations.pop(number).end()
 
 
-def look(number: Any) -> Any:
-    """Whether the next batch of an iteration is there."""
-    return _iterations[int(number)].look()
-
-
 def take(placeholders: list[Any], number: Any) -> list[Any]:
-    """Whether the next batch of an iteration is there, and its arrays, or `placeholders`."""
-    iteration = _iterations[int(number)]
-    found = iteration.look()
-    return [found, *(iteration.take() if found == READY else placeholders)]
+    """Ask for the next batch of an iteration.
+
+    Returns:
+        Whether the answer has come, else ask again; whether it is a batch, and not the end; its arrays, or
+        `placeholders`.
+    """
+    try:
+        arrays = _iterations[int(number)].take()
+    except NotYet:
+        return [False, True, *placeholders]
+    return [True, False, *placeholders] if arrays is None else [True, True, *arrays]
 
 
 def _plain(leaf: Any) -> Any:

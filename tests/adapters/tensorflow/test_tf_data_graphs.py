@@ -2,6 +2,7 @@
 
 import gc
 import re
+import threading
 from concurrent.futures import CancelledError
 
 import keras
@@ -18,6 +19,7 @@ from scenes_frameworks import (
 from tf_batches import WORKERS, indices_of, order_of
 
 import kerasfeed as kf
+from kerasfeed.adapters.tensorflow import iteration as tf_iteration
 from kerasfeed.errors import FeedClosedError, SceneError, SpecError
 
 pytestmark = pytest.mark.usefixtures("memory_freed")
@@ -44,6 +46,19 @@ def test_the_dataset_is_iterated_in_a_tf_function(feed):
 
     assert int(total()) == int(total()) == sum(range(40))
     assert next(iter(feed))[1].tolist() == feed.plan.indices(2, 0).tolist()
+
+
+def test_the_thread_that_asks_for_an_element_calls_python_itself(monkeypatch):
+    threads, take = [], tf_iteration.take
+
+    def noted(placeholders, number):
+        threads.append(threading.get_ident())
+        return take(placeholders, number)
+
+    monkeypatch.setattr(tf_iteration, "take", noted)
+    dataset = kf.from_indexable(scenes.Clouds(40), num_parallel_calls=2)  # which does not prefetch
+    assert sum(1 for _ in dataset) == 40
+    assert set(threads) == {threading.get_ident()}
 
 
 @pytest.mark.heavy
