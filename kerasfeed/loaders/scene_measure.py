@@ -21,8 +21,9 @@ from kerasfeed.loaders.scene_cost import SceneCost
 from kerasfeed.sequences.base import scene_reader
 from kerasfeed.sequences.context import SceneContext, enter_context
 from kerasfeed.sequences.global_random import GlobalRandomWatch
+from kerasfeed.sequences.view_base import part_reader
 from kerasfeed.spec.collation import Custom
-from kerasfeed.util.optional_methods import batch_reader, scene_writer
+from kerasfeed.util.optional_methods import scene_writer
 from kerasfeed.util.thread_times import ThreadWatch
 
 SAMPLE = 512  # scenes that a measurement may read
@@ -49,7 +50,7 @@ class _Reader:
     """Reads runs of a few scenes into memory of its own; only reads them, where a function makes whole batches."""
 
     def __init__(self, sequence: Any, layout: Layout, seed: int, length: int, collate: Custom | None) -> None:
-        plain = collate is None and batch_reader(sequence) is None and scene_writer(sequence) is None
+        plain = collate is None and part_reader(sequence) is None and scene_writer(sequence) is None
         self.timed = _Timed(sequence) if plain else None
         self._sequence, self._layout, self._seed = sequence, layout, seed
         self._whole = collate is not None

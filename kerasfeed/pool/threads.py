@@ -25,9 +25,10 @@ from kerasfeed.pool.worker_hooks import begin_worker, defer_failed_end, end_work
 from kerasfeed.sequences.context import Worker
 
 _QUICK_LEAST, _QUICK_MEAN = 50e-6, 1e-3  # s a scene
-# Tasks wait if of late they took so much longer than the processor; then so many are done side by side.
-_WAITED_RATIO, _SIDE_BY_SIDE = 3, 200
-_TURN_SECONDS = 0.005  # after so long at one task others are called
+# Tasks wait if of late they took so much longer than the process computed, or so many seconds more than their thread
+# did; then so many are done side by side.
+_WAITED_RATIO, _WAITED_SECONDS, _SIDE_BY_SIDE = 3, 0.003, 200
+_TURN_SECONDS = 0.02  # after so long at one task others are called
 _JOIN_SECONDS = 5.0
 
 
@@ -36,17 +37,23 @@ class Turns:
 
     Two threads with such scenes are slower than one: they hand the interpreter to and fro at every row. A scene that
     waits for it seems to take longer, so the mean alone does not tell. Where some scenes wait for a disk, their waits
-    are to overlap, so tasks are done side by side for a while.
+    are to overlap, so tasks are done side by side for a while. While a task waits for the interpreter, or for a
+    processor, another thread of the process computes. So where one does, only waits count that are longer than those.
     """
 
     def __init__(self) -> None:
         self._scene_seconds = 0.0
         self._least = math.inf  # of late: a scene's seconds where no other thread held the interpreter
-        self._seconds = self._processor_seconds = 0.0  # of a task that was done alone, of late
+        self._seconds = self._own_seconds = self._process_seconds = 0.0  # of a task that was done alone, of late
         self._side_by_side = 0
 
-    def note(self, seconds: float, processor_seconds: float, scenes: int, *, alone: bool = True) -> None:
-        """A task of so many scenes took so long, of which its thread ran so long; no other task was done meanwhile."""
+    def note(
+        self, seconds: float, own_seconds: float, process_seconds: float, scenes: int, *, alone: bool = True
+    ) -> None:
+        """A task of so many scenes took so long, and was alone: no other one was done meanwhile.
+
+        In that time its thread has computed for `own_seconds`, and all of the process together for `process_seconds`.
+        """
         measured = seconds / scenes
         self._least = min(measured, 1.05 * self._least)
         self._scene_seconds += (0.2 if self._scene_seconds else 1.0) * (measured - self._scene_seconds)
@@ -55,13 +62,16 @@ class Turns:
         elif alone:
             share = 0.2 if self._seconds else 1.0
             self._seconds += share * (seconds - self._seconds)
-            self._processor_seconds += share * (processor_seconds - self._processor_seconds)
-            if self._seconds > _WAITED_RATIO * self._processor_seconds:
+            self._own_seconds += share * (own_seconds - self._own_seconds)
+            self._process_seconds += share * (process_seconds - self._process_seconds)
+            idle = self._seconds > _WAITED_RATIO * self._process_seconds
+            if idle or self._seconds - self._own_seconds > _WAITED_SECONDS:
                 self.stop()
 
     def stop(self) -> None:
         """Have the next tasks be done side by side."""
-        self._side_by_side, self._seconds, self._processor_seconds = _SIDE_BY_SIDE, 0.0, 0.0
+        self._side_by_side = _SIDE_BY_SIDE
+        self._seconds = self._own_seconds = self._process_seconds = 0.0
 
     @property
     def taken(self) -> bool:
@@ -186,7 +196,7 @@ class ThreadPool(Pool):
         followers: Sequence[Task] = ()
         alone = self._turns.taken and self._awake == 1
         self._begun = begun = time.perf_counter()
-        on_processor = time.thread_time() if alone else 0.0  # a system call
+        own, process = (time.thread_time(), time.process_time()) if alone else (0.0, 0.0)  # a system call each
         try:
             if trouble is None:
                 followers = run_here(task, self.runner, worker)
@@ -195,8 +205,9 @@ class ThreadPool(Pool):
         except BaseException as error:  # noqa: BLE001 - whatever it is, somebody waits
             task.broken(error)
         if worker.was_done:  # else it took no time
-            on_processor = time.thread_time() - on_processor if alone else 0.0
-            self._turns.note(time.perf_counter() - begun, on_processor, task.items, alone=alone)
+            if alone:
+                own, process = time.thread_time() - own, time.process_time() - process
+            self._turns.note(time.perf_counter() - begun, own, process, task.items, alone=alone)
         worker.busy, worker.task = False, None
         if followers:
             self._follow(followers)

@@ -37,8 +37,12 @@ _NAMED = 4  # parts of which a view's identity says what they are
 
 
 def part_reader(part: Any) -> Callable[..., Any] | None:
-    """`get_batch` of a part of a view: its own, or NumPy's."""
-    if type(part) in (np.ndarray, np.memmap) and part.dtype.kind in "biufc" and part.ndim:
+    """What reads many scenes at once of a sequence, or of a part of a view: its `get_batch`, or NumPy for an array.
+
+    Not for extended precision: its copies differ in bytes that mean nothing, and batches are compared bit for bit.
+    """
+    is_array = type(part) in (np.ndarray, np.memmap) and part.ndim
+    if is_array and part.dtype.kind in "biufc" and part.dtype.char not in "gG":
         return functools.partial(take_rows, part)
     return batch_reader(part)
 

@@ -2,6 +2,8 @@
 
 import gc
 import threading
+import time
+import types
 
 import numpy as np
 import optree
@@ -14,7 +16,7 @@ from waits import SECONDS, wait_until
 
 from kerasfeed.orders.base import Shuffled
 from kerasfeed.orders.plan import Plan
-from kerasfeed.pool.threads import Turns
+from kerasfeed.pool import threads
 
 
 def _epoch(loader, epoch, steps):
@@ -204,6 +206,14 @@ def test_threads_read_the_scenes_of_a_batch_before_those_of_batches_asked_for_af
     assert max(abs(indices.index(index) - at) for at, index in enumerate(read)) <= (0 if workers == 1 else 16)
 
 
+@pytest.mark.parametrize("kind", ["inline", "thread"])
+def test_the_bytes_that_mean_nothing_of_extended_precision_are_not_compared(make, kind):
+    array = np.arange(20) / np.longdouble(3)
+    loader = make(kind, array, 6, workers=2)
+    for step, batch in enumerate(_epoch(loader, 0, 3)):
+        assert batch.tolist() == array[loader._job.plan.indices(0, step)].tolist()
+
+
 def test_no_thread_relies_on_its_turn(make):
     class Quick(scenes.Clouds):
         def __getitem__(self, index):
@@ -222,17 +232,41 @@ def test_no_thread_relies_on_its_turn(make):
 
 
 def test_where_some_quick_scenes_wait_the_waits_overlap():
-    turns = Turns()
+    turns, quick = threads.Turns(), (32 * 8e-6, 32 * 8e-6, 32 * 8e-6, 32)
     for _ in range(10):
-        turns.note(32 * 8e-6, 32 * 8e-6, 32)
+        turns.note(*quick)
     assert turns.taken
-    turns.note(1.2e-3, 0.3e-3, 32)  # the rest is the wait for the interpreter
+    turns.note(1.2e-3, 0.3e-3, 1.1e-3, 32)  # the rest is the wait for the interpreter
     assert turns.taken
-    turns.note(5.3e-3, 0.3e-3, 32)  # one of 32 has waited for a disk
+    turns.note(5.3e-3, 0.3e-3, 0.3e-3, 32)  # one of 32 has waited for a disk
     assert not turns.taken
     for _ in range(250):
-        turns.note(32 * 8e-6, 32 * 8e-6, 32)
+        turns.note(*quick)
     assert turns.taken
+
+
+@pytest.mark.parametrize(
+    ("computes", "wait", "taken"), [(True, 0.001, True), (True, 0.01, False), (False, 0.001, False)]
+)
+def test_turns_are_taken_while_scenes_wait_briefly_and_the_process_computes(make, monkeypatch, computes, wait, taken):
+    class Waiting(scenes.Clouds):
+        def __getitem__(self, index):
+            if index % 16 == 0:
+                time.sleep(wait)
+            return np.int64(index)
+
+    process_time = time.perf_counter if computes else time.thread_time
+    watches = types.SimpleNamespace(
+        perf_counter=time.perf_counter, monotonic=time.monotonic, process_time=process_time,
+        thread_time=time.thread_time,
+    )  # fmt: skip
+    monkeypatch.setattr(threads, "time", watches)
+    monkeypatch.setattr(threads, "_TURN_SECONDS", SECONDS)
+    if taken:  # on a busy machine a brief wait may take long
+        monkeypatch.setattr(threads, "_WAITED_SECONDS", SECONDS)
+    loader = make("thread", Waiting(400), 16, workers=2)
+    _epoch(loader, 0, 25)
+    assert loader._session().pool._turns.taken is taken
 
 
 def test_where_a_scene_hangs_in_its_turn_the_other_threads_go_on_without_turns(make):

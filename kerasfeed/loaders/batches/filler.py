@@ -18,13 +18,14 @@ from kerasfeed.loaders.batches.variable_rows import Runs
 from kerasfeed.pool.task import CancelledTaskError, FailedTaskError, Note, Place
 from kerasfeed.sequences.base import SceneContext, enter_context, scene_reader
 from kerasfeed.sequences.global_random import SeedingContext
+from kerasfeed.sequences.view_base import part_reader
 from kerasfeed.spec.collation import Custom
 from kerasfeed.spec.inference import describe
 from kerasfeed.spec.nesting import flatten
 from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.util import read_cost
 from kerasfeed.util.error_text import message_of
-from kerasfeed.util.optional_methods import ahead_reader, batch_reader, scene_writer, takes_out
+from kerasfeed.util.optional_methods import ahead_reader, scene_writer, takes_out
 
 MANY = -1  # the row that is noted where scenes are loaded all at once
 
@@ -49,7 +50,7 @@ class Filler:
         self._spec = layout.spec
         self._collate = collate
         # What get_batch returns is stacked, and so of one shape.
-        self._get_batch = batch_reader(sequence) if layout.batched and not layout.forms else None
+        self._get_batch = part_reader(sequence) if layout.batched and not layout.forms else None
         # Only then can a sequence be given views of a row.
         direct = all(field.is_fixed for field in layout.spec.fields) and collate is None
         self._takes_out = self._get_batch is not None and direct and takes_out(self._get_batch)
@@ -93,16 +94,16 @@ class Filler:
                 note[1] = MANY
                 self._load_batches(view, start, stop, context, beside)
                 return beside
-            control, scene, read_into, writer = view.control, self._scene, self._read_into, self._writer
-            places = writer.places(view)
+            control, move_to, scene, read_into = view.control, context.move_to, self._scene, self._read_into
+            write, places = self._writer.write, self._writer.places(view)
             runs = Runs(self._layout, view, start, stop) if self._layout.forms else None
             for row, index in enumerate(indices, start):
                 if control[0] == serial:
                     raise CancelledTaskError
-                context.move_to(index)
+                move_to(index)
                 note[1] = row
                 if read_into is None:
-                    writer.write(view, row, scene(index), places, beside, runs)
+                    write(view, row, scene(index), places, beside, runs)
                     continue
                 if not self._checked:
                     mark_unwritten(view, row, row + 1)

@@ -39,12 +39,13 @@ class SceneWriter:
         children = layout.spec.treespec.children()
         flat = layout.spec.treespec.type is tuple and all(child.is_leaf() for child in children)
         self._flat = len(children) if flat else -1  # fields of a scene that is a plain tuple, and so its own leaves
+        self._is_leaf = layout.spec.treespec.is_leaf()
         self._checks = [
             (
-                number,
-                field,
                 field.dtype if field.is_fixed else None,  # None matches no array: text and sized rows go another way
                 field.shape,
+                number,
+                field,
                 _PYTHON_TYPE.get(field.dtype.kind) if field.weak and field.shape == () else None,
             )
             for number, field in enumerate(layout.spec.fields)
@@ -52,7 +53,7 @@ class SceneWriter:
 
     def places(self, view: SlotView) -> list[Any]:
         """What `write` needs to know of the fields of one slot."""
-        return [(view.fields[check[0]], *check) for check in self._checks]
+        return [(target, *check) for target, check in zip(view.fields, self._checks, strict=True)]
 
     def write(self, view: SlotView, row: int, scene: Any, places: list[Any], beside: Beside, runs: Runs | None) -> None:
         """Write one scene.
@@ -70,15 +71,20 @@ class SceneWriter:
         """
         if type(scene) is tuple and len(scene) == self._flat:
             leaves: Sequence[Any] = scene
+        elif self._is_leaf and type(scene) is np.ndarray:
+            leaves = (scene,)
         else:
             try:
                 leaves = self._leaves_of(scene)
             except ValueError:
                 raise self._wrong_structure(view, row, scene) from None
-        for leaf, (target, number, field, dtype, shape, python_type) in zip(leaves, places):  # noqa: B905 - 1 us
+        for leaf, (target, dtype, shape, number, field, python_type) in zip(leaves, places):  # noqa: B905 - 1 us
             kind = type(leaf)
+            if kind is np.ndarray and leaf.dtype is dtype and leaf.shape == shape:  # as nearly always
+                target[row] = leaf
+                continue
             if kind is np.ndarray or isinstance(leaf, np.generic):
-                exact = leaf.shape == shape and (leaf.dtype is dtype or leaf.dtype == dtype)
+                exact = leaf.shape == shape and leaf.dtype == dtype
             else:
                 exact = kind is python_type
                 if not exact and is_nested(leaf, self._spec.treespec):
@@ -151,7 +157,7 @@ class SceneWriter:
                 f"get_batch returned the structure {structure_text(treespec)}, __getitem__ "
                 f"{structure_text(self._spec.treespec)}. Return the same nesting from both"
             )
-        for leaf, (number, field, _, _, _) in zip(leaves, self._checks, strict=True):
+        for leaf, (_, _, number, field, _) in zip(leaves, self._checks, strict=True):
             if written is not None and leaf is written[number]:
                 continue
             path = self._spec.paths[number]
