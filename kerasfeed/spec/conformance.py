@@ -36,11 +36,13 @@ class SceneCheck:
         self._leaves_of = spec.treespec.flatten_up_to
         self._unflatten = spec.treespec.unflatten
         # None equals no shape, as text and open axes go another way.
-        self._exact = [(field.dtype, field.shape if field.is_fixed else None) for field in spec.fields]
+        self._exact = [
+            (field.dtype, field.shape if field.is_fixed else None, _scalar_of(field)) for field in spec.fields
+        ]
         self._numbers = [_number_of(field) for field in spec.fields]
 
     def conform(self, scene: Any, *, copy: bool = True) -> Any:
-        """The scene with an array (or `str`, `bytes`) of the spec for every field.
+        """The scene with an array (or NumPy scalar, `str`, `bytes`) of the spec for every field.
 
         Python numbers, and lists of them, take the field's dtype where it holds them; byte order is made native. All
         else must match exactly.
@@ -56,11 +58,11 @@ class SceneCheck:
             leaves: list[Any] = self._leaves_of(scene)
         except ValueError:
             raise self._wrong_structure(scene) from None
-        for place, (leaf, (dtype, shape)) in enumerate(zip(leaves, self._exact, strict=True)):
+        for place, (leaf, (dtype, shape, scalar)) in enumerate(zip(leaves, self._exact, strict=True)):
             if type(leaf) is np.ndarray and leaf.shape == shape and leaf.dtype == dtype:
                 if copy:
                     leaves[place] = leaf.copy()
-            else:
+            elif type(leaf) is not scalar:
                 leaves[place] = self._other(place, leaf, copy)
         return self._unflatten(leaves)
 
@@ -90,6 +92,12 @@ class SceneCheck:
             f"expected the structure {expected} with the fields {', '.join(self.spec.paths)}, received {received}. "
             "Nest scenes as the spec is nested"
         )
+
+
+def _scalar_of(field: ArraySpec) -> type | None:
+    """The type of scalars that are as the field says and never change; None where no type says so."""
+    exact = field.is_fixed and field.shape == () and field.dtype.kind in "biufc" and field.dtype.isnative
+    return field.dtype.type if exact else None
 
 
 def _number_of(field: ArraySpec) -> _Number | None:
@@ -158,4 +166,5 @@ def own_copy(item: Any) -> Any:
     if type(item) is np.ndarray:
         return item.copy()
     leaves, treespec = optree.tree_flatten(item)
-    return treespec.unflatten([leaf.copy() if isinstance(leaf, np.ndarray) else leaf for leaf in leaves])
+    # A scalar of a structured array is a view of the array.
+    return treespec.unflatten([leaf.copy() if isinstance(leaf, np.ndarray | np.void) else leaf for leaf in leaves])

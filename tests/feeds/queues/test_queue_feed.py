@@ -30,6 +30,32 @@ def _labels(batches):
     return [labels.astype(int).tolist() for _, labels in batches]
 
 
+STRUCTURED = np.dtype([("a", np.float32), ("b", np.int32)])
+
+
+@pytest.mark.parametrize("spec", [None, kf.ArraySpec((), STRUCTURED)], ids=["inferred", "given"])
+def test_a_scalar_of_a_structured_array_that_is_used_again_is_copied(spec):
+    place = np.zeros(1, STRUCTURED)
+    with kf.QueueFeed(batch_size=4, spec=spec, workers=0) as feed:
+        for number in range(4):
+            place["a"] = place["b"] = number
+            feed.put(place[0])
+        feed.end_epoch()
+        assert next(iter(feed))["b"].tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "scene"),
+    [
+        (np.dtype("M8[s]"), np.datetime64(1, "ns")),
+        (STRUCTURED, np.zeros(1, [("c", np.float64)])[0]),
+    ],
+)
+def test_a_scalar_of_another_dtype_of_the_same_type_is_refused_where_it_is_put(dtype, scene):
+    with kf.QueueFeed(batch_size=4, spec=kf.ArraySpec((), dtype), workers=0) as feed, pytest.raises(kf.SpecError):
+        feed.put(scene)
+
+
 @pytest.mark.parametrize("spec", [None, SPEC], ids=["inferred", "given"])
 @pytest.mark.parametrize("workers", [0, "auto"])
 def test_every_loop_is_one_epoch_of_the_producer_and_empty_after_its_last(spec, workers):
