@@ -6,6 +6,7 @@ calls. Those of equal shapes that are read together travel together, and are par
 
 import itertools
 import sys
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable
@@ -29,6 +30,7 @@ from kerasfeed.util.validate import check_integer
 if TYPE_CHECKING:
     import tensorflow as tf
 
+_MOMENT = 0.001  # s; calls follow one another quickly where they are at most two moments apart
 _MOST_COPIED = 1 << 20  # bytes of scenes that are put together for one call of TensorFlow
 
 
@@ -99,6 +101,7 @@ class ScenesCursor:
         self._iteration = iteration
         self._length = length
         self._begun = self._given = 0  # scenes
+        self._called = 0.0  # when scenes were last taken
         self._stacks: deque[Any] = deque()
         ahead = 2 * self._known().count + 2  # every thread at one task while it has another waiting
         self._window = Prefetcher(self._submit, 0, sys.maxsize, ahead, in_order=in_order)
@@ -130,8 +133,10 @@ class ScenesCursor:
         """`stack`, and what of the scenes behind it is read and small and of the same shapes.
 
         A call of TensorFlow costs as much as copying 1 MB. So the more scenes there are a second, the more are taken
-        with each call.
+        with each call; where calls follow one another quickly, it waits for a moment for the next scenes.
         """
+        now = time.perf_counter()
+        may_wait, self._called = now - self._called < 2 * _MOMENT, now
         found, shapes = [stack], [field.shape[1:] for field in stack]
         scenes = len(stack[0])
         most = min(MOST_SCENES, _MOST_COPIED // max(1, sum(field.nbytes for field in stack) // scenes))
@@ -140,7 +145,11 @@ class ScenesCursor:
                 try:
                     self._stacks.extend(self._window.take(0))
                 except NotYet:
-                    break
+                    if not may_wait or self._given + scenes == self._length:
+                        break
+                    may_wait = False
+                    time.sleep(_MOMENT)
+                    continue
             behind = self._stacks[0]
             if isinstance(behind, BaseException) or [field.shape[1:] for field in behind] != shapes:
                 break

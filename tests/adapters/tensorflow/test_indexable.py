@@ -155,6 +155,17 @@ def test_a_scene_unlike_the_first_ones_is_named():
         list(kf.from_indexable(Odd(24)))
 
 
+def test_an_empty_scene_is_an_error_that_names_it_and_the_others_come():
+    class Points(Numbered):
+        def __getitem__(self, index):
+            return np.arange(index % 5, dtype=np.int32)
+
+    dataset = kf.from_indexable(Points(24), num_parallel_calls=2)
+    with pytest.raises(kf.SpecError, match=r"scene 0: field 'scene' is empty, of shape \(0,\)"):
+        list(dataset)
+    assert [len(points) for points in dataset.ignore_errors()] == [index % 5 for index in range(24) if index % 5]
+
+
 def test_a_sequence_that_uses_its_array_again_harms_nothing():
     class Reusing(Numbered):
         def __init__(self, length):
