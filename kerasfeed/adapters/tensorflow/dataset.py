@@ -74,10 +74,20 @@ def scenes_dataset(begin: Begin, structure: Any, *, count: int) -> FeedDataset:
         TypeError: A field has a dtype that TensorFlow lacks.
     """
     source = BatchSource(begin, ErrorRelay())
-    scenes = _without_end(_batches(source, structure, None).unbatch())
+    scenes = _without_end(_taken_apart(_batches(source, structure, None), structure))
     # Zip asks once more than the range, and drops what comes of it.
     dataset = tf.data.Dataset.zip((tf.data.Dataset.range(count), scenes)).map(_as_written(lambda _, scene: scene))
     return _known(FeedDataset(_untuned(dataset), source, count, None), source)
+
+
+def _taken_apart(batches: Any, structure: Any) -> Any:
+    """The elements of `batches`; where they may be empty, slowly, for `unbatch` crashes then (TensorFlow 2.21)."""
+    if all(all(field.shape[1:]) for field in optree.tree_leaves(structure)):  # no axis is None or 0
+        return batches.unbatch()
+    is_tuple = isinstance(batches.element_spec, tuple)  # whose parts functions are given apart
+    return batches.flat_map(
+        _as_written(lambda *batch: tf.data.Dataset.from_tensor_slices(batch if is_tuple else batch[0]))
+    )
 
 
 def _batches(source: BatchSource, structure: Any, count: int | None, ragged_tensors: bool = True) -> Any:

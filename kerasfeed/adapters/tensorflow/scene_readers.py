@@ -163,15 +163,7 @@ class _Reading:
             if unknown:
                 return describe(scene)
             assert self.check is not None
-            spec = self.check.spec
-            leaves = spec.treespec.flatten_up_to(self.check.conform(scene, copy=False))
-            for leaf, path in zip(leaves, spec.paths, strict=True):
-                if getattr(leaf, "size", 1) == 0:
-                    raise SpecError(
-                        f"field {path!r} is empty, of shape {leaf.shape}: TensorFlow crashes where it takes batches of "
-                        "empty arrays apart. Use Feed(...).to_tf_dataset(), or give such scenes another element"
-                    )
-            return leaves
+            return self.check.spec.treespec.flatten_up_to(self.check.conform(scene, copy=False))
         except SpecError as error:
             raise SpecError(f"scene {index}: {message_of(error)}") from None
 

@@ -6,6 +6,7 @@ import time
 import weakref
 
 import numpy as np
+import optree
 import pytest
 import scenes
 import tensorflow as tf
@@ -155,15 +156,20 @@ def test_a_scene_unlike_the_first_ones_is_named():
         list(kf.from_indexable(Odd(24)))
 
 
-def test_an_empty_scene_is_an_error_that_names_it_and_the_others_come():
+@pytest.mark.parametrize("form", [lambda points: points, lambda points: (points,), lambda points: {"points": points}])
+def test_empty_scenes_arrive(form):  # `unbatch` would crash
     class Points(Numbered):
         def __getitem__(self, index):
-            return np.arange(index % 5, dtype=np.int32)
+            return form(np.arange(index % 5, dtype=np.int32))
 
-    dataset = kf.from_indexable(Points(24), num_parallel_calls=2)
-    with pytest.raises(kf.SpecError, match=r"scene 0: field 'scene' is empty, of shape \(0,\)"):
-        list(dataset)
-    assert [len(points) for points in dataset.ignore_errors()] == [index % 5 for index in range(24) if index % 5]
+    found = list(kf.from_indexable(Points(24), num_parallel_calls=2))
+    assert {optree.tree_structure(scene) for scene in found} == {optree.tree_structure(form(0))}
+    assert [optree.tree_leaves(scene)[0].numpy().tolist() for scene in found] == [[*range(k % 5)] for k in range(24)]
+
+
+def test_scenes_that_are_all_empty_arrive():
+    found = list(kf.from_indexable(np.zeros((5, 0, 2), np.float32)))
+    assert [scene.shape for scene in found] == [(0, 2)] * 5
 
 
 def test_a_sequence_that_uses_its_array_again_harms_nothing():
