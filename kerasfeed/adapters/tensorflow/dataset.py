@@ -108,7 +108,7 @@ def _batches(source: BatchSource, structure: Any, count: int | None, ragged_tens
         return tf.numpy_function(take, [iteration], [tf.bool, tf.bool, *dtypes])
 
     specs = [tf.TensorSpec((), tf.bool), tf.TensorSpec((), tf.bool), *(tf.TensorSpec(None, dtype) for dtype in dtypes)]
-    answers = _mapped_at_once(_iterations(source, count), asked, specs)
+    answers = _mapped_inline(_iterations(source, count), asked, specs)
     # Functions that only pass on what they are given are not run by tf.data; one with an operation costs 25 us a batch.
     come = answers.filter(_as_written(lambda come, *_: come))
     if count is None:
@@ -120,7 +120,7 @@ def _batches(source: BatchSource, structure: Any, count: int | None, ragged_tens
     return places.map(_as_written(lambda _, asked: batch_of(*asked[2:])))
 
 
-def _mapped_at_once(dataset: Any, function: Callable[..., Any], specs: list[Any]) -> Any:
+def _mapped_inline(dataset: Any, function: Callable[..., Any], specs: list[Any]) -> Any:
     """`dataset.map(function)`, but that the thread which asks for an element calls `function` itself.
 
     `Dataset.map` has a thread of a pool call it, and waits: that costs 0.1 ms of processor time a batch.
