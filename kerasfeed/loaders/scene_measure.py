@@ -24,7 +24,7 @@ from kerasfeed.sequences.global_random import GlobalRandomWatch
 from kerasfeed.sequences.view_base import part_reader
 from kerasfeed.spec.collation import Custom
 from kerasfeed.util.optional_methods import scene_writer
-from kerasfeed.util.thread_times import ThreadWatch
+from kerasfeed.util.thread_times import ThreadTimes, ThreadWatch, undelayed
 
 SAMPLE = 512  # scenes that a measurement may read
 _THREADS_THAT_WAIT = 16
@@ -210,7 +210,8 @@ def _at_once(cost: SceneCost, runs: _Runs, reader: _Reader, budget: float) -> Sc
     kept: list[tuple[NDArray[np.int64], bytearray, Any]] = []
     done: list[int] = []
     errors: list[BaseException] = []
-    delays: list[float] = []
+    times: list[ThreadTimes] = []
+    moments: list[float] = []  # of the first scene and the last: this thread may see them late
     start = threading.Barrier(threads + 1)
 
     def read() -> None:
@@ -219,6 +220,7 @@ def _at_once(cost: SceneCost, runs: _Runs, reader: _Reader, budget: float) -> Sc
             fresh, memory = [reader.memory(), reader.memory()], reader.memory()
             start.wait()
             watch.restart()
+            moments.append(time.perf_counter())
             while (run := runs.next()) is not None:
                 into = fresh.pop() if fresh else memory
                 beside = reader.read(run, into)
@@ -231,7 +233,8 @@ def _at_once(cost: SceneCost, runs: _Runs, reader: _Reader, budget: float) -> Sc
             errors.append(error)
             start.abort()  # where not all have come so far, nobody is to wait for this one
         finally:
-            delays.append(watch.look().delayed_seconds)
+            times.append(watch.look())
+            moments.append(time.perf_counter())
 
     crowd = [threading.Thread(target=read, name=f"kerasfeed-measure-{n}", daemon=True) for n in range(threads)]
     try:
@@ -241,12 +244,11 @@ def _at_once(cost: SceneCost, runs: _Runs, reader: _Reader, budget: float) -> Sc
     except BaseException:  # the system has no more threads, or no more memory
         start.abort()
         raise
-    started = time.perf_counter()
     for thread in crowd:
         thread.join()
-    took = time.perf_counter() - started
+    took = max(moments) - min(moments)
     if threads <= cost.cores:  # else they delay each other
-        took -= min(took / 2, sum(delays) / threads)
+        took = undelayed(took, times, sum(done) * cost.waiting_seconds)
     if errors:  # only in several threads: this is what they must not do
         return dataclasses.replace(cost, threads=threads, same=False)
     if not done:

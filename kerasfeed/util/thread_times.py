@@ -1,4 +1,4 @@
-"""What one thread did with its time: it computed, it waited, or other programs had the processor.
+"""What threads did with their time: they computed, they waited, or other programs had the processor.
 
 Invariant: only looks. Where the system does not tell how long a thread was kept from a processor (other than Linux),
 that counts as waiting.
@@ -9,6 +9,8 @@ import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
+
+_BLOCKED = 0.3  # times as long as they compute, and threads wait for each other
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,23 @@ class ThreadWatch:
         except OSError:
             return 0.0
         return sum(map(_delay_of, threads)) / 1e9
+
+
+def undelayed(seconds: float, times: list[ThreadTimes], waits: float) -> float:
+    """How long threads would have taken on a machine with nothing else to do, s.
+
+    Args:
+        seconds: How long they took, s.
+        times: What each did meanwhile.
+        waits: How long they would all wait if they did the same one after the other, s.
+    """
+    computed = sum(each.cpu_seconds for each in times)
+    delayed = sum(each.delayed_seconds for each in times)
+    found = seconds - min(seconds / 2, delayed / len(times))
+    blocked = sum(each.seconds for each in times) - computed - delayed - waits
+    if blocked < _BLOCKED * computed:
+        return found
+    return max(found, min(computed, seconds))  # who waited for a processor would else have waited for the GIL
 
 
 def _delay_of(thread: str) -> int:
