@@ -26,9 +26,9 @@ import kerasfeed as kf
 from benchmarks.measure import collect_garbage
 
 BATCH = 32
-BATCHES = 1000
+BATCHES = 400
 WAIT = 0.01  # s
-WAITS = 200  # one after the other
+WAITS = 60  # one after the other
 CALLS = 64
 
 

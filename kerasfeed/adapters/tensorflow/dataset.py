@@ -1,9 +1,9 @@
 """Batches as a `tf.data.Dataset`.
 
-Invariant: the graph holds integers until the map: place of a batch and number of an iteration go in, a whole batch
-comes out of one `tf.numpy_function`, which aliases the memory that it was loaded into. That call waits, for a moment;
-where the batch is not there yet, what it returns is filtered out and the call is made again. TensorFlow looks in
-between whether the iterator is still wanted. One batch is asked for at a time: concurrency is the loader's own.
+Invariant: the graph holds integers until the map: the number of an iteration goes in, a whole batch comes out of one
+`tf.numpy_function`, which aliases the memory that it was loaded into. That call waits, for a moment; where the batch is
+not there yet, what it returns is filtered out and the call is made again. TensorFlow looks in between whether the
+iterator is still wanted. One batch is asked for at a time: concurrency is the loader's own.
 
 A feed lives as long as the dataset, or the graph that the dataset was built in, and no longer.
 """
@@ -81,7 +81,7 @@ def scenes_dataset(begin: Begin, structure: Any, *, count: int) -> FeedDataset:
 
 
 def _taken_apart(batches: Any, structure: Any) -> Any:
-    """The elements of `batches`; where they may be empty, slowly, for `unbatch` crashes then (TensorFlow 2.21)."""
+    """The scenes of `batches`. `unbatch` crashes on empty ones (TensorFlow 2.21): those are taken in a slower way."""
     if all(all(field.shape[1:]) for field in optree.tree_leaves(structure)):  # no axis is None or 0
         return batches.unbatch()
     is_tuple = isinstance(batches.element_spec, tuple)  # whose parts functions are given apart
