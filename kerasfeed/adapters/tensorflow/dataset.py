@@ -18,6 +18,7 @@ import optree
 import tensorflow as tf
 
 from kerasfeed.adapters.tensorflow import iteration as tf_iteration
+from kerasfeed.adapters.tensorflow import raw_datasets
 from kerasfeed.adapters.tensorflow.dtypes import tf_dtype
 from kerasfeed.adapters.tensorflow.error_relay import ErrorRelay
 from kerasfeed.adapters.tensorflow.feed_dataset import FeedDataset, Loops
@@ -108,11 +109,12 @@ def _batches(source: BatchSource, structure: Any, count: int | None, ragged_tens
         return tf.numpy_function(take, [iteration], [tf.bool, tf.bool, *dtypes])
 
     specs = [tf.TensorSpec((), tf.bool), tf.TensorSpec((), tf.bool), *(tf.TensorSpec(None, dtype) for dtype in dtypes)]
-    answers = _mapped_inline(_iterations(source, count), asked, specs)
+    begin = functools.partial(tf_iteration.begin, source.number, count)
+    answers = raw_datasets.mapped(_without_end(raw_datasets.numbers(begin, tf_iteration.end)), asked, specs)
     # Functions that only pass on what they are given are not run by tf.data; one with an operation costs 25 us a batch.
-    come = answers.filter(_as_written(lambda come, *_: come))
+    come = raw_datasets.filtered(answers, lambda come, *others: come)
     if count is None:
-        batches = come.take_while(_as_written(lambda _, more, *tensors: more))
+        batches = raw_datasets.taken_while(come, lambda come, more, *tensors: more)
         return batches.map(_as_written(lambda _, more, *tensors: batch_of(*tensors)))
     # Behind `count` places it answers for ever that it is at the end, which zip asks for once, and drops. A range knows
     # its cardinality. (assert_cardinality would fail for ever, not once, after `ignore_errors`.)
@@ -120,34 +122,11 @@ def _batches(source: BatchSource, structure: Any, count: int | None, ragged_tens
     return places.map(_as_written(lambda _, asked: batch_of(*asked[2:])))
 
 
-def _mapped_inline(dataset: Any, function: Callable[..., Any], specs: list[Any]) -> Any:
-    """`dataset.map(function)`, but that the thread which asks for an element calls `function` itself.
-
-    `Dataset.map` has a thread of a pool call it, and waits: that costs 0.1 ms of processor time a batch.
-    """
-    called = tf.function(function, autograph=False).get_concrete_function(dataset.element_spec)
-    mapped = tf.raw_ops.MapDataset(
-        input_dataset=tf.data.experimental.to_variant(dataset), other_arguments=[], f=called,
-        output_types=[spec.dtype for spec in specs], output_shapes=[spec.shape for spec in specs],
-        use_inter_op_parallelism=False,
-    )  # fmt: skip
-    return tf.data.experimental.from_variant(mapped, tuple(specs))
-
-
 def _known(dataset: FeedDataset, source: BatchSource) -> FeedDataset:
     """`dataset`, whose `source` lives as long as it, or as the graph where the dataset object is a passing thing."""
     if not tf.executing_eagerly():
         _sources.setdefault(tf.compat.v1.get_default_graph(), []).append(source)
     return dataset
-
-
-def _iterations(source: BatchSource, count: int | None) -> Any:
-    """A dataset of one number without end: that of the new iteration which each iterator of the dataset is."""
-    begin = functools.partial(tf_iteration.iteration_of, source.number, count)
-    # The generator is closed with the iterator, and nothing else of tf.data tells of that.
-    numbers = tf.data.Dataset.from_generator(begin, output_signature=tf.TensorSpec((None,), tf.int64))
-    # Many at a time, for a call costs 0.1 ms; a function of the graph that repeats one costs 9 ms an iteration.
-    return _without_end(numbers.unbatch())
 
 
 def _without_end(dataset: Any) -> Any:

@@ -8,7 +8,6 @@ whoever lets go of the iterator, in another thread.
 import contextvars
 import itertools
 import weakref
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -19,8 +18,6 @@ from kerasfeed.errors import SceneError
 from kerasfeed.feeds.cursor import Begin, Cursor, EndOfData, check_alive, run_in_background
 from kerasfeed.util.error_notes import note_causes
 from kerasfeed.util.polling import POLL_SECONDS, NotYet
-
-_REPEATS = 1024  # numbers that a call for the number of an iteration gives
 
 
 class BatchSource:
@@ -100,8 +97,8 @@ _sources: "weakref.WeakValueDictionary[int, BatchSource]" = weakref.WeakValueDic
 _iterations: dict[int, _Iteration] = {}
 
 
-def iteration_of(source: int, count: int | None) -> Iterator[Any]:
-    """The number of a new iteration of a source, again and again, int64[N]; TensorFlow closes it with its iterator.
+def begin(source: int, count: int | None, _: Any) -> np.int64:
+    """The number of a new iteration of a source.
 
     Args:
         source: Number of the source.
@@ -109,11 +106,13 @@ def iteration_of(source: int, count: int | None) -> Iterator[Any]:
     """
     number = next(_numbers)
     _iterations[number] = _Iteration(source, count)
-    try:
-        while True:
-            yield np.full(_REPEATS, number, np.int64)
-    finally:
-        _iterations.pop(number).end()
+    return np.int64(number)
+
+
+def end(number: Any) -> np.int64:
+    """TensorFlow's iterator of an iteration is no more."""
+    _iterations.pop(int(number)).end()
+    return np.int64(0)
 
 
 def take(placeholders: list[Any], number: Any) -> list[Any]:

@@ -20,6 +20,7 @@ from tf_batches import WORKERS, indices_of, order_of
 
 import kerasfeed as kf
 from kerasfeed.adapters.tensorflow import iteration as tf_iteration
+from kerasfeed.adapters.tensorflow import raw_datasets
 from kerasfeed.errors import FeedClosedError, SceneError, SpecError
 
 pytestmark = pytest.mark.usefixtures("memory_freed")
@@ -59,6 +60,15 @@ def test_the_thread_that_asks_for_an_element_calls_python_itself(monkeypatch):
     dataset = kf.from_indexable(scenes.Clouds(40), num_parallel_calls=2)  # which does not prefetch
     assert sum(1 for _ in dataset) == 40
     assert set(threads) == {threading.get_ident()}
+
+
+@pytest.mark.parametrize("attributes", [raw_datasets._AS_IT_STANDS, {"unknown": True}], ids=["known", "unknown"])
+def test_batches_are_the_same_where_tensorflow_does_not_know_the_attribute_of_functions(attributes, monkeypatch):
+    monkeypatch.setattr(raw_datasets, "_AS_IT_STANDS", attributes)
+    with kf.Feed(scenes.Clouds(40), 8, shuffle=True, seed=1, workers=2, worker_type="thread") as feed:
+        dataset = feed.to_tf_dataset()
+        for epoch in range(2):
+            assert indices_of(dataset) == order_of(feed, epoch)
 
 
 @pytest.mark.heavy
