@@ -67,6 +67,8 @@ class ThreadWatch:
 def undelayed(seconds: float, times: list[ThreadTimes], waits: float) -> float:
     """How long threads would have taken on a machine with nothing else to do, s.
 
+    Where they wait for each other, whatever they wait for is taken for the GIL, which one of them has at a time.
+
     Args:
         seconds: How long they took, s.
         times: What each did meanwhile.
@@ -78,7 +80,7 @@ def undelayed(seconds: float, times: list[ThreadTimes], waits: float) -> float:
     blocked = sum(each.seconds for each in times) - computed - delayed - waits
     if blocked < _BLOCKED * computed:
         return found
-    return max(found, min(computed, seconds))  # who waited for a processor would else have waited for the GIL
+    return max(found, min(computed, seconds))  # who waited for a processor would else have waited for another
 
 
 def _delay_of(thread: str) -> int:

@@ -1,8 +1,8 @@
 """What the calls of TensorFlow into Python do: they take a batch of a cursor, if it is there.
 
-Invariant: TensorFlow keeps every function that it calls until the process ends, so these hold numbers and nothing else.
-An iteration lives from the first batch that TensorFlow asks for until its iterator is no more, and is closed then,
-whoever lets go of the iterator, in another thread.
+Invariant: TensorFlow keeps every function that it calls until the process ends, or the graph that it is part of. So
+these hold numbers and nothing else. An iteration lives from the first batch that TensorFlow asks for until its iterator
+is no more, and is closed then, whoever lets go of the iterator, in another thread.
 """
 
 import contextvars

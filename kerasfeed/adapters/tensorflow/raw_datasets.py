@@ -41,14 +41,15 @@ def numbers(begin: Callable[[Any], Any], end: Callable[[Any], Any]) -> Any:
     """A dataset without end of one number, int64[], in each iteration another.
 
     Args:
-        begin: Gives the number of a new iteration, np.int64; called when its first element is asked for.
+        begin: Gives the number of a new iteration, np.int64; called when its first element is asked for. Must not
+            raise: `end` would not be called.
         end: Called with the number when TensorFlow's iterator is no more, and nothing else of tf.data tells of that;
-            returns an np.int64 that means nothing.
+            returns an np.int64 that means nothing. TensorFlow keeps a function of a module for ever: give a partial.
     """
     number = tf.TensorSpec((), tf.int64)
     one = tf.data.Dataset.from_tensors(tf.constant(0, tf.int64))
     called = [_ready(lambda given, call=call: tf.numpy_function(call, [given], tf.int64), one) for call in (begin, end)]
-    same = _ready(lambda given: given, one)  # one that only passes on what it is given is not run
+    same = _ready(lambda given: given, one)  # tf.data does not run a function that only passes on what it is given
 
     def generated(given: Any) -> Any:
         return tf.raw_ops.GeneratorDataset(
@@ -74,6 +75,6 @@ def _ready(function: Callable[..., Any], dataset: Any) -> Any:
     given = specs if isinstance(specs, tuple) else (specs,)
     try:
         made = tf.function(function, autograph=False, experimental_attributes=_AS_IT_STANDS)
-        return made.get_concrete_function(*given)
-    except ValueError:  # it does not know the attribute
-        return tf.function(function, autograph=False).get_concrete_function(*given)
+    except ValueError:  # it does not know the attribute; nothing is traced yet
+        made = tf.function(function, autograph=False)
+    return made.get_concrete_function(*given)

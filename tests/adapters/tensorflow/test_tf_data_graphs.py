@@ -71,6 +71,23 @@ def test_batches_are_the_same_where_tensorflow_does_not_know_the_attribute_of_fu
             assert indices_of(dataset) == order_of(feed, epoch)
 
 
+def test_a_graph_that_is_gone_leaves_no_function_with_tensorflow(feed):
+    from tensorflow.python.ops import script_ops
+
+    kept = script_ops._py_funcs._funcs
+
+    def build():
+        with tf.Graph().as_default():
+            feed.to_tf_dataset()
+        gc.collect()
+
+    build()
+    before = len(kept)
+    for _ in range(3):
+        build()
+    assert len(kept) == before
+
+
 @pytest.mark.heavy
 def test_the_dataset_is_made_in_a_tf_function(feed):
     @tf.function
