@@ -110,7 +110,7 @@ def _batches(source: BatchSource, structure: Any, count: int | None, ragged_tens
 
     specs = [tf.TensorSpec((), tf.bool), tf.TensorSpec((), tf.bool), *(tf.TensorSpec(None, dtype) for dtype in dtypes)]
     begin = functools.partial(tf_iteration.begin, source.number, count)
-    numbers = raw_datasets.numbers(begin, functools.partial(tf_iteration.end))
+    numbers = raw_datasets.numbers(begin, tf_iteration.end)
     answers = raw_datasets.mapped(_without_end(numbers), asked, specs)
     # Functions that only pass on what they are given are not run by tf.data; one with an operation costs 25 us a batch.
     come = raw_datasets.filtered(answers, lambda come, *others: come)

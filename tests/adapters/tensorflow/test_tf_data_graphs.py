@@ -17,6 +17,7 @@ from scenes_frameworks import (
     run_script,
 )
 from tf_batches import WORKERS, indices_of, order_of
+from waits import wait_until
 
 import kerasfeed as kf
 from kerasfeed.adapters.tensorflow import iteration as tf_iteration
@@ -71,21 +72,15 @@ def test_batches_are_the_same_where_tensorflow_does_not_know_the_attribute_of_fu
             assert indices_of(dataset) == order_of(feed, epoch)
 
 
-def test_a_graph_that_is_gone_leaves_no_function_with_tensorflow(feed):
-    from tensorflow.python.ops import script_ops
-
-    kept = script_ops._py_funcs._funcs
-
-    def build():
-        with tf.Graph().as_default():
-            feed.to_tf_dataset()
-        gc.collect()
-
-    build()
-    before = len(kept)
-    for _ in range(3):
-        build()
-    assert len(kept) == before
+@pytest.mark.parametrize("kind", [keras.utils.clear_session, lambda: None], ids=["cleared", "kept"])
+def test_an_iteration_ends_with_its_iterator_though_keras_has_dropped_the_graph_of_its_functions(kind, feed):
+    iterator = iter(feed.to_tf_dataset().map(lambda points, labels: labels))
+    next(iterator)
+    assert len(tf_iteration._iterations) == 1
+    kind()
+    gc.collect()
+    del iterator
+    wait_until(lambda: not tf_iteration._iterations)
 
 
 @pytest.mark.heavy
