@@ -44,8 +44,8 @@ def numbers(begin: Callable[[Any], Any], end: Callable[[Any], Any]) -> Any:
         begin: Gives the number of a new iteration, np.int64; called when its first element is asked for. Must not
             raise: `end` would not be called.
         end: Called with the number when TensorFlow's iterator is no more, and nothing else of tf.data tells of that;
-            returns an np.int64 that means nothing. A function of a module, which outlives the graph that it is part of:
-            `keras.utils.clear_session` drops that graph, and with it any other function, while iterators live.
+            returns an np.int64 that means nothing. A function of a module: TensorFlow keeps any other only as long as
+            the graph that it is part of, which `keras.utils.clear_session` drops while iterators live.
     """
     number = tf.TensorSpec((), tf.int64)
     one = tf.data.Dataset.from_tensors(tf.constant(0, tf.int64))
