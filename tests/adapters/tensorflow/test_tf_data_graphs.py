@@ -77,11 +77,15 @@ def test_an_iteration_ends_with_its_iterator_where_the_graph_of_its_functions_go
     iterator = iter(feed.to_tf_dataset().map(lambda points, labels: labels))
     next(iterator)
     assert len(tf_iteration._iterations) == 1
-    cycle = [iterator]
-    cycle.append(cycle)
-    del iterator, cycle
-    keras.utils.clear_session()  # and with it goes what TensorFlow keeps of a function that nobody else holds
-    gc.collect()
+    gc.disable()  # in TensorFlow's threads: none may end the iterator within a call that it waits for
+    try:
+        cycle = [iterator]
+        cycle.append(cycle)
+        del iterator, cycle
+        keras.utils.clear_session()  # and with it goes what TensorFlow keeps of a function that nobody else holds
+        gc.collect()
+    finally:
+        gc.enable()
     wait_until(lambda: not tf_iteration._iterations)
 
 
@@ -334,6 +338,8 @@ def test_the_message_of_an_error_carries_type_place_and_traceback(workers, worke
         with pytest.raises(tf.errors.UnknownError) as caught:
             next(iterator)
         message = str(caught.value)
+        # In a cycle, which `caught` is part of, the collector might end the iterator within a call that it waits for.
+        del iterator, caught
         assert "ValueError: bad scan" in message
         assert "kerasfeed: scene 13, epoch 0, step 1, in " in message
         assert "scenes.py" in message
@@ -355,6 +361,7 @@ def test_no_error_of_a_scene_ends_the_dataset_in_silence(error):
         next(iterator)
         with pytest.raises(tf.errors.UnknownError, match=re.escape(f"{type(error).__name__}: {error}")):
             next(iterator)
+        del iterator  # as above
         arriving = type(error) if isinstance(error, Exception) and type(error) is not StopIteration else SceneError
         for deterministic in (True, False):
             with pytest.raises(arriving) as caught:
