@@ -137,7 +137,7 @@ class PlannedFeed(AnyFeed):
     def begin_window(self, numbers: range) -> Prefetcher:
         """Look-ahead along the batches `numbers`, for a loop that begins; closed with the feed."""
         self.hooks.enter(numbers.start // len(self))
-        window = window_of(self, numbers)
+        window = window_of(self, numbers, loads_here=True)
         self._loops.add(window)
         return window
 
@@ -153,11 +153,24 @@ class PlannedFeed(AnyFeed):
             ...     print([future.result().tolist() for future in futures])
             [[0, 1], [2, 3], [4, 5]]
         """
+        self._prepare(epoch)
+        return self._loader.submit(epoch, step, timeout=patience)
+
+    def load_here(self, epoch: int, step: int) -> "Future[Any]":
+        """As `submit`, but the caller may load the batch itself; see `here_seconds`."""
+        self._prepare(epoch)
+        return self._loader.submit(epoch, step, here=True)
+
+    def _prepare(self, epoch: int) -> None:
         self.refreshes.refuse_others(self.refreshes.planned)
         self.cursors.wait()
         self.hooks.enter(epoch)
         self.issue_warnings()
-        return self._loader.submit(epoch, step, timeout=patience)
+
+    @property
+    def here_seconds(self) -> float:
+        """See `kerasfeed.loaders.loader.Loader.seconds_here`."""
+        return self._loader.seconds_here
 
     def issue_warnings(self) -> None:
         """See `AnyFeed.issue_warnings`."""

@@ -1,9 +1,10 @@
 """Batches loaded ahead of a consumer that takes them in the order of the feed's stream.
 
-Invariant: `take` returns the batch of the next number whatever was loaded ahead. Whoever stops early closes the window,
-and the scenes not yet begun are skipped.
+Invariant: `take` returns the batch of the next number whatever was loaded ahead, and whoever loaded it. Whoever stops
+early closes the window, and the scenes not yet begun are skipped.
 """
 
+import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
@@ -14,7 +15,10 @@ from kerasfeed.errors import FeedClosedError
 from kerasfeed.util.polling import NotYet, result_of, wait_for_exit
 
 _SEVERAL_SECONDS, _ONE_BY_ONE = 0.003, 64
-Submit = Callable[[int, float | None], "Future[Any]"]
+# A consumer that does other things for less than this part of a batch's time gains nothing by look-ahead; the mean of
+# its pauses follows the last few, and a long one counts as so many batches.
+_PAUSE, _SHARE, _LONGEST = 0.5, 0.2, 8
+Submit = Callable[[int, float | None, bool], "Future[Any]"]
 
 
 class Prefetcher:
@@ -34,17 +38,20 @@ class Prefetcher:
         *,
         in_order: bool = True,
         check: Callable[[], None] = lambda: None,
+        seconds_here: Callable[[], float] = lambda: 0.0,
     ) -> None:
         """Look ahead from the first `take` on.
 
         Args:
-            submit: From a batch's number, and how long to wait for memory, s, to a promise of it.
+            submit: From a batch's number, how long to wait for memory, s, and whether the calling thread may load the
+                batch, to a promise of it.
             first: Number of the first batch.
             stop: Number after that of the last batch worth loading ahead.
             ahead: Most batches in flight, at least 1.
             border: Steps of an epoch, where none of its batches may be begun before the last epoch's are loaded.
             in_order: Whether batches come in the order of their numbers, or whichever is loaded first.
             check: Raises where a batch that has come must not be given, for its scenes may be others than were meant.
+            seconds_here: How long a batch takes that the consumer may as well load itself, s; 0 where workers load it.
         """
         self._check = check
         self._submit = submit
@@ -54,6 +61,9 @@ class Prefetcher:
         self._border = border
         self._in_order = in_order
         self._pending: deque[Future[Any]] = deque()
+        self._seconds_here = seconds_here
+        self._pause = 0.0  # of the consumer between two batches, s
+        self._left: float | None = None  # when it got the last one
         self._one_by_one = 0  # batches that are waited for by themselves, since several take longer
 
     def take(self, timeout: float | None = None) -> Any:
@@ -72,13 +82,19 @@ class Prefetcher:
             if timeout is None:  # else TensorFlow calls, which waits for its calls as the program ends
                 wait_for_exit()
             raise
+        finally:
+            if timeout != 0:
+                self._left = time.perf_counter()
 
     def _take(self, timeout: float | None) -> Any:
-        self._fill(timeout)
+        if not self._is_as_fast_here(timeout):
+            self._fill(timeout)
+        elif not self._pending:
+            self._pending.append(self._submit(self.next, timeout, True))
         try:
             future = self._pending[0]
         except IndexError:  # beyond the window's end, or closed by another thread, just now
-            future = self._submit(self.next, timeout)
+            future = self._submit(self.next, timeout, False)
             self._pending.append(future)
         if not self._in_order:
             future = _first_done(list(self._pending) or [future], timeout)
@@ -95,6 +111,16 @@ class Prefetcher:
         self._pass(future)
         self._check()
         return batch
+
+    def _is_as_fast_here(self, timeout: float | None) -> bool:
+        """Whether this thread may as well load the next batch itself: it pauses too little to gain by look-ahead."""
+        seconds = self._seconds_here()
+        if not seconds or timeout == 0:
+            return False
+        if self._left is not None:
+            pause = min(time.perf_counter() - self._left, _LONGEST * seconds)
+            self._pause += _SHARE * (pause - self._pause)
+        return self._pause < _PAUSE * seconds
 
     def _await_several(self) -> None:
         """Sleep until a few of the batches in flight have come, where that takes hardly any time.
@@ -124,7 +150,7 @@ class Prefetcher:
             if number >= self._stop or (self._border and self._pending and number % self._border == 0):
                 return
             try:
-                self._pending.append(self._submit(number, timeout))
+                self._pending.append(self._submit(number, timeout, False))
             except NotYet:
                 if not self._pending:
                     raise
@@ -150,7 +176,14 @@ def _first_done(futures: list["Future[Any]"], timeout: float | None) -> "Future[
     return done
 
 
-def window_of(feed: Any, numbers: range, shuffled: bool | None = False, *, in_order: bool = True) -> Prefetcher:
+def window_of(
+    feed: Any,
+    numbers: range,
+    shuffled: bool | None = False,
+    *,
+    in_order: bool = True,
+    loads_here: bool = False,
+) -> Prefetcher:
     """Look-ahead along the batches `numbers` of a feed, given as a weak proxy where the window may outlive it.
 
     Args:
@@ -158,16 +191,18 @@ def window_of(feed: Any, numbers: range, shuffled: bool | None = False, *, in_or
         numbers: Numbers of batches.
         shuffled: Whether steps are shuffled, but for those of a resumed epoch; None is never.
         in_order: See `Prefetcher`.
+        loads_here: Whether the consumer may load batches itself, where it gains nothing by look-ahead.
     """
     clock = feed.clock
 
-    def submit(number: int, timeout: float | None) -> Any:
+    def submit(number: int, timeout: float | None, here: bool) -> Any:
         place = divmod(number, clock.steps) if shuffled is None else clock.place(number, shuffled=shuffled)
-        return feed.submit(*place, patience=timeout)
+        return feed.load_here(*place) if here else feed.submit(*place, patience=timeout)
 
     border = len(feed) if feed.has_epoch_hooks else None
     generations = feed.refreshes.planned
     return Prefetcher(
         submit, numbers.start, numbers.stop, feed.look_ahead, border, in_order=in_order,
         check=lambda: feed.refreshes.refuse_others(generations),
+        seconds_here=lambda: feed.here_seconds if loads_here else 0.0,
     )  # fmt: skip

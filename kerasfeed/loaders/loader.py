@@ -205,7 +205,17 @@ class Loader:
             ahead = max(ahead, hosts.wanted * self._job.ahead_per_host)
         return max(1, min(ahead, session.slots.limit - 1))
 
-    def submit(self, epoch: int, step: int, *, timeout: float | None = None) -> Future[Any]:
+    @property
+    def seconds_here(self) -> float:
+        """About how long a batch takes that whoever waits for it may as well load, s; 0 where workers are to load it.
+
+        That is so where scenes take microseconds: a worker thread and the thread that waits for it take turns, and
+        hand the interpreter to and fro.
+        """
+        session = self._sessions.present
+        return 0.0 if session is None else session.seconds_here
+
+    def submit(self, epoch: int, step: int, *, timeout: float | None = None, here: bool = False) -> Future[Any]:
         """Promise one batch: the scene's nesting, each field an ndarray with a leading axis, or as `job.collate` says.
 
         With `on_error="mask"`, and where the plan fills batches up, scenes `(x, y)` become batches `(x, y, float32[B]
@@ -220,6 +230,7 @@ class Loader:
             step: Step of it.
             timeout: How long to wait for memory, s, where `max_memory` is reached; None is for ever. A loader whose
                 `submit` does the work itself takes as long as that takes.
+            here: Whether the caller may load the batch itself, if no worker is at another and `seconds_here` says so.
 
         Raises:
             NotYet: There was no memory for so long.
@@ -228,7 +239,7 @@ class Loader:
         """
         session = self._ready()
         try:
-            return session.submit(epoch, step, timeout)
+            return session.submit(epoch, step, timeout, here=here)
         except WorkerDiedError as error:  # just now: this batch shares the fate of those in flight
             if session.pool.failure is None:
                 raise

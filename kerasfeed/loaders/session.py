@@ -30,6 +30,8 @@ from kerasfeed.sequences.global_random import WARNING_KIND, warning_text
 from kerasfeed.util.error_text import is_the_programs
 from kerasfeed.util.read_cost import ReadCost
 
+_BATCH_SECONDS = 40e-6  # what a batch takes beside its scenes
+
 
 class Session:
     """See the module's invariant.
@@ -122,7 +124,12 @@ class Session:
 
     # ---- batches
 
-    def submit(self, epoch: int, step: int, timeout: float | None = None) -> Future[Any]:
+    @property
+    def seconds_here(self) -> float:
+        """See `Loader.seconds_here`."""
+        return _BATCH_SECONDS + self.timing.seconds * self.job.plan.rows if self.pool.can_do_here else 0.0
+
+    def submit(self, epoch: int, step: int, timeout: float | None = None, *, here: bool = False) -> Future[Any]:
         """Cut a batch into tasks and hand them to the workers; see `Loader.submit`."""
         assert self.slots is not None
         indices = self.job.plan.indices(epoch, step)
@@ -139,13 +146,16 @@ class Session:
         except FeedClosedError:  # the slots close with the session: say why that ended
             raise self.pool.failure or FeedClosedError(CLOSED_BEFORE_DONE) from None
         batch: BatchInProgress | None = None
+        tasks: list[Task] = []
         try:
             batch = begin_batch(self.job, held, epoch, step, indices)
             ranges = self.timing.ranges(batch.rows, self.job.workers)
             if self.failure_log.has_fatal:
                 with self.lock:
                     ranges = self.recovery.begin(batch, ranges)
-            self.pool.submit([LoadTask(self, batch, start, stop) for start, stop in ranges], batch)
+            tasks = [LoadTask(self, batch, start, stop) for start, stop in ranges]
+            if not (here and len(tasks) == 1 and self.pool.do_here(tasks[0])):
+                self.pool.submit(tasks, batch)
             if not ranges:  # none of its scenes is to be tried; of threads some always is
                 self.finish(batch)
             return batch.future
@@ -156,7 +166,7 @@ class Session:
                 self.slots.release(held)
             raise
         finally:
-            del batch  # see above
+            del batch, tasks  # see above
 
     def _read_ahead(self, epoch: int, step: int, indices: Any) -> Future[Any] | None:
         """Announce a batch to the sequence; where that raises, note it, and return a failed future if that is to raise.

@@ -191,6 +191,23 @@ class Pool(ABC):
         finally:
             del task  # the traceback of what was raised inline ends in this frame: only the collector would free them
 
+    @property
+    def can_do_here(self) -> bool:
+        """Whether `do_here` may do a task: tasks are so short that workers would be no faster."""
+        return False
+
+    def do_here(self, task: Task) -> bool:
+        """Do `task` in the calling thread, and what is to be done in its place, while no worker is at another.
+
+        Returns:
+            Whether it was done; False where workers are to do it.
+
+        Raises:
+            FeedClosedError: The pool is closed.
+            BaseException: Ctrl-C, or what a signal's handler has raised; the task may not have been done then.
+        """
+        return False
+
     @abstractmethod
     def post(self, value: Any) -> None:
         """Have workers find `value` with all tasks that are submitted from now on; it pickles."""

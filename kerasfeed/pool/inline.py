@@ -6,20 +6,16 @@ next where it could not.
 
 import threading
 import time
-from collections import deque
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 from kerasfeed.pool import watchdog
 from kerasfeed.pool.base import Pool, PoolOptions, Receipt, Runner
-from kerasfeed.pool.local import LocalWorker, run_here
+from kerasfeed.pool.local import CALLER, LocalWorker, do_all, look_at_callers, run_here
 from kerasfeed.pool.memory import PoolMemory
 from kerasfeed.pool.task import Task
 from kerasfeed.pool.worker_hooks import begin_worker, defer_failed_end, end_worker
 from kerasfeed.sequences.context import Worker
-
-_NAME = "the calling thread"
 
 
 class InlinePool(Pool):
@@ -34,29 +30,21 @@ class InlinePool(Pool):
         self._shared: list[Any] = [None]
         self._begun = False
         self._beginning = threading.RLock()  # held while the user's code runs, as nothing is that `close` needs
-        self._callers: dict[int, LocalWorker] = {}  # by thread
+        self._callers: dict[LocalWorker, None] = {}  # threads that do tasks just now
         self._stall_timer = watchdog.StallTimer(watchdog.tick_seconds(None))
         self._watch: watchdog.Watchdog | None = None
 
     def submit(self, tasks: Sequence[Task], receipt: Receipt | None = None) -> None:
         """See `Pool.submit`; also raises Ctrl-C, and what `on_worker_begin` raises."""
         self.refuse_if_ended()
-        ident = threading.get_ident()
-        before = self._callers.get(ident)  # a scene may take a batch of another step
-        caller = LocalWorker(Worker(0, 1, "inline"), _NAME, self.memory, self._shared, threading.current_thread())
-        self._callers[ident] = caller
+        caller = LocalWorker(Worker(0, 1, "inline"), CALLER, self.memory, self._shared, threading.current_thread())
+        self._callers[caller] = None
         try:
             if not self._begun:
                 self._begin()
-            waiting = deque(tasks)
-            while waiting:
-                caller.task = waiting.popleft()
-                waiting.extend(run_here(caller.task, self.runner, caller))
+            do_all(tasks, caller, lambda task, worker: run_here(task, self.runner, worker))
         finally:
-            if before is None:
-                self._callers.pop(ident, None)
-            else:
-                self._callers[ident] = before
+            self._callers.pop(caller, None)
             caller.task = None
             del caller, tasks, receipt  # the traceback of what was raised ends here: only the collector would free them
 
@@ -66,7 +54,7 @@ class InlinePool(Pool):
                 return
             if self._watch is None:
                 self._watch = watchdog.Watchdog(self.look, watchdog.tick_seconds(None))
-            failed = begin_worker(self.runner.target, Worker(0, 1, "inline"), _NAME)
+            failed = begin_worker(self.runner.target, Worker(0, 1, "inline"), CALLER)
             try:
                 if failed is not None:
                     raise failed
@@ -77,15 +65,7 @@ class InlinePool(Pool):
     def look(self) -> None:
         """Warn of a scene that does not end; called by the watching thread."""
         self._stall_timer.begin(time.monotonic())
-        for ident, caller in list(self._callers.items()):
-            seconds = self._stall_timer.look(ident, caller.token())
-            if seconds >= watchdog.STALL_SECONDS and caller.thread is not None:
-                task = caller.task
-                watchdog.warn_of_stall(
-                    self.options.deferred_warnings, "inline", None, _NAME,
-                    None if task is None else task.text(caller.note[1]) or "its work", seconds,
-                    partial(watchdog.stack_of, caller.thread), ident,
-                )  # fmt: skip
+        look_at_callers(list(self._callers), self._stall_timer, self.options, self.worker_type)
 
     @property
     def in_flight(self) -> int:
@@ -103,4 +83,4 @@ class InlinePool(Pool):
         if self._watch is not None:
             self._watch.stop()
         if self._begun:
-            defer_failed_end(self.options.deferred_warnings, end_worker(self.runner.target, _NAME))
+            defer_failed_end(self.options.deferred_warnings, end_worker(self.runner.target, CALLER))

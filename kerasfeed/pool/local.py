@@ -7,17 +7,22 @@ import itertools
 import mmap
 import threading
 import time
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
-from kerasfeed.pool.base import Runner
+from kerasfeed.pool import watchdog
+from kerasfeed.pool.base import PoolOptions, Runner
 from kerasfeed.pool.memory import PoolMemory
 from kerasfeed.pool.task import CancelledTaskError, FailedTaskError, Task
 from kerasfeed.sequences.context import Worker
 from kerasfeed.util.error_text import is_the_programs
 
+CALLER = "the calling thread"
 _serials = itertools.count(1)
+Do = Callable[[Task, "LocalWorker"], Sequence[Task]]  # does a task; gives what is to be done next
 
 
 @dataclass(eq=False)
@@ -62,6 +67,40 @@ class LocalWorker:
     def token(self) -> Any:
         """Changes from place to place; None between two tasks."""
         return (self.serial, self.note[1]) if self.busy else None
+
+
+def do_all(tasks: Sequence[Task], caller: LocalWorker, do: Do) -> None:
+    """Do tasks by `do` in this thread, of which `caller` tells, and then what is to be done in their place."""
+    waiting = deque(tasks)
+    try:
+        while waiting:
+            caller.task = waiting.popleft()
+            waiting.extend(do(caller.task, caller))
+    finally:
+        del tasks, waiting, caller, do  # the traceback of what was raised ends here: only the collector would free them
+
+
+def look_at_callers(
+    callers: Sequence[LocalWorker], timer: watchdog.StallTimer, options: PoolOptions, kind: str
+) -> None:
+    """Warn of a scene that does not end, of those which the threads that asked for them load; `kind`: of the pool."""
+    for ident, caller in {caller.thread.ident: caller for caller in callers if caller.thread is not None}.items():
+        seconds = timer.look(-(ident or 0), caller.token())
+        if seconds >= watchdog.STALL_SECONDS:
+            warn_of_stall(caller, seconds, options, kind, ident)
+
+
+def warn_of_stall(
+    worker: LocalWorker, seconds: float, options: PoolOptions, kind: str, consumer: int | None = None
+) -> None:
+    """Warn that a worker of a pool of `kind` has been at its task for so many seconds; see `watchdog.warn_of_stall`."""
+    task, thread = worker.task, worker.thread
+    assert thread is not None
+    watchdog.warn_of_stall(
+        options.deferred_warnings, kind, options.timeout, worker.name,
+        None if task is None else task.text(worker.note[1]) or "its work", seconds,
+        partial(watchdog.stack_of, thread), consumer,
+    )  # fmt: skip
 
 
 def run_here(task: Task, runner: Runner, worker: LocalWorker) -> Sequence[Task]:

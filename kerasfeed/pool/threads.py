@@ -3,7 +3,8 @@
 Invariant: the threads know the pool, never whoever uses it. A thread that hangs cannot be ended: what it is at is given
 up, and another takes its place.
 
-Where scenes take microseconds, one thread does all there is to do and the others sleep (`Turns`).
+Where scenes take microseconds, one thread does all there is to do and the others sleep (`Turns`), or whoever asks for a
+batch does so and all of them sleep (`ThreadPool.do_here`).
 """
 
 import math
@@ -12,16 +13,16 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 from kerasfeed.errors import FeedClosedError
 from kerasfeed.pool import watchdog
 from kerasfeed.pool.base import CLOSED_BEFORE_DONE, Pool, PoolOptions, Receipt, Runner
-from kerasfeed.pool.local import LocalWorker, run_here
+from kerasfeed.pool.local import CALLER, LocalWorker, do_all, look_at_callers, run_here, warn_of_stall
 from kerasfeed.pool.memory import PoolMemory
 from kerasfeed.pool.task import NOWHERE, Crash, Task
 from kerasfeed.pool.worker_hooks import begin_worker, defer_failed_end, end_worker
+from kerasfeed.sequences.base import optional_method
 from kerasfeed.sequences.context import Worker
 
 _QUICK_LEAST, _QUICK_MEAN = 50e-6, 1e-3  # s a scene
@@ -91,8 +92,13 @@ class ThreadPool(Pool):
         self._waiting: list[deque[Task]] = [deque() for _ in range(options.workers if options.addressed else 1)]
         # Each item lets a thread look for tasks until there are none; None ends it.
         self._calls: list[queue.SimpleQueue[bool | None]] = [queue.SimpleQueue() for _ in self._waiting]
-        self._awake = 0  # threads that look for tasks
-        self._tasks: set[Task] = set()  # in flight
+        self._awake = 0  # worker threads that look for tasks
+        self._callers: dict[LocalWorker, None] = {}  # threads that do tasks themselves just now
+        self._tasks: set[Task] = set()  # in flight, beside those of callers
+        # Of several workers any may do any task, and so may other threads; a hung one could not be given up.
+        self._callers_may = options.workers > 1 and not options.addressed and options.timeout is None
+        if any(optional_method(runner.target, name) for name in ("on_worker_begin", "on_worker_end")):
+            self._callers_may = False
         self._turns = Turns()
         self._begun = 0.0  # when the last task was
         self.workers: list[LocalWorker] = []
@@ -137,24 +143,55 @@ class ThreadPool(Pool):
         if self.options.addressed:
             wanted = 1
         elif self._turns.taken and not self._is_late():
-            wanted = 0 if self._awake else 1  # one thread does all, and looks for more when it is done
+            wanted = 0 if self._at_work else 1  # one thread does all, and looks for more when it is done
         else:
-            wanted = min(tasks, self.options.workers - self._awake)
+            wanted = min(tasks, self.options.workers - self._at_work)
         for _ in range(wanted - calls.qsize()):  # one that is awake looks until there is nothing to do
             calls.put(True)
 
     def _is_late(self) -> bool:
         """Whether the thread that does all is at a scene that waits; calls others then. The caller holds `lock`."""
-        if not self._awake or time.perf_counter() - self._begun < _TURN_SECONDS:
+        if not self._at_work or time.perf_counter() - self._begun < _TURN_SECONDS:
             return False
         self._turns.stop()
         self._call_all()
         return True
 
     @property
+    def _at_work(self) -> int:
+        return self._awake + len(self._callers)
+
+    @property
     def in_flight(self) -> int:
         """See `Pool.in_flight`."""
-        return len(self._tasks)
+        return len(self._tasks) + len(self._callers)
+
+    @property
+    def can_do_here(self) -> bool:
+        """See `Pool.can_do_here`."""
+        return self._callers_may and self._turns.taken
+
+    def do_here(self, task: Task) -> bool:
+        """See `Pool.do_here`."""
+        worker = Worker(0, self.options.workers, "thread")
+        caller = LocalWorker(worker, CALLER, self.memory, self._shared, threading.current_thread())
+        try:
+            with self.lock:
+                self.refuse_if_ended()
+                if self.in_flight or not self.can_do_here:
+                    return False
+                self._callers[caller] = None
+            do_all([task], caller, self._do_measured)
+        finally:
+            # The first call here, for Ctrl-C comes after calls; what that leaves out, the watching thread does.
+            if self._callers.pop(caller, self) is None:
+                caller.task = None
+                with self.lock:
+                    self._note_idle()
+                    if self._waiting[0]:
+                        self._call(0, len(self._waiting[0]))
+            del caller, task  # the traceback of what was raised ends here: only the collector would free them
+        return True
 
     # ---- the threads
 
@@ -183,7 +220,7 @@ class ThreadPool(Pool):
                     task = None  # this frame is the caller of that in which a traceback ends
                 if worker.given_up:  # and taken from the count
                     return
-                if not waiting or (self._awake > 1 and self._turns.taken and not self.options.addressed):
+                if not waiting or self._is_one_too_many():
                     self._awake -= 1  # another does the rest
                     return
                 task = waiting.popleft()
@@ -194,28 +231,41 @@ class ThreadPool(Pool):
         """Do a task; returns whether it is to be done once more."""
         worker.task, worker.note[1], worker.busy = task, NOWHERE, True
         followers: Sequence[Task] = ()
-        alone = self._turns.taken and self._awake == 1
-        self._begun = begun = time.perf_counter()
-        own, process = (time.thread_time(), time.process_time()) if alone else (0.0, 0.0)  # a system call each
         try:
             if trouble is None:
-                followers = run_here(task, self.runner, worker)
+                followers = self._do_measured(task, worker)
             else:
                 task.broken(trouble)
         except BaseException as error:  # noqa: BLE001 - whatever it is, somebody waits
             task.broken(error)
-        if worker.was_done:  # else it took no time
-            if alone:
-                own, process = time.thread_time() - own, time.process_time() - process
-            self._turns.note(time.perf_counter() - begun, own, process, task.items, alone=alone)
         worker.busy, worker.task = False, None
         if followers:
             self._follow(followers)
-        if alone and not self._turns.taken:
-            self._call_all()
         again = task in followers
         del task, followers  # the traceback of what was raised ends in this frame: only the collector would free them
         return again
+
+    def _do_measured(self, task: Task, worker: LocalWorker) -> Sequence[Task]:
+        """Do a task in this thread, and note how long it took; returns what is to be done next."""
+        alone = self._turns.taken and self._at_work == 1
+        self._begun = begun = time.perf_counter()
+        own, process = (time.thread_time(), time.process_time()) if alone else (0.0, 0.0)  # a system call each
+        try:
+            return run_here(task, self.runner, worker)
+        finally:
+            if worker.was_done:  # else it took no time
+                if alone:
+                    own, process = time.thread_time() - own, time.process_time() - process
+                self._turns.note(time.perf_counter() - begun, own, process, task.items, alone=alone)
+            if alone and not self._turns.taken:
+                self._call_all()
+            del task, worker  # the traceback of what was raised ends here: only the collector would free them
+
+    def _is_one_too_many(self) -> bool:
+        """Whether another thread does all there is to do. The caller holds `lock`."""
+        if self.options.addressed:
+            return False
+        return self._at_work > (1 if self._turns.taken else self.options.workers)
 
     def _follow(self, tasks: Sequence[Task]) -> None:
         try:
@@ -230,7 +280,10 @@ class ThreadPool(Pool):
     def _forget(self, task: Task) -> None:
         """There is nothing more to be done about a task. The caller holds `lock`."""
         self._tasks.discard(task)
-        if not self._tasks:
+        self._note_idle()
+
+    def _note_idle(self) -> None:
+        if not self.in_flight:
             self._idle.notify_all()
 
     def _call_all(self) -> None:
@@ -253,14 +306,12 @@ class ThreadPool(Pool):
             if timeout is not None and task is not None and seconds >= timeout * task.items_at(note):
                 self._give_up_thread(worker, task, note)
             elif seconds >= watchdog.STALL_SECONDS:
-                watchdog.warn_of_stall(
-                    self.options.deferred_warnings, "thread", timeout, worker.name,
-                    None if task is None else task.text(note) or "its work", seconds,
-                    partial(watchdog.stack_of, worker.thread),
-                )  # fmt: skip
+                warn_of_stall(worker, seconds, self.options, self.worker_type)
+        look_at_callers(list(self._callers), self._stall_timer, self.options, self.worker_type)
         with self.lock:
+            self._note_idle()  # what Ctrl-C may have left out
             if any(self._waiting) and not (self._turns.taken and self._is_late()):
-                self._call_all()  # Ctrl-C may have left that out
+                self._call_all()
 
     def _give_up_thread(self, worker: LocalWorker, task: Task, note: int) -> None:
         """Give up what a hung thread is at, and let another take its number: a thread cannot be ended."""
@@ -292,7 +343,7 @@ class ThreadPool(Pool):
             waiting = [task for each in self._waiting for task in each]
             for each in self._waiting:
                 each.clear()
-            in_flight = list(self._tasks)
+            in_flight = [*self._tasks, *(caller.task for caller in self._callers if caller.task is not None)]
         for task in in_flight:
             task.give_up(FeedClosedError(CLOSED_BEFORE_DONE))
         with self.lock:

@@ -24,7 +24,8 @@ PROGRAM = """
         def __len__(self):
             return 64
         def __getitem__(self, index):
-            time.sleep(0.0005)
+            if {seconds}:
+                time.sleep({seconds})
             return np.full(12, index, np.float32), index
 
     class Hit(KeyboardInterrupt):
@@ -40,10 +41,13 @@ PROGRAM = """
     expected = [list(range(8 * step, 8 * step + 8)) for step in range(8)]
     slots = loader._ready().slots
     hits, futures = 0, []
+    deadline = time.monotonic() + 60
+    while {here} and not loader.seconds_here and time.monotonic() < deadline:
+        assert loader.submit(0, 3).result(timeout=60)[1].tolist() == expected[3]
     for number in range(300):
         try:
             signal.setitimer(signal.ITIMER_REAL, chance.uniform(5e-6, {longest}))
-            futures.append(loader.submit(0, number % 8))
+            futures.append(loader.submit(0, number % 8, here={here}))
             signal.setitimer(signal.ITIMER_REAL, 0)
         except Hit:
             hits += 1
@@ -67,9 +71,13 @@ PROGRAM = """
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize(("worker_type", "longest"), [("thread", 2e-4), ("process", 2e-4), ("inline", 5e-3)])
-def test_interrupts_lose_no_slot_and_leave_nobody_waiting(tmp_path, worker_type, longest):
-    program = PROGRAM.format(worker_type=worker_type, longest=longest)
+@pytest.mark.parametrize(
+    ("worker_type", "longest", "seconds", "here"),
+    [("thread", 2e-4, 5e-4, False), ("process", 2e-4, 5e-4, False), ("inline", 5e-3, 5e-4, False),
+     ("thread", 2e-4, 0, True)],
+)  # fmt: skip
+def test_interrupts_lose_no_slot_and_leave_nobody_waiting(tmp_path, worker_type, longest, seconds, here):
+    program = PROGRAM.format(worker_type=worker_type, longest=longest, seconds=seconds, here=here)
     hits, missing, doubled = map(int, finish(launch(tmp_path, program)).split())
     assert hits > 15
     assert missing == 0

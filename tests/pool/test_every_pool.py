@@ -174,3 +174,16 @@ def test_what_was_to_be_done_next_is_given_up_where_the_pool_is_closed_before(ki
     outcome, error = last.future.result(SECONDS)
     assert outcome == "given up"
     assert isinstance(error, FeedClosedError)
+
+
+@EVERY
+def test_a_task_is_done_by_the_calling_thread_or_left_to_workers(kind, make):
+    pool, task = make(kind), Told(Do.GIVE, 5)
+    assert gives(pool, 1)
+    if not pool.do_here(task):
+        assert task.outcomes == []
+        pool.submit([task])
+    assert outcomes_of([task]) == [("done", 5)]
+    pool.close()
+    with pytest.raises(FeedClosedError, match="closed"):
+        pool.submit([task])
