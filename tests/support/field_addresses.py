@@ -13,15 +13,18 @@ def address(array):
 @contextmanager
 def addresses_made(feed):
     """A dict from step to the addresses of the fields of the batch that the feed's loader has made for it meanwhile."""
-    made, original = {}, feed.submit
+    made = {}
 
-    def noting(epoch, step, **options):
-        future = original(epoch, step, **options)
-        made[step] = [address(leaf) for leaf in optree.tree_leaves(future.result())]
-        return future
+    def noting(load):
+        def note(epoch, step, **options):
+            future = load(epoch, step, **options)
+            made[step] = [address(leaf) for leaf in optree.tree_leaves(future.result())]
+            return future
 
-    feed.submit = noting
+        return note
+
+    feed.submit, feed.load_here = noting(feed.submit), noting(feed.load_here)
     try:
         yield made
     finally:
-        del feed.submit
+        del feed.submit, feed.load_here
