@@ -19,7 +19,7 @@ from kerasfeed.feeds.any_feed import AnyFeed
 from kerasfeed.feeds.cost_warning import CostWatch
 from kerasfeed.feeds.epoch_clock import EpochClock
 from kerasfeed.feeds.hooks import SequenceHooks
-from kerasfeed.feeds.prefetch import Prefetcher, window_of
+from kerasfeed.feeds.prefetch import Pauses, Prefetcher, window_of
 from kerasfeed.feeds.refreshes import Refreshes
 from kerasfeed.loaders.base import LoaderStats
 from kerasfeed.loaders.batches.layout import Layout
@@ -42,6 +42,7 @@ class PlannedFeed(AnyFeed):
     refreshes: Refreshes
     _costs: CostWatch
     _loops: weakref.WeakSet[Prefetcher]
+    _pauses: Pauses
 
     @abstractmethod
     def follow_sequence(self) -> None:
@@ -137,7 +138,7 @@ class PlannedFeed(AnyFeed):
     def begin_window(self, numbers: range) -> Prefetcher:
         """Look-ahead along the batches `numbers`, for a loop that begins; closed with the feed."""
         self.hooks.enter(numbers.start // len(self))
-        window = window_of(self, numbers, loads_here=True)
+        window = window_of(self, numbers, pauses=self._pauses)
         self._loops.add(window)
         return window
 

@@ -15,10 +15,26 @@ from kerasfeed.errors import FeedClosedError
 from kerasfeed.util.polling import NotYet, result_of, wait_for_exit
 
 _SEVERAL_SECONDS, _ONE_BY_ONE = 0.003, 64
-# A consumer that does other things for less than this part of a batch's time gains nothing by look-ahead; the mean of
-# its pauses follows the last few, and a long one counts as so many batches.
+# A consumer that pauses for less than this part of a batch's time gains nothing by look-ahead; the mean of its pauses
+# follows the last few, and a long one counts as so many batches.
 _PAUSE, _SHARE, _LONGEST = 0.5, 0.2, 8
 Submit = Callable[[int, float | None, bool], "Future[Any]"]
+
+
+class Pauses:
+    """What the consumer of a feed does between two batches: how long it takes, of late."""
+
+    def __init__(self) -> None:
+        self._mean: float | None = None  # s; known from the second batch on
+
+    def note(self, seconds: float, batch_seconds: float) -> None:
+        """It has paused for so long; a batch takes so long."""
+        pause = min(seconds, _LONGEST * batch_seconds)
+        self._mean = pause if self._mean is None else self._mean + _SHARE * (pause - self._mean)
+
+    def are_short(self, batch_seconds: float) -> bool:
+        """Whether it may as well load batches itself that take so long."""
+        return self._mean is not None and self._mean < _PAUSE * batch_seconds
 
 
 class Prefetcher:
@@ -39,6 +55,7 @@ class Prefetcher:
         in_order: bool = True,
         check: Callable[[], None] = lambda: None,
         seconds_here: Callable[[], float] = lambda: 0.0,
+        pauses: Pauses | None = None,
     ) -> None:
         """Look ahead from the first `take` on.
 
@@ -52,6 +69,7 @@ class Prefetcher:
             in_order: Whether batches come in the order of their numbers, or whichever is loaded first.
             check: Raises where a batch that has come must not be given, for its scenes may be others than were meant.
             seconds_here: How long a batch takes that the consumer may as well load itself, s; 0 where workers load it.
+            pauses: Those of the consumer so far.
         """
         self._check = check
         self._submit = submit
@@ -62,7 +80,7 @@ class Prefetcher:
         self._in_order = in_order
         self._pending: deque[Future[Any]] = deque()
         self._seconds_here = seconds_here
-        self._pause = 0.0  # of the consumer between two batches, s
+        self._pauses = pauses or Pauses()
         self._left: float | None = None  # when it got the last one
         self._one_by_one = 0  # batches that are waited for by themselves, since several take longer
 
@@ -118,9 +136,8 @@ class Prefetcher:
         if not seconds or timeout == 0:
             return False
         if self._left is not None:
-            pause = min(time.perf_counter() - self._left, _LONGEST * seconds)
-            self._pause += _SHARE * (pause - self._pause)
-        return self._pause < _PAUSE * seconds
+            self._pauses.note(time.perf_counter() - self._left, seconds)
+        return self._pauses.are_short(seconds)
 
     def _await_several(self) -> None:
         """Sleep until a few of the batches in flight have come, where that takes hardly any time.
@@ -182,7 +199,7 @@ def window_of(
     shuffled: bool | None = False,
     *,
     in_order: bool = True,
-    loads_here: bool = False,
+    pauses: Pauses | None = None,
 ) -> Prefetcher:
     """Look-ahead along the batches `numbers` of a feed, given as a weak proxy where the window may outlive it.
 
@@ -191,7 +208,7 @@ def window_of(
         numbers: Numbers of batches.
         shuffled: Whether steps are shuffled, but for those of a resumed epoch; None is never.
         in_order: See `Prefetcher`.
-        loads_here: Whether the consumer may load batches itself, where it gains nothing by look-ahead.
+        pauses: Those of a consumer that may load batches itself, where it gains nothing by look-ahead; else None.
     """
     clock = feed.clock
 
@@ -204,5 +221,5 @@ def window_of(
     return Prefetcher(
         submit, numbers.start, numbers.stop, feed.look_ahead, border, in_order=in_order,
         check=lambda: feed.refreshes.refuse_others(generations),
-        seconds_here=lambda: feed.here_seconds if loads_here else 0.0,
+        seconds_here=lambda: 0.0 if pauses is None else feed.here_seconds, pauses=pauses,
     )  # fmt: skip
