@@ -157,10 +157,10 @@ class PlannedFeed(AnyFeed):
         self._prepare(epoch)
         return self._loader.submit(epoch, step, timeout=patience)
 
-    def load_here(self, epoch: int, step: int) -> "Future[Any]":
+    def load_here(self, epoch: int, step: int, *, patience: float | None = None) -> "Future[Any]":
         """As `submit`, but the caller may load the batch itself; see `here_seconds`."""
         self._prepare(epoch)
-        return self._loader.submit(epoch, step, here=True)
+        return self._loader.submit(epoch, step, timeout=patience, here=True)
 
     def _prepare(self, epoch: int) -> None:
         self.refreshes.refuse_others(self.refreshes.planned)

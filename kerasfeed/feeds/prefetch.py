@@ -15,9 +15,9 @@ from kerasfeed.errors import FeedClosedError
 from kerasfeed.util.polling import NotYet, result_of, wait_for_exit
 
 _SEVERAL_SECONDS, _ONE_BY_ONE = 0.003, 64
-# A consumer that pauses for less than this part of a batch's time gains nothing by look-ahead; the mean of its pauses
-# follows the last few, and a long one counts as so many batches.
-_PAUSE, _SHARE, _LONGEST = 0.5, 0.2, 8
+# A consumer that pauses for less than this part of a batch's time gains less by look-ahead than threads lose by taking
+# turns with it. Share of the last pause in their mean; a pause counts as at most so many times a batch.
+_PAUSE, _SHARE, _LONGEST = 0.25, 0.2, 8
 Submit = Callable[[int, float | None, bool], "Future[Any]"]
 
 
@@ -208,13 +208,13 @@ def window_of(
         numbers: Numbers of batches.
         shuffled: Whether steps are shuffled, but for those of a resumed epoch; None is never.
         in_order: See `Prefetcher`.
-        pauses: Those of a consumer that may load batches itself, where it gains nothing by look-ahead; else None.
+        pauses: Those of a consumer that may load batches itself where it gains little by look-ahead; else None.
     """
     clock = feed.clock
 
     def submit(number: int, timeout: float | None, here: bool) -> Any:
         place = divmod(number, clock.steps) if shuffled is None else clock.place(number, shuffled=shuffled)
-        return feed.load_here(*place) if here else feed.submit(*place, patience=timeout)
+        return (feed.load_here if here else feed.submit)(*place, patience=timeout)
 
     border = len(feed) if feed.has_epoch_hooks else None
     generations = feed.refreshes.planned

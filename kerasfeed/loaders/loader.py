@@ -26,7 +26,7 @@ from kerasfeed.sequences.context import SceneContext
 from kerasfeed.sequences.global_random import WARNING_KIND
 from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.util.error_text import class_name
-from kerasfeed.util.frames import is_in_memory
+from kerasfeed.util.frames import is_in_memory, is_plain
 from kerasfeed.util.read_cost import ReadCost
 
 
@@ -119,6 +119,7 @@ class Loader:
             deferred_warnings=self.failure_log.deferred_warnings,
             hosts=job.hosts,
             every_core=job.every_core,
+            any_thread=is_plain(job.sequence) and job.maker is None,
         )
         pool = make_pool(runner, options, self.worker_type)
         self.worker_type = pool.worker_type
@@ -209,8 +210,8 @@ class Loader:
     def seconds_here(self) -> float:
         """About how long a batch takes that whoever waits for it may as well load, s; 0 where workers are to load it.
 
-        That is so where scenes take microseconds: a worker thread and the thread that waits for it take turns, and
-        hand the interpreter to and fro.
+        That is so of scenes in memory that make one task a batch: a worker thread and the thread that waits for it
+        would only take turns, and hand the interpreter to and fro.
         """
         session = self._sessions.present
         return 0.0 if session is None else session.seconds_here
@@ -230,7 +231,7 @@ class Loader:
             step: Step of it.
             timeout: How long to wait for memory, s, where `max_memory` is reached; None is for ever. A loader whose
                 `submit` does the work itself takes as long as that takes.
-            here: Whether the caller may load the batch itself, if no worker is at another and `seconds_here` says so.
+            here: Whether the caller may load the batch itself, if `seconds_here` is not 0 and no worker is at another.
 
         Raises:
             NotYet: There was no memory for so long.

@@ -111,6 +111,7 @@ class PoolOptions:
         deferred_warnings: Where the user is told of workers that were lost, or that hang.
         hosts: Where workers are to be, `workers` on each; None for this machine.
         every_core: Whether each host has as many workers as cores instead.
+        any_thread: Whether tasks run none of the user's code, so that threads that ask for them may do them.
     """
 
     workers: int
@@ -126,6 +127,7 @@ class PoolOptions:
     deferred_warnings: DeferredWarnings = field(default_factory=DeferredWarnings)
     hosts: "Hosts | None" = None
     every_core: bool = False
+    any_thread: bool = False
 
 
 class Receipt(Protocol):
@@ -193,7 +195,10 @@ class Pool(ABC):
 
     @property
     def can_do_here(self) -> bool:
-        """Whether `do_here` may do a task: tasks are so short that workers would be no faster."""
+        """Whether `do_here` may do tasks: they run none of the user's code, and are so short that workers gain nothing.
+
+        A pool whose workers are not threads of this process never does.
+        """
         return False
 
     def do_here(self, task: Task) -> bool:

@@ -22,7 +22,6 @@ from kerasfeed.pool.local import CALLER, LocalWorker, do_all, look_at_callers, r
 from kerasfeed.pool.memory import PoolMemory
 from kerasfeed.pool.task import NOWHERE, Crash, Task
 from kerasfeed.pool.worker_hooks import begin_worker, defer_failed_end, end_worker
-from kerasfeed.sequences.base import optional_method
 from kerasfeed.sequences.context import Worker
 
 _QUICK_LEAST, _QUICK_MEAN = 50e-6, 1e-3  # s a scene
@@ -95,10 +94,6 @@ class ThreadPool(Pool):
         self._awake = 0  # worker threads that look for tasks
         self._callers: dict[LocalWorker, None] = {}  # threads that do tasks themselves just now
         self._tasks: set[Task] = set()  # in flight, beside those of callers
-        # Of several workers any may do any task, and so may other threads; a hung one could not be given up.
-        self._callers_may = options.workers > 1 and not options.addressed and options.timeout is None
-        if any(optional_method(runner.target, name) for name in ("on_worker_begin", "on_worker_end")):
-            self._callers_may = False
         self._turns = Turns()
         self._begun = 0.0  # when the last task was
         self.workers: list[LocalWorker] = []
@@ -169,12 +164,12 @@ class ThreadPool(Pool):
     @property
     def can_do_here(self) -> bool:
         """See `Pool.can_do_here`."""
-        return self._callers_may and self._turns.taken
+        return self.options.any_thread and self._turns.taken
 
     def do_here(self, task: Task) -> bool:
         """See `Pool.do_here`."""
         worker = Worker(0, self.options.workers, "thread")
-        caller = LocalWorker(worker, CALLER, self.memory, self._shared, threading.current_thread())
+        caller = LocalWorker(worker, CALLER, self.memory, self._shared, threading.current_thread(), task)
         try:
             with self.lock:
                 self.refuse_if_ended()
@@ -183,11 +178,12 @@ class ThreadPool(Pool):
                 self._callers[caller] = None
             do_all([task], caller, self._do_measured)
         finally:
-            # The first call here, for Ctrl-C comes after calls; what that leaves out, the watching thread does.
+            # `pop` is the first call here: Ctrl-C comes after calls, so the caller never stays among them. What Ctrl-C
+            # leaves undone below, the watching thread does.
             if self._callers.pop(caller, self) is None:
                 caller.task = None
                 with self.lock:
-                    self._note_idle()
+                    self._tell_if_idle()
                     if self._waiting[0]:
                         self._call(0, len(self._waiting[0]))
             del caller, task  # the traceback of what was raised ends here: only the collector would free them
@@ -280,9 +276,9 @@ class ThreadPool(Pool):
     def _forget(self, task: Task) -> None:
         """There is nothing more to be done about a task. The caller holds `lock`."""
         self._tasks.discard(task)
-        self._note_idle()
+        self._tell_if_idle()
 
-    def _note_idle(self) -> None:
+    def _tell_if_idle(self) -> None:
         if not self.in_flight:
             self._idle.notify_all()
 
@@ -309,7 +305,7 @@ class ThreadPool(Pool):
                 warn_of_stall(worker, seconds, self.options, self.worker_type)
         look_at_callers(list(self._callers), self._stall_timer, self.options, self.worker_type)
         with self.lock:
-            self._note_idle()  # what Ctrl-C may have left out
+            self._tell_if_idle()  # what Ctrl-C may have left out
             if any(self._waiting) and not (self._turns.taken and self._is_late()):
                 self._call_all()
 
@@ -343,7 +339,8 @@ class ThreadPool(Pool):
             waiting = [task for each in self._waiting for task in each]
             for each in self._waiting:
                 each.clear()
-            in_flight = [*self._tasks, *(caller.task for caller in self._callers if caller.task is not None)]
+            at_callers = [caller.task for caller in list(self._callers)]  # which leave without the lock
+            in_flight = [*self._tasks, *(task for task in at_callers if task is not None)]
         for task in in_flight:
             task.give_up(FeedClosedError(CLOSED_BEFORE_DONE))
         with self.lock:

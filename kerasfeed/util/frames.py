@@ -34,6 +34,11 @@ def is_in_memory(sequence: Any) -> bool:
     return isinstance(sequence, list | tuple | np.ndarray | DataFrameRows)
 
 
+def is_plain(sequence: Any) -> bool:
+    """Whether no code of the user's runs where scenes are read, so that any thread may read them."""
+    return type(sequence) in (list, tuple, np.ndarray, DataFrameRows)
+
+
 class DataFrameRows:
     """The rows of a `DataFrame`: scenes are dicts from column to value.
 

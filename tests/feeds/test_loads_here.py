@@ -1,4 +1,4 @@
-"""Where scenes take microseconds and a consumer does nothing else, it loads them itself; else workers load ahead."""
+"""A loop over scenes in memory that does little else loads them itself; else workers load ahead."""
 
 import threading
 import time
@@ -9,146 +9,174 @@ from waits import SECONDS, wait_until
 
 import kerasfeed as kf
 from kerasfeed.errors import FeedClosedError
+from kerasfeed.loaders import session
+from kerasfeed.loaders.batches import pending_batch
+from kerasfeed.loaders.batches.filler import Filler
+
+ARRAY = np.arange(256 * 64.0).reshape(256, 64)
+SCENES = [(index, row) for index, row in enumerate(ARRAY)]
 
 
-class Noting(kf.SceneSequence):
-    """Scenes that take microseconds, and note the thread in which they are read."""
+class Fills:
+    """Notes which threads load rows, and holds one of them there."""
 
-    def __init__(self, count=256):
-        self.count = count
+    def __init__(self):
         self.threads = set()
+        self.held_thread, self.held, self.over = None, threading.Event(), threading.Event()
 
-    def __len__(self):
-        return self.count
-
-    def __getitem__(self, index):
+    def note(self):
         self.threads.add(threading.get_ident())
-        return index, self.rng.random()
+        if threading.get_ident() == self.held_thread:
+            self.held.set()
+            assert self.over.wait(SECONDS)
 
 
-class Beginning(Noting):
-    def on_worker_begin(self, worker):
-        pass
+@pytest.fixture
+def fills(monkeypatch):
+    noted, fill = Fills(), Filler.fill
+
+    def noting(filler, *args):
+        noted.note()
+        return fill(filler, *args)
+
+    monkeypatch.setattr(Filler, "fill", noting)
+    yield noted
+    noted.over.set()
 
 
-def loaded_here(feed, pause=0.0):
-    """Whether this thread has read a scene in one epoch."""
-    feed.sequence.threads.clear()
+def threads(sequence, batch_size=32, **options):
+    """A feed of two worker threads."""
+    return kf.Feed(sequence, batch_size, workers=2, worker_type="thread", **options)
+
+
+def loaded_here(feed, fills):
+    """Whether this thread has loaded a batch of one epoch."""
+    fills.threads.clear()
     for _ in feed:
-        time.sleep(pause)
-    return threading.get_ident() in feed.sequence.threads
+        pass
+    return threading.get_ident() in fills.threads
 
 
-def loop_until_loaded_here(feed):
-    wait_until(lambda: loaded_here(feed))
+@pytest.mark.parametrize("sequence", [ARRAY, SCENES, tuple(SCENES)], ids=["array", "list", "tuple"])
+def test_a_loop_that_does_nothing_else_loads_scenes_in_memory_itself(sequence, fills):
+    with threads(sequence) as feed:
+        wait_until(lambda: loaded_here(feed, fills))
 
 
-def test_a_consumer_that_does_nothing_else_loads_quick_scenes_itself():
-    with kf.Feed(Noting(), 32, workers=2, worker_type="thread") as feed:
-        loop_until_loaded_here(feed)
-
-
-def test_batches_are_the_same_whoever_loads_them():
-    feeds = [kf.Feed(Noting(), 32, shuffle=True, seed=3, workers=workers, worker_type="thread") for workers in (0, 2)]
-    with feeds[0], feeds[1]:
-        loop_until_loaded_here(feeds[1])
-        epoch = feeds[1].get_state()["epoch"]
-        expected, found = ([[leaf.tolist() for leaf in batch] for batch in feed.epoch(epoch)] for feed in feeds)
+def test_batches_are_the_same_whoever_loads_them(fills):
+    with threads(SCENES, shuffle=True, seed=3) as feed, kf.Feed(SCENES, 32, shuffle=True, seed=3, workers=0) as inline:
+        wait_until(lambda: loaded_here(feed, fills))
+        found, expected = ([[leaf.tolist() for leaf in batch] for batch in each.epoch(7)] for each in (feed, inline))
         assert found == expected
 
 
-def test_a_consumer_that_pauses_has_batches_loaded_ahead():
-    with kf.Feed(Noting(), 32, workers=2, worker_type="thread") as feed:
-        loop_until_loaded_here(feed)
+def test_a_loop_that_pauses_has_batches_loaded_ahead(fills):
+    with threads(SCENES) as feed:
+        wait_until(lambda: loaded_here(feed, fills))
         iterator = iter(feed)
         next(iterator)
-        feed.sequence.threads.clear()
+        fills.threads.clear()
         for _ in range(4):
             time.sleep(0.01)
             next(iterator)
-        assert threading.get_ident() not in feed.sequence.threads
+        assert threading.get_ident() not in fills.threads
         iterator.close()
 
 
-@pytest.mark.parametrize(
-    ("sequence", "arguments"),
-    [(Noting(), {"workers": 1}), (Noting(), {"workers": 2, "timeout": SECONDS}), (Beginning(), {"workers": 2})],
-    ids=["one worker", "timeout", "worker hooks"],
-)
-def test_workers_load_scenes_that_are_promised_to_them(sequence, arguments):
-    with kf.Feed(sequence, 32, worker_type="thread", **arguments) as feed:
-        assert not any(loaded_here(feed) for _ in range(20))
-
-
-class Holding(Noting):
-    """A scene of these waits, once asked to, where the thread that asks for batches reads it."""
-
-    def __init__(self):
-        super().__init__()
-        self.holds, self.held, self.over = False, threading.Event(), threading.Event()
-        self.consumer = None
+class Rooms(kf.SceneSequence):
+    def __len__(self):
+        return 256
 
     def __getitem__(self, index):
-        if self.holds and threading.get_ident() == self.consumer:
-            self.held.set()
-            assert self.over.wait(SECONDS)
-        return super().__getitem__(index)
+        return SCENES[index]
 
 
-def run_until_held(feed, caught):
-    """Loop in a thread of its own, which comes to a scene that waits."""
-    sequence = feed.sequence
+class Rows(list):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("sequence", "options"), [(Rooms(), {}), (Rows(SCENES), {}), (SCENES, {"collate": np.vstack})], ids=str
+)
+def test_what_users_wrote_is_run_by_workers_alone(sequence, options, fills):
+    if options:
+        sequence, options = list(ARRAY), {"collate": np.vstack}
+    with threads(sequence, **options) as feed:
+        assert not any(loaded_here(feed, fills) for _ in range(20))
+
+
+def test_batches_that_several_workers_share_are_loaded_ahead(fills, monkeypatch):
+    monkeypatch.setattr(pending_batch, "TASK_SECONDS", 0)
+    monkeypatch.setattr(session, "TASK_SECONDS", 0)
+    with threads(SCENES) as feed:
+        assert not any(loaded_here(feed, fills) for _ in range(20))
+
+
+def run_until_held(feed, fills, caught):
+    """Loop in a thread of its own, which stays where it loads a batch."""
 
     def consume():
-        sequence.consumer = threading.get_ident()
         try:
-            loop_until_loaded_here(feed)
-            sequence.holds = True
-            while not sequence.over.is_set():
+            wait_until(lambda: loaded_here(feed, fills))
+            fills.held_thread = threading.get_ident()
+            while not fills.over.is_set():
                 caught.extend(batch[0].tolist() for batch in feed)
         except FeedClosedError as error:
             caught.append(error)
 
     consumer = threading.Thread(target=consume)
     consumer.start()
-    assert sequence.held.wait(SECONDS)
+    assert fills.held.wait(SECONDS)
     return consumer
 
 
-def test_close_gives_up_what_another_thread_loads_itself():
-    caught = []
-    feed = kf.Feed(Holding(), 32, workers=2, worker_type="thread")
-    consumer = run_until_held(feed, caught)
-    try:
-        feed.close()
-    finally:
-        feed.sequence.over.set()
-        consumer.join(SECONDS)
+def test_close_gives_up_what_another_thread_loads_itself(fills):
+    caught, feed = [], threads(SCENES)
+    consumer = run_until_held(feed, fills, caught)
+    feed.close()
+    fills.over.set()
+    consumer.join(SECONDS)
     assert type(caught[-1]) is FeedClosedError
 
 
-def test_whoever_refreshes_waits_for_what_another_thread_loads_itself():
-    with kf.Feed(Holding(), 32, workers=2, worker_type="thread") as feed:
-        consumer = run_until_held(feed, [])
-        loader, changed = feed._loader, threading.Event()
-        refresher = threading.Thread(target=loader.refresh, args=(changed.set,))
+def test_whoever_refreshes_waits_for_what_another_thread_loads_itself(fills):
+    with threads(SCENES) as feed:
+        consumer, changed = run_until_held(feed, fills, []), threading.Event()
+        refresher = threading.Thread(target=feed._loader.refresh, args=(changed.set,))
         refresher.start()
-        try:
-            assert not changed.wait(0.1)
-        finally:
-            feed.sequence.over.set()
+        assert not changed.wait(0.1)
+        fills.over.set()
         assert changed.wait(SECONDS)
         refresher.join(SECONDS)
         consumer.join(SECONDS)
 
 
-def test_other_threads_get_batches_while_one_is_at_a_scene_that_waits():
-    with kf.Feed(Holding(), 32, workers=2, worker_type="thread") as feed:
-        consumer = run_until_held(feed, [])
-        try:
-            assert [feed.submit(0, step).result(SECONDS)[0].tolist() for step in (0, 1)] == [
-                np.arange(32).tolist(), np.arange(32, 64).tolist(),
-            ]  # fmt: skip
-        finally:
-            feed.sequence.over.set()
-            consumer.join(SECONDS)
+def test_other_threads_get_batches_while_one_that_loads_itself_is_slow(fills):
+    with threads(SCENES) as feed:
+        consumer = run_until_held(feed, fills, [])
+        found = [feed.submit(0, step).result(SECONDS)[0].tolist() for step in (0, 1)]
+        assert found == [list(range(32)), list(range(32, 64))]
+        fills.over.set()
+        consumer.join(SECONDS)
+
+
+def test_a_feed_may_be_closed_at_any_moment_of_a_batch_that_another_thread_loads(fills):
+    fills.over.set()
+    for _ in range(60):
+        feed, ended = threads(ARRAY, 8), []
+
+        def consume(feed=feed, ended=ended):
+            try:
+                while True:
+                    for _ in feed:
+                        pass
+            except Exception as error:
+                ended.append(error)
+
+        consumer = threading.Thread(target=consume)
+        consumer.start()
+        wait_until(lambda: consumer.ident in fills.threads)  # noqa: B023 - called at once
+        feed.close()
+        consumer.join(SECONDS)
+        assert not consumer.is_alive()
+        assert ended

@@ -128,8 +128,6 @@ class Raising(kf.SceneSequence):
 def place_of(worker_type, workers, epoch=r"\d+", step=2):
     """Pattern of the note that tells the place and how to come there again."""
     where = "the calling thread" if not workers else f"worker {worker_type} \\d"
-    if worker_type == "thread":  # whoever asks for batches of scenes that take microseconds may load them
-        where = f"(?:{where}|the calling thread)"
     return (
         rf"kerasfeed: scene {BAD}, epoch ({epoch}), step {step}, in {where}.*\n+"
         rf"Reproduce it here: kf\.load\(feed, epoch=\1, step={step}\), or sequence\[{BAD}\]"
@@ -151,7 +149,7 @@ def assert_arrived(error, kind, workers, worker_type, **place):
     """The sequence's own exception, with everything that is to be known of it."""
     expected, text = KINDS[kind], whole_text(error)
     assert re.search(expected.text, text), text[-3000:]
-    if worker_type != "process" and type(error) is KeyboardInterrupt:  # in the main thread, where it is Ctrl-C
+    if not workers and type(error) is KeyboardInterrupt:  # in the main thread, where it is Ctrl-C
         assert kind == "interrupt"
         return
     if expected.steers or (kind == "lock" and worker_type == "process"):
