@@ -11,7 +11,7 @@ from typing import Any
 
 from kerasfeed.pool import watchdog
 from kerasfeed.pool.base import Pool, PoolOptions, Receipt, Runner
-from kerasfeed.pool.local import CALLER, LocalWorker, do_all, look_at_callers, run_here
+from kerasfeed.pool.local import CALLER, LocalWorker, do_all, look_at_callers
 from kerasfeed.pool.memory import PoolMemory
 from kerasfeed.pool.task import Task
 from kerasfeed.pool.worker_hooks import begin_worker, defer_failed_end, end_worker
@@ -42,7 +42,7 @@ class InlinePool(Pool):
         try:
             if not self._begun:
                 self._begin()
-            do_all(tasks, caller, lambda task, worker: run_here(task, self.runner, worker))
+            do_all(tasks, caller, self.runner)
         finally:
             self._callers.pop(caller, None)
             caller.task = None

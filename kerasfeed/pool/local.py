@@ -8,7 +8,7 @@ import mmap
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -22,7 +22,6 @@ from kerasfeed.util.error_text import is_the_programs
 
 CALLER = "the calling thread"
 _serials = itertools.count(1)
-Do = Callable[[Task, "LocalWorker"], Sequence[Task]]  # does a task; gives what is to be done next
 
 
 @dataclass(eq=False)
@@ -69,15 +68,15 @@ class LocalWorker:
         return (self.serial, self.note[1]) if self.busy else None
 
 
-def do_all(tasks: Sequence[Task], caller: LocalWorker, do: Do) -> None:
-    """Do tasks by `do` in this thread, of which `caller` tells, and then what is to be done in their place."""
+def do_all(tasks: Sequence[Task], caller: LocalWorker, runner: Runner) -> None:
+    """Do tasks in this thread, of which `caller` tells, and then what is to be done in their place."""
     waiting = deque(tasks)
     try:
         while waiting:
             caller.task = waiting.popleft()
-            waiting.extend(do(caller.task, caller))
+            waiting.extend(run_here(caller.task, runner, caller))
     finally:
-        del tasks, waiting, caller, do  # the traceback of what was raised ends here: only the collector would free them
+        del tasks, waiting, caller  # the traceback of what was raised ends here: only the collector would free them
 
 
 def look_at_callers(

@@ -176,7 +176,8 @@ class ThreadPool(Pool):
                 if self.in_flight or not self.can_do_here:
                     return False
                 self._callers[caller] = None
-            do_all([task], caller, self._do_measured)
+            self._begun = time.perf_counter()
+            do_all([task], caller, self.runner)
         finally:
             # `pop` is the first call here: Ctrl-C comes after calls, so the caller never stays among them. What Ctrl-C
             # leaves undone below, the watching thread does.
@@ -227,35 +228,28 @@ class ThreadPool(Pool):
         """Do a task; returns whether it is to be done once more."""
         worker.task, worker.note[1], worker.busy = task, NOWHERE, True
         followers: Sequence[Task] = ()
-        try:
-            if trouble is None:
-                followers = self._do_measured(task, worker)
-            else:
-                task.broken(trouble)
-        except BaseException as error:  # noqa: BLE001 - whatever it is, somebody waits
-            task.broken(error)
-        worker.busy, worker.task = False, None
-        if followers:
-            self._follow(followers)
-        again = task in followers
-        del task, followers  # the traceback of what was raised ends in this frame: only the collector would free them
-        return again
-
-    def _do_measured(self, task: Task, worker: LocalWorker) -> Sequence[Task]:
-        """Do a task in this thread, and note how long it took; returns what is to be done next."""
         alone = self._turns.taken and self._at_work == 1
         self._begun = begun = time.perf_counter()
         own, process = (time.thread_time(), time.process_time()) if alone else (0.0, 0.0)  # a system call each
         try:
-            return run_here(task, self.runner, worker)
-        finally:
-            if worker.was_done:  # else it took no time
-                if alone:
-                    own, process = time.thread_time() - own, time.process_time() - process
-                self._turns.note(time.perf_counter() - begun, own, process, task.items, alone=alone)
-            if alone and not self._turns.taken:
-                self._call_all()
-            del task, worker  # the traceback of what was raised ends here: only the collector would free them
+            if trouble is None:
+                followers = run_here(task, self.runner, worker)
+            else:
+                task.broken(trouble)
+        except BaseException as error:  # noqa: BLE001 - whatever it is, somebody waits
+            task.broken(error)
+        if worker.was_done:  # else it took no time
+            if alone:
+                own, process = time.thread_time() - own, time.process_time() - process
+            self._turns.note(time.perf_counter() - begun, own, process, task.items, alone=alone)
+        worker.busy, worker.task = False, None
+        if followers:
+            self._follow(followers)
+        if alone and not self._turns.taken:
+            self._call_all()
+        again = task in followers
+        del task, followers  # the traceback of what was raised ends in this frame: only the collector would free them
+        return again
 
     def _is_one_too_many(self) -> bool:
         """Whether another thread does all there is to do. The caller holds `lock`."""

@@ -96,11 +96,11 @@ class Rows(list):
 
 
 @pytest.mark.parametrize(
-    ("sequence", "options"), [(Rooms(), {}), (Rows(SCENES), {}), (SCENES, {"collate": np.vstack})], ids=str
+    ("sequence", "options"),
+    [(Rooms(), {}), (Rows(SCENES), {}), (list(ARRAY), {"collate": np.vstack})],
+    ids=["class", "subclass of list", "collate function"],
 )
 def test_what_users_wrote_is_run_by_workers_alone(sequence, options, fills):
-    if options:
-        sequence, options = list(ARRAY), {"collate": np.vstack}
     with threads(sequence, **options) as feed:
         assert not any(loaded_here(feed, fills) for _ in range(20))
 
