@@ -138,7 +138,7 @@ class PlannedFeed(AnyFeed):
     def begin_window(self, numbers: range) -> Prefetcher:
         """Look-ahead along the batches `numbers`, for a loop that begins; closed with the feed."""
         self.hooks.enter(numbers.start // len(self))
-        window = window_of(self, numbers, pauses=self._pauses)
+        window = window_of(self, numbers, pauses=self._pauses, seconds_here=lambda: self._loader.seconds_here)
         self._loops.add(window)
         return window
 
@@ -158,7 +158,7 @@ class PlannedFeed(AnyFeed):
         return self._loader.submit(epoch, step, timeout=patience)
 
     def load_here(self, epoch: int, step: int, *, patience: float | None = None) -> "Future[Any]":
-        """As `submit`, but the caller may load the batch itself; see `here_seconds`."""
+        """As `submit`, but the caller may load the batch itself; see `kerasfeed.loaders.loader.Loader.submit`."""
         self._prepare(epoch)
         return self._loader.submit(epoch, step, timeout=patience, here=True)
 
@@ -167,11 +167,6 @@ class PlannedFeed(AnyFeed):
         self.cursors.wait()
         self.hooks.enter(epoch)
         self.issue_warnings()
-
-    @property
-    def here_seconds(self) -> float:
-        """See `kerasfeed.loaders.loader.Loader.seconds_here`."""
-        return self._loader.seconds_here
 
     def issue_warnings(self) -> None:
         """See `AnyFeed.issue_warnings`."""

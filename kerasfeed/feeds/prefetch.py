@@ -15,26 +15,26 @@ from kerasfeed.errors import FeedClosedError
 from kerasfeed.util.polling import NotYet, result_of, wait_for_exit
 
 _SEVERAL_SECONDS, _ONE_BY_ONE = 0.003, 64
-# A consumer that pauses for less than this part of a batch's time gains less by look-ahead than threads lose by taking
-# turns with it. Share of the last pause in their mean; a pause counts as at most so many times a batch.
-_PAUSE, _SHARE, _LONGEST = 0.25, 0.2, 8
-Submit = Callable[[int, float | None, bool], "Future[Any]"]
+# All but the second in times of a batch. Where a consumer pauses for less than the first, it gains less by look-ahead
+# than it loses by taking turns with worker threads.
+_SHORT_PAUSE, _SHARE_OF_LAST, _LONGEST_PAUSE = 0.25, 0.2, 8
+Submit = Callable[[int, float | None], "Future[Any]"]
 
 
 class Pauses:
-    """What the consumer of a feed does between two batches: how long it takes, of late."""
+    """How long the consumer of a feed has paused between two batches: a running mean."""
 
     def __init__(self) -> None:
         self._mean: float | None = None  # s; known from the second batch on
 
     def note(self, seconds: float, batch_seconds: float) -> None:
-        """It has paused for so long; a batch takes so long."""
-        pause = min(seconds, _LONGEST * batch_seconds)
-        self._mean = pause if self._mean is None else self._mean + _SHARE * (pause - self._mean)
+        """It has paused for `seconds`, and a batch takes `batch_seconds`."""
+        pause = min(seconds, _LONGEST_PAUSE * batch_seconds)
+        self._mean = pause if self._mean is None else self._mean + _SHARE_OF_LAST * (pause - self._mean)
 
     def are_short(self, batch_seconds: float) -> bool:
-        """Whether it may as well load batches itself that take so long."""
-        return self._mean is not None and self._mean < _PAUSE * batch_seconds
+        """Whether they are short beside `batch_seconds`; False as long as none is known."""
+        return self._mean is not None and self._mean < _SHORT_PAUSE * batch_seconds
 
 
 class Prefetcher:
@@ -54,21 +54,22 @@ class Prefetcher:
         *,
         in_order: bool = True,
         check: Callable[[], None] = lambda: None,
+        load_here: Submit | None = None,
         seconds_here: Callable[[], float] = lambda: 0.0,
         pauses: Pauses | None = None,
     ) -> None:
         """Look ahead from the first `take` on.
 
         Args:
-            submit: From a batch's number, how long to wait for memory, s, and whether the calling thread may load the
-                batch, to a promise of it.
+            submit: From a batch's number, and how long to wait for memory, s, to a promise of it.
             first: Number of the first batch.
             stop: Number after that of the last batch worth loading ahead.
             ahead: Most batches in flight, at least 1.
             border: Steps of an epoch, where none of its batches may be begun before the last epoch's are loaded.
             in_order: Whether batches come in the order of their numbers, or whichever is loaded first.
             check: Raises where a batch that has come must not be given, for its scenes may be others than were meant.
-            seconds_here: How long a batch takes that the consumer may as well load itself, s; 0 where workers load it.
+            load_here: As `submit`, but the calling thread may load the batch; None where it may load none.
+            seconds_here: How long a batch takes that it may load, s; 0 where workers are to load the next.
             pauses: Those of the consumer so far.
         """
         self._check = check
@@ -79,6 +80,7 @@ class Prefetcher:
         self._border = border
         self._in_order = in_order
         self._pending: deque[Future[Any]] = deque()
+        self._load_here = load_here
         self._seconds_here = seconds_here
         self._pauses = pauses or Pauses()
         self._left: float | None = None  # when it got the last one
@@ -105,14 +107,14 @@ class Prefetcher:
                 self._left = time.perf_counter()
 
     def _take(self, timeout: float | None) -> Any:
-        if not self._is_as_fast_here(timeout):
+        if self._load_here is None or not self._is_as_fast_here(timeout):
             self._fill(timeout)
         elif not self._pending:
-            self._pending.append(self._submit(self.next, timeout, True))
+            self._pending.append(self._load_here(self.next, timeout))
         try:
             future = self._pending[0]
         except IndexError:  # beyond the window's end, or closed by another thread, just now
-            future = self._submit(self.next, timeout, False)
+            future = self._submit(self.next, timeout)
             self._pending.append(future)
         if not self._in_order:
             future = _first_done(list(self._pending) or [future], timeout)
@@ -167,7 +169,7 @@ class Prefetcher:
             if number >= self._stop or (self._border and self._pending and number % self._border == 0):
                 return
             try:
-                self._pending.append(self._submit(number, timeout, False))
+                self._pending.append(self._submit(number, timeout))
             except NotYet:
                 if not self._pending:
                     raise
@@ -200,6 +202,7 @@ def window_of(
     *,
     in_order: bool = True,
     pauses: Pauses | None = None,
+    seconds_here: Callable[[], float] = lambda: 0.0,
 ) -> Prefetcher:
     """Look-ahead along the batches `numbers` of a feed, given as a weak proxy where the window may outlive it.
 
@@ -208,18 +211,24 @@ def window_of(
         numbers: Numbers of batches.
         shuffled: Whether steps are shuffled, but for those of a resumed epoch; None is never.
         in_order: See `Prefetcher`.
-        pauses: Those of a consumer that may load batches itself where it gains little by look-ahead; else None.
+        pauses: Those of a consumer that may load batches itself; None of one that may not.
+        seconds_here: See `Prefetcher`.
     """
     clock = feed.clock
 
-    def submit(number: int, timeout: float | None, here: bool) -> Any:
-        place = divmod(number, clock.steps) if shuffled is None else clock.place(number, shuffled=shuffled)
-        return (feed.load_here if here else feed.submit)(*place, patience=timeout)
+    def place_of(number: int) -> Any:
+        return divmod(number, clock.steps) if shuffled is None else clock.place(number, shuffled=shuffled)
+
+    def submit(number: int, timeout: float | None) -> Any:
+        return feed.submit(*place_of(number), patience=timeout)
+
+    def load_here(number: int, timeout: float | None) -> Any:
+        return feed.load_here(*place_of(number), patience=timeout)
 
     border = len(feed) if feed.has_epoch_hooks else None
     generations = feed.refreshes.planned
     return Prefetcher(
         submit, numbers.start, numbers.stop, feed.look_ahead, border, in_order=in_order,
         check=lambda: feed.refreshes.refuse_others(generations),
-        seconds_here=lambda: 0.0 if pauses is None else feed.here_seconds, pauses=pauses,
+        load_here=None if pauses is None else load_here, seconds_here=seconds_here, pauses=pauses,
     )  # fmt: skip

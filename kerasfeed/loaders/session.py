@@ -15,7 +15,7 @@ from kerasfeed.loaders.base import Job
 from kerasfeed.loaders.batch_runner import DESCRIBE, LOAD, BatchRunner, Wasteful
 from kerasfeed.loaders.batches.filler import MANY
 from kerasfeed.loaders.batches.layout import Layout
-from kerasfeed.loaders.batches.pending_batch import TASK_SECONDS, BatchInProgress, SceneTiming, begin_batch, scene_text
+from kerasfeed.loaders.batches.pending_batch import BatchInProgress, SceneTiming, begin_batch, scene_text
 from kerasfeed.loaders.batches.slots import SlotPool
 from kerasfeed.loaders.batches.spec_inference import Probe, layout_for, probe_scenes, watched
 from kerasfeed.loaders.failures.crash_text import fatal_text, function_text
@@ -127,10 +127,10 @@ class Session:
     @property
     def seconds_here(self) -> float:
         """See `Loader.seconds_here`."""
-        if not self.pool.can_do_here:
+        rows = self.job.plan.rows
+        if not self.pool.can_do_here or len(self.timing.ranges(rows, self.job.workers)) > 1:
             return 0.0
-        seconds = self.timing.seconds * self.job.plan.rows
-        return _BATCH_SECONDS + seconds if seconds < TASK_SECONDS else 0.0
+        return _BATCH_SECONDS + self.timing.seconds * rows
 
     def submit(self, epoch: int, step: int, timeout: float | None = None, *, here: bool = False) -> Future[Any]:
         """Cut a batch into tasks and hand them to the workers; see `Loader.submit`."""

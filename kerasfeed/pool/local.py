@@ -82,9 +82,16 @@ def do_all(tasks: Sequence[Task], caller: LocalWorker, runner: Runner) -> None:
 def look_at_callers(
     callers: Sequence[LocalWorker], timer: watchdog.StallTimer, options: PoolOptions, kind: str
 ) -> None:
-    """Warn of a scene that does not end, of those which the threads that asked for them load; `kind`: of the pool."""
+    """Warn where one of the `callers` has been at its task for very long.
+
+    Args:
+        callers: Threads of the program that do tasks just now; of those of one thread the last counts.
+        timer: The pool's; a round of looks has begun.
+        options: The pool's.
+        kind: The pool's `worker_type`.
+    """
     for ident, caller in {caller.thread.ident: caller for caller in callers if caller.thread is not None}.items():
-        seconds = timer.look(-(ident or 0), caller.token())
+        seconds = timer.look(-(ident or 0), caller.token())  # workers are known to it by their numbers, from 0
         if seconds >= watchdog.STALL_SECONDS:
             warn_of_stall(caller, seconds, options, kind, ident)
 

@@ -140,7 +140,7 @@ class ThreadPool(Pool):
         elif self._turns.taken and not self._is_late():
             wanted = 0 if self._at_work else 1  # one thread does all, and looks for more when it is done
         else:
-            wanted = min(tasks, self.options.workers - self._at_work)
+            wanted = min(tasks, self.options.workers - self._awake)
         for _ in range(wanted - calls.qsize()):  # one that is awake looks until there is nothing to do
             calls.put(True)
 
@@ -217,7 +217,7 @@ class ThreadPool(Pool):
                     task = None  # this frame is the caller of that in which a traceback ends
                 if worker.given_up:  # and taken from the count
                     return
-                if not waiting or self._is_one_too_many():
+                if not waiting or (self._at_work > 1 and self._turns.taken and not self.options.addressed):
                     self._awake -= 1  # another does the rest
                     return
                 task = waiting.popleft()
@@ -250,12 +250,6 @@ class ThreadPool(Pool):
         again = task in followers
         del task, followers  # the traceback of what was raised ends in this frame: only the collector would free them
         return again
-
-    def _is_one_too_many(self) -> bool:
-        """Whether another thread does all there is to do. The caller holds `lock`."""
-        if self.options.addressed:
-            return False
-        return self._at_work > (1 if self._turns.taken else self.options.workers)
 
     def _follow(self, tasks: Sequence[Task]) -> None:
         try:

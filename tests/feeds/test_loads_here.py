@@ -2,6 +2,7 @@
 
 import threading
 import time
+from concurrent.futures import CancelledError
 
 import numpy as np
 import pytest
@@ -9,7 +10,6 @@ from waits import SECONDS, wait_until
 
 import kerasfeed as kf
 from kerasfeed.errors import FeedClosedError
-from kerasfeed.loaders import session
 from kerasfeed.loaders.batches import pending_batch
 from kerasfeed.loaders.batches.filler import Filler
 
@@ -106,8 +106,7 @@ def test_what_users_wrote_is_run_by_workers_alone(sequence, options, fills):
 
 
 def test_batches_that_several_workers_share_are_loaded_ahead(fills, monkeypatch):
-    monkeypatch.setattr(pending_batch, "TASK_SECONDS", 0)
-    monkeypatch.setattr(session, "TASK_SECONDS", 0)
+    monkeypatch.setattr(pending_batch, "_TASK_SECONDS", 0)
     with threads(SCENES) as feed:
         assert not any(loaded_here(feed, fills) for _ in range(20))
 
@@ -170,7 +169,7 @@ def test_a_feed_may_be_closed_at_any_moment_of_a_batch_that_another_thread_loads
                 while True:
                     for _ in feed:
                         pass
-            except Exception as error:
+            except (FeedClosedError, CancelledError) as error:
                 ended.append(error)
 
         consumer = threading.Thread(target=consume)

@@ -109,7 +109,7 @@ class ScenesCursor:
     def _known(self) -> SceneReaders:
         return check_alive(self._readers(), "the dataset is gone: keep a reference to it while it is iterated")
 
-    def _submit(self, number: int, timeout: float | None, here: bool) -> "Future[list[Any]]":
+    def _submit(self, number: int, timeout: float | None) -> "Future[list[Any]]":
         if self._begun == self._length:
             raise NotYet  # nor ever: the window is as full as it gets
         future, self._begun = self._known().read(self._iteration, self._begun, self._length)

@@ -25,7 +25,7 @@ from kerasfeed.loaders.batches.slots import Held, SlotFuture, SlotPool
 from kerasfeed.spec.field_forms import common_shape, nest, stack_text
 from kerasfeed.spec.scene_spec import ArraySpec
 
-TASK_SECONDS = 0.002
+_TASK_SECONDS = 0.002
 _serials = itertools.count(1)
 
 
@@ -50,7 +50,7 @@ class SceneTiming:
         if self._whole:
             return [(0, rows)]
         # A task no longer than its share: with slow scenes all workers begin on the first batch at once.
-        fitting = math.ceil(TASK_SECONDS / self.seconds) if self.seconds else rows
+        fitting = math.ceil(_TASK_SECONDS / self.seconds) if self.seconds else rows
         length = max(1, min(rows, fitting))
         if length < rows:
             length = min(length, math.ceil(rows / min(workers, rows)))
