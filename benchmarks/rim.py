@@ -5,7 +5,7 @@ its own, and all of them take turns, so that a ratio compares what was measured 
 
 * loops: `to_tf_dataset()` against a `numpy_function` that returns one batch again and again;
 * `fit(feed)` against a PyDataset that returns one batch again and again, and one that loads with 2 threads of Keras's;
-* 64 scenes at a time that wait: against 64 waits at a time;
+* 64 scenes at a time that wait: against 64 waits at a time, and beside what threads that only wait come to;
 * scenes: `kf.from_indexable` against the same written by hand.
 
 What is timed follows a full collection of Python's garbage; see `benchmarks.measure`.
@@ -15,6 +15,7 @@ import argparse
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable
 from statistics import median
@@ -185,6 +186,22 @@ def waits_by_scene() -> float:
     return per_batch(lambda: dataset, len(Waiting()) // BATCH) * CALLS / BATCH
 
 
+def waits_alone() -> float:
+    """The same by threads that do nothing but wait: what the machine gives of the ideal."""
+
+    def wait() -> None:
+        for _ in range(WAITS):
+            time.sleep(WAIT)
+
+    threads = [threading.Thread(target=wait) for _ in range(CALLS)]
+    begin = time.perf_counter()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return (time.perf_counter() - begin) / WAITS
+
+
 def by_hand(sequence: Any, calls: int) -> Any:
     """What `kf.from_indexable` replaces, with as many threads of TensorFlow's as calls."""
     import tensorflow as tf
@@ -228,6 +245,7 @@ CASES: dict[str, Callable[[], float]] = {
     "waits, fit(feed)": waits_in_fit,
     "waits, from_indexable": waits_by_scene,
     "waits, scenes by hand": lambda: scenes_by_hand(Waiting(), CALLS) * CALLS / BATCH,
+    "waits, threads alone": waits_alone,
 }
 # What is divided by what, and the bound that was meant; a bound with "<" is an upper one.
 BARS = (
@@ -273,7 +291,8 @@ def main(arguments: list[str]) -> None:
         ratios = [one / other for one, other in zip(found[name], found[base], strict=True)]
         print(f"{name} / {base}: {median(ratios):.2f}  (wanted {bound})")
     for name in OF_IDEAL:
-        print(f"{name}: {WAIT / min(found[name]):.2f} of ideal  (wanted > 0.95)")
+        alone = median(one / other for one, other in zip(found["waits, threads alone"], found[name], strict=True))
+        print(f"{name}: {WAIT / min(found[name]):.3f} of ideal  (wanted > 0.95), {alone:.2f} of threads alone")
 
 
 if __name__ == "__main__":

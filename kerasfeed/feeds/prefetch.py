@@ -83,7 +83,7 @@ class Prefetcher:
         self._load_here = load_here
         self._seconds_here = seconds_here
         self._pauses = pauses or Pauses()
-        self._left: float | None = None  # when it got the last one
+        self._left: float | None = None  # when it got the last one, or asked in vain
         self._one_by_one = 0  # batches that are waited for by themselves, since several take longer
 
     def take(self, timeout: float | None = None) -> Any:
@@ -118,8 +118,8 @@ class Prefetcher:
             self._pending.append(future)
         if not self._in_order:
             future = _first_done(list(self._pending) or [future], timeout)
-        elif not future.done() and (timeout is None or timeout > _SEVERAL_SECONDS):
-            self._await_several()
+        elif self._left is not None and not future.done() and (timeout is None or timeout > _SEVERAL_SECONDS):
+            self._await_several()  # but for the first, which a loop waits for
         try:
             batch = result_of(future, timeout)
         except NotYet:

@@ -28,8 +28,6 @@ from kerasfeed.spec.field_forms import RaggedArray
 from kerasfeed.spec.nesting import field_paths, lists_as_tuples
 
 _REMEDY = ". Convert it in __getitem__, or loop over the feed"
-# What is written here is a graph as it stands: AutoGraph would spend time on it, and warns on Python 3.13.
-_as_written: Any = tf.autograph.experimental.do_not_convert
 _sources: "weakref.WeakKeyDictionary[Any, list[BatchSource]]" = weakref.WeakKeyDictionary()  # of graphs
 
 
@@ -77,7 +75,8 @@ def scenes_dataset(begin: Begin, structure: Any, *, count: int) -> FeedDataset:
     source = BatchSource(begin, ErrorRelay())
     scenes = _without_end(_taken_apart(_batches(source, structure, None), structure))
     # Zip asks once more than the range, and drops what comes of it.
-    dataset = tf.data.Dataset.zip((tf.data.Dataset.range(count), scenes)).map(_as_written(lambda _, scene: scene))
+    places = tf.data.Dataset.zip((tf.data.Dataset.range(count), scenes))
+    dataset = raw_datasets.mapped(places, lambda place, scene: scene)
     return _known(FeedDataset(_untuned(dataset), source, count, None), source)
 
 
@@ -87,7 +86,7 @@ def _taken_apart(batches: Any, structure: Any) -> Any:
         return batches.unbatch()
     is_tuple = isinstance(batches.element_spec, tuple)  # whose parts functions are given apart
     return batches.flat_map(
-        _as_written(lambda *batch: tf.data.Dataset.from_tensor_slices(batch if is_tuple else batch[0]))
+        raw_datasets.as_written(lambda *batch: tf.data.Dataset.from_tensor_slices(batch if is_tuple else batch[0]))
     )
 
 
@@ -106,21 +105,23 @@ def _batches(source: BatchSource, structure: Any, count: int | None, ragged_tens
     take = functools.partial(tf_iteration.take, placeholders)
 
     def asked(iteration: Any) -> Any:
-        return tf.numpy_function(take, [iteration], [tf.bool, tf.bool, *dtypes])
+        come, more, *tensors = tf.numpy_function(take, [iteration], [tf.bool, tf.bool, *dtypes])
+        come.set_shape(())
+        more.set_shape(())
+        return come, more, *tensors
 
-    specs = [tf.TensorSpec((), tf.bool), tf.TensorSpec((), tf.bool), *(tf.TensorSpec(None, dtype) for dtype in dtypes)]
     begin = functools.partial(tf_iteration.begin, source.number, count)
     numbers = raw_datasets.numbers(begin, tf_iteration.end)
-    answers = raw_datasets.mapped(_without_end(numbers), asked, specs)
+    answers = raw_datasets.mapped(numbers, asked)
     # Functions that only pass on what they are given are not run by tf.data; one with an operation costs 25 us a batch.
     come = raw_datasets.filtered(answers, lambda come, *others: come)
     if count is None:
         batches = raw_datasets.taken_while(come, lambda come, more, *tensors: more)
-        return batches.map(_as_written(lambda _, more, *tensors: batch_of(*tensors)))
+        return raw_datasets.mapped(batches, lambda come, more, *tensors: batch_of(*tensors))
     # Behind `count` places it answers for ever that it is at the end, which zip asks for once, and drops. A range knows
     # its cardinality. (assert_cardinality would fail for ever, not once, after `ignore_errors`.)
     places = tf.data.Dataset.zip((tf.data.Dataset.range(count), _without_end(come)))
-    return places.map(_as_written(lambda _, asked: batch_of(*asked[2:])))
+    return raw_datasets.mapped(places, lambda place, asked: batch_of(*asked[2:]))
 
 
 def _known(dataset: FeedDataset, source: BatchSource) -> FeedDataset:
