@@ -129,18 +129,19 @@ class ThreadPool(Pool):
                 finally:
                     self._tasks.update(found)
             # What Ctrl-C leaves out here, the next call does, or the watching thread.
-            for number, found in by_queue.items():
-                self._call(number, len(found))
+            for number in by_queue:
+                self._call(number)
 
-    def _call(self, number: int, tasks: int) -> None:
-        """Have threads look for tasks, of which there are so many more. The caller holds `lock`."""
+    def _call(self, number: int) -> None:
+        """Have threads look for the tasks that wait. The caller holds `lock`."""
         calls = self._calls[number]
         if self.options.addressed:
             wanted = 1
         elif self._turns.taken and not self._is_late():
             wanted = 0 if self._at_work else 1  # one thread does all, and looks for more when it is done
         else:
-            wanted = min(tasks, self.options.workers - self._awake)
+            # All that wait count: those called for the tasks before may not have come yet.
+            wanted = min(len(self._waiting[number]), self.options.workers - self._awake)
         for _ in range(wanted - calls.qsize()):  # one that is awake looks until there is nothing to do
             calls.put(True)
 
@@ -186,7 +187,7 @@ class ThreadPool(Pool):
                 with self.lock:
                     self._tell_if_idle()
                     if self._waiting[0]:
-                        self._call(0, len(self._waiting[0]))
+                        self._call(0)
             del caller, task  # the traceback of what was raised ends here: only the collector would free them
         return True
 

@@ -4,6 +4,7 @@ Here what comes of tasks, up to the end. `test_every_pool_object` has the object
 `test_every_pool_lost` workers that are lost.
 """
 
+import sys
 import threading
 import time
 
@@ -14,6 +15,7 @@ from waits import SECONDS, wait_until
 
 from kerasfeed.errors import FeedClosedError
 from kerasfeed.pool.task import FutureTask, Place
+from kerasfeed.pool.threads import ThreadPool
 
 pytestmark = [
     pytest.mark.timeout(200),
@@ -88,6 +90,20 @@ def test_a_task_may_have_itself_done_again_and_is_in_flight_until_then(kind, mak
     pool.submit([Again(Do.GIVE, 7)])
     pool.wait_until_idle()
     assert runs == [7] * 5
+
+
+@EVERY_PARALLEL
+def test_tasks_that_are_sent_one_by_one_in_a_row_are_begun_by_all_workers(kind, make, target, monkeypatch):
+    monkeypatch.setattr(ThreadPool, "look", lambda pool: None)  # a second later it would call those left asleep
+    target.hold()
+    pool, interval = make(kind, 4), sys.getswitchinterval()
+    sys.setswitchinterval(5)  # no thread wakes in between
+    try:
+        for number in range(4):
+            pool.submit([FutureTask(Do.HANG, number)])
+    finally:
+        sys.setswitchinterval(interval)
+    wait_until(lambda: all((target.folder / f"begun {number}").exists() for number in range(4)))
 
 
 @EVERY
