@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import Any
 
 from kerasfeed.errors import FeedClosedError
+from kerasfeed.pool.base import CLOSED_BEFORE_DONE
 from kerasfeed.util.polling import NotYet, result_of, wait_for_exit
 
 _SEVERAL_SECONDS, _ONE_BY_ONE = 0.003, 64
@@ -94,6 +95,7 @@ class Prefetcher:
 
         Raises:
             NotYet: It was not there for so long.
+            FeedClosedError: Another thread has closed the window, or the feed.
             Exception: What the sequence raised.
         """
         try:
@@ -125,8 +127,11 @@ class Prefetcher:
         except NotYet:
             raise
         except BaseException:
+            closed = future.cancelled()
             self._pass(future)
             del future  # it holds what is raised, whose traceback holds this frame: only the collector would free them
+            if closed:
+                raise FeedClosedError(CLOSED_BEFORE_DONE) from None
             raise
         self._pass(future)
         self._check()

@@ -7,7 +7,6 @@ that are the epochs proper. What it has taken before counts for nothing, and com
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from concurrent.futures import CancelledError
 from typing import Any
 
 from kerasfeed.adapters.keras.shared_cursor import SharedCursor
@@ -145,13 +144,12 @@ class KerasRun(ABC):
         cursor = self.cursor
         try:
             over = not cursor.ensure(count, last=last) and cursor.counted <= seen
-            if self.cursor is not cursor:  # closed meanwhile by another thread
-                raise FeedClosedError(self.closed)
-        except CancelledError:
-            raise FeedClosedError(self.closed) from None
         except Exception:
-            self.fail()
-            raise
+            if self.cursor is cursor:
+                self.fail()
+                raise
+        if self.cursor is not cursor:  # closed meanwhile by another thread
+            raise FeedClosedError(self.closed)
         return over and asked_before != seen
 
     def fail(self) -> None:

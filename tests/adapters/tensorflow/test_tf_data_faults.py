@@ -4,7 +4,6 @@
 """
 
 import re
-from concurrent.futures import CancelledError
 
 import numpy as np
 import pytest
@@ -98,7 +97,7 @@ def test_a_feed_closed_in_mid_epoch_is_an_error_and_never_a_hang():
         dataset = feed.to_tf_dataset()
         iterator = iter(dataset)
         next(iterator)
-    with pytest.raises((FeedClosedError, CancelledError), match=r"the feed (is|was) closed|^$"):
+    with pytest.raises(FeedClosedError, match=r"the feed (is|was) closed"):
         list(iterator)
     with pytest.raises(FeedClosedError, match="the feed is closed"):
         list(dataset)
