@@ -3,6 +3,7 @@
 Invariant: tables are read-only and small: 4 bytes a scene below 2**31 scenes, 8 above.
 """
 
+import pickle
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -120,15 +121,13 @@ class Portable:
         return f"{getattr(self.function, '__module__', '')}.{self} {digest(self.function)}"
 
     def __reduce__(self) -> Any:
-        import cloudpickle
+        from kerasfeed.util.picklers import cloud_pickled  # loads cloudpickle, which most orders do not need
 
-        return _unpickled, (cloudpickle.dumps(self.function),)
+        return _unpickled, (cloud_pickled(self.function),)
 
 
 def _unpickled(data: bytes) -> Portable:
-    import cloudpickle
-
-    return Portable(cloudpickle.loads(data))
+    return Portable(pickle.loads(data))
 
 
 def check_names(what: str, values: Any, example: str) -> NDArray[Any]:

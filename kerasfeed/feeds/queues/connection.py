@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pickle import PickleBuffer
 from typing import Any
 
-from kerasfeed.util.exact_text import TextPickler
+from kerasfeed.util.picklers import TextPickler
 
 _HEAD = struct.Struct("<QI")  # bytes of the pickle, number of buffers beside it
 _NONCE = 32  # bytes, as many as a proof has

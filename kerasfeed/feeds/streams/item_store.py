@@ -25,7 +25,7 @@ from kerasfeed.pool.memory import anonymous_file
 from kerasfeed.pool.resource_errors import descriptors_of, is_of_memory, memory_refused, naming_descriptors
 from kerasfeed.pool.task import CancelledTaskError
 from kerasfeed.util.error_text import message_of
-from kerasfeed.util.exact_text import TextCloudPickler
+from kerasfeed.util.picklers import CloudPickler
 
 _MORE = 64  # batches of which Ctrl-C, an inference, or a repetition that was left has not let go yet
 _ENTRY_WORDS = 4  # epoch + 1 (0 for none), step, offset, number of the `put`
@@ -238,7 +238,7 @@ def _pickled(items: Sequence[Any], first: int) -> bytes:
     """int64 count, int64[count + 1] bounds of the items from the beginning, then the items, each pickled."""
     file = io.BytesIO()
     file.write(bytes(8 * (len(items) + 2)))
-    pickler = TextCloudPickler(file, protocol=5)
+    pickler = CloudPickler(file, protocol=5)
     bounds = [file.tell()]
     for number, item in enumerate(items, first):
         try:

@@ -23,7 +23,7 @@ import numpy as np
 
 from kerasfeed.pool.memory import align, anonymous_file
 from kerasfeed.pool.resource_errors import is_of_memory, memory_refused
-from kerasfeed.util.exact_text import TextCloudPickler
+from kerasfeed.util.picklers import CloudPickler
 
 _PAGE = mmap.ALLOCATIONGRANULARITY
 _LINE = 64
@@ -39,7 +39,7 @@ class Topic(enum.IntEnum):
     POSTED = 2
 
 
-class _Pickler(TextCloudPickler):
+class _Pickler(CloudPickler):
     """Sends a memory-mapped array as the name of its file, not as its bytes; functions without TensorFlow's mark."""
 
     def reducer_override(self, obj: Any) -> Any:
