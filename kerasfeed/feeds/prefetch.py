@@ -16,6 +16,8 @@ from kerasfeed.pool.base import CLOSED_BEFORE_DONE
 from kerasfeed.util.polling import NotYet, result_of, wait_for_exit
 
 _SEVERAL_SECONDS, _ONE_BY_ONE = 0.003, 64
+_SEVERAL, _SEVERAL_OF_THREADS = 0.25, 0.75  # of the batches in flight
+_TURN_SECONDS = 0.005  # what worker threads load in their turn takes no longer
 # All but the second in times of a batch. Where a consumer pauses for less than the first, it gains less by look-ahead
 # than it loses by taking turns with worker threads.
 _SHORT_PAUSE, _SHARE_OF_LAST, _LONGEST_PAUSE = 0.25, 0.2, 8
@@ -55,9 +57,10 @@ class Prefetcher:
         *,
         in_order: bool = True,
         check: Callable[[], None] = lambda: None,
-        load_here: Submit | None = None,
-        seconds_here: Callable[[], float] = lambda: 0.0,
+        in_threads: bool = False,
         pauses: Pauses | None = None,
+        seconds_in_turns: Callable[[], float] = lambda: 0.0,
+        load_here: Submit | None = None,
     ) -> None:
         """Look ahead from the first `take` on.
 
@@ -69,9 +72,10 @@ class Prefetcher:
             border: Steps of an epoch, where none of its batches may be begun before the last epoch's are loaded.
             in_order: Whether batches come in the order of their numbers, or whichever is loaded first.
             check: Raises where a batch that has come must not be given, for its scenes may be others than were meant.
-            load_here: As `submit`, but the calling thread may load the batch; None where it may load none.
-            seconds_here: How long a batch takes that it may load, s; 0 where workers are to load the next.
-            pauses: Those of the consumer so far.
+            in_threads: Whether worker threads load, which need the interpreter that the consumer has.
+            pauses: Those of the consumer so far, where it may take turns with them.
+            seconds_in_turns: How long a batch takes where they only take turns with it, s; 0 elsewhere.
+            load_here: As `submit`, but the calling thread may load the batch itself; None where it may not.
         """
         self._check = check
         self._submit = submit
@@ -81,9 +85,10 @@ class Prefetcher:
         self._border = border
         self._in_order = in_order
         self._pending: deque[Future[Any]] = deque()
+        self._pauses = pauses
+        self._seconds_in_turns = seconds_in_turns
         self._load_here = load_here
-        self._seconds_here = seconds_here
-        self._pauses = pauses or Pauses()
+        self._several = _SEVERAL_OF_THREADS if in_threads else _SEVERAL
         self._left: float | None = None  # when it got the last one, or asked in vain
         self._one_by_one = 0  # batches that are waited for by themselves, since several take longer
 
@@ -109,10 +114,14 @@ class Prefetcher:
                 self._left = time.perf_counter()
 
     def _take(self, timeout: float | None) -> Any:
-        if self._load_here is None or not self._is_as_fast_here(timeout):
+        in_turns = self._takes_turns(timeout)
+        if not in_turns:
             self._fill(timeout)
-        elif not self._pending:
-            self._pending.append(self._load_here(self.next, timeout))
+        elif not self._pending:  # while it takes those that have come, the workers sleep
+            if self._load_here is None:
+                self._fill(timeout)
+            else:
+                self._pending.append(self._load_here(self.next, timeout))
         try:
             future = self._pending[0]
         except IndexError:  # beyond the window's end, or closed by another thread, just now
@@ -121,7 +130,7 @@ class Prefetcher:
         if not self._in_order:
             future = _first_done(list(self._pending) or [future], timeout)
         elif self._left is not None and not future.done() and (timeout is None or timeout > _SEVERAL_SECONDS):
-            self._await_several()  # but for the first, which a loop waits for
+            self._await_several(in_turns)  # but for the first, which a loop waits for
         try:
             batch = result_of(future, timeout)
         except NotYet:
@@ -137,27 +146,32 @@ class Prefetcher:
         self._check()
         return batch
 
-    def _is_as_fast_here(self, timeout: float | None) -> bool:
-        """Whether this thread may as well load the next batch itself: it pauses too little to gain by look-ahead."""
-        seconds = self._seconds_here()
-        if not seconds or timeout == 0:
+    def _takes_turns(self, timeout: float | None) -> bool:
+        """Whether this thread and the workers take turns: it pauses too little to gain by what they load meanwhile."""
+        if self._pauses is None or timeout == 0:
+            return False
+        seconds = self._seconds_in_turns()
+        if not seconds:
             return False
         if self._left is not None:
             self._pauses.note(time.perf_counter() - self._left, seconds)
-        return self._pauses.are_short(seconds)
+        quick = self._load_here is not None or seconds * self._ahead < _TURN_SECONDS
+        return quick and self._pauses.are_short(seconds)
 
-    def _await_several(self) -> None:
-        """Sleep until a few of the batches in flight have come, where that takes hardly any time.
+    def _await_several(self, in_turns: bool) -> None:
+        """Sleep until a few of the batches in flight have come, or all in the workers' turn, if that takes little time.
 
-        Whoever wakes for each batch of tiny scenes takes the interpreter, or a core, from who loads the next.
+        Whoever wakes for each batch of tiny scenes takes the interpreter, or a core, from who loads the next. Out of
+        turn the last one is not waited for: a worker has something to do meanwhile.
         """
-        if self._one_by_one:
+        if self._one_by_one and not in_turns:
             self._one_by_one -= 1
             return
         with suppress(IndexError):  # another thread has closed the window
-            several = self._pending[len(self._pending) // 4]
+            last = len(self._pending) - 1
+            several = self._pending[last if in_turns else max(0, min(int(self._several * (last + 1)), last - 1))]
             try:
-                several.exception(_SEVERAL_SECONDS)
+                several.exception(_TURN_SECONDS if in_turns else _SEVERAL_SECONDS)
             except TimeoutError:
                 self._one_by_one = _ONE_BY_ONE
             except CancelledError:
@@ -207,7 +221,6 @@ def window_of(
     *,
     in_order: bool = True,
     pauses: Pauses | None = None,
-    seconds_here: Callable[[], float] = lambda: 0.0,
 ) -> Prefetcher:
     """Look-ahead along the batches `numbers` of a feed, given as a weak proxy where the window may outlive it.
 
@@ -216,8 +229,7 @@ def window_of(
         numbers: Numbers of batches.
         shuffled: Whether steps are shuffled, but for those of a resumed epoch; None is never.
         in_order: See `Prefetcher`.
-        pauses: Those of a consumer that may load batches itself; None of one that may not.
-        seconds_here: See `Prefetcher`.
+        pauses: Those of a consumer that may take turns with worker threads; None of one that may not.
     """
     clock = feed.clock
 
@@ -232,8 +244,10 @@ def window_of(
 
     border = len(feed) if feed.has_epoch_hooks else None
     generations = feed.refreshes.planned
+    ahead, in_threads = feed.look_ahead, feed.loads_in_threads
     return Prefetcher(
-        submit, numbers.start, numbers.stop, feed.look_ahead, border, in_order=in_order,
-        check=lambda: feed.refreshes.refuse_others(generations),
-        load_here=None if pauses is None else load_here, seconds_here=seconds_here, pauses=pauses,
+        submit, numbers.start, numbers.stop, ahead, border, in_order=in_order,
+        check=lambda: feed.refreshes.refuse_others(generations), in_threads=in_threads,
+        pauses=pauses if in_threads else None, seconds_in_turns=lambda: feed.seconds_in_turns,
+        load_here=load_here if feed.job.is_plain else None,
     )  # fmt: skip

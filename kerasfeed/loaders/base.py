@@ -15,6 +15,7 @@ from kerasfeed.pool.environment import Environment
 from kerasfeed.pool.hosts.engine import Hosts, HostStats
 from kerasfeed.spec.collation import Collation, Custom, Stack
 from kerasfeed.spec.scene_spec import SceneSpec
+from kerasfeed.util.frames import is_plain
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,11 @@ class Job:
     def maker(self) -> Custom | None:
         """The user's function that makes whole batches; None where batches are made row by row."""
         return self.collate if isinstance(self.collate, Custom) else None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether loading a batch runs none of the user's code: scenes are in memory, and stacked as they are."""
+        return is_plain(self.sequence) and self.maker is None
 
     @property
     def ahead_per_host(self) -> int:

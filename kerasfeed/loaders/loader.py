@@ -26,7 +26,7 @@ from kerasfeed.sequences.context import SceneContext
 from kerasfeed.sequences.global_random import WARNING_KIND
 from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.util.error_text import class_name
-from kerasfeed.util.frames import is_in_memory, is_plain
+from kerasfeed.util.frames import is_in_memory
 from kerasfeed.util.read_cost import ReadCost
 
 
@@ -119,7 +119,7 @@ class Loader:
             deferred_warnings=self.failure_log.deferred_warnings,
             hosts=job.hosts,
             every_core=job.every_core,
-            any_thread=is_plain(job.sequence) and job.maker is None,
+            any_thread=job.is_plain,
         )
         pool = make_pool(runner, options, self.worker_type)
         self.worker_type = pool.worker_type
@@ -207,14 +207,13 @@ class Loader:
         return max(1, min(ahead, session.slots.limit - 1))
 
     @property
-    def seconds_here(self) -> float:
-        """About how long a batch takes that whoever waits for it may as well load, s; 0 where workers are to load it.
+    def seconds_in_turns(self) -> float:
+        """About how long a batch takes, s, where a worker thread and whoever waits for it only take turns; else 0.
 
-        That is so of scenes in memory that make one task a batch: a worker thread and the thread that waits for it
-        would only take turns, and hand the interpreter to and fro.
+        That is so of scenes of microseconds that make one task a batch: the two would hand the interpreter to and fro.
         """
         session = self._sessions.present
-        return 0.0 if session is None else session.seconds_here
+        return 0.0 if session is None else session.seconds_in_turns
 
     def submit(self, epoch: int, step: int, *, timeout: float | None = None, here: bool = False) -> Future[Any]:
         """Promise one batch: the scene's nesting, each field an ndarray with a leading axis, or as `job.collate` says.
@@ -231,7 +230,8 @@ class Loader:
             step: Step of it.
             timeout: How long to wait for memory, s, where `max_memory` is reached; None is for ever. A loader whose
                 `submit` does the work itself takes as long as that takes.
-            here: Whether the caller may load the batch itself, if `seconds_here` is not 0 and no worker is at another.
+            here: Whether the caller may load the batch itself, if the job is plain, threads take turns, and none is at
+                another batch.
 
         Raises:
             NotYet: There was no memory for so long.

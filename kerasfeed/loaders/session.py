@@ -125,10 +125,10 @@ class Session:
     # ---- batches
 
     @property
-    def seconds_here(self) -> float:
-        """See `Loader.seconds_here`."""
+    def seconds_in_turns(self) -> float:
+        """See `Loader.seconds_in_turns`."""
         rows = self.job.plan.rows
-        if not self.pool.can_do_here or len(self.timing.ranges(rows, self.job.workers)) > 1:
+        if not self.pool.takes_turns or len(self.timing.ranges(rows, self.job.workers)) > 1:
             return 0.0
         return _BATCH_SECONDS + self.timing.seconds * rows
 

@@ -194,6 +194,11 @@ class Pool(ABC):
             del task  # the traceback of what was raised inline ends in this frame: only the collector would free them
 
     @property
+    def takes_turns(self) -> bool:
+        """Whether one worker does all tasks, and only takes turns with whoever waits for them; see `ThreadPool`."""
+        return False
+
+    @property
     def can_do_here(self) -> bool:
         """Whether `do_here` may do tasks: they run none of the user's code, and are so short that workers gain nothing.
 

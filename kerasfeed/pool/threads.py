@@ -163,6 +163,11 @@ class ThreadPool(Pool):
         return len(self._tasks) + len(self._callers)
 
     @property
+    def takes_turns(self) -> bool:
+        """See `Pool.takes_turns`."""
+        return self._turns.taken
+
+    @property
     def can_do_here(self) -> bool:
         """See `Pool.can_do_here`."""
         return self.options.any_thread and self._turns.taken

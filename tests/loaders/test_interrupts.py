@@ -42,7 +42,7 @@ PROGRAM = """
     slots = loader._ready().slots
     hits, futures = 0, []
     deadline = time.monotonic() + 60
-    while {here} and not loader.seconds_here and time.monotonic() < deadline:
+    while {here} and not loader.seconds_in_turns and time.monotonic() < deadline:
         assert loader.submit(0, 3).result(timeout=60)[1].tolist() == expected[3]
     for number in range(300):
         try:
