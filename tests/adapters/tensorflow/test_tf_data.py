@@ -51,6 +51,28 @@ def test_a_scene_that_is_a_list_is_a_dataset_of_tuples():
         assert all(isinstance(batch, tuple) for batch in dataset)
 
 
+def _described(leaf):
+    return leaf is not None and (leaf.shape, leaf.dtype)
+
+
+def nested(number):
+    return {"z": number, "a": (number, Pair([number], {"y": np.zeros(3), "x": number}))}
+
+
+@pytest.mark.parametrize(
+    "sequence",
+    [kf.Map(np.arange(10.0), nested), Nesting(), scenes.Clouds(10), np.arange(10.0)],
+    ids=["dict", "dict with None", "tuple", "array"],
+)
+@pytest.mark.parametrize("synchronous", [True, False])
+def test_a_loop_gives_what_an_iterator_of_tensorflow_does(sequence, synchronous, monkeypatch):
+    monkeypatch.setattr(tf.config.experimental, "get_synchronous_execution", lambda: synchronous)
+    with kf.Feed(sequence, 5, workers=1, worker_type="thread") as feed:
+        found, expected = next(iter(feed.to_tf_dataset())), next(iter(feed.to_tf_dataset().take(1)))
+    tf.nest.assert_same_structure(found, expected)
+    assert str(tf.nest.map_structure(_described, found)) == str(tf.nest.map_structure(_described, expected))
+
+
 @pytest.mark.parametrize(("drop_remainder", "rows"), [(False, None), (True, 8)])
 def test_the_batch_axis_is_unknown_only_where_the_last_batch_is_short(drop_remainder, rows):
     with kf.Feed(scenes.Clouds(37), 8, drop_remainder=drop_remainder, workers=1, worker_type="thread") as feed:
