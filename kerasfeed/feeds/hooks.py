@@ -16,20 +16,20 @@ from kerasfeed.util.polling import NotYet
 
 
 class SequenceHooks:
-    """Calls a sequence's own `on_epoch_begin` and `on_epoch_end` once an epoch, and shows workers the result."""
+    """Calls a sequence's own `on_epoch_begin` and `on_epoch_end` once an epoch, and shows workers the result.
+
+    Attributes:
+        exist: Whether the sequence has either hook.
+    """
 
     def __init__(self, sequence: Any, refresh: Callable[[Callable[[], None]], None]) -> None:
         """Look for the hooks of `sequence`; `refresh(change)` runs `change` while no scene is being loaded."""
         self._begin = _own_hook(sequence, "on_epoch_begin")
         self._end = _own_hook(sequence, "on_epoch_end")
+        self.exist = self._begin is not None or self._end is not None
         self._refresh = refresh
         self._running: int | None = None
         self._lock = threading.RLock()
-
-    @property
-    def exist(self) -> bool:
-        """Whether the sequence has either hook."""
-        return self._begin is not None or self._end is not None
 
     def enter(self, epoch: int | None) -> None:
         """Make `epoch` the running one, or none; ends the one before, if it still runs."""

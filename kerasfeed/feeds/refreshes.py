@@ -44,7 +44,7 @@ class Refreshes:
         Raises:
             RuntimeError: There are.
         """
-        if generations != self.present():
+        if self._refreshable and generations != self.present():  # asked twice a batch
             self.refuse()
 
     def refuse(self) -> NoReturn:
