@@ -16,7 +16,7 @@ from waits import SECONDS, wait_until
 
 from kerasfeed.orders.base import Shuffled
 from kerasfeed.orders.plan import Plan
-from kerasfeed.pool import threads
+from kerasfeed.pool import threads, turns
 
 
 def _epoch(loader, epoch, steps):
@@ -232,17 +232,17 @@ def test_no_thread_relies_on_its_turn(make):
 
 
 def test_where_some_quick_scenes_wait_the_waits_overlap():
-    turns, quick = threads.Turns(), (32 * 8e-6, 32 * 8e-6, 32 * 8e-6, 32)
+    taking, quick = turns.Turns(), (32 * 8e-6, 32 * 8e-6, 32 * 8e-6, 32)
     for _ in range(10):
-        turns.note(*quick)
-    assert turns.taken
-    turns.note(1.2e-3, 0.3e-3, 1.1e-3, 32)  # the rest is the wait for the interpreter
-    assert turns.taken
-    turns.note(5.3e-3, 0.3e-3, 0.3e-3, 32)  # one of 32 has waited for a disk
-    assert not turns.taken
+        taking.note(*quick)
+    assert taking.taken
+    taking.note(1.2e-3, 0.3e-3, 1.1e-3, 32)  # the rest is the wait for the interpreter
+    assert taking.taken
+    taking.note(5.3e-3, 0.3e-3, 0.3e-3, 32)  # one of 32 has waited for a disk
+    assert not taking.taken
     for _ in range(250):
-        turns.note(*quick)
-    assert turns.taken
+        taking.note(*quick)
+    assert taking.taken
 
 
 @pytest.mark.parametrize(
@@ -263,7 +263,7 @@ def test_turns_are_taken_while_scenes_wait_briefly_and_the_process_computes(make
     monkeypatch.setattr(threads, "time", watches)
     monkeypatch.setattr(threads, "_TURN_SECONDS", SECONDS)
     if taken:  # on a busy machine a brief wait may take long
-        monkeypatch.setattr(threads, "_WAITED_SECONDS", SECONDS)
+        monkeypatch.setattr(turns, "_WAITED_SECONDS", SECONDS)
     loader = make("thread", Waiting(400), 16, workers=2)
     _epoch(loader, 0, 25)
     assert loader._session().pool._turns.taken is taken
