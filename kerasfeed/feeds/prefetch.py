@@ -17,7 +17,7 @@ from kerasfeed.util.polling import NotYet, result_of, wait_for_exit
 
 _SEVERAL_SECONDS, _ONE_BY_ONE = 0.003, 64
 _SEVERAL, _SEVERAL_OF_THREADS = 0.25, 0.75  # of the batches in flight
-_TURN_SECONDS = 0.005  # what worker threads load in their turn takes no longer
+_MOST_SECONDS = 0.005  # that worker threads load in their turn
 # All but the second in times of a batch. Where a consumer pauses for less than the first, it gains less by look-ahead
 # than it loses by taking turns with worker threads.
 _SHORT_PAUSE, _SHARE_OF_LAST, _LONGEST_PAUSE = 0.25, 0.2, 8
@@ -129,8 +129,8 @@ class Prefetcher:
             self._pending.append(future)
         if not self._in_order:
             future = _first_done(list(self._pending) or [future], timeout)
-        elif self._left is not None and not future.done() and (timeout is None or timeout > _SEVERAL_SECONDS):
-            self._await_several(in_turns)  # but for the first, which a loop waits for
+        elif self._left is not None and not future.done() and (timeout is None or timeout > _MOST_SECONDS):
+            self._await_several(in_turns)  # but for the first batch, which comes as soon as it can
         try:
             batch = result_of(future, timeout)
         except NotYet:
@@ -155,7 +155,7 @@ class Prefetcher:
             return False
         if self._left is not None:
             self._pauses.note(time.perf_counter() - self._left, seconds)
-        quick = self._load_here is not None or seconds * self._ahead < _TURN_SECONDS
+        quick = self._load_here is not None or seconds * self._ahead < _MOST_SECONDS
         return quick and self._pauses.are_short(seconds)
 
     def _await_several(self, in_turns: bool) -> None:
@@ -171,9 +171,9 @@ class Prefetcher:
             last = len(self._pending) - 1
             several = self._pending[last if in_turns else max(0, min(int(self._several * (last + 1)), last - 1))]
             try:
-                several.exception(_TURN_SECONDS if in_turns else _SEVERAL_SECONDS)
+                several.exception(_MOST_SECONDS if in_turns else _SEVERAL_SECONDS)
             except TimeoutError:
-                self._one_by_one = _ONE_BY_ONE
+                self._one_by_one = 0 if in_turns else _ONE_BY_ONE
             except CancelledError:
                 pass  # told where it is taken
 

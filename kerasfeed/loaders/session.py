@@ -309,7 +309,7 @@ class LoadTask(Task):
 
     def cancelled(self) -> None:
         """See `Task.cancelled`."""
-        if not self.batch.future.done():
+        if not self.batch.is_given_up:
             raise ValueError(f"a worker has left out {self.text(MANY)}, for which somebody waits")
         self.session.account(self.batch, self.start, self.stop, {})
 

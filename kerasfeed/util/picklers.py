@@ -8,7 +8,6 @@ import copyreg
 import io
 import pickle
 from collections import ChainMap
-from collections.abc import Callable
 from types import CodeType
 from typing import Any
 
@@ -24,12 +23,9 @@ def _reduced_text(text: Any) -> tuple[Any, tuple[Any]]:
 
 def _reduced_code(code: CodeType) -> tuple[Any, tuple[Any, ...]]:
     # cloudpickle 3.1.3 gives all code one file name, so that no traceback could show a line of it.
-    made, values = cloudpickle.Pickler.dispatch_table[CodeType](code)
-    return _code_of_file, (code.co_filename, made, values)
-
-
-def _code_of_file(name: str, made: Callable[..., CodeType], values: tuple[Any, ...]) -> CodeType:
-    return made(*values).replace(co_filename=name)
+    make, values = cloudpickle.Pickler.dispatch_table[CodeType](code)
+    place = next(place for place, value in enumerate(values) if isinstance(value, str))  # of all texts the first
+    return make, (*values[:place], code.co_filename, *values[place + 1 :])
 
 
 _TEXT: dict[Any, Any] = {np.str_: _reduced_text, np.bytes_: _reduced_text}

@@ -4,19 +4,20 @@ from concurrent.futures import Future
 
 import pytest
 
-from kerasfeed.feeds.prefetch import Pauses, Prefetcher
+from kerasfeed.errors import FeedClosedError
+from kerasfeed.feeds.prefetch import _MOST_SECONDS, _SEVERAL_SECONDS, Pauses, Prefetcher
 
 AHEAD = 4
 
 
 class Log:
-    """Futures of the numbers that were submitted; which of them were waited for, and were done then with those before.
+    """Futures of the numbers that were submitted, and which of them were waited for.
 
-    The first is done at once.
+    What is waited for is done then, with those before, unless it is `late`. The first is done at once.
     """
 
-    def __init__(self):
-        self.futures, self.awaited = [], []
+    def __init__(self, late=False):
+        self.futures, self.awaited, self.late = [], [], late
 
     def submit(self, number, timeout):
         log = self
@@ -24,9 +25,15 @@ class Log:
         class Noting(Future):
             def exception(self, timeout=None):
                 if not self.done():
-                    log.awaited.append(number)
+                    log.awaited.append((number, timeout))
+                    if log.late:
+                        raise TimeoutError
                     log.complete(number)
                 return super().exception(timeout)
+
+            def result(self, timeout=None):
+                log.complete(number)
+                return super().result(timeout)
 
         self.futures.append(Noting())
         self.complete(0)
@@ -76,12 +83,46 @@ def test_batches_are_looked_ahead_for_where_turns_gain_nothing(seconds):
 
 @pytest.mark.parametrize(
     ("options", "submitted", "awaited"),
-    [({}, 5, 2), ({"in_threads": True}, 5, 3), (IN_TURNS, 4, 3)],
+    [
+        ({}, 5, (2, _SEVERAL_SECONDS)),
+        ({"in_threads": True}, 5, (3, _SEVERAL_SECONDS)),
+        (IN_TURNS, 4, (3, _MOST_SECONDS)),
+    ],
     ids=["processes", "threads", "threads in their turn"],
 )
 def test_whoever_waits_sleeps_until_several_have_come(options, submitted, awaited):
     log = Log()
     taken = window(log.submit, **options)
-    assert taken.take() == 0
-    assert taken.take() == 1
+    assert [taken.take(), taken.take()] == [0, 1]
     assert (len(log.futures), log.awaited) == (submitted, [awaited])
+
+
+def test_the_first_batch_is_taken_as_soon_as_it_has_come():
+    log = Log()
+    log.complete = lambda number: Log.complete(log, number) if len(log.futures) == AHEAD else None
+    assert window(log.submit, in_threads=True).take() == 0
+    assert log.awaited == []
+
+
+@pytest.mark.parametrize(("options", "waits"), [({}, 1), (IN_TURNS, 3)], ids=["processes", "threads in their turn"])
+def test_where_several_take_long_each_is_waited_for_by_itself_but_in_turns(options, waits):
+    log = Log(late=True)
+    taken = window(log.submit, **options)
+    assert [taken.take() for _ in range(AHEAD)] == list(range(AHEAD))
+    assert len(log.awaited) == waits
+
+
+def test_no_turns_are_taken_by_who_takes_only_what_is_there():
+    log = Log()
+    taken = window(log.submit, **IN_TURNS)
+    assert [taken.take(), taken.take(0)] == [0, 1]
+    assert len(log.futures) == AHEAD + 1
+
+
+def test_a_batch_that_was_given_up_is_an_error_that_says_so():
+    log = Log()
+    taken = window(log.submit)
+    assert taken.take() == 0
+    log.futures[1].cancel()
+    with pytest.raises(FeedClosedError, match="closed before this batch was loaded"):
+        taken.take()

@@ -91,9 +91,8 @@ class FeedIterator(_TensorFlowIterator):  # type: ignore[misc]
         self._loop = loop
         self._held = [iter(dataset._tensors)]
         resources = tf.nest.flatten(self._held[0], expand_composites=True)
-        ask = _quick_next(dataset.element_spec) if len(resources) == 1 else None
-        self._held += self._held if ask is None else resources
-        self._ask: Callable[[Any], Any] = ask or next
+        self._ask = _quick_next(dataset.element_spec) if len(resources) == 1 else None
+        self._held += resources
         weakref.finalize(self, _let_go, self._held)
 
     def __getattr__(self, name: str) -> Any:
@@ -108,7 +107,11 @@ class FeedIterator(_TensorFlowIterator):  # type: ignore[misc]
             raise StopIteration
         original = None
         try:
-            batch = self._ask(self._held[1])
+            # Where operations run asynchronously (a thread may change that), only `next` is told of the end.
+            if self._ask is not None and tf.config.experimental.get_synchronous_execution():
+                batch = self._ask(self._held[1])
+            else:
+                batch = next(self._held[0])
         except tf.errors.OutOfRangeError:
             pass  # the end
         except tf.errors.OpError as error:
@@ -129,7 +132,7 @@ def _quick_next(spec: Any) -> Callable[[Any], Any] | None:
     specs = tf.nest.flatten(spec)
     places, treespec = optree.tree_flatten(tf.nest.pack_sequence_as(spec, list(range(len(specs)))))
     are_tensors = all(type(each) is tf.TensorSpec for each in specs) and all(type(place) is int for place in places)
-    if not specs or not are_tensors or not tf.config.experimental.get_synchronous_execution():
+    if not specs or not are_tensors:
         return None
     types, shapes = [each.dtype for each in specs], [each.shape for each in specs]
 

@@ -108,6 +108,11 @@ class BatchInProgress:
         self.failure_row = rows
         self.future: Future[Any] = SlotFuture(slot, self.serial)
 
+    @property
+    def is_given_up(self) -> bool:
+        """Whether nobody waits for it. Not asked of the future: Ctrl-C may have left that locked, in who has waited."""
+        return bool(self.slot.view.control[0] == self.serial)
+
     def add(self, start: int, stop: int, beside: Beside) -> bool:
         """Account for rows [start, stop); True when none is missing."""
         for number, values in beside.items():
@@ -142,7 +147,7 @@ class BatchInProgress:
         try:
             result = None
             try:
-                delivers = self.failure is None and not self.future.done()
+                delivers = self.failure is None and not self.is_given_up
                 if delivers:
                     exporter = pool.lease(self.held)
                     copied = exporter is None

@@ -51,12 +51,12 @@ def test_a_scene_that_is_a_list_is_a_dataset_of_tuples():
         assert all(isinstance(batch, tuple) for batch in dataset)
 
 
-def _described(leaf):
-    return leaf is not None and (leaf.shape, leaf.dtype)
-
-
 def nested(number):
-    return {"z": number, "a": (number, Pair([number], {"y": np.zeros(3), "x": number}))}
+    return {"z": number, "a": (number + 1, Pair([number + 2], {"y": np.zeros(3), "x": number + 3}))}
+
+
+def _described(leaf):
+    return None if leaf is None else (leaf.dtype, leaf.numpy().tolist())
 
 
 @pytest.mark.parametrize(
@@ -66,11 +66,14 @@ def nested(number):
 )
 @pytest.mark.parametrize("synchronous", [True, False])
 def test_a_loop_gives_what_an_iterator_of_tensorflow_does(sequence, synchronous, monkeypatch):
-    monkeypatch.setattr(tf.config.experimental, "get_synchronous_execution", lambda: synchronous)
     with kf.Feed(sequence, 5, workers=1, worker_type="thread") as feed:
-        found, expected = next(iter(feed.to_tf_dataset())), next(iter(feed.to_tf_dataset().take(1)))
-    tf.nest.assert_same_structure(found, expected)
-    assert str(tf.nest.map_structure(_described, found)) == str(tf.nest.map_structure(_described, expected))
+        iterator, others = iter(feed.to_tf_dataset()), feed.to_tf_dataset().take(len(feed))
+        monkeypatch.setattr(tf.config.experimental, "get_synchronous_execution", lambda: synchronous)
+        found, expected = list(iterator), list(others)
+    assert len(found) == len(expected) == len(sequence) // 5
+    for one, other in zip(found, expected, strict=True):
+        tf.nest.assert_same_structure(one, other)
+        assert str(tf.nest.map_structure(_described, one)) == str(tf.nest.map_structure(_described, other))
 
 
 @pytest.mark.parametrize(("drop_remainder", "rows"), [(False, None), (True, 8)])
