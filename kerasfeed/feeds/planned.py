@@ -138,7 +138,7 @@ class PlannedFeed(AnyFeed):
     def begin_window(self, numbers: range) -> Prefetcher:
         """Look-ahead along the batches `numbers`, for a loop that begins; closed with the feed."""
         self.hooks.enter(numbers.start // len(self))
-        window = window_of(self, numbers, pauses=self._pauses)
+        window = window_of(self, numbers, pauses=self._pauses, seconds_in_turns=lambda: self._loader.seconds_in_turns)
         self._loops.add(window)
         return window
 
@@ -206,11 +206,6 @@ class PlannedFeed(AnyFeed):
     def look_ahead(self) -> int:
         """Number of batches that should be in flight at once."""
         return self._loader.look_ahead
-
-    @property
-    def seconds_in_turns(self) -> float:
-        """See `kerasfeed.loaders.loader.Loader.seconds_in_turns`."""
-        return self._loader.seconds_in_turns
 
     @property
     def loads_in_threads(self) -> bool:

@@ -221,6 +221,7 @@ def window_of(
     *,
     in_order: bool = True,
     pauses: Pauses | None = None,
+    seconds_in_turns: Callable[[], float] = lambda: 0.0,
 ) -> Prefetcher:
     """Look-ahead along the batches `numbers` of a feed, given as a weak proxy where the window may outlive it.
 
@@ -230,6 +231,7 @@ def window_of(
         shuffled: Whether steps are shuffled, but for those of a resumed epoch; None is never.
         in_order: See `Prefetcher`.
         pauses: Those of a consumer that may take turns with worker threads; None of one that may not.
+        seconds_in_turns: See `Prefetcher`.
     """
     clock = feed.clock
 
@@ -248,6 +250,6 @@ def window_of(
     return Prefetcher(
         submit, numbers.start, numbers.stop, ahead, border, in_order=in_order,
         check=lambda: feed.refreshes.refuse_others(generations), in_threads=in_threads,
-        pauses=pauses if in_threads else None, seconds_in_turns=lambda: feed.seconds_in_turns,
+        pauses=pauses if in_threads else None, seconds_in_turns=seconds_in_turns,
         load_here=load_here if feed.job.is_plain else None,
     )  # fmt: skip
