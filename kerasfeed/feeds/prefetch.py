@@ -168,12 +168,13 @@ class Prefetcher:
             self._one_by_one -= 1
             return
         with suppress(IndexError):  # another thread has closed the window
-            last = len(self._pending) - 1
-            several = self._pending[last if in_turns else max(0, min(int(self._several * (last + 1)), last - 1))]
+            count = len(self._pending)
+            place = count - 1 if in_turns else max(0, min(int(self._several * count), count - 2))
             try:
-                several.exception(_MOST_SECONDS if in_turns else _SEVERAL_SECONDS)
+                self._pending[place].exception(_MOST_SECONDS if in_turns else _SEVERAL_SECONDS)
             except TimeoutError:
-                self._one_by_one = 0 if in_turns else _ONE_BY_ONE
+                if not in_turns:
+                    self._one_by_one = _ONE_BY_ONE
             except CancelledError:
                 pass  # told where it is taken
 

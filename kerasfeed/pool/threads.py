@@ -119,7 +119,7 @@ class ThreadPool(Pool):
     @property
     def can_do_here(self) -> bool:
         """See `Pool.can_do_here`."""
-        return self.options.any_thread and self._turns.taken
+        return self.options.any_thread and self.takes_turns
 
     def do_here(self, task: Task) -> bool:
         """See `Pool.do_here`."""

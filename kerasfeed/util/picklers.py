@@ -24,7 +24,7 @@ def _reduced_text(text: Any) -> tuple[Any, tuple[Any]]:
 def _reduced_code(code: CodeType) -> tuple[Any, tuple[Any, ...]]:
     # cloudpickle 3.1.3 gives all code one file name, so that no traceback could show a line of it.
     make, values = cloudpickle.Pickler.dispatch_table[CodeType](code)
-    place = next(place for place, value in enumerate(values) if isinstance(value, str))  # of all texts the first
+    place = next(place for place, value in enumerate(values) if isinstance(value, str))  # its first text
     return make, (*values[:place], code.co_filename, *values[place + 1 :])
 
 

@@ -110,7 +110,7 @@ class BatchInProgress:
 
     @property
     def is_given_up(self) -> bool:
-        """Whether nobody waits for it. Not asked of the future: Ctrl-C may have left that locked, in who has waited."""
+        """Whether nobody waits for it. The future is not asked: Ctrl-C in a thread that waits may leave it locked."""
         return bool(self.slot.view.control[0] == self.serial)
 
     def add(self, start: int, stop: int, beside: Beside) -> bool:
