@@ -338,7 +338,7 @@ def test_lists_reach_tensorflow_and_models_as_one_tensor():
 
 
 def test_tensors_without_axes_are_numbers_of_a_list():
-    import torch
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
     (field, _) = describe(([torch.tensor(1.5), torch.tensor(2.5)], 1)).fields
     assert field == ArraySpec((2,), np.dtype(np.float32))

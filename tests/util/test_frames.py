@@ -193,7 +193,8 @@ def yields():
 @pytest.mark.parametrize("take", [lambda value: kf.Feed(value, 4), lambda value: kf.Zip(value, value)])
 def test_what_has_another_way_into_a_model_is_told_of_it(take):
     import tensorflow as tf
-    import torch
+
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
     with pytest.raises(TypeError, match=r"generator function yields: kf.StreamFeed\(yields, batch_size\)"):
         take(yields)
@@ -212,7 +213,7 @@ def test_a_generator_is_told_of_a_stream_feed():
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_tensor_of_a_scene_that_requires_grad_is_told_to_detach(workers):
-    import torch
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
     told = r"scene 0: field '0' is a Tensor that requires grad: return tensor.detach"
     scenes = [(torch.zeros(3, requires_grad=True), 1)] * 3
