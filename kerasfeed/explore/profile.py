@@ -36,11 +36,11 @@ _RAISED = "a scene raised while the feed was profiled: loop over the feed to see
 def profile(feed: "BaseFeed", model: Any = None, seconds: float = 10.0) -> Profile:
     """Measure where the time of a feed goes, and what other workers, files or batches would bring.
 
-    Scenes of epoch 0 are read: by one thread (its processor time tells how long a scene waits), by several at once
-    (what does not overlap holds the GIL), by one worker process, and by the workers of the feed. The best of the other
-    set-ups are tried. With a model, training steps are timed with one batch again and again, and with batches as they
-    come. All of it happens beside the feed: its position, its counters and the model stay as they are. Figures are of
-    this machine with what else it was doing.
+    Scenes of epoch 0 are read: by one thread (its processor time tells how long a scene waits), by one worker process,
+    and by the workers of the feed. The best of the other set-ups are tried. Several threads read only where the feed
+    has them, or the class says `thread_safe = True` (what does not overlap then holds the GIL). With a model, training
+    steps are timed with one batch again and again, and with batches as they come. All of it happens beside the feed:
+    its position, its counters and the model stay as they are. Figures are of this machine with what else it was doing.
 
     Args:
         feed: A `kerasfeed.Feed`.
@@ -96,6 +96,7 @@ class _Measurement:
         self.setup = Setup(found.workers if job.workers else 0, found.worker_type)
         self.job = job.with_workers(self.setup.workers)
         self.rows = job.plan.rows
+        self._safe = job.thread_safe or (self.setup.worker_type == "thread" and self.setup.workers > 1)
 
     def profile(self) -> Profile:
         """All of it."""
@@ -141,7 +142,7 @@ class _Measurement:
             loader = None
             try:
                 loader = Loader(self.job.with_workers(1), each, self.layout)
-                cost = loader.measure(seconds)
+                cost = loader.measure(seconds, several=self._safe)
             except (TypeError, OSError):  # it does not pickle
                 continue
             finally:
@@ -209,13 +210,16 @@ class _Measurement:
         rates = {setup: self._expected(cost, setup) for setup in others}
         ordered = sorted(rates, key=lambda setup: (-rates[setup], setup.workers))
         # By the model the present setup may be as good: what the trial has found of it counts for the others, too.
-        tried = [setup for setup in ordered if cost.same is not False or setup.worker_type == "process"][:_TRIED]
+        # Threads that nobody has asked for are predicted, and not tried: the class may not be made for them.
+        tried = [setup for setup in ordered if self._safe or setup.worker_type == "process" or setup.workers == 1][
+            :_TRIED
+        ]
         predictions = []
         for setup in ordered[:_SHOWN]:
-            unsafe = setup.worker_type == "thread" and cost.same is False
+            unsafe = not self._safe and setup.worker_type == "thread" and setup.workers > 1
             predicted = Prediction(
                 f'workers={setup.workers}, worker_type="{setup.worker_type}"', rates[setup], rates[setup] / rate,
-                note="several threads at once do not read what one reads" if unsafe else "", remedy=not unsafe,
+                note="if several threads may read the class at once" if unsafe else "", remedy=not unsafe,
                 setup=setup,
             )  # fmt: skip
             tries = setup in tried and self._has_time()

@@ -41,7 +41,7 @@ def only_submits(feed: Any) -> bool:
 def claim(feed: Any, count: int) -> int:
     """Take the next `count` batches of `feed` for a dataset, which submits its own steps; returns the first one."""
     first: int = feed.clock.claim(count)
-    feed.hooks.enter(first // feed.clock.steps)
+    feed.enter_epoch(first // feed.clock.steps)
     feed.request_log.clear()
     return first
 

@@ -31,6 +31,11 @@ class SequenceHooks:
         self._running: int | None = None
         self._lock = threading.RLock()
 
+    @property
+    def is_running(self) -> bool:
+        """Whether an epoch has begun that has not ended."""
+        return self._running is not None
+
     def enter(self, epoch: int | None) -> None:
         """Make `epoch` the running one, or none; ends the one before, if it still runs."""
         if not self.exist or self._running == epoch:

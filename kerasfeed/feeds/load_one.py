@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from kerasfeed.errors import FeedWarning
 from kerasfeed.loaders.base import Job
 from kerasfeed.loaders.batches.masking import with_weights
-from kerasfeed.loaders.batches.spec_inference import Probe, layout_for
+from kerasfeed.loaders.batches.spec_inference import layout_for
 from kerasfeed.loaders.failures.exceptions import SceneLocation, for_consumer
 from kerasfeed.loaders.loader import Loader
 from kerasfeed.pool.worker_hooks import end_worker
@@ -91,7 +91,7 @@ def load(feed: "BaseFeed", *, epoch: int, step: int | None = None, index: int | 
         with _at_work(sequence), put_back():
             each = dict.fromkeys(indices)  # some may fill a short batch up, or be drawn twice
             scenes = [(index, _scene(sequence, kind(feed.plan.seed, epoch), index, step)) for index in each]
-        layout = layout_for(job, [Probe(index, _described(job, scene), 0.0) for index, scene in scenes])
+        layout = layout_for(job, [(index, _described(job, scene)) for index, scene in scenes])
     loader = Loader(job, "inline", layout, kind)
     try:
         with put_back():

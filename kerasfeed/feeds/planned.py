@@ -137,7 +137,7 @@ class PlannedFeed(AnyFeed):
 
     def begin_window(self, numbers: range) -> Prefetcher:
         """Look-ahead along the batches `numbers`, for a loop that begins; closed with the feed."""
-        self.hooks.enter(numbers.start // len(self))
+        self.enter_epoch(numbers.start // len(self))
         window = window_of(self, numbers, pauses=self._pauses, seconds_in_turns=lambda: self._loader.seconds_in_turns)
         self._loops.add(window)
         return window
@@ -165,8 +165,19 @@ class PlannedFeed(AnyFeed):
     def _prepare(self, epoch: int) -> None:
         self.refreshes.refuse_others(self.refreshes.planned)
         self.cursors.wait()
-        self.hooks.enter(epoch)
+        self.enter_epoch(epoch)
         self.issue_warnings()
+
+    def enter_epoch(self, epoch: int) -> None:
+        """Tell the sequence of the epoch, before any scene is read."""
+        if self.hooks.exist:
+            self.hooks.enter(epoch)
+            self._loader.epoch = epoch
+
+    def begin_reading(self, number: int | None = None) -> None:
+        """Scenes may be read to infer the spec: if so, the epoch of batch `number` begins, by default of the next."""
+        if self.hooks.exist and self._loader.layout is None and not self.hooks.is_running:
+            self.enter_epoch((self.clock.free if number is None else number) // self.clock.steps)
 
     def issue_warnings(self) -> None:
         """See `AnyFeed.issue_warnings`."""
@@ -204,7 +215,7 @@ class PlannedFeed(AnyFeed):
 
     @property
     def look_ahead(self) -> int:
-        """Number of batches that should be in flight at once."""
+        """Number of batches that should be in flight at once; see `begin_reading`."""
         return self._loader.look_ahead
 
     @property
@@ -233,6 +244,7 @@ class PlannedFeed(AnyFeed):
             label () int64
             points (8, 3) float64
         """
+        self.begin_reading()
         return self._loader.spec
 
     @property

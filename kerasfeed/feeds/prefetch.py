@@ -247,6 +247,7 @@ def window_of(
 
     border = len(feed) if feed.has_epoch_hooks else None
     generations = feed.refreshes.planned
+    feed.begin_reading(numbers.start)
     ahead, in_threads = feed.look_ahead, feed.loads_in_threads
     return Prefetcher(
         submit, numbers.start, numbers.stop, ahead, border, in_order=in_order,

@@ -22,9 +22,20 @@ from kerasfeed.loaders.scene_cost import SceneCost
 from kerasfeed.loaders.scene_measure import SAMPLE
 from kerasfeed.loaders.session import Session
 from kerasfeed.loaders.trial import Trial
-from kerasfeed.loaders.worker_choice import WORKER_TYPE, Choice, Setup, best, duration, setups, why
+from kerasfeed.loaders.worker_choice import (
+    WORKER_TYPE,
+    Choice,
+    Setup,
+    best,
+    duration,
+    setups,
+    threads_for,
+    why,
+)
 from kerasfeed.orders.batch_bounds import EvenCut
 from kerasfeed.pool.task import NOWHERE, Crash, FutureTask, Place, Record, Task
+from kerasfeed.sequences.view_base import parts_of, says_if_thread_safe
+from kerasfeed.util.error_text import class_name
 from kerasfeed.util.resources import cores
 
 _MOST_SECONDS = 1.0
@@ -34,6 +45,8 @@ _TRIAL_SECONDS = 0.06  # at least, and three times as long where batches are slo
 _TRIAL_ROUNDS = 4
 _LEAST_BATCHES = 4  # in a trial
 _FEWEST_RUNS, _MOST_RUNS, _FASTER = 3, 9, 1.1  # of a trial for a profile
+_SLOW = 0.1  # s that a scene takes: what the first ones have cost says enough, and more would be waited for
+_WORTH_A_HINT = 1.5  # times as many scenes by threads
 _NEAR = 1.6  # times slower than the best by the model: such a setup is tried
 
 
@@ -59,10 +72,11 @@ class MeasureTask(FutureTask):
     """Scenes to measure; the future gives a `SceneCost`, or None. Nothing that becomes of it is an error."""
 
     cores: int = 1
+    several: bool = False
 
     def record(self) -> Record:
         """See `Task.record`."""
-        return self.kind, self.number, self.cores
+        return self.kind, self.number, self.cores, self.several
 
     def failed(self, place: Place, error: BaseException, worker: str, traceback: str) -> tuple[Task, ...]:
         """See `Task.failed`."""
@@ -94,17 +108,18 @@ def sample_of(job: Job) -> NDArray[np.int64]:
     return np.concatenate(found)[: max(SAMPLE, len(found[0]) if job.maker else 0)]
 
 
-def measure_scenes(session: Session, seconds: float, wait: float) -> SceneCost | None:
+def measure_scenes(session: Session, seconds: float, wait: float, *, several: bool) -> SceneCost | None:
     """Have a worker measure what scenes cost; None where it could not within `wait` seconds.
 
     Args:
         session: Its workers; slots are set up.
         seconds: How long the worker may read, s.
         wait: How long it is waited for, s.
+        several: Whether several threads may read at once.
     """
     assert session.slots is not None
     layout = session.slots.layout
-    task = MeasureTask(MEASURE, int(seconds * 1e6), cores=cores())
+    task = MeasureTask(MEASURE, int(seconds * 1e6), cores=cores(), several=several)
     session.pool.post(MeasureOrder(layout, sample_of(session.job)))
     try:
         session.pool.submit([task])
@@ -132,10 +147,14 @@ def choose(session: Session, free: frozenset[str], make: MakeLoader) -> Choice:
     epoch = job.plan.scenes * session.timing.seconds / max(1, min(job.workers, cores()))
     if epoch < _LEAST_EPOCH:
         return Choice(present, f"an epoch takes {duration(epoch)}, and there is little to gain")
-    cost = measure_scenes(session, _MEASURING, _MOST_SECONDS - 0.1)
+    first = session.first
+    if first is not None and first.seconds > _SLOW:
+        cost: SceneCost | None = SceneCost.of_one(first.seconds, first.cpu_seconds, cores())
+    else:
+        cost = measure_scenes(session, _MEASURING, _MOST_SECONDS - 0.1, several=job.thread_safe)
     if cost is None:
         return Choice(present, "scenes could not be measured: they raised, or took longer than 1 s")
-    threads = cost.same is True and not session.pool.used_random and job.policy.timeout is None
+    threads = job.thread_safe and not session.pool.used_random and job.policy.timeout is None
     rates = {
         setup: cost.predict(setup.workers, setup.worker_type, job.plan.rows)
         for setup in setups(cost, present, free, threads=threads)
@@ -151,7 +170,22 @@ def choose(session: Session, free: frozenset[str], make: MakeLoader) -> Choice:
         reason = f"{why(found, cost)}; {measured[found]:,.0f} scenes/s in a trial" + (f", {others}" if others else "")
         return Choice(found, reason, measured[found], True, cost)
     found = best(rates)
-    return Choice(found, why(found, cost), rates[found], True, cost)
+    hint = "" if threads or WORKER_TYPE not in free else _hint(job, cost, rates[found])
+    return Choice(found, why(found, cost), rates[found], True, cost, hint)
+
+
+def _hint(job: Job, cost: SceneCost, rate: float) -> str:
+    """What `thread_safe = True` would bring, where that is much and the class says nothing of it."""
+    names = [class_name(part) for part in parts_of(job.sequence) if not says_if_thread_safe(part)]
+    count, waits = threads_for(cost, cost.cores), cost.waiting_seconds / cost.seconds
+    gain = cost.predict(count, "thread", job.plan.rows) / rate
+    if not names or waits < 0.5 or gain < _WORTH_A_HINT:
+        return ""
+    return (
+        f"scenes of {names[0]} wait for {waits:.0%} of {duration(cost.seconds)}. If several "
+        f"threads may read them at once, set thread_safe = True in the class: {count} threads would load about "
+        f"{gain:.1f} times as many. thread_safe = False ends this hint"
+    )
 
 
 def _trials(

@@ -13,9 +13,10 @@ from kerasfeed.loaders.failures.policy import FailurePolicy
 from kerasfeed.orders.plan import Plan
 from kerasfeed.pool.environment import Environment
 from kerasfeed.pool.hosts.engine import Hosts, HostStats
+from kerasfeed.sequences.view_base import is_safe_function, is_thread_safe
 from kerasfeed.spec.collation import Collation, Custom, Stack
 from kerasfeed.spec.scene_spec import SceneSpec
-from kerasfeed.util.frames import is_plain
+from kerasfeed.util.frames import is_in_memory
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,12 @@ class Job:
     @property
     def is_plain(self) -> bool:
         """Whether loading a batch runs none of the user's code: scenes are in memory, and stacked as they are."""
-        return is_plain(self.sequence) and self.maker is None
+        return is_in_memory(self.sequence) and self.maker is None
+
+    @property
+    def thread_safe(self) -> bool:
+        """Whether the user has said that several threads may load batches at once, or none of the user's code runs."""
+        return is_thread_safe(self.sequence) and (self.maker is None or is_safe_function(self.maker.function))
 
     @property
     def ahead_per_host(self) -> int:

@@ -4,6 +4,7 @@ Invariant: what a task gives is a function of (sequence, seed, epoch, indices), 
 in the slot. Layout and slots are found when the first rows are to be loaded.
 """
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -13,9 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kerasfeed.loaders.base import Job
-from kerasfeed.loaders.batches.filler import MANY, Filler, probe
+from kerasfeed.loaders.batches.filler import MANY, Filler
 from kerasfeed.loaders.batches.layout import Layout, SlotView
 from kerasfeed.loaders.batches.slot_carrier import SlotCarrier
+from kerasfeed.loaders.first_scenes import FirstOrder, FirstScenes, read_first
 from kerasfeed.loaders.scene_cost import SceneCost
 from kerasfeed.loaders.scene_measure import measure
 from kerasfeed.pool.base import Runner, WorkerContext
@@ -57,7 +59,11 @@ class MeasureOrder:
 
 
 class BatchRunner(Runner):
-    """See the module's invariant."""
+    """Writes scenes of a sequence into slots, or reads the first ones.
+
+    Attributes:
+        renewed: Whether the sequence was changed by a hook since it was first sent.
+    """
 
     def __init__(self, job: Job, context: type[SceneContext] = SceneContext) -> None:
         """Load scenes of `job`, each in a `context`."""
@@ -67,6 +73,7 @@ class BatchRunner(Runner):
         self._length = job.plan.length
         self._context = context
         self._watches_random = job.watches_random
+        self.renewed = False
         self._begin()
 
     def _begin(self) -> None:
@@ -75,9 +82,11 @@ class BatchRunner(Runner):
         self._views: dict[tuple[int, int], SlotView] = {}
         self._to_watch = WATCHED if self._watches_random else 0
         self._told_of_waste = False
+        self._first: FirstScenes | None = None  # as long as they may be asked for again
+        self._is_warm = False  # whether the first scenes were read here
 
     def __getstate__(self) -> dict[str, Any]:
-        names = ("target", "_maker", "_seed", "_length", "_context", "_watches_random")
+        names = ("target", "_maker", "_seed", "_length", "_context", "_watches_random", "renewed")
         return {name: getattr(self, name) for name in names}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -91,7 +100,8 @@ class BatchRunner(Runner):
         except Exception as found:  # noqa: BLE001 - pickling raises anything
             return TypeError(
                 f"the function given as collate cannot be sent to worker processes: {message_of(found)}. Give it no "
-                "state that does not pickle (open files, locks), or use worker_type='thread'"
+                "state that does not pickle (open files, locks), or, if several threads may call it at once, set its "
+                "attribute thread_safe = True, or use worker_type='thread'"
             )
         return super().unpicklable(error)
 
@@ -123,9 +133,9 @@ class BatchRunner(Runner):
     def run(self, record: Record, note: Note, context: WorkerContext) -> Any:
         """See `Runner.run`: the spec of a scene, or what stands beside the slot."""
         if record[0] == DESCRIBE:
-            return self._describe(record[1], note, context)
+            return self._describe(note, context)
         if record[0] == MEASURE:
-            return self._measure(record[1], record[2], note, context)
+            return self._measure(record[1], record[2], bool(record[3]), note, context)
         kind, serial, segment_offset, segment_bytes, slot_offset, epoch, start, stop = record
         if kind != LOAD or min(record) < 0:
             raise ValueError(f"no rows of a batch are loaded by the task {record}")
@@ -134,6 +144,9 @@ class BatchRunner(Runner):
             layout = context.posted()
             layout = self._layout = layout.layout if isinstance(layout, MeasureOrder) else layout
             assert isinstance(layout, Layout)
+            self._first = None
+        if layout.first is not None and not self._is_warm and context.worker.worker_type == "process":
+            self._warm_up(layout.first, epoch, note)
         filler = self._filler or self.filler(layout)
         view = self._views.get((segment_offset, slot_offset))
         if view is None:
@@ -152,24 +165,36 @@ class BatchRunner(Runner):
         )
         return self._with_waste(payload or None)
 
-    def _describe(self, index: int, note: Note, context: WorkerContext) -> Any:
-        note[1] = index
-        if context.worker.worker_type != "process" or not self._to_watch:
-            return probe(self.target, index, self._seed, self._maker)
-        watch = GlobalRandomWatch()
-        try:
-            return probe(self.target, index, self._seed, self._maker)
-        finally:
-            context.note_random(watch.used())
+    def _describe(self, note: Note, context: WorkerContext) -> FirstScenes | None:
+        order = context.posted()
+        if not isinstance(order, FirstOrder):  # nobody waits for it any more
+            return None
+        if self._first is None:
+            seeds = context.worker.worker_type == "process"
+            self._is_warm = True
+            self._first, used = read_first(self.target, order, self._seed, self._maker, note, seeds=seeds)
+            context.note_random(used)
+        return self._first
 
-    def _measure(self, microseconds: int, cores: int, note: Note, context: WorkerContext) -> SceneCost | None:
+    def _warm_up(self, first: tuple[int, int], epoch: int, note: Note) -> None:
+        """Read the item that another worker has read first; what it raises, it has raised there."""
+        note[1] = MANY
+        self._is_warm = True
+        order = FirstOrder((first[1],), 1, epoch if self.renewed else first[0])
+        with contextlib.suppress(FailedTaskError):
+            read_first(self.target, order, self._seed, self._maker, [0, 0], seeds=True)
+
+    def _measure(
+        self, microseconds: int, cores: int, several: bool, note: Note, context: WorkerContext
+    ) -> SceneCost | None:
         note[1] = MANY
         order = context.posted()
         if not isinstance(order, MeasureOrder):  # nobody waits for it any more
             return None
         return measure(
             self.target, order.layout, order.indices, seed=self._seed, length=self._length, collate=self._maker,
-            budget=microseconds / 1e6, cores=cores, whole_process=context.worker.worker_type == "process",
+            budget=microseconds / 1e6, cores=cores, several=several,
+            whole_process=context.worker.worker_type == "process",
         )  # fmt: skip
 
     def _with_waste(self, payload: Any) -> Any:

@@ -10,15 +10,16 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
-from kerasfeed.errors import WorkerDiedError
+from kerasfeed.errors import FeedWarning, WorkerDiedError
 from kerasfeed.loaders.auto_workers import choose, free_of, measure_scenes
 from kerasfeed.loaders.base import Job, LoaderStats
 from kerasfeed.loaders.batch_runner import BatchRunner
 from kerasfeed.loaders.batches.layout import Layout
 from kerasfeed.loaders.failures.failure_log import FailureLog
+from kerasfeed.loaders.first_scenes import FirstScenes
 from kerasfeed.loaders.scene_cost import SceneCost
 from kerasfeed.loaders.session import Session
-from kerasfeed.loaders.worker_choice import Choice, known_of
+from kerasfeed.loaders.worker_choice import Choice, Setup, known_of
 from kerasfeed.pool.base import Pool, PoolOptions
 from kerasfeed.pool.factory import make_pool
 from kerasfeed.pool.sessions import Sessions
@@ -43,9 +44,10 @@ def make_loader(job: Job, worker_type: str) -> "Loader":
     """
     if job.hosts is not None:
         worker_type = "process"
-    if not job.workers or job.hosts is not None or is_in_memory(job.sequence):
+    plain = is_in_memory(job.sequence) and job.thread_safe
+    if not job.workers or job.hosts is not None or plain:
         job = dataclasses.replace(job, free=frozenset())
-    worker_type = worker_type_for(job.sequence, worker_type) if job.workers else "inline"
+    worker_type = ("thread" if plain and worker_type == "auto" else worker_type) if job.workers else "inline"
     loader = Loader(job, worker_type)
     if loader.worker_type in ("process", "auto"):
         try:
@@ -66,6 +68,7 @@ class Loader:
         failure_log: What has failed, and the warnings that wait for the user.
         layout: Where the fields of a scene stand in a batch, as soon as that is known; it stays known after `close`.
         worker_type: See `LoaderStats`; "auto" until a pool was started.
+        epoch: The epoch as which the first scenes are read.
     """
 
     def __init__(
@@ -82,6 +85,7 @@ class Loader:
         """
         self.worker_type = worker_type
         self.layout = layout
+        self.epoch = 0
         self._job = job
         self._context = context
         self._inferring = threading.RLock()  # held while scenes are read, as nothing is that close() needs
@@ -89,6 +93,7 @@ class Loader:
         self._free = job.free
         self._first_key = (job.free, 0 if "workers" in job.free else job.workers, worker_type)
         self._choice: Choice | None = None
+        self._kept: tuple[int, int, bytes] | None = None  # a batch that was read before it was asked for
         if self._free:
             known = known_of(job.sequence).choices.get(self._first_key)
             if known is not None:
@@ -120,6 +125,7 @@ class Loader:
             hosts=job.hosts,
             every_core=job.every_core,
             any_thread=job.is_plain,
+            thread_safe=job.thread_safe,
         )
         pool = make_pool(runner, options, self.worker_type)
         self.worker_type = pool.worker_type
@@ -137,12 +143,29 @@ class Loader:
             with self._inferring:
                 session = self._session()  # another thread may have chosen other workers meanwhile
                 if session.slots is None:
-                    session.infer()
+                    session.infer(self.epoch)
+                    if session.first is not None:
+                        self._kept = session.first.kept
+                        self._warn_of_first(session, session.first)
                 if self._free:
                     session = self._with_chosen_workers(session)
         assert session.slots is not None
         self.layout = session.slots.layout
         return session
+
+    def _warn_of_first(self, session: Session, first: FirstScenes) -> None:
+        """Warn where the first scenes show that batches would depend on the workers, or hold one scene many times."""
+        threads = session.pool.worker_type == "thread" and session.job.workers > 1
+        # Each scene is copied into the batch before the next is read, but for a function that gets a list of them.
+        harmless = not (threads or self._job.free or self._job.maker)
+        if not first.trouble or (first.is_reused and harmless):
+            return
+        follows = "With several threads, batches may hold values of other scenes" if threads else ""
+        if "workers" in self._job.free:
+            follows = "Until then one worker loads them all"
+        elif not first.is_reused:
+            follows = "Batches depend on which worker reads a scene"
+        self.failure_log.deferred_warnings.defer("first scenes", f"{first.trouble}. {follows}".strip(), FeedWarning)
 
     # ---- the choice of workers
 
@@ -151,16 +174,22 @@ class Loader:
         assert session.slots is not None
         self.layout = session.slots.layout
         free, known = free_of(self._free, session.pool.worker_type), known_of(self._job.sequence)
-        if not free:
+        one_thread = session.pool.worker_type == "thread" and not session.job.thread_safe
+        if not free or one_thread:
             self._free = frozenset()
             return session
         key, present = self._first_key, (session.job.workers, session.pool.worker_type)
         with known.lock:
             choice = known.choices.get(key)
-            if choice is None:
+            if session.first is not None and session.first.trouble:
+                workers = 1 if "workers" in free else session.job.workers
+                choice = Choice(Setup(workers, session.pool.worker_type), session.first.trouble)
+            elif choice is None:
                 choice = choose(session, free, partial(Loader, scene_seconds=session.timing.seconds))
                 if choice.measured:
                     known.choices[key] = choice
+                if choice.hint:
+                    self.failure_log.deferred_warnings.defer("hint", choice.hint, FeedWarning)
         if (choice.setup.workers, choice.setup.worker_type) == present:
             self._choice, self._free = choice, frozenset()
             return session
@@ -168,7 +197,7 @@ class Loader:
         self._sessions.end_present()
         self._settle(choice)
         session = self._session()
-        session.infer()  # reads nothing: the layout is known
+        session.infer(self.epoch)  # reads nothing: the layout is known
         return session
 
     def _settle(self, choice: Choice) -> None:
@@ -176,9 +205,12 @@ class Loader:
         self.worker_type = choice.setup.worker_type
         self._choice, self._free = choice, frozenset()
 
-    def measure(self, seconds: float) -> SceneCost | None:
-        """What a scene costs, measured by a worker for about so many seconds; None where a scene raises."""
-        return measure_scenes(self._ready(), seconds, 10 * seconds)
+    def measure(self, seconds: float, *, several: bool) -> SceneCost | None:
+        """What a scene costs, measured by a worker for about so many seconds; None where a scene raises.
+
+        Several threads read at once only where that is wanted.
+        """
+        return measure_scenes(self._ready(), seconds, 10 * seconds, several=several)
 
     @property
     def choice(self) -> Choice | None:
@@ -201,7 +233,7 @@ class Loader:
             return 1
         session = self._ready()
         assert session.slots is not None
-        hosts, ahead = session.pool.host_stats(), self._job.look_ahead
+        hosts, ahead = session.pool.host_stats(), session.job.look_ahead
         if hosts is not None:
             ahead = max(ahead, hosts.wanted * self._job.ahead_per_host)
         return max(1, min(ahead, session.slots.limit - 1))
@@ -240,7 +272,9 @@ class Loader:
         """
         session = self._ready()
         try:
-            return session.submit(epoch, step, timeout, here=here)
+            found = session.submit(epoch, step, timeout, here=here, kept=self._kept)
+            self._kept = None
+            return found
         except WorkerDiedError as error:  # just now: this batch shares the fate of those in flight
             if session.pool.failure is None:
                 raise
@@ -251,7 +285,10 @@ class Loader:
     def refresh(self, change: Callable[[], None]) -> None:
         """Run `change`, which alters `job.sequence`, while no scene is being loaded; workers then see the result."""
         self._sessions.refuse_after_fork()
+        self._kept = None
         before = self._sessions.present
+        if before is not None:
+            before.runner.renewed = True
         if before is None:
             change()
         else:
@@ -271,7 +308,7 @@ class Loader:
         warned = self.failure_log.deferred_warnings.is_known(WARNING_KIND)
         return LoaderStats(
             self.worker_type,
-            max(1, self._job.workers),
+            max(1, session.job.workers if session else self._job.workers),
             session.batches if session else 0,
             session.copied if session else 0,
             slots.total if slots else 0,

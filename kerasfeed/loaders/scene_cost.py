@@ -20,7 +20,6 @@ class SceneCost:
         collate_seconds: Time to write it into its row of a batch, s; 0 where the sequence writes it itself.
         threads: Threads that then read scenes at once.
         apart_seconds: Time from scene to scene meanwhile, s; None where there was no time to find out.
-        same: Whether scenes read by several threads at once had the bits that one thread reads; None likewise.
         nbytes: Bytes of a scene in a batch; 0 where its place is not fixed.
         scenes: Scenes that were read in one thread.
         cores: Cores at that time.
@@ -31,10 +30,14 @@ class SceneCost:
     collate_seconds: float
     threads: int
     apart_seconds: float | None
-    same: bool | None
     nbytes: int
     scenes: int
     cores: int
+
+    @classmethod
+    def of_one(cls, seconds: float, cpu_seconds: float, cores: int) -> "SceneCost":
+        """The cost of a scene of which no more is known than the time that it took, s."""
+        return cls(seconds, min(seconds, cpu_seconds), 0.0, 1, None, 0, 1, cores)
 
     @property
     def total_seconds(self) -> float:

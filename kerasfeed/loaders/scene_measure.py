@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import cloudpickle
 import numpy as np
 from numpy.typing import NDArray
 
@@ -20,7 +19,6 @@ from kerasfeed.loaders.batches.layout import Layout, SlotView
 from kerasfeed.loaders.scene_cost import SceneCost
 from kerasfeed.sequences.base import scene_reader
 from kerasfeed.sequences.context import SceneContext, enter_context
-from kerasfeed.sequences.global_random import GlobalRandomWatch
 from kerasfeed.sequences.view_base import part_reader
 from kerasfeed.spec.collation import Custom
 from kerasfeed.util.optional_methods import scene_writer
@@ -101,6 +99,7 @@ def measure(
     collate: Custom | None,
     budget: float,
     cores: int,
+    several: bool,
     whole_process: bool,
 ) -> SceneCost | None:
     """Read scenes for about `budget` seconds, at least two.
@@ -108,19 +107,19 @@ def measure(
     Args:
         sequence: Whose scenes they are.
         layout: Of a slot of the feed.
-        indices: int64[N], N <= `SAMPLE`: scenes to read, in the order of the feed; each is read once or twice.
+        indices: int64[N], N <= `SAMPLE`: scenes to read, in the order of the feed; each is read once.
         seed: Seed of the feed.
         length: Number of scenes of the sequence.
         collate: The function that makes whole batches, if there is one.
         budget: About how long it may take, s. A scene that has begun is not broken off.
         cores: Cores of the machine.
+        several: Whether several threads may read at once.
         whole_process: Whether this process does nothing else, so that its processor time is that of the scenes.
 
     Returns:
         What they cost; None where one raises.
     """
     begun = time.perf_counter()
-    watch = GlobalRandomWatch()
 
     def reader_of(rows: int) -> _Reader:
         return _Reader(sequence, dataclasses.replace(layout, rows=rows), seed, length, collate)
@@ -128,12 +127,10 @@ def measure(
     try:
         cost, runs, reader = _alone(reader_of, layout, indices, budget, cores, whole_process)
         left = budget - (time.perf_counter() - begun)
-        if cost.total_seconds * runs.rows * 2 < left and 6 * reader.nbytes < _MOST_MEMORY:
+        if several and cost.total_seconds * runs.rows * 2 < left and 2 * reader.nbytes < _MOST_MEMORY:
             cost = _at_once(cost, runs, reader, left)
     except BaseException:  # noqa: BLE001 - whatever a scene raises, it will raise again where the user sees it
         return None
-    if watch.used():  # threads would share the generators
-        cost = dataclasses.replace(cost, same=False)
     return cost
 
 
@@ -196,18 +193,17 @@ def _alone(
     nbytes = sum(layout.row_bytes) if all(field.is_fixed for field in layout.spec.fields) else 0
     cost = SceneCost(
         seconds=(seconds - collating) / scenes, cpu_seconds=max(0.0, cpu - collating) / scenes,
-        collate_seconds=collating / scenes, threads=1, apart_seconds=None, same=None, nbytes=nbytes, scenes=scenes,
+        collate_seconds=collating / scenes, threads=1, apart_seconds=None, nbytes=nbytes, scenes=scenes,
         cores=cores,
     )  # fmt: skip
     return cost, runs, reader
 
 
 def _at_once(cost: SceneCost, runs: _Runs, reader: _Reader, budget: float) -> SceneCost:
-    """Read runs in several threads at once, then some of them again in one."""
+    """Read runs in several threads at once."""
     waits = cost.waiting_seconds > cost.seconds / 2
-    threads = max(2, min(_THREADS_THAT_WAIT, _MOST_MEMORY // max(1, 3 * reader.nbytes))) if waits else 2
+    threads = max(2, min(_THREADS_THAT_WAIT, _MOST_MEMORY // max(1, reader.nbytes))) if waits else 2
     begun = time.perf_counter()
-    kept: list[tuple[NDArray[np.int64], bytearray, Any]] = []
     done: list[int] = []
     errors: list[BaseException] = []
     times: list[ThreadTimes] = []
@@ -217,16 +213,13 @@ def _at_once(cost: SceneCost, runs: _Runs, reader: _Reader, budget: float) -> Sc
     def read() -> None:
         watch = ThreadWatch()
         try:
-            fresh, memory = [reader.memory(), reader.memory()], reader.memory()
+            memory = reader.memory()
             start.wait()
             watch.restart()
             moments.append(time.perf_counter())
             while (run := runs.next()) is not None:
-                into = fresh.pop() if fresh else memory
-                beside = reader.read(run, into)
+                reader.read(run, memory)
                 done.append(len(run))
-                if into is not memory:
-                    kept.append((run, into, beside))
                 if time.perf_counter() - begun > budget / 3 or errors:
                     return
         except BaseException as error:  # noqa: BLE001 - see `measure`
@@ -249,23 +242,9 @@ def _at_once(cost: SceneCost, runs: _Runs, reader: _Reader, budget: float) -> Sc
     took = max(moments) - min(moments)
     if threads <= cost.cores:  # else they delay each other
         took = undelayed(took, times, sum(done) * cost.waiting_seconds)
-    if errors:  # only in several threads: this is what they must not do
-        return dataclasses.replace(cost, threads=threads, same=False)
+    if errors:
+        raise errors[0]
     if not done:
         return cost
-    same = None
-    for run, memory, beside in kept:
-        if same is not None and time.perf_counter() - begun > budget:
-            break
-        again = reader.memory()
-        same = _same(memory, beside, again, reader.read(run, again))
-        if not same:
-            break
     apart = took / sum(done) if len(done) >= threads else None  # else some had nothing to read
-    return dataclasses.replace(cost, threads=threads, apart_seconds=apart, same=same).under_way()
-
-
-def _same(memory: bytearray, beside: Any, others_memory: bytearray, others_beside: Any) -> bool:
-    if memory != others_memory:
-        return False
-    return not (beside or others_beside) or bool(cloudpickle.dumps(beside) == cloudpickle.dumps(others_beside))
+    return dataclasses.replace(cost, threads=threads, apart_seconds=apart).under_way()

@@ -5,6 +5,8 @@ pool has failed stays failed; the loader starts another at the next `submit`. A 
 until its batch is sent, and by whoever delivers the batch from then on.
 """
 
+import dataclasses
+import pickle
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -17,12 +19,12 @@ from kerasfeed.loaders.batches.filler import MANY
 from kerasfeed.loaders.batches.layout import Layout
 from kerasfeed.loaders.batches.pending_batch import BatchInProgress, SceneTiming, begin_batch, scene_text
 from kerasfeed.loaders.batches.slots import SlotPool
-from kerasfeed.loaders.batches.spec_inference import Probe, layout_for, probe_scenes, watched
+from kerasfeed.loaders.batches.spec_inference import Read, read_first_scenes, watched
 from kerasfeed.loaders.failures.crash_text import fatal_text, function_text
 from kerasfeed.loaders.failures.exceptions import SceneLocation, for_consumer
 from kerasfeed.loaders.failures.failure_log import FailureLog
 from kerasfeed.loaders.failures.recovery import Range, Recovery
-from kerasfeed.loaders.probe_task import ProbeTask
+from kerasfeed.loaders.first_scenes import FailedFirst, FirstOrder, FirstScenes, FirstTask
 from kerasfeed.pool.base import CLOSED_BEFORE_DONE, Pool
 from kerasfeed.pool.task import NOWHERE, Crash, FailedTaskError, Place, Record, Task
 from kerasfeed.sequences.context import SceneContext
@@ -39,6 +41,7 @@ class Session:
     Attributes:
         pool: The workers.
         slots: Memory of batches; None until the spec is inferred.
+        first: The scenes that were read to infer the spec; None until then, and where it was known.
         batches: Delivered so far.
         copied: Of these, copied out of their slots.
     """
@@ -61,6 +64,9 @@ class Session:
         self.recovery = Recovery(job, failure_log)
         self.runner = BatchRunner(job, context)
         self.pool = start_pool(self.runner)
+        if self.pool.options.workers < job.workers:  # threads take turns where nobody has said that several may read
+            self.job = job.with_workers(self.pool.options.workers)
+        self.first: FirstScenes | None = None
         self.lock = self.pool.lock
         self.is_inline = self.pool.worker_type == "inline"
         self.timing = SceneTiming(whole=job.maker is not None or self.is_inline)
@@ -83,15 +89,15 @@ class Session:
 
     # ---- spec
 
-    def infer(self) -> None:
-        """Have the workers describe a few scenes, unless the layout is known, then set the slots up. Waits.
+    def infer(self, epoch: int) -> None:
+        """Have a worker read a few scenes of `epoch`, unless the layout is known, then set the slots up. Waits.
 
         Raises:
             Exception: What the sequence raised; SpecError; WorkerDiedError.
         """
         if self.is_inline:
             self.pool.submit(())  # has the sequence begin: it may be told of scenes before any is read
-        layout = self._layout or self._inferred()
+        layout = self._layout or self._inferred(epoch)
         self.pool.post(layout)
         in_flight = 1 if self.is_inline else self.job.look_ahead
         with self.lock:
@@ -99,28 +105,27 @@ class Session:
             self.slots = SlotPool(layout, self.pool.memory, max_memory=self.job.max_memory, in_flight=in_flight)
             self.pool.on_failure = self.slots.close  # whoever waits for memory is to know
 
-    def _inferred(self) -> Layout:
-        reads_here = self.pool.worker_type != "process"
-        read = watched(self.job, self.failure_log, self._read_probes) if reads_here else self._read_probes
-        probes = probe_scenes(self.job, self.failure_log, read)
-        # The fastest: the first scene a worker reads also opens files and warms caches.
-        self.timing.note(min(probe.seconds for probe in probes), 1)
-        return layout_for(self.job, probes)
+    def _inferred(self, epoch: int) -> Layout:
+        read: Read = self._read_first
+        if self.pool.worker_type != "process":
+            read = watched(self.job, self.failure_log, read)
+        self.first, layout = read_first_scenes(self.job, self.failure_log, read, epoch)
+        self.timing.note(self.first.seconds, 1)
+        if self.job.plan.batch_size is None and self.job.plan.length:
+            layout = dataclasses.replace(layout, first=(epoch, self.first.specs[0][0]))
+        return layout
 
-    def _read_probes(self, indices: list[int]) -> list[Probe | BaseException]:
-        tasks = [ProbeTask(DESCRIBE, index, told=self) for index in indices]
-        if not self.is_inline:
-            self.pool.submit(tasks)
-            return [task.future.result() for task in tasks]
-        found: list[Probe | BaseException] = []
-        for task in tasks:
-            found.append(self.pool.run(task).result())
-            if isinstance(found[-1], BaseException) and self.job.policy.on_error == "raise":
-                break  # the others are of no use
+    def _read_first(self, order: FirstOrder) -> FirstScenes | FailedFirst:
+        self.pool.post(order)
+        # All workers begin with a batch that one of them reads first.
+        count = self.job.workers if order.keeps and self.pool.worker_type == "process" else 1
+        tasks = [FirstTask(DESCRIBE, 0, session=self, order=order) for _ in range(count)]
+        self.pool.submit(tasks)
+        found: FirstScenes | FailedFirst = tasks[0].future.result()
         try:
             return found
         finally:
-            del found, tasks, task  # the traceback of what was raised ends in this frame: only the collector frees them
+            del tasks, found  # the traceback of what was raised ends in this frame: only the collector frees them
 
     # ---- batches
 
@@ -132,12 +137,24 @@ class Session:
             return 0.0
         return _BATCH_SECONDS + self.timing.seconds * rows
 
-    def submit(self, epoch: int, step: int, timeout: float | None = None, *, here: bool = False) -> Future[Any]:
-        """Cut a batch into tasks and hand them to the workers; see `Loader.submit`."""
+    def submit(
+        self,
+        epoch: int,
+        step: int,
+        timeout: float | None = None,
+        *,
+        here: bool = False,
+        kept: tuple[int, int, bytes] | None = None,
+    ) -> Future[Any]:
+        """Cut a batch into tasks and hand them to the workers; see `Loader.submit`.
+
+        Of the batch `kept`, which was read before (epoch, index, pickled), nothing is read again.
+        """
         assert self.slots is not None
         indices = self.job.plan.indices(epoch, step)
         future: Future[Any] | None = None
-        if self.pool.worker_type != "process":
+        is_kept = kept is not None and kept[:2] == (epoch, int(indices[0]))
+        if self.pool.worker_type != "process" and not is_kept:
             future = self._read_ahead(epoch, step, indices)
             try:
                 if future is not None:
@@ -152,6 +169,10 @@ class Session:
         tasks: list[Task] = []
         try:
             batch = begin_batch(self.job, held, epoch, step, indices)
+            if kept is not None and is_kept:
+                beside = self.runner.filler(self.slots.layout).put(held[0].view, pickle.loads(kept[2]))
+                self.account(batch, 0, 1, beside)
+                return batch.future
             ranges = self.timing.ranges(batch.rows, self.job.workers)
             if self.failure_log.has_fatal:
                 with self.lock:

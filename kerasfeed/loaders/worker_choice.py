@@ -51,6 +51,7 @@ class Choice:
         rate: Scenes/s that they are expected to load; 0 where that is not known.
         measured: Whether scenes were read to find out.
         cost: What they cost, if so.
+        hint: What the user might do to have better ones; empty for nothing.
     """
 
     setup: Setup
@@ -58,6 +59,7 @@ class Choice:
     rate: float = 0.0
     measured: bool = False
     cost: SceneCost | None = None
+    hint: str = ""
 
     def __str__(self) -> str:
         return f"{self.setup}: {self.reason}"
@@ -122,8 +124,6 @@ def best(rates: dict[Setup, float]) -> Setup:
 def why(setup: Setup, cost: SceneCost) -> str:
     """In words what of the cost speaks for the workers."""
     scene = f"a scene takes {duration(cost.seconds)}"
-    if cost.same is False and setup.worker_type == "process":
-        return f"{scene}, and several threads at once do not read what one reads"
     if cost.collate_seconds > cost.seconds:
         return f"{scene} to read and {duration(cost.collate_seconds)} to write into the batch"
     if cost.waiting_seconds > cost.seconds / 2:

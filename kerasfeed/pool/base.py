@@ -11,6 +11,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -20,8 +21,10 @@ from kerasfeed.pool.memory import PoolMemory
 from kerasfeed.pool.resource_errors import with_workers
 from kerasfeed.pool.task import FutureTask, Note, Record, Task
 from kerasfeed.sequences.context import Worker
+from kerasfeed.sequences.view_base import parts_of
 from kerasfeed.util.deferred_warnings import DeferredWarnings
 from kerasfeed.util.error_text import class_name, message_of
+from kerasfeed.util.picklers import cloud_pickled
 
 if TYPE_CHECKING:
     from kerasfeed.pool.file_identities import FirstOpened
@@ -86,11 +89,25 @@ class Runner(ABC):
 
     def unpicklable(self, error: Exception) -> TypeError:
         """What to raise where this cannot be pickled, because of `error`."""
+        name, attribute = class_name(self.target), unpicklable_attribute(self.target)
+        what = f"its attribute {attribute}" if attribute else "it"
         return TypeError(
-            f"the sequence ({class_name(self.target)}) cannot be sent to worker processes: {message_of(error)}. Open "
-            "files and connections in __getitem__ or on_worker_begin (for HDF5, keep a kerasfeed.HDF5File, which "
-            "pickles), leave locks out of its state, or use worker_type='thread'"
+            f"the sequence ({name}) cannot be sent to worker processes, because {what} does not pickle: "
+            f"{message_of(error)}. Leave that out of the state with __getstate__, and open it in __getitem__ or "
+            "on_worker_begin (for HDF5 keep a kerasfeed.HDF5File, which pickles). If several threads may read "
+            f"{name} at once, set thread_safe = True in the class, or use worker_type='thread'"
         )
+
+
+def unpicklable_attribute(target: Any) -> str:
+    """Name and type of the first attribute of an object, or of a part of a view, that does not pickle; else empty."""
+    for part in parts_of(target):
+        for name, value in getattr(part, "__dict__", {}).items():
+            try:
+                cloud_pickled(value)
+            except Exception:  # noqa: BLE001 - pickling raises anything
+                return f"{name!r} ({class_name(value)})"
+    return ""
 
 
 @dataclass(frozen=True)
@@ -112,6 +129,8 @@ class PoolOptions:
         hosts: Where workers are to be, `workers` on each; None for this machine.
         every_core: Whether each host has as many workers as cores instead.
         any_thread: Whether tasks run none of the user's code, so that threads that ask for them may do them.
+        thread_safe: Whether several threads may do tasks at once where nobody asked for threads by name.
+        turn: Entered around each task that is done in this process.
     """
 
     workers: int
@@ -128,6 +147,8 @@ class PoolOptions:
     hosts: "Hosts | None" = None
     every_core: bool = False
     any_thread: bool = False
+    thread_safe: bool = False
+    turn: AbstractContextManager[None] = field(default_factory=nullcontext)
 
 
 class Receipt(Protocol):

@@ -1,8 +1,10 @@
 """Which pool suits a runner.
 
-Invariant: what "auto" begins with is decided here alone, whatever is measured then; where processes cannot be had,
-threads do the same.
+Invariant: what "auto" begins with is decided here alone, whatever is measured then. Where processes cannot be had, one
+thread does all, unless the user has said that several may.
 """
+
+import dataclasses
 
 from kerasfeed.pool.base import Pool, PoolOptions, Runner
 from kerasfeed.pool.environment import DirectoryGoneError
@@ -10,6 +12,7 @@ from kerasfeed.pool.hosts.pool import HostPool
 from kerasfeed.pool.inline import InlinePool
 from kerasfeed.pool.processes.pool import ProcessPool, processes_supported
 from kerasfeed.pool.threads import ThreadPool
+from kerasfeed.sequences.turn import Turn
 from kerasfeed.util.deferred_warnings import warn_caller
 from kerasfeed.util.error_text import message_of
 
@@ -24,14 +27,16 @@ def make_pool(runner: Runner, options: PoolOptions, worker_type: str) -> Pool:
     """
     if options.hosts is not None:
         return HostPool(runner, options)
-    if worker_type == "auto" and not processes_supported():
-        worker_type = "thread"
+    if worker_type in ("inline", "auto") and not options.thread_safe:
+        options = dataclasses.replace(options, turn=Turn(runner.target))
     if worker_type != "auto":
         return POOLS[worker_type](runner, options)
-    try:
-        return ProcessPool(runner, options)
-    except DirectoryGoneError:
-        raise
-    except (TypeError, OSError) as error:
-        warn_caller(f"worker_type='auto' falls back to threads: {message_of(error)}", UserWarning)
-        return ThreadPool(runner, options)
+    if processes_supported():
+        try:
+            return ProcessPool(runner, options)
+        except DirectoryGoneError:
+            raise
+        except (TypeError, OSError) as error:
+            threads = "worker threads" if options.thread_safe else "one worker thread"
+            warn_caller(f"worker_type='auto' takes {threads}: {message_of(error)}", UserWarning)
+    return ThreadPool(runner, options if options.thread_safe else dataclasses.replace(options, workers=1))

@@ -37,7 +37,8 @@ class InlinePool(Pool):
     def submit(self, tasks: Sequence[Task], receipt: Receipt | None = None) -> None:
         """See `Pool.submit`; also raises Ctrl-C, and what `on_worker_begin` raises."""
         self.refuse_if_ended()
-        caller = LocalWorker(Worker(0, 1, "inline"), CALLER, self.memory, self._shared, threading.current_thread())
+        worker, thread = Worker(0, 1, "inline"), threading.current_thread()
+        caller = LocalWorker(worker, CALLER, self.memory, self._shared, thread, turn=self.options.turn)
         self._callers[caller] = None
         try:
             if not self._begun:

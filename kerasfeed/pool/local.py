@@ -9,6 +9,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -37,6 +38,7 @@ class LocalWorker:
         busy: Whether it is at something; it begins busy, with `on_worker_begin`.
         was_done: Whether the last task was, and has neither failed nor been cancelled.
         given_up: Whether another has taken its place, because it hangs.
+        turn: See `PoolOptions`.
     """
 
     worker: Worker
@@ -50,6 +52,7 @@ class LocalWorker:
     busy: bool = True
     was_done: bool = False
     given_up: bool = False
+    turn: AbstractContextManager[None] = field(default_factory=nullcontext)
     used_random: int = 0  # of this process's only the program itself may dispose
 
     def posted(self) -> Any:
@@ -119,7 +122,8 @@ def run_here(task: Task, runner: Runner, worker: LocalWorker) -> Sequence[Task]:
     worker.was_done = False
     started = time.perf_counter()
     try:
-        payload = runner.run(task.record(), worker.note, worker)
+        with worker.turn:
+            payload = runner.run(task.record(), worker.note, worker)
     except CancelledTaskError:
         task.cancelled()
         return ()

@@ -54,8 +54,9 @@ class ThreadPool(Pool):
     def _start_thread(self, number: int) -> None:
         """Start worker thread `number`, in place of the one that has the number."""
         worker = LocalWorker(
-            Worker(number, self.options.workers, "thread"), f"worker thread {number}", self.memory, self._shared
-        )
+            Worker(number, self.options.workers, "thread"), f"worker thread {number}", self.memory, self._shared,
+            turn=self.options.turn,
+        )  # fmt: skip
         self.workers[number : number + 1] = [worker]
         worker.thread = threading.Thread(
             target=self._run, args=(worker,), name=f"kerasfeed-worker-{number}", daemon=True

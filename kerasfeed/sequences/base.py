@@ -35,8 +35,11 @@ class SceneSequence(ABC):
     A scene is any nesting of tuples, dicts, lists and namedtuples of arrays, Python numbers, `str` and `bytes`, without
     a batch axis. A list of numbers or of text inside a tuple, dict or list is one array: `[[1, 2], [3, 4]]` is int64[2,
     2]. A list of arrays is nesting, and so is a list that is the whole scene. `__getitem__` must return the same
-    structure, dtypes and number of axes for every index. If the workers of the feed are threads, it must be safe to
-    call from several threads.
+    structure, dtypes and number of axes for every index.
+
+    Set the class attribute `thread_safe = True` if several threads may call the methods of one object at once, as is
+    so where scenes are read through `kerasfeed.HDF5File`. Then `worker_type="auto"` may take worker threads. Without it
+    (the default, inherited like any attribute) several threads are used only with `worker_type="thread"`.
 
     A subclass may also define these methods:
 
@@ -116,6 +119,11 @@ class SceneSequence(ABC):
     def __iter__(self) -> Iterator[Any]:
         for index in range(len(self)):
             yield self[index]
+
+    @property
+    def thread_safe(self) -> bool:
+        """Whether several threads may read scenes at once; False unless the class says `thread_safe = True`."""
+        return False
 
     @property
     def rng(self) -> np.random.Generator:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from kerasfeed.orders.groups import Portable
-from kerasfeed.sequences.view_base import HookForwarder
+from kerasfeed.sequences.view_base import HookForwarder, is_safe_function, is_thread_safe
 from kerasfeed.spec.nesting import field_paths, flatten
 
 
@@ -28,6 +28,12 @@ class FieldOf(HookForwarder):
 
     def __len__(self) -> int:
         return self.length
+
+    @property
+    def thread_safe(self) -> bool:
+        """See `kerasfeed.sequences.view_base.is_thread_safe`."""
+        function = self.place.function if isinstance(self.place, Portable) else None
+        return is_thread_safe(self.sequence) and (function is None or is_safe_function(function))
 
     def __getitem__(self, index: int) -> Any:
         scene = self.sequence[index]

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from kerasfeed.sequences.context import Worker
 from kerasfeed.spec.row_assembly import take_rows
 from kerasfeed.util.fingerprint import digest
-from kerasfeed.util.frames import as_sequence
+from kerasfeed.util.frames import as_sequence, is_in_memory
 from kerasfeed.util.optional_methods import (
     ahead_reader,
     batch_reader,
@@ -62,6 +62,43 @@ def identity_of(sequence: Any) -> str:
     return sequence._identity() if isinstance(sequence, View) else type(sequence).__qualname__
 
 
+def is_thread_safe(sequence: Any) -> bool:
+    """Whether several threads may read scenes of a sequence at once.
+
+    They may where its class, or a base of that which the user wrote, has `thread_safe = True`, and where none of the
+    user's code runs: with arrays, `HDF5Dataset`, and views of these.
+    """
+    if is_in_memory(sequence):
+        return True
+    kind = type(sequence)
+    owner = next((base for base in kind.__mro__ if "thread_safe" in vars(base)), None)
+    if owner is None or (_is_ours(owner) and not _is_ours(kind)):  # a class of ours says nothing of the user's code
+        return False
+    return sequence.thread_safe is True
+
+
+def says_if_thread_safe(sequence: Any) -> bool:
+    """Whether a class of the user's says that several threads may read it at once, or that they may not."""
+    return any("thread_safe" in vars(base) and not _is_ours(base) for base in type(sequence).__mro__)
+
+
+def is_safe_function(function: Any) -> bool:
+    """Whether several threads may call it at once: NumPy's functions, and those with `function.thread_safe = True`."""
+    module = str(getattr(function, "__module__", "")).partition(".")[0]
+    return getattr(function, "thread_safe", module == "numpy") is True
+
+
+def _is_ours(kind: type) -> bool:
+    return kind.__module__.partition(".")[0] == __name__.partition(".")[0]
+
+
+def parts_of(sequence: Any) -> list[Any]:
+    """The sequences of which a view is made in the end; of any other sequence itself."""
+    if not isinstance(sequence, View):
+        return [sequence]
+    return [each for part in sequence._parts for each in parts_of(part)]
+
+
 class HookForwarder:
     """What is made of one sequence and is no view of its scenes: passes on what workers tell it.
 
@@ -87,6 +124,11 @@ class View(ABC):
 
     _parts: tuple[Any, ...]
     _lengths: tuple[int, ...]
+
+    @property
+    def thread_safe(self) -> bool:
+        """Whether several threads may read scenes at once: all that is inside the view says so."""
+        return all(map(is_thread_safe, self._parts))
 
     def _hold(self, *parts: Any) -> None:
         self._parts = tuple(map(as_sequence, parts))

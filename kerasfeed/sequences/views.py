@@ -17,7 +17,7 @@ from kerasfeed.sequences.base import SceneSequence
 from kerasfeed.sequences.context import current_context, current_rng
 from kerasfeed.sequences.indexing import place_in
 from kerasfeed.sequences.routed import Routed, read_many, write_scene
-from kerasfeed.sequences.view_base import OfSeveral, SceneByScene
+from kerasfeed.sequences.view_base import OfSeveral, SceneByScene, is_safe_function, is_thread_safe
 from kerasfeed.util.counted import counted
 from kerasfeed.util.optional_methods import ahead_reader, blocks_in, name_of, note_once, views_own
 
@@ -216,6 +216,11 @@ class Map(SceneByScene, SceneSequence):
         self._hold(sequence)
         self.function = function
         self._draws = _has_rng(function)
+
+    @property
+    def thread_safe(self) -> bool:
+        """Whether several threads may read scenes at once; the function must say so, `function.thread_safe = True`."""
+        return is_thread_safe(self.sequence) and is_safe_function(self.function)
 
     def __getitem__(self, index: int | slice) -> Any:
         """The result of the function for scene `index`; negative indices count from the end.

@@ -30,13 +30,8 @@ def as_sequence(sequence: Any) -> Any:
 
 
 def is_in_memory(sequence: Any) -> bool:
-    """Whether scenes of a sequence are there already, so that worker processes have nothing to compute."""
-    return isinstance(sequence, list | tuple | np.ndarray | DataFrameRows)
-
-
-def is_plain(sequence: Any) -> bool:
-    """Whether no code of the user's runs where scenes are read, so that any thread may read them."""
-    return type(sequence) in (list, tuple, np.ndarray, DataFrameRows)
+    """Whether scenes are there already, and none of the user's code runs where they are read, so any thread may."""
+    return type(sequence) in (list, tuple, np.ndarray, np.memmap, DataFrameRows)
 
 
 class DataFrameRows:

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from kerasfeed.errors import FeedWarning, KerasfeedError, WorkerDiedError
-from kerasfeed.loaders.batches.spec_inference import Probe
 from kerasfeed.pool.base import Pool
 from kerasfeed.pool.task import FailedTaskError
 from kerasfeed.sequences.global_random import WARNING_KIND, warning_text
@@ -26,7 +25,7 @@ from kerasfeed.util.deferred_warnings import DeferredWarnings, warn_caller
 from kerasfeed.util.error_text import is_the_programs
 from kerasfeed.writers.resume_lock import claimed
 from kerasfeed.writers.shard_format import ShardFormat
-from kerasfeed.writers.shard_task import DESCRIBE, WRITE, ShardRunner, ShardTask
+from kerasfeed.writers.shard_task import DESCRIBE, WRITE, Probe, ShardRunner, ShardTask
 from kerasfeed.writers.shared_progress import PlannedShard, SharedProgress, shown
 from kerasfeed.writers.worker_options import WorkerOptions, copied
 

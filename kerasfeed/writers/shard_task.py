@@ -16,11 +16,11 @@ from typing import Any, TypeVar
 from kerasfeed.errors import SceneTimeoutError, SpecError, WorkerDiedError, WorkerStartError
 from kerasfeed.loaders.batch_runner import WATCHED, load_seeded
 from kerasfeed.loaders.batches.filler import probe
-from kerasfeed.loaders.batches.spec_inference import Probe
 from kerasfeed.loaders.failures.exceptions import with_note
 from kerasfeed.pool.base import Runner, WorkerContext
 from kerasfeed.pool.task import NOWHERE, CancelledTaskError, FailedTaskError, FutureTask, Note, Place, Record, Task
 from kerasfeed.sequences.context import SceneContext, enter_context
+from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.util.error_text import message_of, reworded
 from kerasfeed.writers.hdf5.sink import appearing
 from kerasfeed.writers.shard_format import ShardFormat
@@ -29,6 +29,21 @@ from kerasfeed.writers.shared_progress import PlannedShard, SharedProgress
 DESCRIBE, WRITE = 1, 2
 _TRIED, _TRIALS = 64, 3
 _T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class Probe:
+    """One scene that was read to infer the spec.
+
+    Attributes:
+        index: Its index.
+        spec: Its spec.
+        seconds: Time it took, s.
+    """
+
+    index: int
+    spec: SceneSpec
+    seconds: float
 
 
 class ShardRunner(Runner):
@@ -69,9 +84,10 @@ class ShardRunner(Runner):
         return load_seeded(load, context, watched=watched)
 
     def _described(self, index: int, context_type: type[SceneContext]) -> Probe:
-        context_type(self._seed, 0).move_to(index)  # so that the scene is the one that is written later
+        context = context_type(self._seed, 0)
+        context.move_to(index)
         begin = time.perf_counter()
-        return Probe(index, probe(self.target, index, self._seed), time.perf_counter() - begin)
+        return Probe(index, probe(self.target, index, context)[1], time.perf_counter() - begin)
 
     def _complete(self, shard: PlannedShard, progress: SharedProgress, note: Note, context: WorkerContext) -> None:
         """Write a shard, unless it is there."""

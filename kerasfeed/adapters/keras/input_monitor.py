@@ -253,7 +253,7 @@ def verdict_of(timing: EpochTiming, stats: LoaderStats, choice: Choice | None, r
         return f"{text}. kf.profile(feed, model) measures why, and what would help"
     rates = {
         setup: cost.predict(setup.workers, setup.worker_type, rows)
-        for setup in setups(cost, there, frozenset([WORKERS, WORKER_TYPE]), threads=cost.same is True)
+        for setup in setups(cost, there, frozenset([WORKERS, WORKER_TYPE]), threads=cost.apart_seconds is not None)
     }
     found = best(rates)
     helps = f"{found} would load {rates[found]:,.0f}" if found != there else "other workers would not load more"

@@ -122,6 +122,12 @@ class Filler:
             self.meter.note_scenes(stop - start)
         return beside
 
+    def put(self, view: SlotView, scene: Any) -> Beside:
+        """Write a scene that is a batch, and was read before, into the one row of a slot; what stands beside it."""
+        beside: Beside = {}
+        self._writer.write(view, 0, scene, self._writer.places(view), beside, None)
+        return beside
+
     def read_ahead(self, indices: NDArray[np.int64]) -> None:
         """Tell the sequence, if it cares, which scenes will be loaded soon.
 
@@ -203,22 +209,20 @@ class Filler:
             raise failed(None, None, "collate") from error
 
 
-def probe(sequence: Any, index: int, seed: int, collate: Custom | None = None) -> SceneSpec:
-    """The spec of one scene, read as epoch 0 would read it; with `collate`, of batches of it.
+def probe(sequence: Any, index: int, context: SceneContext, collate: Custom | None = None) -> tuple[Any, SceneSpec]:
+    """One scene and its spec, or, with `collate`, that of batches of it; the context has moved to the scene.
 
     Raises:
         FailedTaskError: The cause is the sequence's exception, or a SpecError that names index and field.
     """
-    context = SceneContext(seed, 0)
-    context.move_to(index)
     previous = enter_context(context)
     try:
         scene = scene_reader(sequence)(index)
         if collate is not None:
             context.begin_collate()
-            return collate.describe(scene)
+            return scene, collate.describe(scene)
         try:
-            return describe(scene)
+            return scene, describe(scene)
         except SpecError as error:
             raise SpecError(f"scene {index}: {message_of(error)}") from None
     except BaseException as error:

@@ -58,6 +58,8 @@ class Layout:
         largest: Largest row of every field seen while inferring the spec, padded where it will be, bytes.
         forms: What becomes of every field that is not stacked, None for those that are; empty where all are.
         witness: Index of a scene that was read to infer the spec, and so has every size that the spec fixes.
+        first: Epoch and index of the item that each worker process reads before any other, where items are batches:
+            what a class makes when it is first asked, such as an order, is then the same in all of them.
     """
 
     spec: SceneSpec
@@ -66,6 +68,7 @@ class Layout:
     largest: tuple[int, ...]
     forms: tuple[Form | None, ...] = ()
     witness: int = 0
+    first: tuple[int, int] | None = None
 
     def form(self, number: int) -> Form | None:
         """What becomes of a field; None where it is stacked."""

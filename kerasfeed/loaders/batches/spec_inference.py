@@ -1,107 +1,165 @@
 """The layout of a slot, inferred from a few scenes, whoever reads them.
 
-Invariant: which scenes are read depends on the sequence's length alone, and, where scenes may fail, on which do.
+Invariant: which scenes are read depends on the sequence's length, on the time that they take, and, where scenes may
+fail, on which do. Where items are batches, the first one of an epoch is read first.
 """
 
-import itertools
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
 
-from kerasfeed.errors import FeedWarning
+from kerasfeed.errors import FeedWarning, SpecError
 from kerasfeed.loaders.base import Job
 from kerasfeed.loaders.batches.layout import Layout
 from kerasfeed.loaders.batches.masking import check_maskable, check_weight_forms
 from kerasfeed.loaders.failures.failure_log import MOST_STAND_INS, FailureLog, replacement
+from kerasfeed.loaders.first_scenes import FailedFirst, FirstOrder, FirstScenes
 from kerasfeed.sequences.global_random import WARNING_KIND, GlobalRandomWatch, warning_text
+from kerasfeed.spec.collation import Stack
 from kerasfeed.spec.field_forms import Form, row_bytes
 from kerasfeed.spec.inference import merge
 from kerasfeed.spec.scene_spec import ArraySpec, SceneSpec, as_others, with_open_rows
 
-
-@dataclass(frozen=True)
-class Probe:
-    """One scene that was read to infer the spec.
-
-    Attributes:
-        index: Its index.
-        spec: Its spec.
-        seconds: Time it took, s.
-    """
-
-    index: int
-    spec: SceneSpec
-    seconds: float
+Specs = Sequence[tuple[int, SceneSpec]]
 
 
 class NothingReadError(Exception):
     """Internal: none of the items of a stream that might be read could be; the cause is what the first raised."""
 
 
-ReadProbes = Callable[[list[int]], list[Probe | BaseException]]
+Read = Callable[[FirstOrder], FirstScenes | FailedFirst]
 
 
-def probe_scenes(job: Job, failure_log: FailureLog, read: ReadProbes) -> list[Probe]:
-    """Read a few scenes spread over the sequence; where scenes may fail, others in place of those that do.
+def read_first_scenes(job: Job, failure_log: FailureLog, read: Read, epoch: int) -> tuple[FirstScenes, Layout]:
+    """Read a few scenes, and lay a slot out for scenes like them.
+
+    Scenes that are spread over the sequence; where items are batches, first that of step 0. Where scenes may fail,
+    others are read in place of those that do.
 
     Args:
         job: What is to be loaded.
         failure_log: The policy, and where failures are noted.
-        read: From indices to what reading each of them gave; may stop after an error where `on_error` is "raise".
+        read: Has a worker read them, and stops at one that fails.
+        epoch: The epoch as which they are read.
 
     Raises:
-        Exception: What the sequence raised; TooManyFailuresError; NothingReadError.
+        Exception: What the sequence raised; SpecError; TooManyFailuresError; NothingReadError.
     """
     if job.spec is not None:
-        return [Probe(0, job.spec, 0.0)]
-    found = _probes(job, failure_log, read)
-    try:
-        if isinstance(found, BaseException):
-            raise found
-        return found
-    finally:
-        del found  # the traceback of what was raised holds this frame: only the collector would free them
-
-
-def _probes(job: Job, failure_log: FailureLog, read: ReadProbes) -> list[Probe] | BaseException:
-    """What `probe_scenes` returns or raises."""
-    found: list[Probe] = []
-    wanted = [(index, index, 0) for index in job.plan.probe_indices()]
+        found = FirstScenes(((0, job.spec),))
+        return found, layout_for(job, found.specs)
+    order = _order(job, epoch)
     others = iter(job.plan.other_probes())
-    result: Probe | BaseException | None = None
+    attempts = {index: (index, 0) for index in order.indices}  # in place of which a scene is read, and stand-ins tried
     first_error: BaseException | None = None
-    refusal: BaseException | None = None
-    nothing: BaseException | None = None
+    result: FirstScenes | FailedFirst | None = None
     try:
-        while wanted:
-            again = []
-            for (original, index, attempt), result in zip(wanted, read([place[1] for place in wanted]), strict=False):
-                if isinstance(result, Probe):
-                    found.append(result)
-                    continue
-                failure_log.note(index, None, None, result)
-                first_error = first_error or result
-                if failure_log.policy.on_error == "raise" or not isinstance(result, Exception):
-                    return result
-                refusal = failure_log.refusal(index, 0, result)
-                if refusal is not None:
-                    return refusal
-                if not job.plan.length:
-                    again += [(original, other, attempt) for other in itertools.islice(others, 1)]
-                elif job.plan.length > 1 and attempt < MOST_STAND_INS:
-                    stand_in = replacement(job.plan.seed, 0, original, attempt + 1, job.plan.length)
-                    again.append((original, stand_in, attempt + 1))
-            wanted = again
-        if found or first_error is None or job.plan.length:
-            return found or first_error or []
-        nothing = NothingReadError()
-        nothing.__cause__ = first_error
-        return nothing
+        while order.indices:
+            result = read(order)
+            if isinstance(result, FirstScenes):
+                layout = _layout_of_most(job, result.specs, are_all=len(result.specs) == len(order.indices))
+                if layout is not None:
+                    return result, layout
+                order = replace(order, least=len(order.indices))
+                continue
+            index = _check_failure(failure_log, result)
+            first_error = first_error or result.error
+            original, attempt = attempts.pop(index)
+            stand_in = None
+            if not job.plan.length:
+                stand_in = next(others, None)
+            elif job.plan.length > 1 and attempt < MOST_STAND_INS:
+                stand_in = replacement(job.plan.seed, 0, original, attempt + 1, job.plan.length)
+            left = [each for each in order.indices if each != index]
+            if stand_in is not None and stand_in not in left:
+                attempts[stand_in] = original, attempt + 1
+                left.insert(order.indices.index(index), stand_in)
+            order = replace(order, indices=tuple(left), keeps=False)
+        assert first_error is not None
+        if job.plan.length:
+            raise first_error
+        raise NothingReadError from first_error
     finally:
-        result = first_error = refusal = nothing = None  # a scene read in this thread has a traceback that ends here
+        del result, first_error  # a scene read in this thread has a traceback that ends in this frame
 
 
-def watched(job: Job, failure_log: FailureLog, read: ReadProbes) -> ReadProbes:
+def _order(job: Job, epoch: int) -> FirstOrder:
+    """Which scenes are to be read first."""
+    plan, wanted = job.plan, job.plan.probe_indices()
+    if not plan.length:
+        return FirstOrder(tuple(wanted), len(wanted), epoch)
+    if plan.batch_size is None:
+        first = int(plan.indices(epoch, 0)[0])
+        return FirstOrder((first, *(index for index in wanted if index != first)), 1, epoch, keeps=True)
+    ends = wanted[0], wanted[-1]
+    indices = tuple(sorted(wanted, key=lambda index: index not in ends))
+    return FirstOrder(indices, 2, epoch, compares=job.workers > 1)
+
+
+def _check_failure(failure_log: FailureLog, failed: FailedFirst) -> int:
+    """Note that one of the first scenes failed; its index.
+
+    Raises:
+        BaseException: Errors are to be raised, or this is one too many.
+    """
+    index, error = failed.index, failed.error
+    refusal: BaseException | None = None
+    try:
+        failure_log.note(index, None, None, error)
+        if index is None or failure_log.policy.on_error == "raise" or not isinstance(error, Exception):
+            raise error
+        refusal = failure_log.refusal(index, 0, error)
+        if refusal is not None:
+            raise refusal
+        return index
+    finally:
+        del error, refusal, failed  # see `read_first_scenes`
+
+
+def _layout_of_most(job: Job, specs: Specs, *, are_all: bool) -> Layout | None:
+    """Lay a slot out for scenes like these; where scenes may fail, like most of them. None where more must be read.
+
+    Raises:
+        SpecError: The scenes cannot be batched; the message names index and field.
+    """
+    error, layout = None, None
+    try:
+        layout = layout_for(job, specs)
+    except SpecError as found:
+        error = found
+    same_sizes = isinstance(job.collate, Stack) and job.plan.batch_size is not None
+
+    def fits(layout: Layout) -> bool:
+        return not same_sizes or all(field.is_fixed or field.is_text for field in layout.spec.fields)
+
+    try:
+        if job.policy.on_error == "raise" or (layout is not None and fits(layout)):
+            if error is not None:
+                raise error
+            return layout
+        if not are_all:
+            return None
+        alike: list[Any] = []
+        for one in specs:
+            like = []
+            for other in specs:
+                with suppress(SpecError):
+                    if fits(layout_for(job, (one, other))):
+                        like.append(other)
+            alike = max(alike, like, key=len)
+        # Scenes whose sizes differ may be meant to: then all but one must agree.
+        if len(alike) > len(specs) / 2 and (error is not None or len(alike) == len(specs) - 1 > 1):
+            return layout_for(job, tuple(alike))
+        if error is not None:
+            raise error
+        return layout
+    finally:
+        del error  # its traceback holds this frame
+
+
+def watched(job: Job, failure_log: FailureLog, read: Read) -> Read:
     """`read`, in threads of this process, with a warning where scenes use the global random generators.
 
     Other threads may use them too. Where they go on changing while no scene is read, for four times as long and 20 to
@@ -110,9 +168,9 @@ def watched(job: Job, failure_log: FailureLog, read: ReadProbes) -> ReadProbes:
     if not job.watches_random:
         return read
 
-    def reading(indices: list[int]) -> list[Probe | BaseException]:
+    def reading(order: FirstOrder) -> FirstScenes | FailedFirst:
         begun, watch = time.perf_counter(), GlobalRandomWatch()
-        results = read(indices)
+        result = read(order)
         used = watch.used()
         if used and not failure_log.deferred_warnings.is_known(WARNING_KIND):
             watch = GlobalRandomWatch()
@@ -121,23 +179,23 @@ def watched(job: Job, failure_log: FailureLog, read: ReadProbes) -> ReadProbes:
             if used:
                 failure_log.deferred_warnings.defer(WARNING_KIND, warning_text(used, seeded=False), FeedWarning)
         try:
-            return results
+            return result
         finally:
-            del results  # see `probe_scenes`
+            del result  # see `read_first_scenes`
 
     return reading
 
 
-def layout_for(job: Job, probes: list[Probe]) -> Layout:
+def layout_for(job: Job, specs: Specs) -> Layout:
     """Lay a slot out for scenes like these.
 
     Raises:
         SpecError: The scenes cannot be batched; the message names index and field.
     """
-    by_index = {probe.index: probe.spec for probe in sorted(probes, key=lambda probe: probe.index)}
+    by_index = dict(sorted(specs, key=lambda each: each[0]))
     spec, forms = job.collate.resolve(merge(list(by_index.items())))
-    if job.plan.batch_size is None and not job.plan.length and job.spec is None:
-        spec = with_open_rows(spec)  # the last batch of a stream is often smaller than the first
+    if job.plan.batch_size is None and job.spec is None:
+        spec = with_open_rows(spec)  # the last batch is often smaller than the first
     if job.weighs:
         check_maskable(spec, padded=job.plan.pad_remainder)
         check_weight_forms(spec, forms)

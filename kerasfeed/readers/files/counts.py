@@ -57,15 +57,16 @@ def check_count(value: Any, name: str) -> int:
 
 
 def count_files(
-    paths: Sequence[Any], count_one: Callable[[int], int], cache: CountsCache | None, *, skip: bool
+    paths: Sequence[Any], count_one: Callable[[int], int], cache: CountsCache | None, *, skip: bool, several: bool
 ) -> tuple[list[int], NDArray[np.int64], tuple[tuple[Any, str], ...]]:
     """Count the scenes of each file, those that `cache` does not know in parallel.
 
     Args:
         paths: The files.
-        count_one: From the number of a file to its count; called in several threads.
+        count_one: From the number of a file to its count; called in several threads where `several` is set.
         cache: What is known from earlier; None for nothing. What is found is added.
         skip: Whether files that cannot be counted are left out, with a warning, instead of raising.
+        several: Whether several threads may count at once.
 
     Returns:
         Numbers of the files that could be counted, ascending; int64, scenes of each; and pairs of a file that could
@@ -78,7 +79,7 @@ def count_files(
     wanted = [number for number in range(len(paths)) if number not in known]
     failures: dict[int, BaseException] = {}
     try:
-        _count(paths, wanted, count_one, known, failures if skip else None)
+        _count(paths, wanted, count_one, known, failures if skip else None, several=several)
     finally:  # hours of counting are not lost by a Ctrl-C, nor by one bad file
         if cache is not None and wanted:
             cache.add(paths, {number: known[number] for number in wanted if number in known})
@@ -120,11 +121,13 @@ def _count(
     count_one: Callable[[int], int],
     found: dict[int, int],
     failures: dict[int, BaseException] | None,
+    *,
+    several: bool,
 ) -> None:
     """Put counts into `found`, and exceptions into `failures` if there is such a thing."""
     if not wanted:
         return
-    threads = min(len(wanted), _MOST_THREADS, max(2, cores()))
+    threads = min(len(wanted), _MOST_THREADS, max(2, cores())) if several else 1
     numbers = iter(wanted)
     running: dict[Future[int], int] = {}
     quiet = DeferredWarnings()

@@ -22,6 +22,7 @@ def known_counts(
     counts_cache: str | os.PathLike[str] | None,
     *,
     skip: bool,
+    several: bool,
 ) -> tuple[Any, ...]:
     """The files that could be counted, int64[F] counts, those left out, and what is known of each.
 
@@ -32,6 +33,7 @@ def known_counts(
         count_read: From a path to the number of scenes in it, for which it reads the file.
         counts_cache: Path of a file that keeps numbers.
         skip: Whether files that cannot be counted are left out.
+        several: Whether several threads may count.
 
     Raises:
         Exception: What `count` or `count_read` raises, where `skip` is not set.
@@ -51,7 +53,7 @@ def known_counts(
         return count_read(path)
 
     cache = None if counts_cache is None else CountsCache(counts_cache)
-    kept, counts, skipped = count_files(paths, count_one, cache, skip=skip)
+    kept, counts, skipped = count_files(paths, count_one, cache, skip=skip, several=several)
     known = {repr(paths[file]): (identities[file], int(n)) for file, n in zip(kept, counts, strict=True)}
     return tuple(paths[file] for file in kept), counts, skipped, known
 

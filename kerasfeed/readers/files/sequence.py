@@ -26,6 +26,7 @@ from kerasfeed.readers.files.stats import FileStats
 from kerasfeed.readers.files.validate import check_cache_files, check_function, check_paths
 from kerasfeed.sequences.base import SceneSequence
 from kerasfeed.sequences.refreshable import Refreshable
+from kerasfeed.sequences.view_base import is_safe_function
 from kerasfeed.util import opened_files, read_cost, resources
 from kerasfeed.util.counted import counted
 from kerasfeed.util.error_text import add_note, message_of, reworded
@@ -74,7 +75,8 @@ class FileSequence(Refreshable, SceneSequence):
     Args:
         paths: The files, in order (sort what a glob returns). Any picklable object that `read_file` accepts may stand
             for a file.
-        read_file: Called with one of `paths`, in any thread or process, several at a time.
+        read_file: Called with one of `paths`, in each worker process, or in one thread. If several threads may call it
+            at once, say so by `read_file.thread_safe = True`; functions of NumPy are known to be.
         count: Number of scenes in each file: one integer for all, one integer for each, or a function from path to
             integer. None reads each file once, in parallel, to find out.
         interleave: Number of files that take turns in the order of the indices: with k the order is that of
@@ -142,7 +144,10 @@ class FileSequence(Refreshable, SceneSequence):
         `known` has identity and count of those that were counted, by what stands for a file.
         """
         _, counts_cache, skip = self._counting
-        kept, counts, skipped, known = known_counts(paths, count, known, self._count_read, counts_cache, skip=skip)
+        several = is_safe_function(self._read_file if count is None else count)
+        kept, counts, skipped, known = known_counts(
+            paths, count, known, self._count_read, counts_cache, skip=skip, several=several
+        )
         counts.setflags(write=False)
         places = places_of(counts, self._interleave)
         if not places.length:
@@ -158,6 +163,11 @@ class FileSequence(Refreshable, SceneSequence):
             cache_bytes=self._cache_bytes,
             unit="file",
         )
+
+    @property
+    def thread_safe(self) -> bool:
+        """Whether several threads may read scenes at once: `read_file` says so."""
+        return is_safe_function(self._read_file)
 
     def _count_read(self, path: Any) -> int:
         """Number of scenes of a file, which is read for it."""

@@ -55,6 +55,8 @@ class HDF5Dataset:
         >>> file.close()
     """
 
+    thread_safe = True
+
     def __init__(self, file: DatasetFile, name: str) -> None:
         self.file = file
         self.name = name

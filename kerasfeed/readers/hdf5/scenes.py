@@ -36,6 +36,8 @@ class HDF5Scenes(SceneSequence):
         (10, ['label', 'points'], 3)
     """
 
+    thread_safe = True
+
     def __init__(self, path: str | os.PathLike[str], *, chunk_cache: int | str = "auto") -> None:
         self.file = HDF5File(path, chunk_cache=chunk_cache)
         described = self.file.attrs.get(SPEC_ATTRIBUTE)

@@ -88,6 +88,8 @@ class TFRecordSequence(Refreshable, SceneSequence):
         >>> records.close()
     """
 
+    thread_safe = True
+
     def __init__(
         self,
         paths: Any,

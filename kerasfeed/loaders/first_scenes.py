@@ -1,0 +1,225 @@
+"""The first scenes of a sequence, read by one worker, from which the spec of all is inferred.
+
+Invariant: a scene is read as epoch 0 reads it, or the epoch whose hook has been called. What goes wrong is what the
+task's future gives, and is dealt with by whoever asked.
+"""
+
+import pickle
+import time
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from kerasfeed.loaders.batches.filler import probe
+from kerasfeed.loaders.batches.pending_batch import BatchInProgress, scene_text
+from kerasfeed.loaders.failures.exceptions import SceneLocation, for_consumer
+from kerasfeed.pool.task import NOWHERE, Crash, FutureTask, Note, Place, Task
+from kerasfeed.sequences.context import SceneContext
+from kerasfeed.sequences.global_random import GlobalRandomWatch, SeedingContext
+from kerasfeed.spec.collation import Custom
+from kerasfeed.spec.nesting import flatten
+from kerasfeed.spec.scene_spec import SceneSpec
+
+_SECONDS = 0.1  # scenes are read for so long, and at least as many as `FirstOrder.least`
+_MOST_COMPARED = 16 << 20  # bytes of a scene that is compared with itself
+
+
+@dataclass(frozen=True)
+class FirstOrder:
+    """Posted for the worker that is to read the first scenes.
+
+    Attributes:
+        indices: Their indices; as many are read as 100 ms allow.
+        least: How many are read at least.
+        epoch: The epoch as which they are read.
+        keeps: Whether the first is sent back, because it is a batch.
+        compares: Whether the first is read again behind the others, where there is time, to see that it is the same.
+    """
+
+    indices: tuple[int, ...]
+    least: int = 2
+    epoch: int = 0
+    keeps: bool = False
+    compares: bool = False
+
+
+@dataclass(frozen=True)
+class FirstScenes:
+    """What was read.
+
+    Attributes:
+        specs: Index and spec of each scene.
+        seconds: Time of the quickest, s: the first one also opens files.
+        cpu_seconds: Processor time of that one, s.
+        kept: Epoch and index of the first scene, and the scene, pickled; None where it was not to be kept.
+        is_reused: Whether the arrays of the first scene changed when another was read.
+        differs: Whether the first scene, read again, was another.
+    """
+
+    specs: tuple[tuple[int, SceneSpec], ...]
+    seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    kept: tuple[int, int, bytes] | None = None
+    is_reused: bool = False
+    differs: bool = False
+
+    @property
+    def trouble(self) -> str:
+        """What is wrong with scenes that change, in words; empty for nothing."""
+        first, last = self.specs[0][0], self.specs[-1][0]
+        if self.is_reused:
+            return (
+                f"scene {first} changed when scene {last} was read, because the class returns the same array for both: "
+                "return a copy, array.copy()"
+            )
+        if self.differs:
+            return (
+                f"scene {first} was another when it was read again: draw random numbers from self.rng, and return "
+                "copies, array.copy(), of arrays that the class uses again"
+            )
+        return ""
+
+
+def read_first(
+    sequence: Any, order: FirstOrder, seed: int, maker: Custom | None, note: Note, *, seeds: bool
+) -> tuple[FirstScenes, int]:
+    """Read them.
+
+    Args:
+        sequence: Whose scenes they are.
+        order: Which, and how many.
+        seed: Seed of the feed.
+        maker: The function that makes whole batches, if there is one.
+        note: Item 1 is set to the index of each before it is read.
+        seeds: Whether the global random generators are seeded for each scene.
+
+    Returns:
+        What was read, and which global random generators the scenes use; see `GlobalRandomWatch`.
+
+    Raises:
+        FailedTaskError: The cause is the sequence's exception, or a SpecError that names index and field.
+    """
+    context = (SeedingContext if seeds else SceneContext)(seed, order.epoch)
+    specs: list[tuple[int, SceneSpec]] = []
+    times: list[tuple[float, float]] = []
+    first: list[Any] = []  # the first scene, and what it was when it had been read
+    kept: tuple[int, int, bytes] | None = None
+    is_reused, differs, used = False, False, 0
+    begun = time.perf_counter()
+
+    def read(index: int) -> Any:
+        nonlocal used
+        note[1] = index
+        context.move_to(index)
+        watch, wall, cpu = GlobalRandomWatch(), time.perf_counter(), time.process_time()
+        scene, spec = probe(sequence, index, context, maker)
+        times.append((time.perf_counter() - wall, time.process_time() - cpu))
+        used |= watch.used()
+        return scene, spec
+
+    for index in order.indices:
+        if len(specs) >= order.least and time.perf_counter() - begun > _SECONDS:
+            break
+        scene, spec = read(index)
+        specs.append((index, spec))
+        if not first:
+            first = [scene, _content(scene, spec)]
+            data = _pickled(scene) if order.keeps else None
+            kept = None if data is None else (order.epoch, index, data)
+    if len(specs) > 1 and first[1] is not None:
+        is_reused = _content(first[0], specs[0][1]) != first[1]
+        if order.compares and not is_reused and (seeds or not used) and time.perf_counter() - begun < _SECONDS:
+            scene, spec = read(order.indices[0])
+            differs = _content(scene, spec) != first[1]
+    found = FirstScenes(tuple(specs), *min(times), kept=kept, is_reused=is_reused, differs=differs)
+    return found, used
+
+
+def _content(scene: Any, spec: SceneSpec) -> list[bytes] | None:
+    """The bytes of the numbers of a scene; None where they are many, or there are none."""
+    if any(field.is_text for field in spec.fields) or sum(field.nbytes for field in spec.fields) > _MOST_COMPARED:
+        return None
+    leaves = flatten(scene)[0]
+    arrays = [leaf for leaf in leaves if hasattr(leaf, "tobytes") and getattr(leaf.dtype, "char", "g") not in "gGOVT"]
+    return [array.tobytes() for array in arrays] or None
+
+
+def _pickled(scene: Any) -> bytes | None:
+    try:
+        return pickle.dumps(scene, protocol=5)
+    except Exception:  # noqa: BLE001 - pickling raises anything; it is read again then
+        return None
+
+
+class Session(Protocol):
+    """Whoever is told of crashes; see `kerasfeed.loaders.session.Session`."""
+
+    def crash_error(self, index: int, batch: BatchInProgress | None, crash: Crash, count: int) -> BaseException:
+        """What to raise for a scene that ends its workers."""
+
+    def note_result(self, payload: Any) -> Any:
+        """A worker has told something beside its payload, which is returned."""
+
+
+@dataclass(frozen=True)
+class FailedFirst:
+    """One of the first scenes has failed.
+
+    Attributes:
+        index: Its index; None where that is not known.
+        error: What is raised for it.
+    """
+
+    index: int | None
+    error: BaseException
+
+
+@dataclass(frozen=True, eq=False)
+class FirstTask(FutureTask):
+    """The scenes of the `FirstOrder` that was posted; the future gives `FirstScenes`, or a `FailedFirst`."""
+
+    session: Session | None = None
+    order: FirstOrder = FirstOrder(())
+
+    def done(self, payload: Any, seconds: float, worker: str) -> Sequence[Task]:
+        """See `Task.done`."""
+        assert self.session is not None
+        self.session.note_result(None)
+        self.set_result(payload)
+        return ()
+
+    def failed(self, place: Place, error: BaseException, worker: str, traceback: str) -> Sequence[Task]:
+        """See `Task.failed`."""
+        indices = () if place.scene is None else (place.scene,)
+        location = SceneLocation(indices, None, None, worker, place.method)
+        try:
+            self.set_result(FailedFirst(place.scene, for_consumer(error, location, traceback)))
+            return ()
+        finally:
+            del error, self  # the traceback ends in this frame: only the collector would free them
+
+    def crashed(self, note: int, crash: Crash, count: int) -> Sequence[Task]:
+        """See `Task.crashed`; noted where the others are that fail while the spec is inferred."""
+        assert self.session is not None
+        self.set_result(FailedFirst(note, self.session.crash_error(note, None, crash, count)))
+        return ()
+
+    def culprit(self, note: int) -> Hashable | None:
+        """See `Task.culprit`."""
+        return None if note == NOWHERE else note
+
+    def culprits(self) -> Iterable[Hashable]:
+        """See `Task.culprits`."""
+        return self.order.indices
+
+    def stuck(self, note: int, crash: Crash) -> None:
+        """See `Task.stuck`."""
+        self.set_result(FailedFirst(note, crash.kind(f"{self.text(note) or 'a scene'} {crash.thread_text}")))
+
+    def text(self, note: int) -> str:
+        """See `Task.text`."""
+        return "" if note == NOWHERE else scene_text(None, note)
+
+    def set_exception(self, error: BaseException) -> None:
+        """See `FutureTask`; what fails is dealt with by whoever asked."""
+        self.set_result(FailedFirst(None, error))
