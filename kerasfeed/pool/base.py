@@ -90,10 +90,10 @@ class Runner(ABC):
     def unpicklable(self, error: Exception) -> TypeError:
         """What to raise where this cannot be pickled, because of `error`."""
         name, attribute = class_name(self.target), unpicklable_attribute(self.target)
-        what = f"its attribute {attribute}" if attribute else "it"
+        what = f"its attribute {attribute} does not pickle: " if attribute else ""
         return TypeError(
-            f"the sequence ({name}) cannot be sent to worker processes, because {what} does not pickle: "
-            f"{message_of(error)}. Leave that out of the state with __getstate__, and open it in __getitem__ or "
+            f"the sequence ({name}) cannot be sent to worker processes: {what}{message_of(error)}. Leave what does not "
+            "pickle out of the state with __getstate__, and open it in __getitem__ or "
             "on_worker_begin (for HDF5 keep a kerasfeed.HDF5File, which pickles). If several threads may read "
             f"{name} at once, set thread_safe = True in the class, or use worker_type='thread'"
         )

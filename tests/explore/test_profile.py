@@ -17,7 +17,7 @@ from kerasfeed.loaders.loader import Loader
 from kerasfeed.loaders.scene_cost import SceneCost
 from kerasfeed.loaders.worker_choice import Setup
 
-GIL = SceneCost(12e-3, 9.5e-3, 0.1e-3, 2, 9e-3, True, 64, 20, 4)
+GIL = SceneCost(12e-3, 9.5e-3, 0.1e-3, 2, 9e-3, 64, 20, 4)
 FOUR = Prediction("workers=4", 400.0, 4.0, True, 0.0, setup=Setup(4, "process"))
 
 
@@ -92,7 +92,7 @@ def _remedies(sequence, order):
             layout = loader.layout
         finally:
             loader.close()
-        cost = SceneCost(2e-3, 1e-3, 1e-5, 2, 1e-3, True, 1536, 20, 2)
+        cost = SceneCost(2e-3, 1e-3, 1e-5, 2, 1e-3, 1536, 20, 2)
         found = remedies(feed.job, layout, Setup(2, "thread"), cost, 500.0, 500.0, lambda *given: None)
         return {each.change: each for each in found}
 

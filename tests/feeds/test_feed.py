@@ -260,7 +260,7 @@ def test_auto_workers_are_threads_for_data_in_memory_and_processes_for_a_class()
         assert feed.stats().worker_type == "process"
 
 
-def test_auto_falls_back_to_threads_with_a_warning_where_the_sequence_cannot_be_pickled():
+def test_auto_takes_one_thread_with_a_warning_where_the_sequence_cannot_be_pickled():
     class Locked(scenes.Clouds):
         def __init__(self):
             super().__init__()
@@ -268,7 +268,7 @@ def test_auto_falls_back_to_threads_with_a_warning_where_the_sequence_cannot_be_
 
             self.lock = threading.Lock()
 
-    with pytest.warns(UserWarning, match=r"falls back to threads: the sequence \(Locked\) cannot be sent"):
+    with pytest.warns(UserWarning, match=r"takes one worker thread: the sequence \(Locked\) cannot be sent"):
         feed = kf.Feed(Locked(), 4)
     with feed:
         assert feed.stats().worker_type == "thread"

@@ -66,12 +66,26 @@ def test_scenes_that_hold_the_gil_get_processes():
         assert "holds the GIL" in feed.stats().chosen
 
 
-@pytest.mark.heavy
-def test_scenes_that_threads_cannot_read_at_once_get_processes():
-    with _feed(scenes_costs.Shares()) as feed:
-        assert _first(feed) == _expected(scenes_costs.Shares())
+def test_scenes_that_wait_get_processes_and_one_hint_where_the_class_does_not_speak_of_threads():
+    def twice():
+        for _ in range(2):
+            with _feed(scenes_costs.Shares()) as feed:
+                assert _first(feed) == _expected(scenes_costs.Shares())
+                assert feed.stats().worker_type == "process"
+                assert feed.stats().workers > 2
+
+    with pytest.warns(kf.FeedWarning, match=r"scenes of Shares wait for 9\d% of .* set thread_safe = True") as told:
+        twice()
+    assert len(told) == 1
+
+
+def test_a_class_that_says_it_is_not_thread_safe_gets_no_hint():
+    class Single(scenes_costs.Shares):
+        thread_safe = False
+
+    with _feed(Single()) as feed:
+        feed[0]
         assert feed.stats().worker_type == "process"
-        assert "several threads at once do not read what one reads" in feed.stats().chosen
 
 
 @pytest.mark.heavy
@@ -111,6 +125,7 @@ def test_a_function_given_as_collate_leaves_scenes_to_be_measured():
     def collate(scenes):
         return np.stack([scene[0] for scene in scenes])
 
+    collate.thread_safe = True
     with _feed(scenes_costs.Waits(), collate=collate, drop_remainder=True) as feed:
         assert feed[0].tolist() == _expected(scenes_costs.Waits())[0][0]
         assert feed.stats().worker_type == "thread"
@@ -132,6 +147,9 @@ def test_a_class_is_measured_once_in_a_program_its_parts_and_views_too(choices):
 
 def _slower(scene):
     return scene
+
+
+_slower.thread_safe = True
 
 
 @pytest.mark.heavy

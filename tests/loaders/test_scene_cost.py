@@ -20,8 +20,8 @@ from kerasfeed.loaders.worker_choice import (
 BOTH = frozenset([WORKERS, WORKER_TYPE])
 
 
-def cost(seconds=4e-3, cpu=None, *, apart, threads=2, collate=1e-5, same=True, cores=2):
-    return SceneCost(seconds, seconds if cpu is None else cpu, collate, threads, apart, same, 64, 20, cores)
+def cost(seconds=4e-3, cpu=None, *, apart, threads=2, collate=1e-5, cores=2):
+    return SceneCost(seconds, seconds if cpu is None else cpu, collate, threads, apart, 64, 20, cores)
 
 
 GIL = cost(apart=4e-3)
@@ -106,7 +106,6 @@ def test_the_first_is_kept_where_others_are_faster_by_noise_alone():
 def test_reasons_name_what_takes_the_time():
     assert why(Setup(2, "process"), GIL) == "a scene takes 4.0 ms and holds the GIL for 4.0 ms of it"
     assert why(Setup(64, "thread"), WAITING) == "a scene takes 10 ms and waits for 9.9 ms of it"
-    assert "threads at once do not read" in why(Setup(2, "process"), cost(apart=None, same=False))
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,9 @@ class Costly(kf.SceneSequence):
 
 
 class Waits(Costly):
-    """Scenes that wait."""
+    """Scenes that wait, and that several threads may read."""
+
+    thread_safe = True
 
     def scene(self, index):
         time.sleep(0.005)
@@ -39,7 +41,7 @@ class Counts(Costly):
 
 
 class Shares(Costly):
-    """Scenes that several threads must not read at once."""
+    """Scenes that wait, and that several threads must not read at once, of which the class says nothing."""
 
     def scene(self, index):
         self.now = index
@@ -98,6 +100,7 @@ class Told(Waits):
 class Tiny(Costly):
     """Scenes that cost next to nothing."""
 
+    thread_safe = True
     length = 5_000_000
     kept = (np.zeros(4, np.float32), np.float32(0))
 

@@ -193,13 +193,13 @@ def test_an_array_that_every_scene_uses_again_is_written_as_each_left_it(tmp_pat
         assert_same(found[index], Reuses(10)[index])
 
 
-def test_a_sequence_that_cannot_be_pickled_is_written_by_threads_with_a_warning(tmp_path):
+def test_a_sequence_that_cannot_be_pickled_is_written_by_one_thread_with_a_warning(tmp_path):
     sequence = Small(10)
     sequence.lock = threading.Lock()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         kf.write_tfrecords(sequence, tmp_path / PATTERN, num_shards=2)
-    assert ["worker_type='auto' falls back to threads" in str(each.message) for each in caught] == [True]
+    assert ["worker_type='auto' takes one worker thread" in str(each.message) for each in caught] == [True]
 
 
 def test_more_workers_than_shards_are_told_of(tmp_path):

@@ -21,6 +21,7 @@ from kerasfeed.feeds.prefetch import Prefetcher
 from kerasfeed.loaders.arguments import check_seed
 from kerasfeed.loaders.sequence_argument import check_sequence
 from kerasfeed.orders.base import Sequential
+from kerasfeed.sequences.view_base import is_thread_safe
 from kerasfeed.spec.inference import probe_indices
 from kerasfeed.spec.scene_spec import ArraySpec
 from kerasfeed.util.polling import NotYet
@@ -45,8 +46,9 @@ def from_indexable(
     Args:
         sequence: Any object with `__len__` and `__getitem__(index)` that returns one scene; see `kerasfeed.Feed`. Its
             `on_worker_begin` and `on_worker_end` are called in each thread; its epoch hooks are not called.
-        num_parallel_calls: Number of concurrent `__getitem__` calls, whatever the number of cores and of TensorFlow's
-            threads. None, or `tf.data.AUTOTUNE`, is the number of cores.
+        num_parallel_calls: Number of concurrent `__getitem__` calls, each in a thread, whatever the number of cores and
+            of TensorFlow's threads. None, or `tf.data.AUTOTUNE`, is the number of cores where the class says
+            `thread_safe = True`, and 1 elsewhere.
         deterministic: Whether scenes come in the order of their indices. False delivers whichever is read first.
         seed: Integer >= 0 that decides `self.rng`, which depends only on (seed, iteration, index); iterations of the
             dataset count from 0. None draws one.
@@ -77,7 +79,7 @@ def from_indexable(
     length = check_sequence(sequence, "from_indexable()")
     seed = check_seed(seed, Sequential(), 1)
     if num_parallel_calls in (None, -1):  # tf.data.AUTOTUNE
-        num_parallel_calls = cores()
+        num_parallel_calls = cores() if is_thread_safe(sequence) else 1
     calls = check_integer("num_parallel_calls", num_parallel_calls, 1)
     readers = SceneReaders(sequence, seed, min(calls, length))
     spec = readers.infer(probe_indices(length))

@@ -194,7 +194,11 @@ def layout_for(job: Job, specs: Specs) -> Layout:
     """
     by_index = dict(sorted(specs, key=lambda each: each[0]))
     spec, forms = job.collate.resolve(merge(list(by_index.items())))
-    if job.plan.batch_size is None and job.spec is None:
+    if (
+        job.plan.batch_size is None
+        and job.spec is None
+        and (not job.plan.length or len(by_index) == 1 < job.plan.length)
+    ):
         spec = with_open_rows(spec)  # the last batch is often smaller than the first
     if job.weighs:
         check_maskable(spec, padded=job.plan.pad_remainder)

@@ -192,16 +192,17 @@ def test_a_field_that_no_batch_can_hold_is_told_where_its_generator_runs(fleet_o
     assert "generator 0 of 2, at its scene 1, repetition 0, in worker thread 0" in error.__notes__[0]
 
 
-def test_generators_that_cannot_be_sent_are_refused_or_run_in_threads():
+def test_generators_that_cannot_be_sent_are_refused_or_run_in_one_thread():
     lock = threading.Lock()
 
     def make_generator(n, count):
         with lock:
-            yield n
+            pass
+        yield n
 
     with pytest.raises(TypeError, match=r"\(make_generator\) cannot be sent to worker processes: .*lock"):
         new_source("process", make_generator, 2)
-    with pytest.warns(UserWarning, match="falls back to threads: make_generator"):
+    with pytest.warns(UserWarning, match="takes one worker thread: make_generator"):
         feed = new_source("process", make_generator, 2, worker_type="auto")
     assert all_of(feed) == [0, 1]
     assert feed.stats().worker_type == "thread"

@@ -265,7 +265,7 @@ def test_workers_that_cannot_be_started_leave_nothing_behind(monkeypatch):
     for _ in range(3):
         with pytest.raises(OSError, match="nonexistent"):
             kf.Feed(scenes.Clouds(), 4, workers=2, worker_type="process")
-    with pytest.warns(UserWarning, match="falls back to threads"):
+    with pytest.warns(UserWarning, match="takes one worker thread"):
         kf.Feed(scenes.Clouds(), 4, workers=2).close()
 
 

@@ -19,7 +19,7 @@ from waits import wait_until
 
 import kerasfeed as kf
 from kerasfeed.loaders.batch_runner import DESCRIBE
-from kerasfeed.loaders.probe_task import ProbeTask
+from kerasfeed.loaders.first_scenes import FirstOrder, FirstTask
 from kerasfeed.pool.processes import pool, spawn
 from kerasfeed.pool.processes.crash_policy import CrashPolicy, start_text
 from kerasfeed.pool.processes.worker_process import WorkerHandle
@@ -180,7 +180,7 @@ def test_a_scene_that_loads_after_its_worker_was_killed_was_not_to_blame():
     deaths = CrashPolicy()
     killed = Crash("worker process 0", "was killed by SIGKILL", "scene 7")
     deaths.at_place(7, killed)
-    deaths.progress(ProbeTask(DESCRIBE, 7))
+    deaths.progress(FirstTask(DESCRIBE, 0, order=FirstOrder((7,))))
     assert deaths.enough(killed, 3) == 15
     assert deaths.at_place(7, killed) == 1
 

@@ -39,7 +39,7 @@ def test_one_integer_stands_for_every_file(tmp_path):
     assert [int(scene["y"]) for scene in files] == expected([4, 4])
 
 
-def test_files_are_counted_several_at_a_time_and_never_many():
+def test_files_are_counted_several_at_a_time_where_the_function_says_so_and_never_many():
     running, most, lock, several = [0], [0], threading.Lock(), threading.Event()
 
     def read_file(path):
@@ -54,9 +54,22 @@ def test_files_are_counted_several_at_a_time_and_never_many():
             running[0] -= 1
         return np.arange(path)
 
+    read_file.thread_safe = True
     files = kf.FileSequence(range(1, 21), read_file)
     assert files.counts.tolist() == list(range(1, 21))
     assert 2 <= most[0] <= 8
+
+
+def test_files_are_counted_one_after_the_other_by_a_function_that_says_nothing_of_threads():
+    running = []
+
+    def read_file(path):
+        running.append(path)
+        time.sleep(0.001)
+        assert running.pop() == path
+        return np.arange(path)
+
+    assert len(kf.FileSequence(range(1, 21), read_file)) == 210
 
 
 def test_what_was_counted_is_kept_for_the_next_run(paths, read, tmp_path):

@@ -1,0 +1,259 @@
+"""What is read before the first batch, in which order, by whom, and what is concluded from it."""
+
+import warnings
+
+import numpy as np
+import pytest
+import scenes_first
+
+import kerasfeed as kf
+from kerasfeed.feeds.base import BaseFeed
+
+PROCESSES = {"workers": 2, "worker_type": "process"}
+THREADS = {"workers": 2, "worker_type": "thread"}
+EACH = pytest.mark.parametrize(
+    "workers", [{"workers": 0}, THREADS, PROCESSES, {}], ids=["0", "thread", "process", "auto"]
+)
+
+
+@pytest.fixture
+def seeking(tmp_path):
+    """Makes scenes of an open file."""
+    made = []
+
+    def make(length, kind=scenes_first.Seeking):
+        made.append(kind(tmp_path / "numbers", length))
+        return made[-1]
+
+    yield make
+    for scenes in made:
+        scenes.file.close()
+
+
+def _loaded(sequence, **workers):
+    with BaseFeed(sequence, 8, **workers) as feed:
+        return np.concatenate(list(feed)), feed.stats()
+
+
+# ---- several threads by the user's word alone
+
+
+def test_a_class_that_does_not_pickle_is_read_by_one_thread_and_the_warning_names_what_does_not(seeking):
+    scenes = seeking(1200)
+    with pytest.warns(
+        UserWarning, match=r"one worker thread: .*attribute 'file' \(BufferedReader\).*__getstate__.*thread_safe"
+    ):
+        feed = BaseFeed(scenes, 16, workers=4)
+    with feed:
+        assert np.concatenate(list(feed)).tolist() == list(range(1200))
+        assert (feed.stats().worker_type, feed.stats().workers) == ("thread", 1)
+
+
+def test_two_feeds_of_one_such_sequence_take_turns(seeking):
+    scenes = seeking(800)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        parts = kf.split(scenes, [0.5, 0.5], seed=0)
+        feeds = [BaseFeed(part, 8) for part in parts] + [BaseFeed(scenes, 8, workers=0)]
+    found = [[], [], []]
+    for batches in zip(*map(iter, feeds[:2]), strict=True):
+        for number, batch in enumerate([*batches, feeds[2][len(found[0]) // 8]]):
+            found[number] += batch.tolist()
+    for feed in feeds:
+        feed.close()
+    assert sorted(found[0] + found[1]) == list(range(800))
+    assert found[2] == list(range(400))
+
+
+def test_such_a_class_gets_several_threads_where_it_says_that_they_may(seeking):
+    class Safe(scenes_first.Seeking):
+        thread_safe = True
+
+    with pytest.warns(UserWarning, match="takes worker threads: the sequence"):
+        feed = BaseFeed(seeking(8, Safe), 4, workers=3)
+    with feed:
+        assert feed.stats().workers == 3
+
+
+@pytest.mark.parametrize(
+    ("sequence", "expected"),
+    [
+        ([1, 2], True),
+        (np.zeros(3), True),
+        (kf.Zip(np.zeros(3), [1, 2, 3]), True),
+        (kf.Map([1, 2], str), False),
+        (kf.Subset(scenes_first.Reusing(), [0]), False),
+        (type("Listed", (list,), {"__getitem__": lambda self, index: 0})([1]), False),
+        (type("Own", (kf.HDF5Scenes,), {"__init__": lambda self: None})(), False),
+    ],
+    ids=["list", "array", "view", "function", "subset", "subclass of list", "subclass of ours"],
+)
+def test_what_runs_code_of_the_users_is_thread_safe_only_where_that_says_so(sequence, expected):
+    from kerasfeed.sequences.view_base import is_thread_safe
+
+    assert is_thread_safe(sequence) is expected
+
+
+def test_the_word_of_a_class_is_inherited_and_passed_on_by_views():
+    from kerasfeed.sequences.view_base import is_thread_safe
+
+    class Safe(scenes_first.Reusing):
+        thread_safe = True
+
+    class Derived(Safe):
+        pass
+
+    def function(scene):
+        return scene
+
+    assert is_thread_safe(Derived())
+    assert is_thread_safe(kf.Subset(Derived(), [0]))
+    assert not is_thread_safe(kf.Map(Derived(), function))
+    function.thread_safe = True
+    assert is_thread_safe(kf.Map(Derived(), function))
+    assert not is_thread_safe(kf.Concat(Derived(), scenes_first.Reusing()))
+
+
+# ---- arrays that are used again, and scenes that change
+
+
+def test_a_reused_array_is_told_of_and_read_by_one_worker():
+    with pytest.warns(kf.FeedWarning, match=r"same array.*array\.copy\(\).*one worker"):
+        found, stats = _loaded(scenes_first.Reusing())
+    assert found[:, 0].tolist() == list(range(40))
+    assert stats.workers == 1
+
+
+def test_threads_that_were_asked_for_get_the_warning_alone():
+    with pytest.warns(kf.FeedWarning, match="same array.*several threads"):
+        _, stats = _loaded(scenes_first.Reusing(), **THREADS)
+    assert stats.workers == 2
+
+
+def test_a_reused_array_is_no_fault_where_each_scene_is_copied_before_the_next_is_read():
+    for workers in ({"workers": 0}, PROCESSES):
+        assert _loaded(scenes_first.Reusing(), **workers)[0][:, 0].tolist() == list(range(40))
+
+
+def test_a_reused_array_in_a_list_of_scenes_for_a_collate_function_is_told_of():
+    with pytest.warns(kf.FeedWarning, match="same array"):
+        _loaded(scenes_first.Reusing(), workers=0, collate=np.stack)
+
+
+def test_scenes_that_differ_when_read_again_are_told_of_and_read_by_one_worker():
+    with pytest.warns(kf.FeedWarning, match=r"another when it was read again: .*self\.rng.*one worker"):
+        _, stats = _loaded(scenes_first.OwnNumbers())
+    assert stats.workers == 1
+    with pytest.warns(kf.FeedWarning, match="which worker reads"):
+        _loaded(scenes_first.OwnNumbers(), **PROCESSES)
+
+
+def test_scenes_that_draw_from_the_generator_of_the_scene_are_right():
+    class Drawn(kf.SceneSequence):
+        def __len__(self):
+            return 40
+
+        def __getitem__(self, index):
+            return self.rng.normal(size=3)
+
+    for workers in (THREADS, PROCESSES):
+        with BaseFeed(Drawn(), 8, seed=0, **workers) as feed:
+            feed[0]
+
+
+# ---- items that are batches
+
+
+@EACH
+def test_the_first_batch_is_read_once_and_before_all_others(workers, tmp_path):
+    scenes = scenes_first.SlowBatches(tmp_path / "read")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", kf.FeedWarning)  # a hint that it waits
+        with BaseFeed(scenes, None, **workers) as feed:
+            assert [batch[0, 0] for batch in feed] == [0, 1, 2, 3]
+            own = feed.stats().worker_type == "process"
+    read = scenes.read.read_text().split()
+    assert read[0] == "0"
+    # Each worker process begins with the same one, so that all are in the same state.
+    assert sorted(set(read)) == ["0", "1", "2", "3"]
+    assert len(read) == 4 or (own and all(read.count(index) == 1 for index in "123"))
+
+
+def test_the_rows_of_batches_of_which_one_was_read_are_open(tmp_path):
+    with BaseFeed(scenes_first.SlowBatches(tmp_path / "read"), None, workers=0) as feed:
+        assert feed.scene_spec.fields[0].shape == (None, 2)
+
+
+def test_batches_that_are_read_quickly_tell_all_their_axes(tmp_path):
+    with BaseFeed(scenes_first.SlowBatches(tmp_path / "read", 0.0), None, workers=0) as feed:
+        assert feed.scene_spec.fields[0].shape == (3, 2)
+
+
+@pytest.mark.parametrize("kind", [scenes_first.LazyOrder, scenes_first.LazyOrderAnew])
+def test_an_order_that_a_class_draws_when_first_asked_is_the_same_in_all_processes(kind):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", kf.FeedWarning)  # the global generators
+        with BaseFeed(kind(), None, seed=1, workers=3, worker_type="process") as feed:
+            epochs = [np.concatenate(list(feed)).tolist() for _ in range(3)]
+    assert all(sorted(epoch) == list(range(100)) for epoch in epochs)
+    assert (epochs[0] == epochs[1]) == (kind is scenes_first.LazyOrder)
+
+
+def test_a_replaced_worker_begins_with_the_same_item():
+    import os
+    import signal
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", kf.FeedWarning)
+        with BaseFeed(scenes_first.LazyOrder(400), None, seed=1, workers=2, worker_type="process") as feed:
+            found = []
+            for batch in feed:
+                found += batch.tolist()
+                if len(found) == 100:
+                    os.kill(feed.stats().pids[0], signal.SIGKILL)
+    assert sorted(found) == list(range(400))
+
+
+# ---- hooks come first
+
+
+@EACH
+def test_scenes_are_read_after_on_epoch_begin_where_the_spec_is_asked_for_first(workers):
+    with BaseFeed(scenes_first.Hooked(), 5, **workers) as feed:
+        assert feed.scene_spec.fields[0].shape == (3,)
+        assert [[float(epoch[0]) for _, epoch in feed] for _ in range(2)] == [[1.0] * 4, [2.0] * 4]
+
+
+# ---- scenes that may fail
+
+
+@pytest.mark.parametrize("bad", range(20))
+@pytest.mark.parametrize(
+    "other",
+    [np.full(2, 1), np.full(3, 1, np.float32), np.full((3, 1), 1), (np.full(3, 1),), None],
+    ids=["size", "dtype", "axes", "nesting", "None"],
+)
+def test_on_error_skips_a_scene_that_is_not_like_the_others_wherever_it_is(bad, other):
+    with BaseFeed(scenes_first.Odd(bad, other), 5, workers=0, on_error="skip") as feed:
+        found = np.concatenate(list(feed))
+    assert found[:, 0].tolist() == [index for index in range(20) if index != bad]
+
+
+def test_on_error_covers_the_first_scenes_in_processes_too():
+    with BaseFeed(scenes_first.Odd(0, np.full(2, 1)), 5, on_error="replace", **PROCESSES) as feed:
+        assert len(np.concatenate(list(feed))) == 20
+        assert [row.index for row in feed.failures] == [0]
+
+
+def test_scenes_of_many_sizes_are_no_failures():
+    sizes = [2, 3, 4, 2, 3, 4] * 4
+    with BaseFeed([np.full(size, size) for size in sizes], 1, workers=0, on_error="skip") as feed:
+        assert [len(batch[0]) for batch in feed] == sizes
+
+
+def test_a_scene_that_is_not_like_the_others_is_an_error_where_errors_are_raised():
+    with (
+        BaseFeed(scenes_first.Odd(19, np.full((3, 1), 1)), 5, workers=0) as feed,
+        pytest.raises(kf.SpecError, match="scene 0 and 2 in scene 19"),
+    ):
+        feed[0]

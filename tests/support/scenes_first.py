@@ -1,0 +1,113 @@
+"""Classes whose scenes depend on who reads them, and in which order; importable in workers without any framework."""
+
+import time
+
+import numpy as np
+
+
+class Seeking:
+    """Scenes int64[] of a file that is kept open: it does not pickle, and several threads would move its position."""
+
+    def __init__(self, path, length):
+        np.arange(length).tofile(path)
+        self.file = path.open("rb")
+        self.length = length
+
+    def __len__(self):
+        return self.length
+
+    def __getitem__(self, index):
+        self.file.seek(8 * index)
+        time.sleep(1e-5)
+        return np.frombuffer(self.file.read(8), np.int64)[0]
+
+
+class Reusing:
+    """Scenes float64[3] that are one array."""
+
+    def __init__(self):
+        self.buffer = np.zeros(3)
+
+    def __len__(self):
+        return 40
+
+    def __getitem__(self, index):
+        self.buffer[:] = index
+        return self.buffer
+
+
+class OwnNumbers:
+    """Scenes that draw from a generator of their own."""
+
+    def __init__(self):
+        self.numbers = np.random.default_rng(0)
+
+    def __len__(self):
+        return 40
+
+    def __getitem__(self, index):
+        return self.numbers.normal(size=3)
+
+
+class LazyOrder:
+    """Batches int64[5] of an order that is drawn when it is first needed, as image libraries do it."""
+
+    def __init__(self, length=100):
+        self.length, self.order = length, None
+
+    def __len__(self):
+        return self.length // 5
+
+    def __getitem__(self, index):
+        if self.order is None:
+            self.order = np.random.permutation(self.length)
+        return self.order[5 * index : 5 * index + 5]
+
+
+class LazyOrderAnew(LazyOrder):
+    """The same, with another order in each epoch."""
+
+    def on_epoch_end(self):
+        self.order = None
+
+
+class SlowBatches:
+    """Batches that take a while; `read` is a file that a line is added to for each."""
+
+    def __init__(self, read, seconds=0.15):
+        self.read, self.seconds = read, seconds
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        with self.read.open("a") as file:
+            file.write(f"{index}\n")
+        time.sleep(self.seconds)
+        return np.full((3, 2), index, np.float32)
+
+
+class Hooked:
+    """Scenes `(float32[3], float32[])` of state that `on_epoch_begin` makes; the second tells the epoch, from 1."""
+
+    def __len__(self):
+        return 20
+
+    def on_epoch_begin(self):
+        self.epoch = getattr(self, "epoch", 0) + 1
+
+    def __getitem__(self, index):
+        return np.full(3, index, np.float32), np.float32(self.epoch)
+
+
+class Odd:
+    """Scenes int64[3], but one that is something else."""
+
+    def __init__(self, bad, other):
+        self.bad, self.other = bad, other
+
+    def __len__(self):
+        return 20
+
+    def __getitem__(self, index):
+        return self.other if index == self.bad else np.full(3, index)
