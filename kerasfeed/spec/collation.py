@@ -59,7 +59,7 @@ class Custom(_AsTheyAre):
 class Pad:
     """Pads scenes of different shape to one shape in each batch: `Feed(..., collate=kf.Pad())`.
 
-    Values are added at the end of an axis. Padded are the fields whose shape differs among the five scenes that are
+    Values are added at the end of an axis. Padded are the fields whose shape differs among the scenes that are first
     read to infer the spec, on the axes that differ; and the fields named here, at least on their first axis. All other
     fields are stacked. A field is named by its path: `"0"`, `"1.points"`; or `"scene"` where a scene is one array.
 
@@ -148,7 +148,7 @@ class Ragged:
     """Joins scenes of different length without padding: `Feed(..., collate=kf.Ragged())`.
 
     A ragged field arrives as a `tf.RaggedTensor` in `to_tf_dataset()`, and as a `kerasfeed.RaggedArray` elsewhere.
-    Ragged are the fields whose first axis differs among the five scenes that are read to infer the spec, and the fields
+    Ragged are the fields whose first axis differs among the scenes that are first read to infer the spec, and the fields
     named here. All other fields are stacked.
 
     Args:

@@ -58,9 +58,9 @@ class Feed(BaseFeed, KerasAdapter, FrameworkLoops):
             "auto" suits what scenes cost, measured with the first batch: the number of cores, or more where scenes
             wait.
         worker_type: "thread"; "process", for scenes that hold the GIL, and for protection from crashes; or "auto":
-            what suits scenes best, measured with the first batch for at most 1 s, once for each class. Threads are used
-            for a list, tuple or ndarray, for a sequence that cannot be pickled, and on Windows. `stats().chosen` says
-            what was chosen, and why.
+            what suits scenes best, measured with the first batch for at most 1 s, once for each class. Several threads
+            are used for a list, tuple or ndarray, and where the class says `thread_safe = True`; one thread for a
+            sequence that cannot be pickled, and on Windows. `stats().chosen` says what was chosen, and why.
         max_queue_size: Batches that are loaded ahead of the consumer, at least 1. More are loaded ahead where that is
             needed to keep all workers busy.
         max_memory: Upper limit of the batch memory, bytes, for all processes together. Beyond it, batches are copied to
