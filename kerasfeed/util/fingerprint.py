@@ -134,7 +134,9 @@ class Hasher:
         more = {name: part for name, part in getattr(value, "__dict__", {}).items() if name not in _OF_MEMMAP}
         if isinstance(value, np.ma.MaskedArray):
             more = {name: part for name, part in more.items() if name not in _OF_MASKED}
-            more |= {"mask": np.ma.getmaskarray(value), "fill_value": value.fill_value}
+            fill = vars(value).get("_fill_value")  # made when it is first used
+            is_own = fill is not None and not np.array_equal(fill, np.ma.default_fill_value(array.dtype))
+            more |= {"mask": np.ma.getmaskarray(value), "fill_value": fill if is_own else None}
         if isinstance(value, np.memmap) and value.filename is not None and value.mode != "c":
             whole = value
             while isinstance(whole.base, np.memmap):
@@ -201,6 +203,8 @@ def _state_of(value: Any) -> list[tuple[str, Any]]:
         data = value.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8).numpy()
         about = str(value.dtype), tuple(value.shape), value.requires_grad
         return [("tensor", (*about, data)), *sorted(vars(value).items())]
+    if any(each.__name__ == "KerasSaveable" for each in kind.__mro__):
+        raise TypeError("what Keras saves differs from time to time")
     reduced = copyreg.dispatch_table[kind](value) if kind in copyreg.dispatch_table else value.__reduce_ex__(4)
     if isinstance(reduced, str):  # the name of a global
         return [(reduced, None)]

@@ -109,9 +109,10 @@ class _Walk(Hasher):
         return found is value or (isinstance(value, type) and not value.__flags__ & _HEAP_TYPE)
 
     def _function(self, function: types.FunctionType) -> bytes:
+        if self._is_by_name(function, str(function.__module__)):
+            return joined(f"function {function.__module__}.{function.__qualname__}")
         module = str(function.__globals__.get("__name__"))  # `__module__` may be that of what a decorator was given
-        if self._is_by_name(function, module):
-            return joined(f"function {module}.{function.__qualname__}")
+        self.modules.add(module)
         if not is_users(module):  # made by one that is installed
             return joined(f"function {module}.{function.__qualname__}", self._around(function))
         chains, imported = _names_in(function.__code__)
