@@ -1,5 +1,6 @@
 """The key of a cache: what changes it, what does not, and that it is the same in every process."""
 
+import argparse
 import dataclasses
 import functools
 import importlib
@@ -115,6 +116,27 @@ def test_other_modules_and_new_files_are_no_part_of_the_key(project):
 )
 def test_what_the_program_sets_in_its_modules_is_part_of_the_key(project, change):
     assert project.key(change) == project.key(change) != project.key()
+
+
+ARGUMENTS = argparse.Namespace(size=1, rate=1)
+
+
+class Sized:
+    """A sequence with an argument of the program."""
+
+    def __len__(self):
+        return 3
+
+    def __getitem__(self, index):
+        return index * ARGUMENTS.size
+
+
+def test_of_the_arguments_of_a_program_those_count_that_code_names(monkeypatch):
+    before = key_of(Sized()).digest
+    monkeypatch.setattr(ARGUMENTS, "rate", 2)
+    assert key_of(Sized()).digest == before
+    monkeypatch.setattr(ARGUMENTS, "size", 2)
+    assert key_of(Sized()).digest != before
 
 
 def test_a_module_that_is_edited_and_not_loaded_again_is_still_what_runs(project):

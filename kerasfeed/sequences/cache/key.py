@@ -9,6 +9,7 @@ from, and of all that they import (`kerasfeed.sequences.cache.modules`), install
 of every file that a value names, and of all files below every folder. Texts in code name no files.
 """
 
+import argparse
 import dis
 import functools
 import os
@@ -122,12 +123,17 @@ class _Walk(Hasher):
         return joined("users", super()._function(function), self._named("globals", parts))
 
     def _found(self, value: Any, chain: tuple[str, ...]) -> Any:
-        """What code gets that names a global and attributes of it: those of the user's modules are looked up."""
+        """What code gets that names a global and attributes of it: of the user's modules, and of parsed arguments."""
         for name in chain:
-            if not isinstance(value, types.ModuleType) or not is_users(value.__name__):
+            if isinstance(value, types.ModuleType):
+                self.modules.add(value.__name__)
+                if not is_users(value.__name__):
+                    break
+            elif type(value) not in (argparse.Namespace, types.SimpleNamespace):
                 break
-            self.modules.add(value.__name__)
-            value = getattr(value, name, None)
+            if name not in vars(value):
+                break
+            value = vars(value)[name]
         return value
 
     def _class(self, cls: type) -> bytes:
@@ -220,15 +226,11 @@ def _names_in(code: types.CodeType) -> tuple[tuple[tuple[str, ...], ...], tuple[
     chain: tuple[str, ...] = ()
     module = ""
     for each in dis.get_instructions(code):
-        if each.opname in _GLOBAL:
-            chain = (each.argval,)
-        elif each.opname in _ATTRIBUTE and chain:
-            chains.discard(chain)
+        if each.opname in _ATTRIBUTE and chain:
             chain = (*chain, each.argval)
-        else:
-            chain = ()
-        if chain:
-            chains.add(chain)
+            continue
+        chains.add(chain)
+        chain = (each.argval,) if each.opname in _GLOBAL else ()
         if each.opname == "IMPORT_NAME":
             module = each.argval
             imported.add(module)
@@ -239,4 +241,4 @@ def _names_in(code: types.CodeType) -> tuple[tuple[tuple[str, ...], ...], tuple[
             inner, modules = _names_in(constant)
             chains.update(inner)
             imported.update(modules)
-    return tuple(sorted(chains)), tuple(sorted(imported - {""}))
+    return tuple(sorted(chains - {()})), tuple(sorted(imported - {""}))
