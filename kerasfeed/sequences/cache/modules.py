@@ -65,7 +65,8 @@ def _spec_of(name: str) -> ModuleSpec | None:
     if name in _MAIN or not name:
         return None
     if name in sys.modules:
-        return getattr(sys.modules[name], "__spec__", None)
+        spec = getattr(sys.modules[name], "__spec__", None)
+        return spec if isinstance(spec, ModuleSpec) else None
     above = name.rpartition(".")[0]
     try:
         if not above:
