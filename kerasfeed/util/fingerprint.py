@@ -35,6 +35,7 @@ _PARTS_OF: dict[type, tuple[str, ...]] = {
     classmethod: ("__func__",),
     property: ("fget", "fset", "fdel"),
     functools.cached_property: ("func",),
+    np.vectorize: ("pyfunc", "otypes", "signature", "excluded"),  # it keeps what it has made of them
 }
 _OF_MEMMAP = {"_mmap", "filename", "offset", "mode"}
 _OF_MASKED = {

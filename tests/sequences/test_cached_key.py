@@ -230,7 +230,8 @@ PAIRS = {
     "a set": [lambda n=n: {"a", n} for n in ("b", "c")],
     "a partial": [lambda n=n: functools.partial(max, n) for n in (1, 2)],
     "a cached function": [lambda n=n: functools.lru_cache(maxsize=None)(lambda x: x + n) for n in (1, 2)],
-    "a slot": [lambda n=n: types.SimpleNamespace(x=[n]) for n in (1, 2)],
+    "a vectorized function": [lambda n=n: np.vectorize(lambda x: x + n, otypes=[float]) for n in (1, 2)],
+    "a namespace": [lambda n=n: types.SimpleNamespace(x=[n]) for n in (1, 2)],
     "a bound method": [lambda n=n: Holder(n).__len__ for n in (1, 2)],
     "a class": [lambda n=n: n for n in (Holder, Options)],
 }  # fmt: skip

@@ -53,9 +53,9 @@ class Cached(SceneByScene, SceneSequence):
     below a folder that one names: as a `Path`, or as text with a separator (`"data/"`). When one of these changes,
     scenes are read again. An attribute that is assigned is noticed at once, and so is a changed file, unless there are
     more than 8. More files than that, and changes inside an attribute, are noticed within 0.2 s, or 50 times the time
-    it takes to look. Not noticed are files that no attribute names, modules whose name is made while the program runs,
-    and what the program sets in modules that are imported inside functions: pass a `key` of your own where these
-    matter.
+    it takes to look. Not noticed are files that no attribute names, modules and globals whose name is made while the
+    program runs, and what the program sets in modules that are imported inside functions: pass a `key` of your own
+    where these matter.
 
     Args:
         sequence: Any object with `__len__` and `__getitem__(index)`.
