@@ -86,7 +86,7 @@ def labels_of(
     key = ""
     if cache is not None:
         keyed = field if callable(field) else place, sequence
-        keys = [key_of(value, "kf.labels_of(cache=...)", "leave cache out").digest for value in keyed]
+        keys = [key_of(value, "kf.labels_of(cache=...)", "leave cache out", Path(cache)).digest for value in keyed]
         key = json.dumps([length, *keys])
         found = _kept(Path(cache), key)
         if found is not None:

@@ -122,7 +122,16 @@ def test_chunks_that_are_read_once_need_no_remedy(chunked):
 
 def test_scenes_that_draw_random_numbers_are_not_to_be_cached(chunked):
     assert "kf.Cached(sequence)" in _remedies(Clouds(chunked, 1 << 28), kf.Sequential())
-    assert "kf.Cached(sequence)" not in _remedies(scenes_costs.Costly(), kf.Sequential())
+    for sequence in (scenes_costs.Costly(), scenes_costs.DrawsGlobally()):
+        assert "kf.Cached(sequence)" not in _remedies(sequence, kf.Sequential())
+
+
+def test_scenes_that_differ_when_they_are_read_twice_are_not_to_be_cached(chunked):
+    class Drifting(Clouds):
+        def __getitem__(self, index):
+            return super().__getitem__(index) + np.float32(np.random.random())
+
+    assert "kf.Cached(sequence)" not in _remedies(Drifting(chunked, 1 << 28), kf.Sequential())
 
 
 def test_what_cannot_be_profiled_is_refused():

@@ -25,6 +25,7 @@ class Caller:
 
 PROGRAM = """
 import test_identity as t
+print(t.digest({t.Caller(1), t.Caller(2), t.Caller(3)}))
 print(t.digest(t.Caller(2), t.Caller(3).method, {"a", "b", "c"}, lambda x: x in {"p", "q", "r"}, t.np.arange(3)))
 """
 
@@ -49,6 +50,30 @@ def test_values_that_differ_have_digests_that_differ():
     assert len({digest(value) for value in values}) == len(values)
     assert [digest(value) for value in values] == [digest(value) for value in values]
     assert digest("a", "b") != digest("ab")
+
+
+def test_equal_values_have_one_digest_be_they_shared_or_not():
+    part = [Caller(1), {"a": (1, 2)}]
+    assert digest([part, part]) == digest([part, [Caller(1), {"a": (1, 2)}]])
+    deep = part
+    for _ in range(60):  # as many paths as 2**60
+        deep = [deep, deep]
+    assert digest(deep) == digest(deep)
+
+
+def test_what_does_not_pickle_has_a_digest_too():
+    assert digest(Caller(each for each in "ab")) == digest(Caller(each for each in "ab")) != digest(Caller(1))
+
+
+def test_bytes_that_fill_up_records_and_long_doubles_are_no_values():
+    padded = np.dtype([("a", "i1"), ("b", "f8")], align=True)
+    for dtype in (padded, np.dtype(np.longdouble), np.dtype(np.clongdouble)):
+        one, other = np.zeros(3, dtype), np.frombuffer(bytearray(b"\xff" * 3 * dtype.itemsize), dtype).copy()
+        for name in dtype.names or ():
+            other[name] = 0
+        if dtype.names is None:
+            other[...] = 0
+        assert digest(one) == digest(other)
 
 
 def test_what_holds_itself_has_a_digest():

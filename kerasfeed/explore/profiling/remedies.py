@@ -17,9 +17,7 @@ from kerasfeed.loaders.worker_choice import Setup
 from kerasfeed.orders.base import Sequential
 from kerasfeed.orders.batch_bounds import EvenCut
 from kerasfeed.orders.blocks import BlockShuffled
-from kerasfeed.sequences.base import scene_reader
-from kerasfeed.sequences.cache.cached import Cached
-from kerasfeed.sequences.context import UnrandomContext, enter_context
+from kerasfeed.sequences.cache.cached import Cached, gives_the_same_twice
 from kerasfeed.sequences.view_base import View
 from kerasfeed.util.frames import is_in_memory
 from kerasfeed.util.read_cost import ReadCost
@@ -122,7 +120,7 @@ def _cached(job: Job, setup: Setup, cost: SceneCost, rate: float) -> list[Predic
     nbytes = cost.nbytes * job.plan.length
     if not nbytes or nbytes > memory() // _MEMORY_SHARE or is_in_memory(job.sequence) or _has_cache(job.sequence):
         return []
-    if cost.seconds < _SLOW * max(cost.collate_seconds, _CACHED_SECONDS) or _is_random(job.sequence):
+    if cost.seconds < _SLOW * max(cost.collate_seconds, _CACHED_SECONDS) or _is_random(job.sequence, job.plan.length):
         return []
     then = dataclasses.replace(
         cost, seconds=_CACHED_SECONDS, cpu_seconds=_CACHED_SECONDS, apart_seconds=None, threads=1
@@ -144,16 +142,12 @@ def _has_cache(sequence: Any) -> bool:
     return isinstance(sequence, View) and any(map(_has_cache, sequence._parts))
 
 
-def _is_random(sequence: Any) -> bool:
-    """Whether scene 0 draws random numbers, and so must not be kept."""
-    previous = enter_context(UnrandomContext("drawn"))
+def _is_random(sequence: Any, length: int) -> bool:
+    """Whether scenes draw random numbers, or differ when they are read twice, and so must not be kept."""
     try:
-        scene_reader(sequence)(0)
+        return not gives_the_same_twice(sequence, sorted({0, length // 2, length - 1}))
     except Exception:  # noqa: BLE001 - of one that draws; or the user's, and then there is nothing that could be kept
         return True
-    finally:
-        enter_context(previous)
-    return False
 
 
 # ---- batches

@@ -1,8 +1,8 @@
 """`Cached`: scenes kept in memory or on disk once they have been read.
 
 Invariant: a scene that is served is one that the sequence gave under the key that it has now, bit for bit. The key
-(`kerasfeed.sequences.cache.key`) covers class, state and source files; whatever cannot be keyed, and whatever is
-random, is refused, and whatever cannot be kept is read again.
+(`kerasfeed.sequences.cache.key`) covers code, state and source files; whatever cannot be keyed, and whatever is random
+or differs when it is read twice, is refused, and whatever cannot be kept is read again.
 """
 
 import operator
@@ -12,7 +12,7 @@ import threading
 import time
 import warnings
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from kerasfeed.spec.lists import own
 from kerasfeed.spec.nesting import structure_text
 from kerasfeed.util.counted import counted
 from kerasfeed.util.error_text import message_of
+from kerasfeed.util.fingerprint import digest
 from kerasfeed.util.optional_methods import name_of
 from kerasfeed.util.resources import memory
 from kerasfeed.util.validate import check_integer
@@ -35,21 +36,26 @@ _LOOK_SECONDS = 0.2  # between looks at what is inside attributes
 _LOOK_SHARE = 50  # and at least this many times what a look takes
 _FEW_FILES = 8  # looked at for every scene: 2 us each
 _MANY_FILES = 256  # beyond, a scene that is kept may have been read while a file changed, within 0.2 s
-_PROBED = 3  # scenes of a process after which the whole state is compared: reading must leave it as it is
+_PROBED = 3  # scenes of a process that are read twice, and after which the whole state is compared
 
 
 class Cached(SceneByScene, SceneSequence):
     """The scenes of a sequence, each read once and then kept in memory or on disk.
 
     For scenes that are slow to read or compute and are the same in every epoch. Put what is random after the cache:
-    `kf.Map(kf.Cached(sequence), augment)`. A sequence that uses `self.rng` is refused.
+    `kf.Map(kf.Cached(sequence), augment)`. A sequence that uses `self.rng` is refused, and so is one that gives another
+    scene when it is read again: each process reads its first three scenes twice.
 
-    Scenes are kept under a key. It is computed from the sequence's class (its code, and the code of yours that it
-    calls), its attributes, and size and modification time of every file that an attribute names, or of all files below
-    a folder that one names. When one of these changes, scenes are read again. An attribute that is assigned is noticed
-    at once, and so is a changed file, unless there are more than 8. More files than that, and changes inside an
-    attribute, are noticed within 0.2 s, or 50 times the time it takes to look. Not noticed are files that no attribute
-    names, and changes in installed packages other than their version: pass a `key` of your own where these matter.
+    Scenes are kept under a key. It is computed from what pickle would take of the sequence; from the code of its class
+    and of functions of yours that this uses, with the values of the globals that they name; from the text of your
+    modules that these are in, and of all that they import, at the top or inside a function; from the versions of
+    installed packages; and from size and modification time of every file that an attribute names, and of all files
+    below a folder that one names: as a `Path`, or as text with a separator (`"data/"`). When one of these changes,
+    scenes are read again. An attribute that is assigned is noticed at once, and so is a changed file, unless there are
+    more than 8. More files than that, and changes inside an attribute, are noticed within 0.2 s, or 50 times the time
+    it takes to look. Not noticed are files that no attribute names, modules and globals whose name is made while the
+    program runs, and what the program sets in modules that are imported inside functions: pass a `key` of your own
+    where these matter.
 
     Args:
         sequence: Any object with `__len__` and `__getitem__(index)`.
@@ -58,7 +64,7 @@ class Cached(SceneByScene, SceneSequence):
         max_memory: Upper limit of the scenes kept in memory, bytes, by all workers of a feed together. Scenes beyond it
             are read each time. None is an eighth of the memory of the machine or container. Only without `path`.
         key: A text that takes the place of the computed key, for state that cannot be compared. Nothing else is looked
-            at then, so change it whenever the scenes change.
+            at then, and no scene is read twice, so change it whenever the scenes change.
 
     Raises:
         TypeError: `sequence` cannot be indexed, or its state cannot be compared; the message says what to do.
@@ -140,7 +146,8 @@ class Cached(SceneByScene, SceneSequence):
 
         Raises:
             IndexError: `index` is out of range.
-            KerasfeedError: The scene uses random numbers, or reading it changes the sequence's key.
+            KerasfeedError: The scene uses random numbers, differs when it is read again, or reading it changes the
+                sequence's key.
             Exception: What the sequence raises.
         """
         place = place_in(index, len(self), self)
@@ -171,6 +178,14 @@ class Cached(SceneByScene, SceneSequence):
         try:
             with self._reading(0, [place], [place]):
                 leaves, treespec = frozen_leaves(scene_reader(self.sequence)(place))
+                checked = self._given_key is None and self._probes > 0
+                if checked and not _alike((leaves, treespec), frozen_leaves(scene_reader(self.sequence)(place))):
+                    raise KerasfeedError(
+                        f"scene {place} of {name} differs when it is read again, and a cache would keep one of the two "
+                        f"for every epoch. Put what is random after the cache: kf.Map(kf.Cached({name}(...)), "
+                        "function), where function(scene, rng) is given the generator; or pass key='...' to keep "
+                        "what comes first"
+                    )
         finally:
             enter_context(previous)
         self._probes -= 1
@@ -180,7 +195,8 @@ class Cached(SceneByScene, SceneSequence):
         elif self._key.files == key.files and key.digest != self._key.digest and seen is not self._seen:
             raise KerasfeedError(
                 f"reading scene {place} changed {name} itself, and with it the key of kf.Cached. Keep what changes "
-                "while scenes are read (counters, open files) out of the state, with __getstate__, or pass key='...'"
+                "while scenes are read (counters, open files) out of the state, with __getstate__, and out of globals "
+                "that its code names; or pass key='...'"
             )
         return leaves, treespec
 
@@ -219,7 +235,7 @@ class Cached(SceneByScene, SceneSequence):
         if same and not afresh and (len(key.files) > _FEW_FILES or key.holds()):
             return
         with self._looking:
-            found = key_of(self.sequence)
+            found = key_of(self.sequence, own=self.path)
             took = time.monotonic() - now
             self._look_again = now + took + max(_LOOK_SECONDS, _LOOK_SHARE * took)
             self._renew(found, seen)
@@ -261,6 +277,24 @@ class Cached(SceneByScene, SceneSequence):
     def __repr__(self) -> str:
         where = "in memory" if self.path is None else f"in {str(self.path)!r}"
         return f"Cached of {name_of(self.sequence)} {where}, {counted(len(self), 'scene')}"
+
+
+def gives_the_same_twice(sequence: Any, places: Iterable[int]) -> bool:
+    """Whether scenes that are read twice are the same both times, and draw no random numbers.
+
+    Raises:
+        Exception: What the sequence raises.
+    """
+    read = scene_reader(sequence)
+    previous = enter_context(UnrandomContext("drawn"))
+    try:
+        return all(_alike(frozen_leaves(read(place)), frozen_leaves(read(place))) for place in places)
+    finally:
+        enter_context(previous)
+
+
+def _alike(one: tuple[list[Any], Any], other: tuple[list[Any], Any]) -> bool:
+    return digest(one[0], structure_text(one[1])) == digest(other[0], structure_text(other[1]))
 
 
 def _attributes(sequence: Any, found: list[Any]) -> list[Any]:
