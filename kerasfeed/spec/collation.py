@@ -148,8 +148,8 @@ class Ragged:
     """Joins scenes of different length without padding: `Feed(..., collate=kf.Ragged())`.
 
     A ragged field arrives as a `tf.RaggedTensor` in `to_tf_dataset()`, and as a `kerasfeed.RaggedArray` elsewhere.
-    Ragged are the fields whose first axis differs among the scenes that are first read to infer the spec, and the fields
-    named here. All other fields are stacked.
+    Ragged are the fields whose first axis differs among the scenes that are first read to infer the spec, and the
+    fields named here. All other fields are stacked.
 
     Args:
         fields: Fields that are ragged even if the first scenes agree in length.
