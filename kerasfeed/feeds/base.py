@@ -22,6 +22,7 @@ from kerasfeed.feeds.refreshes import Refreshes
 from kerasfeed.feeds.sharding import find_shard
 from kerasfeed.feeds.state import FeedState, forget_fingerprint, number_of, state_of, warn_of_hooks
 from kerasfeed.loaders.arguments import check_collate, check_order, check_seed
+from kerasfeed.loaders.failures.failure_log import FailureLog
 from kerasfeed.loaders.loader import make_loader
 from kerasfeed.loaders.plan_checks import check_plan
 from kerasfeed.loaders.sequence_argument import check_sequence, refuse_other_items
@@ -108,8 +109,8 @@ class BaseFeed(PlannedFeed):
         }  # fmt: skip
         self._init_framework(ahead)
 
-    def _start_loader(self) -> None:
-        self._loader = make_loader(self.job, self._options.worker_type)
+    def _start_loader(self, failure_log: FailureLog | None = None) -> None:
+        self._loader = make_loader(self.job, self._options.worker_type, failure_log)
         self._costs = CostWatch(self.plan.order, self._loader.waste, self._loader.stats)
 
     def follow_sequence(self) -> None:
@@ -136,7 +137,8 @@ class BaseFeed(PlannedFeed):
         self.plan = plan
         self.job = dataclasses.replace(self.job, plan=plan)
         forget_fingerprint(self)
-        self._start_loader()
+        self._loader.failure_log.renew(plan.length)
+        self._start_loader(self._loader.failure_log)
 
     # ---- what a framework adds
 

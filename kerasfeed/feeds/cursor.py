@@ -17,6 +17,7 @@ from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
 from kerasfeed.errors import FeedClosedError
+from kerasfeed.pool.resource_errors import start_thread
 from kerasfeed.util.error_text import drop_frame
 from kerasfeed.util.polling import POLL_SECONDS, NotYet
 
@@ -117,7 +118,7 @@ class CursorThread:
         self._thread = threading.Thread(
             target=context.run, args=(self._serve, begin), name="kerasfeed-cursor", daemon=True
         )
-        self._thread.start()
+        start_thread(self._thread, "an iterator over a dataset of a feed")
 
     def take(self, timeout: float | None) -> Any:
         """See `Cursor.take`."""

@@ -131,7 +131,15 @@ class EpochClock:
     @property
     def free(self) -> int:
         """Number of the first batch that the next consumer gets."""
-        return self.taken if self._within else -(-self.taken // self.steps) * self.steps
+        with self._lock:
+            return self.taken if self._within else -(-self.taken // self.steps) * self.steps
+
+    def note_consumed(self, number: int, epoch: int | None = None) -> None:
+        """The consumer has what comes before batch `number`; with `epoch`, it is in that epoch."""
+        with self._lock:
+            self.consumed = number
+            if epoch is not None:
+                self.current = epoch
 
     def check_consumed(self) -> int:
         """Number of the batch after the last one consumed.

@@ -120,4 +120,4 @@ class FeedLoop:
         """The batch is there."""
         self._got += 1
         if self._of.counted and self._numbers is not None:
-            self._of.clock.consumed = self._numbers.start + self._got
+            self._of.clock.note_consumed(self._numbers.start + self._got)

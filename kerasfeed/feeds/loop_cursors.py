@@ -72,13 +72,12 @@ class EpochsCursor:
     def received(self, place: int) -> None:
         """See `LoopCursor.received`."""
         clock = self._feed.clock
-        clock.consumed = place + 1
-        if (epoch := place // clock.steps) > self._numbers.start // clock.steps:
-            clock.current = epoch
+        first, epoch = self._numbers.start // clock.steps, place // clock.steps
+        clock.note_consumed(place + 1, epoch if epoch > first else None)
 
     def end(self) -> None:
         """See `LoopCursor.end`."""
-        self._feed.clock.consumed = self._numbers.stop  # on_error="skip" may have left out the last one
+        self._feed.clock.note_consumed(self._numbers.stop)  # on_error="skip" may have left out the last one
         self._feed.hooks.leave()
         self._feed.issue_warnings()
 

@@ -97,9 +97,9 @@ class PlannedFeed(AnyFeed):
         self.follow_sequence()
         numbers = self.clock.claim_epoch()
         for found in self._iterate(numbers):
-            self.clock.consumed = found[0] + 1
+            self.clock.note_consumed(found[0] + 1)
             yield found.pop()
-        self.clock.consumed = numbers.stop  # on_error="skip" may have left out the last one
+        self.clock.note_consumed(numbers.stop)  # on_error="skip" may have left out the last one
 
     def epoch(self, number: int) -> Iterator[Any]:
         """The batches of epoch `number`, loaded ahead. The epoch that the next plain loop takes does not change.

@@ -36,8 +36,10 @@ def worker_type_for(sequence: Any, worker_type: str) -> str:
     return "thread" if worker_type == "auto" and is_in_memory(sequence) else worker_type
 
 
-def make_loader(job: Job, worker_type: str) -> "Loader":
+def make_loader(job: Job, worker_type: str, failure_log: FailureLog | None = None) -> "Loader":
     """The loader for `worker_type` "thread", "process" or "auto", as in `Feed`; without workers, an inline one.
+
+    It goes on with a `failure_log`, where there is one.
 
     Raises:
         TypeError, OSError: Worker processes were asked for and cannot be started, or the sequence cannot be pickled.
@@ -48,7 +50,7 @@ def make_loader(job: Job, worker_type: str) -> "Loader":
     if not job.workers or job.hosts is not None or plain:
         job = dataclasses.replace(job, free=frozenset())
     worker_type = ("thread" if plain and worker_type == "auto" else worker_type) if job.workers else "inline"
-    loader = Loader(job, worker_type)
+    loader = Loader(job, worker_type, failure_log=failure_log)
     if loader.worker_type in ("process", "auto"):
         try:
             loader.start()  # workers come up while the caller builds a model
@@ -78,6 +80,7 @@ class Loader:
         layout: Layout | None = None,
         context: type[SceneContext] = SceneContext,
         scene_seconds: float = 0.0,
+        failure_log: FailureLog | None = None,
     ) -> None:
         """Load `job`; the layout, where it is known, need not be inferred. Scenes are read in a `context`.
 
@@ -99,7 +102,7 @@ class Loader:
             if known is not None:
                 self._settle(known)
         self._sessions: Sessions[Session] = Sessions(self, forks=worker_type == "inline")
-        self.failure_log = FailureLog(job.policy, job.plan.length)
+        self.failure_log = failure_log or FailureLog(job.policy, job.plan.length, job.plan.shard_count)
 
     def start(self) -> None:
         """Start the workers without waiting for them.

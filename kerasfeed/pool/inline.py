@@ -54,7 +54,9 @@ class InlinePool(Pool):
             if self._begun:
                 return
             if self._watch is None:
-                self._watch = watchdog.Watchdog(self.look, watchdog.tick_seconds(None))
+                self._watch = watchdog.Watchdog(
+                    self.look, watchdog.tick_seconds(None), self.who, self.options.deferred_warnings
+                )
             failed = begin_worker(self.runner.target, Worker(0, 1, "inline"), CALLER)
             try:
                 if failed is not None:

@@ -1,16 +1,19 @@
-"""What the system refuses a feed: descriptors, processes, memory. Said with the feed's name, the amount and a remedy.
+"""What the system refuses a feed: descriptors, threads, memory. Said with the feed's name, the amount and a remedy.
 
 Invariant: an error keeps its type and its errno, and is otherwise left alone.
 """
 
 import errno
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from kerasfeed.util.counted import counted
 from kerasfeed.util.error_text import message_of, reworded
 
+_NO_THREAD = "can't start new thread"  # in Python's words
 _DESCRIPTORS = 16  # of a feed of processes, beside one for each worker: pipes, memory, and those of a start
 
 
@@ -50,6 +53,25 @@ def naming_descriptors(who: str, count: int) -> Iterator[None]:
             error,
             f"{who} needs about {count} file descriptors, and {'this process' if here else 'the system'} has not so "
             f"many left{_limit() if here else ''}: {message_of(error)}. {remedy}",
+        ) from error
+
+
+def start_thread(thread: threading.Thread, who: str, count: int = 1) -> None:
+    """Start `thread`, one of `count` that `who` needs.
+
+    Raises:
+        RuntimeError: The system starts no more; it says who needs how many, and what to do.
+    """
+    try:
+        thread.start()
+    except RuntimeError as error:
+        if message_of(error) != _NO_THREAD:  # which it is also as the interpreter ends, with another message
+            raise
+        raise reworded(
+            error,
+            f"{who} needs {counted(count, 'thread')}, and the system starts no more for this process, which has "
+            f"{threading.active_count():,}: {_NO_THREAD}. Use fewer workers, close feeds that are done with, or raise "
+            "the limit: ulimit -u in the shell that starts the program, --pids-limit of a container",
         ) from error
 
 

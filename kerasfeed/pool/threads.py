@@ -19,6 +19,7 @@ from kerasfeed.pool import watchdog
 from kerasfeed.pool.base import CLOSED_BEFORE_DONE, Pool, PoolOptions, Receipt, Runner
 from kerasfeed.pool.local import CALLER, LocalWorker, do_all, look_at_callers, run_here, warn_of_stall
 from kerasfeed.pool.memory import PoolMemory
+from kerasfeed.pool.resource_errors import start_thread
 from kerasfeed.pool.task import NOWHERE, Crash, Task
 from kerasfeed.pool.turns import Turns
 from kerasfeed.pool.worker_hooks import begin_worker, defer_failed_end, end_worker
@@ -47,9 +48,15 @@ class ThreadPool(Pool):
         self._begun = 0.0  # when the last task was
         self.workers: list[LocalWorker] = []
         self._stall_timer = watchdog.StallTimer(watchdog.tick_seconds(options.timeout))
-        for number in range(options.workers):
-            self._start_thread(number)
-        self._watch = watchdog.Watchdog(self.look, watchdog.tick_seconds(options.timeout))
+        self._watch: watchdog.Watchdog | None = None
+        try:
+            for number in range(options.workers):
+                self._start_thread(number)
+            tick = watchdog.tick_seconds(options.timeout)
+            self._watch = watchdog.Watchdog(self.look, tick, self.who, options.deferred_warnings)
+        except BaseException:
+            self.close()
+            raise
 
     def _start_thread(self, number: int) -> None:
         """Start worker thread `number`, in place of the one that has the number."""
@@ -57,11 +64,11 @@ class ThreadPool(Pool):
             Worker(number, self.options.workers, "thread"), f"worker thread {number}", self.memory, self._shared,
             turn=self.options.turn,
         )  # fmt: skip
-        self.workers[number : number + 1] = [worker]
         worker.thread = threading.Thread(
             target=self._run, args=(worker,), name=f"kerasfeed-worker-{number}", daemon=True
         )
-        worker.thread.start()
+        start_thread(worker.thread, self.who, self.options.workers)
+        self.workers[number : number + 1] = [worker]
 
     def submit(self, tasks: Sequence[Task], receipt: Receipt | None = None) -> None:
         """See `Pool.submit`."""
@@ -239,6 +246,9 @@ class ThreadPool(Pool):
         timeout = self.options.timeout
         self._stall_timer.begin(time.monotonic())
         for worker in list(self.workers):
+            if worker.given_up:
+                self._replace(worker)
+                continue
             task, note = worker.task, worker.note[1]
             seconds = self._stall_timer.look(worker.worker.index, worker.token())
             if not worker.busy or worker.thread is None:
@@ -261,7 +271,6 @@ class ThreadPool(Pool):
                 return
             worker.given_up = True
             self._awake -= 1
-            self._start_thread(worker.worker.index)
         crash = Crash(
             worker.name, place=task.text(note), stack=watchdog.stack_of(worker.thread), hung=True,
             timeout=self.options.timeout,
@@ -269,6 +278,14 @@ class ThreadPool(Pool):
         task.stuck(note, crash)  # told of its outcome nevertheless, when the thread is back
         with self.lock:
             self._forget(task)
+        self._replace(worker)
+
+    def _replace(self, worker: LocalWorker) -> None:
+        """Let another thread take the number of one that was given up."""
+        with self.lock:
+            if self.closed:
+                return
+            self._start_thread(worker.worker.index)
         self._call_all()
 
     def post(self, value: Any) -> None:
@@ -290,7 +307,8 @@ class ThreadPool(Pool):
         with self.lock:
             for task in waiting:
                 self._forget(task)
-        self._watch.stop()
+        if self._watch is not None:
+            self._watch.stop()
         for worker in self.workers:
             self._calls[worker.worker.index % len(self._calls)].put(None)
         deadline = time.monotonic() + _JOIN_SECONDS

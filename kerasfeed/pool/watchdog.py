@@ -13,7 +13,9 @@ from types import FrameType
 from typing import Any
 
 from kerasfeed.errors import FeedWarning
+from kerasfeed.pool.resource_errors import start_thread
 from kerasfeed.util.deferred_warnings import DeferredWarnings
+from kerasfeed.util.error_text import exception_text
 
 STALL_SECONDS = 30.0
 _TICK = 1.0
@@ -54,14 +56,14 @@ class StallTimer:
 class Watchdog:
     """A thread that calls `owner.look()` every `tick` seconds; it does not keep the owner alive."""
 
-    def __init__(self, look: Callable[[], Any], tick: float) -> None:
-        """Watch from now on; `look` is a bound method."""
+    def __init__(self, look: Callable[[], Any], tick: float, who: str, deferred_warnings: DeferredWarnings) -> None:
+        """Watch the workers of `who` from now on; `look` is a bound method, and goes on to be called if it raises."""
         self._over = threading.Event()
-        reference = weakref.WeakMethod(look)
         self._thread = threading.Thread(
-            target=_watch, args=(reference, self._over, tick), name="kerasfeed-watch", daemon=True
-        )
-        self._thread.start()
+            target=_watch, args=(weakref.WeakMethod(look), self._over, tick, who, deferred_warnings),
+            name="kerasfeed-watch", daemon=True,
+        )  # fmt: skip
+        start_thread(self._thread, who)
 
     def stop(self) -> None:
         """End the thread; idempotent."""
@@ -70,12 +72,23 @@ class Watchdog:
             self._thread.join(0.5)  # it may be waiting for a lock of whoever stops it
 
 
-def _watch(reference: Callable[[], Callable[[], Any] | None], over: threading.Event, tick: float) -> None:
+def _watch(
+    reference: Callable[[], Callable[[], Any] | None], over: threading.Event, tick: float, who: str,
+    deferred_warnings: DeferredWarnings,
+) -> None:  # fmt: skip
     while not over.wait(tick):
         look = reference()
         if look is None:
             return
-        look()
+        try:
+            look()
+        except Exception as error:  # noqa: BLE001 - without this thread no timeout would end anything
+            deferred_warnings.issue_now(
+                "watchdog",
+                f"the workers of {who} could not be looked after just now: {exception_text(error)}. That is tried "
+                "again; until it succeeds, scenes may take longer than timeout",
+                FeedWarning,
+            )
         del look
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from kerasfeed.errors import FeedWarning
 from kerasfeed.pool.base import Pool
 from kerasfeed.pool.memory import align
+from kerasfeed.pool.resource_errors import start_thread
 from kerasfeed.util.deferred_warnings import warn_caller
 from kerasfeed.util.progress import progress_bar
 from kerasfeed.writers.shard_format import ShardFormat
@@ -118,7 +119,7 @@ def shown(progress: SharedProgress, *, bar: bool, title: str) -> Iterator[None]:
     with progress_bar(title, total, bar, tty=True, unit="scenes", done=first) as advance:
         arguments = (progress, first, advance, over)
         thread = threading.Thread(target=_watch, args=arguments, name="kerasfeed-progress", daemon=True)
-        thread.start()
+        start_thread(thread, "a writer")
         try:
             yield
         finally:

@@ -1,9 +1,11 @@
 """`Feed.get_state` and `set_state` in plain loops: a feed goes on where another one stopped, bit for bit."""
 
+import ast
 import json
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -323,3 +325,10 @@ def test_a_batch_that_was_skipped_counts_as_consumed():
         steps = [feed.get_state()["step"] for _ in feed]
         assert steps == [1, 2, 3, 0]
         assert feed.get_state()["epoch"] == 1
+
+
+def test_nobody_but_the_clock_of_a_feed_writes_what_it_knows_for_it_does_so_under_its_lock():
+    for path in Path(kf.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+                assert not ast.unparse(node.value).endswith("clock"), f"{path}:{node.lineno}"

@@ -2,9 +2,13 @@
 
 import errno
 import sys
+import threading
 
+import numpy as np
 import pytest
 from programs import finish, launch
+
+import kerasfeed as kf
 
 pytestmark = [
     pytest.mark.timeout(100),
@@ -132,3 +136,70 @@ def test_the_remedy_fits_the_refusal(number, remedy):
     assert error.errno == number
     assert "asked for 1,000,000 bytes more for batches, beside 5,000 that it has" in str(error)
     assert remedy in str(error)
+
+
+class Rooms(kf.SceneSequence):
+    def __len__(self):
+        return 40
+
+    def __getitem__(self, index):
+        return np.full(5, index, np.float32)
+
+
+THREADED = {
+    "threads": (
+        lambda: kf.Feed(Rooms(), 8, workers=4, worker_type="thread"),
+        r"the feed of Rooms \(4 worker threads\)",
+        5,
+    ),
+    "calling": (lambda: kf.Feed(Rooms(), 8, workers=0), "the feed of Rooms", 1),
+    "stream": (lambda: kf.StreamFeed(Rooms().__iter__, 8, workers=1, worker_type="thread"), "feed", 3),
+    "mapped": (lambda: kf.StreamFeed(Rooms().__iter__, 8, workers=1, worker_type="thread").map(np.copy), "feed", 3),
+}
+
+
+@pytest.mark.parametrize("kind", THREADED)
+def test_a_thread_that_is_refused_names_the_feed_and_the_remedy_and_the_next_loop_works(kind, monkeypatch):
+    make, who, needed = THREADED[kind]
+    start, left = threading.Thread.start, [0]
+
+    def refuse(thread):
+        if not left[0]:
+            raise RuntimeError("can't start new thread")
+        left[0] -= 1
+        start(thread)
+
+    before = threading.active_count()
+    with make() as feed:
+        for most in range(needed):
+            with monkeypatch.context() as patch:
+                patch.setattr(threading.Thread, "start", refuse)
+                left[0] = most
+                with pytest.raises(RuntimeError, match=f"{who}.* needs . threads?, .*: can't start new .* ulimit -u"):
+                    list(feed)
+            if isinstance(feed, kf.Feed):  # no thread stays that has nothing to do
+                assert threading.active_count() == before
+        assert len(list(feed)) == 5
+
+
+def test_worker_processes_without_a_thread_for_them_say_so(monkeypatch):
+    def refuse(thread):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises((OSError, RuntimeError), match=r"needs 1 thread, .* can't start new thread.* Use fewer workers"):
+        kf.Feed(Rooms(), 8, workers=2, worker_type="process")
+
+
+def test_a_producer_for_which_there_is_no_thread_leaves_the_queue_as_it_was(monkeypatch):
+    def refuse(thread):
+        raise RuntimeError("can't start new thread")
+
+    with kf.QueueFeed(batch_size=1, workers=0) as feed:
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", refuse)
+            for call in (lambda: feed.produce(print), feed.producer):
+                with pytest.raises(RuntimeError, match=r"a queue feed .* needs 1 thread"):
+                    call()
+        feed.produce(lambda: (feed.put(1.0), feed.close()))
+        assert list(feed) == [[1.0]]

@@ -1,12 +1,17 @@
 """What the watching thread counts and says; what becomes of scenes that hang is tested with the loaders."""
 
+import threading
+
+import numpy as np
 import pytest
 
+import kerasfeed as kf
 from kerasfeed.pool import watchdog as watch
 from kerasfeed.pool.local import LocalWorker, run_here
 from kerasfeed.pool.memory import PoolMemory
 from kerasfeed.pool.task import FutureTask
 from kerasfeed.sequences.context import Worker
+from kerasfeed.util.deferred_warnings import DeferredWarnings
 
 
 @pytest.mark.parametrize(("kind", "timeout", "remedy"), [
@@ -47,3 +52,60 @@ def test_the_next_task_of_a_thread_is_not_taken_for_the_last_one_that_was_at_the
     again = FutureTask(0, 0)
     run_here(again, Tokens(), worker)
     assert task.future.result() != again.future.result()
+
+
+class Owner:
+    """Looks after something, and fails at first."""
+
+    def __init__(self, failures):
+        self.failures, self.looks, self.enough = failures, 0, threading.Event()
+
+    def look(self):
+        self.looks += 1
+        if self.looks <= self.failures:
+            raise RuntimeError("can't start new thread")
+        self.enough.set()
+
+
+def test_a_look_that_raises_is_told_once_and_the_next_one_follows(recwarn):
+    owner = Owner(3)
+    watching = watch.Watchdog(owner.look, 0.01, "the feed of Rooms", DeferredWarnings())
+    assert owner.enough.wait(60)
+    watching.stop()
+    text = "the workers of the feed of Rooms could not be looked after just now: RuntimeError: can't start new thread."
+    assert [str(warning.message)[: len(text)] for warning in recwarn] == [text]
+
+
+def test_a_hung_thread_that_cannot_be_replaced_at_once_is_replaced_by_the_next_look(monkeypatch, recwarn):
+    let_go = threading.Event()
+
+    class Rooms(kf.SceneSequence):
+        def __len__(self):
+            return 40
+
+        def __getitem__(self, index):
+            if index == 7:
+                let_go.wait(100)
+            return np.float32(index)
+
+    refused, start = [], threading.Thread.start
+
+    def refuse(thread):
+        if len(refused) < 2 and thread.name.startswith("kerasfeed-worker"):
+            refused.append(thread)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    try:
+        with kf.Feed(Rooms(), 1, workers=1, worker_type="thread", timeout=0.1) as feed:
+            assert feed.submit(0, 0).result() == [0]
+            monkeypatch.setattr(threading.Thread, "start", refuse)
+            promises = [feed.submit(0, step) for step in (7, 8)]
+            with pytest.raises(kf.SceneTimeoutError):
+                promises[0].result()
+            assert promises[1].result() == [8]
+    finally:
+        let_go.set()
+    assert len(refused) == 2
+    assert len(recwarn) == 1
+    assert "needs 1 thread, " in str(recwarn[0].message)

@@ -145,7 +145,7 @@ class FeedCheckpoint(keras.callbacks.Callback):  # type: ignore[misc]
             self._end_batch_of_stream(self._stream)
             return
         number = self.feed.fit_tracker.consumed()
-        self.feed.clock.consumed = number
+        self.feed.clock.note_consumed(number)
         if self.save_freq != "epoch" and number - self._saved >= self.save_freq:
             self._saved = number
             self._save()

@@ -21,6 +21,7 @@ from typing import Any
 from kerasfeed.util.picklers import TextPickler
 
 _HEAD = struct.Struct("<QI")  # bytes of the pickle, number of buffers beside it
+_CREDENTIALS = struct.Struct("iII")  # process, user, group, as Linux tells them
 _NONCE = 32  # bytes, as many as a proof has
 _BESIDE = 1 << 14  # bytes from which an array travels beside: below, a system call costs more than two copies
 _AUTH_SECONDS = 10.0
@@ -154,6 +155,14 @@ def connect(address: Address) -> socket.socket:
         sock.close()
         raise
     return sock
+
+
+def user_of(sock: socket.socket) -> int | None:
+    """Number of the user whose process is at the other end; None where the system does not tell."""
+    if not hasattr(socket, "SO_PEERCRED"):
+        return None
+    user: int = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))[1]
+    return user
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any
 
 from kerasfeed.errors import ConsumerGoneError
-from kerasfeed.feeds.queues.connection import Address, Connection, connect, packed, uninterrupted
+from kerasfeed.feeds.queues.connection import Address, Connection, connect, packed, uninterrupted, user_of
 from kerasfeed.pool.exception_pickle import Packed, arrived, pack
 from kerasfeed.util.error_text import add_note, full_text, shown, summary
 
@@ -220,9 +220,16 @@ class _Call:
         self._feed_pid = feed_pid
         self.is_unanswered = False
         try:
-            self.line = Connection(connect(address))
+            sock = connect(address)
         except OSError as error:
             raise self._gone() from error
+        self.line = Connection(sock)
+        if (user := user_of(sock)) is not None and os.geteuid() not in (0, user):
+            self.line.close()
+            raise PermissionError(
+                f"the feed's process, {feed_pid}, is user {user}'s and takes scenes from that user alone, and this "
+                f"process is user {os.geteuid()}'s: start both as one user"
+            )
         _OPEN.add(self)
         try:
             self.line.prove(key, b"producer", b"feed")

@@ -13,10 +13,10 @@ from collections import Counter
 from typing import Any, Protocol
 
 from kerasfeed.errors import FeedWarning, ProducerDiedError
-from kerasfeed.feeds.queues.connection import Connection, connect, listen, packed
+from kerasfeed.feeds.queues.connection import Connection, connect, listen, packed, user_of
 from kerasfeed.feeds.queues.producer import Answer, Farewell, Greeting, Producer, Request
 from kerasfeed.pool.exception_pickle import arrived, pack
-from kerasfeed.pool.resource_errors import naming_descriptors
+from kerasfeed.pool.resource_errors import naming_descriptors, start_thread
 from kerasfeed.util.counted import counted
 from kerasfeed.util.deferred_warnings import DeferredWarnings
 from kerasfeed.util.error_notes import TRACEBACK_HEAD
@@ -61,9 +61,13 @@ class ProducerServer:
         with naming_descriptors("a queue feed with producers in other processes", 2):
             self._socket, self._address = listen()
         self._socket.settimeout(_LOOK_SECONDS)
-        _SERVERS.add(self)
         self._thread = threading.Thread(target=self._accept, name="kerasfeed-producers", daemon=True)
-        self._thread.start()
+        try:
+            start_thread(self._thread, "a queue feed with producers in other processes")
+        except BaseException:
+            self._socket.close()
+            raise
+        _SERVERS.add(self)
 
     def handle(self, on_death: str) -> Producer:
         """A handle for producers."""
@@ -106,6 +110,9 @@ class ProducerServer:
             if self._closed.is_set():
                 sock.close()
                 return
+            if (user := user_of(sock)) is not None and user not in (0, os.geteuid()):  # nothing is begun for it
+                sock.close()
+                continue
             sock.settimeout(None)
             connection = Connection(sock)
             thread = threading.Thread(target=self._serve, args=(connection,), name="kerasfeed-producers", daemon=True)

@@ -19,6 +19,7 @@ from kerasfeed.feeds.queues.server import ProducerServer
 from kerasfeed.feeds.queues.waiting import WaitQueue
 from kerasfeed.feeds.streams.place import BEGINNING, Start
 from kerasfeed.feeds.streams.source import Source
+from kerasfeed.pool.resource_errors import start_thread
 from kerasfeed.spec.conformance import SceneCheck, own_copy
 from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.util.counted import counted
@@ -156,7 +157,7 @@ class QueueSource(Source):
         with self._lock:
             self._refuse_if_closed()
             self._threads = [each for each in self._threads if each.is_alive()]
-            thread.start()
+            start_thread(thread, "a queue feed that produces")
             self._threads.append(thread)
         return thread
 

@@ -19,6 +19,7 @@ from kerasfeed.feeds.streams.plan import StreamPlan
 from kerasfeed.feeds.streams.source import Source
 from kerasfeed.loaders.batches.spec_inference import NothingReadError
 from kerasfeed.loaders.failures.exceptions import without_reproduction
+from kerasfeed.pool.resource_errors import start_thread
 from kerasfeed.util.error_notes import can_travel, wrapped
 from kerasfeed.util.error_text import cause_of, is_the_programs
 from kerasfeed.util.polling import NotYet, result_of
@@ -94,7 +95,7 @@ class Repetition:
         """Begin to read ahead, where that is wanted."""
         if self._core.ahead:
             self._thread = threading.Thread(target=self._read_ahead, name="kerasfeed-stream", daemon=True)
-            self._thread.start()
+            start_thread(self._thread, "a stream feed that reads ahead")
 
     # ---- the reading thread, or the consumer's where there is none
 
@@ -273,8 +274,8 @@ class Repetition:
             return not self._returned and self._step > 0 and bool(self._entries) and self._entries[0] is None
 
     def put_back(self, batches: list[Any]) -> None:
-        """Return batches that were taken last and not used, in their order: they come again."""
-        for batch in reversed(batches):
+        """Return batches that were taken last and not used, in their order: they come again, but for empty ones."""
+        for batch in reversed([each for each in batches if each is not None]):
             self._returned.appendleft((self._steps.pop(), batch))
 
     @property
@@ -304,7 +305,7 @@ class Repetition:
         for entry in entries:
             if isinstance(entry, Future):
                 entry.cancel()
-        if self._thread is not None and self._thread is not threading.current_thread():
+        if self._thread is not None and self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(_JOIN_SECONDS)
 
     @property

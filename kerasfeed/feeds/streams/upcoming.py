@@ -38,9 +38,10 @@ class UpcomingRepetition:
             NotYet: What is kept of one has told nothing for so long.
         """
         with self._lock:
-            place, self._resumed = self._resumed, None
+            place = self._resumed
             if place is not None:
                 self._kept, self.is_chained, self._next = core.begin(place), False, place.repetition + 1
+                self._resumed = None
             kept, self._kept = self._kept, None
             wanted = kept is not None and (chained or not self.is_chained)
         try:

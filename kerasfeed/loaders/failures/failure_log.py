@@ -4,6 +4,7 @@ Invariant: what becomes of a failed scene is a function of (policy, seed, epoch,
 it or of the time, so that every loader and every shard decides alike. All methods may be called from any thread.
 """
 
+import bisect
 import json
 import threading
 import time
@@ -33,13 +34,17 @@ class FailureLog:
         muted: Whether nothing is recorded: the batches are nobody's.
     """
 
-    def __init__(self, policy: FailurePolicy, length: int) -> None:
-        """Nothing has failed yet of `length` scenes; 0 for a stream, whose length nobody knows."""
+    def __init__(self, policy: FailurePolicy, length: int, shard_count: int = 1) -> None:
+        """Nothing has failed yet of `length` scenes; 0 for a stream, whose length nobody knows.
+
+        Of a stream that is divided into shards, item k of shard s has the index `k * shard_count + s`.
+        """
         self.policy = policy
         self.deferred_warnings = DeferredWarnings()
         self.respawns = 0
         self.muted = False
         self._length = length
+        self._shard_count = shard_count
         # Scenes that failed by ending or hanging their workers, with the error. Of a stream those of one repetition,
         # like the failed ones below: in the next one others have their numbers.
         self._fatal: dict[int, BaseException] = {}
@@ -47,7 +52,7 @@ class FailureLog:
         self._failed_before = 0
         self._lock = threading.Lock()
         self._rows: dict[tuple[int | None, str], FailedScene] = {}
-        self._failed: set[int] = set()
+        self._failed: list[int] = []  # sorted
         self._forgotten = 0
 
     def note(self, index: int | None, epoch: int | None, step: int | None, error: BaseException) -> None:
@@ -110,21 +115,29 @@ class FailureLog:
         if epoch < self._repetition:  # nobody waits for it any more
             return False
         self._repetition = epoch
+        self._begin_anew()
+        return True
+
+    def _begin_anew(self) -> None:
         self._failed_before += len(self._failed)
         self._failed.clear()
         self._fatal.clear()
-        return True
+
+    def renew(self, length: int) -> None:
+        """The sequence was refreshed and has `length` scenes, which count anew; what has failed stays in the table."""
+        with self._lock:
+            self._length = length
+            self._begin_anew()
 
     def refusal(self, index: int, epoch: int, error: BaseException) -> TooManyFailuresError | None:
         """Count `index` as failed; the error to end with where that is one scene too many."""
         with self._lock:
             if not self._is_present(epoch):
                 return None
-            self._failed.add(index)
-            length = self._length or index + 1  # of the repetition as much as was seen
-            count, most = len(self._failed), self.policy.most_failed(length)
-        if count <= most:
+            found = self._too_many(index)
+        if found is None:
             return None
+        count, length, most = found
         scenes = "scenes" if self._length else f"scenes of repetition {epoch}"
         given = "the default, a tenth" if self.policy.max_failures is None else repr(self.policy.max_failures)
         refusal = TooManyFailuresError(
@@ -136,6 +149,18 @@ class FailureLog:
         for note in notes_of(error):
             add_note(refusal, note)
         return refusal
+
+    def _too_many(self, index: int) -> tuple[int, int, int] | None:
+        """How many have failed with `index`, of how many, and how many may; None where so many may."""
+        place = bisect.bisect_left(self._failed, index)
+        if self._failed[place : place + 1] != [index]:
+            self._failed.insert(place, index)
+        if self._length:
+            counts = [(len(self._failed), self._length, self.policy.most_failed(self._length))]
+        else:  # of the scenes up to a failed one, so that it does not matter in which order workers come to them
+            seen = ((k + 1, self._failed[k] // self._shard_count + 1) for k in range(place, len(self._failed)))
+            counts = [(count, length, self.policy.most_failed_so_far(length)) for count, length in seen]
+        return next((found for found in counts if found[0] > found[2]), None)
 
     def note_copied(self, ceiling: int) -> None:
         """A batch was copied out of its slot, because the slots, `ceiling` bytes in all, are held by the consumer."""

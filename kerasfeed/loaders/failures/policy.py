@@ -18,7 +18,7 @@ class FailurePolicy:
     Attributes:
         on_error: One of `ON_ERROR`.
         max_failures: How often a scene may end its worker before it has failed, and how many scenes may fail where
-            `on_error` is not "raise"; a float is a share of the sequence's scenes. None is 3 times and a tenth.
+            `on_error` is not "raise"; a float is a share of the scenes. None is 3 times and a tenth.
         timeout: Seconds that one scene may take; None for any time.
         error_log: Path of a file to which failures are appended as JSON lines; None for none.
     """
@@ -43,6 +43,11 @@ class FailurePolicy:
         if self.max_failures is None:
             return max(_TRIES, _share(_RATE, length))
         return self.max_failures if isinstance(self.max_failures, int) else _share(self.max_failures, length)
+
+    def most_failed_so_far(self, length: int) -> int:
+        """How many of the first `length` scenes of a stream may fail, of which nobody knows how many will come."""
+        most = self.most_failed(length)
+        return most if isinstance(self.max_failures, int) else max(_TRIES, most)
 
 
 def _share(rate: float, length: int) -> int:

@@ -21,6 +21,7 @@ from kerasfeed.pool.hosts.fleet import Fleet
 from kerasfeed.pool.hosts.messages import Answer, Outcome, Work
 from kerasfeed.pool.hosts.verdicts import Verdicts
 from kerasfeed.pool.memory import PoolMemory
+from kerasfeed.pool.resource_errors import start_thread
 from kerasfeed.pool.task import Task
 from kerasfeed.util.error_notes import wrapped
 from kerasfeed.util.error_text import message_of
@@ -67,7 +68,7 @@ class HostPool(Pool):
             self._fleet = Fleet(hosts, options, self._engine, self._dispatcher, self.lock, self._verdicts.deaths)
             self._fleet.share("runner", parcel)
             self._thread = threading.Thread(target=self._run, name="kerasfeed-hosts", daemon=True)
-            self._thread.start()
+            start_thread(self._thread, self.who)
         except BaseException:
             self._engine.close()
             self.memory.close()

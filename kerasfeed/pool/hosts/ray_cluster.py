@@ -16,6 +16,7 @@ from kerasfeed.errors import HostLostError
 from kerasfeed.pool.hosts.agent import Agent
 from kerasfeed.pool.hosts.engine import Engine, News, Parcel, Tell
 from kerasfeed.pool.hosts.ray_session import Name, present, session
+from kerasfeed.pool.resource_errors import start_thread
 from kerasfeed.util.error_text import class_name, message_of
 
 _LOOK_SECONDS = 1.0
@@ -73,10 +74,10 @@ class RayEngine(Engine):
         self._group: Any = None
         self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._call_thread = threading.Thread(target=self._call, name="kerasfeed-ray-calls", daemon=True)
-        self._call_thread.start()
+        start_thread(self._call_thread, "kf.RayHosts", 2)
         self._closed = threading.Event()
         self._watch_thread = threading.Thread(target=self._watch_nodes, name="kerasfeed-ray-nodes", daemon=True)
-        self._watch_thread.start()
+        start_thread(self._watch_thread, "kf.RayHosts", 2)
 
     @property
     def _is_up(self) -> bool:

@@ -53,9 +53,14 @@ class ProcessPool(Pool):
                     self._dispatch.start_worker(number)
             started = True
         finally:
-            self._supervisor.start()
-            if not started:
-                self.close()
+            try:
+                self._supervisor.start()
+            except RuntimeError:  # it needs a thread
+                started = False
+                raise
+            finally:
+                if not started:
+                    self.close()
 
     def submit(self, tasks: Sequence[Task], receipt: Receipt | None = None) -> None:
         """See `Pool.submit`."""

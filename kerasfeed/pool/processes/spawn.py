@@ -25,6 +25,7 @@ import kerasfeed
 from kerasfeed.pool.environment import DirectoryGoneError, Environment
 from kerasfeed.pool.processes.protocol import STACK_SIGNAL
 from kerasfeed.pool.processes.worker_process import WorkerHandle, own_peak
+from kerasfeed.pool.resource_errors import start_thread
 from kerasfeed.util.error_text import message_of
 from kerasfeed.util.resources import cores
 
@@ -149,12 +150,12 @@ def start_worker(
         raise OSError("sys.executable is empty, so no worker process can be started; use worker_type='thread'")
     spawn_thread = _SpawnThread(number, partial(_popen, number, count, fds, inherit, environment, seed))
     try:
-        spawn_thread.start()
+        start_thread(spawn_thread, f"worker process {number}")
         process = spawn_thread.started.result()
     except BaseException as error:
         spawn_thread.abandon()
         if isinstance(error, RuntimeError):  # what Python says where the system has no thread left
-            raise OSError(f"no thread for its spawn_thread: {message_of(error)}") from error
+            raise OSError(message_of(error)) from error
         raise
     spawn_thread.ours.setblocking(False)
     return WorkerHandle(number, process, spawn_thread.ours, bytearray(), spawn_thread, own_peak())

@@ -23,6 +23,7 @@ from kerasfeed.pool.processes.crash_policy import CrashPolicy, respawn_text, sta
 from kerasfeed.pool.processes.dispatch import Dispatch
 from kerasfeed.pool.processes.protocol import Failure, Result, Status
 from kerasfeed.pool.processes.worker_process import WorkerHandle
+from kerasfeed.pool.resource_errors import start_thread
 from kerasfeed.pool.task import Crash, Task
 from kerasfeed.pool.worker_hooks import defer_failed_end
 from kerasfeed.util.error_notes import wrapped
@@ -70,7 +71,7 @@ class Supervisor:
 
     def start(self) -> None:
         """Begin, with the workers that there are."""
-        self._thread.start()
+        start_thread(self._thread, self._dispatch.options.who)
 
     def join(self) -> None:
         """End, and wait for that."""

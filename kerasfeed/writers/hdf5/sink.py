@@ -15,6 +15,8 @@ from concurrent.futures import Future, wait
 from pathlib import Path
 from typing import Any, TypeVar
 
+from kerasfeed.pool.resource_errors import start_thread
+
 Result = TypeVar("Result")
 
 
@@ -179,7 +181,7 @@ def interruptible(job: Callable[[Callable[[], None]], Result]) -> Result:
     # Not joined: Python 3.11 takes a thread whose join was interrupted for one that has ended.
     thread = threading.Thread(target=run, name="kerasfeed-rechunk")
     try:
-        thread.start()
+        start_thread(thread, "kf.rechunk")
         wait([future])
     except BaseException:
         stop.set()

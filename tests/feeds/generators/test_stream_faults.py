@@ -1,5 +1,6 @@
 """What a stream does about items whose function fails: from the first, again and again, and with their workers."""
 
+import itertools
 import json
 import os
 import pickle
@@ -12,6 +13,10 @@ from streams import WAYS
 
 import kerasfeed as kf
 from kerasfeed.feeds.streams.item_store import FileStore
+from kerasfeed.loaders.failures.failure_log import FailureLog
+from kerasfeed.loaders.failures.policy import FailurePolicy
+
+SPEC = (kf.ArraySpec((1,), np.float32), kf.ArraySpec((), np.int64))
 
 
 def numbers():
@@ -83,13 +88,46 @@ def test_a_stream_of_which_no_item_can_be_read_raises_what_the_first_did(mapped)
 
 def test_nobody_is_told_to_load_an_item_by_its_index(mapped, tmp_path):
     log = tmp_path / "errors.json"
-    feed = mapped(failing({9}), on_error="skip", max_failures=0.001, error_log=log)
-    with pytest.raises(kf.TooManyFailuresError, match="1 of 10 scenes of repetition 0 failed") as caught:
+    feed = mapped(failing({2, 3, 5, 9}), on_error="skip", max_failures=0.001, error_log=log, workers=1)
+    with pytest.raises(kf.TooManyFailuresError, match="4 of 10 scenes of repetition 0 failed") as caught:
         list(feed)
-    told = "".join(traceback.format_exception(caught.value)) + json.loads(log.read_text())["traceback"]
-    assert "the item was 9" in told
+    told = "".join(traceback.format_exception(caught.value)) + json.loads(log.read_text().splitlines()[-1])["traceback"]
+    assert "the item was " in told
     assert "kf.load" not in told
     assert "sequence[" not in told
+
+
+@pytest.mark.parametrize("first", [0, 9, 40])
+def test_a_share_is_one_of_many_scenes_so_that_the_first_to_fail_is_not_one_of_one(mapped, first):
+    assert len(labels(mapped(failing({first}), max_failures=0.05))) == 59
+    assert len(labels(mapped(failing({first, first + 1, first + 2}), max_failures=0.05, workers=0))) == 57
+    with pytest.raises(kf.TooManyFailuresError, match=f"4 of {first + 4} scenes of repetition 0 .* allows 3"):
+        list(mapped(failing(set(range(first, first + 4))), max_failures=0.05, workers=0))
+
+
+@pytest.mark.parametrize("shard_count", [1, 4])
+def test_it_does_not_matter_in_which_order_workers_come_to_the_scenes_that_fail(shard_count):
+    failed = [places * shard_count + shard_count - 1 for places in (2, 3, 5, 7, 90)]
+    for order in itertools.permutations(failed):
+        log = FailureLog(FailurePolicy("skip", max_failures=0.1), 0, shard_count)
+        refused = [log.refusal(index, 0, ValueError("broken")) for index in order]
+        assert any("4 of 8 scenes of repetition 0" in str(error) for error in refused)
+        few = FailureLog(FailurePolicy("skip", max_failures=0.1), 0, shard_count)
+        assert not any(few.refusal(index, 0, ValueError()) for index in order if index != failed[1])
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("loop", [iter, lambda feed: feed.to_jax()], ids=["batches", "jax"])
+def test_a_warning_that_is_an_error_at_a_batch_of_which_nothing_is_left_is_raised(mapped, tmp_path, workers, loop):
+    if loop is not iter:
+        pytest.importorskip("jax")
+    log = tmp_path / "errors.json"
+    feed = mapped(failing(range(4)), 4, max_failures=9, error_log=log, workers=workers, spec=SPEC)
+    log.mkdir()
+    with pytest.raises(kf.FeedWarning, match="cannot be written"):
+        list(loop(feed))
+    log.rmdir()
+    assert labels(feed) == list(range(4, 60))
 
 
 def test_a_trainer_that_cannot_leave_scenes_out_is_not_told_to_replace_them(mapped):

@@ -19,6 +19,7 @@ from programs import ROOT, finish, launch
 from waits import PROGRAM_SECONDS, wait_until
 
 import kerasfeed as kf
+from kerasfeed.feeds.queues import server
 from kerasfeed.feeds.queues.connection import Connection, connect
 from kerasfeed.feeds.queues.source import QueueSource
 from kerasfeed.spec.spec_json import as_scene_spec
@@ -330,6 +331,28 @@ def test_ctrl_c_in_a_put_that_waits_loses_and_doubles_nothing(source):
     assert filled.take(1) == [1]
     producer.put(2)
     assert filled.take(9) == [2]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells who connects")
+def test_the_process_of_another_user_is_hung_up_on_before_anything_is_begun_for_it(source, monkeypatch):
+    filled = source()
+    producer = filled.producer()
+    with monkeypatch.context() as patch:
+        patch.setattr(server, "user_of", lambda sock: 4711)
+        before = threading.active_count()
+        stranger = connect(producer._address)
+        stranger.settimeout(60)
+        assert stranger.recv(1) == b""
+        assert threading.active_count() == before
+        stranger.close()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "geteuid", lambda: 4711)
+        with pytest.raises(
+            PermissionError, match=r"takes scenes from that user alone, and this process is user 4711's"
+        ):
+            producer.put(0)
+    producer.put(1)
+    assert filled.take(9) == [1]
 
 
 @pytest.mark.parametrize("said", [b"", b"x" * 100], ids=["nothing", "nonsense"])

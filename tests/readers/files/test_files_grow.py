@@ -59,6 +59,24 @@ def test_a_refresh_in_the_midst_of_an_epoch_is_an_error_in_it(tmp_path):
         assert len(list(feed)) == 25
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_refresh_forgets_no_failure_and_counts_those_of_the_new_scenes_anew(tmp_path, workers):
+    path = str(tmp_path / "one.npy")
+
+    def load(path):
+        return [None if number < 0 else number for number in np.load(path).tolist()]
+
+    np.save(path, np.arange(20.0) * ([1] * 7 + [-1] + [1] * 12))
+    files = kf.FileSequence([path], load)
+    with kf.Feed(files, 4, on_error="skip", max_failures=1, workers=workers, worker_type="thread") as feed:
+        assert sum(map(len, feed)) == 19
+        np.save(path, np.arange(30.0) * ([1] * 3 + [-1] + [1] * 26))
+        files.refresh()
+        assert sum(map(len, feed)) == 29
+        assert [(row.index, row.epoch) for row in feed.failures] == [(3, 1), (7, 0)]
+        assert feed.stats().failed == 2
+
+
 def test_records_that_others_append_are_taken_in(tmp_path):
     def write(name, start, stop):
         scenes = kf.Zip(x=np.arange(float(start), float(stop)))
