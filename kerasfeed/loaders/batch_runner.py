@@ -8,7 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import cloudpickle
 import numpy as np
 from numpy.typing import NDArray
 
@@ -23,6 +22,7 @@ from kerasfeed.pool.task import FailedTaskError, Note, Record
 from kerasfeed.sequences.context import SceneContext
 from kerasfeed.sequences.global_random import GlobalRandomWatch, SeedingContext
 from kerasfeed.util.error_text import message_of
+from kerasfeed.util.picklers import cloud_pickled
 from kerasfeed.util.read_cost import ReadCost
 
 LOAD, DESCRIBE, MEASURE = 1, 2, 3
@@ -87,7 +87,7 @@ class BatchRunner(Runner):
     def unpicklable(self, error: Exception) -> TypeError:
         """See `Runner.unpicklable`; it may be the function given as collate."""
         try:
-            cloudpickle.dumps(self._maker)
+            cloud_pickled(self._maker)
         except Exception as found:  # noqa: BLE001 - pickling raises anything
             return TypeError(
                 f"the function given as collate cannot be sent to worker processes: {message_of(found)}. Give it no "

@@ -127,6 +127,35 @@ def test_a_module_beside_the_script_is_found_by_workers(run_script, tmp_path):
     assert done.stdout == "[[0.0, 1.0], [2.0, 3.0]]\n"
 
 
+@pytest.mark.parametrize("start", ["spawn", "forkserver"])
+def test_a_process_that_multiprocessing_has_started_sends_workers_its_main_module(run_script, start):
+    done = run_script(f"""
+        import functools, multiprocessing, sys
+        import light_keras
+        import kerasfeed as kf
+
+        @functools.cache
+        def load(index):
+            return index + Rooms.first
+
+        class Rooms(kf.SceneSequence):
+            first = 3
+            def __len__(self): return 4
+            def __getitem__(self, index): return load(index)
+
+        def read():
+            with kf.Feed(Rooms(), 2, workers=1, worker_type="process") as feed:
+                print([batch.tolist() for batch in feed], flush=True)
+
+        if __name__ == "__main__":
+            child = multiprocessing.get_context("{start}").Process(target=read)
+            child.start()
+            child.join()
+            sys.exit(child.exitcode)
+    """)
+    assert done.stdout == "[[3, 4], [5, 6]]\n"
+
+
 # ---- faults
 
 
