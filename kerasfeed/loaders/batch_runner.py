@@ -160,7 +160,8 @@ class BatchRunner(Runner):
         try:
             return probe(self.target, index, self._seed, self._maker)
         finally:
-            context.note_random(watch.used())
+            if not watch.missed():  # else it may be the import that has drawn
+                context.note_random(watch.used())
 
     def _measure(self, microseconds: int, cores: int, note: Note, context: WorkerContext) -> SceneCost | None:
         note[1] = MANY
@@ -199,6 +200,8 @@ def load_seeded(load: Callable[[type[SceneContext]], _T], context: WorkerContext
         if not watch.used():
             raise
     else:
+        if watch.missed():
+            return load_seeded(load, context, watched=True)
         if not watch.used():
             return payload
     context.note_random(watch.used())

@@ -107,8 +107,8 @@ def place_in(index: Any, length: int, view: Any) -> int:
     except TypeError:
         many = "; kf.Subset(sequence, indices) picks many" if hasattr(type(index), "__len__") else ""
         raise TypeError(
-            f"a {type(view).__name__} is indexed by an integer, a slice, a list or an array, received {index!r:.60} of type "
-            f"{type(index).__name__}{many}"
+            f"a {type(view).__name__} is indexed by an integer, a slice, a list or an array, received {index!r:.60} of "
+            f"type {type(index).__name__}{many}"
         ) from None
     if place < 0:
         place += length
