@@ -49,7 +49,7 @@ class TextPickler(pickle.Pickler):
 
 _OF_CHILDREN = "__mp_main__"  # what multiprocessing names the main module in processes that it has started
 _Cached = type(functools.lru_cache(len))
-_generic = functools.singledispatch(len)
+_generic: Any = functools.singledispatch(len)
 # Attributes that are made with the function, or by tf.numpy_function, and not the user's.
 _MADE = {*vars(_generic), *functools.WRAPPER_ASSIGNMENTS, "cache_parameters", "ag_dnc_wrapper__"}
 
@@ -91,14 +91,14 @@ class CloudPickler(cloudpickle.Pickler):  # type: ignore[misc]
     def reducer_override(self, obj: Any) -> Any:
         """Called by pickle for every object."""
         if type(obj) is _Cached:
-            make, arguments = _cached, (obj.__wrapped__, obj.cache_parameters())
+            made: tuple[Any, ...] = _cached, (obj.__wrapped__, obj.cache_parameters())
         elif type(obj) is FunctionType and obj.__code__ is _generic.__code__:
-            make, arguments = _dispatching, (dict(obj.registry),)
+            made = _dispatching, (dict(vars(obj)["registry"]),)
         else:
             return super().reducer_override(obj)
         if _can_be_imported(obj):
             return super().reducer_override(obj)
-        return make, arguments, {name: value for name, value in vars(obj).items() if name not in _MADE} or None
+        return *made, {name: value for name, value in vars(obj).items() if name not in _MADE} or None
 
 
 def cloud_pickled(value: Any) -> bytes:

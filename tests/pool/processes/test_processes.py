@@ -168,6 +168,7 @@ def test_a_module_that_is_edited_while_a_feed_lives_is_told_of_and_never_mixed(r
             pathlib.Path("rooms_module.py").write_text(chr(10).join(lines))
 
         sys.path.insert(0, os.getcwd())
+        sys.dont_write_bytecode = False
         write(100)
         import rooms_module
 
