@@ -27,6 +27,7 @@ from kerasfeed.util.counted import counted
 from kerasfeed.util.fingerprint import digest
 from kerasfeed.util.optional_methods import READER, blocks_in, name_of
 from kerasfeed.util.optional_methods import optional_method as optional_method
+from kerasfeed.util.user_modules import note_import
 
 
 class SceneSequence(ABC):
@@ -98,6 +99,8 @@ class SceneSequence(ABC):
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)
+        if "<locals>" not in cls.__qualname__:
+            note_import(cls.__module__)
         reader = cls.__getitem__
         if not hasattr(reader, READER) and hasattr(type(reader), "__get__") and callable(reader):
             cls.__getitem__ = _sliceable(reader)  # type: ignore[method-assign]

@@ -42,12 +42,16 @@ def _user_modules() -> dict[str, str]:
     """Name and file of each; not what is installed, nor the main module, which is sent by value."""
     found = {}
     for name, module in list(sys.modules.items()):
-        path = getattr(module, "__file__", None)
-        if not isinstance(path, str) or not path.endswith(".py") or path.startswith(_STANDARD) or "-packages/" in path:
-            continue
-        if getattr(module, "__spec__", None) is not None and name.split(".")[0] not in ("__main__", "kerasfeed"):
+        path: Any = getattr(module, "__file__", None)
+        if _is_users(name, path, getattr(module, "__spec__", None)):
             found[name] = path
     return found
+
+
+def _is_users(name: str, path: Any, spec: Any) -> bool:
+    if not isinstance(path, str) or not path.endswith(".py") or path.startswith(_STANDARD) or "-packages/" in path:
+        return False
+    return spec is not None and name.split(".")[0] not in ("__main__", "kerasfeed")
 
 
 def _text_of(path: str) -> Identity | None:
@@ -72,6 +76,15 @@ def module_texts() -> ModuleTexts:
         if _loaded[name][1] != text:
             texts.edited[name] = path
     return texts
+
+
+def note_import(name: str) -> None:
+    """The module `name` is being imported: note its text, which nothing else tells where Python writes no cache."""
+    module = sys.modules.get(name)
+    path: Any = getattr(module, "__file__", None)
+    spec = getattr(module, "__spec__", None)
+    if _is_users(name, path, spec) and (name not in _loaded or _loaded[name][0] is not spec):
+        _loaded[name] = spec, _text_of(path)
 
 
 def _is_as_cached(spec: Any, path: str) -> bool:

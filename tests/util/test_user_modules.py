@@ -34,6 +34,23 @@ def test_a_module_that_was_edited_after_its_import_is_told_until_it_is_reloaded(
     assert not module_texts().edited
 
 
+def test_a_module_of_sequences_is_noted_at_its_import_where_python_writes_no_cache(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    path = tmp_path / "halls_of_a_user.py"
+    path.write_text(
+        "import kerasfeed as kf\nclass Halls(kf.SceneSequence):\n"
+        "    def __len__(self): return 1\n    def __getitem__(self, index): return index\n"
+    )
+    try:
+        importlib.import_module("halls_of_a_user")
+        path.write_text(path.read_text() + "offset = 1\n")
+        assert module_texts().edited == {"halls_of_a_user": str(path)}
+    finally:
+        del sys.modules["halls_of_a_user"]
+        user_modules._loaded.pop("halls_of_a_user", None)
+
+
 @pytest.mark.parametrize("is_known", [True, False], ids=["seen before", "cached by Python"])
 def test_a_file_that_was_only_touched_is_no_edit(rooms, is_known):
     _, path = rooms
