@@ -25,7 +25,7 @@ from kerasfeed.loaders.arguments import check_collate, check_order, check_seed
 from kerasfeed.loaders.failures.failure_log import FailureLog
 from kerasfeed.loaders.loader import make_loader
 from kerasfeed.loaders.plan_checks import check_plan
-from kerasfeed.loaders.sequence_argument import check_sequence, refuse_other_items
+from kerasfeed.loaders.sequence_argument import check_sequence, length_of, refuse_other_items
 from kerasfeed.orders.base import Order
 from kerasfeed.orders.plan import Plan
 from kerasfeed.pool.hosts.engine import Hosts
@@ -114,17 +114,18 @@ class BaseFeed(PlannedFeed):
         self._costs = CostWatch(self.plan.order, self._loader.waste, self._loader.stats)
 
     def follow_sequence(self) -> None:
-        """Before an epoch begins: have the length of a sequence that was refreshed, and workers that know it.
+        """Before an epoch begins: have the length of a sequence that was refreshed, or resized, and workers of it.
 
         Raises:
             RuntimeError: An epoch is to be gone on with, whose batches have changed.
             ValueError: The order, or the batch size, does not fit the new length.
         """
         generations = self.refreshes.present()
-        if generations == self.refreshes.planned:
+        if generations != self.refreshes.planned:
+            self.refreshes.check_length()
+        elif self.refreshes.resized is None:
             return
-        self.refreshes.check_length()
-        plan = dataclasses.replace(self.plan, length=len(self.sequence))
+        plan = dataclasses.replace(self.plan, length=check_sequence(self.sequence))
         check_plan(plan, self._options.policy.on_error)
         if not self.clock.change_steps(plan.steps):
             self.refreshes.refuse()
@@ -133,7 +134,7 @@ class BaseFeed(PlannedFeed):
             window.close()
         self.hooks.leave()
         self._loader.close()
-        self.refreshes.planned = generations
+        self.refreshes.planned, self.refreshes.resized = generations, None
         self.plan = plan
         self.job = dataclasses.replace(self.job, plan=plan)
         forget_fingerprint(self)
@@ -257,10 +258,11 @@ class BaseFeed(PlannedFeed):
 
 
 def _refresh(feed: Callable[[], BaseFeed | None], change: Callable[[], None]) -> None:
-    """Run `change` while a feed loads no scene."""
+    """Run `change`, hooks of the sequence, while a feed loads no scene."""
     known = feed()
     if known is not None:
         known._loader.refresh(change)
+        known.refreshes.note_length(length_of(known.sequence), known.plan.length)
 
 
 BaseFeed.__init__.__qualname__ = "Feed.__init__"  # what Python's own messages call it

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kerasfeed.errors import SceneError
+from kerasfeed.errors import FeedWarning, SceneError
 from kerasfeed.feeds.any_feed import AnyFeed
 from kerasfeed.feeds.cost_warning import CostWatch
 from kerasfeed.feeds.epoch_clock import EpochClock
@@ -46,7 +46,7 @@ class PlannedFeed(AnyFeed):
 
     @abstractmethod
     def follow_sequence(self) -> None:
-        """An epoch begins: have the length of a sequence that was refreshed."""
+        """An epoch begins: have the length of a sequence that was refreshed, or resized by a hook of its own."""
 
     # ---- batches
 
@@ -166,6 +166,9 @@ class PlannedFeed(AnyFeed):
         self.refreshes.refuse_others(self.refreshes.planned)
         self.cursors.wait()
         self.enter_epoch(epoch)
+        if self.refreshes.resized is not None:
+            text = self.refreshes.resized_text(self.plan.length)
+            self._loader.failure_log.deferred_warnings.defer("resized", text, FeedWarning)
         self.issue_warnings()
 
     def enter_epoch(self, epoch: int) -> None:

@@ -1,6 +1,7 @@
 """`Refreshes`: whether the batches of a feed are still those of its sequence, which may be refreshed.
 
-Invariant: it changes nothing; the feed plans anew, between two epochs.
+Invariant: it changes nothing; the feed plans anew, between two epochs, also where a hook of the sequence's has changed
+its length.
 """
 
 from typing import Any, NoReturn
@@ -13,9 +14,11 @@ class Refreshes:
 
     Attributes:
         planned: The generation of each of them when the present batches were planned; nearly always of none.
+        resized: Its length, if it has another one since a hook of its own was called; else None.
     """
 
     planned: tuple[int, ...]
+    resized: int | None = None
 
     def __init__(self, sequence: Any) -> None:
         self._sequence = sequence
@@ -25,6 +28,18 @@ class Refreshes:
     def present(self) -> tuple[int, ...]:
         """The generation of each of them now."""
         return tuple([each.generation for each in self._refreshable])  # nearly always none
+
+    def note_length(self, length: int | None, planned: int) -> None:
+        """A hook of the sequence's has been called, which has `length` scenes now; batches of `planned` are planned."""
+        self.resized = None if length == planned else length
+
+    def resized_text(self, planned: int) -> str:
+        """The warning that batches of `planned` scenes are loaded of a sequence that now has `resized`."""
+        return (
+            f"on_epoch_begin or on_epoch_end of the {type(self._sequence).__name__} has changed its length from "
+            f"{planned:,} to {self.resized:,}, and this epoch, like all of a fit, or of a dataset, that has begun, has "
+            f"the batches of {planned:,}. The next loop, fit or to_tf_dataset() takes the new length"
+        )
 
     def check_length(self) -> None:
         """See that the length of the sequence, which was refreshed, is that of its scenes now.
@@ -54,7 +69,7 @@ class Refreshes:
             RuntimeError: Always.
         """
         raise RuntimeError(
-            f"the {type(self._sequence).__name__} was refreshed in the midst of an epoch, whose batches are others "
-            "now: call refresh() between two epochs, where a loop, or fit, has ended, and make datasets of the feed "
-            "anew"
+            f"the {type(self._sequence).__name__} was refreshed{'' if self.resized is None else ', or resized,'} in "
+            "the midst of an epoch, whose batches are others now: call refresh() between two epochs, where a loop, or "
+            "fit, has ended, and make datasets of the feed anew"
         )

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import cloudpickle
 import numpy as np
 from numpy.typing import NDArray
 
@@ -25,6 +24,7 @@ from kerasfeed.pool.task import FailedTaskError, Note, Record
 from kerasfeed.sequences.context import SceneContext
 from kerasfeed.sequences.global_random import GlobalRandomWatch, SeedingContext
 from kerasfeed.util.error_text import message_of
+from kerasfeed.util.picklers import cloud_pickled
 from kerasfeed.util.read_cost import ReadCost
 
 LOAD, DESCRIBE, MEASURE = 1, 2, 3
@@ -82,7 +82,7 @@ class BatchRunner(Runner):
         self._views: dict[tuple[int, int], SlotView] = {}
         self._to_watch = WATCHED if self._watches_random else 0
         self._told_of_waste = False
-        self._first: FirstScenes | None = None  # as long as they may be asked for again
+        self._first: tuple[FirstOrder, FirstScenes] | None = None  # as long as they may be asked for again
         self._is_warm = False  # whether the first scenes were read here
 
     def __getstate__(self) -> dict[str, Any]:
@@ -96,7 +96,7 @@ class BatchRunner(Runner):
     def unpicklable(self, error: Exception) -> TypeError:
         """See `Runner.unpicklable`; it may be the function given as collate."""
         try:
-            cloudpickle.dumps(self._maker)
+            cloud_pickled(self._maker)
         except Exception as found:  # noqa: BLE001 - pickling raises anything
             return TypeError(
                 f"the function given as collate cannot be sent to worker processes: {message_of(found)}. Give it no "
@@ -169,12 +169,13 @@ class BatchRunner(Runner):
         order = context.posted()
         if not isinstance(order, FirstOrder):  # nobody waits for it any more
             return None
-        if self._first is None:
+        if self._first is None or self._first[0] != order:
             seeds = context.worker.worker_type == "process"
             self._is_warm = True
-            self._first, used = read_first(self.target, order, self._seed, self._maker, note, seeds=seeds)
+            found, used = read_first(self.target, order, self._seed, self._maker, note, seeds=seeds)
             context.note_random(used)
-        return self._first
+            self._first = order, found
+        return self._first[1]
 
     def _warm_up(self, first: tuple[int, int], epoch: int, note: Note) -> None:
         """Read the item that another worker has read first; what it raises, it has raised there."""
@@ -224,6 +225,8 @@ def load_seeded(load: Callable[[type[SceneContext]], _T], context: WorkerContext
         if not watch.used():
             raise
     else:
+        if watch.missed():
+            return load_seeded(load, context, watched=True)
         if not watch.used():
             return payload
     context.note_random(watch.used())

@@ -4,10 +4,10 @@ Invariant: every refusal says what was needed, what came and what to write inste
 """
 
 import operator
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from kerasfeed.util.optional_methods import refuse_other_kinds, remedy_without_methods
+from kerasfeed.util.optional_methods import is_read_forward, refuse_other_kinds, remedy_without_methods
 from kerasfeed.util.validate import refuse_class
 
 _COLUMN_NAMES = {2: "X, y", 3: "X, y, sample_weight"}
@@ -22,30 +22,27 @@ def check_sequence(sequence: Any, caller: str = "Feed()") -> int:
     """
     name = type(sequence).__name__
     refuse_class(caller, sequence)
-    if isinstance(sequence, Iterator):
+    if is_read_forward(sequence):
         raise TypeError(
             f"{caller} needs a sequence that can be indexed, received a {name}, which can only be read forward. "
             "kf.StreamFeed(function, batch_size) takes a function that makes it anew for each epoch. Or write a class "
             "with __len__ and __getitem__(index) that makes one scene, or pass list(...) if it fits in memory"
         )
+    refuse_other_kinds(caller, sequence)
     if isinstance(sequence, Mapping | str | bytes):
         raise TypeError(
             f"{caller} needs a sequence of scenes indexed by 0, 1, 2, ..., received a {name}. For a dict of arrays "
             "pass kf.Zip(**arrays), whose scenes are dicts"
         )
-    refuse_other_kinds(caller, sequence)
     missing = [method for method in ("__len__", "__getitem__") if not hasattr(type(sequence), method)]
-    if missing == ["__len__"] and isinstance(getattr(type(sequence), "num_batches", None), property):
-        batches = _num_batches(sequence)  # a Keras PyDataset may say its length so
-        if batches is None:
-            raise TypeError(f"{caller} needs a finite sequence, and {name} has no length. Give it a __len__")
-        return batches
-    if missing:
+    if missing and not (missing == ["__len__"] and hasattr(type(sequence), "num_batches")):
         raise TypeError(
             f"{caller} needs an object with __len__ and __getitem__(index), received a {name} without "
             f"{' and '.join(missing)}. {remedy_without_methods(sequence)}"
         )
-    length = len(sequence)
+    length = length_of(sequence)
+    if length is None:
+        raise TypeError(f"{caller} needs a finite sequence, and {name} has no length. Give it a __len__")
     if length < 1:
         raise ValueError(f"the sequence is empty: len({name}) is {length}. Check the path or the filter that made it")
     return length
@@ -84,7 +81,10 @@ def refuse_other_items(sequence: Any, batch_size: int) -> None:
     )
 
 
-def _num_batches(sequence: Any) -> int | None:
+def length_of(sequence: Any) -> int | None:
+    """The length of a sequence; of a Keras PyDataset it may be called `num_batches`. None where that has no end."""
+    if hasattr(type(sequence), "__len__"):
+        return len(sequence)
     try:
         batches = sequence.num_batches
     except NotImplementedError:

@@ -1,7 +1,7 @@
 """`SceneSequence`, and `Subset`, which is what a slice of one is.
 
-Invariant: a `SceneSequence` gives one scene for an integer and a `Subset` for a slice. Loaders ask for integers alone
-and pay nothing for the difference (`scene_reader`).
+Invariant: a `SceneSequence` gives one scene for an integer and a `Subset` for a slice, a list or an array. Loaders ask
+for integers alone and pay nothing for the difference (`scene_reader`).
 """
 
 from __future__ import annotations  # so that annotations do not load numpy.random: 15 ms of a worker's start
@@ -20,13 +20,14 @@ from kerasfeed.sequences.context import Worker as Worker
 from kerasfeed.sequences.context import current_context, current_rng
 from kerasfeed.sequences.context import enter_context as enter_context
 from kerasfeed.sequences.context import scene_rng as scene_rng
-from kerasfeed.sequences.indexing import picked, picks_of
+from kerasfeed.sequences.indexing import means_many, picked, picks_of
 from kerasfeed.sequences.routed import Routed
 from kerasfeed.sequences.view_base import OfOne
 from kerasfeed.util.counted import counted
 from kerasfeed.util.fingerprint import digest
 from kerasfeed.util.optional_methods import READER, blocks_in, name_of
 from kerasfeed.util.optional_methods import optional_method as optional_method
+from kerasfeed.util.user_modules import note_import
 
 
 class SceneSequence(ABC):
@@ -63,8 +64,9 @@ class SceneSequence(ABC):
     * `on_epoch_begin()`, `on_epoch_end()`: called once an epoch in your process, while no scene is loaded. The workers
       then see what they changed in the sequence.
 
-    A slice of a sequence, `sequence[10:20]`, is a `kerasfeed.Subset`; the `__getitem__` of a subclass is given integers
-    only. (A type checker rejects the slice if the subclass declares `index: int`; write
+    A slice of a sequence, `sequence[10:20]`, is a `kerasfeed.Subset`, and so is what a list, a range, or an array of
+    integers or bools picks, `sequence[[3, 0]]`, `sequence[labels == 2]`; the `__getitem__` of a subclass is given
+    integers only. (A type checker rejects the slice if the subclass declares `index: int`; write
     `kerasfeed.Subset(sequence, slice(10, 20))`.) A subclass need not call `super().__init__()`.
 
     Examples:
@@ -100,6 +102,8 @@ class SceneSequence(ABC):
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)
+        if "<locals>" not in cls.__qualname__:
+            note_import(cls.__module__)
         reader = cls.__getitem__
         if not hasattr(reader, READER) and hasattr(type(reader), "__get__") and callable(reader):
             cls.__getitem__ = _sliceable(reader)  # type: ignore[method-assign]
@@ -110,7 +114,9 @@ class SceneSequence(ABC):
 
     @abstractmethod
     def __getitem__(self, index: Any) -> Any:
-        """Scene `index`, in [0, len(self)); for a slice a `Subset`. The method of a subclass is given integers only.
+        """Scene `index`, in [0, len(self)); a `Subset` for a slice, a list or an array.
+
+        The method of a subclass is given integers only.
 
         Declared with `Any`, so that a type checker accepts both a subclass that declares `index: int` and a slice of
         what is declared as a `SceneSequence`.
@@ -195,7 +201,7 @@ class SceneSequence(ABC):
 def _sliceable(reader: Callable[[Any, int], Any]) -> Callable[[Any, Any], Any]:
     @functools.wraps(reader)
     def __getitem__(self: Any, index: Any) -> Any:
-        if type(index) is slice:
+        if type(index) is not int and means_many(index):
             return Subset(self, index)
         return reader(self, index)
 

@@ -1,12 +1,17 @@
-"""The global random generators of a process, `random` and `numpy.random`: whether scenes use them, and their seeding.
+"""The global random generators of Python, NumPy, PyTorch and TensorFlow: whether scenes use them, and their seeding.
 
 Invariant: they are seeded in worker processes alone, which are kerasfeed's, and by `kf.load`, which puts them back.
-Elsewhere they are the program's own, and only looked at. What does not use them is not made to import them.
+Elsewhere they are the program's own, and only looked at. What does not use them is not made to import them: PyTorch and
+TensorFlow are looked for in `sys.modules` (0.1 us each). PyTorch's generator is the one of the CPU.
+
+TensorFlow shows in nothing public that its generator was used: `_rng` of its context, which counts where a seed is set,
+is read (seen in TensorFlow 2.18 to 2.21). It cannot be put back, so it is seeded in worker processes alone.
 """
 
 from __future__ import annotations  # so that annotations do not load numpy.random: 15 ms of a worker's start
 
 import contextlib
+import os
 import pickle
 import sys
 from collections.abc import Iterator
@@ -15,44 +20,63 @@ from typing import Any
 import numpy as np
 
 from kerasfeed.sequences.context import SceneContext
+from kerasfeed.util.opened_files import in_worker
 from kerasfeed.util.seed_streams import SeedStream
 
-PYTHON, NUMPY = 1, 2
-_NAMES = {PYTHON: "random", NUMPY: "numpy.random"}
+PYTHON, NUMPY, TORCH, TENSORFLOW = 1, 2, 4, 8
+_NAMES = {PYTHON: "random", NUMPY: "numpy.random", TORCH: "torch", TENSORFLOW: "tf.random"}
 _FRESH = 623  # both generators stand there, or one beyond, as long as nothing was drawn since they were made or seeded
 WARNING_KIND = "global random"
 
 
 def seed_globals(source: np.random.SeedSequence) -> None:
-    """Seed both of them, as a function of `source`; 30 us."""
+    """Seed all of them that are there, as a function of `source`; 30 us, with PyTorch 10 more, with TensorFlow 20."""
     import random
 
     numbers = source.generate_state(8)
     random.seed(numbers.tobytes())
     with contextlib.suppress(TypeError):  # NumPy's is a bit generator that the user has set, and takes no seed
         np.random.seed(numbers)
+    if (generator := _torch_generator()) is not None:
+        generator.manual_seed(int(numbers[0]) << 32 | int(numbers[1]))
+    if in_worker() and (tensorflow := _tensorflow()) is not None:
+        tensorflow.random.set_seed(int(numbers[2]))
 
 
 def states() -> Any:
-    """What both stand at, for `restore`."""
+    """What they stand at, but for TensorFlow's, for `restore`."""
     import random
 
-    return random.getstate(), np.random.get_state(legacy=False)
+    generator = _torch_generator()
+    return (
+        random.getstate(), np.random.get_state(legacy=False), None if generator is None else generator.get_state()
+    )  # fmt: skip
 
 
 def restore(found: Any) -> None:
-    """Have both stand where they stood."""
+    """Have them stand where they stood."""
     import random
 
     random.setstate(found[0])
     np.random.set_state(found[1])
+    if found[2] is not None and (generator := _torch_generator()) is not None:
+        generator.set_state(found[2])
 
 
 class GlobalRandomWatch:
     """Tells whether they have been used since it was made; 60 us."""
 
     def __init__(self) -> None:
+        tensorflow = _tensorflow()
+        self._may_miss = in_worker() and tensorflow is None
+        if in_worker() and tensorflow is not None and _tensorflow_state() is None:
+            tensorflow.random.set_seed(int.from_bytes(os.urandom(4), "little"))
         self._python, self._numpy = _python_state(), _numpy_state()
+        self._torch, self._tensorflow = _torch_state(), _tensorflow_state()
+
+    def missed(self) -> bool:
+        """Whether TensorFlow was imported since, so that its use cannot be told."""
+        return self._may_miss and _tensorflow() is not None
 
     def used(self) -> int:
         """`PYTHON` and `NUMPY`, added, as far as they were used; by any thread."""
@@ -62,6 +86,10 @@ class GlobalRandomWatch:
             found += PYTHON
         if numpy is not None and (numpy[0] < _FRESH if self._numpy is None else numpy != self._numpy):
             found += NUMPY
+        if (torch := _torch_state()) is not None and torch != (self._torch or _fresh_torch_state()):
+            found += TORCH
+        if self._tensorflow is not None and _tensorflow_state() != self._tensorflow:
+            found += TENSORFLOW
         return found
 
 
@@ -77,6 +105,34 @@ def _numpy_state() -> tuple[int, bytes] | None:
         return None
     state = module.get_state(legacy=False)
     return int(state["state"].get("pos", _FRESH)), pickle.dumps(state)
+
+
+def _torch_generator() -> Any:
+    return getattr(sys.modules.get("torch"), "default_generator", None)
+
+
+def _torch_state() -> bytes | None:
+    generator = _torch_generator()
+    return None if generator is None else generator.get_state().numpy().tobytes()
+
+
+def _fresh_torch_state() -> bytes:
+    """What PyTorch's generator stands at as long as nothing was drawn since it was made or seeded."""
+    fresh = sys.modules["torch"].Generator()
+    fresh.manual_seed(_torch_generator().initial_seed())
+    return fresh.get_state().numpy().tobytes()  # type: ignore[no-any-return]
+
+
+def _tensorflow() -> Any:
+    module = sys.modules.get("tensorflow")
+    return module if hasattr(module, "random") else None  # else it is not there, or being imported
+
+
+def _tensorflow_state() -> Any:
+    """What it counts draws with; None where it has no seed."""
+    context = getattr(sys.modules.get("tensorflow.python.eager.context"), "_context", None)
+    generator = getattr(context, "_rng", None)
+    return None if generator is None else generator.getstate()
 
 
 class SeedingContext(SceneContext):
@@ -117,7 +173,7 @@ def warning_text(used: int, *, seeded: bool) -> str:
     """
     found = (
         f"scenes draw random numbers from the global generators of {names(used)}, which in worker processes are "
-        "seeded for each scene from (seed, epoch, index), so that every run gives the same batches. "
+        "seeded for each scene from (seed, epoch, index): with seed=... every run gives the same batches. "
         if seeded
         else f"scenes draw random numbers from the global generators of {names(used)}. Worker threads and workers=0 "
         "share these with the rest of the program, so the batches differ from run to run, whatever the seed. "

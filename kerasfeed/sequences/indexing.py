@@ -16,6 +16,13 @@ from kerasfeed.util.frames import as_sequence
 Picks = range | NDArray[np.int64]
 
 
+def means_many(index: Any) -> bool:
+    """Whether `sequence[index]` asks for several scenes: a slice, a range, or integers or bools in a list or array."""
+    if isinstance(index, slice | range | list):
+        return True
+    return hasattr(type(index), "__len__") and getattr(index, "ndim", 0) > 0
+
+
 def picks_of(indices: Any, length: int, name: str) -> Picks:
     """The indices meant, normalised.
 
@@ -100,8 +107,8 @@ def place_in(index: Any, length: int, view: Any) -> int:
     except TypeError:
         many = "; kf.Subset(sequence, indices) picks many" if hasattr(type(index), "__len__") else ""
         raise TypeError(
-            f"a {type(view).__name__} is indexed by an integer or a slice, received {index!r:.60} of type "
-            f"{type(index).__name__}{many}"
+            f"a {type(view).__name__} is indexed by an integer, a slice, a list or an array, received {index!r:.60} of "
+            f"type {type(index).__name__}{many}"
         ) from None
     if place < 0:
         place += length

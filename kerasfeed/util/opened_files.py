@@ -139,6 +139,11 @@ def in_worker() -> bool:
     return _table is not None
 
 
+def first_in_feed(name: str, found: Identity) -> Identity:
+    """What any worker of this feed has entered under `name` first; `found` where none has, or this is no worker."""
+    return found if _table is None else _table.first(name, found)
+
+
 def same_as_first(
     path: str, taken: int, known: Identity | None, found: Identity, *, may_grow: bool = False
 ) -> Identity:
@@ -154,8 +159,8 @@ def same_as_first(
     Raises:
         OSError: It is another one now.
     """
-    shared = None if _table is None else _table.first(f"{taken}\0{path}", found)
+    shared = first_in_feed(f"{taken}\0{path}", found)
     for before in (known, shared):
         if before is not None:
             before.refuse(found, path, may_grow=may_grow)
-    return known or shared or found
+    return known or shared

@@ -19,6 +19,18 @@ ReadInto = Callable[[int, Any], Any]
 ReadAhead = Callable[[NDArray[np.int64]], Any]
 READER = "_kerasfeed_reader"  # attribute of a `__getitem__` that takes slices: the one that takes integers alone
 _SHOWN = 8  # indices that a note names
+_BY_NAME = (
+    'holds arrays by name: pass one of them, such as file["points"], or several, '
+    'kf.Zip(points=file["points"], label=file["label"]), whose scenes are dicts'
+)
+# Classes that have __len__ and __getitem__, and no scenes by their index: package and name of a base.
+_OTHER_KINDS = {
+    ("kerasfeed", "Members"): _BY_NAME,
+    ("h5py", "Group"): _BY_NAME.replace("pass", "open it as file = kf.HDF5File(path) and pass"),
+    ("zarr", "Group"): _BY_NAME,
+    ("pandas", "BaseGroupBy"): "holds groups of rows: a list of them, [group.to_numpy() for _, group in groups], has "
+    "scenes by their index",
+}
 
 
 def optional_method(sequence: Any, name: str) -> Any:
@@ -101,7 +113,7 @@ def check_part(view: str, sequence: Any) -> int:
         base.__name__ == "BaseFeed" and base.__module__ == "kerasfeed.feeds.base" for base in type(sequence).__mro__
     ):
         raise TypeError(f"{view} is made of sequences of scenes, and a Feed gives batches: pass feed.sequence")
-    if isinstance(sequence, Iterator):
+    if is_read_forward(sequence):
         raise TypeError(f"{view} needs sequences that can be indexed, received a {name}: pass list(...) of it")
     refuse_other_kinds(view, sequence)
     if isinstance(sequence, Mapping | str | bytes):
@@ -123,14 +135,24 @@ def remedy_without_methods(sequence: Any) -> str:
     return remedy
 
 
+def is_read_forward(sequence: Any) -> bool:
+    """Whether a sequence is an iterator and no more: Keras's of images can be indexed, too."""
+    return isinstance(sequence, Iterator) and not all(
+        hasattr(type(sequence), method) for method in ("__len__", "__getitem__")
+    )
+
+
 def refuse_other_kinds(who: str, sequence: Any) -> None:
-    """Refuse what is no sequence of scenes, and has a way of its own into a model.
+    """Refuse what is no sequence of scenes, and has a way of its own into a model, or holds arrays by name.
 
     Raises:
-        TypeError: `sequence` is a function, a `tf.data.Dataset`, or a tensor that requires grad; the message says what
-            to write.
+        TypeError: `sequence` is a function, a `tf.data.Dataset`, a tensor that requires grad, an HDF5 or zarr file, or
+            groups of pandas; the message says what to write.
     """
     name = name_of(sequence)
+    for kind in type(sequence).__mro__:
+        if what := _OTHER_KINDS.get((kind.__module__.partition(".")[0], kind.__name__)):
+            raise TypeError(f"{who} needs a sequence of scenes indexed by 0, 1, 2, ..., and the {name} {what}")
     if inspect.isgeneratorfunction(sequence):
         raise TypeError(
             f"{who} needs a sequence that can be indexed, received the generator function "

@@ -1,14 +1,19 @@
 """Picklers that keep what others change: text of NumPy that ends in NUL characters, and the file that code is from.
 
 Invariant: text arrives as it was returned, by every worker, and a traceback of a worker names the lines of the user's
-file.
+file. What the main module defines arrives as well, wherever it stands: functions with a cache (empty then) or with
+several implementations, and all of a main module that `multiprocessing` has imported for a process it has started.
 """
 
 import copyreg
+import functools
 import io
+import operator
 import pickle
+import sys
 from collections import ChainMap
-from types import CodeType
+from collections.abc import Callable
+from types import CodeType, FunctionType
 from typing import Any
 
 import cloudpickle
@@ -28,6 +33,11 @@ def _reduced_code(code: CodeType) -> tuple[Any, tuple[Any, ...]]:
     return make, (*values[:place], code.co_filename, *values[place + 1 :])
 
 
+def _reduced_property(obj: Any) -> tuple[Any, ...]:
+    # Before Python 3.12 it holds a lock.
+    return type(obj), (obj.func,), {name: value for name, value in vars(obj).items() if name not in ("func", "lock")}
+
+
 _TEXT: dict[Any, Any] = {np.str_: _reduced_text, np.bytes_: _reduced_text}
 
 
@@ -37,10 +47,58 @@ class TextPickler(pickle.Pickler):
     dispatch_table = ChainMap[Any, Any](_TEXT, copyreg.dispatch_table)
 
 
+_OF_CHILDREN = "__mp_main__"  # what multiprocessing names the main module in processes that it has started
+_Cached = type(functools.lru_cache(len))
+_generic: Any = functools.singledispatch(len)
+# Attributes that are made with the function, or by tf.numpy_function, and not the user's.
+_MADE = {*vars(_generic), *functools.WRAPPER_ASSIGNMENTS, "cache_parameters", "ag_dnc_wrapper__"}
+
+
+def _dispatching(implementations: dict[Any, Callable[..., Any]]) -> Any:
+    made = functools.singledispatch(implementations[object])
+    for kind, implementation in implementations.items():
+        made.register(kind, implementation)
+    return made
+
+
+def _cached(function: Callable[..., Any], parameters: dict[str, Any]) -> Any:
+    return functools.lru_cache(**parameters)(function)
+
+
+def _can_be_imported(function: Any) -> bool:
+    """Whether a worker finds this very object by its module and name."""
+    name = function.__module__ or "__main__"
+    if any(f"{name}.".startswith(f"{other}.") for other in ("__main__", *cloudpickle.list_registry_pickle_by_value())):
+        return False
+    try:
+        return operator.attrgetter(function.__qualname__)(sys.modules[name]) is function
+    except (AttributeError, KeyError):
+        return False
+
+
 class CloudPickler(cloudpickle.Pickler):  # type: ignore[misc]
     """The same, for what holds functions and classes that cannot be imported, too; they keep the names of files."""
 
-    dispatch_table = cloudpickle.Pickler.dispatch_table.new_child({**_TEXT, CodeType: _reduced_code})
+    dispatch_table = cloudpickle.Pickler.dispatch_table.new_child(
+        {**_TEXT, CodeType: _reduced_code, functools.cached_property: _reduced_property}
+    )
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        if _OF_CHILDREN in sys.modules:  # no other process can import it
+            cloudpickle.register_pickle_by_value(sys.modules[_OF_CHILDREN])
+
+    def reducer_override(self, obj: Any) -> Any:
+        """Called by pickle for every object."""
+        if type(obj) is _Cached:
+            made: tuple[Any, ...] = _cached, (obj.__wrapped__, obj.cache_parameters())
+        elif type(obj) is FunctionType and obj.__code__ is _generic.__code__:
+            made = _dispatching, (dict(vars(obj)["registry"]),)
+        else:
+            return super().reducer_override(obj)
+        if _can_be_imported(obj):
+            return super().reducer_override(obj)
+        return *made, {name: value for name, value in vars(obj).items() if name not in _MADE} or None
 
 
 def cloud_pickled(value: Any) -> bytes:

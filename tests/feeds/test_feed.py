@@ -3,8 +3,10 @@
 import gc
 import pickle
 
+import h5py
 import keras
 import numpy as np
+import pandas as pd
 import pytest
 import scenes
 
@@ -98,6 +100,41 @@ class Endless(keras.utils.PyDataset):
 def test_an_object_that_is_no_sequence_is_refused_with_a_remedy(sequence, batch_size, error, message):
     with pytest.raises(error, match=message):
         kf.Feed(sequence, batch_size, workers=0)
+
+
+class ReadBothWays:
+    """An iterator that can be indexed, as Keras's `ImageDataGenerator().flow(...)` is."""
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        return index
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        raise AssertionError("it is indexed")
+
+
+def test_an_iterator_that_can_be_indexed_is_taken():
+    for sequence in (ReadBothWays(), kf.Map(ReadBothWays(), abs)):
+        with kf.Feed(sequence, 2, workers=0) as feed:
+            assert [batch.tolist() for batch in feed] == [[0, 1], [2, 3]]
+
+
+def test_what_holds_arrays_by_name_or_groups_of_rows_is_refused_at_once(tmp_path):
+    frame = pd.DataFrame({"room": [0, 0, 1], "x": [1.0, 2.0, 3.0]})
+    with h5py.File(tmp_path / "rooms.h5", "w") as file:
+        file["points"] = np.zeros((3, 2))
+        found = [(file, r"File holds arrays by name: open it as file = kf.HDF5File\(path\) and pass one of them")]
+        found.append((kf.HDF5File(tmp_path / "rooms.h5"), 'HDF5File holds arrays by name: .*file\\["points"\\]'))
+        found.append((frame.groupby("room"), "DataFrameGroupBy holds groups of rows: a list of them"))
+        for sequence, message in found:
+            for make in (lambda sequence=sequence: kf.Feed(sequence, 2), lambda sequence=sequence: kf.Zip(sequence)):
+                with pytest.raises(TypeError, match=message):
+                    make()
 
 
 def test_an_item_that_is_a_batch_already_needs_batch_size_none():
@@ -233,6 +270,32 @@ def test_hooks_of_the_sequence_are_called_once_an_epoch_and_reach_the_workers(wo
         assert [value for values, _ in batches for value in values] == order
         assert {number for _, numbers in batches for number in numbers} == {epoch + 1}
     assert sequence.began == 3
+
+
+@pytest.mark.parametrize("worker_type", ["thread", "process"])
+@pytest.mark.parametrize("step", [2, -2])
+@pytest.mark.light(where=lambda worker_type, step: worker_type == "thread" or step == 2)
+def test_a_loop_follows_a_length_that_a_hook_of_the_sequence_changes(worker_type, step):
+    with kf.Feed(scenes.Growing(step), 2, workers=1, worker_type=worker_type, shuffle=True, seed=0) as feed:
+        for length in (6, 6 + step, 6 + 2 * step):
+            assert sorted(_labels(feed)) == list(range(length))
+        assert feed.get_state()["epoch"] == 3
+        if step < 0:
+            with pytest.raises(ValueError, match=r"the sequence is empty: len\(Growing\) is 0"):
+                list(feed)
+
+
+def test_fit_and_datasets_that_have_begun_warn_of_a_changed_length_and_the_next_ones_follow_it():
+    model = keras.Sequential([keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    with kf.Feed(scenes.Growing(2), 2, workers=0) as feed:
+        with pytest.warns(kf.FeedWarning, match="on_epoch_end of the Growing has changed its length from 6 to 8, and"):
+            model.fit(feed, epochs=2, verbose=0)
+        assert len(feed) == 3
+        dataset = feed.to_tf_dataset()
+        assert len(list(dataset)) == len(feed) == 5
+        with pytest.warns(kf.FeedWarning, match="from 10 to 12.*The next loop, fit or to_tf_dataset"):
+            assert len(list(dataset)) == 5
 
 
 @pytest.mark.heavy

@@ -228,6 +228,53 @@ def test_records_are_written_with_the_same_numbers_in_every_run(tmp_path, spec):
         assert written("a", 1) == written("b", 2)
 
 
+class OfTorch(Old):
+    """It draws from PyTorch's generator, which its module has imported."""
+
+    def on_worker_begin(self, worker):
+        import torch  # noqa: F401
+
+    def __getitem__(self, index):
+        import torch
+
+        return np.array([index, float(torch.rand(()))])
+
+
+class OfTensorFlow(Old):
+    """It draws from TensorFlow's generator, and is what imports it."""
+
+    def __getitem__(self, index):
+        import tensorflow as tf
+
+        return np.array([index, float(tf.random.uniform(()))])
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize(("sequence", "name"), [(OfTorch, "torch"), (OfTensorFlow, "tf.random")])
+def test_generators_of_frameworks_give_the_same_numbers_in_every_run(sequence, name):
+    pytest.importorskip("torch")
+    with pytest.warns(kf.FeedWarning, match=f"{_WARNS} {name}, .* with seed=... every run") as told:
+        first = _batches(sequence())
+    assert len(told) == 1
+    with pytest.warns(kf.FeedWarning, match=_WARNS):
+        again = _batches(sequence(), workers=1)
+    assert np.array_equal(first, again)
+    assert len({tuple(row) for row in first}) == 2 * _LENGTH
+
+
+@pytest.mark.heavy
+def test_load_gives_the_numbers_of_torch_and_leaves_those_of_the_program_alone():
+    torch = pytest.importorskip("torch")
+    with warnings.catch_warnings(), kf.Feed(OfTorch(), 4, **_PROCESSES) as feed:
+        warnings.simplefilter("ignore", kf.FeedWarning)
+        batches = list(feed)
+        torch.manual_seed(1)
+        expected = torch.rand(())
+        torch.manual_seed(1)
+        assert np.array_equal(kf.load(feed, epoch=0, step=2), batches[2])
+        assert torch.rand(()) == expected
+
+
 # ---- in this process
 
 

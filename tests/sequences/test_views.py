@@ -5,6 +5,7 @@ import pickle
 import cloudpickle
 import numpy as np
 import optree
+import pandas as pd
 import pytest
 import scenes
 from hypothesis import given, settings
@@ -45,6 +46,42 @@ def test_every_view_is_sliceable():
         assert type(view[1:2]) is kf.Subset
         assert len(view[1:2]) == 1
         assert optree.tree_all(optree.tree_map(np.array_equal, view[1:2][0], view[1]))
+
+
+class Recording(kf.SceneSequence):
+    """Takes whatever it is given for an index."""
+
+    def __len__(self):
+        return 6
+
+    def __getitem__(self, index):
+        return index
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        [1, 3], np.array([1, 3]), range(1, 4, 2), [False, True, False, True, False, False],
+        np.array([False, True, False, True, False, False]), pd.Series([1, 3]), [1, -3],
+    ],
+    ids=lambda value: type(value).__name__,
+)  # fmt: skip
+def test_a_list_or_an_array_of_indices_or_a_mask_picks_a_subset(index):
+    part = Recording()[index]
+    assert type(part) is kf.Subset
+    assert list(part) == [1, 3]
+    assert list(kf.Map(Recording(), abs)[index]) == [1, 3]
+
+
+@pytest.mark.parametrize("index", [3, np.int64(3), np.array(3), (1, 2), "a"], ids=repr)
+def test_what_is_one_index_is_given_to_the_class(index):
+    assert Recording()[index] is index
+
+
+def test_a_mask_of_another_length_is_refused():
+    with pytest.raises(ValueError, match="the mask has 2 values, and Recording has 6 scenes"):
+        Recording()[[True, False]]
+    assert len(Recording()[[]]) == 0
 
 
 class Sliceable(scenes.Clouds):
@@ -130,8 +167,8 @@ def test_an_index_of_a_view_is_normalised_or_refused():
             IndexError, match=f"index {index} is out of range: Map of <lambda> over range, 5 scenes has"
         ):
             view[index]
-    with pytest.raises(TypeError, match=r"a Map is indexed by an integer or a slice, .*\[1, 2\].*kf.Subset"):
-        view[[1, 2]]
+    with pytest.raises(TypeError, match=r"a Map is indexed by an integer, a slice, a list .*\(1, 2\).*kf.Subset"):
+        view[1, 2]
     with pytest.raises(TypeError, match="received 'a' of type str"):
         view["a"]
 

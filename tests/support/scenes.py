@@ -112,6 +112,22 @@ class Held(Clouds):
         return {int(path.stem) for path in self.folder.glob("*.read")}
 
 
+class Growing(kf.SceneSequence):
+    """Longer, or shorter, by `step` scenes after each epoch."""
+
+    def __init__(self, step):
+        self.length, self.step = 6, step
+
+    def __len__(self):
+        return self.length
+
+    def __getitem__(self, index):
+        return np.full(1, index, np.float32), index
+
+    def on_epoch_end(self):
+        self.length += self.step
+
+
 class Reshuffled:
     """A Keras-style class of batches that reshuffles itself after every epoch."""
 

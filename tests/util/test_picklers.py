@@ -1,5 +1,6 @@
 """What picklers keep that others change; for text see `test_exact_text`."""
 
+import functools
 import pickle
 import sys
 import traceback
@@ -48,3 +49,103 @@ def test_a_function_of_an_order_keeps_its_file_and_its_lines(rooms):
     sent = pickle.loads(pickle.dumps(Portable(rooms.group_of)))
     assert sent.function is not rooms.group_of
     assert lines_of(sent.function) == ["/home/me/rooms.py:7"]
+
+
+# ---- functions with a cache, or with several implementations
+
+_CACHED = """
+import functools
+class Part:
+    pass
+@functools.cache
+def fibonacci(index):
+    return index if index < 2 else fibonacci(index - 1) + fibonacci(index - 2)
+@functools.singledispatch
+def size(value):
+    return 1
+@size.register
+def _(value: list):
+    return sum(map(size, value))
+@size.register
+def _(value: Part):
+    return 7
+class Rooms:
+    @functools.lru_cache(maxsize=3)
+    def load(self, index):
+        return index + 1
+    @staticmethod
+    @functools.lru_cache
+    def double(index):
+        return 2 * index
+    @functools.cached_property
+    def count(self):
+        return 5
+    @functools.singledispatchmethod
+    def kind(self, value):
+        return "any"
+    @kind.register
+    def _(self, value: int):
+        return "int"
+"""
+
+
+@pytest.fixture
+def cached(rooms):
+    """The module, with what keeps results beside its functions."""
+    exec(compile(_CACHED, "/home/me/rooms.py", "exec"), rooms.__dict__)
+    return rooms
+
+
+def _sent(value):
+    return copy_as_sent(value, shares=True)
+
+
+def test_a_function_with_a_cache_is_sent_with_an_empty_one(cached):
+    cached.fibonacci(9)
+    cached.fibonacci.limit = 30
+    sent = _sent(cached.fibonacci)
+    assert sent is not cached.fibonacci
+    assert sent.cache_info().currsize == 0
+    assert sent(9) == 34
+    assert sent.cache_info().currsize == 10, "it calls itself"
+    assert sent.cache_parameters() == {"maxsize": None, "typed": False}
+    assert (sent.__name__, sent.limit) == ("fibonacci", 30)
+
+
+def test_a_function_with_several_implementations_is_sent_with_all_of_them(cached):
+    size, part = _sent((cached.size, cached.Part()))
+    assert size is not cached.size
+    assert size([1, [2, 3], part]) == 10
+
+
+def test_a_class_whose_methods_keep_results_is_sent(cached):
+    made = cached.Rooms()
+    assert (made.load(1), made.count) == (2, 5)
+    sent = _sent(made)
+    assert (sent.load(1), sent.load(1), sent.double(4), sent.count) == (2, 2, 8, 5)
+    assert (sent.kind(1), sent.kind("1")) == ("int", "any")
+    assert type(sent).load.cache_parameters()["maxsize"] == 3
+
+
+def test_functions_within_functions_and_of_builtin_ones_are_sent_with_a_cache():
+    @functools.lru_cache
+    def inner(index):
+        return -index
+
+    assert _sent(inner)(4) == -4
+    assert _sent(functools.lru_cache(len))("four") == 4
+
+
+def test_a_function_with_a_cache_that_can_be_imported_stays_the_very_same():
+    assert _sent(_importable) is _importable
+    assert _sent(_generic) is _generic
+
+
+@functools.lru_cache
+def _importable(index):
+    return index
+
+
+@functools.singledispatch
+def _generic(value):
+    return value

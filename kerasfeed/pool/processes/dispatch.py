@@ -21,6 +21,7 @@ from kerasfeed.pool.processes.stack_dumps import StackDumps
 from kerasfeed.pool.processes.worker_process import WorkerHandle
 from kerasfeed.pool.resource_errors import descriptors_of, is_of_memory, naming_descriptors
 from kerasfeed.pool.task import Task
+from kerasfeed.util.user_modules import module_texts
 
 
 class Dispatch:
@@ -65,7 +66,7 @@ class Dispatch:
             undo.callback(self.memory.close)
             self.stacks = StackDumps()
             undo.callback(self.stacks.close)
-            start = Start(search_path(), options.workers, self._first_opened.descriptor())
+            start = Start(search_path(), options.workers, self._first_opened.descriptor(), module_texts())
             self.shared_objects.post(Topic.START, start)
             self.post_runner()
             self.pipes = Pipes(options.workers if options.addressed else 1)

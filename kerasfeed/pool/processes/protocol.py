@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from kerasfeed.pool.exception_pickle import Packed
 from kerasfeed.pool.task import MOST_NUMBERS, Place, Record
+from kerasfeed.util.user_modules import ModuleTexts
 
 _TASK = struct.Struct(f"={2 + MOST_NUMBERS}q")
 _RESULT = struct.Struct("=4qd")
@@ -31,7 +32,9 @@ PIPE_BUF = int(getattr(select, "PIPE_BUF", 512))
 class Status(enum.IntEnum):
     """How a task ended, or what became of a worker that was started.
 
+    STARTED comes with the modules of which the parent runs another text, NOT_STARTED with a traceback.
     RETURNED is a task that was sent before another worker died, and begun after: it has been sent anew, or will be.
+    EDITED is a worker that has imported a module of another text than its feed's, and comes with what is to be said.
     END_FAILED comes with what is to be told of `on_worker_end`.
     """
 
@@ -42,6 +45,7 @@ class Status(enum.IntEnum):
     NOT_STARTED = 5
     RETURNED = 6
     END_FAILED = 7
+    EDITED = 8
 
 
 def encode_task(number: int, version: int, record: Record) -> bytes:
@@ -129,8 +133,10 @@ class Start:
         sys_path: The parent's module search path; the empty entry means the worker's directory.
         count: Number of workers.
         opened_fd: Descriptor of what the files were when first opened (see `kerasfeed.util.opened_files`).
+        modules: The modules of the user's that the parent has imported.
     """
 
     sys_path: tuple[str, ...]
     count: int
     opened_fd: int
+    modules: ModuleTexts

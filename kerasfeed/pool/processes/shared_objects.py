@@ -47,7 +47,7 @@ class _Pickler(CloudPickler):
         if type(obj) is np.memmap and (place := _file_place(obj)) is not None:
             return _open_memmap, place
         reduced = super().reducer_override(obj)
-        if isinstance(obj, FunctionType) and isinstance(reduced, tuple) and len(reduced) > 2:
+        if isinstance(obj, FunctionType) and isinstance(reduced, tuple) and isinstance(reduced[2], tuple):
             # tf.numpy_function hangs itself onto functions that it was given: each worker would import TensorFlow.
             reduced[2][0].pop("ag_dnc_wrapper__", None)
         return reduced

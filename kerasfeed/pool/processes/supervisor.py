@@ -19,7 +19,7 @@ from kerasfeed.errors import FeedWarning, KerasfeedError, WorkerDiedError, Worke
 from kerasfeed.pool import watchdog
 from kerasfeed.pool.environment import DirectoryGoneError
 from kerasfeed.pool.exception_pickle import arrived
-from kerasfeed.pool.processes.crash_policy import CrashPolicy, respawn_text, start_text
+from kerasfeed.pool.processes.crash_policy import CrashPolicy, edited_text, respawn_text, start_text
 from kerasfeed.pool.processes.dispatch import Dispatch
 from kerasfeed.pool.processes.protocol import Failure, Result, Status
 from kerasfeed.pool.processes.worker_process import WorkerHandle
@@ -29,7 +29,7 @@ from kerasfeed.pool.worker_hooks import defer_failed_end
 from kerasfeed.util.error_notes import wrapped
 from kerasfeed.util.error_text import message_of
 
-_NEWS = (Status.STARTED, Status.NOT_STARTED, Status.END_FAILED)  # what workers tell of themselves
+_NEWS = (Status.STARTED, Status.NOT_STARTED, Status.END_FAILED, Status.EDITED)  # what workers tell of themselves
 _DYING_SECONDS = 2.0
 # A worker may see the lowest valid number before its own note can be seen here; no note stays unseen for so long.
 _VISIBLE_SECONDS = 0.001
@@ -191,6 +191,8 @@ class Supervisor:
         """A worker tells of itself."""
         if status == Status.STARTED:
             handle.started = True
+            if payload is not None:
+                self._options.deferred_warnings.defer("edited", edited_text(str(payload)), FeedWarning)
             handle.look()
             self._deaths.started()
             if len(self._dispatch.workers) < self._options.workers:
@@ -198,6 +200,8 @@ class Supervisor:
                 self._fill_vacancies()
         elif status == Status.END_FAILED:
             defer_failed_end(self._options.deferred_warnings, str(payload))
+        elif status == Status.EDITED:
+            self._fail(WorkerStartError(f"{handle.name} cannot go on: {payload}"))
         else:
             self._fail(_start_error(handle, payload))
 

@@ -35,8 +35,9 @@ from kerasfeed.pool.task import NOWHERE, CancelledTaskError, FailedTaskError, Pl
 from kerasfeed.pool.worker_hooks import end_worker
 from kerasfeed.sequences.context import Worker
 from kerasfeed.util import opened_files
-from kerasfeed.util.error_text import full_text, summary
+from kerasfeed.util.error_text import full_text, message_of, summary
 from kerasfeed.util.optional_methods import optional_method
+from kerasfeed.util.user_modules import ModuleEditedError, ModuleWatch
 
 
 class WorkerProcess:
@@ -63,10 +64,18 @@ class WorkerProcess:
         """Serve tasks until the parent closes the pipe; payloads go over `link`."""
         try:
             self._begin()
-        except BaseException as error:  # noqa: BLE001 - the parent raises it where the user sees it
+            self._modules.check()
+            self._report(link, Status.STARTED, -1, 0.0, self._modules.edited() or None)
+            self._serve_all(link)
+        except ModuleEditedError as error:
+            self._report(link, Status.EDITED, -1, 0.0, message_of(error))
+        except BaseException as error:
+            if self._begun:
+                raise
+            # The parent raises it where the user sees it.
             self._report(link, Status.NOT_STARTED, -1, 0.0, full_text(error))
-            return
-        self._report(link, Status.STARTED, -1, 0.0)
+
+    def _serve_all(self, link: socket.socket) -> None:
         line = self._line
         while data := os.read(self._task_fd, TASK_BYTES):
             number, version, record = decode_task(data)
@@ -88,6 +97,7 @@ class WorkerProcess:
         sys.path[:] = start.sys_path
         if start.opened_fd >= 0:
             opened_files.install(opened_files.Table(start.opened_fd))
+        self._modules = ModuleWatch(start.modules)
         self.worker = Worker(self._number, start.count, "process")
         self._version, self._runner = self._shared_objects.read(Topic.RUNNER)
         self._begin_worker()
@@ -111,10 +121,12 @@ class WorkerProcess:
             if self._version < version:
                 self._renew(link)
             payload = self._runner.run(record, self._line, self)
+            self._modules.check()
             self._report(link, Status.DONE, number, time.perf_counter() - started, payload)
         except CancelledTaskError:
             self._report(link, Status.CANCELLED, number, 0.0)
         except FailedTaskError as carrier:
+            self._modules.check()
             error = carrier.error
             failure = Failure(carrier.place, pack(error), summary(error), full_text(error))
             self._report(link, Status.FAILED, number, 0.0, failure)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from kerasfeed.readers.hdf5 import via_h5py
 from kerasfeed.readers.hdf5.codecs import DecodeError
+from kerasfeed.readers.hdf5.inspection import missing_filters
 from kerasfeed.readers.hdf5.open_files import OpenDataset, SharedFile
 from kerasfeed.readers.hdf5.selection import Selection, plan
 
@@ -44,7 +45,19 @@ def by_h5py(
     shape = opened.shape
     if planned is None and shape:
         planned = plan(selection, shape, where(name))
-    found = via_h5py.read(opened.handle, selection, planned)
+    try:
+        found = via_h5py.read(opened.handle, selection, planned)
+    except OSError:
+        missing = missing_filters(opened.handle)
+        if missing is None:  # there is another reason
+            raise
+        if missing:
+            raise OSError(
+                f"its filter {' and '.join(missing)} is missing: HDF5 does not know it. pip install hdf5plugin, which "
+                "HDF5File imports by itself where it is needed, or import the package that registers the filter in "
+                "the module of your class"
+            ) from None
+        found = via_h5py.read(opened.handle, selection, planned)
     if shared.source is not None and not shared.how.swmr:
         shared.source.check(now=True)
     return found

@@ -27,7 +27,7 @@ DEFLATE, SHUFFLE, FLETCHER32, LZF, BLOSC, BITSHUFFLE, ZSTD = 1, 2, 3, 32000, 320
 NAMES = {
     DEFLATE: "gzip", SHUFFLE: "shuffle", FLETCHER32: "fletcher32", 4: "szip", 5: "n-bit", 6: "scale-offset",
     307: "bzip2", LZF: "lzf", BLOSC: "blosc", 32004: "lz4", BITSHUFFLE: "bitshuffle", 32013: "zfp", ZSTD: "zstd",
-    32026: "blosc2",
+    32017: "sz", 32024: "sz3", 32026: "blosc2", 32028: "sperr",
 }  # fmt: skip
 
 Bytes = Any  # bytes, bytearray or uint8[n]: what codecs give and take

@@ -16,7 +16,7 @@ from h5py._objects import phil
 from numpy.typing import NDArray
 
 from kerasfeed.readers.hdf5.chunks import ChunkIndex, Grid
-from kerasfeed.readers.hdf5.codecs import DecodeError, Filter, Pipeline
+from kerasfeed.readers.hdf5.codecs import DecodeError, Filter, Pipeline, optional
 from kerasfeed.readers.hdf5.selfcheck import check_chunks, check_items
 from kerasfeed.readers.hdf5.storage import Chunked, Contiguous, Declined, Layout, ReaderChoice
 from kerasfeed.util.error_text import message_of, summary
@@ -73,6 +73,18 @@ def filters_of(dataset: h5py.Dataset) -> tuple[Filter, ...]:
     properties = dataset.id.get_create_plist()
     found = (properties.get_filter(number) for number in range(properties.get_nfilters()))
     return tuple(Filter(code, tuple(values)) for code, _, values, _ in found)
+
+
+def missing_filters(dataset: h5py.Dataset) -> list[str] | None:
+    """The filters of a dataset that HDF5 does not know, by name, after `hdf5plugin`, where it is there, has added its.
+
+    None where HDF5 knew all of them. What a script imports is not imported in worker processes, so they need this.
+    """
+    filters = filters_of(dataset)
+    if all(h5py.h5z.filter_avail(each.code) for each in filters):
+        return None
+    optional("hdf5plugin")
+    return [each.name for each in filters if not h5py.h5z.filter_avail(each.code)]
 
 
 def _layout(file: h5py.File, dataset: h5py.Dataset, size: int) -> Layout:

@@ -38,6 +38,7 @@ from kerasfeed.pool.processes.spawn import start_worker
 from kerasfeed.pool.processes.stack_dumps import StackDumps
 from kerasfeed.pool.processes.worker_process import end_workers
 from kerasfeed.spec.inference import describe, merge
+from kerasfeed.util.user_modules import ModuleTexts
 
 EXAMPLES = int(100 * float(os.environ.get("KERASFEED_TEST_EXAMPLES", "1")))
 integers = st.integers(-(1 << 63), (1 << 63) - 1)
@@ -165,7 +166,7 @@ class Worker:
         self.stacks = StackDumps()
         sequence = scenes.Clouds()
         layout = Layout(merge([(0, describe(sequence[0]))]), 8, True, (48, 8))
-        self.shared_objects.post(Topic.START, Start(tuple(sys.path), 1, -1))
+        self.shared_objects.post(Topic.START, Start(tuple(sys.path), 1, -1, ModuleTexts({}, {})))
         self.shared_objects.post(Topic.RUNNER, BatchRunner(Job(sequence, Plan(37, 8), 1, 1 << 30, 4)))
         self.shared_objects.post(Topic.POSTED, layout)
         self.segment_bytes = 2 * layout.nbytes

@@ -127,6 +127,74 @@ def test_a_module_beside_the_script_is_found_by_workers(run_script, tmp_path):
     assert done.stdout == "[[0.0, 1.0], [2.0, 3.0]]\n"
 
 
+@pytest.mark.parametrize("start", ["spawn", "forkserver"])
+def test_a_process_that_multiprocessing_has_started_sends_workers_its_main_module(run_script, start):
+    done = run_script(f"""
+        import functools, multiprocessing, sys
+        import light_keras
+        import kerasfeed as kf
+
+        @functools.cache
+        def load(index):
+            return index + Rooms.first
+
+        class Rooms(kf.SceneSequence):
+            first = 3
+            def __len__(self): return 4
+            def __getitem__(self, index): return load(index)
+
+        def read():
+            with kf.Feed(Rooms(), 2, workers=1, worker_type="process") as feed:
+                print([batch.tolist() for batch in feed], flush=True)
+
+        if __name__ == "__main__":
+            child = multiprocessing.get_context("{start}").Process(target=read)
+            child.start()
+            child.join()
+            sys.exit(child.exitcode)
+    """)
+    assert done.stdout == "[[3, 4], [5, 6]]\n"
+
+
+def test_a_module_that_is_edited_while_a_feed_lives_is_told_of_and_never_mixed(run_script):
+    done = run_script("""
+        import light_keras
+        import importlib, os, pathlib, signal, sys, warnings
+        import kerasfeed as kf
+
+        def write(offset):
+            lines = ["import os", "class Rooms:", " def __len__(self): return 40"]
+            lines.append(f" def __getitem__(self, index): return index + {offset}, os.getpid()")
+            pathlib.Path("rooms_module.py").write_text(chr(10).join(lines))
+
+        sys.path.insert(0, os.getcwd())
+        sys.dont_write_bytecode = False
+        write(100)
+        import rooms_module
+
+        def feed():
+            return kf.Feed(rooms_module.Rooms(), 4, workers=1, worker_type="process", max_queue_size=1)
+
+        write(2000)
+        with warnings.catch_warnings(record=True) as told, feed() as edited:
+            warnings.simplefilter("always")
+            print(int(edited[0][0][0]), [str(each.message).split(" was ")[1][:34] for each in told])
+        importlib.reload(rooms_module)
+        warnings.simplefilter("ignore")
+        with feed() as running:
+            batches = iter(running)
+            first = next(batches)
+            write(30000)
+            os.kill(int(first[1][0]), signal.SIGKILL)
+            try:
+                while True:
+                    assert (next(batches)[0] < 3000).all()
+            except kf.errors.WorkerStartError as error:
+                print("the module rooms_module (" in str(error), "Make the feed anew" in str(error))
+    """)
+    assert done.stdout == "2000 ['edited since this program imported']\nTrue True\n"
+
+
 # ---- faults
 
 

@@ -1,8 +1,11 @@
 """Filters undone: exactly the bytes, or an error; and what is missing is named, not guessed."""
 
+import os
 import struct
+import subprocess
 import sys
 import zlib
+from pathlib import Path
 
 import h5py
 import numpy as np
@@ -129,3 +132,37 @@ def test_a_missing_package_leaves_its_filter_to_h5py_and_says_what_to_install(tm
         assert str(file["gzip"].reader) == "direct"
         for name in ("lzf", "gzip"):
             assert np.array_equal(file[name][[7, 1]], data[[7, 1]])
+
+
+_FILTERED = """
+import sys
+{before}
+from kerasfeed.readers.hdf5.file import HDF5File
+file = HDF5File("filtered.h5")
+try:
+    print(file["points"][3].tolist())
+except OSError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("is_there", [True, False], ids=["installed", "missing"])
+def test_a_filter_that_this_process_has_not_registered_is_looked_for_or_named(tmp_path, is_there):
+    pytest.importorskip("hdf5plugin")
+    write = (
+        "import h5py, hdf5plugin, numpy as np\n"
+        "with h5py.File('filtered.h5', 'w') as file:\n"
+        "    file.create_dataset('points', data=np.arange(8.0), chunks=(4,), compression=hdf5plugin.LZ4())\n"
+    )
+    read = _FILTERED.format(before="" if is_there else "sys.modules['hdf5plugin'] = None")
+    environment = {**os.environ, "PYTHONPATH": str(Path(kf.__file__).parents[1])}
+    for code in (write, read):
+        done = subprocess.run(
+            [sys.executable, "-c", code], cwd=tmp_path, env=environment, check=True, timeout=60, stdout=subprocess.PIPE,
+            text=True,
+        )  # fmt: skip
+    if is_there:
+        assert done.stdout == "3.0\n"
+    else:
+        assert "'points'[3]" in done.stdout
+        assert "its filter lz4 is missing: HDF5 does not know it. pip install hdf5plugin" in done.stdout
