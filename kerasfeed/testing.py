@@ -31,7 +31,7 @@ class SequenceUnderTest:
         seed: See `kerasfeed.check_sequence`.
     """
 
-    def __init__(self, given: Any, *, scenes: int = 16, seconds: float = 60.0, seed: int = 0) -> None:
+    def __init__(self, given: Any, *, scenes: int = 64, seconds: float = 60.0, seed: int = 0) -> None:
         self._given = given
         self._options = {"scenes": scenes, "seconds": seconds, "seed": seed}
         self._is_made = not (isinstance(given, type) or (callable(given) and not hasattr(type(given), "__getitem__")))
@@ -98,7 +98,7 @@ def parametrize_with_checks(
     *,
     xfail: Mapping[str, str] | Callable[[Any], Mapping[str, str]] | None = None,
     skip: Iterable[str] = (),
-    scenes: int = 16,
+    scenes: int = 64,
     seconds: float = 60.0,
     seed: int = 0,
 ) -> Any:

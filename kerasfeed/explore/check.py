@@ -23,7 +23,7 @@ _CALLER = "kf.check_sequence()"
 def check_sequence(
     sequence: Any,
     *,
-    scenes: int = 16,
+    scenes: int = 64,
     seconds: float = 60.0,
     seed: int = 0,
     checks: Iterable[str] | None = None,
@@ -32,18 +32,21 @@ def check_sequence(
 ) -> SequenceReport:
     """Check a class of scenes: that feeds get the same bits from it, by whatever worker, and that it costs no more.
 
-    Scenes spread over the sequence are read again and again: twice in a row, in another order, by several threads, by
-    worker processes under another hash seed and from another directory, from a copy made by pickling, through
-    `get_batch`, `read_into` and views. Augmentation through `self.rng` is the same each time, and so passes. Each
+    As many scenes as a quarter of the time allows are read once: that they can be read, have one spec, and hold no
+    NaN. Some of them, spread over the sequence, are read again and again: twice in a row, in another order, from copies
+    made by pickling before and after the first reading, by worker processes under another hash seed and from another
+    directory, through `get_batch`, `read_into` and views, and, in a worker process, by several threads: a class that
+    passes that may set `thread_safe = True`. Augmentation through `self.rng` is the same each time, and so passes. Each
     check has a name, a reason and a remedy; `print` the report, or look at it in a notebook. In tests,
     `kerasfeed.testing.parametrize_with_checks` makes a test of each check.
 
     The sequence itself is read, in this process by a worker thread of a pool, and its hooks are called as a feed calls
-    them. Worker processes are started. A scene that hangs is given up after a third of `seconds`, at most 20 s.
+    them. Worker processes are started. A scene that hangs is given up after a third of `seconds`, at most 20 s. Where
+    reading scenes takes more than 1 GB of memory, no more are read.
 
     Args:
         sequence: What a `Feed` takes: any object with `__len__` and `__getitem__(index)`.
-        scenes: How many scenes are compared, at least 1; fewer where they are slow.
+        scenes: How many scenes are read again and again, at least 1; fewer where they are slow.
         seconds: How long all checks may take together, s. What is not done by then is skipped.
         seed: Seed of the feed that would read them; behind `self.rng`.
         checks: Names of the checks to run; None for all.
@@ -51,7 +54,7 @@ def check_sequence(
         progress: Whether to show a progress bar, in a terminal or a notebook.
 
     Returns:
-        A report: `ok`, `results`, `report["same_twice"]`, `raise_if_failed()`, `to_dict()`.
+        A report: `ok`, `results`, `read` of `length` scenes, `report["same_twice"]`, `raise_if_failed()`, `to_dict()`.
 
     Raises:
         TypeError: `sequence` cannot be indexed, or is a feed.
@@ -78,7 +81,9 @@ def check_sequence(
             results.append(every.result(name))
             advance(1)
     compared = len(vars(case).get("readings", ()))
-    return SequenceReport(class_name(sequence), compared, tuple(results), time.monotonic() - begun)
+    length = vars(case).get("length", 0)
+    seconds = time.monotonic() - begun
+    return SequenceReport(class_name(sequence), compared, case.read_count, length, tuple(results), seconds)
 
 
 def _chosen(checks: Iterable[str] | None, skip: Iterable[str]) -> list[str]:

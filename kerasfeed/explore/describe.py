@@ -36,17 +36,19 @@ def describe(
 ) -> Description:
     """Statistics of every field of a sequence's scenes, and which scenes fail, come twice, or are slow.
 
-    One pass reads each scene once, by workers, with a progress bar on stderr. No scene is kept: memory grows by about
+    One pass reads each scene once, with a progress bar on stderr: the first ones in the calling thread, and the others
+    by worker processes, where all of them would take more than about a second. No scene is kept: memory grows by about
     150 bytes a scene. Means and variances are merged without rounding errors, so the result does not depend on the
-    workers. A scene that fails, or ends its worker, is noted, and the pass goes on. Scenes are read with the random
-    numbers of epoch 0 and seed 0.
+    workers. A scene that fails is noted, and the pass goes on; so is one that ends its worker process. Scenes are read
+    with the random numbers of epoch 0 and seed 0.
 
     Args:
         sequence: What a `Feed` takes: any object with `__len__` and `__getitem__(index)`.
         scenes: Which scenes are read. None reads all; a number that many, spread over the sequence; a list, an array
             or a slice of indices, or a mask, those.
-        workers: See `Feed`.
-        worker_type: See `Feed`.
+        workers: Number of workers; 0 reads in the calling thread.
+        worker_type: "process" or "thread"; "auto" takes processes, and threads only where the class says
+            `thread_safe = True`, or has no code of the user's.
         progress: Whether to show the progress bar.
 
     Returns:
@@ -75,7 +77,9 @@ def describe(
     length = check_sequence(sequence, "kf.describe()")
     indices = range(length) if scenes is None else chosen_indices(scenes, length, class_name(sequence))
     count = check_workers(workers, worker_type)
-    found = collect(sequence, indices, min(count, len(indices)), worker_type, progress=progress)
+    here_first = workers == worker_type == "auto"
+    count = min(count, len(indices))
+    found = collect(sequence, indices, count, worker_type, here_first=here_first, progress=progress)
     return _description(class_name(sequence), length, indices, found)
 
 
@@ -91,11 +95,13 @@ def _description(
         _quantile(seconds, 0.95),
         tuple((int(numbers[row]), float(seconds[row])) for row in slow),
     )
+    given = np.asarray(indices)
+    paths = sorted(found.fields, key=found.first_seen.__getitem__)
     return Description(
         name, length, len(indices), found.failed,
         tuple((int(indices[position]), text) for position, text in found.failures),
         _duplicates(table["bits"], numbers), _quantile(nbytes, 0.5), _quantile(nbytes, 0.95), timing,
-        {path: _field(path, found.fields[path]) for path in sorted(found.fields, key=found.first_seen.__getitem__)},
+        {path: _field(path, found.fields[path], given) for path in paths},
     )  # fmt: skip
 
 
@@ -114,11 +120,12 @@ def _duplicates(bits: NDArray[np.uint64], indices: NDArray[np.int64]) -> tuple[t
     return tuple(sorted(map(tuple, groups)))
 
 
-def _field(path: str, field: FieldStatistics) -> FieldDescription:
+def _field(path: str, field: FieldStatistics, indices: NDArray[np.int64]) -> FieldDescription:
     mean, variance, axis = _moments(field)
-    low, high = field.low, field.high
+    (low, low_at), (high, high_at) = field.low or (None, None), field.high or (None, None)
     if field.lengths is not None:
         count, low, high, total, squares = field.lengths
+        low_at = high_at = None
         mean, variance, axis = *mean_and_variance(count, Fraction(total), Fraction(squares)), None
     edges, shares = [], []  # type: tuple[list[float], list[float]]
     is_one = field.lengths is None or field.whole is None  # else lengths are counted among numbers
@@ -132,7 +139,13 @@ def _field(path: str, field: FieldStatistics) -> FieldDescription:
         dict(sorted((field.shapes or {}).items(), key=lambda each: (-each[1], each[0]))), shape, sizes,
         field.values, field.nan, field.infinite, field.zeros, low, high, mean, variance, axis,
         _classes(field), tuple(edges), tuple(shares), field.constant and field.scenes > 1,
+        *(None if place is None else int(indices[place]) for place in (low_at, high_at)),
+        *(_scenes(places, indices) for places in (field.nan_in, field.infinite_in, field.uniform_in)),
     )  # fmt: skip
+
+
+def _scenes(positions: list[NDArray[np.int64]], indices: NDArray[np.int64]) -> NDArray[np.int64]:
+    return np.unique(indices[np.concatenate(positions)]) if positions else np.empty(0, np.int64)
 
 
 def _moments(field: FieldStatistics) -> tuple[Any, Any, int | None]:

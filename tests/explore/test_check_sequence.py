@@ -6,6 +6,7 @@ import os
 import threading
 from pathlib import Path
 
+import keras
 import numpy as np
 import pytest
 import scenes_bad as bad
@@ -17,6 +18,8 @@ from scenes import Batched, Clouds, Nested, Sized
 from scenes_views import Hooked, Noisy, NoisyInto, Squares, tripled
 
 import kerasfeed as kf
+from kerasfeed.explore.checks import case as case_module
+from kerasfeed.explore.checks import reading
 from kerasfeed.explore.checks.table import CHECKS
 from kerasfeed.feeds.base import BaseFeed
 
@@ -38,6 +41,8 @@ ZOO = [
     (bad.Counting, "same_twice", "scene 0, field '1': 3 when it is read first, 4 when it is read again", 0, "1", ()),
     (bad.AugmentsInPlace, "same_twice", "scene 0, field '0': [", 0, "0", ()),
     (bad.Forward, "any_order", "in ascending order, ", None, "0", ()),
+    (bad.NumbersLabels, "any_order", "in a new copy that reads the first scene first, ", None, "1", ()),
+    (bad.CentredOnTheFirst, "any_order", "in one that reads the last scene first", None, "0", ()),
     (bad.Refilled, "own_arrays", "scene 0, field '0': [0.0, 1.0, 2.0] as it was returned, [10.0, 11.0,",
      0, "0", ()),
     (bad.DrawsGlobally, "global_random", "scene 0 draws from, or seeds, the global generators of numpy.random", 0, None,
@@ -52,6 +57,7 @@ ZOO = [
      ()),
     (elsewhere.Heavy, "pickle_cost", "pickling takes 108 MB in ", None, None, ()),
     (elsewhere.OfAGlobal, "process", "scene 0, field '1': 4 in this process, 0 in a worker process", 0, "1", ()),
+    (elsewhere.NumbersForAll, "process", "in another one that reads the last scene first", None, "1", ()),
     (elsewhere.OfAProcess, "process", "scene 0, field '1': ", 0, "1", ()),
     (elsewhere.DiesElsewhere, "process", "ended with exit code 3 while it loaded scene 4", 4, None, ()),
     (elsewhere.Hashing, "hash_seed", " in a process with PYTHONHASHSEED=1, ", 0, "1", ()),
@@ -200,6 +206,97 @@ def test_what_is_not_done_in_time_is_skipped_and_says_so():
     assert "give more seconds=" in report["views"].message
 
 
+@pytest.mark.parametrize(
+    ("fault", "check", "message"),
+    [
+        ("error", "scenes_load", "scene 45 raises OSError: 45.npy is cut off"),
+        ("set", "fields", "scene 45: field '0' is of type set"),
+        ("shape", "same_spec", "field '0' differs in shape: float32[3] in scene 0, float32[4] in scene 45"),
+        ("NaN", "finite", "scene 45, field '0': 3 NaN of 3 values, the first at [0]"),
+    ],
+)
+def test_one_scene_of_many_is_found_and_the_other_checks_go_on(fault, check, message):
+    report = kf.check_sequence(bad.OneOfMany(fault), checks=[check, "same_twice", "any_order"])
+    assert message in report[check].message
+    assert (report[check].index, report.read, report.length, report.scenes) == (45, 640, 640, 64)
+    assert report["any_order"].status == "passed"
+    assert "(640 of 640 scenes read, 64 compared, " in str(report)
+
+
+def test_what_a_sequence_keeps_of_each_scene_is_told_before_memory_runs_out(monkeypatch):
+    monkeypatch.setattr(case_module, "MOST_GROWTH", 40e6)
+    report = kf.check_sequence(bad.KeepsAll(), scenes=16, checks=["pickle_cost", "views", "memory"])
+    assert "memory grows by 1,2" in report["memory"].message
+    assert report["views"].message == "reading scenes has taken much memory; see memory"
+
+
+def test_a_pass_ends_where_memory_has_grown_too_much(monkeypatch):
+    monkeypatch.setattr(reading, "MOST_GROWTH", 40e6)
+    found = kf.check_sequence(bad.KeepsAll(), scenes=64, checks=["scenes_load"])["scenes_load"]
+    assert found.status == "skipped"
+    assert found.message.startswith("memory has grown by ")
+
+
+class Batches(keras.utils.PyDataset):
+    """Batches of 4 of 10 scenes."""
+
+    def __init__(self, dtype=np.float32):
+        super().__init__()
+        self.dtype = dtype
+
+    @property
+    def num_batches(self):
+        return 3
+
+    def __getitem__(self, index):
+        if not 0 <= index < 3:
+            raise IndexError(index)
+        rows = np.arange(4 * index, min(10, 4 * index + 4))
+        return np.zeros((len(rows), 3), self.dtype), rows
+
+
+def test_items_of_a_pydataset_are_batches_of_which_the_last_is_shorter():
+    report = kf.check_sequence(Batches(), checks=["length", "same_spec", "any_order", "views"])
+    assert not flagged(report), report
+    assert report["same_spec"].message == "the same in 3 of 3 scenes but for the number of rows, for items are batches"
+
+
+def test_what_says_that_it_is_safe_and_cannot_be_pickled_is_tried_in_this_process():
+    report = kf.check_sequence(elsewhere.LockedButSafe(), checks=["threads"])
+    assert report["threads"].status == "passed"
+    report = kf.check_sequence(elsewhere.Locked(), checks=["threads"])
+    assert "the class has no thread_safe" in report["threads"].message
+
+
+class Promises(elsewhere.NotForThreads):
+    thread_safe = True
+
+
+def test_a_class_that_says_it_is_safe_and_is_not_has_failed():
+    assert kf.check_sequence(Promises(), checks=["threads"])["threads"].status == "failed"
+    assert kf.check_sequence(elsewhere.NotForThreads(), checks=["threads"])["threads"].status == "warned"
+
+
+class Here(bad.Sound):
+    """Notes in which processes and threads it is read."""
+
+    seen = set()
+
+    def scene(self, index):
+        Here.seen.add(threading.get_ident())
+        return super().scene(index)
+
+
+def test_several_threads_read_a_class_that_does_not_say_it_is_safe_in_another_process_alone():
+    Here.seen.clear()
+    report = kf.check_sequence(Here(), checks=["threads"])
+    assert report["threads"].message.endswith("the class may set thread_safe = True")
+    together = len(Here.seen)
+    Here.seen.clear()
+    kf.check_sequence(Here(), checks=["any_order"])
+    assert together <= len(Here.seen) + 1
+
+
 def test_slow_scenes_are_compared_in_smaller_number():
     class Slow(bad.Sound):
         def scene(self, index):
@@ -258,7 +355,7 @@ def report():
 
 def test_the_text_of_a_report_names_faults_first_with_reason_and_remedy(report):
     lines = str(report).splitlines()
-    assert lines[0].startswith("Counting: 1 passed, 1 failed, 1 skipped (12 scenes compared, ")
+    assert lines[0].startswith("Counting: 1 passed, 1 failed, 1 skipped (12 of 12 scenes read, 12 compared, ")
     assert lines[2] == "failed: same_twice"
     assert lines[3].startswith("  scene 0, field '1': 3 when it is read first, 4")
     assert any(line.startswith("  Remedy: Draw random numbers from self.rng") for line in lines)

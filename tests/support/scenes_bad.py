@@ -149,6 +149,57 @@ class Forward(Sound):
         return super().scene(self.highest)
 
 
+class NumbersLabels(Sound):
+    """Numbers its labels in the order in which they are read."""
+
+    def __init__(self, numbers=None):
+        super().__init__()
+        self.numbers = {} if numbers is None else numbers
+
+    def scene(self, index):
+        return super().scene(index)[0], self.numbers.setdefault(f"room {index % 5}", len(self.numbers))
+
+
+class CentredOnTheFirst(Sound):
+    """Takes as the centre what it happens to read first."""
+
+    centre = None
+
+    def scene(self, index):
+        points, label = super().scene(index)
+        if self.centre is None:
+            self.centre = points
+        return points - self.centre, label
+
+
+class OneOfMany(Sound):
+    """Scene 45 of 640 is `fault`: "shape", "NaN", "error" or "set"."""
+
+    def __init__(self, fault):
+        super().__init__(640)
+        self.fault = fault
+
+    def scene(self, index):
+        points, label = super().scene(index)
+        if index != 45:
+            return points, label
+        if self.fault == "error":
+            raise OSError("45.npy is cut off")
+        return {"shape": np.zeros(4, np.float32), "NaN": points * np.nan, "set": {1}}[self.fault], label
+
+
+class KeepsAll(Sound):
+    """Keeps 1.2 MB of each scene that it reads."""
+
+    def __init__(self):
+        super().__init__(200)
+        self.kept = []
+
+    def scene(self, index):
+        self.kept.append(np.full(150_000, 1.0))
+        return self.kept[-1], index
+
+
 class Refilled(Sound):
     """Returns one array again and again, one a thread."""
 

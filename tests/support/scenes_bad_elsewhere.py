@@ -76,6 +76,26 @@ class OfAGlobal(Sound):
         return super().scene(index)[0], index + OFFSET
 
 
+NUMBERS = {}
+
+
+class NumbersForAll(Sound):
+    """Numbers its labels in the order in which they are read, in a table of its module."""
+
+    def scene(self, index):
+        return super().scene(index)[0], NUMBERS.setdefault(f"room {index % 5}", len(NUMBERS))
+
+
+class LockedButSafe(Sound):
+    """Cannot be pickled, and says that threads may share it."""
+
+    thread_safe = True
+
+    def __init__(self):
+        super().__init__()
+        self.lock = threading.Lock()
+
+
 class OfAProcess(Sound):
     def scene(self, index):
         return super().scene(index)[0], index + os.getpid()

@@ -5,25 +5,39 @@ they can be read there alone. Checks do not change the sequence beyond what read
 """
 
 import functools
+import pickle
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from kerasfeed.errors import KerasfeedError
 from kerasfeed.explore.checks.calls import Call, Where, call
-from kerasfeed.explore.checks.finding import Finding, OutOfTimeError, failed
-from kerasfeed.explore.checks.reading import Reading, read_all
+from kerasfeed.explore.checks.finding import Finding, MemoryGrownError, OutOfTimeError, failed
+from kerasfeed.explore.checks.reading import MOST_GROWTH, Reading, Survey, read_all, resident, survey
+from kerasfeed.loaders.sequence_argument import check_sequence
+from kerasfeed.pool.processes.shared_objects import pickled
 from kerasfeed.spec.inference import merge, probe_indices
 from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.util.error_text import exception_text, message_of
 from kerasfeed.util.frames import as_sequence
 
-_PASSES = 30  # over the scenes, that all checks make between them
+_PASSES = 32  # over the scenes, that all checks make between them
 _SHARE = 0.5  # of the time, for these
 _HANG_SHARE = 1 / 3  # of the time: what takes longer hangs
 _HANG_MOST = 20.0  # s
 _FEWEST = 2
+_FEW = 16  # of the compared scenes, where each is read a thousand times
+_SURVEY_SHARE = 1 / 4  # of the time, for reading once as many scenes as can be
+_LEAST_SECONDS = 1e-4  # a scene, with what is looked at in it
+_MOST_KEPT = 256e6  # bytes of an unread copy that are kept apart from the arrays of the sequence
+
+
+def length_of(sequence: Any) -> int:
+    """Number of scenes; of batches where a Keras `PyDataset` says that alone. Raises what `len` raises."""
+    return len(sequence) if hasattr(type(sequence), "__len__") else check_sequence(sequence)
 
 
 class Case:
@@ -44,6 +58,7 @@ class Case:
         self._worker_type = "thread"
         self.thread_trouble: Finding | None = None  # why they are read in the calling thread
         self.scene_seconds = min(_HANG_MOST, _HANG_SHARE * seconds)
+        self._resident = resident()
         self.begin()
 
     def begin(self) -> None:
@@ -58,7 +73,38 @@ class Case:
     @functools.cached_property
     def length(self) -> int:
         """Number of scenes; raises what `len` raises."""
-        return len(self.sequence)
+        return length_of(self.sequence)
+
+    @functools.cached_property
+    def items_are_batches(self) -> bool:
+        """Whether they are, as those of a Keras `PyDataset`, of which the last one may have fewer rows."""
+        bases = type(self.sequence).__mro__
+        return any(base.__name__ == "PyDataset" and base.__module__.partition(".")[0] == "keras" for base in bases)
+
+    @property
+    def has_grown(self) -> bool:
+        """Whether reading scenes has taken so much memory that no more are to be read."""
+        return resident() - self._resident > 2 * MOST_GROWTH
+
+    @functools.cached_property
+    def _unread(self) -> list[Any] | None:
+        """The pickle of the sequence before anything was read."""
+        try:
+            head, *buffers = pickled(self.sequence)
+        except Exception:  # noqa: BLE001 - the user's; another check tells of it
+            return None
+        few = sum(buffer.nbytes for buffer in buffers) <= _MOST_KEPT
+        return [bytes(head), *(bytes(buffer) if few else buffer for buffer in buffers)]
+
+    def unread(self) -> Any:
+        """A new copy of the sequence as it was before anything was read; None where it cannot be pickled."""
+        if self._unread is None:
+            return None
+        head, *buffers = self._unread
+        try:
+            return pickle.loads(head, buffers=[bytearray(buffer) for buffer in buffers])
+        except Exception:  # noqa: BLE001 - the user's; another check tells of it
+            return None
 
     # ---- calls
 
@@ -67,9 +113,10 @@ class Case:
         target = self.sequence if sequence is None else sequence
         return call(target, function, Where(self._worker_type, hooks=hooks), self.scene_seconds, self.deadline)[0]
 
-    def there(self, function: Call, where: Where) -> list[Any]:
+    def there(self, function: Call, where: Where, sequence: Any = None) -> list[Any]:
         """The same by other workers, for each of them."""
-        return call(self.sequence, function, where, self.scene_seconds, self.deadline)
+        target = self.sequence if sequence is None else sequence
+        return call(target, function, where, self.scene_seconds, self.deadline)
 
     def read(self, plan: Sequence[int], sequence: Any = None) -> list[Reading]:
         """Readings of these scenes, in this order."""
@@ -80,6 +127,7 @@ class Case:
     @functools.cached_property
     def first(self) -> tuple[Reading, Reading]:
         """Scene 0, read twice; decides in which thread scenes are read."""
+        _ = self._unread
         one, two = self.read([0, 0])
         if one.error and not one.out_of_range:
             self._worker_type = "inline"
@@ -100,6 +148,21 @@ class Case:
         return probe_indices(self.length, max(_FEWEST, min(self._most, fitting)))
 
     @functools.cached_property
+    def survey(self) -> Survey:
+        """What reading once as many scenes as the time allows has shown, spread over the sequence, in their order."""
+        seconds = _SURVEY_SHARE * self.seconds
+        usual = float(np.median([one.seconds for one, _ in self.twice]))
+        fitting = max(1, int(seconds / max(usual, _LEAST_SECONDS)))
+        plan = range(0, self.length, -(-self.length // fitting))
+        return self.here(partial(survey, plan=plan, seed=self.seed, seconds=seconds))  # type: ignore[no-any-return]
+
+    @property
+    def read_count(self) -> int:
+        """How many scenes were read."""
+        known = vars(self)
+        return max(len(known.get("twice", ())), known["survey"].count if "survey" in known else 0)
+
+    @functools.cached_property
     def twice(self) -> list[tuple[Reading, Reading]]:
         """Each of these scenes, read twice in a row, in ascending order."""
         _ = self.first
@@ -117,9 +180,9 @@ class Case:
         return [reading.index for reading in self.readings]
 
     @property
-    def total_nbytes(self) -> int:
-        """Bytes of all these scenes."""
-        return sum(field.nbytes for each in self.readings if each.spec is not None for field in each.spec.fields)
+    def few(self) -> list[int]:
+        """Some of these."""
+        return self.good[:: -(-len(self.good) // _FEW)]
 
     @functools.cached_property
     def spec(self) -> SceneSpec:
@@ -138,6 +201,8 @@ def guarded(run: Callable[[Case], Finding], case: Case) -> Finding:
         return run(case)
     except OutOfTimeError:
         return Finding("skipped", "it did not end in the time that was left: give more seconds=")
+    except MemoryGrownError as error:
+        return Finding("skipped", f"{error.text}; see memory")
     except KerasfeedError as error:
         return lost(error)
     except Exception as error:  # noqa: BLE001 - the user's, from where nobody looks for it

@@ -21,6 +21,7 @@ class Finding:
         index: Index of the scene; None where it is about several.
         field: Path of the field; None likewise.
         remedy: What to change, where that is not what the check says in general.
+        blocks: Whether checks that need this one are skipped where it has failed.
     """
 
     status: Status
@@ -28,6 +29,7 @@ class Finding:
     index: int | None = None
     field: str | None = None
     remedy: str | None = None
+    blocks: bool = True
 
 
 class LostWorkerError(KerasfeedError):
@@ -40,6 +42,25 @@ class LostWorkerError(KerasfeedError):
     def __init__(self, message: str, index: int | None) -> None:
         super().__init__(message)
         self.index = index
+
+
+class MemoryGrownError(Exception):
+    """Internal: memory has grown by more than reading scenes may take.
+
+    Attributes:
+        nbytes: By how much, bytes.
+        reads: Over how many readings of scenes.
+    """
+
+    def __init__(self, nbytes: int, reads: int) -> None:
+        super().__init__(nbytes, reads)
+        self.nbytes = nbytes
+        self.reads = reads
+
+    @property
+    def text(self) -> str:
+        """By how much, in words."""
+        return f"memory has grown by {self.nbytes / 1e6:,.0f} MB over {self.reads:,} readings of scenes"
 
 
 class OutOfTimeError(Exception):

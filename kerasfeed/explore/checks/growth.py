@@ -5,7 +5,6 @@ Growth counts where it goes on in both halves of what is measured. Loads no fram
 """
 
 import gc
-import mmap
 import time
 import tracemalloc
 from dataclasses import dataclass
@@ -16,9 +15,9 @@ from typing import Any
 from kerasfeed.errors import KerasfeedError
 from kerasfeed.explore.checks.calls import Where
 from kerasfeed.explore.checks.case import Case
-from kerasfeed.explore.checks.finding import Finding, failed, passed, skipped
+from kerasfeed.explore.checks.finding import Finding, MemoryGrownError, failed, passed, skipped
 from kerasfeed.explore.checks.places import elsewhere_of
-from kerasfeed.explore.checks.reading import Reader
+from kerasfeed.explore.checks.reading import MOST_GROWTH, Reader, resident
 from kerasfeed.pool.processes.pool import processes_supported
 from kerasfeed.pool.task import Note
 
@@ -75,36 +74,39 @@ def descriptors_open() -> int:
     return 0
 
 
-def _resident() -> int:
-    try:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
-    except (OSError, ValueError, IndexError):
-        return 0
-
-
 def _sample() -> Sample:
     gc.collect()
-    return Sample(tracemalloc.get_traced_memory()[0], _resident(), descriptors_open())
+    return Sample(tracemalloc.get_traced_memory()[0], resident(), descriptors_open())
 
 
-def _grown(sequence: Any, note: Note, worker: object, *, plan: list[int], seed: int, seconds: float) -> Growth | None:
+def _grown(
+    sequence: Any, note: Note, worker: object, *, plan: list[int], seed: int, seconds: float
+) -> Growth | MemoryGrownError | None:
     """Read the scenes of `plan` again and again, for so long at most; None where these were too few."""
-    reader = Reader(sequence, seed, note)
+    try:
+        return _measured(Reader(sequence, seed, note), plan, seconds)
+    except MemoryGrownError as error:
+        return error
+
+
+def _measured(reader: Reader, plan: list[int], seconds: float) -> Growth | None:
     begun = time.monotonic()
     for _ in range(_WARM_ROUNDS):
-        for index in plan:
-            reader.scene(index)
+        before_round = resident()
+        _read(reader, plan, len(plan))
     each = (time.monotonic() - begun) / (_WARM_ROUNDS * len(plan))
     # Traced, Python takes some three times as long.
-    half = min(_READS, int(seconds / (3 * each + 1e-9))) // (2 * len(plan)) * len(plan)
+    most = min(_READS, int(seconds / (3 * each + 1e-9)))
+    if (grown := resident() - before_round) > 0:
+        most = min(most, max(_FEWEST, int(MOST_GROWTH / 2 / grown * len(plan))))
+    half = most // (2 * len(plan)) * len(plan)
     if half < _FEWEST / 2:
         return None
     ours = not tracemalloc.is_tracing()
     if ours:
         tracemalloc.start()
     try:
-        for index in plan:  # what is measured is measured alike
-            reader.scene(index)
+        _read(reader, plan, len(plan))  # what is measured is measured alike
         samples = [_sample()]
         _read(reader, plan, half)
         samples.append(_sample())
@@ -131,19 +133,19 @@ def _most(before: tracemalloc.Snapshot, after: tracemalloc.Snapshot) -> str:
     return ""
 
 
-def growth_of(case: Case) -> Growth | None:
+def growth_of(case: Case) -> Growth | MemoryGrownError | None:
     """What grows, found out once a case: in a worker process, where nothing else goes on, if it can be had."""
     known = vars(case)
     if "growth" not in known:
         seconds = min(_MOST, _SHARE * case.seconds)
-        call = partial(_grown, plan=case.good, seed=case.seed, seconds=seconds)
+        call = partial(_grown, plan=case.few, seed=case.seed, seconds=seconds)
         try:
             if not processes_supported() or elsewhere_of(case).is_broken:
                 raise TypeError  # other checks say why
-            known["growth"] = case.there(call, Where("process"))[0]
+            known["growth"] = case.there(call, Where("process"), case.unread())[0]
         except (TypeError, OSError, KerasfeedError):
             known["growth"] = case.here(call)
-    found: Growth | None = known["growth"]
+    found: Growth | MemoryGrownError | None = known["growth"]
     return found
 
 
@@ -152,12 +154,14 @@ def memory(case: Case) -> Finding:
     found = growth_of(case)
     if found is None:
         return skipped(f"fewer than {_FEWEST} scenes can be read in the time: give more seconds=")
-    traced, resident = found.least("traced"), found.least("resident")
-    if traced > _LEAST_A_SCENE * found.reads or resident > _RSS_LEAST:
-        grown = max(traced, resident if resident > _RSS_LEAST else 0) / found.reads
+    if isinstance(found, MemoryGrownError):
+        return failed(f"{found.text}, {found.nbytes / found.reads:,.0f} bytes each; these were {len(case.few)} scenes")
+    traced, whole = found.least("traced"), found.least("resident")
+    if traced > _LEAST_A_SCENE * found.reads or whole > _RSS_LEAST:
+        grown = max(traced, whole if whole > _RSS_LEAST else 0) / found.reads
         where = f", most of it at {found.line}" if found.line and traced > _LEAST_A_SCENE * found.reads else ""
         return failed(
-            f"memory grows by {grown:,.0f} bytes a scene, over {2 * found.reads:,} readings of {len(case.good)} scenes"
+            f"memory grows by {grown:,.0f} bytes a scene, over {2 * found.reads:,} readings of {len(case.few)} scenes"
             f"{where}"
         )
     return passed(f"none over {2 * found.reads:,} scenes")
@@ -168,6 +172,8 @@ def descriptors(case: Case) -> Finding:
     found = growth_of(case)
     if found is None:
         return skipped(f"fewer than {_FEWEST} scenes can be read in the time: give more seconds=")
+    if isinstance(found, MemoryGrownError):
+        return skipped(f"{found.text}; see memory")
     if not found.samples[0].descriptors:
         return skipped("this system does not tell how many descriptors are open")
     grown = found.least("descriptors")

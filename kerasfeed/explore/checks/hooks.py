@@ -4,7 +4,7 @@ from functools import partial
 from typing import Any
 
 from kerasfeed.errors import KerasfeedError
-from kerasfeed.explore.checks.case import Case
+from kerasfeed.explore.checks.case import Case, length_of
 from kerasfeed.explore.checks.finding import Finding, failed, passed, skipped, warned
 from kerasfeed.explore.checks.growth import descriptors_open
 from kerasfeed.explore.checks.reading import Reader
@@ -100,9 +100,9 @@ def _epochs(sequence: Any, length: int) -> Finding | None:
         when = f" in epoch {number}"
         _call(sequence, "on_epoch_begin", when=when)
         _call(sequence, "on_epoch_end", when=when)
-    if len(sequence) != length:
+    if length_of(sequence) != length:
         return failed(
-            f"len(sequence) was {length:,}, and is {len(sequence):,} after on_epoch_begin and on_epoch_end",
+            f"len(sequence) was {length:,}, and is {length_of(sequence):,} after on_epoch_begin and on_epoch_end",
             remedy="Keep the length: a feed is as long as its sequence was when it was made",
         )
     return None

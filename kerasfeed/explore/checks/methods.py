@@ -19,6 +19,7 @@ from kerasfeed.util.optional_methods import ahead_reader, batch_reader, optional
 
 _UNWRITTEN = 0xA5
 _AHEAD_SECONDS = 0.05
+_MOST_SHOWN = 16
 
 
 def get_batch(case: Case) -> Finding:
@@ -46,7 +47,7 @@ def _batches(
     for chosen in batches:
         indices = np.array(chosen, np.int64)
         for with_out in ways:
-            called = f"get_batch({chosen}{', out=...' if with_out else ''})"
+            called = f"get_batch({_shown(chosen)}{', out=...' if with_out else ''})"
             out = spec.unflatten(_unwritten(spec, (len(chosen),))) if with_out else None
             keywords = {"out": out} if with_out else {}
             try:
@@ -157,7 +158,7 @@ def _announced(sequence: Any, note: Note, worker: object, *, expected: list[Read
     except BaseException as error:
         if is_the_programs(error):
             raise
-        return failed(f"read_ahead({indices.tolist()}) raises {exception_text(error)}", index=int(indices[0]))
+        return failed(f"read_ahead({_shown(indices.tolist())}) raises {exception_text(error)}", index=int(indices[0]))
     seconds = time.perf_counter() - begun
     for one in expected:
         found = difference(one, reader.read(one.index), "before read_ahead", "after read_ahead")
@@ -166,12 +167,14 @@ def _announced(sequence: Any, note: Note, worker: object, *, expected: list[Read
     reading = sum(one.seconds for one in expected)
     text = f"{1e3 * seconds:,.3g} ms for {len(expected)} scenes that take {1e3 * reading:,.3g} ms to read"
     if seconds > max(_AHEAD_SECONDS, 0.5 * reading):
-        return warned(f"read_ahead({indices.tolist()}) takes {text}", index=int(indices[0]))
+        return warned(f"read_ahead({_shown(indices.tolist())}) takes {text}", index=int(indices[0]))
     return passed(text)
 
 
 def views(case: Case) -> Finding:
     """Views of the sequence, and a loop over it, have its scenes."""
+    if not hasattr(type(case.sequence), "__len__"):
+        return skipped("views need a __len__, and the class says num_batches alone")
     plan = [case.good[-1], case.good[0], case.good[-1]]
     found = case.here(partial(_viewed, plan=plan, length=case.length, seed=case.seed))
     return found or passed("slices, Subset, Concat and Map have its scenes")
@@ -222,6 +225,13 @@ def _iterated(sequence: Any, reader: Reader, length: int) -> Finding | None:
         if found is not None:
             return found
     return None
+
+
+def _shown(indices: list[int]) -> str:
+    """Indices as text, of many the first."""
+    if len(indices) <= _MOST_SHOWN:
+        return str(indices)
+    return f"[{', '.join(map(str, indices[: _MOST_SHOWN // 2]))}, ... {len(indices)} indices]"
 
 
 def _absent(sequence: Any, name: str) -> Finding:

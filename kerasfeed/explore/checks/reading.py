@@ -4,15 +4,17 @@ Invariant: a reading pickles, whatever the scene was, and two readings are equal
 and the same bits. Loads no framework, for workers load it.
 """
 
+import mmap
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from kerasfeed.errors import SpecError
-from kerasfeed.explore.checks.finding import Finding, failed
+from kerasfeed.explore.checks.finding import Finding, MemoryGrownError, failed
 from kerasfeed.pool.task import Note
 from kerasfeed.sequences.base import scene_reader
 from kerasfeed.sequences.context import SceneContext, enter_context
@@ -25,6 +27,17 @@ from kerasfeed.util.error_text import exception_text, is_the_programs, message_o
 from kerasfeed.util.fingerprint import digest
 
 _SHOWN = 4
+MOST_GROWTH = 512e6  # bytes, that one pass over scenes may add to the memory of the process
+_LOOK_READS = 8  # looking at the memory takes 10 us
+_MOST_UNLIKE = 8
+
+
+def resident() -> int:
+    """All memory of this process, bytes; 0 where the system does not tell."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
+    except (OSError, ValueError, IndexError):
+        return 0
 
 
 @dataclass(frozen=True)
@@ -72,7 +85,7 @@ class Reading:
 
 
 class Reader:
-    """Reads scenes as a feed's worker does, with the random numbers of epoch 0.
+    """Reads scenes as a feed's worker does, with the random numbers of epoch 0, until memory has grown too much.
 
     Args:
         sequence: The sequence.
@@ -84,9 +97,22 @@ class Reader:
         self._scene = scene_reader(sequence)
         self._context = SceneContext(seed, 0)
         self._note = note
+        self._reads = 0
+        self._resident = resident()
+
+    def grown(self) -> int:
+        """By how much the memory of this process has grown since, bytes."""
+        return resident() - self._resident
 
     def scene(self, index: int, place: int | None = None) -> Any:
-        """Scene `index`, with the random numbers of scene `place` of a feed, by default its own."""
+        """Scene `index`, with the random numbers of scene `place` of a feed, by default its own.
+
+        Raises:
+            MemoryGrownError: Memory has grown too much to read on.
+        """
+        self._reads += 1
+        if self._reads % _LOOK_READS == 0 and (grown := self.grown()) > MOST_GROWTH:
+            raise MemoryGrownError(grown, self._reads)
         return self.within(index if place is None else place, lambda: self._scene(index), index)
 
     def within(self, place: int | None, call: Any, noted: int) -> Any:
@@ -108,6 +134,8 @@ class Reader:
         begun = time.perf_counter()
         try:
             found = scene()
+        except MemoryGrownError:
+            raise
         except BaseException as error:
             if is_the_programs(error):
                 raise
@@ -161,19 +189,74 @@ def _not_finite(array: Any) -> str:
 
 
 def read_all(
-    sequence: Any, note: Note, worker: object, *, plan: Iterable[int], seed: int, portable: bool = False
+    sequence: Any, note: Note, worker: object, *, plan: Iterable[int], seed: int, sendable: bool = False
 ) -> list[Reading]:
-    """Readings of the scenes of `plan`, in its order; `portable` ones can be sent between processes."""
+    """Readings of the scenes of `plan`, in its order; `sendable` ones can be sent between processes."""
     reader = Reader(sequence, seed, note)
     found = [reader.read(index) for index in plan]
-    return [_portable(each) for each in found] if portable else found
+    return [portable(each) for each in found] if sendable else found
 
 
-def _portable(reading: Reading) -> Reading:
+def portable(reading: Reading) -> Reading:
+    """What can be sent between processes of a reading."""
     return Reading(
         reading.index, reading.structure, reading.fields, reading.error, reading.out_of_range, reading.refusal,
         reading.seconds,
     )  # fmt: skip
+
+
+@dataclass
+class Survey:
+    """What reading many scenes once has shown; of scenes with a fault the first is kept.
+
+    Attributes:
+        count: How many were read.
+        failed, not_finite: How many of them raise, and hold NaN or infinity.
+        error, refusal, not_finite_in: The first that raises, that cannot be part of a batch, and that holds NaN.
+        unlike: The first of each structure, dtypes and shapes, at most 8.
+        slowest: The longest time that one took, s.
+        stopped: Why not all of them were read; empty where they were.
+    """
+
+    count: int = 0
+    failed: int = 0
+    not_finite: int = 0
+    error: Reading | None = None
+    refusal: Reading | None = None
+    not_finite_in: Reading | None = None
+    unlike: list[Reading] = field(default_factory=list)
+    slowest: float = 0.0
+    stopped: str = ""
+
+
+def survey(sequence: Any, note: Note, worker: object, *, plan: Iterable[int], seed: int, seconds: float) -> Survey:
+    """Read each scene of `plan` once, for so many seconds at most."""
+    reader, found, kinds = Reader(sequence, seed, note), Survey(), set()
+    end = time.monotonic() + seconds
+    for index in plan:
+        if time.monotonic() > end:
+            found.stopped = "the time"
+            break
+        if found.count % _LOOK_READS == 0 and reader.grown() > MOST_GROWTH / 2:  # the sequence may keep what it reads
+            found.stopped = "memory"
+            break
+        reading = reader.read(index)
+        found.count += 1
+        found.slowest = max(found.slowest, reading.seconds)
+        if reading.error:
+            found.failed += 1
+            found.error = found.error or reading
+        elif reading.refusal:
+            found.refusal = found.refusal or reading
+        else:
+            if any(each.not_finite for each in reading.fields):
+                found.not_finite += 1
+                found.not_finite_in = found.not_finite_in or reading
+            kind = reading.structure, *((each.path, each.spec) for each in reading.fields)
+            if kind not in kinds and len(kinds) < _MOST_UNLIKE:
+                kinds.add(kind)
+                found.unlike.append(reading)
+    return found
 
 
 def difference(expected: Reading, found: Reading, before: str, now: str) -> Finding | None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kerasfeed.explore.checks.finding import Finding, Status
+from kerasfeed.util.counted import counted
 
 _ORDER: tuple[Status, ...] = ("failed", "warned", "skipped", "passed")
 _COLOURS = {"failed": "#d9534a", "warned": "#c98a1b", "skipped": "#888888", "passed": "#4a9d5b"}
@@ -60,7 +61,9 @@ class SequenceReport:
 
     Attributes:
         name: Class of the sequence.
-        scenes: How many scenes were compared.
+        scenes: How many scenes were compared, each read in many ways.
+        read: How many were read at least once.
+        length: How many there are; 0 where the sequence does not say.
         results: What each check has found, in the order in which they ran; see
             [CheckResult][kerasfeed.explore.checks.result.CheckResult].
         seconds: How long all took, s.
@@ -68,6 +71,8 @@ class SequenceReport:
 
     name: str
     scenes: int
+    read: int
+    length: int
     results: tuple[CheckResult, ...]
     seconds: float
 
@@ -103,15 +108,21 @@ class SequenceReport:
     def to_dict(self) -> dict[str, Any]:
         """The report as dicts, lists, text and numbers, for JSON."""
         results = [dataclasses.asdict(result) for result in self.results]
-        return {"name": self.name, "ok": self.ok, "scenes": self.scenes, "seconds": self.seconds, "results": results}
+        known = {name: getattr(self, name) for name in ("name", "ok", "scenes", "read", "length", "seconds")}
+        return {**known, "results": results}
 
     @property
     def _counts(self) -> str:
         counts = [(len(self.of(status)), status) for status in ("passed", "failed", "warned", "skipped")]
         return ", ".join(f"{count} {status}" for count, status in counts if count)
 
+    @property
+    def _extent(self) -> str:
+        some = f"{self.read:,} of {counted(self.length, 'scene')} read"
+        return f"{some}, {self.scenes} compared, {self.seconds:.1f} s"
+
     def __str__(self) -> str:
-        lines = [f"{self.name}: {self._counts} ({self.scenes} scenes compared, {self.seconds:.1f} s)"]
+        lines = [f"{self.name}: {self._counts} ({self._extent})"]
         for status in _ORDER[:2]:
             for result in self.of(status):
                 lines.append(f"\n{status}: {result.name}")
@@ -130,7 +141,7 @@ class SequenceReport:
         rows = "".join(_row(result) for status in _ORDER for result in self.of(status))
         return (
             f'<div style="line-height:1.45"><div><strong>{html.escape(self.name)}</strong> <span style="opacity:.65">'
-            f"{self._counts}; {self.scenes} scenes compared, {self.seconds:.1f} s</span></div>"
+            f"{self._counts}; {self._extent}</span></div>"
             f'<table style="border-collapse:collapse;margin:.4em 0 0 0;color:inherit;font-size:inherit">{rows}</table>'
             "</div>"
         )

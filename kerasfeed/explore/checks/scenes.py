@@ -1,17 +1,19 @@
 """Checks of single scenes: that they are there, can be batched, are alike, and belong to whoever reads them."""
 
 import time
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from kerasfeed.errors import SpecError
-from kerasfeed.explore.checks.case import Case
+from kerasfeed.explore.checks.case import Case, length_of
 from kerasfeed.explore.checks.finding import Finding, failed, passed, skipped, warned
 from kerasfeed.explore.checks.reading import Reader, Reading, difference, reading_of
 from kerasfeed.pool.task import Note
 from kerasfeed.sequences.global_random import GlobalRandomWatch, globals_put_back, names, seed_globals
+from kerasfeed.spec.inference import merge
 from kerasfeed.spec.nesting import flatten
 from kerasfeed.util.counted import counted
 from kerasfeed.util.error_text import exception_text, message_of
@@ -28,7 +30,7 @@ def length(case: Case) -> Finding:
         return failed(f"len(sequence) raises {exception_text(error)}")
     if found < 1:
         return failed("the sequence is empty: len(sequence) is 0", remedy="Check the path or the filter that made it")
-    again = len(case.sequence)
+    again = length_of(case.sequence)
     if again != found:
         return failed(f"len(sequence) was {found:,}, and is {again:,} when it is asked again")
     return passed(counted(found, "scene"))
@@ -38,43 +40,68 @@ def scenes_load(case: Case) -> Finding:
     """Every scene that is tried can be read."""
     errors = [one if one.error else two for one, two in case.twice if one.error or two.error]
     if errors:
-        first = errors[0]
-        more = f" ({len(errors)} of the {len(case.twice)} scenes that were read fail)" if len(errors) > 1 else ""
-        if first.out_of_range:
-            return failed(
-                f"scene {first.index} raises {first.error}, and len(sequence) is {case.length:,}{more}",
-                index=first.index, remedy="Return the number of scenes from __len__",
-            )  # fmt: skip
-        return failed(f"scene {first.index} raises {first.error}{more}", index=first.index)
-    slowest = max((reading for pair in case.twice for reading in pair), key=lambda reading: reading.seconds)
-    return passed(f"{counted(len(case.twice), 'scene')} read, at most {1e3 * slowest.seconds:,.3g} ms each")
+        return _unreadable(errors[0], len(errors), len(case.twice), case)
+    seen = case.survey
+    if seen.error is not None:  # the compared ones can be read: other checks go on with these
+        return replace(_unreadable(seen.error, seen.failed, seen.count, case), blocks=False)
+    slowest = max(seen.slowest, *(reading.seconds for pair in case.twice for reading in pair))
+    stopped = f" ({seen.stopped} allowed no more)" if seen.stopped else ""
+    return passed(f"{_read_text(case)} read{stopped}, at most {1e3 * slowest:,.3g} ms each")
+
+
+def _unreadable(first: Reading, count: int, read: int, case: Case) -> Finding:
+    more = f" ({count} of the {read} scenes that were read fail)" if count > 1 else ""
+    if first.out_of_range:
+        return failed(
+            f"scene {first.index} raises {first.error}, and len(sequence) is {case.length:,}{more}",
+            index=first.index, remedy="Return the number of scenes from __len__",
+        )  # fmt: skip
+    return failed(f"scene {first.index} raises {first.error}{more}", index=first.index)
+
+
+def _read_text(case: Case) -> str:
+    """How many of how many scenes were read."""
+    return f"{case.read_count:,} of {counted(case.length, 'scene')}"
 
 
 def fields(case: Case) -> Finding:
     """Every field of a scene can be part of a batch."""
     refused = next((one for one, _ in case.twice if one.refusal), None)
+    blocks = refused is not None
+    refused = refused or case.survey.refusal
     if refused is not None:
-        return failed(f"scene {refused.index}: {refused.refusal}", index=refused.index, remedy="")
+        return Finding("failed", f"scene {refused.index}: {refused.refusal}", refused.index, None, "", blocks)
     found = case.readings[0]
     return passed(", ".join(f"{field.path}: {field.spec}" for field in found.fields))
 
 
 def same_spec(case: Case) -> Finding:
     """All scenes have one structure, one dtype a field, and one shape."""
-    first = case.readings[0]
+    compared = case.readings
+    unlike = {each.index: each for each in [*compared, *case.survey.unlike]}
+    for readings in (compared, [unlike[index] for index in sorted(unlike)]):
+        found = _unlike(readings, case.items_are_batches)
+        if found is not None:
+            return replace(found, blocks=readings is compared)
+    rows = " but for the number of rows, for items are batches" if case.items_are_batches else ""
+    return passed(f"the same in {_read_text(case)}{rows}")
+
+
+def _unlike(readings: list[Reading], are_batches: bool) -> Finding | None:
+    """What tells some scenes apart; of batches the number of rows does not."""
     try:
-        spec = case.spec
+        spec = merge([(each.index, each.spec) for each in readings if each.spec is not None])
     except SpecError as error:
-        unlike, field = _other(first, case.readings)
-        return failed(message_of(error), index=unlike.index, field=field, remedy="")
+        other, field = _other(readings[0], readings)
+        return failed(message_of(error), index=other.index, field=field, remedy="")
     for path, merged in zip(spec.paths, spec.fields, strict=True):
-        if None in merged.shape:
-            (one, first_spec), (other, other_spec) = _unequal(path, case.readings)
+        if None in merged.shape[are_batches:]:
+            (one, first_spec), (other_index, other_spec) = _unequal(path, readings)
             return warned(
-                f"field {path!r} differs in shape: {first_spec} in scene {one}, {other_spec} in scene {other}",
-                index=other, field=path,
+                f"field {path!r} differs in shape: {first_spec} in scene {one}, {other_spec} in scene {other_index}",
+                index=other_index, field=path,
             )  # fmt: skip
-    return passed(f"the same in {counted(len(case.readings), 'scene')}")
+    return None
 
 
 def _other(first: Reading, readings: list[Reading]) -> tuple[Reading, str | None]:
@@ -96,14 +123,18 @@ def _unequal(path: str, readings: list[Reading]) -> tuple[tuple[int, str], tuple
 
 def finite(case: Case) -> Finding:
     """No field holds NaN or infinity."""
-    for reading in case.readings:
-        for field in reading.fields:
-            if field.not_finite:
-                return failed(
-                    f"scene {reading.index}, field {field.path!r}: {field.not_finite}", index=reading.index,
-                    field=field.path,
-                )  # fmt: skip
-    return passed(f"none in {counted(len(case.readings), 'scene')}")
+    seen = case.survey
+    first = next((each for each in [*case.readings, seen.not_finite_in] if each is not None and _bad(each)), None)
+    if first is None:
+        return passed(f"none in {_read_text(case)}")
+    field = next(each for each in first.fields if each.not_finite)
+    more = f" ({seen.not_finite} of the {seen.count} scenes that were read hold some)" if seen.not_finite > 1 else ""
+    text = f"scene {first.index}, field {field.path!r}: {field.not_finite}{more}"
+    return failed(text, index=first.index, field=field.path)
+
+
+def _bad(reading: Reading) -> bool:
+    return any(field.not_finite for field in reading.fields)
 
 
 def indices(case: Case) -> Finding:

@@ -34,6 +34,7 @@ class Check:
 
 _READ = ("scenes_load", "fields")
 _STABLE = (*_READ, "same_twice", "any_order")
+_MEMORY = ("memory", "descriptors")  # measured in a worker process
 _BOUND = "Keep what a scene needs in the object, or read it in __getitem__"
 
 CHECKS: dict[str, Check] = {
@@ -95,12 +96,6 @@ CHECKS: dict[str, Check] = {
             "Draw from self.rng (kf.current_rng() in functions, self.rng_for(index) in get_batch)", _READ,
         ),
         Check(
-            "threads", repeats.threads,
-            'With worker_type="thread" several threads read from one object at the same time.',
-            "Keep nothing of a scene in self while it is read; open files for each thread or process "
-            '(kerasfeed.HDF5File does), or guard them with a lock; or use worker_type="process"', _STABLE,
-        ),
-        Check(
             "pickle", repeats.copied,
             "The sequence is pickled to be sent to worker processes.",
             "Open files and connections in __getitem__ or on_worker_begin (for HDF5, keep a kerasfeed.HDF5File, which "
@@ -127,6 +122,13 @@ CHECKS: dict[str, Check] = {
             "directory", places.directory,
             "Relative paths mean another file after os.chdir, on another host, or in another program.",
             "Keep absolute paths: Path(path).resolve() in __init__", (*_STABLE, "pickle", "process"),
+        ),
+        Check(
+            "threads", repeats.threads,
+            'With thread_safe = True in the class, or worker_type="thread", several threads read from one object at '
+            "the same time.",
+            "Set no thread_safe. Or keep nothing of a scene in self while it is read; open files for each thread or "
+            "process (kerasfeed.HDF5File does), or guard them with a lock", _STABLE,
         ),
         Check(
             "get_batch", methods.get_batch,
@@ -209,9 +211,11 @@ class Checks:
         begun = time.monotonic()
         if self.case.over:
             return self._made(check, skipped(f"the {self.case.seconds:g} s are over: give more seconds="), begun)
+        if name not in _MEMORY and self.case.has_grown:
+            return self._made(check, skipped("reading scenes has taken much memory; see memory"), begun)
         culprit = next((self._culprits[needed] for needed in check.needs if needed in self._culprits), None)
         finding = guarded(check.run, self.case) if culprit is None else skipped(f"{culprit} has failed")
-        if culprit is not None or finding.status == "failed":
+        if culprit is not None or (finding.status == "failed" and finding.blocks):
             self._culprits[name] = culprit or name
         self._known[name] = found = self._made(check, finding, begun)
         return found

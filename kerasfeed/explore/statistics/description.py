@@ -47,6 +47,11 @@ class FieldDescription:
         edges: Edges of the bins of the histogram, one more than there are bins; empty without one.
         shares: Share of values in each bin, 0 to 1, of up to 256 values of each scene, spread over it.
         constant: Whether it has the same bits in all scenes, of which there are several.
+        min_scene: Index of the first scene with the smallest value; None without values, and of text.
+        max_scene: The same of the largest value.
+        nan_scenes: Indices of the scenes that hold NaN, int64[n], ascending, as are the next two.
+        infinite_scenes: Of those that hold infinities.
+        uniform_scenes: Of those in which all values, of which there are several, are equal: an empty mask, for example.
     """
 
     path: str
@@ -68,6 +73,11 @@ class FieldDescription:
     edges: tuple[float, ...] = field(repr=False)
     shares: tuple[float, ...] = field(repr=False)
     constant: bool
+    min_scene: int | None
+    max_scene: int | None
+    nan_scenes: NDArray[np.int64]
+    infinite_scenes: NDArray[np.int64]
+    uniform_scenes: NDArray[np.int64]
 
     @property
     def is_text(self) -> bool:

@@ -1,8 +1,10 @@
 """A description as text for a terminal.
 
-Invariant: pure; a line has at most 120 columns unless a name or a shape is longer than its column.
+Invariant: pure; nothing is cut: what is said of a field goes on in the next line. A line has at most 120 columns
+unless a name or a shape is longer than its column.
 """
 
+import textwrap
 from typing import Any
 
 from kerasfeed.explore.statistics.description_words import (
@@ -33,7 +35,7 @@ def description_text(description: Any) -> str:
     below = [*notes, *findings(description)]
     if below:
         width = max(len(name) for name, _ in below)
-        lines += ["", *(_cut(f"{name:<{width}}  {text}") for name, text in below)]
+        lines += ["", *(line for name, text in below for line in _wrapped(f"{name:<{width}}  ", text))]
     return "\n".join(lines)
 
 
@@ -65,5 +67,8 @@ def _table(rows: list[tuple[str, ...]]) -> list[str]:
     ]
 
 
-def _cut(line: str) -> str:
-    return line if len(line) <= _WIDTH else line[: _WIDTH - 1] + "…"
+def _wrapped(head: str, text: str) -> list[str]:
+    return textwrap.wrap(
+        text, max(_WIDTH, len(head) + 40), initial_indent=head, subsequent_indent=" " * len(head),
+        break_long_words=False, break_on_hyphens=False,
+    )  # fmt: skip

@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from kerasfeed.util.counted import counted
+
 _SHOWN_FEATURES = 3
 _SHOWN_CLASSES = 6
 _SHOWN_INDICES = 5
 _SHOWN_GROUPS = 3
-_LONGEST = 60
 
 
 def number_text(value: Any) -> str:
@@ -110,9 +111,13 @@ def _remarks(field: Any, scenes: int) -> list[str]:
     if field.scenes < scenes:
         found.append(f"in {field.scenes:,} of {scenes:,} scenes only")
     if field.nan:
-        found.append(f"{field.nan:,} NaN")
+        found.append(f"{field.nan:,} NaN in {_scenes_text(field.nan_scenes)}")
     if field.infinite:
-        found.append(f"{field.infinite:,} infinite")
+        found.append(f"{field.infinite:,} infinite in {_scenes_text(field.infinite_scenes)}")
+    if len(field.uniform_scenes) and not field.constant and field.min != field.max:
+        found.append(f"one value in {_scenes_text(field.uniform_scenes)}")
+    if field.min_scene is not None and field.min != field.max and not _is_class(field):
+        found.append(f"min in scene {field.min_scene}, max in scene {field.max_scene}")
     if field.zeros and not _is_class(field):
         what = "empty" if field.is_text else "zeros"
         found.append(f"{share_text(field.zeros / max(1, field.values))} {what}")
@@ -125,6 +130,12 @@ def _remarks(field: Any, scenes: int) -> list[str]:
     if len(field.shapes) > 1:
         found.append(f"{len(field.shapes)} shapes")
     return found
+
+
+def _scenes_text(scenes: Any) -> str:
+    """How many scenes, and the first of them."""
+    shown = ", ".join(map(str, scenes[:_SHOWN_INDICES].tolist()))
+    return f"{counted(len(scenes), 'scene')}: {shown}{', …' if len(scenes) > _SHOWN_INDICES else ''}"
 
 
 def _is_class(field: Any) -> bool:
@@ -148,7 +159,7 @@ def findings(description: Any) -> list[tuple[str, str]]:
     """What is known of single scenes: those that failed, are there twice, or are slow."""
     found = []
     if description.failed:
-        shown = [f"{index} ({text[:_LONGEST]})" for index, text in description.failures[:_SHOWN_GROUPS]]
+        shown = [f"{index} ({text})" for index, text in description.failures[:_SHOWN_GROUPS]]
         more = description.failed - len(shown)
         found.append(("failed", f"{description.failed:,}: " + "; ".join(shown) + (f"; {more:,} more" * (more > 0))))
     if description.duplicates:

@@ -47,7 +47,9 @@ class FieldStatistics:
         shapes: Number of scenes by shape; None where there are more than 16 shapes.
         sizes: By number of axes, the smallest and the largest size of each.
         values, nan, infinite, zeros: How many.
-        low, high: Smallest and largest finite value; None without one.
+        low, high: Smallest and largest finite value, and the first position that has it; None without one.
+        nan_in, infinite_in: Positions of scenes in which there are some, int64[n] each, in any order.
+        uniform_in: The same of scenes in which all values, of which there are several, are equal.
         columns, whole: Moments by column, and those of all values, of scenes whose last axis is no such thing.
         few: Counts of single values; of text, too.
         spread: Counts of ranges of values, or of lengths.
@@ -62,8 +64,11 @@ class FieldStatistics:
         self.shapes: Counter[tuple[int, ...]] | None = Counter()
         self.sizes: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = {}
         self.values = self.nan = self.infinite = self.zeros = 0
-        self.low: Any = None
-        self.high: Any = None
+        self.low: tuple[Any, int] | None = None
+        self.high: tuple[Any, int] | None = None
+        self.nan_in: list[NDArray[np.int64]] = []
+        self.infinite_in: list[NDArray[np.int64]] = []
+        self.uniform_in: list[NDArray[np.int64]] = []
         self.columns: Moments | None = None
         self.whole: Moments | None = None
         self.few = FewValues()
@@ -72,6 +77,7 @@ class FieldStatistics:
         self.constant = True
         self._bits: bytes | None = None
         self._waiting: list[bytes] = []
+        self._positions: list[int] = []  # of what waits
         self._kind: tuple[tuple[int, ...], np.dtype[Any]] | None = None  # shape and dtype of what waits
         self._name, self._head = "", b""  # of that dtype; what tells both
         self._column_sums: dict[bool, ColumnSums] = {}
@@ -92,8 +98,8 @@ class FieldStatistics:
 
     # ---- one scene
 
-    def add(self, value: Any) -> bytes:
-        """Add what a scene has here, as `as_array` gives it; returns what tells its bits from others."""
+    def add(self, value: Any, position: int) -> bytes:
+        """Add what the scene at `position` has here, as `as_array` gives it; returns what tells its bits apart."""
         self.scenes += 1
         if isinstance(value, str | bytes):
             bits = self._add_text([value], "str" if isinstance(value, str) else "bytes", ())
@@ -102,7 +108,7 @@ class FieldStatistics:
             is_bytes = value.dtype.kind == "S" or bool(texts and isinstance(texts[0], bytes))
             bits = self._add_text(texts, "bytes" if is_bytes else "str", value.shape)
         else:
-            bits = self._add_array(value)
+            bits = self._add_array(value, position)
         if self._bits is None:
             self._bits = bits
         elif self.constant:
@@ -144,7 +150,7 @@ class FieldStatistics:
             count, total, squares = count + self.lengths[0], total + self.lengths[3], squares + self.lengths[4]
         self.lengths = count, short, long, total, squares
 
-    def _add_array(self, array: NDArray[Any]) -> bytes:
+    def _add_array(self, array: NDArray[Any], position: int) -> bytes:
         kind = array.shape, array.dtype
         if kind != self._kind or len(self._waiting) >= _KEPT:
             self.settle()
@@ -153,9 +159,10 @@ class FieldStatistics:
         if array.nbytes <= _SMALL_NBYTES:
             data = array.tobytes()
             self._waiting.append(data)
+            self._positions.append(position)
             return self._head + data
         flat = np.ascontiguousarray(array).reshape(1, -1)
-        self._add_arrays(flat, array.shape)
+        self._add_arrays(flat, array.shape, [position])
         return self._head + _identity(flat.view(np.uint8))
 
     def settle(self) -> None:
@@ -163,10 +170,11 @@ class FieldStatistics:
         if self._waiting and self._kind is not None:
             shape, dtype = self._kind
             rows: NDArray[Any] = np.ndarray((len(self._waiting), math.prod(shape)), dtype, b"".join(self._waiting))
+            positions, self._positions = self._positions, []
             self._waiting.clear()
-            self._add_arrays(rows, shape)
+            self._add_arrays(rows, shape, positions)
 
-    def _add_arrays(self, rows: NDArray[Any], shape: tuple[int, ...]) -> None:
+    def _add_arrays(self, rows: NDArray[Any], shape: tuple[int, ...], positions: list[int]) -> None:
         """Add arrays of one shape, flat, a row each."""
         self._add_shape(shape, len(rows))
         self.dtypes[self._name] += len(rows)
@@ -174,9 +182,9 @@ class FieldStatistics:
         with np.errstate(all="ignore"):
             numbers = _as_numbers(rows)
             if numbers is not None:
-                self._add_numbers(numbers, columns_of(shape))
+                self._add_numbers(numbers, columns_of(shape), np.array(positions, np.int64))
 
-    def _add_numbers(self, rows: NDArray[Any], columns: int | None) -> None:
+    def _add_numbers(self, rows: NDArray[Any], columns: int | None, positions: NDArray[np.int64]) -> None:
         if self.whole is None:
             self._begin(*(_first_shifts(rows, columns) if self._first else (None, 0.0)))
         assert self.whole is not None
@@ -195,20 +203,30 @@ class FieldStatistics:
                 sums = self._column_sums[by_column].sums(rows, finite)
         moments.add(sums, rows.size // width if finite is None else finite.reshape(-1, width).sum(axis=0))
         self.spread.add(rows, columns or 1)
-        self._count(rows, finite)
+        self._count(rows, finite, positions)
 
-    def _count(self, rows: NDArray[Any], finite: NDArray[np.bool_] | None) -> None:
+    def _count(self, rows: NDArray[Any], finite: NDArray[np.bool_] | None, positions: NDArray[np.int64]) -> None:
         flat = rows if finite is None else rows[finite]
         if flat.size < rows.size:
-            nan = int(np.count_nonzero(np.isnan(rows)))
-            self.nan += nan
-            self.infinite += rows.size - flat.size - nan
+            nan = np.count_nonzero(np.isnan(rows), axis=1)
+            infinite = rows.shape[1] - np.count_nonzero(finite, axis=1) - nan
+            self.nan += int(nan.sum())
+            self.infinite += int(infinite.sum())
+            self.nan_in.append(positions[nan > 0])
+            self.infinite_in.append(positions[infinite > 0])
         self.zeros += flat.size - int(np.count_nonzero(flat))
+        if flat.size == rows.size:
+            lows, highs = rows.min(axis=1), rows.max(axis=1)
+            if rows.shape[1] > 1:
+                self.uniform_in.append(positions[lows == highs])
+        elif flat.size:
+            lows = np.min(rows, axis=1, where=finite, initial=np.inf)
+            highs = np.max(rows, axis=1, where=finite, initial=-np.inf)
         if flat.size:
             to_number = float if flat.dtype.kind == "f" else int
-            low, high = to_number(flat.min()), to_number(flat.max())
-            self.low = low if self.low is None else min(self.low, low)
-            self.high = high if self.high is None else max(self.high, high)
+            low, high = int(lows.argmin()), int(highs.argmax())
+            self.low = _lower(self.low, (to_number(lows[low]), int(positions[low])))
+            self.high = _higher(self.high, (to_number(highs[high]), int(positions[high])))
         if rows.dtype.kind in "biu":
             self.few.add_rows(rows)
         else:
@@ -233,8 +251,11 @@ class FieldStatistics:
         self.nan += other.nan
         self.infinite += other.infinite
         self.zeros += other.zeros
-        self.low = _joined(min, self.low, other.low)
-        self.high = _joined(max, self.high, other.high)
+        self.low = _lower(self.low, other.low)
+        self.high = _higher(self.high, other.high)
+        self.nan_in += other.nan_in
+        self.infinite_in += other.infinite_in
+        self.uniform_in += other.uniform_in
         self.columns = _merged(self.columns, other.columns)
         self.whole = _merged(self.whole, other.whole)
         self.spread = _merged(self.spread, other.spread)
@@ -247,7 +268,8 @@ class FieldStatistics:
 
     def __getstate__(self) -> dict[str, Any]:
         self.settle()
-        return {**self.__dict__, "_column_sums": {}}
+        places = {name: [_joined(getattr(self, name))] for name in ("nan_in", "infinite_in", "uniform_in")}
+        return {**self.__dict__, **places, "_column_sums": {}}
 
 
 def _identity(data: Any) -> bytes:
@@ -257,8 +279,19 @@ def _identity(data: Any) -> bytes:
     return struct.pack("<qII", memoryview(data).nbytes, isal_zlib.crc32(data), isal_zlib.adler32(data))
 
 
-def _joined(choose: Any, one: Any, other: Any) -> Any:
-    return one if other is None else other if one is None else choose(one, other)
+def _joined(positions: list[NDArray[np.int64]]) -> NDArray[np.int64]:
+    return np.concatenate(positions) if positions else np.empty(0, np.int64)
+
+
+def _lower(one: Any, other: Any) -> Any:
+    """The pair of value and position with the smaller value, of equal ones that which comes first."""
+    return min((each for each in (one, other) if each is not None), default=None)
+
+
+def _higher(one: Any, other: Any) -> Any:
+    """The same with the larger value."""
+    found = [each for each in (one, other) if each is not None]
+    return max(found, key=lambda each: (each[0], -each[1]), default=None)
 
 
 def _merged(one: Any, other: Any) -> Any:

@@ -65,7 +65,7 @@ class SceneStatistics:
             if field is None:
                 field = self.fields[path] = FieldStatistics((shifts or {}).get(path), first=shifts is None)
                 self.first_seen[path] = position, place
-            told += [path.encode(), field.add(value)]
+            told += [path.encode(), field.add(value, position)]
             nbytes += _nbytes(value)
         digest = blake2b(b"".join(told), digest_size=8).digest()
         self._rows.append((position, int.from_bytes(digest, "little"), nbytes, seconds))
