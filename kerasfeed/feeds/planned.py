@@ -168,7 +168,7 @@ class PlannedFeed(AnyFeed):
         self.enter_epoch(epoch)
         if self.refreshes.resized is not None:
             text = self.refreshes.resized_text(self.plan.length)
-            self._loader.failure_log.deferred_warnings.defer("resized", text, FeedWarning)
+            self._loader.failure_log.deferred_warnings.defer(f"resized {self.plan.length}", text, FeedWarning)
         self.issue_warnings()
 
     def enter_epoch(self, epoch: int) -> None:
