@@ -53,7 +53,7 @@ def is_weak(leaf: Any) -> bool:
 
 
 def as_array(leaf: Any, path: str) -> Any:
-    """The value of a field as an ndarray, or as plain `str` or `bytes` when it is a single one.
+    """The value of a field as an ndarray, or as plain `str` or `bytes` when it is a single one, or an array of one.
 
     Raises:
         SpecError: The value is of a type that no batch can hold.
@@ -83,11 +83,13 @@ def as_array(leaf: Any, path: str) -> Any:
             f"field {path!r} has dtype {array.dtype}, which no Keras backend can hold. Return it as a number, "
             f"{_number_of_time(array.dtype)}, or as text, np.asarray(value).astype(str)"
         )
+    if array.dtype.kind == "T" and hasattr(array.dtype, "na_object"):  # it may hold what is no text
+        array = array.astype(object)
     if array.dtype.kind == "O":
         if isinstance(leaf, int):
             raise SpecError(f"field {path!r} is {big_text(leaf)}")
-        return _text_objects(array, path)
-    return array
+        array = _text_objects(array, path)
+    return array.item() if not array.ndim and array.dtype.kind in "UTSO" else array
 
 
 def _member_no_batch_holds(dtype: np.dtype[Any]) -> str:

@@ -31,6 +31,10 @@ Pair = namedtuple("Pair", "points label")
         (np.array(["ab", "c"]), (2,), TEXT),
         (np.array([b"ab", b"c"]), (2,), BYTES),
         (np.array(["ab", "c"], object), (2,), TEXT),
+        (np.array("ab"), (), TEXT),
+        (np.array(b"ab"), (), BYTES),
+        (np.array("ab", object), (), TEXT),
+        (np.array(b"a\0", object), (), BYTES),
         (np.zeros(2, [("a", "f4"), ("b", "i8")]), (2,), np.dtype([("a", "f4"), ("b", "i8")])),
     ],
     ids=str,
@@ -39,6 +43,22 @@ def test_a_field_is_described_by_shape_and_native_dtype(value, shape, dtype):
     (field,) = describe(value).fields
     assert field == ArraySpec(shape, np.dtype(dtype))
     assert field.dtype.isnative
+
+
+@pytest.mark.skipif(not hasattr(np.dtypes, "StringDType"), reason="NumPy 1 has no such dtype")
+def test_numpys_strings_of_any_length_are_text_unless_one_is_missing():
+    dtype = np.dtypes.StringDType(na_object=None)
+    assert describe(np.array("", dtype)).fields == (ArraySpec((), TEXT),)
+    assert describe(np.array(["ab"], np.dtypes.StringDType())).fields == (ArraySpec((1,), TEXT),)
+    with pytest.raises(SpecError, match="field 'scene' is an object array holding None"):
+        describe(np.array(["a", None], dtype))
+
+
+@pytest.mark.parametrize(("value", "text"), [("é", "é"), (b"a\0", b"a\0"), (np.array("é", object), "é")])
+def test_an_array_of_one_text_without_axes_is_that_text(value, text):
+    found = coerce(np.array(value, object), describe(np.array(value, object)).fields[0], "scene")
+    assert found == text
+    assert type(found) is type(text)
 
 
 def test_paths_join_keys_and_positions_by_dots():
@@ -61,6 +81,7 @@ class Room:
         ({"t": datetime.datetime(2020, 1, 1)}, r"field 't' is a datetime.*timestamp"),
         ((1, {3, 4}), r"field '1' is of type set .*NumPy arrays"),
         ((1, np.array([1, None], object)), r"field '1' is an object array holding 1"),
+        (np.array(None), r"field 'scene' is an object array holding None"),
         (None, r"holds no field: __getitem__ returned None.*`return` missing"),
         ((), r"holds no field"),
         (

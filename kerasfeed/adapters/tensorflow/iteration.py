@@ -1,18 +1,19 @@
 """What the calls of TensorFlow into Python do: they take a batch of a cursor, if it is there.
 
 Invariant: TensorFlow keeps every function that it calls until the process ends, or the graph that it is part of. So
-these hold numbers and nothing else. An iteration lives from the first batch that TensorFlow asks for until its iterator
-is no more, and is closed then, whoever lets go of the iterator, in another thread.
+these hold numbers and names of fields. An iteration lives from the first batch that TensorFlow asks for until its
+iterator is no more, and is closed then, whoever lets go of the iterator, in another thread.
 """
 
 import contextvars
 import itertools
 import weakref
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import optree
 
+from kerasfeed.adapters.tensorflow.dtypes import arrays_of
 from kerasfeed.adapters.tensorflow.error_relay import ErrorRelay
 from kerasfeed.errors import SceneError
 from kerasfeed.feeds.cursor import Begin, Cursor, EndOfData, check_alive, run_in_background
@@ -47,8 +48,8 @@ class _Iteration:
         self._left = count  # places still to fill, with a batch or an error; None where the data end by themselves
         self._cursor: Cursor | None = None
 
-    def take(self) -> list[Any] | None:
-        """The arrays of the next batch, or None at the end.
+    def take(self, paths: Sequence[str]) -> list[Any] | None:
+        """The arrays of the next batch, which has the fields `paths`, or None at the end.
 
         Raises:
             NotYet: It is not there yet.
@@ -62,7 +63,7 @@ class _Iteration:
                 self._cursor = source.begin(source.context.copy())
                 del source  # while this waits it holds no feed
             batch = self._cursor.take(POLL_SECONDS)
-            arrays = [_plain(leaf) for leaf in optree.tree_leaves(batch)]
+            arrays = arrays_of(batch, paths)
         except NotYet:
             raise
         except EndOfData:
@@ -115,20 +116,15 @@ def end(number: Any) -> np.int64:
     return np.int64(0)
 
 
-def take(placeholders: list[Any], number: Any) -> list[Any]:
-    """Ask for the next batch of an iteration.
+def take(paths: Sequence[str], placeholders: list[Any], number: Any) -> list[Any]:
+    """Ask for the next batch of an iteration; see `_Iteration.take`.
 
     Returns:
         Whether the answer has come, else ask again; whether it is a batch, and not the end; its arrays, or
         `placeholders`.
     """
     try:
-        arrays = _iterations[int(number)].take()
+        arrays = _iterations[int(number)].take(paths)
     except NotYet:
         return [False, True, *placeholders]
     return [True, False, *placeholders] if arrays is None else [True, True, *arrays]
-
-
-def _plain(leaf: Any) -> Any:
-    """`leaf` as TensorFlow takes it."""
-    return np.asarray(leaf, dtype=object) if isinstance(leaf, str | bytes) else leaf
