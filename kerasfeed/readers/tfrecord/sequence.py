@@ -34,6 +34,7 @@ from kerasfeed.util.lru import Lru
 from kerasfeed.util.opened_files import in_worker
 from kerasfeed.util.per_process import PerProcess
 from kerasfeed.util.resources import cores
+from kerasfeed.util.validate import local_path
 
 _OPEN_FILES = 128
 _CACHE_BYTES = 1 << 25
@@ -103,7 +104,8 @@ class TFRecordSequence(Refreshable, SceneSequence):
         threads = min(_MOST_THREADS, _LEAST_THREADS * cores()) if workers == "auto" else int(workers)
         cache = True if index_cache is None else index_cache
         self._given = given_paths
-        self._indexing = (cache if isinstance(cache, bool) else Path(cache).absolute()), max(1, threads)
+        folder = cache if isinstance(cache, bool) else local_path("index_cache", cache, what="a folder").absolute()
+        self._indexing = folder, max(1, threads)
         self._files = index_files(found, *self._indexing)
         self._stops = list(itertools.accumulate(map(len, self._files)))
         if not len(self):

@@ -154,10 +154,9 @@ def columns_for(spec: SceneSpec, scenes_per_chunk: int | None, compression: Any,
         )
         if clash is not None:
             raise SpecError(f"the fields of the datasets {name!r} and {clash!r} are in each other's way: rename one")
-        chunk: int | None = _chunk(field, scenes_per_chunk, length, most)
-        is_small = compression is None or chunk * (field.nbytes or _TEXT_BYTES) < LEAST_CHUNK_BYTES
-        if (scenes_per_chunk is None and is_small) or 0 in field.shape:
-            chunk = None
+        scenes = _chunk(field, scenes_per_chunk, length, most)
+        is_small = compression is None or scenes * (field.nbytes or _TEXT_BYTES) < LEAST_CHUNK_BYTES
+        chunk = None if (scenes_per_chunk is None and is_small) or 0 in field.shape else scenes
         if chunk is not None and chunk * field.nbytes > CHUNK_LIMIT:
             raise ValueError(
                 f"a chunk of {chunk:,} scenes of field {path!r} would take {chunk * field.nbytes:,} bytes, and HDF5 "

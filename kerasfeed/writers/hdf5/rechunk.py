@@ -20,7 +20,7 @@ from kerasfeed.readers.hdf5.describe import dataset_names
 from kerasfeed.readers.hdf5.error_messages import listing, stored_name
 from kerasfeed.util.error_text import message_of, reworded
 from kerasfeed.util.progress import progress_bar
-from kerasfeed.util.validate import check_integer
+from kerasfeed.util.validate import check_integer, local_path
 from kerasfeed.writers.hdf5.copy import Key, TreeCopy, holds_references, key_of, links_in_utf8
 from kerasfeed.writers.hdf5.filters import CHUNK_LIMIT, LEAST_CHUNK_BYTES, Filters, filters_for
 from kerasfeed.writers.hdf5.sink import Sink, appearing, interruptible
@@ -125,7 +125,8 @@ def rechunk(
         (11, 128, 3)
     """
     begin = time.perf_counter()
-    source, target = Path(path).absolute(), Path(out).absolute()
+    source = local_path("path", path, remedy="copy it to a disk first").absolute()
+    target = local_path("out", out).absolute()
     filters = filters_for(compression)
     if scenes_per_chunk is not None:
         scenes_per_chunk = check_integer("scenes_per_chunk", scenes_per_chunk, 1)
