@@ -16,7 +16,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from kerasfeed.readers.hdf5.describe import dataset_names
+from kerasfeed.readers.hdf5.describe import dataset_names, entries
 from kerasfeed.readers.hdf5.error_messages import listing, stored_name
 from kerasfeed.util.error_text import message_of, reworded
 from kerasfeed.util.progress import progress_bar
@@ -156,7 +156,8 @@ def rechunk(
 
 def _names(file: h5py.File, path: str, name: str | Sequence[str] | None) -> list[str]:
     """Names of the datasets to rewrite, each object once."""
-    found: list[Any] = [stored_name(each) for each in dataset_names(file, path)]
+    own = [entry.path for entry in entries(file, path) if entry.is_dataset and not entry.target]
+    found: list[Any] = [stored_name(each) for each in own]
     if name is None:
         return [each for each in found if _why_not(file[each]) is None]
     wanted: dict[Key, str] = {}
