@@ -294,12 +294,10 @@ class Registry:
 
     def _make_room(self) -> None:
         """Have the holders of the files used longest ago let go of them, where many are open."""
-        most = 3 * descriptors() // 4
-        if len(self._files) < most:
+        if len(self._files) < 3 * descriptors() // 4:
             return
-        by_use = sorted(self._files.values(), key=lambda each: each.used)
-        leaving = set(by_use[: 1 + most // 8])
-        del by_use
+        held = {opened for holder in self._holders if (opened := holder._opened) is not None}
+        leaving = sorted(held, key=lambda each: each.used)[: 1 + len(held) // 8]
         for holder in list(self._holders):
             if holder._opened in leaving:
                 holder._opened = None
