@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from kerasfeed.errors import SpecError
-from kerasfeed.spec.field_values import coerce
+from kerasfeed.spec.field_values import coerce, comparable
 from kerasfeed.spec.inference import describe, merge, probe_indices
 from kerasfeed.spec.scene_spec import BYTES, TEXT, ArraySpec
 
@@ -158,3 +158,31 @@ def test_probes_are_spread_from_the_first_scene_to_the_last(length):
     assert indices[0] == 0
     assert indices[-1] == length - 1
     assert len(indices) == min(length, 5)
+
+
+_ALIGNED = np.dtype([("a", "u1"), ("b", [("c", "f8"), ("d", "i2")], (2,))], align=True)
+_X87 = pytest.mark.skipif(np.finfo(np.longdouble).nmant != 63, reason="long doubles are others here")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "padding"),
+    [
+        (_ALIGNED, [*range(1, 8), *range(18, 24), *range(34, 40)]),
+        pytest.param(np.dtype(np.longdouble), range(10, 16), marks=_X87),
+        pytest.param(np.dtype(np.clongdouble), [*range(10, 16), *range(26, 32)], marks=_X87),
+    ],
+)
+def test_bytes_that_mean_nothing_are_the_same_in_equal_values(dtype, padding):
+    values = np.arange(6 * dtype.itemsize, dtype=np.uint8).view(dtype).reshape(3, 2)
+    other = values.copy()
+    other.reshape(-1).view(np.uint8).reshape(6, -1)[:, padding] ^= 0xFF
+    assert values.tobytes() != other.tobytes()
+    assert comparable(values).tobytes() == comparable(other).tobytes()
+    assert comparable(values[0, 0, ...]).tobytes() == comparable(other[0, 0, ...]).tobytes()
+    other.reshape(-1).view(np.uint8)[0] ^= 1
+    assert comparable(values).tobytes() != comparable(other).tobytes()
+
+
+def test_arrays_without_such_bytes_and_text_are_compared_as_they_are():
+    for value in (np.zeros(3, [("a", "f4"), ("b", "i4")]), np.zeros(3), np.array(["a"], object), "a"):
+        assert comparable(value) is value

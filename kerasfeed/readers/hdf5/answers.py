@@ -44,6 +44,7 @@ def by_h5py(
     shape = opened.shape
     if planned is None and shape:
         planned = plan(selection, shape, where(name))
+    shared.check_sources(opened)
     found = via_h5py.read(opened.handle, selection, planned)
     if shared.source is not None and not shared.how.swmr:
         shared.source.check(now=True)

@@ -20,7 +20,7 @@ from kerasfeed.readers.hdf5.chunk_cache import ChunkCache
 from kerasfeed.readers.hdf5.chunked import ChunkedReader
 from kerasfeed.readers.hdf5.contiguous import ContiguousReader
 from kerasfeed.readers.hdf5.error_messages import shown_name, stored_name, unfollowed
-from kerasfeed.readers.hdf5.inspection import examine, refusal
+from kerasfeed.readers.hdf5.inspection import check_sources, examine, lies_elsewhere, refusal
 from kerasfeed.readers.hdf5.small_datasets import Known, WholeReader, small
 from kerasfeed.readers.hdf5.stats import Counters
 from kerasfeed.readers.hdf5.storage import Chunked, Layout, ReaderChoice
@@ -58,6 +58,7 @@ class OpenDataset:
         reader: The direct reader, or that of a small one that has not been examined; None when h5py reads it.
         counters: What reading it has cost.
         fixed_shape: Sizes of the axes, where they cannot change.
+        lies_elsewhere: Whether its values are in other datasets or files.
     """
 
     handle: h5py.Dataset
@@ -66,6 +67,7 @@ class OpenDataset:
     reader: Reader | None
     counters: Counters
     fixed_shape: tuple[int, ...] | None = None
+    lies_elsewhere: bool = False
 
     @property
     def is_due(self) -> bool:
@@ -111,6 +113,7 @@ class SharedFile:
         self._layouts: dict[tuple[int, int], tuple[h5py.Dataset, Layout | None, ReaderChoice]] = {}
         self._datasets: dict[tuple[str, int | None], OpenDataset] = {}
         self._caches: dict[int | None, ChunkCache] = {None: registry.cache}
+        self._whole: set[OpenDataset] = set()  # virtual ones whose sources were all there
         self._kept: list[tuple[ChunkCache, range]] = []  # where chunks of this file may be, and under which keys
         finalizer = weakref.finalize(self, _release, self.handle, self._stream, self._kept)
         finalizer.atexit = False  # a thread may be reading as the process ends
@@ -154,6 +157,13 @@ class SharedFile:
             return h5py.Dataset(found, readonly=self._is_readonly)
         return self.handle.get(stored)
 
+    def check_sources(self, opened: OpenDataset) -> None:
+        """See `kerasfeed.readers.hdf5.inspection.check_sources`; done once where many files may have to be opened."""
+        if opened.lies_elsewhere and opened not in self._whole:
+            check_sources(opened.handle)
+            if opened.handle.is_virtual:
+                self._whole.add(opened)
+
     def _made(self, handle: h5py.Dataset, cache_limit: int | None, counters: Counters, examined: bool) -> OpenDataset:
         cache = self._caches.get(cache_limit)
         if cache is None:
@@ -171,7 +181,8 @@ class SharedFile:
             self._layouts[key] = (handle, *self._examined(handle))
         handle, layout, choice = self._layouts[key]
         if layout is None or self.source is None:
-            return OpenDataset(handle, handle.dtype, choice, None, counters)
+            elsewhere = lies_elsewhere(handle)
+            return OpenDataset(handle, handle.dtype, choice, None, counters, lies_elsewhere=elsewhere)
         reader: Reader
         if isinstance(layout, Chunked):
             shape, dtype = layout.grid.shape, layout.dtype
