@@ -3,10 +3,16 @@
 Invariant: TensorFlow keeps every function that it calls until the process ends, or the graph that it is part of. So
 these hold numbers and names of fields. An iteration lives from the first batch that TensorFlow asks for until its
 iterator is no more, and is closed then, whoever lets go of the iterator, in another thread.
+
+Where the program ends while iterators live (the frames of an error that nobody caught hold one), the interpreter lets
+go of them when no other thread may run Python any more: a call that has begun then never returns, and TensorFlow waits
+for it for ever. So before that, at exit, all calls are ended, and those that come are refused.
 """
 
+import atexit
 import contextvars
 import itertools
+import time
 import weakref
 from collections.abc import Sequence
 from typing import Any
@@ -15,7 +21,7 @@ import numpy as np
 
 from kerasfeed.adapters.tensorflow.dtypes import arrays_of
 from kerasfeed.adapters.tensorflow.error_relay import ErrorRelay
-from kerasfeed.errors import SceneError
+from kerasfeed.errors import FeedClosedError, SceneError
 from kerasfeed.feeds.cursor import Begin, Cursor, EndOfData, check_alive, run_in_background
 from kerasfeed.util.error_notes import note_causes
 from kerasfeed.util.polling import POLL_SECONDS, NotYet
@@ -55,9 +61,13 @@ class _Iteration:
             NotYet: It is not there yet.
             Exception: It failed. What is raised is for TensorFlow.
         """
+        if _exits and self._left is None:
+            return None
         if self._left == 0:  # asked once more than there are places: nothing of the cursor may be lost by that
             return None
         try:
+            if _exits:
+                raise FeedClosedError("the program ends")
             if self._cursor is None:
                 source = self._source()
                 self._cursor = source.begin(source.context.copy())
@@ -96,6 +106,25 @@ class _Iteration:
 _numbers = itertools.count()
 _sources: "weakref.WeakValueDictionary[int, BatchSource]" = weakref.WeakValueDictionary()
 _iterations: dict[int, _Iteration] = {}
+_calls: list[int] = []  # iterations of which a batch is asked for at this moment
+_exits = False  # whether the program ends
+_EXIT_SECONDS, _QUIET_SECONDS = 2.0, 0.05  # at exit: the most that is waited, and how long no call is seen then
+
+
+def _end_calls() -> None:
+    """Wait, as the program ends, until TensorFlow makes no more calls."""
+    global _exits
+    _exits = True
+    quiet = now = time.monotonic()
+    deadline = now + _EXIT_SECONDS
+    while _iterations and now < min(deadline, quiet + _QUIET_SECONDS):
+        time.sleep(0.005)
+        now = time.monotonic()
+        if _calls:
+            quiet = now
+
+
+atexit.register(_end_calls)
 
 
 def begin(source: int, count: int | None, _: Any) -> np.int64:
@@ -123,8 +152,11 @@ def take(paths: Sequence[str], placeholders: list[Any], number: Any) -> list[Any
         Whether the answer has come, else ask again; whether it is a batch, and not the end; its arrays, or
         `placeholders`.
     """
+    _calls.append(int(number))
     try:
         arrays = _iterations[int(number)].take(paths)
     except NotYet:
         return [False, True, *placeholders]
+    finally:
+        _calls.remove(int(number))
     return [True, False, *placeholders] if arrays is None else [True, True, *arrays]
