@@ -67,7 +67,7 @@ class TFRecordSequence(Refreshable, SceneSequence):
         spec: Spec of a scene: a nesting of `kf.ArraySpec`s. The features are named like the fields ("0", "1.points").
             None takes the spec that `write_tfrecords` wrote beside the files. Without one, a scene is a dict of the
             features found in a few records: scalars where a feature holds one value in each, else arrays of one axis;
-            bytes unchanged. What a record holds beside features (a `SequenceExample`) is an error then.
+            bytes unchanged. What a record holds beside features is an error then.
         verify: Whether to compare each record with its checksum, which takes 0.1 ms for each MB.
         index_cache: Folder for the index. None is a hidden file beside each file, where that can be written; False
             keeps the index in memory only.
