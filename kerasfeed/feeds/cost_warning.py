@@ -62,9 +62,8 @@ def waste_text(cost: ReadCost, order: Order, stats: LoaderStats) -> str:
         f"memory: kf.HDF5File(path, chunk_cache={storage.nbytes:_}) holds the whole dataset"
         + (", in every worker process" if stats.worker_type == "process" else "")
     )
-    remedies.append(
-        f"once and for all, a file in which a {row} is a chunk: kf.rechunk(path, out, {storage.short_name!r}, 1)"
-    )
+    if storage.block_size * storage.row_bytes > 1 << 14:  # what `rechunk` makes at least
+        remedies.append(f"once and for all, a file of small chunks: kf.rechunk(path, out, {storage.short_name!r})")
     return (
         f"{what} is slow on this file: {cost}, measured{where} so far. A chunk holds {storage.block_size:,} "
         f"{row}s, "

@@ -28,6 +28,7 @@ from kerasfeed.util.atomic_write import write_whole
 from kerasfeed.util.error_text import class_name, message_of
 from kerasfeed.util.frames import as_sequence
 from kerasfeed.util.progress import progress_bar
+from kerasfeed.util.validate import local_path
 
 _BATCH = 64
 
@@ -83,18 +84,18 @@ def labels_of(
             f"type {type(field).__name__}"
         )
     place = Portable(field) if callable(field) else str(field)
-    key = ""
-    if cache is not None:
+    key, path = "", None if cache is None else local_path("cache", cache)
+    if path is not None:
         keyed = field if callable(field) else place, sequence
         keys = [key_of(value, "kf.labels_of(cache=...)", "leave cache out", Path(cache)).digest for value in keyed]
         key = json.dumps([length, *keys])
-        found = _kept(Path(cache), key)
+        found = _kept(path, key)
         if found is not None:
             return found
     kind = worker_type if hosts is not None else worker_type_for(sequence, worker_type)
     values = _read(FieldOf(sequence, length, place), workers, kind, progress, hosts)
-    if cache is not None:
-        _keep(Path(cache), key, values)
+    if path is not None:
+        _keep(path, key, values)
     return values
 
 

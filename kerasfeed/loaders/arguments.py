@@ -4,7 +4,6 @@ Invariant: every refusal says what was needed, what came and what to write inste
 """
 
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from kerasfeed.orders.plan import Plan
 from kerasfeed.pool.hosts.engine import Hosts
 from kerasfeed.spec.collation import Collation, Custom, Pad, Ragged, Stack
 from kerasfeed.util.resources import cores
-from kerasfeed.util.validate import check_integer, refuse_class
+from kerasfeed.util.validate import check_integer, local_path, refuse_class
 
 _COLLATIONS: dict[str, Any] = {"stack": Stack, "pad": Pad, "ragged": Ragged}
 _MORE = " (or kf.Pad(...), kf.Ragged(...), or a function from a list of scenes to a batch)"
@@ -118,12 +117,7 @@ def _check_timeout(timeout: Any, workers: int) -> float | None:
 def _check_log(error_log: Any) -> str | None:
     if error_log is None:
         return None
-    try:
-        path = Path(error_log).absolute()
-    except TypeError:
-        raise TypeError(
-            f"error_log must be a path, received {error_log!r} of type {type(error_log).__name__}"
-        ) from None
+    path = local_path("error_log", error_log).absolute()
     if path.is_dir() or not path.parent.is_dir():
         what = "is a folder" if path.is_dir() else f"is in a folder that does not exist ({path.parent})"
         raise ValueError(f"error_log={str(error_log)!r} {what}; name a file in an existing folder")

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kerasfeed.errors import SpecError
 from kerasfeed.spec.lists import array_of, big_text, is_array
@@ -53,7 +54,7 @@ def is_weak(leaf: Any) -> bool:
 
 
 def as_array(leaf: Any, path: str) -> Any:
-    """The value of a field as an ndarray, or as plain `str` or `bytes` when it is a single one.
+    """The value of a field as an ndarray, or as plain `str` or `bytes` when it is a single one, or an array of one.
 
     Raises:
         SpecError: The value is of a type that no batch can hold.
@@ -83,11 +84,13 @@ def as_array(leaf: Any, path: str) -> Any:
             f"field {path!r} has dtype {array.dtype}, which no Keras backend can hold. Return it as a number, "
             f"{_number_of_time(array.dtype)}, or as text, np.asarray(value).astype(str)"
         )
+    if array.dtype.kind == "T" and hasattr(array.dtype, "na_object"):  # it may hold what is no text
+        array = array.astype(object)
     if array.dtype.kind == "O":
         if isinstance(leaf, int):
             raise SpecError(f"field {path!r} is {big_text(leaf)}")
-        return _text_objects(array, path)
-    return array
+        array = _text_objects(array, path)
+    return array.item() if not array.ndim and array.dtype.kind in "UTSO" else array
 
 
 def _member_no_batch_holds(dtype: np.dtype[Any]) -> str:
@@ -195,3 +198,42 @@ def start_of(value: Any) -> str:
     """The start of what `repr` tells of a value, at most 80 characters."""
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "..."
+
+
+def is_padded(dtype: np.dtype[Any]) -> bool:
+    """Whether items hold bytes that mean nothing: between the members of aligned records, and in a long double."""
+    if dtype.subdtype is not None:
+        return is_padded(dtype.subdtype[0])
+    if dtype.names is None:
+        return dtype.kind in "fc" and dtype.itemsize // (1 + (dtype.kind == "c")) > 8  # 10 bytes of 16
+    members = [dtype[name] for name in dtype.names]
+    return sum(member.itemsize for member in members) != dtype.itemsize or any(map(is_padded, members))
+
+
+def comparable(array: Any) -> Any:
+    """`array`, of native byte order, with zeros for the bytes that mean nothing, so that its bytes may be compared.
+
+    Text is as it is.
+    """
+    if not isinstance(array, np.ndarray) or array.dtype.kind not in "Vfc" or not is_padded(array.dtype):
+        return array
+    made = np.zeros(array.shape, array.dtype)
+    _copy_members(array, made)
+    return made
+
+
+def _copy_members(array: NDArray[Any], made: NDArray[Any]) -> None:
+    dtype = array.dtype
+    if dtype.names is not None:
+        for name in dtype.names:
+            _copy_members(array[name], made[name])
+        return
+    if dtype.kind in "fc" and is_padded(dtype) and np.finfo(np.longdouble).nmant == 63:
+        parts = range(0, dtype.itemsize, dtype.itemsize if dtype.kind == "f" else dtype.itemsize // 2)
+        meant = np.dtype({
+            "names": [str(part) for part in parts], "formats": ["V10"] * len(parts), "offsets": list(parts),
+            "itemsize": dtype.itemsize,
+        })  # fmt: skip
+        _copy_members(array.view(meant), made.view(meant))
+    else:
+        made[...] = array

@@ -12,6 +12,7 @@ from kerasfeed.util.validate import check_integer
 _CACHE_SHARE = 16  # of the memory: eight worker processes then take half of it at the very most
 _MOST_CACHED = 1 << 30
 _ASSUMED_MEMORY = 4 << 30  # where the system does not tell
+_ASSUMED_DESCRIPTORS, _MOST_DESCRIPTORS = 512, 1 << 20
 _LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
@@ -34,6 +35,16 @@ def memory() -> int:
         except (OSError, ValueError):  # no such file, or the word "max"
             continue
     return found
+
+
+def descriptors() -> int:
+    """Files that this process may have open at a time."""
+    try:
+        import resource  # which Windows lacks
+    except ImportError:
+        return _ASSUMED_DESCRIPTORS
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return _MOST_DESCRIPTORS if limit == resource.RLIM_INFINITY else min(limit, _MOST_DESCRIPTORS)
 
 
 def cache_bytes(name: str, value: Any) -> int:

@@ -1,11 +1,16 @@
-"""Integers that users give, checked; and classes that they give for instances, refused.
+"""Integers and local paths that users give, checked; and classes that they give for instances, refused.
 
 Invariant: what passes for an integer is a Python int of at least `least`. Floats and booleans are refused: where one of
 them comes, an argument stands in the wrong place.
 """
 
 import operator
+import os
+import re
+from pathlib import Path
 from typing import Any
+
+_URL = re.compile(r"://|^[A-Za-z][\w+.-]+:/")  # a Path of "s3://data" is "s3:/data"
 
 
 def check_integer(
@@ -34,6 +39,28 @@ def check_integer(
     if number < least:
         raise ValueError(f"{name} must be at least {least}{unit}, received {number}{remedy}")
     return number
+
+
+def local_path(
+    name: str, given: Any, *, what: str = "a file", remedy: str = "write to a disk, and copy it from there"
+) -> Path:
+    """`given` as the path of a file or folder that is written here.
+
+    Args:
+        name: The argument, for the message.
+        given: What came.
+        what: What it must be, for the message.
+        remedy: What to do where it is a URL, which would become a folder of that name.
+
+    Raises:
+        TypeError: It is no path.
+        ValueError: It is a URL, or empty.
+    """
+    if not isinstance(given, str | os.PathLike) or not isinstance(text := os.fspath(given), str):
+        raise TypeError(f"{name} must be a path, received {given!r} of type {type(given).__name__}")
+    if not text or _URL.search(text):
+        raise ValueError(f"{name} must be {what} on a disk, received {text!r}: {remedy}")
+    return Path(text)
 
 
 def refuse_class(name: str, given: Any, kinds: Any = object, example: str = "{}(...)") -> None:

@@ -109,7 +109,7 @@ def chunked(tmp_path):
 def test_chunks_that_are_decoded_again_and_again_are_to_be_read_in_blocks_or_cut(chunked):
     found = _remedies(Clouds(chunked, 200_000), kf.Shuffled())
     assert "order=kf.BlockShuffled(64)" in found
-    assert "kf.rechunk(path, out, 'points', 1)" in found
+    assert "kf.rechunk(path, out, 'points')" in found
     assert "times what the scenes hold is decoded" in found["order=kf.BlockShuffled(64)"].note
     assert found["order=kf.BlockShuffled(64)"].gain > 1
 

@@ -65,7 +65,7 @@ def test_a_full_shuffle_of_large_chunks_warns_once_with_what_was_measured(path, 
             "A chunk holds 64 scenes",
             "order=kf.BlockShuffled(file['points'].block_size) instead of shuffle=True",
             f"chunk_cache={SCENES * 128 * 12:_}",
-            "kf.rechunk(path, out, 'points', 1)",
+            "kf.rechunk(path, out, 'points')",
         ):
             assert part in texts[0]
         assert ("by one of 2 worker processes" in texts[0]) == (kind == "process")

@@ -377,3 +377,31 @@ def test_whoever_loads_is_who_pays_for_what_is_read(make):
     _epoch(other, 3)
     assert len(meters) == 2
     assert read_cost.current() is None
+
+
+class Aligned(kf.SceneSequence):
+    """Records with padding, which the assignment of a member leaves as it was."""
+
+    dtype = np.dtype([("kind", "u1"), ("energy", "f8")], align=True)
+
+    def __len__(self):
+        return 6
+
+    def __getitem__(self, index):
+        scene = np.zeros(3, self.dtype)
+        self.read_into(index, scene)
+        return scene
+
+    def read_into(self, index, out):
+        out["kind"], out["energy"] = index, index / 2
+
+
+def test_padding_of_records_is_not_compared():
+    with kf.Feed(Aligned(), 3, workers=0) as feed:
+        assert [batch["energy"][:, 0].tolist() for batch in feed] == [[0, 0.5, 1], [1.5, 2, 2.5]]
+
+
+@pytest.mark.heavy
+def test_padding_of_records_is_no_difference_to_the_checks():
+    report = kf.check_sequence(Aligned(), seconds=10)
+    assert not report.of("failed"), report

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from kerasfeed.errors import SpecError
-from kerasfeed.spec.field_values import coerce
+from kerasfeed.spec.field_values import coerce, comparable
 from kerasfeed.spec.inference import describe, merge, probe_indices
 from kerasfeed.spec.scene_spec import BYTES, TEXT, ArraySpec
 
@@ -31,6 +31,10 @@ Pair = namedtuple("Pair", "points label")
         (np.array(["ab", "c"]), (2,), TEXT),
         (np.array([b"ab", b"c"]), (2,), BYTES),
         (np.array(["ab", "c"], object), (2,), TEXT),
+        (np.array("ab"), (), TEXT),
+        (np.array(b"ab"), (), BYTES),
+        (np.array("ab", object), (), TEXT),
+        (np.array(b"a\0", object), (), BYTES),
         (np.zeros(2, [("a", "f4"), ("b", "i8")]), (2,), np.dtype([("a", "f4"), ("b", "i8")])),
     ],
     ids=str,
@@ -39,6 +43,22 @@ def test_a_field_is_described_by_shape_and_native_dtype(value, shape, dtype):
     (field,) = describe(value).fields
     assert field == ArraySpec(shape, np.dtype(dtype))
     assert field.dtype.isnative
+
+
+@pytest.mark.skipif(not hasattr(np.dtypes, "StringDType"), reason="NumPy 1 has no such dtype")
+def test_numpys_strings_of_any_length_are_text_unless_one_is_missing():
+    dtype = np.dtypes.StringDType(na_object=None)
+    assert describe(np.array("", dtype)).fields == (ArraySpec((), TEXT),)
+    assert describe(np.array(["ab"], np.dtypes.StringDType())).fields == (ArraySpec((1,), TEXT),)
+    with pytest.raises(SpecError, match="field 'scene' is an object array holding None"):
+        describe(np.array(["a", None], dtype))
+
+
+@pytest.mark.parametrize(("value", "text"), [("é", "é"), (b"a\0", b"a\0"), (np.array("é", object), "é")])
+def test_an_array_of_one_text_without_axes_is_that_text(value, text):
+    found = coerce(np.array(value, object), describe(np.array(value, object)).fields[0], "scene")
+    assert found == text
+    assert type(found) is type(text)
 
 
 def test_paths_join_keys_and_positions_by_dots():
@@ -61,6 +81,7 @@ class Room:
         ({"t": datetime.datetime(2020, 1, 1)}, r"field 't' is a datetime.*timestamp"),
         ((1, {3, 4}), r"field '1' is of type set .*NumPy arrays"),
         ((1, np.array([1, None], object)), r"field '1' is an object array holding 1"),
+        (np.array(None), r"field 'scene' is an object array holding None"),
         (None, r"holds no field: __getitem__ returned None.*`return` missing"),
         ((), r"holds no field"),
         (
@@ -137,3 +158,31 @@ def test_probes_are_spread_from_the_first_scene_to_the_last(length):
     assert indices[0] == 0
     assert indices[-1] == length - 1
     assert len(indices) == min(length, 5)
+
+
+_ALIGNED = np.dtype([("a", "u1"), ("b", [("c", "f8"), ("d", "i2")], (2,))], align=True)
+_X87 = pytest.mark.skipif(np.finfo(np.longdouble).nmant != 63, reason="long doubles are others here")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "padding"),
+    [
+        (_ALIGNED, [*range(1, 8), *range(18, 24), *range(34, 40)]),
+        pytest.param(np.dtype(np.longdouble), range(10, 16), marks=_X87),
+        pytest.param(np.dtype(np.clongdouble), [*range(10, 16), *range(26, 32)], marks=_X87),
+    ],
+)
+def test_bytes_that_mean_nothing_are_the_same_in_equal_values(dtype, padding):
+    values = np.arange(6 * dtype.itemsize, dtype=np.uint8).view(dtype).reshape(3, 2)
+    other = values.copy()
+    other.reshape(-1).view(np.uint8).reshape(6, -1)[:, padding] ^= 0xFF
+    assert values.tobytes() != other.tobytes()
+    assert comparable(values).tobytes() == comparable(other).tobytes()
+    assert comparable(values[0, 0, ...]).tobytes() == comparable(other[0, 0, ...]).tobytes()
+    other.reshape(-1).view(np.uint8)[0] ^= 1
+    assert comparable(values).tobytes() != comparable(other).tobytes()
+
+
+def test_arrays_without_such_bytes_and_text_are_compared_as_they_are():
+    for value in (np.zeros(3, [("a", "f4"), ("b", "i4")]), np.zeros(3), np.array(["a"], object), "a"):
+        assert comparable(value) is value

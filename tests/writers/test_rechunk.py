@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from rechunked import listing, rechunk
 
 import kerasfeed as kf
+from kerasfeed.cli.main import main
 from kerasfeed.writers.hdf5 import rechunk as room
 
 pytestmark = pytest.mark.usefixtures("no_signal_left")
@@ -311,3 +312,20 @@ def test_a_virtual_dataset_becomes_an_ordinary_one(points, tmp_path):
     with h5py.File(points) as old, h5py.File(tmp_path / "out.h5") as new:
         assert not new["v"].is_virtual
         assert np.array_equal(new["v"][...], old["points"][...])
+
+
+def test_chunks_that_nobody_asked_for_hold_16_kib_or_the_whole_dataset_in_python_and_from_a_shell(tmp_path):
+    with h5py.File(tmp_path / "in.h5", "w") as file:
+        file["labels"] = np.arange(100_000)
+        file["large"] = np.zeros((5, 5000), np.float32)
+        file["few"] = np.arange(5)
+        file.create_dataset("growing", (5, 3), "u1", maxshape=(None, 3))
+    expected = {"labels": (2048,), "large": (1, 5000), "few": (5,), "growing": (5462, 3)}
+    rechunk(tmp_path / "in.h5", tmp_path / "python.h5")
+    assert main(["rechunk", str(tmp_path / "in.h5"), str(tmp_path / "shell.h5")]) == 0
+    for out in (tmp_path / "python.h5", tmp_path / "shell.h5"):
+        with h5py.File(out) as file:
+            assert {name: item.chunks for name, item in file.items()} == expected
+            assert file["labels"].compression == "gzip"
+            assert np.array_equal(file["labels"], np.arange(100_000))
+        assert out.stat().st_size < (tmp_path / "in.h5").stat().st_size

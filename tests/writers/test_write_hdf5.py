@@ -55,6 +55,13 @@ def test_chunks_hold_whole_scenes_and_small_fields_a_multiple(tmp_path):
     assert str(kf.HDF5File(path)["0"].reader).startswith("direct")
 
 
+def test_a_field_of_a_few_bytes_beside_large_ones_is_not_cut_into_chunks_of_a_few_bytes(tmp_path):
+    scenes = kf.Zip(np.arange(64 * 40 * 50, dtype=np.float32).reshape(64, 40, 50), np.arange(64))
+    with h5py.File(write(scenes, tmp_path / "x.h5", compression="gzip")) as file:
+        assert (file["0"].chunks, file["1"].chunks) == ((4, 40, 50), None)
+        assert file["1"][...].tolist() == list(range(64))
+
+
 @pytest.mark.heavy
 def test_threads_processes_and_the_calling_thread_write_the_same(tmp_path):
     found = []

@@ -6,12 +6,12 @@ the model before as for the one that is saved. So whenever a process is killed, 
 
 import os
 import shutil
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from kerasfeed.adapters.keras.checkpoint import FeedCheckpoint
 from kerasfeed.adapters.keras.record_file import sync_folder
 from kerasfeed.adapters.keras.trained_model import optimizers_of
+from kerasfeed.util.validate import local_path
 
 if TYPE_CHECKING:
     from kerasfeed.adapters.keras.feed import Feed
@@ -55,12 +55,8 @@ class BackupAndRestore(FeedCheckpoint):
         double_checkpoint: bool = False,
         delete_checkpoint: bool = True,
     ) -> None:
-        if "://" in os.fspath(backup_dir) or not os.fspath(backup_dir):
-            raise ValueError(
-                f"backup_dir must be a folder on a disk, received {os.fspath(backup_dir)!r}: elsewhere use "
-                "keras.callbacks.BackupAndRestore, and kerasfeed.FeedCheckpoint with a file behind it"
-            )
-        self.backup_dir = Path(backup_dir)
+        remedy = "elsewhere use keras.callbacks.BackupAndRestore, and kerasfeed.FeedCheckpoint with a file behind it"
+        self.backup_dir = local_path("backup_dir", backup_dir, what="a folder", remedy=remedy)
         if self.backup_dir.exists() and not self.backup_dir.is_dir():
             raise ValueError(f"backup_dir must be a folder, received the file {self.backup_dir}")
         super().__init__(feed, self.backup_dir / "feed.json", save_freq)

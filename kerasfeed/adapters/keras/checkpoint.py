@@ -6,7 +6,6 @@ written last.
 
 import os
 import warnings
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import keras
@@ -29,7 +28,7 @@ from kerasfeed.feeds.state import state_of
 from kerasfeed.feeds.stream_feed import BaseStreamFeed
 from kerasfeed.util.counted import counted
 from kerasfeed.util.error_text import message_of
-from kerasfeed.util.validate import check_integer
+from kerasfeed.util.validate import check_integer, local_path
 
 if TYPE_CHECKING:
     from kerasfeed.adapters.keras.feed import Feed
@@ -94,7 +93,7 @@ class FeedCheckpoint(keras.callbacks.Callback):  # type: ignore[misc]
                 f"{type(feed).__name__}"
             )
         self.feed = feed
-        self.path = Path(path)
+        self.path = local_path("path", path)
         self._stream = StreamProgress(feed, self.path) if is_stream else None
         if self.path.is_dir():
             raise ValueError(f"path must be that of a file, received the folder {self.path}")

@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from kerasfeed.adapters.tensorflow import iteration as tf_iteration
 from kerasfeed.adapters.tensorflow import raw_datasets
-from kerasfeed.adapters.tensorflow.dtypes import tf_dtype
+from kerasfeed.adapters.tensorflow.dtypes import is_common, tf_dtype
 from kerasfeed.adapters.tensorflow.error_relay import ErrorRelay
 from kerasfeed.adapters.tensorflow.feed_dataset import FeedDataset, Loops
 from kerasfeed.adapters.tensorflow.iteration import BatchSource
@@ -81,8 +81,9 @@ def scenes_dataset(begin: Begin, structure: Any, *, count: int) -> FeedDataset:
 
 
 def _taken_apart(batches: Any, structure: Any) -> Any:
-    """The scenes of `batches`. `unbatch` crashes on empty ones (TensorFlow 2.21): those are taken in a slower way."""
-    if all(all(field.shape[1:]) for field in optree.tree_leaves(structure)):  # no axis is None or 0
+    """The scenes of `batches`; in a slower way where `unbatch` crashes (empty ones) or fails (TensorFlow 2.21)."""
+    fields = optree.tree_leaves(structure)
+    if all(all(field.shape[1:]) and is_common(field) for field in fields):  # no axis is None or 0
         return batches.unbatch()
     is_tuple = isinstance(batches.element_spec, tuple)  # whose parts functions are given apart
     return batches.flat_map(
@@ -93,7 +94,8 @@ def _taken_apart(batches: Any, structure: Any) -> Any:
 def _batches(source: BatchSource, structure: Any, count: int | None, ragged_tensors: bool = True) -> Any:
     """The batches of `source`: `count`, or those before its end."""
     fields, treespec = optree.tree_flatten(structure)
-    dtypes = [tf_dtype(field, path, _REMEDY) for field, path in zip(fields, field_paths(treespec), strict=True)]
+    paths = field_paths(treespec)
+    dtypes = [tf_dtype(field, path, _REMEDY) for field, path in zip(fields, paths, strict=True)]
 
     def batch_of(*tensors: Any) -> Any:
         for tensor, field in zip(tensors, fields, strict=True):
@@ -102,7 +104,7 @@ def _batches(source: BatchSource, structure: Any, count: int | None, ragged_tens
         return _ragged(batch) if ragged_tensors else batch
 
     placeholders = [np.zeros(0, "S1" if dtype == tf.string else dtype.as_numpy_dtype) for dtype in dtypes]
-    take = functools.partial(tf_iteration.take, placeholders)
+    take = functools.partial(tf_iteration.take, paths, placeholders)
 
     def asked(iteration: Any) -> Any:
         come, more, *tensors = tf.numpy_function(take, [iteration], [tf.bool, tf.bool, *dtypes])

@@ -1,20 +1,27 @@
 """What the calls of TensorFlow into Python do: they take a batch of a cursor, if it is there.
 
 Invariant: TensorFlow keeps every function that it calls until the process ends, or the graph that it is part of. So
-these hold numbers and nothing else. An iteration lives from the first batch that TensorFlow asks for until its iterator
-is no more, and is closed then, whoever lets go of the iterator, in another thread.
+these hold numbers and names of fields. An iteration lives from the first batch that TensorFlow asks for until its
+iterator is no more, and is closed then, whoever lets go of the iterator, in another thread.
+
+Where the program ends while iterators live (the frames of an error that nobody caught hold one), the interpreter lets
+go of them when no other thread may run Python any more: a call that has begun then never returns, and TensorFlow waits
+for it for ever. So before that, at exit, all calls are ended, and those that come are refused.
 """
 
+import atexit
 import contextvars
 import itertools
+import time
 import weakref
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import optree
 
+from kerasfeed.adapters.tensorflow.dtypes import arrays_of
 from kerasfeed.adapters.tensorflow.error_relay import ErrorRelay
-from kerasfeed.errors import SceneError
+from kerasfeed.errors import FeedClosedError, SceneError
 from kerasfeed.feeds.cursor import Begin, Cursor, EndOfData, check_alive, run_in_background
 from kerasfeed.util.error_notes import note_causes
 from kerasfeed.util.polling import POLL_SECONDS, NotYet
@@ -47,22 +54,26 @@ class _Iteration:
         self._left = count  # places still to fill, with a batch or an error; None where the data end by themselves
         self._cursor: Cursor | None = None
 
-    def take(self) -> list[Any] | None:
-        """The arrays of the next batch, or None at the end.
+    def take(self, paths: Sequence[str]) -> list[Any] | None:
+        """The arrays of the next batch, which has the fields `paths`, or None at the end.
 
         Raises:
             NotYet: It is not there yet.
             Exception: It failed. What is raised is for TensorFlow.
         """
+        if _exits and self._left is None:
+            return None
         if self._left == 0:  # asked once more than there are places: nothing of the cursor may be lost by that
             return None
         try:
+            if _exits:
+                raise FeedClosedError("the program ends")
             if self._cursor is None:
                 source = self._source()
                 self._cursor = source.begin(source.context.copy())
                 del source  # while this waits it holds no feed
             batch = self._cursor.take(POLL_SECONDS)
-            arrays = [_plain(leaf) for leaf in optree.tree_leaves(batch)]
+            arrays = arrays_of(batch, paths)
         except NotYet:
             raise
         except EndOfData:
@@ -95,6 +106,25 @@ class _Iteration:
 _numbers = itertools.count()
 _sources: "weakref.WeakValueDictionary[int, BatchSource]" = weakref.WeakValueDictionary()
 _iterations: dict[int, _Iteration] = {}
+_calls: list[int] = []  # iterations of which a batch is asked for at this moment
+_exits = False  # whether the program ends
+_EXIT_SECONDS, _QUIET_SECONDS = 2.0, 0.05  # at exit: the most that is waited, and how long no call is seen then
+
+
+def _end_calls() -> None:
+    """Wait, as the program ends, until TensorFlow makes no more calls."""
+    global _exits
+    _exits = True
+    quiet = now = time.monotonic()
+    deadline = now + _EXIT_SECONDS
+    while _iterations and now < min(deadline, quiet + _QUIET_SECONDS):
+        time.sleep(0.005)
+        now = time.monotonic()
+        if _calls:
+            quiet = now
+
+
+atexit.register(_end_calls)
 
 
 def begin(source: int, count: int | None, _: Any) -> np.int64:
@@ -115,20 +145,18 @@ def end(number: Any) -> np.int64:
     return np.int64(0)
 
 
-def take(placeholders: list[Any], number: Any) -> list[Any]:
-    """Ask for the next batch of an iteration.
+def take(paths: Sequence[str], placeholders: list[Any], number: Any) -> list[Any]:
+    """Ask for the next batch of an iteration; see `_Iteration.take`.
 
     Returns:
         Whether the answer has come, else ask again; whether it is a batch, and not the end; its arrays, or
         `placeholders`.
     """
+    _calls.append(int(number))
     try:
-        arrays = _iterations[int(number)].take()
+        arrays = _iterations[int(number)].take(paths)
     except NotYet:
         return [False, True, *placeholders]
+    finally:
+        _calls.remove(int(number))
     return [True, False, *placeholders] if arrays is None else [True, True, *arrays]
-
-
-def _plain(leaf: Any) -> Any:
-    """`leaf` as TensorFlow takes it."""
-    return np.asarray(leaf, dtype=object) if isinstance(leaf, str | bytes) else leaf

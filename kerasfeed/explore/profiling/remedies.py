@@ -100,7 +100,7 @@ def _of_reading(job: Job, layout: Layout, cost: SceneCost, rate: float) -> list[
     decoded = f"{worst.amplification:.0f} times what the scenes hold is decoded"
     found = [
         Prediction(
-            f"kf.rechunk(path, out, {storage.short_name!r}, 1)", gain * rate, gain, note=f"{decoded}; writes a new file"
+            f"kf.rechunk(path, out, {storage.short_name!r})", gain * rate, gain, note=f"{decoded}; writes a new file"
         )
     ]
     if not isinstance(job.plan.order, BlockShuffled):

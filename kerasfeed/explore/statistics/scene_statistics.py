@@ -17,7 +17,7 @@ from kerasfeed.explore.statistics.field_statistics import FieldStatistics
 from kerasfeed.pool.base import Runner, WorkerContext
 from kerasfeed.pool.task import NOWHERE, FailedTaskError, FutureTask, Note, Place, Record
 from kerasfeed.sequences.context import SceneContext, enter_context
-from kerasfeed.spec.field_values import as_array
+from kerasfeed.spec.field_values import as_array, comparable
 from kerasfeed.spec.inference import no_field_text
 from kerasfeed.spec.nesting import field_paths, flatten
 from kerasfeed.util.error_text import exception_text, is_the_programs
@@ -58,7 +58,7 @@ class SceneStatistics:
         paths = self._known[1]
         if not leaves:
             raise TypeError(no_field_text(scene, f"__getitem__ returned {scene!r:.60}", "Return an array"))
-        values = [as_array(leaf, path) for leaf, path in zip(leaves, paths, strict=True)]
+        values = [comparable(as_array(leaf, path)) for leaf, path in zip(leaves, paths, strict=True)]
         told, nbytes = [], 0
         for place, (path, value) in enumerate(zip(paths, values, strict=True)):
             field = self.fields.get(path)

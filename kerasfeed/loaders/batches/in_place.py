@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from kerasfeed.errors import SpecError
 from kerasfeed.loaders.batches.layout import SlotView
+from kerasfeed.spec.field_values import comparable
 from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.spec.spec_json import coerced_leaves
 from kerasfeed.util.error_text import message_of
@@ -42,7 +43,7 @@ def check_row(spec: SceneSpec, view: SlotView, row: int, scene: Any, method: str
         raise SpecError(f"scene {index}: {message_of(error)}") from None
     for path, leaf, target in zip(spec.paths, leaves, view.fields, strict=True):
         expected = np.asarray(leaf)
-        if expected.tobytes() != target[row, ...].tobytes():
+        if comparable(expected).tobytes() != comparable(target[row, ...]).tobytes():
             raise SpecError(
                 f"scene {index}, field {path!r}: {method} wrote {_short(target[row, ...])}, __getitem__ returns "
                 f"{_short(expected)}. Both must give the same bits for every index: write every element of `out`, and "

@@ -16,6 +16,7 @@ from kerasfeed.util.atomic_write import write_whole
 from kerasfeed.util.deferred_warnings import warn_caller
 from kerasfeed.util.error_text import exception_text
 from kerasfeed.util.opened_files import identity_of
+from kerasfeed.util.validate import local_path
 
 _FORMAT = "kerasfeed counts 1"
 
@@ -28,12 +29,9 @@ class CountsCache:
 
         Raises:
             TypeError: `path` is no path.
-            ValueError: What is there is something else.
+            ValueError: It is a URL, or what is there is something else.
         """
-        try:
-            self._path = Path(path)
-        except TypeError:
-            raise TypeError(f"counts_cache must be a path, received {path!r} of type {type(path).__name__}") from None
+        self._path = local_path("counts_cache", path)
         self._counts = self._read()
         self._identities: dict[str, list[int] | None] = {}  # as they were before anybody counted
 

@@ -45,6 +45,7 @@ def by_h5py(
     shape = opened.shape
     if planned is None and shape:
         planned = plan(selection, shape, where(name))
+    shared.check_sources(opened)
     try:
         found = via_h5py.read(opened.handle, selection, planned)
     except OSError:

@@ -3,11 +3,13 @@
 Invariant: only looks; data are not read, but the storage of every dataset shown is examined, as it says who reads it.
 """
 
+from collections import deque
+from dataclasses import dataclass
 from typing import Any
 
 import h5py
 
-from kerasfeed.readers.hdf5.error_messages import printable, shown_name, stored_name
+from kerasfeed.readers.hdf5.error_messages import link_target, printable, shown_name, stored_name
 from kerasfeed.readers.hdf5.inspection import filters_of
 from kerasfeed.readers.hdf5.open_files import SharedFile
 from kerasfeed.spec import html
@@ -17,33 +19,114 @@ _ROWS_SHOWN = 100
 _COLUMNS = ["dataset", "shape", "dtype", "chunks", "filters", "reader"]
 
 
-def entries(group: h5py.Group, path: str, most: int | None = None) -> list[tuple[str, bool]]:
-    """Path and whether it is a dataset, of everything below a group, or of the first `most`, each object once.
+@dataclass(frozen=True)
+class Entry:
+    """What there is under a name.
+
+    Attributes:
+        path: The name, from the group where one looks.
+        kind: "dataset", "group", "datatype", or "nothing" for a link that leads nowhere.
+        target: Where a soft or external link leads; empty where the name is the object's own.
+        is_known: Whether the object is listed under another name.
+    """
+
+    path: str
+    kind: str
+    target: str = ""
+    is_known: bool = False
+
+    @property
+    def is_dataset(self) -> bool:
+        """Whether it is a dataset that no other entry names."""
+        return self.kind == "dataset" and not self.is_known
+
+
+_KINDS = {h5py.h5o.TYPE_GROUP: "group", h5py.h5o.TYPE_DATASET: "dataset"}
+_ERRORS = (RuntimeError, OSError, KeyError, ValueError)
+
+
+def entries(group: h5py.Group, path: str, links: Any = None, most: int | None = None) -> list[Entry]:
+    """Everything below a group, or its first `most` entries, each object once under a name of its own.
+
+    What soft and external links lead to comes behind that, unless it is listed already.
+
+    Args:
+        group: Where to begin.
+        path: Of the file, for the message.
+        links: How links are followed; None is HDF5's way.
+        most: Entries after which it ends.
 
     Raises:
         OSError: The file is damaged.
     """
-    found: list[tuple[str, bool]] = []
-
-    def visit(name: str | bytes, item: Any) -> bool | None:
-        found.append((shown_name(name), isinstance(item, h5py.Dataset)))
-        return True if len(found) == most else None  # anything but None ends it
-
+    walk = _Walk(links, most)
     try:
-        group.visititems(visit)
-    except (RuntimeError, OSError, KeyError, ValueError) as error:
+        walk.go(group.id)
+    except _ERRORS as error:
         raise OSError(f"cannot list what is in {path!r}: a damaged HDF5 file ({message_of(error)})") from error
-    return found
+    return walk.found
 
 
-def dataset_names(group: h5py.Group, path: str) -> list[str]:
+class _Walk:
+    """A walk over groups. HDF5's own ends the interpreter where an object in it cannot be opened."""
+
+    def __init__(self, links: Any, most: int | None) -> None:
+        self._links = links
+        self._most = most
+        self.found: list[Entry] = []
+        self._seen: set[tuple[int, int]] = set()
+        self._behind: deque[tuple[Any, str, bytes]] = deque()  # links: in which group, path, and name in the group
+
+    def go(self, group: Any) -> None:
+        info = h5py.h5o.get_info(group)
+        self._seen.add((info.fileno, info.addr))
+        self._members(group, "")
+        while self._behind and not self._is_enough():
+            self._follow(*self._behind.popleft())
+
+    def _is_enough(self) -> bool:
+        return self._most is not None and len(self.found) >= self._most
+
+    def _members(self, group: Any, prefix: str) -> None:
+        for stored in group:
+            if self._is_enough():
+                return
+            name = prefix + shown_name(stored)
+            if group.links.get_info(stored).type == h5py.h5l.TYPE_HARD:
+                self._add(group, name, stored, "")
+            else:
+                self._behind.append((group, name, stored))
+
+    def _add(self, group: Any, name: str, stored: bytes, target: str) -> None:
+        info = h5py.h5o.get_info(group, stored, lapl=self._links)
+        kind, key = _KINDS.get(info.type, "datatype"), (info.fileno, info.addr)
+        is_known = key in self._seen
+        if target or not is_known:
+            self.found.append(Entry(name, kind, target, is_known))
+        if not is_known:
+            self._seen.add(key)
+            if kind == "group":
+                self._members(h5py.h5o.open(group, stored, self._links), f"{name}/")
+
+    def _follow(self, group: Any, name: str, stored: bytes) -> None:
+        target = link_target(group, stored)
+        try:
+            h5py.h5o.get_info(group, stored, lapl=self._links)
+        except _ERRORS:
+            self.found.append(Entry(name, "nothing", target))
+        else:
+            self._add(group, name, stored, target)
+
+
+def dataset_names(group: h5py.Group, path: str, links: Any = None) -> list[str]:
     """Paths of all datasets below a group."""
-    return [name for name, is_dataset in entries(group, path) if is_dataset]
+    return [entry.path for entry in entries(group, path, links) if entry.is_dataset]
 
 
-def facts(name: str, handle: h5py.Dataset, opened: SharedFile, cache_limit: int | None) -> list[str]:
-    """What there is to say about a dataset, as the columns of a table; `name` is its path from where one looks."""
-    dataset = opened.dataset(shown_name(handle.name), cache_limit, examined=True)
+def facts(name: str, base: str, group: h5py.Group, opened: SharedFile, cache_limit: int | None) -> list[str]:
+    """What there is to say about the dataset `name` in `group`, whose path is `base`, as the columns of a table."""
+    handle = group[stored_name(name)]
+    dataset = opened.dataset(f"{base.rstrip('/')}/{name}", cache_limit, examined=True)
     assert dataset is not None
     layouts = {h5py.h5d.COMPACT: "compact", h5py.h5d.CONTIGUOUS: "contiguous", h5py.h5d.VIRTUAL: "virtual"}
     layout = handle.id.get_create_plist().get_layout()
@@ -57,23 +140,28 @@ def facts(name: str, handle: h5py.Dataset, opened: SharedFile, cache_limit: int 
     ]
 
 
-def tree(title: str, group: h5py.Group, opened: SharedFile, cache_limit: int | None) -> str:
-    """Everything below `group` as text, one line each, indented by depth."""
+def tree(title: str, base: str, group: h5py.Group, opened: SharedFile, cache_limit: int | None) -> str:
+    """Everything below `group`, whose path is `base`, as text, one line each, indented by depth."""
     lines = [title]
-    for name, is_dataset in entries(group, opened.path):
-        indent, short = "  " * (1 + name.count("/")), printable(name.rsplit("/", 1)[-1])
-        if not is_dataset:
-            lines.append(f"{indent}{short}/")
-            continue
-        _, shape, dtype, chunks, filters, reader = facts(name, group[stored_name(name)], opened, cache_limit)
-        chunks = f"chunks {chunks}" if chunks.startswith("(") else chunks
-        lines.append(f"{indent}{short}  {dtype} {shape}  {chunks}  {filters}  [{reader}]")
+    # A link stands where its name belongs.
+    for entry in sorted(entries(group, opened.path, opened.links), key=lambda each: each.path.split("/")):
+        name = entry.path
+        line = "  " * (1 + name.count("/")) + printable(name.rsplit("/", 1)[-1])
+        if entry.kind in ("group", "datatype"):
+            line += "/" if entry.kind == "group" else "  datatype"
+        elif entry.is_dataset:
+            _, shape, dtype, chunks, filters, reader = facts(name, base, group, opened, cache_limit)
+            chunks = f"chunks {chunks}" if chunks.startswith("(") else chunks
+            line += f"  {dtype} {shape}  {chunks}  {filters}  [{reader}]"
+        if entry.target:
+            line += f"  -> {printable(entry.target)}" + (", where nothing is" if entry.kind == "nothing" else "")
+        lines.append(line)
     return "\n".join(lines)
 
 
-def table(title: str, group: h5py.Group, opened: SharedFile, cache_limit: int | None) -> str:
-    """HTML of one `div`: a title and a table of the datasets below `group`."""
-    names = dataset_names(group, opened.path)
-    shown = [facts(name, group[stored_name(name)], opened, cache_limit) for name in names[:_ROWS_SHOWN]]
+def table(title: str, base: str, group: h5py.Group, opened: SharedFile, cache_limit: int | None) -> str:
+    """HTML of one `div`: a title and a table of the datasets below `group`, whose path is `base`."""
+    names = dataset_names(group, opened.path, opened.links)
+    shown = [facts(name, base, group, opened, cache_limit) for name in names[:_ROWS_SHOWN]]
     more = f"and {len(names) - len(shown):,} more" if len(names) > len(shown) else ""
     return html.table(title, [], _COLUMNS, shown, more)

@@ -5,6 +5,9 @@ Invariant: a message names the file, what is wrong with it as far as a look at i
 
 import os
 from pathlib import Path
+from typing import Any
+
+import h5py
 
 from kerasfeed.util.error_text import add_note, message_of, notes_of, reworded
 
@@ -68,6 +71,40 @@ def stored_name(name: str) -> str | bytes:
 def shown_name(name: str | bytes) -> str:
     """A name that h5py gave, as text that `stored_name` takes back."""
     return os.fsdecode(name)
+
+
+def link_target(group: Any, stored: bytes) -> str:
+    """Where a soft or external link of h5py's low-level `group` leads: a path, or file and path."""
+    value = group.links.get_val(stored)
+    return ":".join(map(shown_name, value)) if isinstance(value, tuple) else shown_name(value)
+
+
+def unfollowed(group: Any, name: str, path: str, links: Any) -> Exception | None:
+    """The error of a name that HDF5 could not open: a link that leads nowhere, or damage; None where there is no such.
+
+    Args:
+        group: h5py's low-level group in which to look.
+        name: A path below it.
+        path: Of the file, for the message.
+        links: How links are followed.
+    """
+    passed = ""
+    for part in filter(None, name.split("/")):
+        passed = f"{passed}/{part}" if passed else part
+        stored, target = os.fsencode(part), ""
+        try:
+            if not group.links.exists(stored):
+                return None
+            if group.links.get_info(stored).type != h5py.h5l.TYPE_HARD:
+                target = link_target(group, stored)
+            group = h5py.h5o.open(group, stored, links)
+        except (RuntimeError, OSError, KeyError, ValueError) as error:
+            if target:
+                return KeyError(f"{passed!r} in {path!r} is a link to {target!r}, where nothing is")
+            return OSError(f"cannot open {passed!r} of {path!r}: the file is damaged ({message_of(error)})")
+        if not isinstance(group, h5py.h5g.GroupID):
+            return None
+    return None
 
 
 def printable(name: str) -> str:

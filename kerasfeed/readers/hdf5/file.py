@@ -5,6 +5,7 @@ the path, the arguments and, once the file has been opened, what it was then: wh
 here, gets the same file or an error.
 """
 
+import itertools
 import os
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import h5py
 
 from kerasfeed.readers.hdf5 import describe
 from kerasfeed.readers.hdf5.dataset import HDF5Dataset
-from kerasfeed.readers.hdf5.error_messages import cause, listing, missing, named, note_source, stored_name
+from kerasfeed.readers.hdf5.error_messages import cause, listing, missing, named, note_source, shown_name, stored_name
 from kerasfeed.readers.hdf5.members import Members
 from kerasfeed.readers.hdf5.open_files import How, SharedFile, registry
 from kerasfeed.util import opened_files
@@ -22,6 +23,7 @@ from kerasfeed.util.opened_files import Identity, identity_of
 from kerasfeed.util.resources import cache_bytes
 
 _MOST_NAMES = 1000  # looked at for a message
+_uses = itertools.count(1)
 
 
 class HDF5File(Members):
@@ -99,6 +101,7 @@ class HDF5File(Members):
         opened = self._opened  # read once: another thread may close meanwhile
         if opened is None or opened.generation != registry.generation:
             opened = self._opened = self._opened_anew()
+        opened.used = next(_uses)
         return opened
 
     def _opened_anew(self) -> SharedFile:
@@ -111,7 +114,7 @@ class HDF5File(Members):
             may_grow = self._how.swmr
             known = opened_files.same_as_first(self.path, self._taken, known, found, may_grow=may_grow)
         try:
-            opened = registry.open(self.path, self._how, found)
+            opened = registry.open(self, self.path, self._how, found)
         except FileNotFoundError as error:
             if not self._local:
                 raise named(error, f"cannot open {self.path!r}: {message_of(error)}") from error
@@ -128,13 +131,15 @@ class HDF5File(Members):
         """The dataset or group `name`.
 
         Args:
-            name: A name, or a path such as "group/points".
+            name: A name, or a path such as "group/points"; or a reference to an object, as datasets hold them.
 
         Returns:
             An [HDF5Dataset][kerasfeed.readers.hdf5.dataset.HDF5Dataset]; or a group, a mapping like the file.
 
         Raises:
-            KeyError: There is no such dataset or group; the message lists the datasets that exist.
+            KeyError: There is no such dataset or group; the message lists the datasets that exist, or says where a
+                link leads that leads nowhere.
+            OSError: What stands there is damaged.
 
         Examples:
             >>> import h5py
@@ -145,6 +150,8 @@ class HDF5File(Members):
             ((5, 3), (5, 3))
             >>> file.close()
         """
+        if isinstance(name, h5py.Reference):
+            name = self._referred(name)
         if not isinstance(name, str):
             raise self._no_name(name)
         try:
@@ -158,13 +165,29 @@ class HDF5File(Members):
             raise
         raise self._unknown(name)
 
+    def _referred(self, reference: Any) -> str:
+        """The name of the object that a reference stands for."""
+        name = h5py.h5r.get_name(reference, self._open().handle.id) if reference else None
+        if name is None:
+            what = "no object that has a name" if reference else "nothing: it is empty"
+            raise KeyError(f"the reference stands for {what} in {self.path!r}")
+        return shown_name(name)
+
     def _unknown(self, name: str) -> KeyError:
-        seen = describe.entries(self._group(), self.path, _MOST_NAMES)
-        names = listing([path for path, is_dataset in seen if is_dataset], is_all=len(seen) < _MOST_NAMES)
+        opened = self._open()
+        if isinstance(opened.get(name), h5py.Datatype):
+            return KeyError(f"{name!r} in {self.path!r} is a datatype, which holds no data")
+        if opened.is_damaged:
+            return KeyError(f"{name!r} is not in {self.path!r}, a damaged file, whose datasets are not listed")
+        seen = describe.entries(opened.handle, self.path, opened.links, _MOST_NAMES)
+        names = listing([entry.path for entry in seen if entry.is_dataset], is_all=len(seen) < _MOST_NAMES)
         return KeyError(f"{name!r} is not in the file; {self.path!r} holds the datasets {names}")
 
     def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and isinstance(self._open().get(name), h5py.Dataset | h5py.Group)
+        try:
+            return isinstance(name, str) and isinstance(self._open().get(name), h5py.Dataset | h5py.Group)
+        except KeyError:  # a link that leads nowhere
+            return False
 
     def _group(self) -> h5py.Group:
         return self._open().handle
@@ -173,10 +196,15 @@ class HDF5File(Members):
     def _path_of_file(self) -> str:
         return self.path
 
+    @property
+    def _links(self) -> Any:
+        return self._open().links
+
     def tree(self) -> str:
         """Groups and datasets as indented text.
 
-        For each dataset: shape, dtype, chunks, filters, and whether h5py reads it, and why.
+        For each dataset: shape, dtype, chunks, filters, and whether h5py reads it, and why. For each soft or external
+        link: where it leads, and whether something is there.
 
         Examples:
             >>> import h5py
@@ -249,6 +277,10 @@ class HDF5Group(Members):
     def _path_of_file(self) -> str:
         return self.file.path
 
+    @property
+    def _links(self) -> Any:
+        return self.file._links
+
     def _path(self, name: str) -> str:
         return name if name.startswith("/") else f"{self.name.rstrip('/')}/{name}"
 
@@ -258,6 +290,8 @@ class HDF5Group(Members):
         Raises:
             KeyError: There is no such dataset; the message lists those of the file.
         """
+        if isinstance(name, h5py.Reference):
+            return self.file[name]
         if not isinstance(name, str):
             raise self._no_name(name)
         return self.file[self._path(name)]
@@ -269,11 +303,11 @@ class HDF5Group(Members):
         """Groups and datasets below as indented text: shape, dtype, chunks, filters, and who reads each and why."""
         opened = self.file._open()
         title = Path(self.file.path).name + ("" if self.name == "/" else f": {self.name}")
-        return describe.tree(title, self._group(), opened, self.file._cache_limit)
+        return describe.tree(title, self.name, self._group(), opened, self.file._cache_limit)
 
     def _repr_html_(self) -> str:
         opened = self.file._open()
-        return describe.table(repr(self), self._group(), opened, self.file._cache_limit)
+        return describe.table(repr(self), self.name, self._group(), opened, self.file._cache_limit)
 
     def __repr__(self) -> str:
         return repr(self.file) if self.name == "/" else f"HDF5Group({self.name!r}, file={self.file.path!r})"

@@ -5,9 +5,12 @@ values; everything else has a reason to be read by h5py. It calls HDF5, whose lo
 returns needs neither HDF5 nor a lock.
 """
 
+import contextlib
 import math
 import os
+import re
 from array import array
+from pathlib import Path
 from typing import Any
 
 import h5py
@@ -19,8 +22,10 @@ from kerasfeed.readers.hdf5.chunks import ChunkIndex, Grid
 from kerasfeed.readers.hdf5.codecs import DecodeError, Filter, Pipeline, optional
 from kerasfeed.readers.hdf5.selfcheck import check_chunks, check_items
 from kerasfeed.readers.hdf5.storage import Chunked, Contiguous, Declined, Layout, ReaderChoice
+from kerasfeed.spec.field_values import is_padded
 from kerasfeed.util.error_text import message_of, summary
 
+_BLOCK_NUMBER = re.compile(r"%\d*b")  # in the names of sources that are numbered
 _UNSHIFTED = (1, 14, 4)  # before this HDF5, chunk addresses leave out the user block
 
 
@@ -99,7 +104,7 @@ def _layout(file: h5py.File, dataset: h5py.Dataset, size: int) -> Layout:
         raise Declined("text or arrays of variable length, or references")
     if dtype.subdtype is not None:
         raise Declined("items that are arrays")
-    if _padded(dtype):
+    if is_padded(dtype):  # HDF5 need not keep what lies there, so that no check could compare it
         raise Declined("items with padding")
     try:
         same = dataset.id.get_type().equal(h5py.h5t.py_create(dtype))
@@ -117,16 +122,6 @@ def _layout(file: h5py.File, dataset: h5py.Dataset, size: int) -> Layout:
         return _chunked(file, dataset, properties, size)
     name = {h5py.h5d.COMPACT: "compact storage", h5py.h5d.VIRTUAL: "a virtual dataset"}
     raise Declined(name.get(kind, f"layout {kind}"))
-
-
-def _padded(dtype: np.dtype[Any]) -> bool:
-    """Whether items hold bytes that mean nothing: HDF5 need not keep those, so that no check could compare them."""
-    if dtype.subdtype is not None:
-        return _padded(dtype.subdtype[0])
-    if dtype.names is None:
-        return dtype.kind in "fc" and dtype.itemsize // (1 + (dtype.kind == "c")) > 8  # long double: 10 bytes of 16
-    fields = [dtype[name] for name in dtype.names]
-    return sum(field.itemsize for field in fields) != dtype.itemsize or any(map(_padded, fields))
 
 
 def _contiguous(dataset: h5py.Dataset, size: int) -> Contiguous:
@@ -239,3 +234,47 @@ def _check_index(index: ChunkIndex, grid: Grid, pipeline: Pipeline, size: int) -
         full &= index.masks == 0
     if any(grid.is_edge(index.stored(position)) for position in np.flatnonzero(full).tolist()):
         raise Declined("chunks at the edge that may be stored unfiltered")
+
+
+def lies_elsewhere(dataset: h5py.Dataset) -> bool:
+    """Whether the values are in other datasets or files."""
+    properties = dataset.id.get_create_plist()
+    return bool(properties.get_layout() == h5py.h5d.VIRTUAL or properties.get_external_count())
+
+
+def check_sources(dataset: h5py.Dataset) -> None:
+    """Refuse a dataset whose values are elsewhere, and not all there: HDF5 would give fill values for them.
+
+    Raises:
+        OSError: A source of a virtual dataset is missing, or a file of external storage is cut off.
+    """
+    left, folder = dataset.nbytes, os.path.dirname(os.path.abspath(dataset.file.filename))  # noqa: PTH100, PTH120
+    for name, offset, size in dataset.external or ():
+        needed = offset + min(size, left)
+        left -= min(size, left)
+        prefix = os.environ.get("HDF5_EXTFILE_PREFIX", "").replace("${ORIGIN}", folder)
+        path = Path(prefix, name)
+        if path.is_file() and (found := path.stat().st_size) < needed:  # without the file HDF5 raises itself
+            raise OSError(f"its external file {str(path)!r} is cut off: {found:,} bytes, of {needed:,}")
+    for source in dataset.virtual_sources() if dataset.is_virtual else ():
+        if not _BLOCK_NUMBER.search(source.file_name + source.dset_name):  # of such there may be any number
+            _check_source(dataset, folder, source.file_name.replace("%%", "%"), source.dset_name.replace("%%", "%"))
+
+
+def _check_source(dataset: h5py.Dataset, folder: str, file_name: str, name: str) -> None:
+    if file_name == ".":
+        opened: Any = contextlib.nullcontext(dataset.file)
+    else:
+        prefixes = os.environ.get("HDF5_VDS_PREFIX", "").replace("${ORIGIN}", folder).split(os.pathsep)
+        names = (file_name, os.path.basename(file_name))  # noqa: PTH119 - HDF5 looks for both
+        places = [Path(place, each) for each in names for place in (*filter(None, prefixes), folder, "")]
+        path = next((place for place in places if place.is_file()), None)
+        if path is None:
+            raise FileNotFoundError(f"its source {name!r} is in {file_name!r}, a file that is not there")
+        opened = h5py.File(path, "r")
+    with opened as file:
+        source = file.get(name)
+        if not isinstance(source, h5py.Dataset):
+            raise OSError(f"its source {name!r} is not in {file.filename!r}")
+        if lies_elsewhere(source):
+            check_sources(source)

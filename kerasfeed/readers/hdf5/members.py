@@ -24,6 +24,11 @@ class Members(ABC):
     def _path_of_file(self) -> str:
         """Where the file is."""
 
+    @property
+    @abstractmethod
+    def _links(self) -> Any:
+        """How links are followed."""
+
     @abstractmethod
     def __getitem__(self, name: str) -> Any:
         """The dataset or group `name`."""
@@ -82,10 +87,11 @@ class Members(ABC):
         return _Items(self)
 
     def dataset_paths(self) -> list[str]:
-        """Paths of all datasets, also those in groups within groups. Opens every dataset and group once.
+        """Paths of all datasets, also those in groups within groups, and in other files that external links lead to.
 
         Returns:
-            Paths relative to this file or group, such as "scene_7/points".
+            Paths relative to this file or group, such as "scene_7/points": one for each dataset, that of a link only
+            where the dataset has no other. Links that lead nowhere are left out; `tree()` shows them.
 
         Raises:
             OSError: The file is damaged.
@@ -100,7 +106,7 @@ class Members(ABC):
             ['scene_0/points', 'scene_1/points']
             >>> file.close()
         """
-        return describe.dataset_names(self._group(), self._path_of_file)
+        return describe.dataset_names(self._group(), self._path_of_file, self._links)
 
     def _ipython_key_completions_(self) -> list[str]:
         return list(self)

@@ -1,8 +1,9 @@
 """The files that this process has open.
 
 Invariant: one handle per file and process, whatever the names and the number of HDF5Files (several handles of one file
-crash HDF5 on some dtypes, h5py issue 2920); it closes when the last that uses it lets go. After a fork the child knows
-none of its parent's handles. Files whose cache has no bound of its own share one.
+crash HDF5 on some dtypes, h5py issue 2920); it closes when the last that uses it lets go. So that the process keeps
+descriptors for others, files let go of those used longest ago, and open them again when they are read. After a fork the
+child knows none of its parent's handles. Files whose cache has no bound of its own share one.
 """
 
 import math
@@ -10,7 +11,7 @@ import os
 import threading
 import weakref
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import h5py
 import numpy as np
@@ -18,15 +19,15 @@ import numpy as np
 from kerasfeed.readers.hdf5.chunk_cache import ChunkCache
 from kerasfeed.readers.hdf5.chunked import ChunkedReader
 from kerasfeed.readers.hdf5.contiguous import ContiguousReader
-from kerasfeed.readers.hdf5.error_messages import shown_name, stored_name
-from kerasfeed.readers.hdf5.inspection import examine, refusal
+from kerasfeed.readers.hdf5.error_messages import shown_name, stored_name, unfollowed
+from kerasfeed.readers.hdf5.inspection import check_sources, examine, lies_elsewhere, refusal
 from kerasfeed.readers.hdf5.small_datasets import Known, WholeReader, small
 from kerasfeed.readers.hdf5.stats import Counters
 from kerasfeed.readers.hdf5.storage import Chunked, Layout, ReaderChoice
 from kerasfeed.util import read_cost
 from kerasfeed.util.file_bytes import ByteSource
 from kerasfeed.util.opened_files import Identity
-from kerasfeed.util.resources import cache_bytes
+from kerasfeed.util.resources import cache_bytes, descriptors
 
 Reader = ChunkedReader | ContiguousReader | WholeReader
 _EXAMINED_AT_ONCE = 32  # datasets of a file; of others, if they are small, first see whether they are read often
@@ -57,6 +58,7 @@ class OpenDataset:
         reader: The direct reader, or that of a small one that has not been examined; None when h5py reads it.
         counters: What reading it has cost.
         fixed_shape: Sizes of the axes, where they cannot change.
+        lies_elsewhere: Whether its values are in other datasets or files.
     """
 
     handle: h5py.Dataset
@@ -65,6 +67,7 @@ class OpenDataset:
     reader: Reader | None
     counters: Counters
     fixed_shape: tuple[int, ...] | None = None
+    lies_elsewhere: bool = False
 
     @property
     def is_due(self) -> bool:
@@ -103,11 +106,14 @@ class SharedFile:
             self.source = ByteSource(path, descriptor, self.identity)
         self._refusal = refusal(self.handle, how.driver or self.handle.driver)
         self._is_readonly = self.handle.mode == "r"
-        self._links = _link_access()
+        self.links = _link_access()
+        self.used = 0  # number of the last use; the highest is the latest
+        self.is_damaged = False  # as far as is known: HDF5 may crash where it lists the members of a damaged group
         self._lock = threading.Lock()
-        self._layouts: dict[str, tuple[h5py.Dataset, Layout | None, ReaderChoice]] = {}
+        self._layouts: dict[tuple[int, int], tuple[h5py.Dataset, Layout | None, ReaderChoice]] = {}
         self._datasets: dict[tuple[str, int | None], OpenDataset] = {}
         self._caches: dict[int | None, ChunkCache] = {None: registry.cache}
+        self._whole: set[OpenDataset] = set()  # virtual ones whose sources were all there
         self._kept: list[tuple[ChunkCache, range]] = []  # where chunks of this file may be, and under which keys
         finalizer = weakref.finalize(self, _release, self.handle, self._stream, self._kept)
         finalizer.atexit = False  # a thread may be reading as the process ends
@@ -132,15 +138,31 @@ class SharedFile:
             return found
 
     def get(self, name: str) -> Any:
-        """h5py's group or dataset `name`; None where there is none."""
+        """h5py's group or dataset `name`; None where there is none.
+
+        Raises:
+            KeyError: There is such a name, a link that leads nowhere.
+            OSError: What stands there is damaged.
+        """
         stored = stored_name(name)
         try:  # as h5py does it, which asks for the file's mode each time: that takes as long as to open the dataset
-            found = h5py.h5o.open(self.handle.id, stored.encode() if isinstance(stored, str) else stored, self._links)
-        except KeyError:
-            return None
+            found = h5py.h5o.open(self.handle.id, stored.encode() if isinstance(stored, str) else stored, self.links)
+        except (KeyError, RuntimeError, ValueError, OSError):
+            error = unfollowed(self.handle.id, name, self.path, self.links)
+            if error is None:
+                return None
+            self.is_damaged = self.is_damaged or isinstance(error, OSError)
+            raise error from None
         if isinstance(found, h5py.h5d.DatasetID):
             return h5py.Dataset(found, readonly=self._is_readonly)
         return self.handle.get(stored)
+
+    def check_sources(self, opened: OpenDataset) -> None:
+        """See `kerasfeed.readers.hdf5.inspection.check_sources`; done once where many files may have to be opened."""
+        if opened.lies_elsewhere and opened not in self._whole:
+            check_sources(opened.handle)
+            if opened.handle.is_virtual:
+                self._whole.add(opened)
 
     def _made(self, handle: h5py.Dataset, cache_limit: int | None, counters: Counters, examined: bool) -> OpenDataset:
         cache = self._caches.get(cache_limit)
@@ -153,12 +175,14 @@ class SharedFile:
             whole = WholeReader(handle, known, self.source, cache, counters)
             self._kept.append((cache, whole.keys))
             return OpenDataset(handle, known[1], None, whole, counters, known[0])
-        name = shown_name(handle.name)
-        if name not in self._layouts:
-            self._layouts[name] = (handle, *self._examined(handle))
-        handle, layout, choice = self._layouts[name]
+        name, info = shown_name(handle.name), h5py.h5o.get_info(handle.id)
+        key = info.fileno, info.addr  # not the name: by an external link it is one of another file
+        if key not in self._layouts:
+            self._layouts[key] = (handle, *self._examined(handle))
+        handle, layout, choice = self._layouts[key]
         if layout is None or self.source is None:
-            return OpenDataset(handle, handle.dtype, choice, None, counters)
+            elsewhere = lies_elsewhere(handle)
+            return OpenDataset(handle, handle.dtype, choice, None, counters, lies_elsewhere=elsewhere)
         reader: Reader
         if isinstance(layout, Chunked):
             shape, dtype = layout.grid.shape, layout.dtype
@@ -233,6 +257,12 @@ def _release(handle: h5py.File, stream: Any, kept: list[tuple[ChunkCache, range]
         cache.forget(keys)
 
 
+class Holder(Protocol):
+    """Who holds an open file, and opens it again where it was let go of."""
+
+    _opened: SharedFile | None
+
+
 class Registry:
     """The open files, by device and inode, so that two names of one file share a handle.
 
@@ -252,11 +282,13 @@ class Registry:
         self.cache = ChunkCache(cache_bytes("chunk_cache", "auto"))
         self._lock = threading.Lock()
         self._files: weakref.WeakValueDictionary[tuple[Any, ...], SharedFile] = weakref.WeakValueDictionary()
+        self._holders: weakref.WeakSet[Holder] = weakref.WeakSet()
 
-    def open(self, path: str, how: How, identity: Identity | None) -> SharedFile:
+    def open(self, holder: "Holder", path: str, how: How, identity: Identity | None) -> SharedFile:
         """The open file at `path`, opened if it is not yet.
 
         Args:
+            holder: Who is to hold it.
             path: A path or URL.
             how: How to open it.
             identity: Of the file that stands there now; None for what is not a file of this machine.
@@ -266,8 +298,20 @@ class Registry:
         with self._lock:
             shared = self._files.get(key)
             if shared is None:
+                self._make_room()
                 shared = self._files[key] = SharedFile(path, how, identity)
+            self._holders.add(holder)
             return shared
+
+    def _make_room(self) -> None:
+        """Have the holders of the files used longest ago let go of them, where many are open."""
+        if len(self._files) < 3 * descriptors() // 4:
+            return
+        held = {opened for holder in self._holders if (opened := holder._opened) is not None}
+        leaving = sorted(held, key=lambda each: each.used)[: 1 + len(held) // 8]
+        for holder in list(self._holders):
+            if holder._opened in leaving:
+                holder._opened = None
 
 
 registry = Registry()

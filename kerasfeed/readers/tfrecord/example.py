@@ -155,6 +155,14 @@ class Example:
             raise ValueError(f"it is no serialized tf.train.Example ({message_of(error)})") from None
         self._features = self._message.features.feature
 
+    @property
+    def beside(self) -> str:
+        """What the message holds beside features, which is not read here; empty where that is nothing."""
+        numbers = sorted({field.field_number for field in UnknownFieldSet(self._message)})
+        if numbers == [2]:
+            return "feature lists, as a tf.train.SequenceExample does"
+        return f"the fields {', '.join(map(str, numbers))} of another message" if numbers else ""
+
     def names(self) -> list[str]:
         """Names of the features, in alphabetical order."""
         return sorted(self._features)

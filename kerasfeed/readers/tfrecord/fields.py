@@ -135,7 +135,8 @@ class _FieldCodec:
         if found is None:
             held = example.names()
             why = "is there, but holds no list" if self.path in held else f"is missing; it has {', '.join(held) or '-'}"
-            raise SpecError(f"feature {self.path!r} {why}")
+            more = f"; the record also holds {example.beside}" if example.beside else ""
+            raise SpecError(f"feature {self.path!r} {why}{more}")
         kind, values = found
         if kind == BYTES and not self.field.is_text:
             return self._raw(values, example)
@@ -225,6 +226,13 @@ def infer_spec(examples: list[tuple[str, Example]]) -> dict[str, ArraySpec]:
     Raises:
         SpecError: The records disagree; the message names them and the feature.
     """
+    for place, example in examples:
+        if example.beside:
+            raise SpecError(
+                f"{place} holds {example.beside}, and only a tf.train.Example is read whole. Give spec= with the "
+                "features that are wanted, and take the rest from .record(index); or write the scenes with "
+                "kf.write_tfrecords"
+            )
     wanted = sorted({name for _, example in examples for name in example.names()})
     sized = {name for name in wanted if name + SHAPE in wanted}
     spec: dict[str, ArraySpec] = {}

@@ -34,6 +34,7 @@ from kerasfeed.util.lru import Lru
 from kerasfeed.util.opened_files import in_worker
 from kerasfeed.util.per_process import PerProcess
 from kerasfeed.util.resources import cores
+from kerasfeed.util.validate import local_path
 
 _OPEN_FILES = 128
 _CACHE_BYTES = 1 << 25
@@ -66,7 +67,7 @@ class TFRecordSequence(Refreshable, SceneSequence):
         spec: Spec of a scene: a nesting of `kf.ArraySpec`s. The features are named like the fields ("0", "1.points").
             None takes the spec that `write_tfrecords` wrote beside the files. Without one, a scene is a dict of the
             features found in a few records: scalars where a feature holds one value in each, else arrays of one axis;
-            bytes unchanged.
+            bytes unchanged. What a record holds beside features is an error then.
         verify: Whether to compare each record with its checksum, which takes 0.1 ms for each MB.
         index_cache: Folder for the index. None is a hidden file beside each file, where that can be written; False
             keeps the index in memory only.
@@ -105,7 +106,8 @@ class TFRecordSequence(Refreshable, SceneSequence):
         threads = min(_MOST_THREADS, _LEAST_THREADS * cores()) if workers == "auto" else int(workers)
         cache = True if index_cache is None else index_cache
         self._given = given_paths
-        self._indexing = (cache if isinstance(cache, bool) else Path(cache).absolute()), max(1, threads)
+        folder = cache if isinstance(cache, bool) else local_path("index_cache", cache, what="a folder").absolute()
+        self._indexing = folder, max(1, threads)
         self._files = index_files(found, *self._indexing)
         self._stops = list(itertools.accumulate(map(len, self._files)))
         if not len(self):

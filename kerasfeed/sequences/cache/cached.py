@@ -13,7 +13,6 @@ import time
 import warnings
 import zlib
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any
 
 from kerasfeed.errors import FeedWarning, KerasfeedError
@@ -30,7 +29,7 @@ from kerasfeed.util.error_text import message_of
 from kerasfeed.util.fingerprint import digest
 from kerasfeed.util.optional_methods import name_of
 from kerasfeed.util.resources import memory
-from kerasfeed.util.validate import check_integer
+from kerasfeed.util.validate import check_integer, local_path
 
 _LOOK_SECONDS = 0.2  # between looks at what is inside attributes
 _LOOK_SHARE = 50  # and at least this many times what a look takes
@@ -98,7 +97,7 @@ class Cached(SceneByScene, SceneSequence):
             raise TypeError(f"key must be a text, received {key!r} of type {type(key).__name__}")
         self._given_key = key
         self._max_memory = memory() // 8 if max_memory is None else max_memory
-        self.path = None if path is None else Path(path).absolute()
+        self.path = None if path is None else local_path("path", path, what="a folder").absolute()
         if self.path is not None:
             try:
                 self.path.mkdir(parents=True, exist_ok=True)

@@ -19,7 +19,7 @@ from kerasfeed.spec.field_values import coerce
 from kerasfeed.spec.scene_spec import BYTES, TEXT, ArraySpec, SceneSpec
 from kerasfeed.spec.spec_json import spec_to_json
 from kerasfeed.writers.hdf5.copy import links_in_utf8
-from kerasfeed.writers.hdf5.filters import CHUNK_LIMIT, filters_for
+from kerasfeed.writers.hdf5.filters import CHUNK_LIMIT, LEAST_CHUNK_BYTES, filters_for
 
 _CHUNK_BYTES = 1 << 16  # of fields that need several scenes for a chunk worth its overhead
 _SMALL_ROW = 1 << 12
@@ -134,7 +134,8 @@ def columns_for(spec: SceneSpec, scenes_per_chunk: int | None, compression: Any,
 
     Args:
         spec: Spec of a scene.
-        scenes_per_chunk: Scenes of a chunk; None for about 64 KiB of them, and contiguous without compression.
+        scenes_per_chunk: Scenes of a chunk; None for about 64 KiB of them, and contiguous storage without
+            compression or where that would be less than 16 KiB.
         compression: As in `rechunk`.
         length: Scenes in all.
 
@@ -153,8 +154,9 @@ def columns_for(spec: SceneSpec, scenes_per_chunk: int | None, compression: Any,
         )
         if clash is not None:
             raise SpecError(f"the fields of the datasets {name!r} and {clash!r} are in each other's way: rename one")
-        is_plain = scenes_per_chunk is None and compression is None
-        chunk = None if is_plain or 0 in field.shape else _chunk(field, scenes_per_chunk, length, most)
+        scenes = _chunk(field, scenes_per_chunk, length, most)
+        is_small = compression is None or scenes * (field.nbytes or _TEXT_BYTES) < LEAST_CHUNK_BYTES
+        chunk = None if (scenes_per_chunk is None and is_small) or 0 in field.shape else scenes
         if chunk is not None and chunk * field.nbytes > CHUNK_LIMIT:
             raise ValueError(
                 f"a chunk of {chunk:,} scenes of field {path!r} would take {chunk * field.nbytes:,} bytes, and HDF5 "

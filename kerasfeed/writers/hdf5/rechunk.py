@@ -16,13 +16,13 @@ from typing import Any
 import h5py
 import numpy as np
 
-from kerasfeed.readers.hdf5.describe import dataset_names
+from kerasfeed.readers.hdf5.describe import dataset_names, entries
 from kerasfeed.readers.hdf5.error_messages import listing, stored_name
 from kerasfeed.util.error_text import message_of, reworded
 from kerasfeed.util.progress import progress_bar
-from kerasfeed.util.validate import check_integer
+from kerasfeed.util.validate import check_integer, local_path
 from kerasfeed.writers.hdf5.copy import Key, TreeCopy, holds_references, key_of, links_in_utf8
-from kerasfeed.writers.hdf5.filters import CHUNK_LIMIT, Filters, filters_for
+from kerasfeed.writers.hdf5.filters import CHUNK_LIMIT, LEAST_CHUNK_BYTES, Filters, filters_for
 from kerasfeed.writers.hdf5.sink import Sink, appearing, interruptible
 
 _MEMORY = 1 << 28
@@ -81,8 +81,8 @@ class RechunkReport:
 def rechunk(
     path: str | os.PathLike[str],
     out: str | os.PathLike[str],
-    name: str | Sequence[str] | None,
-    scenes_per_chunk: int,
+    name: str | Sequence[str] | None = None,
+    scenes_per_chunk: int | None = None,
     compression: str | int | None = "gzip",
     *,
     overwrite: bool = False,
@@ -97,8 +97,9 @@ def rechunk(
         path: The file to read.
         out: The file to write; may be `path` itself with `overwrite=True`.
         name: The dataset to rewrite, or several; None for all that have an axis of scenes.
-        scenes_per_chunk: Scenes in a chunk, at least 1: 1 for reading in any order, more for scenes of a few KiB. A
-            chunk has at most as many scenes as the dataset, unless the dataset can grow.
+        scenes_per_chunk: Scenes in a chunk, at least 1. None is for reading in any order: one scene, or as many as
+            take 16 KiB, in each dataset as its own scenes want. A chunk has at most as many scenes as the dataset,
+            unless the dataset can grow.
         compression: "gzip" (level 4, after byte shuffling), an integer from 0 to 9 (gzip of that level), "lzf", None
             for no compression; or "blosc", "zstd" or "lz4", if `hdf5plugin` is installed.
         overwrite: Whether `out` may be replaced.
@@ -119,14 +120,16 @@ def rechunk(
         >>> import h5py
         >>> with h5py.File("rooms.h5", "w") as file:
         ...     file["points"] = np.zeros((64, 128, 3), np.float32)
-        >>> report = kf.rechunk("rooms.h5", "by-scene.h5", "points", scenes_per_chunk=1, progress=False)
+        >>> report = kf.rechunk("rooms.h5", "by-scene.h5", progress=False)
         >>> report.datasets[0].chunks
-        (1, 128, 3)
+        (11, 128, 3)
     """
     begin = time.perf_counter()
-    source, target = Path(path).absolute(), Path(out).absolute()
+    source = local_path("path", path, remedy="copy it to a disk first").absolute()
+    target = local_path("out", out).absolute()
     filters = filters_for(compression)
-    scenes_per_chunk = check_integer("scenes_per_chunk", scenes_per_chunk, 1)
+    if scenes_per_chunk is not None:
+        scenes_per_chunk = check_integer("scenes_per_chunk", scenes_per_chunk, 1)
     if not source.is_file():
         raise FileNotFoundError(f"there is no file {str(source)!r} to rechunk")
 
@@ -153,7 +156,8 @@ def rechunk(
 
 def _names(file: h5py.File, path: str, name: str | Sequence[str] | None) -> list[str]:
     """Names of the datasets to rewrite, each object once."""
-    found: list[Any] = [stored_name(each) for each in dataset_names(file, path)]
+    own = [entry.path for entry in entries(file, path) if entry.is_dataset and not entry.target]
+    found: list[Any] = [stored_name(each) for each in own]
     if name is None:
         return [each for each in found if _why_not(file[each]) is None]
     wanted: dict[Key, str] = {}
@@ -185,13 +189,15 @@ def _why_not(dataset: h5py.Dataset) -> str | None:
 class _Move:
     """One dataset on its way into other chunks."""
 
-    def __init__(self, source: h5py.Dataset, scenes_per_chunk: int, filters: Filters) -> None:
+    def __init__(self, source: h5py.Dataset, scenes_per_chunk: int | None, filters: Filters) -> None:
         self.source = source
         self.name: str = source.name
         self.digests: list[tuple[int, int, bytes]] = []
         self._filters = filters
         row = max(1, math.prod(source.shape[1:])) * source.dtype.itemsize
         self.nbytes = source.shape[0] * row
+        if scenes_per_chunk is None:
+            scenes_per_chunk = -(-LEAST_CHUNK_BYTES // row)
         grows = source.maxshape[0] is None or source.maxshape[0] >= scenes_per_chunk
         rows = scenes_per_chunk if grows else max(1, source.shape[0])
         self.chunks = (rows, *(max(1, size) for size in source.shape[1:]))

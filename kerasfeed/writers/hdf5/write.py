@@ -15,7 +15,7 @@ import h5py
 
 from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.spec.spec_json import leaves_of
-from kerasfeed.util.validate import check_integer
+from kerasfeed.util.validate import check_integer, local_path
 from kerasfeed.writers.hdf5.columns import Columns, ColumnWriter, columns_for, write_rows
 from kerasfeed.writers.hdf5.sink import Sink, appearing, check_place, interruptible
 from kerasfeed.writers.shard_format import ShardFormat
@@ -51,7 +51,8 @@ def write_hdf5(
             must have one shape. `str` become variable-length strings, and `bytes` variable-length uint8.
         path: The file.
         scenes_per_chunk: Scenes in a chunk, at least 1; fields of less than 4 KiB get a multiple of it. None is about
-            64 KiB of scenes, or one scene that is larger; without compression, contiguous storage.
+            64 KiB of scenes, or one scene that is larger. Without compression storage is contiguous, and so it is for
+            fields of a few bytes beside large ones, whose chunks would be less than 16 KiB.
         compression: None, "gzip" (level 4, after byte shuffling), an integer from 0 to 9 (gzip of that level), "lzf";
             or "blosc", "zstd" or "lz4", if `hdf5plugin` is installed.
         workers: Segments written at the same time; see `write_tfrecords`.
@@ -84,7 +85,7 @@ def write_hdf5(
     length = options.length
     if scenes_per_chunk is not None:
         scenes_per_chunk = check_integer("scenes_per_chunk", scenes_per_chunk, 1)
-    out = Path(os.path.realpath(path))
+    out = Path(os.path.realpath(local_path("path", path)))
     check_place(out)
     folder = out.with_name(f".{out.name}.segments")
 

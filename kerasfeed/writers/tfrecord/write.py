@@ -15,7 +15,7 @@ from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.spec.spec_json import as_scene_spec
 from kerasfeed.util.counted import counted
 from kerasfeed.util.deferred_warnings import warn_caller
-from kerasfeed.util.validate import check_integer
+from kerasfeed.util.validate import check_integer, local_path
 from kerasfeed.writers.shard_format import ShardFormat
 from kerasfeed.writers.shard_set import FileSet, remove_parts, write_set
 from kerasfeed.writers.shared_progress import PlannedShard
@@ -103,7 +103,7 @@ def write_tfrecords(
             f"{options.count - count} have nothing to do. Use num_shards={options.count} or more",
             UserWarning,
         )
-    pattern = os.fspath(pattern)
+    pattern = str(local_path("pattern", pattern, what="that of files"))
     paths, sidecar = shard_paths(pattern, count), sidecar_path(pattern)
 
     def cut(found: SceneSpec) -> tuple[tuple[PlannedShard, ...], ShardFormat]:

@@ -5,6 +5,7 @@ import threading
 import time
 import weakref
 
+import ml_dtypes
 import numpy as np
 import optree
 import pytest
@@ -313,3 +314,11 @@ def test_a_program_may_end_in_the_midst_of_its_scenes(tmp_path):
         """,
     )
     assert "first 0" in printed
+
+
+@pytest.mark.parametrize("dtype", ["int4", "float8_e4m3fn", "bfloat16"])
+def test_dtypes_that_tf_data_does_not_cut_into_rows_arrive(dtype):
+    numbers = np.arange(6).reshape(3, 2).astype(getattr(ml_dtypes, dtype))
+    found = np.array([scene.numpy() for scene in kf.from_indexable(numbers)])
+    assert found.dtype == numbers.dtype
+    assert np.array_equal(found, numbers)

@@ -1,12 +1,15 @@
 """Iterators of TensorFlow that are let go of in the middle, by whichever thread: never a hang, and nothing goes on."""
 
+import subprocess
+import sys
+import textwrap
 import threading
 import time
 
 import ml_dtypes
 import numpy as np
 import pytest
-from scenes_frameworks import Lingering, run_script
+from scenes_frameworks import Lingering, environment_of, run_script
 from waits import PROGRAM_SECONDS, wait_until
 
 import kerasfeed as kf
@@ -393,3 +396,48 @@ COLLECTED_IN_THE_CALL = """
 @pytest.mark.heavy
 def test_the_very_call_of_tensorflow_may_collect_the_iterator_that_waits_for_it(tmp_path):
     assert "closed" in run_script(tmp_path, COLLECTED_IN_THE_CALL)
+
+
+ENDING = """
+    import sys, time
+    import numpy as np, tensorflow as tf
+    import kerasfeed as kf
+    from kerasfeed.adapters.tensorflow import iteration
+    from kerasfeed.adapters.tensorflow.error_relay import ErrorRelay
+
+    carrier, arrays_of, batches = ErrorRelay.carrier, iteration.arrays_of, []
+
+    def slow_carrier(self, error):
+        time.sleep(0.3)  # so TensorFlow is in a call as the program ends
+        return carrier(self, error)
+
+    def unknown_to_tensorflow(batch, paths):
+        batches.append(batch)
+        return [np.array([np.array("text", object)], object)] if len(batches) == 2 else arrays_of(batch, paths)
+
+    ErrorRelay.carrier = slow_carrier
+
+    def loop():
+        with kf.Feed(np.zeros((400, 3), np.float32), 4, workers=1, worker_type="thread") as feed:
+            dataset = feed.to_tf_dataset()
+            if {mapped}:
+                dataset = dataset.map(lambda batch: tf.reshape(batch, [tf.cast(batch[0, 0], tf.int32) + 7]))
+            else:
+                iteration.arrays_of = unknown_to_tensorflow
+            for batch in dataset:
+                pass
+
+    loop()
+"""
+
+
+@pytest.mark.light(where=lambda mapped: not mapped)
+@pytest.mark.parametrize("mapped", [False, True])
+def test_a_program_ends_whose_loop_ended_with_an_error_of_tensorflow_that_nobody_caught(tmp_path, mapped):
+    (tmp_path / "script.py").write_text(textwrap.dedent(ENDING.format(mapped=mapped)))
+    done = subprocess.run(
+        [sys.executable, str(tmp_path / "script.py")],
+        env=environment_of(), capture_output=True, text=True, timeout=PROGRAM_SECONDS,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "InvalidArgumentError" in done.stderr if mapped else "InternalError" in done.stderr

@@ -5,6 +5,7 @@ import random
 import time
 
 import keras
+import ml_dtypes
 import numpy as np
 import pytest
 import scenes
@@ -18,6 +19,7 @@ from scenes_frameworks import (
 from tf_batches import WORKERS, assert_batches_equal, encoded, indices_of, order_of
 
 import kerasfeed as kf
+from kerasfeed.errors import SpecError
 
 pytestmark = pytest.mark.usefixtures("memory_freed")
 
@@ -121,6 +123,31 @@ def test_a_dtype_that_tensorflow_lacks_is_refused_with_the_name_of_the_field():
             with pytest.raises(TypeError, match=r"field 'x\.y' is .*, a dtype TensorFlow lacks\. Convert it"):
                 feed.to_tf_dataset()
             assert len(list(feed)) == 2
+
+
+def test_what_tf_data_cannot_hold_is_refused_with_the_name_of_the_field():
+    small = [np.zeros(2, ml_dtypes.float8_e5m2)] * 4
+    with (
+        kf.Feed(small, 2, workers=0) as feed,
+        pytest.raises(TypeError, match=r"field 'scene' is float8_e5m2\[2, 2\], a dtype that tf.data cannot hold"),
+    ):
+        feed.to_tf_dataset()
+    told = r"field 'name' holds the text 'a\\udc80', which UTF-8 cannot encode, as TensorFlow wants it. Return bytes"
+    unwritable = [{"name": "a\udc80" if index == 2 else "a", "x": 1.0} for index in range(4)]
+    with kf.Feed(unwritable, 2, workers=0) as feed, pytest.raises(SpecError, match=told):
+        list(feed.to_tf_dataset())
+    with pytest.raises(SpecError, match=told):
+        list(kf.from_indexable(unwritable))
+
+
+def test_arrays_of_one_text_without_axes_arrive_as_strings(tmp_path):
+    np.savez(tmp_path / "0.npz", text=np.array("é"), raw=np.array(b"a"))
+    np.savez(tmp_path / "1.npz", text=np.array("longer"), raw=np.array(b""))
+    files = [dict(np.load(tmp_path / f"{number}.npz")) | {"tensor": tf.constant("t")} for number in range(2)]
+    with kf.Feed(files, 2, workers=0) as feed:
+        (batch,) = feed.to_tf_dataset()
+    found = {name: tensor.numpy().tolist() for name, tensor in batch.items()}
+    assert found == {"text": ["é".encode(), b"longer"], "raw": [b"a", b""], "tensor": [b"t", b"t"]}
 
 
 @pytest.mark.parametrize(("workers", "worker_type"), WORKERS)

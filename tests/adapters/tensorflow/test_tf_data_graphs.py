@@ -46,9 +46,9 @@ def test_the_dataset_is_iterated_in_a_tf_function(feed):
 def test_the_thread_that_asks_for_an_element_calls_python_itself(monkeypatch):
     threads, take = [], tf_iteration.take
 
-    def noted(placeholders, number):
+    def noted(*arguments):
         threads.append(threading.get_ident())
-        return take(placeholders, number)
+        return take(*arguments)
 
     monkeypatch.setattr(tf_iteration, "take", noted)
     dataset = kf.from_indexable(scenes.Clouds(40), num_parallel_calls=2)  # which does not prefetch

@@ -1,5 +1,7 @@
 """Whatever fails while HDF5 is read names file and dataset, from worker processes too, and once."""
 
+import os
+
 import h5py
 import numpy as np
 import pytest
@@ -128,3 +130,56 @@ def test_a_dataset_that_is_not_there_is_named_once(path):
         list(feed)
     assert "'walls' is not in the file" in str(caught.value)
     assert not any("reading" in note for note in caught.value.__notes__ if "Traceback" not in note)
+
+
+@pytest.fixture
+def elsewhere(tmp_path):
+    """A dataset over three files, another over that one, and one in external files."""
+    layout = h5py.VirtualLayout((3, 4), "i8")
+    for number in range(3):
+        with h5py.File(tmp_path / f"part{number}.h5", "w") as file:
+            file["x"] = np.full(4, number)
+        layout[number] = h5py.VirtualSource(f"part{number}.h5", "x", (4,))
+    above = h5py.VirtualLayout((2, 4), "i8")
+    above[:] = h5py.VirtualSource(".", "virtual", (3, 4))[1:]
+    raw = [(str(tmp_path / "raw0"), 0, 4), (str(tmp_path / "raw1"), 2, h5py.h5f.UNLIMITED)]
+    with h5py.File(tmp_path / "whole.h5", "w") as file:
+        file.create_virtual_dataset("virtual", layout, fillvalue=-1)
+        file.create_virtual_dataset("above", above)
+        file.create_dataset("external", data=np.arange(8, dtype="u1"), external=raw)
+    return tmp_path
+
+
+def test_a_source_that_is_missing_or_renamed_is_an_error_and_no_fill_value(elsewhere):
+    with kf.HDF5File(elsewhere / "whole.h5") as file:
+        assert file["virtual"][1].tolist() == file["above"][0].tolist() == [1, 1, 1, 1]
+    (elsewhere / "part1.h5").rename(elsewhere / "kept.h5")
+    for name in ("virtual", "above"):
+        with kf.HDF5File(elsewhere / "whole.h5") as file:
+            told = (
+                rf"cannot read '{name}'\[0\] of '.*whole.h5': its source 'x' is in 'part1.h5', a file that is not there"
+            )
+            with pytest.raises(FileNotFoundError, match=told):
+                file[name][0]
+            with pytest.raises(FileNotFoundError, match=r"in 'part1\.h5'"):
+                file[name].take([0])
+    (elsewhere / "kept.h5").rename(elsewhere / "part1.h5")
+    with h5py.File(elsewhere / "part1.h5", "r+") as file:
+        file.move("x", "y")
+    with (
+        kf.HDF5File(elsewhere / "whole.h5") as file,
+        pytest.raises(OSError, match=r"its source 'x' is not in '.*part1.h5'"),
+    ):
+        file["virtual"][0]
+
+
+def test_an_external_file_that_is_cut_off_or_missing_is_an_error(elsewhere):
+    with kf.HDF5File(elsewhere / "whole.h5") as file:
+        assert file["external"][:].tolist() == list(range(8))
+        os.truncate(elsewhere / "raw1", 5)
+        with pytest.raises(OSError, match=r"its external file '.*raw1' is cut off: 5 bytes, of 6"):
+            file["external"][:2]
+    for name in ("raw0", "raw1"):
+        (elsewhere / name).unlink()
+    with kf.HDF5File(elsewhere / "whole.h5") as file, pytest.raises(OSError, match="cannot read 'external'"):
+        file["external"][:]

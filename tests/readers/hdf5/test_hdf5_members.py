@@ -82,6 +82,116 @@ def test_an_unknown_name_in_a_large_file_looks_at_some_of_it(path, monkeypatch):
             file["x"]
 
 
+# ---- links and references
+
+
+@pytest.fixture
+def linked(tmp_path):
+    """Links of every kind, some of which lead nowhere, and a dataset of one name in this file and in another."""
+    with h5py.File(tmp_path / "other.h5", "w") as file:
+        file["data"] = np.arange(10)
+        file["group/data"] = np.arange(4)
+    with h5py.File(tmp_path / "linked.h5", "w") as file:
+        file["data"] = np.arange(3)
+        file["same"] = h5py.SoftLink("/data")
+        file["soft"] = h5py.SoftLink("/nowhere")
+        file["circle"] = h5py.SoftLink("/circle")
+        file["gone"] = h5py.ExternalLink("gone.h5", "/data")
+        file["there"] = h5py.ExternalLink("other.h5", "/data")
+        file["folder"] = h5py.ExternalLink("other.h5", "/group")
+        file["kind"] = np.dtype("f4")
+        file["references"] = np.array([file["data"].ref, None], h5py.ref_dtype)
+    return tmp_path / "linked.h5"
+
+
+def test_a_dataset_of_another_file_is_not_taken_for_one_of_the_same_name_here(linked):
+    with kf.HDF5File(linked) as file:
+        assert np.array_equal(file["there"][:], np.arange(10))
+        assert np.array_equal(file["data"][:], np.arange(3))
+        assert str(file["data"].reader) == "direct"
+        assert str(file["there"].reader) == "h5py: in another file, by an external link"
+
+
+def test_a_link_that_leads_nowhere_and_a_datatype_are_told_as_what_they_are(linked):
+    with kf.HDF5File(linked) as file:
+        for name, target in (("soft", "/nowhere"), ("circle", "/circle"), ("gone", "gone.h5:/data")):
+            with pytest.raises(KeyError, match=rf"'{name}' in '.*' is a link to '{target}', where nothing is"):
+                file[name]
+            assert name not in file
+            assert file.get(name) is None
+        with pytest.raises(KeyError, match=r"'soft' in .* is a link to '/nowhere'"):
+            file["soft/deeper"]
+        with pytest.raises(KeyError, match=r"'kind' in .* is a datatype, which holds no data"):
+            file["kind"]
+
+
+def test_paths_and_tree_follow_links_once_and_show_those_that_lead_nowhere(linked):
+    with kf.HDF5File(linked) as file:
+        assert file.dataset_paths() == ["data", "references", "folder/data", "there"]
+        assert all(file[path].shape for path in file.dataset_paths())
+        lines = file.tree().splitlines()
+    for line in (
+        "  circle  -> /circle, where nothing is",
+        "  data  int64 (3,)  contiguous  none  [direct]",
+        "  folder/  -> other.h5:/group",
+        "    data  int64 (4,)  contiguous  none  [h5py: in another file, by an external link]",
+        "  gone  -> gone.h5:/data, where nothing is",
+        "  kind  datatype",
+        "  same  -> /data",
+        "  soft  -> /nowhere, where nothing is",
+        "  there  int64 (10,)  contiguous  none  [h5py: in another file, by an external link]  -> other.h5:/data",
+    ):
+        assert line in lines
+
+
+def test_a_reference_gives_the_object_that_it_stands_for(linked):
+    with kf.HDF5File(linked) as file:
+        there, empty = file["references"][:]
+        assert np.array_equal(file[there][:], np.arange(3))
+        assert np.array_equal(file["/"][there][:], np.arange(3))
+        assert pickle.loads(pickle.dumps(file[there])).shape == (3,)
+        with pytest.raises(KeyError, match="the reference stands for nothing: it is empty in"):
+            file[empty]
+
+
+def test_after_an_error_of_hdf5_a_damaged_file_is_not_listed(tmp_path, monkeypatch):
+    path = tmp_path / "damaged.h5"
+    with h5py.File(path, "w", libver="latest") as file:
+        for number in range(12):  # names in a heap with checksums
+            file[f"{number}"] = np.arange(3)
+    damaged = path.read_bytes().replace(b"FHDB", b"FHDX")
+    assert damaged.count(b"FHDX") == 1
+    path.write_bytes(damaged)
+    with kf.HDF5File(path) as file:
+        with pytest.raises(OSError, match=r"cannot open '3' of .*damaged.h5': the file is damaged"):
+            file["3"]
+        monkeypatch.setattr(describe, "entries", lambda *_: pytest.fail("walked"))
+        with pytest.raises(KeyError, match=r"'nope' is not in '.*', a damaged file, whose datasets are not listed"):
+            file["nope"]
+
+
+# ---- very many files
+
+
+def test_of_more_files_than_a_process_may_open_those_used_longest_ago_are_closed(tmp_path, monkeypatch):
+    paths = [tmp_path / f"{number}.h5" for number in range(12)]
+    for number, path in enumerate(paths):
+        with h5py.File(path, "w") as file:
+            file["x"] = np.arange(number, number + 3)
+    monkeypatch.setattr(registry, "descriptors", lambda: 8)
+    files = [kf.HDF5File(path) for path in paths]
+    datasets = [file["x"] for file in files]
+    for _ in range(2):
+        for number, (file, dataset) in enumerate(zip(files, datasets, strict=True)):
+            assert dataset[1] == number + 1
+            assert file["x"][2] == number + 2
+            assert files[0]["x"][0] == 0  # used again and again, so it stays
+            assert sum(each._opened is not None for each in files) <= 6
+    paths[3].write_bytes(paths[4].read_bytes())  # closed meanwhile, and known still
+    with pytest.raises(OSError, match="changed since it was first opened"):
+        datasets[3][0]
+
+
 # ---- very many small datasets
 
 

@@ -188,6 +188,26 @@ def test_paths_that_are_none_are_refused(tmp_path, monkeypatch, paths, kind, mes
         kf.TFRecordSequence(paths)
 
 
+def test_what_a_record_holds_beside_features_is_not_dropped_in_silence(tmp_path):
+    feature = tf.train.Feature(int64_list=tf.train.Int64List(value=[3]))
+    message = tf.train.SequenceExample(
+        context=tf.train.Features(feature={"a": feature}),
+        feature_lists=tf.train.FeatureLists(feature_list={"b": tf.train.FeatureList(feature=[feature])}),
+    )
+    by_tensorflow(tmp_path / "x", [message.SerializeToString()] * 2)
+    beside = "holds feature lists, as a tf.train.SequenceExample does"
+    with pytest.raises(kf.SpecError, match=rf"record 0 of .* {beside}, and only .* Give spec= with the features"):
+        kf.TFRecordSequence(tmp_path / "x")
+    wanted = kf.TFRecordSequence(tmp_path / "x", {"a": kf.ArraySpec((), np.dtype(np.int64))})
+    assert wanted[1] == {"a": 3}
+    assert wanted.record(1) == message.SerializeToString()
+    with pytest.raises(kf.SpecError, match="feature 'b' is missing; it has a; the record also holds feature lists"):
+        kf.TFRecordSequence(tmp_path / "x", {"b": kf.ArraySpec((), np.dtype(np.int64))})[0]
+    by_tensorflow(tmp_path / "y", [b"\x28\x01" + tf.train.Example().SerializeToString()])
+    with pytest.raises(kf.SpecError, match="holds the fields 5 of another message"):
+        kf.TFRecordSequence(tmp_path / "y")
+
+
 # ---- feeds
 
 

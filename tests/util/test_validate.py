@@ -1,0 +1,48 @@
+"""Local paths that users give: what is none is refused before anything is made."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import kerasfeed as kf
+
+SCENES = [np.zeros(3, np.float32)] * 4
+
+
+def _feed():
+    return kf.Feed(SCENES, 2, seed=0, workers=0)
+
+
+TAKEN = [
+    ("path", lambda path: kf.Cached(SCENES, path)),
+    ("path", lambda path: kf.write_hdf5(SCENES, path, workers=0, progress=False)),
+    ("path", lambda path: kf.rechunk(path, "out.h5", progress=False)),
+    ("path", lambda path: kf.FeedCheckpoint(_feed(), path)),
+    ("out", lambda path: kf.rechunk("in.h5", path, progress=False)),
+    ("pattern", lambda path: kf.write_tfrecords(SCENES, path, num_shards=1, workers=0, progress=False)),
+    ("cache", lambda path: kf.labels_of(SCENES, len, cache=path, workers=0, progress=False)),
+    ("index_cache", lambda path: kf.TFRecordSequence("a.tfrecord", index_cache=path)),
+    ("counts_cache", lambda path: len(kf.FileSequence(["a.npy"], np.load, counts_cache=path))),
+    ("error_log", lambda path: kf.Feed(SCENES, 2, error_log=path)),
+    ("backup_dir", lambda path: kf.BackupAndRestore(_feed(), path)),
+]
+
+
+@pytest.mark.parametrize(("name", "take"), TAKEN)
+def test_a_url_is_refused_wherever_a_local_path_is_wanted_and_no_folder_of_that_name_is_made(
+    name, take, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    kf.write_tfrecords(SCENES, "a.tfrecord", num_shards=1, workers=0, progress=False)
+    before = sorted(tmp_path.iterdir())
+    for url in ("s3://bucket/kept", Path("gs://bucket/kept"), "file:///tmp/kept", ""):
+        with pytest.raises(ValueError, match=f"^{name} must be .* on a disk, received '{url}'"):
+            take(url)
+    assert sorted(tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize("given", [5, b"kept"])
+def test_what_is_no_path_is_refused_by_its_type(given):
+    with pytest.raises(TypeError, match=f"path must be a path, received {given!r} of type {type(given).__name__}"):
+        kf.Cached(SCENES, given)
