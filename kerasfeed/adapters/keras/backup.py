@@ -29,22 +29,36 @@ if TYPE_CHECKING:
 
 
 class BackupAndRestore(FeedCheckpoint):
-    """Saves model, optimizer and feed during `fit`, and resumes a `fit` that was killed at the very next batch.
+    """Saves all that training changes, and the feed, and resumes a `fit` that was killed as if it had not been.
 
     Use it in place of `keras.callbacks.BackupAndRestore`. Run the same script again: `fit` continues in the epoch in
     which the model was saved, with the remaining batches of that epoch, which Keras numbers from 0. The model must be
-    built before `fit`. Works with `fit(feed)`, with `fit(feed.to_tf_dataset())`, and with a dataset that is made of
+    built before `fit`.
+
+    Saved are all variables of layers (seed generators of Dropout and its like, too), optimizers (moving averages and
+    loss scales, too), metrics and losses; of Keras's callbacks in the same `fit` what `EarlyStopping`,
+    `ReduceLROnPlateau`, `ModelCheckpoint` and `OrbaxCheckpoint` have counted and found best; of other callbacks what
+    their `get_state()` returns (a dict of numbers, text, arrays, lists and dicts), which `set_state(state)` is given;
+    and on PyTorch its own generators. Not saved are the generators of NumPy, Python and TensorFlow, that of
+    `keras.random` without a seed, and Python attributes of layers.
+
+    Works with `fit(feed)`, with `fit(feed.to_tf_dataset())`, and with a dataset that is made of
     that batch by batch (`map`).
 
     Args:
         feed: The feed that `fit` is given, made with a `seed`.
         backup_dir: A folder on a disk, for this training only; one for each process.
-        save_freq: "epoch" saves at the end of each epoch. An integer >= 1 also saves after that many batches.
+        save_freq: "epoch" saves after each epoch. An integer >= 1 also saves after that many batches. Either is done
+            just before the next epoch or batch begins, when all callbacks have done their part.
         double_checkpoint: Whether to keep the last model but one too, which is restored if the last one cannot be read.
         delete_checkpoint: Whether to delete the folder when training ends.
 
     Raises:
-        TypeError, ValueError: An argument has the wrong type or is out of range.
+        TypeError, ValueError: An argument has the wrong type or is out of range. In `fit`: what was saved is that of
+            another model or feed, or is damaged.
+
+    Warns:
+        FeedWarning: A callback without `get_state` and `set_state` changes its attributes in training.
 
     Examples:
         >>> import keras

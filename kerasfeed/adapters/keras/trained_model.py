@@ -151,8 +151,10 @@ def set_arrays(model: Any, file: ArrayFile, spec: Any) -> None:
         if beside:
             store = {key: as_array(value) for key, value in _saved_by(layer).items()}
             layer.load_own_variables(store | {name.removeprefix(prefix): array for name, array in file.read(beside)})
-    same = {name for name in saved & known.keys() if _group_of(name) != "metrics" or "metrics" not in groups}
-    for name, array in file.read(same):
+    same = saved & known.keys()
+    if "metrics" in groups:  # which of them are new is not known
+        same = {name for name in same if _group_of(name) != "metrics"}
+    for name, array in file.read(name for name in file.names if name in same):
         variable = known[name]
         shape, dtype = tuple(variable.shape), np.dtype(variable.dtype)
         if (array.shape, array.dtype) != (shape, dtype):
