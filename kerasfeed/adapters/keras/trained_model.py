@@ -138,7 +138,7 @@ def set_arrays(model: Any, file: ArrayFile, spec: Any) -> None:
     saved = {name for name in file.names if not name.startswith((_LAYERS, _GENERATORS, "callbacks/"))}
     differ = sorted(known.keys() ^ saved)
     groups = {_group_of(name) for name in differ}
-    for group in groups.difference(_COUNTED):
+    for group in sorted(groups.difference(_COUNTED)):
         here, there = (sum(_group_of(each) == group for each in names) for names in (known, saved))
         raise ValueError(f"its {group} has {counted(here, 'variable')}, and had {there:,}")
     if differ:
