@@ -96,7 +96,8 @@ def variables_of(model: Any) -> dict[str, Any]:
 def optimized_by(model: Any) -> list[list[str]]:
     """The names of the variables that each optimizer of a model was built for."""
     names = {id(each): name for name, each in variables_of(model).items()}
-    built_for = (getattr(each, "_trainable_variables", None) or () for each in optimizers_of(model))
+    innermost = (getattr(each, "inner_optimizer", each) for each in optimizers_of(model))
+    built_for = (getattr(each, "_trainable_variables", None) or () for each in innermost)
     return [[names[id(each)] for each in variables if id(each) in names] for variables in built_for]
 
 
