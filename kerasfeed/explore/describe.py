@@ -122,6 +122,8 @@ def _duplicates(bits: NDArray[np.uint64], indices: NDArray[np.int64]) -> tuple[t
 
 def _field(path: str, field: FieldStatistics, indices: NDArray[np.int64]) -> FieldDescription:
     mean, variance, axis = _moments(field)
+    low: Any
+    high: Any
     (low, low_at), (high, high_at) = field.low or (None, None), field.high or (None, None)
     if field.lengths is not None:
         count, low, high, total, squares = field.lengths
@@ -134,12 +136,13 @@ def _field(path: str, field: FieldStatistics, indices: NDArray[np.int64]) -> Fie
     one_rank = next(iter(field.sizes.values())) if len(field.sizes) == 1 else None
     sizes = () if one_rank is None else tuple(zip(*one_rank, strict=True))
     shape = None if one_rank is None else tuple(size if size == most else None for size, most in sizes)
+    low_scene, high_scene = (None if place is None else int(indices[place]) for place in (low_at, high_at))
     return FieldDescription(
         path, field.scenes, dict(sorted(field.dtypes.items())),
         dict(sorted((field.shapes or {}).items(), key=lambda each: (-each[1], each[0]))), shape, sizes,
         field.values, field.nan, field.infinite, field.zeros, low, high, mean, variance, axis,
         _classes(field), tuple(edges), tuple(shares), field.constant and field.scenes > 1,
-        *(None if place is None else int(indices[place]) for place in (low_at, high_at)),
+        low_scene, high_scene,
         *(_scenes(places, indices) for places in (field.nan_in, field.infinite_in, field.uniform_in)),
     )  # fmt: skip
 

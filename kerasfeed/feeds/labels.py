@@ -87,7 +87,7 @@ def labels_of(
     key, path = "", None if cache is None else local_path("cache", cache)
     if path is not None:
         keyed = field if callable(field) else place, sequence
-        keys = [key_of(value, "kf.labels_of(cache=...)", "leave cache out", Path(cache)).digest for value in keyed]
+        keys = [key_of(value, "kf.labels_of(cache=...)", "leave cache out", path).digest for value in keyed]
         key = json.dumps([length, *keys])
         found = _kept(path, key)
         if found is not None:

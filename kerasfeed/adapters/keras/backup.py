@@ -1,16 +1,27 @@
-"""`BackupAndRestore`: model, optimizer and feed saved in one place, and restored from it.
+"""`BackupAndRestore`: all that training changes, and the feed, saved in one place, and restored from it.
 
-Invariant: the saved model is replaced as a whole or not at all, and what is known of the feed is written before it, for
-the model before as for the one that is saved. So whenever a process is killed, the two agree.
+Invariant: what is saved is replaced as a whole or not at all, and what is known of the feed is written before it, for
+what was saved before as for what is saved. So whenever a process is killed, the two agree. It is saved within a hook of
+callbacks that comes before a batch, and restored within the same hook; so what callbacks before it in the list do is
+saved, and what those behind it do is done again, wherever in the list it stands.
 """
 
+import itertools
 import os
 import shutil
 from typing import TYPE_CHECKING, Any, Literal
 
+import keras
+import numpy as np
+
+from kerasfeed.adapters.keras.callback_state import CallbackStates
 from kerasfeed.adapters.keras.checkpoint import FeedCheckpoint
-from kerasfeed.adapters.keras.record_file import sync_folder
-from kerasfeed.adapters.keras.trained_model import optimizers_of
+from kerasfeed.adapters.keras.record_file import ArrayFile, DamagedFileError, sync_folder, write_arrays
+from kerasfeed.adapters.keras.trained_model import arrays_of, begin_with, optimized_by, set_arrays
+from kerasfeed.adapters.keras.trainer import trainer_position
+from kerasfeed.errors import FeedWarning
+from kerasfeed.util.deferred_warnings import warn_caller
+from kerasfeed.util.error_text import message_of
 from kerasfeed.util.validate import local_path
 
 if TYPE_CHECKING:
@@ -18,22 +29,36 @@ if TYPE_CHECKING:
 
 
 class BackupAndRestore(FeedCheckpoint):
-    """Saves model, optimizer and feed during `fit`, and resumes a `fit` that was killed at the very next batch.
+    """Saves all that training changes, and the feed, and resumes a `fit` that was killed as if it had not been.
 
     Use it in place of `keras.callbacks.BackupAndRestore`. Run the same script again: `fit` continues in the epoch in
     which the model was saved, with the remaining batches of that epoch, which Keras numbers from 0. The model must be
-    built before `fit`. Works with `fit(feed)`, with `fit(feed.to_tf_dataset())`, and with a dataset that is made of
+    built before `fit`.
+
+    Saved are all variables of layers (seed generators of Dropout and its like, too), optimizers (moving averages and
+    loss scales, too), metrics and losses; of Keras's callbacks in the same `fit` what `EarlyStopping`,
+    `ReduceLROnPlateau`, `ModelCheckpoint` and `OrbaxCheckpoint` have counted and found best; of other callbacks what
+    their `get_state()` returns (a dict of numbers, text, arrays, lists and dicts), which `set_state(state)` is given;
+    and on PyTorch its own generators. Not saved are the generators of NumPy, Python and TensorFlow, that of
+    `keras.random` without a seed, and Python attributes of layers.
+
+    Works with `fit(feed)`, with `fit(feed.to_tf_dataset())`, and with a dataset that is made of
     that batch by batch (`map`).
 
     Args:
         feed: The feed that `fit` is given, made with a `seed`.
         backup_dir: A folder on a disk, for this training only; one for each process.
-        save_freq: "epoch" saves at the end of each epoch. An integer >= 1 also saves after that many batches.
+        save_freq: "epoch" saves after each epoch. An integer >= 1 also saves after that many batches. Either is done
+            just before the next epoch or batch begins, when all callbacks have done their part.
         double_checkpoint: Whether to keep the last model but one too, which is restored if the last one cannot be read.
         delete_checkpoint: Whether to delete the folder when training ends.
 
     Raises:
-        TypeError, ValueError: An argument has the wrong type or is out of range.
+        TypeError, ValueError: An argument has the wrong type or is out of range. In `fit`: what was saved is that of
+            another model or feed, or is damaged.
+
+    Warns:
+        FeedWarning: A callback without `get_state` and `set_state` changes its attributes in training.
 
     Examples:
         >>> import keras
@@ -62,59 +87,137 @@ class BackupAndRestore(FeedCheckpoint):
         super().__init__(feed, self.backup_dir / "feed.json", save_freq)
         self.double_checkpoint = bool(double_checkpoint)
         self.delete_checkpoint = bool(delete_checkpoint)
-        self._weights = self.backup_dir / "latest.weights.h5"
-        self._before = self.backup_dir / "previous.weights.h5"
+        self._latest = self.backup_dir / "latest.npz"
+        self._before = self.backup_dir / "previous.npz"
+        self._callbacks: CallbackStates | None = None
+        self._due = False
+        self._restored_in: str | None = None  # the hook in which what is restored was saved, until that is reached
+
+    # ---- called by Keras
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Called by Keras; restores the model, and goes where it stands."""
-        self._restore()
+        """Called by Keras; restores what was saved, and goes where it stands."""
+        position = trainer_position("fit")
+        listed = () if position is None else position.callbacks or ()
+        self._check_order(list(listed))
+        self._callbacks = callbacks = CallbackStates(listed, self)
+        self._due = False
+        self._restored_in = self._restore()
         super().on_train_begin(logs)
+        if position is not None and self._restored_in and callbacks.stopped():
+            begin_with(self.model, position.epochs)
+            self._set_epoch = True
+            warn_caller(
+                f"EarlyStopping has ended the training that is saved in {self.backup_dir}: nothing is trained. Delete "
+                "the folder to begin anew",
+                FeedWarning,
+            )
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Called by Keras."""
+        super().on_epoch_begin(epoch, logs)
+        self._reach("epoch")
+
+    def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """Called by Keras; `batch` is the first step of an execution."""
+        self._reach("batch")
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Called by Keras."""
+        super().on_epoch_end(epoch, logs)
+        position = trainer_position("fit")
+        if self.model.stop_training or (position is not None and epoch + 1 >= position.epochs):
+            self._write("end")
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Called by Keras."""
+        if self._due and not self.delete_checkpoint:  # a callback behind this one has ended the training
+            self._write("end")
         super().on_train_end(logs)
+        self._callbacks = None
         if self.delete_checkpoint and self.backup_dir.exists():
             # What is known of the feed goes last: a model without it could not be resumed.
-            for path in (self._before, self._weights):
+            for path in (self._before, self._latest):
                 path.unlink(missing_ok=True)
             shutil.rmtree(self.backup_dir)
 
-    def _restore(self) -> None:
-        model = self.model
-        if not model.built:
-            raise ValueError("BackupAndRestore needs a model that is built before fit: call it on a batch, or build it")
-        if not self._weights.exists() and not self._before.exists():
-            return
-        if not self.path.exists():
-            raise ValueError(
-                f"{self.backup_dir} holds a model, and nothing tells which batches it was trained on: a folder of "
-                "keras.callbacks.BackupAndRestore, perhaps. Give kf.BackupAndRestore a folder of its own; to go on "
-                "from that model, load its weights and pass initial_epoch to fit"
-            )
-        for optimizer in optimizers_of(model):
-            if optimizer is model.optimizer and not optimizer.built:
-                optimizer.build(model.trainable_variables)
-        if not self._weights.exists():  # killed between the two renames of a save
-            self._before.replace(self._weights)
-        try:
-            model.load_weights(self._weights)
-        except OSError:
-            if not self._before.exists():
-                raise
-            model.load_weights(self._before)
-            self._before.replace(self._weights)  # or the next save would keep the one that cannot be read
+    # ---- what is done
+
+    def _check_order(self, callbacks: list[Any]) -> None:
+        behind = callbacks[callbacks.index(self) + 1 :] if self in callbacks else []
+        for each in behind:
+            if isinstance(each, keras.callbacks.SwapEMAWeights) and each.swap_on_epoch:
+                raise ValueError(
+                    "SwapEMAWeights(swap_on_epoch=True) stands behind BackupAndRestore, which would save the averages "
+                    "in place of the weights: put it before BackupAndRestore in callbacks=[...]"
+                )
 
     def _save(self) -> None:
+        """Save in the next hook that comes before a batch: other callbacks have then done their part, too."""
+        self._due = True
+
+    def _reach(self, hook: Literal["epoch", "batch"]) -> None:
+        restored_in = self._restored_in
+        if restored_in == hook or (restored_in == "end" and hook == "epoch"):
+            self._restored_in = None
+            # What Keras, and callbacks before this one, have changed since `fit` began.
+            self._load(ArrayFile(self._latest), variables=restored_in == hook)
+        elif self._due:
+            self._write(hook)
+
+    def _restore(self) -> str | None:
+        """Restore what was saved last; returns the hook in which that was saved."""
+        if not self.model.built:
+            raise ValueError("BackupAndRestore needs a model that is built before fit: call it on a batch, or build it")
+        saved = [path for path in (self._latest, self._before) if path.exists()]
+        weights = self.backup_dir / "latest.weights.h5"
+        if not saved and not weights.exists():
+            return None
+        if not saved or not self.path.exists():
+            raise ValueError(
+                f"{self.backup_dir} holds a model, and nothing tells which batches it was trained on: a folder of "
+                "keras.callbacks.BackupAndRestore, perhaps, or of an earlier kerasfeed. Give kf.BackupAndRestore a "
+                "folder of its own; to go on from that model, load its weights and pass initial_epoch to fit"
+            )
+        hook = None
+        for path in saved:
+            try:
+                hook = self._load(ArrayFile(path))
+            except (DamagedFileError, OSError):
+                if path == saved[-1]:
+                    raise
+                continue
+            if path != self._latest:  # killed between the two renames of a save, or that one cannot be read
+                path.replace(self._latest)
+            break
+        return hook
+
+    def _load(self, file: ArrayFile, *, variables: bool = True) -> str:
+        """Restore what is in a file; returns the hook in which that was saved."""
+        if variables:
+            try:
+                set_arrays(self.model, file, self.feed.element_spec)
+            except DamagedFileError:
+                raise
+            except ValueError as error:
+                raise ValueError(f"{self._latest} does not fit the model: {message_of(error)}") from None
+        if self._callbacks is not None:
+            names = (name for name in file.names if name.startswith("callbacks/"))
+            self._callbacks.set(file.header["callbacks"], dict(file.read(names)))
+        return str(file.header["hook"])
+
+    def _write(self, hook: Literal["epoch", "batch", "end"]) -> None:
+        self._due = False
         self._record()
-        if not self._is_recording:
+        if not self._is_recording or self._callbacks is None:
             return
         self.backup_dir.mkdir(parents=True, exist_ok=True)
-        following = self.backup_dir / "next.weights.h5"
-        following.unlink(missing_ok=True)  # of a process that was killed
-        self.model.save_weights(following)
-        with following.open("rb+") as file:
-            os.fsync(file.fileno())
-        if self.double_checkpoint and self._weights.exists():
-            self._weights.replace(self._before)
-        following.replace(self._weights)
+        following = self.backup_dir / "next.npz"
+        arrays: dict[str, np.ndarray] = {}
+        header = {"hook": hook, "callbacks": self._callbacks.get(arrays), "optimizers": optimized_by(self.model)}
+        write_arrays(following, header, itertools.chain(arrays_of(self.model), arrays.items()))
+        if self.double_checkpoint and self._latest.exists():
+            self._latest.replace(self._before)
+        following.replace(self._latest)
         sync_folder(self.backup_dir)
+        self._callbacks.warn_of_others()

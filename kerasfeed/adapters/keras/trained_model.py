@@ -1,16 +1,33 @@
-"""What a model knows of its training: its optimizers' iterations and loss scales, and the epoch to begin `fit` with.
+"""What a model knows of its training: its variables, its optimizers' iterations, and the epoch to begin `fit` with.
 
-Invariant: nothing is read but what is saved with the model, and nothing is set but through Keras's own callback.
+Invariant: nothing is read but what is saved with the model, and nothing is set but values of variables, and the epoch,
+through Keras's own callback.
 """
 
+import contextlib
 import json
+import sys
 import tempfile
+from collections import deque
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import keras
+import numpy as np
 
+from kerasfeed.adapters.keras.record_file import ArrayFile
 from kerasfeed.adapters.keras.trainer import keras_version, restored_epoch
+from kerasfeed.errors import FeedWarning
+from kerasfeed.spec.nesting import lists_as_tuples
+from kerasfeed.util.counted import counted
+from kerasfeed.util.deferred_warnings import warn_caller
+
+# Objects of Keras that have variables, or hold such objects, in their attributes.
+_HOLDERS = (
+    keras.layers.Layer, keras.metrics.Metric, keras.losses.Loss, keras.optimizers.Optimizer,
+    keras.regularizers.Regularizer, keras.random.SeedGenerator,
+)  # fmt: skip
 
 
 def begin_with(model: Any, epoch: int) -> None:
@@ -34,12 +51,14 @@ def begin_with(model: Any, epoch: int) -> None:
 
 
 def optimizers_of(model: Any) -> list[Any]:
-    """The optimizers of a model: that which it was compiled with, and those among its attributes.
+    """The optimizers of a model: that which it was compiled with, and those among its attributes, or in lists there.
 
     Raises:
         ValueError: It has none.
     """
-    candidates = (getattr(model, "optimizer", None), *vars(model).values())
+    candidates = [getattr(model, "optimizer", None), *vars(model).values()]
+    for each in candidates.copy():
+        candidates += each.values() if isinstance(each, dict) else each if isinstance(each, list | tuple) else ()
     found = {id(each): each for each in candidates if isinstance(each, keras.optimizers.Optimizer)}
     if not found:
         raise ValueError("resuming needs a model with an optimizer, which counts the batches it was trained on")
@@ -56,3 +75,158 @@ def scale_of(model: Any) -> float:
     """The sum of the loss scales of a model's optimizers; 0 where they have none."""
     scaled = [each for each in optimizers_of(model) if hasattr(each, "initial_scale")]
     return float(sum(each.dynamic_scale.numpy() if each.built else each.initial_scale for each in scaled))
+
+
+def variables_of(model: Any) -> dict[str, Any]:
+    """All variables of a model that training may change, by names that are the same in every run of a script.
+
+    Those of layers, with their seed generators, of optimizers, of metrics, and whatever else is found in attributes of
+    the model, its layers, losses, metrics, regularizers and optimizers. Keras's own saving leaves some of them out:
+    seed generators, what losses and compiled metrics hold, and what layers merge when they save (LoRA).
+    """
+    groups = {"model": model.variables}
+    groups |= {f"optimizer {number}": each.variables for number, each in enumerate(optimizers_of(model))}
+    groups |= {"metrics": model.metrics_variables}
+    named = [(f"{group}/{number}", each) for group, all_of in groups.items() for number, each in enumerate(all_of)]
+    named += [(f"others/{path}", each) for path, each in _parts(model) if isinstance(each, keras.Variable)]
+    first = {id(each): name for name, each in reversed(named)}
+    return {name: each for name, each in named if first[id(each)] == name}
+
+
+def optimized_by(model: Any) -> list[list[str]]:
+    """The names of the variables that each optimizer of a model was built for."""
+    names = {id(each): name for name, each in variables_of(model).items()}
+    innermost = (getattr(each, "inner_optimizer", each) for each in optimizers_of(model))
+    built_for = (getattr(each, "_trainable_variables", None) or () for each in innermost)
+    return [[names[id(each)] for each in variables if id(each) in names] for variables in built_for]
+
+
+def arrays_of(model: Any) -> Iterator[tuple[str, np.ndarray]]:
+    """The values of `variables_of(model)`, what layers save that is no variable, generators of PyTorch."""
+    for name, variable in variables_of(model).items():
+        yield name, keras.ops.convert_to_numpy(variable)
+    for path, layer in _layers(model):
+        for key, value in _saved_by(layer).items():
+            if not isinstance(value, keras.Variable):
+                yield f"{_LAYERS}{path}/{key}", as_array(value)
+    if keras.backend.backend() == "torch":  # whose own generator Keras uses for a Dropout without a seed
+        torch: Any = sys.modules["torch"]
+        yield f"{_GENERATORS}cpu", torch.get_rng_state().numpy()
+        if torch.cuda.is_initialized():
+            for number, state in enumerate(torch.cuda.get_rng_state_all()):
+                yield f"{_GENERATORS}{number}", state.numpy()
+
+
+def set_arrays(model: Any, file: ArrayFile, spec: Any) -> None:
+    """Give a model what `arrays_of` has told; optimizers and metrics are built that were.
+
+    Args:
+        model: The model.
+        file: What was told.
+        spec: Specs of the batches.
+
+    Raises:
+        ValueError: It is that of another model.
+    """
+    known = variables_of(model)
+    for optimizer, names in zip(optimizers_of(model), file.header["optimizers"], strict=False):
+        if not optimizer.built and names and known.keys() >= {*names}:
+            optimizer.build([known[name] for name in names])
+    known = variables_of(model)
+    if any(_group_of(name) == "metrics" and name not in known for name in file.names):
+        _build_metrics(model, spec)
+        known = variables_of(model)
+    saved = {name for name in file.names if not name.startswith((_LAYERS, _GENERATORS, "callbacks/"))}
+    differ = sorted(known.keys() ^ saved)
+    groups = {_group_of(name) for name in differ}
+    for group in sorted(groups.difference(_COUNTED)):
+        here, there = (sum(_group_of(each) == group for each in names) for names in (known, saved))
+        raise ValueError(f"its {group} has {counted(here, 'variable')}, and had {there:,}")
+    if differ:
+        what = ", ".join(getattr(known.get(name), "path", name) for name in differ[:4])
+        text = f"metrics or losses of the model have other variables than those saved, and begin anew with {what}"
+        warn_caller(text, FeedWarning)
+    for path, layer in _layers(model):
+        prefix = f"{_LAYERS}{path}/"
+        beside = {name for name in file.names if name.startswith(prefix)}
+        if beside:
+            store = {key: as_array(value) for key, value in _saved_by(layer).items()}
+            layer.load_own_variables(store | {name.removeprefix(prefix): array for name, array in file.read(beside)})
+    same = saved & known.keys()
+    if "metrics" in groups:  # which of them are new is not known
+        same = {name for name in same if _group_of(name) != "metrics"}
+    for name, array in file.read(name for name in file.names if name in same):
+        variable = known[name]
+        shape, dtype = tuple(variable.shape), np.dtype(variable.dtype)
+        if (array.shape, array.dtype) != (shape, dtype):
+            raise ValueError(f"{variable.path} is {dtype}{list(shape)}, and was {array.dtype}{list(array.shape)}")
+        variable.assign(array)
+    if keras.backend.backend() == "torch":
+        _set_generators_of_torch(file)
+
+
+def _set_generators_of_torch(file: ArrayFile) -> None:
+    torch: Any = sys.modules["torch"]
+    for name, array in file.read(name for name in file.names if name.startswith(_GENERATORS)):
+        device, state = name.removeprefix(_GENERATORS), torch.from_numpy(array)
+        if device == "cpu":
+            torch.set_rng_state(state)
+        elif int(device) < torch.cuda.device_count():
+            torch.cuda.set_rng_state(state, int(device))
+
+
+def _build_metrics(model: Any, spec: Any) -> None:
+    """Have compiled metrics make their variables, which on TensorFlow they do in the first step, as Keras does on JAX.
+
+    Nothing is assigned in a `StatelessScope`. Where this cannot be done, `set_arrays` warns.
+    """
+
+    def zeros(field: Any) -> Any:
+        shape = [1 if size is None else size for size in field.shape]
+        return keras.ops.zeros(shape, keras.backend.standardize_dtype(field.dtype))
+
+    with contextlib.suppress(Exception), keras.StatelessScope():
+        x, y, weights = keras.utils.unpack_x_y_sample_weight(keras.tree.map_structure(zeros, lists_as_tuples(spec)))
+        predicted = model(x, training=False)
+        model.compute_metrics(x, y, predicted, weights)
+        model.compute_loss(x, y, predicted, weights, training=False)
+
+
+def as_array(value: Any) -> np.ndarray:
+    """An array of what may be a tensor, a variable or a number."""
+    is_of_keras = keras.ops.is_tensor(value) or isinstance(value, keras.Variable)
+    return np.asarray(keras.ops.convert_to_numpy(value) if is_of_keras else value)
+
+
+_LAYERS, _GENERATORS = "layers/", "generators/"
+# Groups of variables that count how training goes, and may be made only in its first step.
+_COUNTED = ("metrics", "others")
+
+
+def _group_of(name: str) -> str:
+    return name.partition("/")[0]
+
+
+def _layers(model: Any) -> Iterator[tuple[str, Any]]:
+    return ((path, each) for path, each in _parts(model) if isinstance(each, keras.layers.Layer))
+
+
+def _saved_by(layer: Any) -> dict[str, Any]:
+    store: dict[str, Any] = {}
+    layer.save_own_variables(store)
+    return store
+
+
+def _parts(model: Any) -> Iterator[tuple[str, Any]]:
+    """What is found in attributes, lists and dicts of a model, each once, by its shortest path."""
+    waiting, seen = deque([("", model)]), {id(model)}
+    while waiting:
+        path, each = waiting.popleft()
+        yield path, each
+        if isinstance(each, keras.Variable):
+            continue
+        children = dict(enumerate(each)) if isinstance(each, list | tuple) else each
+        for name, child in list((children if isinstance(children, dict) else vars(each)).items()):
+            if isinstance(child, (*_HOLDERS, keras.Variable, list, tuple, dict)) and id(child) not in seen:
+                seen.add(id(child))
+                waiting.append((f"{path}.{name}" if path else str(name), child))

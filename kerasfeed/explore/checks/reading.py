@@ -231,7 +231,7 @@ class Survey:
 
 def survey(sequence: Any, note: Note, worker: object, *, plan: Iterable[int], seed: int, seconds: float) -> Survey:
     """Read each scene of `plan` once, for so many seconds at most."""
-    reader, found, kinds = Reader(sequence, seed, note), Survey(), set()
+    reader, found, kinds = Reader(sequence, seed, note), Survey(), set[Any]()
     end = time.monotonic() + seconds
     for index in plan:
         if time.monotonic() > end:

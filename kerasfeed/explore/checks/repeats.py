@@ -66,8 +66,9 @@ def threads(case: Case) -> Finding:
         return case.thread_trouble
     is_said = getattr(case.sequence, "thread_safe", False) is True
     seconds = min(_THREAD_MOST, _THREAD_SHARE * case.seconds)
-    options = {"seed": case.seed, "seconds": seconds, "scene_seconds": case.scene_seconds / 2}
-    function = partial(_read_by_threads, plan=case.few, **options)
+    function = partial(
+        _read_by_threads, plan=case.few, seed=case.seed, seconds=seconds, scene_seconds=case.scene_seconds / 2
+    )
     copy = case.unread() if processes_supported() else None
     if copy is not None and elsewhere_of(case).is_broken:
         return skipped("the sequence cannot be read in a worker process; see process")

@@ -207,7 +207,7 @@ class FieldStatistics:
 
     def _count(self, rows: NDArray[Any], finite: NDArray[np.bool_] | None, positions: NDArray[np.int64]) -> None:
         flat = rows if finite is None else rows[finite]
-        if flat.size < rows.size:
+        if finite is not None and flat.size < rows.size:
             nan = np.count_nonzero(np.isnan(rows), axis=1)
             infinite = rows.shape[1] - np.count_nonzero(finite, axis=1) - nan
             self.nan += int(nan.sum())
@@ -219,7 +219,7 @@ class FieldStatistics:
             lows, highs = rows.min(axis=1), rows.max(axis=1)
             if rows.shape[1] > 1:
                 self.uniform_in.append(positions[lows == highs])
-        elif flat.size:
+        elif flat.size and finite is not None:
             lows = np.min(rows, axis=1, where=finite, initial=np.inf)
             highs = np.max(rows, axis=1, where=finite, initial=-np.inf)
         if flat.size:

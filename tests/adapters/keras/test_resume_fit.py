@@ -6,7 +6,6 @@ A kill is an exception here, after which only what is on the disk is used; `test
 import json
 import os
 import warnings
-from pathlib import Path
 
 import keras
 import pytest
@@ -17,6 +16,7 @@ from keras_fits import (
 from resumable import chain_of, make_feed, make_model, result_of, stream, undisturbed
 
 import kerasfeed as kf
+from kerasfeed.adapters.keras import backup
 from kerasfeed.adapters.keras.progress_file import TrainingRecords
 
 pytestmark = MARKS
@@ -66,7 +66,7 @@ def moments(monkeypatch):
 
         monkeypatch.setattr(owner, name, watched)
 
-    around(keras.Model, "save_weights")  # the metadata are written after it
+    around(backup, "write_arrays")
     around(TrainingRecords, "write")
     return moments
 
@@ -90,8 +90,8 @@ def train(folder, moments=None, *, save_freq=2, pair=False, dataset=None, model=
     model = make_model(**(model or {}))
     with make_feed(**(feed or {})) as fed:
         if pair:
-            backup = keras.callbacks.BackupAndRestore(folder / "backup", save_freq=save_freq, double_checkpoint=double)
-            callbacks = [backup, kf.FeedCheckpoint(fed, folder / "feed.json", save_freq)]
+            keras_own = keras.callbacks.BackupAndRestore(folder / "backup", save_freq, double_checkpoint=double)
+            callbacks = [keras_own, kf.FeedCheckpoint(fed, folder / "feed.json", save_freq)]
         else:
             callbacks = [kf.BackupAndRestore(fed, folder / "backup", save_freq, double_checkpoint=double)]
         if moments is not None:
@@ -127,16 +127,16 @@ def test_killed_at_any_moment_and_once_more_a_training_sees_the_batches_of_an_un
 @pytest.mark.parametrize("kill_at", [0, 2])
 def test_killed_within_the_writing_of_a_backup_a_training_goes_on(kill_at, double, tmp_path, monkeypatch):
     written = []
-    save_weights = keras.Model.save_weights
+    write_arrays = backup.write_arrays
 
-    def killed_within(model, filepath, *arguments, **named):
-        save_weights(model, filepath, *arguments, **named)
-        written.append(filepath)
+    def killed_within(path, *arguments):
+        write_arrays(path, *arguments)
+        written.append(path)
         if len(written) - 1 == kill_at:
-            os.truncate(filepath, Path(filepath).stat().st_size // 2)
+            os.truncate(path, path.stat().st_size // 2)
             raise Killed
 
-    monkeypatch.setattr(keras.Model, "save_weights", killed_within)
+    monkeypatch.setattr(backup, "write_arrays", killed_within)
     eager = {"save_freq": 1, "double": double, "model": {"run_eagerly": True}}
     with pytest.raises(Killed):
         train(tmp_path, **eager)

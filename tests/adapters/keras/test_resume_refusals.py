@@ -180,7 +180,7 @@ def test_a_folder_of_a_model_without_its_feed_is_refused(tmp_path):
 
 def test_the_backup_that_was_restored_is_not_replaced_by_one_that_cannot_be_read(tmp_path):
     folder = tmp_path / "backup"
-    latest, previous = folder / "latest.weights.h5", folder / "previous.weights.h5"
+    latest, previous = folder / "latest.npz", folder / "previous.npz"
     with make_feed() as feed:
         backup = kf.BackupAndRestore(feed, folder, 2, double_checkpoint=True, delete_checkpoint=False)
         make_model().fit(feed, epochs=1, callbacks=[backup], verbose=0)

@@ -1,0 +1,213 @@
+"""`BackupAndRestore`: whatever a training changes is as if nobody had killed it; on every backend.
+
+A kill is an exception here, after which only what is on the disk is used. The script that is run again begins with
+another seed, so that whatever is not restored is another number.
+"""
+
+import functools
+
+import exact_script
+import keras
+import ml_dtypes
+import numpy as np
+import pytest
+from keras_fits import BACKEND, MARKS
+from resumable import make_feed, make_model
+
+import kerasfeed as kf
+from kerasfeed.adapters.keras.callback_state import CallbackStates
+from kerasfeed.adapters.keras.record_file import ArrayFile, DamagedFileError, write_arrays
+from kerasfeed.adapters.keras.trained_model import arrays_of, optimized_by, set_arrays, variables_of
+
+pytestmark = MARKS
+STEPS = 16  # four epochs, after which EarlyStopping ends it
+
+
+class Killed(BaseException):
+    """The process is no more."""
+
+
+def kill_at(batch):
+    """A callback that ends the process at the end of a batch, from 1, or of an epoch, from -1."""
+    count = {"batch": 0, "epoch": 0}
+
+    def note(kind, number):
+        count[kind] += 1
+        if count[kind] == number:
+            raise Killed
+
+    return keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda step, logs: note("batch", batch),
+        on_epoch_end=lambda epoch, logs: note("epoch", -batch),
+    )
+
+
+@functools.cache
+def undisturbed(folder, behind):
+    return exact_script.train(folder / "whole", behind=behind)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("undisturbed")
+
+
+@pytest.mark.light(where=lambda batch, behind: (batch, behind) == (7, True) and BACKEND != "jax")
+@pytest.mark.parametrize("behind", [False, True])
+@pytest.mark.parametrize("batch", [*range(2, STEPS + 1), -2, -4])
+def test_killed_at_any_step_a_training_ends_with_the_numbers_of_an_undisturbed_one(batch, behind, tmp_path, folder):
+    with pytest.raises(Killed):
+        exact_script.train(tmp_path / "backup", behind=behind, others=[kill_at(batch)])
+    found = exact_script.train(tmp_path / "backup", behind=behind, seed=1)
+    assert found[1:] == ([0, 3], 3, 3)
+    assert found == undisturbed(folder, behind)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("save_freq", [3, "epoch"])
+def test_saved_seldom_and_killed_twice_a_training_ends_with_the_numbers_of_an_undisturbed_one(
+    save_freq, tmp_path, folder
+):
+    for seed, batch in enumerate((10, 5)):
+        with pytest.raises(Killed):
+            exact_script.train(tmp_path / "backup", save_freq=save_freq, seed=seed, others=[kill_at(batch)])
+    assert exact_script.train(tmp_path / "backup", save_freq=save_freq, seed=2) == undisturbed(folder, False)
+
+
+class Two(keras.Model):
+    """Trains in turns with two optimizers that only its steps build."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense = keras.layers.Dense(1, kernel_initializer="ones")
+        self.dense.build((None, 1))
+        self.built = True
+        self.pair = {"weights": keras.optimizers.Adam(0.1), "bias": keras.optimizers.Adam(0.2)}
+
+    def call(self, x):
+        return self.dense(x)
+
+
+def test_optimizers_in_a_dict_that_were_built_in_steps_are_restored(tmp_path):
+    def state_of(model):
+        return {name: keras.ops.convert_to_numpy(each).tolist() for name, each in variables_of(model).items()}
+
+    model, again = Two(), Two()
+    for name, optimizer in model.pair.items():
+        variables = [model.dense.kernel if name == "weights" else model.dense.bias]
+        optimizer.build(variables)
+        optimizer.variables[-1].assign(np.full(tuple(optimizer.variables[-1].shape), 3, np.float32))
+    path = tmp_path / "state.npz"
+    write_arrays(path, {"optimizers": optimized_by(model)}, arrays_of(model))
+    set_arrays(again, ArrayFile(path), None)
+    assert len(state_of(again)) == 2 + 2 * 4
+    assert state_of(again) == state_of(model)
+
+
+def test_a_model_with_other_layers_is_refused(tmp_path):
+    def saved(**arguments):
+        with make_feed() as feed:
+            backup = kf.BackupAndRestore(feed, tmp_path / "backup", delete_checkpoint=False)
+            make(**arguments).fit(feed, epochs=1, callbacks=[backup], verbose=0)
+
+    def make(units=1, layers=1):
+        dense = [keras.layers.Dense(units) for _ in range(layers)]
+        model = keras.Sequential([keras.Input((1,)), *dense])
+        model.compile("adam", "mse", run_eagerly=True)
+        return model
+
+    saved()
+    with pytest.raises(ValueError, match=r"latest.npz does not fit the model: .*/kernel is float32\[1, 2\], and was"):
+        saved(units=2)
+    with pytest.raises(ValueError, match="does not fit the model: its model has 4 variables, and had 2"):
+        saved(layers=2)
+
+
+def test_averages_that_are_swapped_behind_the_backup_are_refused(tmp_path):
+    with make_feed() as feed:
+        swap = keras.callbacks.SwapEMAWeights(swap_on_epoch=True)
+        backup = kf.BackupAndRestore(feed, tmp_path / "backup")
+        with pytest.raises(ValueError, match=r"SwapEMAWeights.* stands behind BackupAndRestore, .*: put it before"):
+            make_model().fit(feed, callbacks=[backup, swap], verbose=0)
+
+
+def test_a_training_that_early_stopping_has_ended_is_not_gone_on_with(tmp_path):
+    def fit():
+        stop = keras.callbacks.EarlyStopping(monitor="loss", patience=1, min_delta=1e9)
+        with make_feed() as feed:
+            backup = kf.BackupAndRestore(feed, tmp_path / "backup", delete_checkpoint=False)
+            return make_model(run_eagerly=True).fit(feed, epochs=9, callbacks=[stop, backup], verbose=0).epoch
+
+    assert fit() == [0, 1]
+    with pytest.warns(kf.FeedWarning, match="EarlyStopping has ended the training that is saved in .*: nothing is tra"):
+        assert fit() == []
+
+
+class Remembering(keras.callbacks.Callback):
+    """Keeps what nobody else can know."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+        self.started = False
+        self.name = "constant"
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.seen.append(batch)
+        self.started = True
+
+
+def test_a_callback_that_changes_and_does_not_tell_its_state_is_named_with_what_changes(tmp_path):
+    with make_feed() as feed:
+        backup = kf.BackupAndRestore(feed, tmp_path / "backup", save_freq=1)
+        with pytest.warns(kf.FeedWarning, match="the callback Remembering changes its seen and started in tr") as told:
+            make_model(run_eagerly=True).fit(feed, epochs=2, callbacks=[Remembering(), backup], verbose=0)
+    assert [each.category for each in told].count(kf.FeedWarning) == 1
+
+
+def test_what_callbacks_tell_comes_back_to_those_of_the_same_class_in_their_order():
+    class Telling(keras.callbacks.Callback):
+        def __init__(self, **state):
+            super().__init__()
+            self.state = state
+
+        def get_state(self):
+            return self.state
+
+        def set_state(self, state):
+            self.state = state
+
+    first = Telling(n=1, text="a", pair=(1.5, None), deep={"x": [np.arange(3, dtype="int8")]}, scalar=np.float32(0.1))
+    reduce = keras.callbacks.ReduceLROnPlateau()
+    reduce.wait, reduce.best, reduce.min_delta = 4, np.float32(0.25), -3
+    arrays = {}
+    states = CallbackStates([first, reduce, Telling(n=2)], None).get(arrays)
+    again = [Telling(), keras.callbacks.ReduceLROnPlateau(), Telling(), Telling(n=3)]
+    CallbackStates(again, None).set(states, arrays)
+    one, restored, two, new = again
+    assert (one.state["n"], one.state["text"], one.state["pair"]) == (1, "a", [1.5, None])
+    assert one.state["deep"]["x"][0].tolist() == [0, 1, 2]
+    assert (one.state["scalar"], type(one.state["scalar"])) == (np.float32(0.1), np.float32)
+    assert (restored.wait, restored.best, restored.min_delta) == (4, np.float32(0.25), 1e-4)
+    assert (two.state, new.state) == ({"n": 2}, {"n": 3})
+    with pytest.raises(TypeError, match=r"callbacks/Telling/get_state\(\)/n cannot be saved, a object: return numbers"):
+        CallbackStates([Telling(n=object())], None).get({})
+
+
+def test_a_file_of_arrays_that_was_cut_short_or_changed_is_never_believed(tmp_path):
+    path = tmp_path / "arrays.npz"
+    arrays = {"a/0": np.arange(100.0), "b": np.ones((), ml_dtypes.bfloat16) * 3, "c": np.array("text")}
+    write_arrays(path, {"hook": "batch"}, arrays.items())
+    file = ArrayFile(path)
+    assert (file.header["hook"], file.names) == ("batch", ["a/0", "b", "c"])
+    for name, array in file.read(file.names):
+        np.testing.assert_array_equal(array, arrays[name])
+        assert array.dtype == arrays[name].dtype
+    whole = path.read_bytes()
+    for size in range(0, len(whole), 97):
+        path.write_bytes(whole[:size])
+        with pytest.raises(DamagedFileError, match=r"arrays.npz is damaged .*: delete the folder to begin anew"):
+            ArrayFile(path)
+    path.write_bytes(whole[:300] + bytes([whole[300] ^ 1]) + whole[301:])
+    with pytest.raises(DamagedFileError):
+        dict(ArrayFile(path).read(["a/0"]))
