@@ -161,7 +161,7 @@ GOOD = {
     "Zip": lambda folder: kf.Zip(Noisy(), np.arange(11)),
     "Map": lambda folder: kf.Map(Noisy(), tripled),
     "Mixture": lambda folder: kf.Mixture([Noisy(), Noisy(base=1)], [1, 2]),
-    "Cached": lambda folder: kf.Cached(Squares()),
+    "Cached": lambda folder: kf.Cached(Squares(), key="squares"),  # which count how often they are read
     **{
         name: lambda folder, make=make: make(folder, [(np.full(3, k, np.float32), np.int64(k)) for k in range(12)])
         for name, make in READERS.items()

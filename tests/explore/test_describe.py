@@ -361,3 +361,104 @@ def test_a_value_that_is_not_finite_costs_no_copies_of_a_large_scene():
         tracemalloc.stop()
     assert found["scene"].nan == 1
     assert peak < 4 * large.nbytes
+
+
+# ---- which scenes
+
+
+class Damaged(kf.SceneSequence):
+    """60 scenes; NaN in every seventh, infinity in 12, an empty mask in every fifth, the extremes in 31 and 17."""
+
+    def __len__(self):
+        return 60
+
+    def __getitem__(self, index):
+        image = np.random.default_rng(index).random((40, 40), np.float32)
+        image[0, 0] = {31: -5, 17: 7, 12: np.inf}.get(index, 0.5)
+        if index % 7 == 3:
+            image[2, :3] = np.nan
+        mask = np.zeros((40, 40), np.uint8)
+        mask[:9, :9] = bool(index % 5)
+        return {"image": image, "mask": mask, "row": np.full(3, index % 2, np.float32)}
+
+
+@pytest.mark.parametrize("more", [{}, {"workers": 3, "worker_type": "thread"}])
+def test_the_scenes_of_nan_infinities_extremes_and_constant_fields_are_named(more):
+    found = described(Damaged(), **more)
+    image, mask = found["image"], found["mask"]
+    assert image.nan_scenes.tolist() == list(range(3, 60, 7))
+    assert image.infinite_scenes.tolist() == [12]
+    assert (image.min_scene, image.max_scene) == (31, 17)
+    assert mask.uniform_scenes.tolist() == list(range(0, 60, 5))
+    assert found["row"].uniform_scenes.tolist() == list(range(60))
+    assert (found["row"].min_scene, found["row"].max_scene) == (0, 1)
+    text = " ".join(found.to_text().split())
+    assert "27 NaN in 9 scenes: 3, 10, 17, 24, 31, …; 1 infinite in 1 scene: 12; min in scene 31, max in" in text
+    assert "one value in 12 scenes: 0, 5, 10, 15, 20, …" in text
+    json.dumps(found.to_dict(), allow_nan=False)
+
+
+def test_scenes_are_named_by_their_index_where_some_are_chosen():
+    image = described(Damaged(), [12, 24, 31, 59])["image"]
+    assert (image.nan_scenes.tolist(), image.infinite_scenes.tolist(), image.min_scene) == ([24, 31, 59], [12], 31)
+
+
+def test_no_note_is_cut():
+    message = "a file that is far down in a tree of folders " * 4
+
+    def scene(index):
+        if index == 3:
+            raise OSError(message)
+        return {f"field_{place}": np.full(3, np.nan) for place in range(3)}
+
+    text = " ".join(described(kf.Map(np.arange(8), scene)).to_text().split())
+    assert message.strip() in text
+    assert "…" not in text.replace("0, 1, 2, 4, 5, …", "")
+
+
+class Seen(kf.SceneSequence):
+    """Notes which process reads it."""
+
+    def __init__(self, length, seconds=0.0):
+        self.length, self.seconds = length, seconds
+
+    def __len__(self):
+        return self.length
+
+    def __getitem__(self, index):
+        time.sleep(self.seconds)
+        return os.getpid()
+
+
+def test_few_scenes_are_read_in_the_calling_process_and_many_by_worker_processes():
+    here = kf.describe(Seen(15), progress=False)["scene"].classes
+    assert list(here) == [os.getpid()]
+    there = kf.describe(Seen(40, 0.05), progress=False)["scene"].classes
+    assert len(there) > 1
+    assert there[os.getpid()] < 10
+
+
+class Unpicklable(Seen):
+    threads = set()
+
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.lock = threading.Lock()
+
+    def __getitem__(self, index):
+        self.threads.add(threading.get_ident())
+        return super().__getitem__(index)
+
+
+class Promising(Unpicklable):
+    thread_safe = True
+    threads = set()
+
+
+def test_several_threads_read_a_class_that_cannot_be_sent_only_where_it_says_so():
+    with pytest.warns(UserWarning, match="kf.describe reads in the calling thread alone: the sequence"):
+        kf.describe(Unpicklable(30, 0.05), progress=False)
+    assert Unpicklable.threads == {threading.get_ident()}
+    with pytest.warns(UserWarning, match="kf.describe reads in threads"):
+        kf.describe(Promising(30, 0.05), progress=False)
+    assert len(Promising.threads) > 1
