@@ -409,7 +409,7 @@ def test_no_note_is_cut():
     def scene(index):
         if index == 3:
             raise OSError(message)
-        return {f"field_{place}": np.full(3, np.nan) for place in range(3)}
+        return {f"field_{place}": np.array([np.nan, index, place]) for place in range(3)}
 
     text = " ".join(described(kf.Map(np.arange(8), scene)).to_text().split())
     assert message.strip() in text
