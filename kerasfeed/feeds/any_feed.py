@@ -11,9 +11,10 @@ from kerasfeed.feeds.cursor import CursorThreads
 from kerasfeed.feeds.display import public_names
 from kerasfeed.feeds.hooks import RequestLog
 from kerasfeed.feeds.options import FeedOptions
-from kerasfeed.loaders.base import Job
+from kerasfeed.loaders.base import Job, LoaderStats
 from kerasfeed.loaders.batches.masking import weighted
 from kerasfeed.loaders.loader import Loader
+from kerasfeed.loaders.unknown_arguments import NO_METHODS
 from kerasfeed.loaders.worker_choice import Choice
 from kerasfeed.orders.plan import Plan
 from kerasfeed.spec.field_forms import batch_structure
@@ -57,6 +58,10 @@ class AnyFeed(ABC):
         """Spec of a scene; the first use may read a few scenes, or wait for them. The loader is there then."""
 
     @abstractmethod
+    def stats(self) -> LoaderStats:
+        """Counters at this moment."""
+
+    @abstractmethod
     def issue_warnings(self) -> None:
         """Issue the warnings that wait, here where the user stands."""
 
@@ -66,11 +71,33 @@ class AnyFeed(ABC):
 
     # ---- what they share
 
+    def __getattr__(self, name: str) -> Any:
+        # Only asked for what there is not.
+        if name in NO_METHODS:
+            raise AttributeError(f"{type(self).__name__} has no method {name!r}. {NO_METHODS[name]}")
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
     @property
     def worker_choice(self) -> Choice | None:
         """What "auto" came to, with what it was chosen by; None where nothing was to be chosen, or not yet."""
         loader = getattr(self, "_loader", None)  # of a stream there is none before its first batch
         return None if loader is None else loader.choice
+
+    @property
+    def workers(self) -> int:
+        """Number of workers; 0 where scenes are loaded in the calling thread. Of "auto" known with the first batch.
+
+        Examples:
+            >>> with kf.Feed([1.0, 2.0], batch_size=2, workers=0) as feed:
+            ...     feed.workers
+            0
+        """
+        stats: LoaderStats = self.stats()
+        return 0 if stats.worker_type == "inline" else stats.workers
+
+    @workers.setter
+    def workers(self, value: object) -> None:
+        raise AttributeError("the workers of a feed are given when it is made: kf.Feed(..., workers=N)")
 
     @property
     def seed(self) -> int:

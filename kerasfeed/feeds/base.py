@@ -74,6 +74,7 @@ class BaseFeed(PlannedFeed):
         hosts: Hosts | None = None,
         **unknown: Any,
     ) -> None:
+        before = frozenset(vars(self))  # what a subclass has set
         super().__init__(FeedOptions.checked(BaseFeed.__init__, locals(), "Feed"))
         options = self._options
         sequence = as_sequence(sequence)
@@ -108,6 +109,7 @@ class BaseFeed(PlannedFeed):
             "shard": shard if isinstance(shard, str) else self.shard,
         }  # fmt: skip
         self._init_framework(ahead)
+        self._made = frozenset(vars(self)) - before
 
     def _start_loader(self, failure_log: FailureLog | None = None) -> None:
         self._loader = make_loader(self.job, self._options.worker_type, failure_log)
@@ -243,10 +245,12 @@ class BaseFeed(PlannedFeed):
         self._loader.failure_log.deferred_warnings.issue_last()
 
     def __reduce__(self) -> Any:
-        # Of the copy: this class, or the first base that is made as a feed is and stands in no function.
-        found = (kind for kind in type(self).__mro__ if "<locals>" not in kind.__qualname__)
-        kind = next(kind for kind in found if kind.__init__ is BaseFeed.__init__)  # type: ignore[misc]
-        return partial(kind, **self._arguments), (self.sequence, self.plan.batch_size)
+        kind, added = type(self), {}
+        if kind.__init__ is BaseFeed.__init__:  # of a class in a function that adds methods alone, its base
+            kind = next(base for base in kind.__mro__ if "<locals>" not in base.__qualname__)
+        else:
+            added = {name: value for name, value in vars(self).items() if name not in self._made}
+        return _made_anew, (kind, self.sequence, self.plan.batch_size, self._arguments, added)
 
     def __repr__(self) -> str:
         return feed_text(self.sequence, self.plan, self.shard, self.stats(), self.worker_choice)
@@ -255,6 +259,16 @@ class BaseFeed(PlannedFeed):
         return feed_html(
             self.sequence, self.plan, self.shard, self.stats(), lambda: self.element_spec, self.worker_choice
         )
+
+
+def _made_anew(
+    kind: Any, sequence: Any, batch_size: int | None, arguments: dict[str, Any], added: dict[str, Any]
+) -> Any:
+    """A copy of a feed of class `kind`, whose own `__init__` is not called: what that has added is given."""
+    feed = kind.__new__(kind)
+    BaseFeed.__init__(feed, sequence, batch_size, **arguments)
+    vars(feed).update(added)
+    return feed
 
 
 def _refresh(feed: Callable[[], BaseFeed | None], change: Callable[[], None]) -> None:

@@ -28,7 +28,7 @@ def feed_text(sequence: Any, plan: Plan, shard: Shard, stats: LoaderStats, choic
     part = f", shard {shard}" if _is_told(shard) else ""
     order = "" if isinstance(plan.order, Sequential) else f", {plan.order}"
     return (
-        f"Feed({type(sequence).__name__}: {counted(plan.length, 'scene')}, batch_size={plan.batch_size}, "
+        f"Feed({type(sequence).__name__}: {_length(plan)}, batch_size={plan.batch_size}, "
         f"{counted(plan.steps, 'step')}{order}{part}, {workers_text(stats, choice)})"
     )
 
@@ -50,7 +50,7 @@ def feed_html(
 ) -> str:
     """A table of the fields of a batch; `spec_of` gives its nesting of `ArraySpec`s, or raises."""
     facts = [
-        ("scenes", f"{plan.length:,}"),
+        ("scenes" if plan.batch_size else "batches", f"{plan.length:,}"),
         ("batch size", str(plan.batch_size)),
         ("steps in an epoch", f"{plan.steps:,}"),
         ("order", f"{plan.order}" + (f", seed {plan.seed}" if plan.order.needs_seed else "")),
@@ -79,6 +79,10 @@ def stream_html(kind: str, facts: list[tuple[str, str]], spec: Any | None) -> st
 def _rows_of(spec: Any) -> list[FieldRow]:
     leaves, treespec = optree.tree_flatten(spec, is_leaf=lambda node: isinstance(node, RaggedArray))
     return [row for path, leaf in zip(field_paths(treespec), leaves, strict=True) for row in _field_rows(path, leaf)]
+
+
+def _length(plan: Plan) -> str:
+    return counted(plan.length, "scene") if plan.batch_size else counted(plan.length, "batch", "batches")
 
 
 def _is_told(shard: Shard) -> bool:

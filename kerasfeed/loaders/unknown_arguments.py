@@ -32,11 +32,28 @@ _WORD_HERE = {
     "input_context": "shard",
     "shard_options": 'shard (a pair, or "auto")',
     "dataset": "sequence, the first argument",
+    "pin_memory": "feed.to_torch(device, pin_memory=...), which copies batches to a GPU ahead of their use",
     "hosts": "kf.Feed: any host can load a scene by its index, and what is read forward is read on this machine",
 }
 _NOT_NEEDED = {
     "persistent_workers": "workers stay until feed.close()",
-    "pin_memory": "feed.to_tf_dataset(device=...) copies batches to the device ahead of their use",
+    "output_signature": "structure, shapes and dtypes are those of the first scenes",
+    "output_types": "dtypes are those of the first scenes",
+    "output_shapes": "shapes are those of the first scenes",
+}
+# Of datasets of tf.data, and of PyTorch's samplers.
+NO_METHODS = {
+    "map": "Change scenes before they are batched: kf.Feed(kf.Map(sequence, function), ...)",
+    "filter": "Choose scenes by index: kf.Feed(sequence[indices], ...)",
+    "shuffle": "Give shuffle=True, or order=, when the feed is made",
+    "batch": "Give batch_size= when the feed is made",
+    "unbatch": "Loop over the sequence itself, feed.sequence",
+    "prefetch": "A feed loads ahead by itself: max_queue_size= batches",
+    "cache": "Keep scenes: kf.Feed(kf.Cached(sequence), ...)",
+    "repeat": "Each loop over a feed is the next epoch; fit(epochs=N), feed.to_torch(epochs=N)",
+    "take": "Loop over itertools.islice(feed, count), or feed some scenes, kf.Feed(sequence[:count], ...)",
+    "skip": "Go on at a place with feed.set_state(...), or feed some scenes, kf.Feed(sequence[count:], ...)",
+    "set_epoch": "Each loop over a feed is the next epoch by itself; feed.epoch(number) gives the batches of one",
 }
 
 

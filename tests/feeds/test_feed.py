@@ -35,7 +35,7 @@ import kerasfeed as kf
         ({"drop_last": True}, TypeError, "no argument 'drop_last'. Use drop_remainder"),
         ({"use_multiprocessing": True}, TypeError, 'no argument .use_multiprocessing.. Use worker_type="process"'),
         ({"collate_fn": len}, TypeError, "no argument 'collate_fn'. Use collate: 'stack', 'pad', 'ragged'"),
-        ({"pin_memory": True}, TypeError, "no argument 'pin_memory', and none is needed: feed.to_tf_dataset"),
+        ({"pin_memory": True}, TypeError, "no argument 'pin_memory'. Use feed.to_torch"),
         ({"suffle": True}, TypeError, "no argument 'suffle'. Did you mean 'shuffle'. It takes sequence, batch_size"),
         ({"colour": 1}, TypeError, "no argument 'colour'. It takes sequence, batch_size, shuffle"),
         ({"batch_size": 40, "drop_remainder": True}, ValueError, "drop_remainder=True drops everything: .* 37 scenes"),
@@ -181,7 +181,6 @@ def _labels(batches):
 def test_a_feed_is_a_keras_dataset_that_needs_none_of_keras_s_own_workers(feed):
     assert isinstance(feed, keras.utils.PyDataset)
     assert feed.use_multiprocessing is False
-    assert feed.workers == 1
     assert len(feed) == feed.num_batches == 5
 
 
@@ -321,6 +320,49 @@ def test_auto_workers_are_threads_for_data_in_memory_and_processes_for_a_class()
         assert feed.stats().worker_type == "thread"
     with kf.Feed(scenes.Clouds(), 2) as feed:
         assert feed.stats().worker_type == "process"
+
+
+class Named(kf.Feed):
+    """A feed with an `__init__` of its own."""
+
+    def __init__(self, name):
+        self.name = name
+        super().__init__(np.arange(6), 2, seed=3, workers=0)
+        self._tag = [name]
+
+
+def test_a_feed_subclass_with_its_own_init_pickles_as_itself():
+    with Named("rooms") as feed, pickle.loads(pickle.dumps(feed)) as copy:
+        assert type(copy) is Named
+        assert (copy.name, copy._tag, copy.seed) == ("rooms", ["rooms"], 3)
+        assert [batch.tolist() for batch in copy] == [[0, 1], [2, 3], [4, 5]]
+
+
+def test_a_feed_says_how_many_workers_it_has_and_refuses_others():
+    for given, number in (({"workers": 0}, 0), ({"workers": 3, "worker_type": "thread"}, 3)):
+        with kf.Feed(np.arange(6), 2, **given) as feed:
+            assert feed.workers == number
+            with pytest.raises(AttributeError, match="given when it is made"):
+                feed.workers = 4
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [("map", "kf.Map"), ("shuffle", "shuffle=True"), ("batch", "batch_size="), ("prefetch", "max_queue_size"),
+     ("repeat", "epochs=N"), ("take", "islice"), ("set_epoch", r"epoch\(number\)")],
+)  # fmt: skip
+def test_methods_of_other_datasets_are_answered_with_the_word_used_here(name, remedy):
+    with kf.Feed(np.arange(6), 2, workers=0) as feed:
+        assert not hasattr(feed, name)
+        with pytest.raises(AttributeError, match=f"Feed has no method '{name}'. .*{remedy}"):
+            getattr(feed, name)
+        with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+            feed.nothing  # noqa: B018
+
+
+def test_a_feed_of_batches_counts_batches():
+    with kf.Feed([np.zeros(3)] * 4, None, workers=0) as feed:
+        assert "4 batches" in repr(feed)
 
 
 def test_auto_takes_one_thread_with_a_warning_where_the_sequence_cannot_be_pickled():
