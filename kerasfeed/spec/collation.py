@@ -52,7 +52,18 @@ class Custom(_AsTheyAre):
         fields, treespec = optree.tree_flatten(scene)
         # Lists and dicts of its own for each: the function may take from them.
         lists = [[optree.tree_unflatten(treespec, fields) for _ in range(size)] for size in self.sizes]
-        return merge([(len(scenes), describe(self.function(scenes))) for scenes in lists])
+        if scene is None:
+            raise SpecError(
+                "__getitem__ returned None, and a collate function is given all scenes of a batch. Raise an exception "
+                'there, and leave such scenes out by on_error="skip"'
+            )
+        found = []
+        for scenes in lists:
+            batch = self.function(list(scenes))
+            if batch is None:
+                raise SpecError("the collate function returned None: return the batch (is a `return` missing?)")
+            found.append((len(scenes), describe(batch)))
+        return merge(found)
 
 
 @dataclass(frozen=True, init=False)

@@ -6,6 +6,7 @@ dtype. Every message names the field and what to change; the caller adds the sce
 
 import dataclasses
 import datetime
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -76,7 +77,7 @@ def as_array(leaf: Any, path: str) -> Any:
         )
     if getattr(leaf, "requires_grad", False) is True:
         raise SpecError(f"field {path!r} is a {type(leaf).__name__} that requires grad: return tensor.detach()")
-    array = np.asarray(leaf)
+    array = _bfloat16_of(leaf) if str(getattr(leaf, "dtype", "")) == "torch.bfloat16" else np.asarray(leaf)
     if array.dtype.kind == "V" and (bad := _member_no_batch_holds(array.dtype)):
         raise SpecError(f"field {path!r} has dtype {array.dtype}, whose member {bad}. Return its members as fields")
     if array.dtype.kind in "Mm":
@@ -89,8 +90,20 @@ def as_array(leaf: Any, path: str) -> Any:
     if array.dtype.kind == "O":
         if isinstance(leaf, int):
             raise SpecError(f"field {path!r} is {big_text(leaf)}")
+        if type(leaf).__module__.partition(".")[0] == "pandas":
+            raise SpecError(
+                f"field {path!r} is a {type(leaf).__name__} of pandas whose values have several dtypes. Return a dict "
+                "of them, row.to_dict(), or feed the DataFrame itself"
+            )
         array = _text_objects(array, path)
     return array.item() if not array.ndim and array.dtype.kind in "UTSO" else array
+
+
+def _bfloat16_of(tensor: Any) -> np.ndarray[Any, Any]:
+    """A tensor of PyTorch, which gives NumPy no bfloat16, bit for bit."""
+    import ml_dtypes  # which Keras brings
+
+    return np.asarray(tensor.view(sys.modules["torch"].int16)).view(ml_dtypes.bfloat16)
 
 
 def _member_no_batch_holds(dtype: np.dtype[Any]) -> str:
@@ -139,6 +152,8 @@ def _remedy_for(leaf: Any) -> str:
         )
     if isinstance(leaf, datetime.date | datetime.datetime | datetime.time | datetime.timedelta):
         return f"a {type(leaf).__name__}, which no Keras backend can hold. Return a number (.timestamp()) or str(...)"
+    if callable(getattr(leaf, "toarray", None)):
+        return f"sparse ({type(leaf).__name__}), and a batch is dense. Return value.toarray(), [0] of it for one row"
     return (
         f"of type {type(leaf).__name__} ({start_of(leaf)}), which is not an array. Return NumPy arrays, Python "
         "numbers, str or bytes, nested in tuples, lists or dicts"

@@ -63,6 +63,11 @@ class DataFrameRows:
         """The row at position `index`: a dict from column to value."""
         return {name: column[index] for name, column in self._columns.items()}
 
+    @property
+    def columns(self) -> dict[Any, NDArray[Any]]:
+        """The columns by name, each of `len(self)` values."""
+        return self._columns
+
     def _offers(self, name: str) -> bool:
         return name == "get_batch" and all(column.dtype != object for column in self._columns.values())
 

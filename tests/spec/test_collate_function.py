@@ -154,7 +154,16 @@ def test_a_batch_unlike_the_spec_is_refused_in_words_about_the_batch(feed_on):
     with pytest.raises(SpecError, match=r"the batch that collate returned: field 'scene': expected int64.*float32"):
         list(feed)
     feed = feed_on("inline", Lengths(LENGTHS), collate=lambda scenes: None)
-    with pytest.raises(SpecError, match="holds no field"):
+    with pytest.raises(SpecError, match="the collate function returned None: return the batch"):
+        list(feed)
+
+
+def test_a_scene_that_is_none_is_told_where_a_function_would_drop_it(feed_on):
+    def dropping(scenes):
+        return np.array([scene for scene in scenes if scene is not None])
+
+    feed = feed_on("inline", [None, 1, 2, 3], collate=dropping)
+    with pytest.raises(SpecError, match=r"__getitem__ returned None, and a collate function .*on_error"):
         list(feed)
 
 

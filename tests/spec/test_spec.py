@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from kerasfeed.errors import SpecError
-from kerasfeed.spec.field_values import coerce, comparable
+from kerasfeed.spec.field_values import as_array, coerce, comparable
 from kerasfeed.spec.inference import describe, merge, probe_indices
 from kerasfeed.spec.scene_spec import BYTES, TEXT, ArraySpec
 
@@ -186,3 +186,26 @@ def test_bytes_that_mean_nothing_are_the_same_in_equal_values(dtype, padding):
 def test_arrays_without_such_bytes_and_text_are_compared_as_they_are():
     for value in (np.zeros(3, [("a", "f4"), ("b", "i4")]), np.zeros(3), np.array(["a"], object), "a"):
         assert comparable(value) is value
+
+
+def test_values_that_are_nearly_arrays_are_answered_with_what_makes_them_so():
+    import pandas
+
+    class Sparse:
+        def toarray(self):
+            return np.zeros((1, 3))
+
+    with pytest.raises(SpecError, match=r"field 'scene' is sparse \(Sparse\).*toarray\(\)"):
+        describe(Sparse())
+    with pytest.raises(SpecError, match=r"a Series of pandas.*row\.to_dict\(\)"):
+        describe(pandas.DataFrame({"a": [1, 2], "b": ["x", "y"]}).iloc[0])
+
+
+def test_a_bfloat16_tensor_of_pytorch_keeps_its_bits():
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    import ml_dtypes
+
+    for tensor in (torch.tensor([1.5, -2.0], dtype=torch.bfloat16), torch.tensor(0.1, dtype=torch.bfloat16)):
+        array = as_array(tensor, "scene")
+        assert array.dtype == ml_dtypes.bfloat16
+        assert array.astype(np.float32).tolist() == tensor.float().tolist()

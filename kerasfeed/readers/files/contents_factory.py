@@ -11,6 +11,7 @@ import numpy as np
 from kerasfeed.readers.files.contents import FORMS, ColumnContents, Contents, Scenes
 from kerasfeed.readers.files.forward_contents import ForwardContents
 from kerasfeed.sequences.base import SceneSequence
+from kerasfeed.util.frames import DataFrameRows, as_sequence
 
 
 def contents_of(value: Any, reopen: Callable[[int], Iterator[Any]], lookback: int, most_bytes: int) -> Contents:
@@ -37,6 +38,9 @@ def contents_of(value: Any, reopen: Callable[[int], Iterator[Any]], lookback: in
         return ColumnContents(dict(value))
     if isinstance(value, Sequence | SceneSequence) and not isinstance(value, str | bytes | bytearray | memoryview):
         return Scenes(value)
+    value = as_sequence(value)
+    if isinstance(value, DataFrameRows):
+        return ColumnContents(value.columns)
     is_table = hasattr(value, "iloc") or hasattr(value, "column_names")
     if hasattr(value, "__array__") and not is_table:  # a tensor, a dataset of an HDF5 file
         return ColumnContents(np.asarray(value))

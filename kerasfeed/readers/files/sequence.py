@@ -73,8 +73,8 @@ class FileSequence(Refreshable, SceneSequence):
     Arrays in scenes are read-only, because they are kept: copy what you want to change in place.
 
     Args:
-        paths: The files, in order (sort what a glob returns). Any picklable object that `read_file` accepts may stand
-            for a file.
+        paths: The files, in order; or a glob, "scans/*.npz", whose files come in natural order (2 before 10). In a list
+            any picklable object that `read_file` accepts may stand for a file.
         read_file: Called with one of `paths`, in each worker process, or in one thread. If several threads may call it
             at once, say so by `read_file.thread_safe = True`; functions of NumPy are known to be.
         count: Number of scenes in each file: one integer for all, one integer for each, or a function from path to

@@ -8,16 +8,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Any
 
+from kerasfeed.readers.tfrecord.names import expand
 from kerasfeed.util.validate import check_integer
 
 
 def check_paths(paths: Any) -> tuple[Any, ...]:
-    """`paths` as a tuple, in their order."""
-    if isinstance(paths, str | bytes | os.PathLike):
-        raise TypeError(
-            f"FileSequence() needs a list of paths, received the single path {paths!r}: write [{paths!r}], or "
-            "sorted(glob.glob(...)) for a pattern or a folder"
-        )
+    """`paths` as a tuple, in their order; of one path, or a glob, the files that it means, in natural order."""
+    if isinstance(paths, str | os.PathLike):
+        return tuple(map(str, expand(paths)))
     if isinstance(paths, AbstractSet | Mapping) or not isinstance(paths, Iterable):
         raise TypeError(
             f"FileSequence() needs a list of paths, in an order that is the same in every run, received a "

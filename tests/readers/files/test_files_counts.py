@@ -60,6 +60,20 @@ def test_files_are_counted_several_at_a_time_where_the_function_says_so_and_neve
     assert 2 <= most[0] <= 8
 
 
+def test_a_glob_stands_for_its_files_in_natural_order(tmp_path):
+    for number in (10, 2, 1):
+        np.save(tmp_path / f"part-{number}.npy", np.full(2, number))
+    files = kf.FileSequence(str(tmp_path / "*.npy"), np.load)
+    assert [int(scene) for scene in files] == [1, 1, 2, 2, 10, 10]
+
+
+def test_a_data_frame_is_a_file_of_its_rows():
+    pandas = pytest.importorskip("pandas", reason="pandas is not installed")
+    frame = pandas.DataFrame({"x": [1.0, 2.0], "y": [3, 4]}, index=[7, 5])
+    files = kf.FileSequence(["a"], lambda path: frame)
+    assert [(float(scene["x"]), int(scene["y"])) for scene in files] == [(1.0, 3), (2.0, 4)]
+
+
 def test_files_are_counted_one_after_the_other_by_a_function_that_says_nothing_of_threads():
     running = []
 

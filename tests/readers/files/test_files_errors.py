@@ -93,7 +93,8 @@ def iterator():
 
 
 ARGUMENTS = [
-    ("a.npz", np.load, {}, TypeError, r"received the single path 'a.npz': write \['a.npz'\]"),
+    ("a.npz", np.load, {}, FileNotFoundError, "there is no file .*a.npz"),
+    ("no*.npz", np.load, {}, FileNotFoundError, "no file matches"),
     ({"a", "b"}, np.load, {}, TypeError, r"in every run, received a set: write sorted"),
     (5, np.load, {}, TypeError, "needs a list of paths"),
     ([], np.load, {}, ValueError, "Check the pattern that found none"),
