@@ -5,8 +5,7 @@ Invariant: whoever has entered runs the user's code, in one thread of this proce
 
 import threading
 import weakref
-from contextlib import AbstractContextManager, ExitStack
-from types import TracebackType
+from contextlib import AbstractContextManager
 from typing import Any
 
 from kerasfeed.sequences.view_base import parts_of
@@ -31,15 +30,18 @@ class Turn(AbstractContextManager[None]):
         numbers = sorted(set(map(id, parts_of(sequence))))
         with self._making:
             self._held = [self._locks.setdefault(number, _Lock()) for number in numbers]
-        self._entered: list[ExitStack] = []
 
     def __enter__(self) -> None:
-        with ExitStack() as stack:
+        entered = []
+        try:
             for held in self._held:
-                stack.enter_context(held.lock)
-            self._entered.append(stack.pop_all())
+                held.lock.acquire()
+                entered.append(held)
+        except BaseException:  # Ctrl-C
+            for held in entered:
+                held.lock.release()
+            raise
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._entered.pop().close()
+    def __exit__(self, *error: object) -> None:
+        for held in self._held:
+            held.lock.release()

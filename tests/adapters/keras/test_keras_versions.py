@@ -24,6 +24,12 @@ class At(keras.callbacks.Callback):
         self.left = count
         self.function = function
 
+    def get_state(self):
+        return {}
+
+    def set_state(self, state):
+        pass
+
     def on_train_batch_end(self, batch, logs=None):
         self.left -= 1
         if self.left == 0:
