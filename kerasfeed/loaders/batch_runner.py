@@ -22,7 +22,7 @@ from kerasfeed.loaders.scene_measure import measure
 from kerasfeed.pool.base import Runner, WorkerContext
 from kerasfeed.pool.task import FailedTaskError, Note, Record
 from kerasfeed.sequences.context import SceneContext
-from kerasfeed.sequences.global_random import GlobalRandomWatch, SeedingContext
+from kerasfeed.sequences.global_random import GlobalRandomWatch, SeedingContext, has_tensorflow
 from kerasfeed.util.error_text import message_of
 from kerasfeed.util.picklers import cloud_pickled
 from kerasfeed.util.read_cost import ReadCost
@@ -215,7 +215,10 @@ def load_seeded(load: Callable[[type[SceneContext]], _T], context: WorkerContext
         watched: Whether to look if they do.
     """
     if context.used_random:
-        return load(SeedingContext)
+        had_tensorflow = has_tensorflow()
+        payload = load(SeedingContext)
+        # Scenes that import TensorFlow have drawn from a generator that was not seeded.
+        return payload if had_tensorflow or not has_tensorflow() else load(SeedingContext)
     if not watched:
         return load(SceneContext)
     watch = GlobalRandomWatch()

@@ -114,7 +114,9 @@ def read_first(
         watch, wall, cpu = GlobalRandomWatch(), time.perf_counter(), time.process_time()
         scene, spec = probe(sequence, index, context, maker)
         times.append((time.perf_counter() - wall, time.process_time() - cpu))
-        used |= 0 if watch.missed() else watch.used()  # else it may be an import that has drawn
+        if watch.missed():  # the scene has imported TensorFlow, whose generator was not seeded then
+            return read(index)
+        used |= watch.used()
         return scene, spec
 
     for index in order.indices:

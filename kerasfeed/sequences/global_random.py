@@ -123,6 +123,11 @@ def _fresh_torch_state() -> bytes:
     return fresh.get_state().numpy().tobytes()  # type: ignore[no-any-return]
 
 
+def has_tensorflow() -> bool:
+    """Whether the user's code has imported TensorFlow."""
+    return _tensorflow() is not None
+
+
 def _tensorflow() -> Any:
     module = sys.modules.get("tensorflow")
     return module if hasattr(module, "random") else None  # else it is not there, or being imported
