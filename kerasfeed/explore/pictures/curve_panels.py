@@ -21,20 +21,21 @@ def draw_points(axes: Any, panel: Panel) -> str:
     cloud, labels = np.asarray(panel.value), panel.labels
     total = len(cloud)
     kept = np.ones(total, bool) if panel.valid is None else panel.valid
-    kept = kept & np.isfinite(cloud[:, :3]).all(axis=1)
+    padded, finite = total - int(kept.sum()), np.isfinite(cloud[:, :3]).all(axis=1)
+    lost = int((kept & ~finite).sum())
+    kept = kept & finite
     places = np.flatnonzero(kept)
     most = panel.most(_MOST_POINTS)
     said = ""
     if len(places) > most:
         said = f"{most:,} of {len(places):,} points"
         places = places[np.linspace(0, len(places) - 1, most).astype(np.intp)]
-    if len(places) < total and int(kept.sum()) < total and panel.valid is not None:
-        said = joined(said, f"{total - int(kept.sum()):,} padded")
+    said = joined(said, f"{padded:,} padded" if padded else "", f"{lost:,} not finite" if lost else "")
     points = cloud[places, :3].astype(np.float64)
     axes.set_axis_off()
     axes.set_aspect("equal")
     if not len(points):
-        return "no points"
+        return joined("no points", said)
     across, up, depth = _seen(points)
     order = np.argsort(-depth, kind="stable")
     values = points[:, -1]

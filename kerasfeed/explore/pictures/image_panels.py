@@ -22,20 +22,22 @@ def draw_image(axes: Any, panel: Panel) -> str:
     array = panel.value
     if array.ndim == 3 and is_channels_first(array):
         array = np.moveaxis(array, 0, -1)
-    array = np.abs(array) if array.dtype.kind == "c" else array
-    if array.ndim == 3 and array.shape[-1] == 1:
+    channels = array.shape[-1] if array.ndim == 3 else 1
+    if array.ndim == 3 and channels not in (3, 4):
         array = array[..., 0]
     array, step = _thinned(array, panel.most(_MOST_PIXELS))
+    array = np.abs(array) if array.dtype.kind == "c" else array
     pixels, scaled = _in_unit_range(array)
     if pixels.ndim == 3:
         axes.imshow(pixels[..., : 4 if pixels.shape[-1] == 4 else 3], interpolation="nearest")
     else:
         axes.imshow(pixels, cmap="gray", vmin=0, vmax=1, interpolation="nearest")
-    labels = panel.labels
+    labels = panel.labels_at(step)
     if labels is not None:
-        axes.imshow(_overlay(labels[::step, ::step]), interpolation="nearest")
+        axes.imshow(_overlay(labels), interpolation="nearest")
     _frame(axes)
-    return joined(f"every {_ordinal(step)} pixel" if step > 1 else "", scaled)
+    one = f"channel 0 of {channels}" if channels == 2 else ""
+    return joined(one, f"every {_ordinal(step)} pixel" if step > 1 else "", scaled)
 
 
 def draw_mask(axes: Any, panel: Panel) -> str:
@@ -112,8 +114,9 @@ def _overlay(labels: NDArray[np.int64]) -> NDArray[np.float64]:
     """float64[..., 4]: colours of classes, clear where the class is 0, with an opaque edge."""
     inside = labels != 0
     edge = np.zeros_like(inside)
-    edge[1:] |= labels[1:] != labels[:-1]
-    edge[:, 1:] |= labels[:, 1:] != labels[:, :-1]
+    rows, columns = labels[1:] != labels[:-1], labels[:, 1:] != labels[:, :-1]
+    for side, differs in ((edge[1:], rows), (edge[:-1], rows), (edge[:, 1:], columns), (edge[:, :-1], columns)):
+        side |= differs
     opacity = np.where(inside, np.where(edge, 0.95, _MASK_OPACITY), 0.0)
     return np.concatenate([class_colours(labels), opacity[..., None]], axis=-1)
 

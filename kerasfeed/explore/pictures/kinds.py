@@ -165,8 +165,8 @@ def _kind_of(path: str, value: Any) -> str:
     if value.ndim == 2:
         return _kind_of_matrix(name, value)
     if value.ndim == 3:
-        small = min(value.shape[:2]) < 4
-        return "image" if is_channels_first(value) or (value.shape[-1] in CHANNELS and not small) else "volume"
+        is_last = value.shape[-1] in (*CHANNELS, 2) and min(value.shape[:2]) >= 4
+        return "image" if is_channels_first(value) or is_last else "volume"
     return "volume" if value.ndim in (4, 5) else "hidden"
 
 

@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 
 from kerasfeed.explore.pictures.kinds import Fields, Part, spatial_shape
 
+_MOST_LOOKED_AT = 1_200  # pixels along a side, for the classes of the legend
+
 
 @dataclass(frozen=True)
 class Panel:
@@ -34,15 +36,20 @@ class Panel:
     @property
     def labels(self) -> NDArray[Any] | None:
         """The labels of it, int64, without an axis of 1; None for none."""
+        return self.labels_at(1)
+
+    def labels_at(self, step: int) -> NDArray[Any] | None:
+        """The same, of an image those of every `step`-th pixel along both axes."""
         if not self.part.labels:
             return None
         found = np.asarray(self.fields[self.part.labels])
         inner = spatial_shape(self.value, self.part.kind) if self.part.kind in ("image", "volume") else found.shape
-        if self.part.kind in ("image", "volume") and found.ndim == len(inner) + 1 and found.shape[-1] > 1:
-            found = found.argmax(axis=-1)  # one-hot
-        elif found.ndim > 1 and found.shape[-1] == 1 and found.shape != inner:
+        is_one_hot = self.part.kind in ("image", "volume") and found.ndim == len(inner) + 1 and found.shape[-1] > 1
+        if not is_one_hot and found.ndim > 1 and found.shape[-1] == 1 and found.shape != inner:
             found = found[..., 0]
-        return found.astype(np.int64)
+        if step > 1:  # before any copy is made of what may be large
+            found = found[::step, ::step]
+        return (found.argmax(axis=-1) if is_one_hot else found).astype(np.int64)
 
     @property
     def valid(self) -> NDArray[np.bool_] | None:
@@ -55,7 +62,12 @@ class Panel:
 
     def classes(self) -> list[int]:
         """The classes whose colours are in the picture."""
-        labels = np.asarray(self.value).astype(np.int64) if self.part.kind == "mask" else self.labels
+        step = 1
+        if self.part.kind in ("image", "mask"):
+            step = max(1, max(spatial_shape(np.asarray(self.value), "image")) // _MOST_LOOKED_AT)
+        labels = self.labels_at(step)
+        if self.part.kind == "mask":
+            labels = np.asarray(self.value)[::step, ::step].astype(np.int64)
         if labels is None:
             return []
         found = np.unique(labels[labels != 0] if self.part.kind in ("image", "volume", "mask") else labels)
