@@ -110,14 +110,14 @@ def read_first(
     def read(index: int) -> Any:
         nonlocal used
         note[1] = index
-        context.move_to(index)
-        watch, wall, cpu = GlobalRandomWatch(), time.perf_counter(), time.process_time()
-        scene, spec = probe(sequence, index, context, maker)
-        times.append((time.perf_counter() - wall, time.process_time() - cpu))
-        if watch.missed():  # the scene has imported TensorFlow, whose generator was not seeded then
-            return read(index)
-        used |= watch.used()
-        return scene, spec
+        while True:
+            context.move_to(index)
+            watch, wall, cpu = GlobalRandomWatch(), time.perf_counter(), time.process_time()
+            scene, spec = probe(sequence, index, context, maker)
+            times.append((time.perf_counter() - wall, time.process_time() - cpu))
+            if not watch.missed():  # else it has imported TensorFlow, whose generator was not seeded then
+                used |= watch.used()
+                return scene, spec
 
     for index in order.indices:
         if len(specs) >= order.least and time.perf_counter() - begun > _SECONDS:
