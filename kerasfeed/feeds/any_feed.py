@@ -4,8 +4,9 @@ Invariant: it decides nothing about data: a feed's batches are those that its on
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from types import TracebackType
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from kerasfeed.feeds.cursor import CursorThreads
 from kerasfeed.feeds.display import public_names
@@ -33,6 +34,7 @@ class AnyFeed(ABC):
     """
 
     _public: ClassVar[frozenset[str]]
+    _no_methods: ClassVar[Mapping[str, str]] = NO_METHODS
     plan: Plan
     job: Job
     _loader: Loader
@@ -71,11 +73,12 @@ class AnyFeed(ABC):
 
     # ---- what they share
 
-    def __getattr__(self, name: str) -> Any:
-        # Only asked for what there is not.
-        if name in NO_METHODS:
-            raise AttributeError(f"{type(self).__name__} has no method {name!r}. {NO_METHODS[name]}")
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+    if not TYPE_CHECKING:  # which would take any name for one that there is
+
+        def __getattr__(self, name: str) -> Any:
+            if name in self._no_methods:
+                raise AttributeError(f"{type(self).__name__} has no method {name!r}. {self._no_methods[name]}")
+            return object.__getattribute__(self, name)  # for its error: a property that fails says what it lacks
 
     @property
     def worker_choice(self) -> Choice | None:
@@ -87,17 +90,21 @@ class AnyFeed(ABC):
     def workers(self) -> int:
         """Number of workers; 0 where scenes are loaded in the calling thread. Of "auto" known with the first batch.
 
+        A stream has none before its first batch: until then, as many as were asked for, or the number of cores.
+
         Examples:
             >>> with kf.Feed([1.0, 2.0], batch_size=2, workers=0) as feed:
             ...     feed.workers
             0
         """
+        if getattr(self, "_loader", None) is None:  # of a stream
+            return self._options.workers
         stats: LoaderStats = self.stats()
         return 0 if stats.worker_type == "inline" else stats.workers
 
     @workers.setter
     def workers(self, value: object) -> None:
-        raise AttributeError("the workers of a feed are given when it is made: kf.Feed(..., workers=N)")
+        raise AttributeError(f"the workers of a feed are given when it is made: {type(self).__name__}(..., workers=N)")
 
     @property
     def seed(self) -> int:

@@ -25,6 +25,7 @@ from kerasfeed.feeds.streams.upcoming import UpcomingRepetition
 from kerasfeed.loaders.arguments import check_collate, check_seed
 from kerasfeed.loaders.base import LoaderStats
 from kerasfeed.loaders.failures.table import FailureTable
+from kerasfeed.loaders.unknown_arguments import NO_METHODS_OF_STREAMS
 from kerasfeed.orders.base import Order, Sequential
 from kerasfeed.pool.base import CLOSED
 from kerasfeed.spec.scene_spec import SceneSpec
@@ -42,6 +43,7 @@ class BaseStream(AnyFeed):
 
     plan: StreamPlan
     _place: Place | None
+    _no_methods = NO_METHODS_OF_STREAMS
     _public = frozenset([
         "close", "element_spec", "failures", "map", "num_batches", "plan", "scene_spec", "seed", "stats",
         "to_jax", "to_tf_dataset", "to_torch",

@@ -55,6 +55,15 @@ NO_METHODS = {
     "skip": "Go on at a place with feed.set_state(...), or feed some scenes, kf.Feed(sequence[count:], ...)",
     "set_epoch": "Each loop over a feed is the next epoch by itself; feed.epoch(number) gives the batches of one",
 }
+NO_METHODS_OF_STREAMS = NO_METHODS | {
+    "filter": "Leave items out where they are made: in the generator, or before put()",
+    "shuffle": "Give shuffle_buffer= to a kf.StreamFeed; what can be indexed is shuffled by a kf.Feed",
+    "unbatch": "Loop over what makes the scenes, or give batch_size=1",
+    "cache": "Write scenes to files first, kf.write_tfrecords(...), or index them: kf.Feed(kf.Cached(sequence), ...)",
+    "take": "Loop over itertools.islice(feed, count), or have the generator end",
+    "skip": "Loop over itertools.islice(feed, count, None), or have the generator begin later",
+    "set_epoch": "Each loop over a feed is the next repetition by itself",
+}
 
 
 def refuse_unknown(unknown: Mapping[str, Any], method: Callable[..., Any], kind: str = "Feed") -> None:

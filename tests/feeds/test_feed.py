@@ -449,3 +449,34 @@ def test_a_notebook_shows_the_error_of_a_broken_sequence_instead_of_failing():
     assert "ValueError: &lt;no data&gt;" in broken._repr_html_()
     with kf.Feed(broken, 4, workers=0) as feed:
         assert "&lt;no data&gt;" in feed._repr_html_()
+
+
+class Failing(kf.Feed):
+    """A feed with a property that fails."""
+
+    @property
+    def room(self):
+        return self.no_such_name
+
+
+def test_a_property_of_a_subclass_that_fails_says_what_it_lacks():
+    with Failing(np.arange(6), 2, workers=0) as feed, pytest.raises(AttributeError, match="no_such_name"):
+        feed.room  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"), [("shuffle", "shuffle_buffer="), ("take", "islice"), ("set_epoch", "next repetition")]
+)
+def test_a_stream_names_no_arguments_that_only_sequences_have(name, remedy):
+    with kf.StreamFeed(lambda: iter([1.0]), 1, workers=1) as feed:
+        assert callable(feed.map)
+        assert not hasattr(feed, name)
+        with pytest.raises(AttributeError, match=f"StreamFeed has no method '{name}'. .*{remedy}"):
+            getattr(feed, name)
+
+
+def test_a_stream_that_has_not_begun_says_how_many_workers_were_asked_for():
+    with kf.StreamFeed(lambda: iter([1.0]), 1, workers=1, worker_type="thread") as feed:
+        assert feed.workers == 1
+        assert len(list(feed)) == 1
+        assert feed.workers == 1
