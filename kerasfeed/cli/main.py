@@ -82,7 +82,7 @@ def _rechunk(arguments: argparse.Namespace) -> int:
         message = message_of(error)
         if isinstance(error, KeyError):  # str() quotes it
             message = message[1:-1]
-        print(f"kerasfeed rechunk: {message}", file=sys.stderr)
+        print(f"kerasfeed rechunk: {objects.with_flags(message, arguments)}", file=sys.stderr)
         return 2
     print(report)
     return 0

@@ -7,6 +7,7 @@ stdout.
 import argparse
 import importlib
 import inspect
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -56,9 +57,18 @@ def run(arguments: argparse.Namespace) -> int:
     except NoObjectError as error:
         text = message_of(error)
     except Exception as error:  # noqa: BLE001 - of the user's class, or of a wrong argument
-        text = exception_text(error)
+        text = with_flags(exception_text(error), arguments)
     print(f"kerasfeed {arguments.command}: {' '.join(text.split())}", file=sys.stderr)
     return 2
+
+
+def with_flags(text: str, arguments: argparse.Namespace) -> str:
+    """The text of an error with `--batch-size` and `--overwrite` for `batch_size must be` and `overwrite=True`."""
+    names = "|".join(vars(arguments).keys() - {"command", "object", "path"})
+    return re.sub(
+        rf"(?<![\w.'-])({names})(?:=True\b|(?= must be )|(?= -?\d+ is out of range))",
+        lambda found: f"--{found[1].replace('_', '-')}", text,
+    )  # fmt: skip
 
 
 def found_object(name: str) -> Any:

@@ -3,6 +3,7 @@
 import sys
 import types
 
+import h5py
 import pytest
 
 from kerasfeed.cli import objects
@@ -110,3 +111,19 @@ def test_show_writes_a_picture(explored, capsys):
     assert calls[0][2] == 3
     assert calls[1] == ("savefig", "room.png")
     assert capsys.readouterr().out == "room.png\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "flag"),
+    [
+        (["check", "my_rooms:Rooms", "--scenes", "0"], "--scenes must be at least 1"),
+        (["profile", "my_rooms:Rooms", "--batch-size", "0"], "--batch-size must be at least 1"),
+        (["show", "my_rooms:Rooms", "--index", "70"], "--index 70 is out of range"),
+        (["rechunk", "a.h5", "a.h5"], "replace it with --overwrite\n"),
+    ],
+)
+def test_an_argument_out_of_range_is_named_as_the_shell_knows_it(command, flag, capsys, tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["points"] = [1.0]
+    assert main(command) == 2
+    assert flag in capsys.readouterr().err

@@ -94,7 +94,9 @@ class SequenceReport:
         for result in self.results:
             if result.name == name:
                 return result
-        raise KeyError(f"{name!r} was not checked; these were: {', '.join(result.name for result in self.results)}")
+        raise KeyError(
+            f"{str(name)!r} was not checked; these were: {', '.join(result.name for result in self.results)}"
+        )
 
     def raise_if_failed(self) -> None:
         """Raise the report, if a check has failed.

@@ -157,7 +157,7 @@ class Description(Mapping[str, FieldDescription]):
         """
         found = self.fields.get(str(path))
         if found is None:
-            raise KeyError(f"no scene has a field {path!r}: there are {', '.join(map(repr, self.fields))}")
+            raise KeyError(f"no scene has a field {str(path)!r}: there are {', '.join(map(repr, self.fields))}")
         return found
 
     def __iter__(self) -> Iterator[str]:

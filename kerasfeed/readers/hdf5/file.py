@@ -176,12 +176,12 @@ class HDF5File(Members):
     def _unknown(self, name: str) -> KeyError:
         opened = self._open()
         if isinstance(opened.get(name), h5py.Datatype):
-            return KeyError(f"{name!r} in {self.path!r} is a datatype, which holds no data")
+            return KeyError(f"{str(name)!r} in {self.path!r} is a datatype, which holds no data")
         if opened.is_damaged:
             return KeyError(f"{str(name)!r} is not in {self.path!r}, a damaged file, whose datasets are not listed")
         seen = describe.entries(opened.handle, self.path, opened.links, _MOST_NAMES)
         names = listing([entry.path for entry in seen if entry.is_dataset], is_all=len(seen) < _MOST_NAMES)
-        return KeyError(f"{name!r} is not in the file; {self.path!r} holds the datasets {names}")
+        return KeyError(f"{str(name)!r} is not in the file; {self.path!r} holds the datasets {names}")
 
     def __contains__(self, name: object) -> bool:
         try:

@@ -165,7 +165,7 @@ def _names(file: h5py.File, path: str, name: str | Sequence[str] | None) -> list
         item = file.get(each)
         if not isinstance(item, h5py.Dataset):
             kind = "a group" if isinstance(item, h5py.Group) else "not in the file"
-            raise KeyError(f"{each!r} is {kind}; {path!r} holds the datasets {listing(dataset_names(file, path))}")
+            raise KeyError(f"{str(each)!r} is {kind}; {path!r} holds the datasets {listing(dataset_names(file, path))}")
         if key_of(item)[0] != key_of(file)[0]:
             raise ValueError(f"{each!r} of {path!r} is a link to {item.file.filename!r}: rechunk that file")
         if why_not := _why_not(item):
