@@ -152,6 +152,7 @@ class TrainerData(_DataAdapter):  # type: ignore[misc]
         except Exception as error:
             note_causes(error)  # of the first scenes, which are read here
             raise
+        self._warn_of_dicts(run)
         if run is not None:
             run.in_other_threads = True
         return dataset
@@ -174,6 +175,20 @@ class TrainerData(_DataAdapter):  # type: ignore[misc]
 
     def _batches(self, run: KerasRun | None, backend: str | None = None) -> Iterator[Any]:
         return _batches_of(weakref.ref(self), None if run is None else weakref.ref(run), backend)
+
+    def _warn_of_dicts(self, run: KerasRun | None) -> None:
+        """Warn where `fit` takes the targets of scenes for inputs, as it takes all of a dict."""
+        if run is None or not run.request.needs_targets:
+            return
+        scene = self._keras_feed.scene_spec
+        scene = scene.unflatten(scene.fields)
+        if isinstance(scene, dict) and {"x", "y"} <= scene.keys() <= {"x", "y", "sample_weight"}:
+            pair = ", ".join(f'scene["{name}"]' for name in ("x", "y", "sample_weight") if name in scene)
+            warn_caller(
+                f"scenes are dicts with the keys {', '.join(scene)}, all of which fit takes for inputs, and the model "
+                f"has a loss, which needs targets. Return a tuple in place of the dict: ({pair})",
+                FeedWarning,
+            )
 
     def _refuse_text(self, backend: str) -> None:
         spec = self._keras_feed.scene_spec
@@ -258,6 +273,7 @@ def _batches_of(data: Any, run: Any, backend: str | None) -> Iterator[Any]:
     try:
         if backend is not None:
             data()._refuse_text(backend)
+            data()._warn_of_dicts(run and run())
         while True:
             yield cursor.take(None)
     except EndOfData:

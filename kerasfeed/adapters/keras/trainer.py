@@ -260,6 +260,7 @@ class TrainerRequest:
         initial_epoch: Argument of `fit`.
         class_weight: Weight by class.
         shuffle: Whether `fit` is to shuffle the batches.
+        needs_targets: Whether it is a `fit` of Keras's own, of a model that was compiled with a loss.
     """
 
     method: str
@@ -267,6 +268,7 @@ class TrainerRequest:
     initial_epoch: int
     class_weight: Any
     shuffle: bool
+    needs_targets: bool
 
 
 def request_of_caller() -> TrainerRequest:
@@ -299,7 +301,16 @@ def request_of_caller() -> TrainerRequest:
         variables = _variables(trainer, ("initial_epoch", "epoch_iterator")) if method == "fit" else {}
         trains = method == "fit" and "epoch_iterator" not in variables
         initial_epoch = variables.get("initial_epoch") or 0
-    return TrainerRequest(method, trains, initial_epoch, found.get("class_weight"), bool(found.get("shuffle")))
+    return TrainerRequest(
+        method, trains, initial_epoch, found.get("class_weight"), bool(found.get("shuffle")),
+        trains and _needs_targets(self_of(trainer)),
+    )  # fmt: skip
+
+
+def _needs_targets(model: Any) -> bool:
+    steps = [getattr(type(model), name, None) for name in ("train_step", "compute_loss")]
+    of_keras = all(str(getattr(step, "__module__", "")).startswith("keras.") for step in steps)
+    return of_keras and getattr(model, "loss", None) is not None
 
 
 def _variables(frame: FrameType, names: Sequence[str]) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """The ways of models, structures and Keras-style classes in `fit`: on TensorFlow here, and on JAX and PyTorch again."""
 
 import collections
+import contextlib
 import threading
 
 import keras
@@ -242,3 +243,32 @@ def test_an_existing_keras_dataset_trains_unchanged():
         trainer = Trainer()
         trainer.fit(feed, epochs=2, shuffle=False)
     assert trainer.trained == [[k for k in range(4) for _ in range(3)], [10 + k for k in range(4) for _ in range(3)]]
+
+
+class OfDicts(keras.Model):
+    """A model that takes dicts, with the loss of its `train_step` or of Keras's."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense = keras.layers.Dense(1)
+
+    def call(self, inputs):
+        return self.dense(inputs["x"])
+
+
+class StepOfDicts(OfDicts):
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        return keras.ops.mean((y_pred - x["y"]) ** 2)
+
+
+def test_dicts_of_x_and_y_are_told_to_be_a_pair():
+    scenes_of_dicts = kf.Zip(x=np.zeros((8, 3), np.float32), y=np.zeros((8, 1), np.float32))
+    with kf.Feed(scenes_of_dicts, 4, workers=0) as feed:
+        model = OfDicts()
+        model.compile("sgd", "mse")
+        told = pytest.warns(kf.FeedWarning, match=r'a tuple in place of the dict: \(scene\["x"\], scene\["y"\]\)')
+        with told, contextlib.suppress(ValueError, TypeError, AttributeError):  # Keras's own, which say less
+            model.fit(feed, verbose=0)
+        own = StepOfDicts()
+        own.compile("sgd", "mse")
+        own.fit(feed, verbose=0)  # draws no warning
