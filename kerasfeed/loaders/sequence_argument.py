@@ -40,6 +40,11 @@ def check_sequence(sequence: Any, caller: str = "Feed()") -> int:
             f"{caller} needs an object with __len__ and __getitem__(index), received a {name} without "
             f"{' and '.join(missing)}. {remedy_without_methods(sequence)}"
         )
+    if hasattr(sequence, "toarray") and hasattr(sequence, "nnz"):
+        raise TypeError(
+            f"{caller} needs dense scenes, received a sparse {name}. Pass matrix.toarray(), or where that does not fit "
+            "in memory kf.Map(range(matrix.shape[0]), lambda row: matrix[[row]].toarray()[0])"
+        )
     length = length_of(sequence)
     if length is None:
         raise TypeError(f"{caller} needs a finite sequence, and {name} has no length. Give it a __len__")

@@ -480,3 +480,13 @@ def test_a_stream_that_has_not_begun_says_how_many_workers_were_asked_for():
         assert feed.workers == 1
         assert len(list(feed)) == 1
         assert feed.workers == 1
+
+
+def test_a_sparse_matrix_is_answered_with_dense_rows():
+    sparse = pytest.importorskip("scipy.sparse", reason="scipy is not installed")
+    for matrix in (sparse.csr_matrix(np.eye(3)), sparse.csr_array(np.eye(3))):
+        with pytest.raises(TypeError, match=r"received a sparse csr_\w+\. Pass matrix\.toarray\(\), or"):
+            kf.Feed(matrix, 2)
+        rows = kf.Map(range(matrix.shape[0]), lambda row, matrix=matrix: matrix[[row]].toarray()[0])
+        with kf.Feed(rows, 2, workers=0) as feed:
+            assert feed[0].tolist() == [[1, 0, 0], [0, 1, 0]]

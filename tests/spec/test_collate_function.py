@@ -224,3 +224,12 @@ def test_a_scene_that_ends_its_worker_is_replaced_and_a_function_that_does_fails
     with pytest.raises(kf.WorkerDiedError, match=message):
         feed.submit(0, 0).result(timeout=60)
     assert feed.submit(0, 1).result(timeout=60).tolist() == list(range(9, 18))
+
+
+def test_a_function_that_drops_scenes_is_told_how_they_are_left_out(feed_on):
+    def dropping(scenes):
+        return np.array([scene for scene in scenes if scene is not None])
+
+    feed = feed_on("inline", [1, 2, 3, None, 5, 6, 7, 8], collate=dropping)
+    with pytest.raises(SpecError, match=r"that collate returned: .*given all scenes of a batch, .*on_error"):
+        list(feed)

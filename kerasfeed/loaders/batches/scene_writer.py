@@ -122,6 +122,11 @@ class SceneWriter:
 
     def _coerced(self, view: SlotView, row: int, number: int, field: ArraySpec, leaf: Any) -> Any:
         def remedy(same_kind: bool, field: ArraySpec, found: ArraySpec) -> str:
+            if same_kind and self._whole and _has_fewer_rows(found, field):
+                return (
+                    ". A collate function is given all scenes of a batch, and returns a row for each. Raise an "
+                    'exception in __getitem__ for those to leave out, with on_error="skip"'
+                )
             if not (same_kind and self._batched and field.is_fixed and len(found.shape) == len(field.shape)):
                 return remedy_of(same_kind, field, found)
             one, other = (self._witness, field.shape), (int(view.indices[row]), found.shape)
@@ -184,6 +189,12 @@ class SceneWriter:
             f"{who}: expected the structure {structure_text(self._spec.treespec)}, received "
             f"{structure_text(found.treespec)} ({received}). Return the same nesting for every index"
         )
+
+
+def _has_fewer_rows(found: ArraySpec, field: ArraySpec) -> bool:
+    if not (found.shape and field.shape and found.shape[0] is not None and field.shape[0] is not None):
+        return False
+    return found.shape[0] < field.shape[0] and found.shape[1:] == field.shape[1:]
 
 
 def _weakened(value: Any, field: ArraySpec) -> Any:
