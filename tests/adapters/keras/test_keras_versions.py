@@ -1,6 +1,9 @@
 """Versions of Keras whose `fit` names its variables in other ways: what is kept, and what is refused."""
 
+import threading
+
 import keras
+import numpy as np
 import pytest
 from fit_renamed import fit_of_3_10, renamed_fit
 from keras_fits import BACKEND, MARKS, Trainer, order_of
@@ -110,6 +113,28 @@ def test_where_keras_takes_no_adapter_of_others_a_feed_is_a_dataset_all_the_same
         with pytest.warns(kf.FeedWarning, match="takes no data adapters of others, .* nothing can be resumed"):
             trainer.fit(feed, epochs=3, shuffle=False)
         assert trainer.trained == [order_of(feed, epoch) for epoch in range(3)]
+
+
+class Watched(kf.Feed):
+    """Notes the threads that ask for batches."""
+
+    def __getitem__(self, step):
+        self.threads.add(threading.current_thread().name)
+        return super().__getitem__(step)
+
+
+def test_where_keras_takes_no_adapter_of_others_it_starts_no_threads_for_the_workers_of_a_feed(monkeypatch):
+    monkeypatch.setattr("keras.src.trainers.data_adapters.data_adapter.DataAdapter", type("Another", (), {}))
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    rows = np.zeros((8, 1), np.float32)
+    with Watched(kf.Zip(rows, rows), 2, workers=3, worker_type="thread") as feed:
+        feed.threads = set()
+        with pytest.warns(kf.FeedWarning, match="takes no data adapters of others"):
+            model.fit(feed, verbose=0)
+        assert feed.workers == 3
+        assert feed.threads
+        assert not [name for name in feed.threads if "worker" in name]
 
 
 @pytest.mark.parametrize("name", ["y", "sample_weight"])
