@@ -18,6 +18,9 @@ ALLOWED = {
     "pool/processes/shared_objects.py": "what the parent put into a memory file that the worker has inherited, "
     "or this process has just pickled",
     "pool/exception_pickle.py": "what the worker has just pickled, and what came over its socket pair",
+    "loaders/session.py": "a batch that a worker has packed, over the socket pair that it inherited",
+    "explore/checks/case.py": "a copy of the sequence that was pickled here",
+    "util/user_modules.py": "the code in the .pyc of a module that Python has loaded from there",
     "orders/groups.py": "a user's function within a pickle that the user, or the program, is loading already",
     "pool/processes/supervisor.py": "payloads of a worker, over the socket pair that it inherited",
     "pool/hosts/engine.py": "what the driver and the hosts that it has started tell each other, as Ray brings it",

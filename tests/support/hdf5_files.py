@@ -280,13 +280,12 @@ def external(path: Path, pieces: int) -> None:
         file.create_dataset("data", (12, 5), "i4", external=parts)
 
 
-def virtual(path: Path, missing: bool) -> None:
+def virtual(path: Path) -> None:
     layout = h5py.VirtualLayout((10, 6), "f4")
     for number in range(2):
         source = path.with_name(f"{path.stem}-source-{number}.h5")
-        if number == 0 or not missing:
-            with h5py.File(source, "w") as file:
-                file["part"] = values((5, 6), "f4") + number
+        with h5py.File(source, "w") as file:
+            file["part"] = values((5, 6), "f4") + number
         layout[5 * number : 5 * number + 5] = h5py.VirtualSource(source, "part", (5, 6))
     with h5py.File(path, "w", libver="latest") as file:
         file.create_virtual_dataset("data", layout, fillvalue=-1)

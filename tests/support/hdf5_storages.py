@@ -60,8 +60,7 @@ def _layouts() -> Iterator[Case]:
         path, (21, 10), "f4", prepare=early, chunks=(4, 3)), "direct")  # fmt: skip
     for pieces in (1, 3):
         yield Case(f"external-{pieces}", partial(external, pieces=pieces), "h5py")
-    for missing in (False, True):
-        yield Case("virtual-missing" if missing else "virtual", partial(virtual, missing=missing), "h5py")
+    yield Case("virtual", virtual, "h5py")
     for block, libver in ((512, "earliest"), (1024, "latest"), (4096, "earliest"), (2048, "v110")):
         for name, keywords in {"contiguous": {}, "chunked": {"chunks": (4, 3)}, "gzip": _GZIP}.items():
             make = partial(_keyed, shape=(21, 10), dtype="i4", userblock=block, libver=libver, **keywords)

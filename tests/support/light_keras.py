@@ -12,7 +12,7 @@ class PyDataset:
     """What feeds need of `keras.utils.PyDataset`."""
 
     def __init__(self, workers=1, use_multiprocessing=False, max_queue_size=10):
-        self.workers, self.use_multiprocessing, self.max_queue_size = workers, use_multiprocessing, max_queue_size
+        self._workers, self.use_multiprocessing, self.max_queue_size = workers, use_multiprocessing, max_queue_size
 
 
 keras = types.ModuleType("keras")

@@ -93,7 +93,11 @@ def missing_filters(dataset: h5py.Dataset) -> list[str] | None:
 
 
 def _layout(file: h5py.File, dataset: h5py.Dataset, size: int) -> Layout:
-    if h5py.h5o.get_info(dataset.id).fileno != h5py.h5o.get_info(file.id).fileno:
+    try:
+        is_here = h5py.h5o.get_info(dataset.id).fileno == h5py.h5o.get_info(file.id).fileno
+    except RuntimeError:  # damaged
+        raise Declined("its header cannot be read") from None
+    if not is_here:
         raise Declined("in another file, by an external link")
     if dataset.shape is None:
         raise Declined("no data")

@@ -175,8 +175,12 @@ class SharedFile:
             whole = WholeReader(handle, known, self.source, cache, counters)
             self._kept.append((cache, whole.keys))
             return OpenDataset(handle, known[1], None, whole, counters, known[0])
-        name, info = shown_name(handle.name), h5py.h5o.get_info(handle.id)
-        key = info.fileno, info.addr  # not the name: by an external link it is one of another file
+        name = shown_name(handle.name)
+        try:
+            info = h5py.h5o.get_info(handle.id)
+            key = info.fileno, info.addr  # not the name: by an external link it is one of another file
+        except RuntimeError:  # its header is damaged, and h5py may read it nevertheless
+            key = -1, handle.id.id
         if key not in self._layouts:
             self._layouts[key] = (handle, *self._examined(handle))
         handle, layout, choice = self._layouts[key]
