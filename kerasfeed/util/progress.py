@@ -4,6 +4,7 @@ Invariant: rich is imported only where a bar is drawn.
 """
 
 import contextlib
+import importlib.util
 import time
 from collections.abc import Callable, Iterator
 
@@ -30,6 +31,8 @@ def progress_bar(
     from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     console = Console(stderr=True)
+    if console.is_jupyter and importlib.util.find_spec("ipywidgets") is None:  # without it rich warns at each step
+        console = Console(stderr=True, force_jupyter=False)
     counted = [DownloadColumn()] if unit == "bytes" else [MofNCompleteColumn()]
     rate = [TextColumn(f"{{task.fields[rate]}} {unit}/s")] if unit and unit != "bytes" else []
     bar = Progress(TextColumn(title), BarColumn(), *counted, *rate, TimeRemainingColumn(), console=console)

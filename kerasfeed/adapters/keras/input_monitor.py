@@ -16,6 +16,7 @@ from kerasfeed.loaders.base import LoaderStats
 from kerasfeed.loaders.worker_choice import WORKER_TYPE, WORKERS, Choice, Setup, best, held_text, setups
 from kerasfeed.orders.batch_bounds import EvenCut
 from kerasfeed.orders.plan import Plan
+from kerasfeed.util.counted import counted
 
 if TYPE_CHECKING:
     from kerasfeed.adapters.keras.feed import Feed
@@ -90,16 +91,16 @@ class InputMonitor(keras.callbacks.Callback):  # type: ignore[misc]
     when the batch has been loaded. With several steps per execution on a backend that computes in the background (JAX),
     the share is an upper limit. The first epoch includes compiling the model.
 
-    After the first epoch, `verdict` says how long training waited, and why as far as that is known; where it waited
-    for more than a fifth of the epoch, it is printed (not with `verbose=0`). `kerasfeed.profile` measures the causes,
-    and what would help.
+    After each epoch, `verdict` says how long training waited in it, and why as far as that is known; where it waited
+    for more than a fifth of the epoch, that is printed (not with `verbose=0`), the reasons once. `kerasfeed.profile`
+    measures the causes, and what would help. The `repr` has a line for each epoch.
 
     Args:
         feed: The feed that `fit` is given.
 
     Attributes:
         epochs: One [EpochTiming][kerasfeed.adapters.keras.input_monitor.EpochTiming] for each epoch trained, in order.
-        verdict: What the first epoch of this training waited for, in a sentence; empty before its end.
+        verdict: What the last epoch of this training waited for, in a sentence; empty before the end of the first.
 
     Examples:
         >>> import keras
@@ -125,6 +126,7 @@ class InputMonitor(keras.callbacks.Callback):  # type: ignore[misc]
         self.epochs: list[EpochTiming] = []
         self.verdict = ""
         self._to_tell = ""
+        self._told = False  # whether the reasons were
         # PyTorch's trainer takes a batch before `on_train_batch_begin`, the others take it after.
         self._taken_before_step = keras.backend.backend() == "torch"
         self._lock = threading.Lock()
@@ -141,7 +143,7 @@ class InputMonitor(keras.callbacks.Callback):  # type: ignore[misc]
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Called by Keras; forgets an earlier training."""
-        self.epochs, self.verdict, self._to_tell = [], "", ""
+        self.epochs, self.verdict, self._to_tell, self._told = [], "", "", False
         self._steps_an_execution = int(getattr(self.model, "steps_per_execution", 1))
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
@@ -187,10 +189,10 @@ class InputMonitor(keras.callbacks.Callback):  # type: ignore[misc]
                 self._account_execution(before, over)  # else the stream has ended, and there was no such step
         timing = EpochTiming(epoch, self._steps, scenes_of(self.feed.plan, self._steps), over - self._began, self._wait)
         self.epochs.append(timing)
-        if len(self.epochs) == 1:
-            self.verdict = verdict_of(timing, self.feed.stats(), self.feed.worker_choice, self.feed.plan.rows)
-            if timing.input_wait_share > _NOTABLE and self.params and self.params.get("verbose"):
-                self._to_tell = self.verdict
+        self.verdict = verdict_of(timing, self.feed.stats(), self.feed.worker_choice, self.feed.plan.rows)
+        if timing.input_wait_share > _NOTABLE and self.params and self.params.get("verbose"):
+            self._to_tell = wait_text(timing) if self._told else self.verdict
+            self._told = True
         if logs is not None:
             logs["scenes_per_second"] = timing.scenes_per_second
             logs["input_wait_share"] = timing.input_wait_share
@@ -204,6 +206,14 @@ class InputMonitor(keras.callbacks.Callback):  # type: ignore[misc]
         if self._to_tell:
             print(f"kerasfeed: {self._to_tell}")
             self._to_tell = ""
+
+    def __repr__(self) -> str:
+        lines = [
+            f"epoch {each.epoch}: {counted(each.steps, 'step')}, {each.scenes_per_second:,.0f} scenes/s, waited "
+            f"{each.input_wait_share:.0%} for input"
+            for each in self.epochs
+        ]
+        return "\n".join([f"InputMonitor of {self.feed!r}", *(f"  {line}" for line in lines)])
 
     def _account_execution(self, execution: tuple[float, int] | None, end: float) -> None:
         """Account for an execution (moment of its beginning, first step) that is over at `end`."""
@@ -229,6 +239,11 @@ class InputMonitor(keras.callbacks.Callback):  # type: ignore[misc]
         return [self.feed.request_log.finished(step) for step in range(first, last)]
 
 
+def wait_text(timing: EpochTiming) -> str:
+    """How long an epoch waited, in words."""
+    return f"training waited {timing.input_wait_share:.0%} of epoch {timing.epoch} for input"
+
+
 def verdict_of(timing: EpochTiming, stats: LoaderStats, choice: Choice | None, rows: int) -> str:
     """What an epoch waited for, in a sentence.
 
@@ -239,7 +254,7 @@ def verdict_of(timing: EpochTiming, stats: LoaderStats, choice: Choice | None, r
         rows: Scenes in a batch.
     """
     share = timing.input_wait_share
-    waited_text = f"training waited {share:.0%} of epoch {timing.epoch} for input"
+    waited_text = wait_text(timing)
     training = timing.seconds - timing.wait_seconds
     if share <= _NOTABLE or training <= 0:
         return waited_text

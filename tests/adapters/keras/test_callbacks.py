@@ -241,3 +241,28 @@ def test_the_batches_of_a_stream_count_as_full_ones():
         monitor = InputMonitor(feed)
         model.fit(feed, epochs=2, verbose=0, callbacks=[monitor])
     assert [(epoch.epoch, epoch.steps, epoch.scenes) for epoch in monitor.epochs] == [(0, 4, 24), (1, 4, 24)]
+
+
+# ---- what it says
+
+
+def test_the_monitor_speaks_of_every_epoch_and_gives_the_reasons_once(capsys):
+    scenes = kf.Map(np.zeros((4, 2), np.float32), _slow)
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse", run_eagerly=True)
+    with kf.Feed(scenes, batch_size=1, workers=0) as feed:
+        monitor = kf.InputMonitor(feed)
+        model.fit(feed, epochs=3, callbacks=[monitor], verbose=2)
+        told = [line for line in capsys.readouterr().out.splitlines() if line.startswith("kerasfeed: ")]
+        assert [line.split(" of epoch ")[1][0] for line in told] == ["0", "1", "2"]
+        assert ["loaded" in line for line in told] == [True, False, False]
+        assert "of epoch 2 for input" in monitor.verdict
+        lines = repr(monitor).splitlines()
+    assert lines[0].startswith("InputMonitor of Feed(")
+    assert [line.split(":")[0].strip() for line in lines[1:]] == ["epoch 0", "epoch 1", "epoch 2"]
+    assert "4 steps" in lines[3]
+
+
+def _slow(scene):
+    time.sleep(0.2)
+    return scene, np.float32(0)

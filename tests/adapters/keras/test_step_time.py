@@ -88,7 +88,7 @@ class Loud(kf.InputMonitor):
         super().set_params({**params, "verbose": 1})
 
 
-def test_the_monitor_tells_what_the_first_epoch_waited_for(capsys):
+def test_the_monitor_tells_what_each_epoch_waited_for_and_why_the_first_did(capsys):
     inputs = keras.Input((4,))
     model = keras.Model(inputs, keras.layers.Dense(1)(inputs))
     model.compile("sgd", "mse")
@@ -99,9 +99,9 @@ def test_the_monitor_tells_what_the_first_epoch_waited_for(capsys):
         assert monitor.verdict == ""
         model.fit(feed, epochs=2, verbose=0, callbacks=[monitor])
         said = capsys.readouterr().out
-        assert said.count("kerasfeed: training waited") == 1
-        assert monitor.verdict in said
-        assert "of epoch 0 for input: 1 thread loaded" in monitor.verdict
+        assert said.count("kerasfeed: training waited") == 2
+        assert "of epoch 0 for input: 1 thread loaded" in said
+        assert "of epoch 1 for input: 1 thread loaded" in monitor.verdict
         assert "kf.profile(feed, model)" in monitor.verdict
         monitor = kf.InputMonitor(feed)
         model.fit(feed, epochs=1, verbose=0, callbacks=[monitor])
