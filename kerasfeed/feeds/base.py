@@ -249,8 +249,8 @@ class BaseFeed(PlannedFeed):
         if kind.__init__ is BaseFeed.__init__:  # of a class in a function that adds methods alone, its base
             kind = next(base for base in kind.__mro__ if "<locals>" not in base.__qualname__)
         else:
-            added = {name: value for name, value in vars(self).items() if name not in self._made}
-        return _made_anew, (kind, self.sequence, self.plan.batch_size, self._arguments, added)
+            added = {name: value for name, value in vars(self).items() if name not in (*self._made, "_made")}
+        return _made_anew, (kind, self.sequence, self.plan.batch_size, self._arguments), added or None
 
     def __repr__(self) -> str:
         return feed_text(self.sequence, self.plan, self.shard, self.stats(), self.worker_choice)
@@ -261,13 +261,10 @@ class BaseFeed(PlannedFeed):
         )
 
 
-def _made_anew(
-    kind: Any, sequence: Any, batch_size: int | None, arguments: dict[str, Any], added: dict[str, Any]
-) -> Any:
-    """A copy of a feed of class `kind`, whose own `__init__` is not called: what that has added is given."""
+def _made_anew(kind: Any, sequence: Any, batch_size: int | None, arguments: dict[str, Any]) -> Any:
+    """A copy of a feed of class `kind`, whose own `__init__` is not called: what that has added is its state."""
     feed = kind.__new__(kind)
     BaseFeed.__init__(feed, sequence, batch_size, **arguments)
-    vars(feed).update(added)
     return feed
 
 

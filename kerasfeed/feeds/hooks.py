@@ -83,9 +83,8 @@ class RequestLog:
         with self._lock:
             begun, finished = self._moments
             number = len(begun) if number is None else number
-            missing = array("d", [nan]) * (number + 1 - len(begun))
-            begun.extend(missing)
-            finished.extend(missing)
+            for moments in (begun, finished):  # of which Ctrl-C may have left one behind
+                moments.extend(array("d", [nan]) * (number + 1 - len(moments)))
             begun[number] = time.perf_counter()
             return finished, number
 

@@ -145,13 +145,15 @@ class BatchRunner(Runner):
             layout = self._layout = layout.layout if isinstance(layout, MeasureOrder) else layout
             assert isinstance(layout, Layout)
             self._first = None
-        if layout.first is not None and not self._is_warm and context.worker.worker_type == "process":
-            self._warm_up(layout.first, epoch, note)
         filler = self._filler or self.filler(layout)
         view = self._views.get((segment_offset, slot_offset))
         if view is None:
             view = SlotView(layout, context.memory_at(segment_offset, segment_bytes), slot_offset)
             self._views[segment_offset, slot_offset] = view
+        if layout.first is not None and not self._is_warm and context.worker.worker_type == "process":
+            if view.indices[start] != layout.first[1]:  # else it is read now
+                self._warm_up(layout.first, epoch, note)
+            self._is_warm = True
         if context.worker.worker_type != "process":
             return filler.fill(view, start, stop, serial, self._context(self._seed, epoch), note)
         if stop - start > 1:  # not the whole batch: other workers, with caches of their own, load the rest
@@ -180,7 +182,6 @@ class BatchRunner(Runner):
     def _warm_up(self, first: tuple[int, int], epoch: int, note: Note) -> None:
         """Read the item that another worker has read first; what it raises, it has raised there."""
         note[1] = MANY
-        self._is_warm = True
         order = FirstOrder((first[1],), 1, epoch if self.renewed else first[0])
         with contextlib.suppress(FailedTaskError):
             read_first(self.target, order, self._seed, self._maker, [0, 0], seeds=True)

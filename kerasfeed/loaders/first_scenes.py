@@ -4,7 +4,6 @@ Invariant: a scene is read as epoch 0 reads it, or the epoch whose hook has been
 task's future gives, and is dealt with by whoever asked.
 """
 
-import pickle
 import time
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from kerasfeed.sequences.global_random import GlobalRandomWatch, SeedingContext
 from kerasfeed.spec.collation import Custom
 from kerasfeed.spec.nesting import flatten
 from kerasfeed.spec.scene_spec import SceneSpec
+from kerasfeed.util.picklers import cloud_pickled
 
 _SECONDS = 0.1  # scenes are read for so long, and at least as many as `FirstOrder.least`
 _MOST_COMPARED = 16 << 20  # bytes of a scene that is compared with itself
@@ -138,17 +138,16 @@ def read_first(
 
 
 def _content(scene: Any, spec: SceneSpec) -> list[bytes] | None:
-    """The bytes of the numbers of a scene; None where they are many, or there are none."""
-    if any(field.is_text for field in spec.fields) or sum(field.nbytes for field in spec.fields) > _MOST_COMPARED:
+    """The bytes of the arrays of a scene, but for text; None where they are many, or there are none."""
+    if sum(field.nbytes for field in spec.fields if not field.is_text) > _MOST_COMPARED:
         return None
-    leaves = flatten(scene)[0]
-    arrays = [leaf for leaf in leaves if hasattr(leaf, "tobytes") and getattr(leaf.dtype, "char", "g") not in "gGOVT"]
-    return [array.tobytes() for array in arrays] or None
+    leaves = [leaf for leaf in flatten(scene)[0] if hasattr(leaf, "tobytes") and hasattr(leaf, "dtype")]
+    return [leaf.tobytes() for leaf in leaves if getattr(leaf.dtype, "char", "g") not in "gGOVTUS"] or None
 
 
 def _pickled(scene: Any) -> bytes | None:
     try:
-        return pickle.dumps(scene, protocol=5)
+        return cloud_pickled(scene)
     except Exception:  # noqa: BLE001 - pickling raises anything; it is read again then
         return None
 

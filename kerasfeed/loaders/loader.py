@@ -93,7 +93,7 @@ class Loader:
         self._context = context
         self._inferring = threading.RLock()  # held while scenes are read, as nothing is that close() needs
         self._seconds = scene_seconds
-        self._free = job.free
+        self._free = self._asked = job.free
         self._first_key = (job.free, 0 if "workers" in job.free else job.workers, worker_type)
         self._choice: Choice | None = None
         self._kept: tuple[int, int, bytes] | None = None  # a batch that was read before it was asked for
@@ -139,17 +139,22 @@ class Loader:
             lambda: Session(self._job, self.failure_log, self._start_pool, self.layout, self._context, self._seconds)
         )
 
-    def _ready(self) -> Session:
-        """The session, its slots set up."""
+    def _ready(self, least: int = 1) -> Session:
+        """The session, its slots set up; where items are batches, at least so many are read to infer the spec."""
         session = self._session()
         if session.slots is None or self._free:
             with self._inferring:
                 session = self._session()  # another thread may have chosen other workers meanwhile
                 if session.slots is None:
-                    session.infer(self.epoch)
+                    session.infer(self.epoch, least)
                     if session.first is not None:
-                        self._kept = session.first.kept
+                        # What is not wanted at once may have changed when it is, where the user holds the object.
+                        is_wanted = least == 1 or session.pool.worker_type == "process"
+                        self._kept = session.first.kept if is_wanted else None
+                        session.first = dataclasses.replace(session.first, kept=None)
                         self._warn_of_first(session, session.first)
+                        if session.first.trouble and "workers" in self._asked and session.job.workers > 1:
+                            self._free = self._asked  # what was known of the class was of another object
                 if self._free:
                     session = self._with_chosen_workers(session)
         assert session.slots is not None
@@ -160,11 +165,11 @@ class Loader:
         """Warn where the first scenes show that batches would depend on the workers, or hold one scene many times."""
         threads = session.pool.worker_type == "thread" and session.job.workers > 1
         # Each scene is copied into the batch before the next is read, but for a function that gets a list of them.
-        harmless = not (threads or self._job.free or self._job.maker)
+        harmless = not (threads or self._asked or self._job.maker)
         if not first.trouble or (first.is_reused and harmless):
             return
         follows = "With several threads, batches may hold values of other scenes" if threads else ""
-        if "workers" in self._job.free:
+        if "workers" in self._asked:
             follows = "Until then one worker loads them all"
         elif not first.is_reused:
             follows = "Batches depend on which worker reads a scene"
@@ -225,7 +230,7 @@ class Loader:
     @property
     def spec(self) -> SceneSpec:
         """Spec of a scene (of a batch, with `job.maker`); the first use reads a few scenes spread over the sequence."""
-        self._ready()
+        self._ready(2)  # whoever asks for it, such as a graph of TensorFlow, is bound to it
         assert self.layout is not None
         return self.layout.spec
 

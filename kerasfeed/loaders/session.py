@@ -9,7 +9,9 @@ import dataclasses
 import pickle
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from kerasfeed.errors import FeedClosedError, FeedWarning, SceneTimeoutError
@@ -89,7 +91,7 @@ class Session:
 
     # ---- spec
 
-    def infer(self, epoch: int) -> None:
+    def infer(self, epoch: int, least: int = 1) -> None:
         """Have a worker read a few scenes of `epoch`, unless the layout is known, then set the slots up. Waits.
 
         Raises:
@@ -97,7 +99,7 @@ class Session:
         """
         if self.is_inline:
             self.pool.submit(())  # has the sequence begin: it may be told of scenes before any is read
-        layout = self._layout or self._inferred(epoch)
+        layout = self._layout or self._inferred(epoch, least)
         self.pool.post(layout)
         in_flight = 1 if self.is_inline else self.job.look_ahead
         with self.lock:
@@ -105,11 +107,11 @@ class Session:
             self.slots = SlotPool(layout, self.pool.memory, max_memory=self.job.max_memory, in_flight=in_flight)
             self.pool.on_failure = self.slots.close  # whoever waits for memory is to know
 
-    def _inferred(self, epoch: int) -> Layout:
+    def _inferred(self, epoch: int, least: int) -> Layout:
         read: Read = self._read_first
         if self.pool.worker_type != "process":
             read = watched(self.job, self.failure_log, read)
-        self.first, layout = read_first_scenes(self.job, self.failure_log, read, epoch)
+        self.first, layout = read_first_scenes(self.job, self.failure_log, read, epoch, least)
         self.timing.note(self.first.seconds, 1)
         if self.job.plan.batch_size is None and self.job.plan.length:
             layout = dataclasses.replace(layout, first=(epoch, self.first.specs[0][0]))
@@ -170,9 +172,10 @@ class Session:
         try:
             batch = begin_batch(self.job, held, epoch, step, indices)
             if kept is not None and is_kept:
-                beside = self.runner.filler(self.slots.layout).put(held[0].view, pickle.loads(kept[2]))
-                self.account(batch, 0, 1, beside)
-                return batch.future
+                with suppress(Exception):  # it does not unpickle, or is unlike others: it is read again, and fails then
+                    filler = self.runner.filler(self.slots.layout)
+                    self.account(batch, 0, 1, filler.put(held[0].view, pickle.loads(kept[2])))
+                    return batch.future
             ranges = self.timing.ranges(batch.rows, self.job.workers)
             if self.failure_log.has_fatal:
                 with self.lock:
@@ -199,7 +202,9 @@ class Session:
         """
         assert self.slots is not None
         try:
-            self.runner.filler(self.slots.layout).read_ahead(indices)
+            filler = self.runner.filler(self.slots.layout)
+            if filler.reads_ahead:
+                self.pool.options.turn.run(partial(filler.read_ahead, indices))
         except FailedTaskError as carrier:
             error = carrier.error
             if is_the_programs(error):

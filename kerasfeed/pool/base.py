@@ -11,7 +11,6 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -21,6 +20,7 @@ from kerasfeed.pool.memory import PoolMemory
 from kerasfeed.pool.resource_errors import with_workers
 from kerasfeed.pool.task import FutureTask, Note, Record, Task
 from kerasfeed.sequences.context import Worker
+from kerasfeed.sequences.turn import Turn
 from kerasfeed.sequences.view_base import parts_of
 from kerasfeed.util.deferred_warnings import DeferredWarnings
 from kerasfeed.util.error_text import class_name, message_of
@@ -130,7 +130,7 @@ class PoolOptions:
         every_core: Whether each host has as many workers as cores instead.
         any_thread: Whether tasks run none of the user's code, so that threads that ask for them may do them.
         thread_safe: Whether several threads may do tasks at once where nobody asked for threads by name.
-        turn: Entered around each task that is done in this process.
+        turn: By which the user's code runs in this process.
     """
 
     workers: int
@@ -148,7 +148,7 @@ class PoolOptions:
     every_core: bool = False
     any_thread: bool = False
     thread_safe: bool = False
-    turn: AbstractContextManager[None] = field(default_factory=nullcontext)
+    turn: Turn = field(default_factory=Turn)
 
 
 class Receipt(Protocol):
@@ -250,7 +250,7 @@ class Pool(ABC):
             TypeError: It cannot be pickled any more.
         """
         self.wait_until_idle()
-        change()
+        self.options.turn.run(change)
         self.renew()
 
     @abstractmethod

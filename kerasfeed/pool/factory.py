@@ -28,7 +28,7 @@ def make_pool(runner: Runner, options: PoolOptions, worker_type: str) -> Pool:
     if options.hosts is not None:
         return HostPool(runner, options)
     if worker_type in ("inline", "auto") and not options.thread_safe:
-        options = dataclasses.replace(options, turn=Turn(runner.target))
+        options = dataclasses.replace(options, turn=Turn() if runner.target is None else Turn(runner.target))
     if worker_type != "auto":
         return POOLS[worker_type](runner, options)
     if processes_supported():

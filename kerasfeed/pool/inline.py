@@ -7,6 +7,7 @@ next where it could not.
 import threading
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from kerasfeed.pool import watchdog
@@ -57,7 +58,8 @@ class InlinePool(Pool):
                 self._watch = watchdog.Watchdog(
                     self.look, watchdog.tick_seconds(None), self.who, self.options.deferred_warnings
                 )
-            failed = begin_worker(self.runner.target, Worker(0, 1, "inline"), CALLER)
+            begin = partial(begin_worker, self.runner.target, Worker(0, 1, "inline"), CALLER)
+            failed = self.options.turn.run(begin)
             try:
                 if failed is not None:
                     raise failed
@@ -86,4 +88,5 @@ class InlinePool(Pool):
         if self._watch is not None:
             self._watch.stop()
         if self._begun:
-            defer_failed_end(self.options.deferred_warnings, end_worker(self.runner.target, CALLER))
+            told = self.options.turn.run(partial(end_worker, self.runner.target, CALLER))
+            defer_failed_end(self.options.deferred_warnings, told)

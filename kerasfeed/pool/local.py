@@ -8,19 +8,20 @@ import mmap
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from kerasfeed.pool import watchdog
 from kerasfeed.pool.base import PoolOptions, Runner
 from kerasfeed.pool.memory import PoolMemory
 from kerasfeed.pool.task import CancelledTaskError, FailedTaskError, Task
 from kerasfeed.sequences.context import Worker
+from kerasfeed.sequences.turn import Turn
 from kerasfeed.util.error_text import is_the_programs
 
+_T = TypeVar("_T")
 CALLER = "the calling thread"
 _serials = itertools.count(1)
 
@@ -52,7 +53,7 @@ class LocalWorker:
     busy: bool = True
     was_done: bool = False
     given_up: bool = False
-    turn: AbstractContextManager[None] = field(default_factory=nullcontext)
+    turn: Turn = field(default_factory=Turn)
     used_random: int = 0  # of this process's only the program itself may dispose
 
     def posted(self) -> Any:
@@ -112,6 +113,20 @@ def warn_of_stall(
     )  # fmt: skip
 
 
+def in_turn(worker: LocalWorker, call: Callable[[], _T]) -> _T:
+    """Call when it is the worker's turn; waiting for that is no work, which might take too long."""
+    worker.busy = False
+    try:
+        return worker.turn.run(partial(_at_work, worker, call))
+    finally:
+        worker.busy = True
+
+
+def _at_work(worker: LocalWorker, call: Callable[[], _T]) -> _T:
+    worker.busy = True
+    return call()
+
+
 def run_here(task: Task, runner: Runner, worker: LocalWorker) -> Sequence[Task]:
     """Do a task in this thread; returns what is to be done next.
 
@@ -122,8 +137,7 @@ def run_here(task: Task, runner: Runner, worker: LocalWorker) -> Sequence[Task]:
     worker.was_done = False
     started = time.perf_counter()
     try:
-        with worker.turn:
-            payload = runner.run(task.record(), worker.note, worker)
+        payload = in_turn(worker, partial(runner.run, task.record(), worker.note, worker))
     except CancelledTaskError:
         task.cancelled()
         return ()

@@ -12,12 +12,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from kerasfeed.errors import FeedClosedError
 from kerasfeed.pool import watchdog
 from kerasfeed.pool.base import CLOSED_BEFORE_DONE, Pool, PoolOptions, Receipt, Runner
-from kerasfeed.pool.local import CALLER, LocalWorker, do_all, look_at_callers, run_here, warn_of_stall
+from kerasfeed.pool.local import CALLER, LocalWorker, do_all, in_turn, look_at_callers, run_here, warn_of_stall
 from kerasfeed.pool.memory import PoolMemory
 from kerasfeed.pool.resource_errors import start_thread
 from kerasfeed.pool.task import NOWHERE, Crash, Task
@@ -72,6 +73,13 @@ class ThreadPool(Pool):
 
     def submit(self, tasks: Sequence[Task], receipt: Receipt | None = None) -> None:
         """See `Pool.submit`."""
+        if self.options.turn.is_mine:  # a scene has asked for another, which nobody else may read meanwhile
+            self.refuse_if_ended()
+            if receipt is not None:
+                receipt.sent = True
+            thread, worker = threading.current_thread(), Worker(0, self.options.workers, "thread")
+            do_all(tasks, LocalWorker(worker, CALLER, self.memory, self._shared, thread), self.runner)
+            return
         by_queue: dict[int, list[Task]] = {}
         for task in tasks:
             by_queue.setdefault((task.worker or 0) % len(self._waiting), []).append(task)
@@ -159,12 +167,12 @@ class ThreadPool(Pool):
         """Body of one worker thread."""
         target, calls = self.runner.target, self._calls[worker.worker.index % len(self._calls)]
         # Handed to everyone who waits for one of this worker's tasks.
-        trouble = begin_worker(target, worker.worker, worker.name)
+        trouble = in_turn(worker, partial(begin_worker, target, worker.worker, worker.name))
         worker.busy = False
         while not worker.given_up and calls.get():
             self._do_all(worker, trouble)
         if trouble is None:
-            defer_failed_end(self.options.deferred_warnings, end_worker(target, worker.name))
+            defer_failed_end(self.options.deferred_warnings, in_turn(worker, partial(end_worker, target, worker.name)))
         del trouble  # its cause has a traceback that holds this frame
 
     def _do_all(self, worker: LocalWorker, trouble: BaseException | None) -> None:
@@ -271,6 +279,7 @@ class ThreadPool(Pool):
                 return
             worker.given_up = True
             self._awake -= 1
+            self.options.turn.abandon()
         crash = Crash(
             worker.name, place=task.text(note), stack=watchdog.stack_of(worker.thread), hung=True,
             timeout=self.options.timeout,

@@ -6,6 +6,7 @@ fixed then, and it has the optional methods that what is inside it allows, which
 
 import copy
 import functools
+import inspect
 from abc import ABC
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -84,8 +85,8 @@ def says_if_thread_safe(sequence: Any) -> bool:
 
 def is_safe_function(function: Any) -> bool:
     """Whether several threads may call it at once: NumPy's functions, and those with `function.thread_safe = True`."""
-    module = str(getattr(function, "__module__", "")).partition(".")[0]
-    return getattr(function, "thread_safe", module == "numpy") is True
+    is_numpys = inspect.isroutine(function) and str(function.__module__).partition(".")[0] == "numpy"
+    return getattr(function, "thread_safe", is_numpys or isinstance(function, np.ufunc)) is True
 
 
 def _is_ours(kind: type) -> bool:

@@ -329,12 +329,17 @@ class Named(kf.Feed):
         self.name = name
         super().__init__(np.arange(6), 2, seed=3, workers=0)
         self._tag = [name]
+        self.own = self.describe
+
+    def describe(self):
+        return self.name
 
 
 def test_a_feed_subclass_with_its_own_init_pickles_as_itself():
     with Named("rooms") as feed, pickle.loads(pickle.dumps(feed)) as copy:
         assert type(copy) is Named
         assert (copy.name, copy._tag, copy.seed) == ("rooms", ["rooms"], 3)
+        assert copy.own.__self__ is copy
         assert [batch.tolist() for batch in copy] == [[0, 1], [2, 3], [4, 5]]
 
 

@@ -1,5 +1,6 @@
 """What is read before the first batch, in which order, by whom, and what is concluded from it."""
 
+import threading
 import warnings
 
 import numpy as np
@@ -181,6 +182,7 @@ def test_the_first_batch_is_read_once_and_before_all_others(workers, tmp_path):
 
 def test_the_rows_of_batches_of_which_one_was_read_are_open(tmp_path):
     with BaseFeed(scenes_first.SlowBatches(tmp_path / "read"), None, workers=0) as feed:
+        feed[0]
         assert feed.scene_spec.fields[0].shape == (None, 2)
 
 
@@ -257,3 +259,142 @@ def test_a_scene_that_is_not_like_the_others_is_an_error_where_errors_are_raised
         pytest.raises(kf.SpecError, match="scene 0 and 2 in scene 19"),
     ):
         feed[0]
+
+
+# ---- turns
+
+
+@pytest.fixture
+def locked():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        yield scenes_first.Locked()
+
+
+def test_a_scene_may_be_made_of_those_of_another_feed_of_the_same_object(locked):
+    with BaseFeed(locked, 4) as other:
+
+        def mixed(scene):
+            return scene + other[0][0]
+
+        def collated(scenes):
+            return np.stack(scenes) + other[0][: len(scenes)]
+
+        with BaseFeed(kf.Map(locked, mixed), 4) as feed:
+            assert len(list(feed)) == 10
+        with BaseFeed(locked, 4, collate=collated) as feed:
+            assert len(list(feed)) == 10
+    assert locked.most <= 2  # a scene within a scene
+
+
+def test_no_method_of_an_object_that_does_not_pickle_is_run_by_two_threads_at_once(locked):
+    parts = kf.split(locked, [0.5, 0.5], seed=0)
+    with BaseFeed(parts[0], 4) as one, BaseFeed(parts[1], 4) as other:
+        for _ in range(2):
+            for _ in zip(one, other, strict=True):
+                pass
+    assert locked.most == 1
+
+
+def test_a_scene_that_hangs_keeps_no_other_feed_of_the_object_from_its_turn(seeking):
+    held, hangs = threading.Event(), [True]
+
+    class Hanging(scenes_first.Seeking):
+        def __getitem__(self, index):
+            if index == 30 and hangs[0]:
+                held.wait(60)
+            return super().__getitem__(index)
+
+    scenes = seeking(80, Hanging)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with BaseFeed(scenes, 4, timeout=1.0) as one, BaseFeed(scenes, 4) as other:
+            with pytest.raises(kf.SceneTimeoutError, match="scene 30"):
+                list(one)
+            hangs[0] = False
+            assert other[0].tolist() == [0, 1, 2, 3]
+        held.set()
+
+
+def test_a_function_that_numpy_wraps_is_code_of_the_users():
+    from kerasfeed.sequences.view_base import is_safe_function
+
+    assert is_safe_function(np.load)
+    assert is_safe_function(np.sqrt)
+    assert not is_safe_function(np.vectorize(str))
+    assert not is_safe_function(len)
+
+
+# ---- batches that are kept, and that differ
+
+
+@EACH
+def test_batches_that_take_a_while_may_differ_on_any_axis(workers):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", kf.FeedWarning)  # a hint that it waits
+        with BaseFeed(scenes_first.Widening(), None, **workers) as feed:
+            assert [batch.shape for batch in feed] == [(4, 5), (4, 6), (4, 7), (4, 8)]
+
+
+def test_a_batch_that_was_read_for_the_spec_alone_is_read_again():
+    class Scaled:
+        scale = 1
+
+        def __len__(self):
+            return 3
+
+        def __getitem__(self, index):
+            return np.full(2, self.scale)
+
+    scenes = Scaled()
+    with BaseFeed(scenes, None, workers=0) as feed:
+        assert feed.scene_spec.fields[0].shape == (2,)
+        scenes.scale = 2
+        assert [batch.tolist() for batch in feed] == [[2, 2]] * 3
+
+
+def test_what_was_kept_is_freed_when_it_was_delivered(tmp_path):
+    with BaseFeed(scenes_first.SlowBatches(tmp_path / "read"), None, workers=0) as feed:
+        feed[0]
+        loader = feed._loader
+        assert loader._kept is None
+        assert loader._sessions.present.first.kept is None
+
+
+def test_a_second_object_of_a_known_class_is_told_of_and_gets_one_worker():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", kf.FeedWarning)  # the hint
+        with BaseFeed(scenes_first.Reading(False), 8) as feed:
+            feed[0]
+            assert feed.stats().workers > 1
+    with pytest.warns(kf.FeedWarning, match="same array"):
+        _, stats = _first_of(scenes_first.Reading(True))
+    assert stats.workers == 1
+
+
+def _first_of(sequence):
+    with BaseFeed(sequence, 8) as feed:
+        return feed[0], feed.stats()
+
+
+def test_a_reused_array_beside_a_text_is_told_of():
+    class Named(scenes_first.Reusing):
+        def __getitem__(self, index):
+            return super().__getitem__(index), f"scene {index}"
+
+    feed = BaseFeed(Named(), 8, **THREADS)
+    with pytest.warns(kf.FeedWarning, match="same array"):
+        feed[0]
+    feed.close()
+
+
+def test_scenes_that_hold_objects_that_are_arrays_only_for_numpy_are_read():
+    class Picture:
+        def __array__(self, dtype=None, copy=None):
+            return np.zeros((4, 4, 3), np.uint8)
+
+        def tobytes(self):
+            return b""
+
+    with BaseFeed([Picture()] * 6, 2, workers=0) as feed:
+        assert feed[0].shape == (2, 4, 4, 3)

@@ -1,5 +1,6 @@
 """Classes whose scenes depend on who reads them, and in which order; importable in workers without any framework."""
 
+import threading
 import time
 
 import numpy as np
@@ -111,3 +112,61 @@ class Odd:
 
     def __getitem__(self, index):
         return self.other if index == self.bad else np.full(3, index)
+
+
+class Locked:
+    """Scenes float64[2] of an object that does not pickle; `most` is how many threads were in its methods at once."""
+
+    def __init__(self):
+        self.lock, self.inside, self.most = threading.Lock(), 0, 0
+
+    def __len__(self):
+        return 40
+
+    def __getitem__(self, index):
+        self._stay()
+        return np.full(2, float(index))
+
+    def read_ahead(self, indices):
+        self._stay()
+
+    def on_epoch_begin(self):
+        self._stay()
+
+    def on_worker_begin(self, worker):
+        self._stay()
+
+    def _stay(self):
+        with self.lock:
+            self.inside += 1
+            self.most = max(self.most, self.inside)
+        time.sleep(5e-4)
+        with self.lock:
+            self.inside -= 1
+
+
+class Widening:
+    """Batches float32[4, 5 + index] that take a while."""
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        time.sleep(0.11)
+        return np.zeros((4, 5 + index), np.float32)
+
+
+class Reading:
+    """Scenes float64[3] that wait, of one array if `reuses`."""
+
+    def __init__(self, reuses):
+        self.reuses, self.buffer = reuses, np.zeros(3)
+
+    def __len__(self):
+        return 4000
+
+    def __getitem__(self, index):
+        time.sleep(0.003)
+        array = self.buffer if self.reuses else np.zeros(3)
+        array[:] = index
+        return array

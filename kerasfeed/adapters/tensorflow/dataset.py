@@ -104,7 +104,8 @@ def _batches(source: BatchSource, structure: Any, count: int | None, ragged_tens
         return _ragged(batch) if ragged_tensors else batch
 
     placeholders = [np.zeros(0, "S1" if dtype == tf.string else dtype.as_numpy_dtype) for dtype in dtypes]
-    take = functools.partial(tf_iteration.take, paths, placeholders)
+    shapes = [tuple(field.shape) for field in fields]
+    take = functools.partial(tf_iteration.take, paths, shapes, placeholders)
 
     def asked(iteration: Any) -> Any:
         come, more, *tensors = tf.numpy_function(take, [iteration], [tf.bool, tf.bool, *dtypes])

@@ -21,7 +21,7 @@ import numpy as np
 
 from kerasfeed.adapters.tensorflow.dtypes import arrays_of
 from kerasfeed.adapters.tensorflow.error_relay import ErrorRelay
-from kerasfeed.errors import FeedClosedError, SceneError
+from kerasfeed.errors import FeedClosedError, SceneError, SpecError
 from kerasfeed.feeds.cursor import Begin, Cursor, EndOfData, check_alive, run_in_background
 from kerasfeed.util.error_notes import note_causes
 from kerasfeed.util.polling import POLL_SECONDS, NotYet
@@ -54,8 +54,8 @@ class _Iteration:
         self._left = count  # places still to fill, with a batch or an error; None where the data end by themselves
         self._cursor: Cursor | None = None
 
-    def take(self, paths: Sequence[str]) -> list[Any] | None:
-        """The arrays of the next batch, which has the fields `paths`, or None at the end.
+    def take(self, paths: Sequence[str], shapes: Sequence[Any]) -> list[Any] | None:
+        """The arrays of the next batch, which has the fields `paths` of these shapes, or None at the end.
 
         Raises:
             NotYet: It is not there yet.
@@ -74,6 +74,7 @@ class _Iteration:
                 del source  # while this waits it holds no feed
             batch = self._cursor.take(POLL_SECONDS)
             arrays = arrays_of(batch, paths)
+            _check_shapes(arrays, paths, shapes)
         except NotYet:
             raise
         except EndOfData:
@@ -145,7 +146,22 @@ def end(number: Any) -> np.int64:
     return np.int64(0)
 
 
-def take(paths: Sequence[str], placeholders: list[Any], number: Any) -> list[Any]:
+def _check_shapes(arrays: Sequence[Any], paths: Sequence[str], shapes: Sequence[Any]) -> None:
+    """Refuse what a graph does not expect: items that are batches may differ from those that told the spec.
+
+    Raises:
+        SpecError: A field has another size than the graph was made for.
+    """
+    for array, path, shape in zip(arrays, paths, shapes, strict=True):
+        found = getattr(array, "shape", shape)
+        if found != shape and any(size not in (None, now) for size, now in zip(shape, found, strict=False)):
+            raise SpecError(
+                f"field {path!r} has shape {tuple(found)} in a batch, and the graph was made for {tuple(shape)}, after "
+                "the batches that were read first. Return one shape, or train with Keras on PyTorch or JAX"
+            )
+
+
+def take(paths: Sequence[str], shapes: Sequence[Any], placeholders: list[Any], number: Any) -> list[Any]:
     """Ask for the next batch of an iteration; see `_Iteration.take`.
 
     Returns:
@@ -154,7 +170,7 @@ def take(paths: Sequence[str], placeholders: list[Any], number: Any) -> list[Any
     """
     _calls.append(int(number))
     try:
-        arrays = _iterations[int(number)].take(paths)
+        arrays = _iterations[int(number)].take(paths, shapes)
     except NotYet:
         return [False, True, *placeholders]
     finally:

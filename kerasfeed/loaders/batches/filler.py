@@ -128,6 +128,11 @@ class Filler:
         self._writer.write(view, 0, scene, self._writer.places(view), beside, None)
         return beside
 
+    @property
+    def reads_ahead(self) -> bool:
+        """Whether the sequence is told which scenes will be loaded soon."""
+        return self._read_ahead is not None
+
     def read_ahead(self, indices: NDArray[np.int64]) -> None:
         """Tell the sequence, if it cares, which scenes will be loaded soon.
 

@@ -5,6 +5,7 @@ for theirs) are returned beside.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,7 @@ class SceneWriter:
         self._row_bytes = layout.row_bytes
         self._whole = whole
         self._batched, self._witness = layout.batched, layout.witness
+        self._any_size = layout.first is not None  # batches as they are, of which perhaps one was read so far
         # Raises a ValueError where the nesting differs; five times faster than flattening and comparing.
         self._leaves_of = layout.spec.treespec.flatten_up_to
         children = layout.spec.treespec.children()
@@ -132,6 +134,8 @@ class SceneWriter:
             one, other = (self._witness, field.shape), (int(view.indices[row]), found.shape)
             return f"; {unequal_text(self._spec.paths[number], one, other, rare=True)}"
 
+        if self._any_size and not field.is_fixed:
+            field = replace(field, shape=(None,) * len(field.shape))
         try:
             return coerce(leaf, field, self._spec.paths[number], remedy)
         except SpecError as error:

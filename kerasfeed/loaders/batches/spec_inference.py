@@ -32,7 +32,9 @@ class NothingReadError(Exception):
 Read = Callable[[FirstOrder], FirstScenes | FailedFirst]
 
 
-def read_first_scenes(job: Job, failure_log: FailureLog, read: Read, epoch: int) -> tuple[FirstScenes, Layout]:
+def read_first_scenes(
+    job: Job, failure_log: FailureLog, read: Read, epoch: int, least: int
+) -> tuple[FirstScenes, Layout]:
     """Read a few scenes, and lay a slot out for scenes like them.
 
     Scenes that are spread over the sequence; where items are batches, first that of step 0. Where scenes may fail,
@@ -43,6 +45,7 @@ def read_first_scenes(job: Job, failure_log: FailureLog, read: Read, epoch: int)
         failure_log: The policy, and where failures are noted.
         read: Has a worker read them, and stops at one that fails.
         epoch: The epoch as which they are read.
+        least: How many are read at least where items are batches.
 
     Raises:
         Exception: What the sequence raised; SpecError; TooManyFailuresError; NothingReadError.
@@ -50,7 +53,7 @@ def read_first_scenes(job: Job, failure_log: FailureLog, read: Read, epoch: int)
     if job.spec is not None:
         found = FirstScenes(((0, job.spec),))
         return found, layout_for(job, found.specs)
-    order = _order(job, epoch)
+    order = _order(job, epoch, least)
     others = iter(job.plan.other_probes())
     attempts = {index: (index, 0) for index in order.indices}  # in place of which a scene is read, and stand-ins tried
     first_error: BaseException | None = None
@@ -85,14 +88,15 @@ def read_first_scenes(job: Job, failure_log: FailureLog, read: Read, epoch: int)
         del result, first_error  # a scene read in this thread has a traceback that ends in this frame
 
 
-def _order(job: Job, epoch: int) -> FirstOrder:
+def _order(job: Job, epoch: int, least: int) -> FirstOrder:
     """Which scenes are to be read first."""
     plan, wanted = job.plan, job.plan.probe_indices()
     if not plan.length:
         return FirstOrder(tuple(wanted), len(wanted), epoch)
     if plan.batch_size is None:
         first = int(plan.indices(epoch, 0)[0])
-        return FirstOrder((first, *(index for index in wanted if index != first)), 1, epoch, keeps=True)
+        wanted = [wanted[-1], *wanted[:-1]]  # the last is often the smallest
+        return FirstOrder((first, *(index for index in wanted if index != first)), least, epoch, keeps=True)
     ends = wanted[0], wanted[-1]
     indices = tuple(sorted(wanted, key=lambda index: index not in ends))
     return FirstOrder(indices, 2, epoch, compares=job.workers > 1)
@@ -197,7 +201,7 @@ def layout_for(job: Job, specs: Specs) -> Layout:
     if (
         job.plan.batch_size is None
         and job.spec is None
-        and (not job.plan.length or len(by_index) == 1 < job.plan.length)
+        and (not job.plan.length or job.plan.length - 1 not in by_index)
     ):
         spec = with_open_rows(spec)  # the last batch is often smaller than the first
     if job.weighs:
