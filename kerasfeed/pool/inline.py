@@ -16,6 +16,7 @@ from kerasfeed.pool.local import CALLER, LocalWorker, do_all, look_at_callers
 from kerasfeed.pool.memory import PoolMemory
 from kerasfeed.pool.task import Task
 from kerasfeed.pool.worker_hooks import begin_worker, defer_failed_end, end_worker
+from kerasfeed.sequences.base import optional_method
 from kerasfeed.sequences.context import Worker
 
 
@@ -87,6 +88,6 @@ class InlinePool(Pool):
     def _end(self) -> None:
         if self._watch is not None:
             self._watch.stop()
-        if self._begun:
+        if self._begun and optional_method(self.runner.target, "on_worker_end") is not None:
             told = self.options.turn.run(partial(end_worker, self.runner.target, CALLER))
             defer_failed_end(self.options.deferred_warnings, told)

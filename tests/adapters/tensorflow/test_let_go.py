@@ -413,7 +413,7 @@ ENDING = """
 
     def unknown_to_tensorflow(batch, paths):
         batches.append(batch)
-        return [np.array([np.array("text", object)], object)] if len(batches) == 2 else arrays_of(batch, paths)
+        return [np.full((4, 3), object())] if len(batches) == 2 else arrays_of(batch, paths)
 
     ErrorRelay.carrier = slow_carrier
 
