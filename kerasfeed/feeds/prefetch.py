@@ -184,13 +184,18 @@ class Prefetcher:
             self._pending.remove(future)
 
     def _fill(self, timeout: float | None) -> None:
+        """Ask for more; not behind one that has failed, since all workers may be gone, and would be started anew."""
+        if self._pending and (_has_failed(self._pending[0]) or _has_failed(self._pending[-1])):
+            return
         while len(self._pending) < self._ahead:
             number = self.next + len(self._pending)
             if number >= self._stop or (self._border and self._pending and number % self._border == 0):
                 return
             try:
                 self._pending.append(self._submit(number, timeout))
-            except NotYet:
+            except FeedClosedError:
+                raise
+            except Exception:  # there was no memory so soon, or no worker: those that are in flight come first
                 if not self._pending:
                     raise
                 return
@@ -203,6 +208,10 @@ class Prefetcher:
         """Give up what is in flight; idempotent."""
         while self._pending:
             self._pending.popleft().cancel()
+
+
+def _has_failed(future: "Future[Any]") -> bool:
+    return future.done() and (future.cancelled() or future.exception() is not None)
 
 
 def _first_done(futures: list["Future[Any]"], timeout: float | None) -> "Future[Any]":

@@ -4,7 +4,7 @@ from concurrent.futures import Future
 
 import pytest
 
-from kerasfeed.errors import FeedClosedError
+from kerasfeed.errors import FeedClosedError, HostLostError, WorkerStartError
 from kerasfeed.feeds.prefetch import _MOST_SECONDS, _SEVERAL_SECONDS, Pauses, Prefetcher
 
 AHEAD = 4
@@ -125,4 +125,30 @@ def test_a_batch_that_was_given_up_is_an_error_that_says_so():
     assert taken.take() == 0
     log.futures[1].cancel()
     with pytest.raises(FeedClosedError, match="closed before this batch was loaded"):
+        taken.take()
+
+
+def test_nothing_is_asked_for_behind_a_batch_that_has_failed():
+    log = Log()
+    taken = window(log.submit)
+    assert taken.take() == 0
+    log.futures[3].set_exception(HostLostError("no hosts any more"))
+    assert [taken.take(), taken.take()] == [1, 2]
+    assert len(log.futures) == AHEAD
+    with pytest.raises(HostLostError):
+        taken.take()
+    assert taken.take() == 4  # whoever goes on may
+
+
+def test_batches_in_flight_are_given_before_what_asking_for_more_raises():
+    log = Log()
+
+    def submit(number, timeout):
+        if number >= AHEAD:
+            raise WorkerStartError("no memory")
+        return log.submit(number, timeout)
+
+    taken = window(submit)
+    assert [taken.take() for _ in range(AHEAD)] == [0, 1, 2, 3]
+    with pytest.raises(WorkerStartError):
         taken.take()
