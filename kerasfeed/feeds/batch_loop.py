@@ -16,7 +16,7 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 from kerasfeed.errors import FeedClosedError
 from kerasfeed.feeds.cursor import EndOfData
 from kerasfeed.feeds.loop_cursors import LoopCursor
-from kerasfeed.util.error_text import drop_frame, is_the_programs
+from kerasfeed.util.error_text import drop_frame, is_the_programs, short_tracebacks
 from kerasfeed.util.polling import POLL_SECONDS, NotYet, wait_for_exit
 
 Converted = TypeVar("Converted")
@@ -140,11 +140,12 @@ class _Iteration(Generic[Converted]):
         """The batches; while the consumer has one, this holds none but those ahead of it."""
         self._check_open()
         try:
-            self._cursor = cursor = self._begin()
-            while found := self._next(cursor):
-                yield found.pop()
-                self._check_open()
-            cursor.end()
+            with short_tracebacks:
+                self._cursor = cursor = self._begin()
+                while found := self._next(cursor):
+                    yield found.pop()
+                    self._check_open()
+                cursor.end()
         finally:
             self.close()
 

@@ -23,6 +23,7 @@ from kerasfeed.spec.inference import describe
 from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.util.counted import counted
 from kerasfeed.util.deferred_warnings import warn_caller
+from kerasfeed.util.error_text import short_tracebacks
 from kerasfeed.util.validate import check_integer
 
 if TYPE_CHECKING:
@@ -81,20 +82,20 @@ def load(feed: "BaseFeed", *, epoch: int, step: int | None = None, index: int | 
             raise IndexError(
                 f"index {index} is out of range: the sequence has {counted(last + 1, 'scene')}, 0 to {last}"
             )
-        with _at_work(sequence), put_back():
+        with short_tracebacks, _at_work(sequence), put_back():
             return _scene(sequence, kind(feed.plan.seed, epoch), index, None)
     step = check_integer("step", step, 0)
     indices = feed.plan.indices(epoch, step).tolist()  # refuses a step that is out of range
     job = Job(sequence, feed.plan, 1, _MEMORY, 1, collate=feed.collation)
     layout = feed.layout
     if layout is None:  # no feed has come so far: the scenes of this batch tell, for another may be the one that fails
-        with _at_work(sequence), put_back():
+        with short_tracebacks, _at_work(sequence), put_back():
             each = dict.fromkeys(indices)  # some may fill a short batch up, or be drawn twice
             scenes = [(index, _scene(sequence, kind(feed.plan.seed, epoch), index, step)) for index in each]
         layout = layout_for(job, [(index, _described(job, scene)) for index, scene in scenes])
     loader = Loader(job, "inline", layout, kind)
     try:
-        with put_back():
+        with short_tracebacks, put_back():
             batch = loader.submit(epoch, step).result()
     finally:
         loader.close()

@@ -25,6 +25,7 @@ from kerasfeed.loaders.base import LoaderStats
 from kerasfeed.loaders.batches.layout import Layout
 from kerasfeed.loaders.failures.table import FailureTable
 from kerasfeed.spec.scene_spec import SceneSpec
+from kerasfeed.util.error_text import short_tracebacks
 from kerasfeed.util.validate import check_integer
 
 
@@ -96,9 +97,10 @@ class PlannedFeed(AnyFeed):
         """
         self.follow_sequence()
         numbers = self.clock.claim_epoch()
-        for found in self._iterate(numbers):
-            self.clock.note_consumed(found[0] + 1)
-            yield found.pop()
+        with short_tracebacks:
+            for found in self._iterate(numbers):
+                self.clock.note_consumed(found[0] + 1)
+                yield found.pop()
         self.clock.note_consumed(numbers.stop)  # on_error="skip" may have left out the last one
 
     def epoch(self, number: int) -> Iterator[Any]:
@@ -120,7 +122,12 @@ class PlannedFeed(AnyFeed):
             True
         """
         first = check_integer("epoch", number, 0) * len(self)
-        return (found.pop() for found in self._iterate(range(first, first + len(self))))
+        return self._epoch(range(first, first + len(self)))
+
+    def _epoch(self, numbers: range) -> Iterator[Any]:
+        with short_tracebacks:
+            for found in self._iterate(numbers):
+                yield found.pop()
 
     def _iterate(self, numbers: range) -> Iterator[list[Any]]:
         """Number and batch, to be popped: what has been left in the middle then holds no batch."""

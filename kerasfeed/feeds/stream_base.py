@@ -30,6 +30,7 @@ from kerasfeed.orders.base import Order, Sequential
 from kerasfeed.pool.base import CLOSED
 from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.spec.spec_json import as_scene_spec
+from kerasfeed.util.error_text import short_tracebacks
 from kerasfeed.util.polling import wait_for_exit
 
 EMPTY = (
@@ -197,7 +198,8 @@ class BaseStream(AnyFeed):
         try:
             while True:
                 try:
-                    taken = [repetition.take()]  # a list, so that a loop which was left in the middle holds no batch
+                    with short_tracebacks:
+                        taken = [repetition.take()]  # a list, so that a loop left in the middle holds no batch
                 except closed:
                     wait_for_exit()
                     raise

@@ -11,14 +11,16 @@ import signal
 import threading
 import traceback
 from collections.abc import Callable
+from concurrent import futures
 from pathlib import Path
 from types import CodeType, TracebackType
 from typing import Any, TypeVar
 
-from kerasfeed.errors import SpecError
+from kerasfeed.errors import FeedWarning, KerasfeedError, SpecError
 
 _PACKAGE = f"{Path(__file__).parent.parent}{os.sep}"
 _DEMO = f"{_PACKAGE}demo{os.sep}"  # scenes as a user writes them
+_WAITING = (futures.Future.result.__code__.co_filename, threading.__file__)
 TEXT_LIMIT = 20_000  # characters of a text that repeats an exception: of a 2 MB message, beginning and end will do
 _MAX_LINE = 200
 _T = TypeVar("_T")
@@ -76,6 +78,39 @@ def without_own_frames(frames: TracebackType | None) -> TracebackType | None:
     while found is not None and _is_own(found.tb_frame.f_code.co_filename):
         found = found.tb_next
     return found or frames
+
+
+class _ShortTracebacks:
+    """With this, what is raised has one frame of kerasfeed's, that of the statement, and behind it the user's alone.
+
+    What only frames of kerasfeed's raised is a defect of it, and keeps them, but for its own errors, those that came
+    from a worker process, and Ctrl-C.
+    """
+
+    def __enter__(self) -> None:
+        """See the class."""
+
+    def __exit__(self, kind: Any, error: BaseException | None, first: TracebackType | None) -> None:
+        """Leave out what stands between; see the class."""
+        if first is None:
+            return
+        found, last = first.tb_next, ""
+        while found is not None and _carries(last := found.tb_frame.f_code.co_filename):
+            found = found.tb_next
+        if (
+            found is not None
+            or isinstance(error, (KerasfeedError, FeedWarning, KeyboardInterrupt))
+            or not _is_own(last)
+        ):
+            first.tb_next = found
+
+
+short_tracebacks = _ShortTracebacks()
+
+
+def _carries(filename: str) -> bool:
+    """Whether frames of this file only wait for what others do."""
+    return _is_own(filename) or filename in _WAITING
 
 
 def _is_own(filename: str) -> bool:

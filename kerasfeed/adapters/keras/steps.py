@@ -12,6 +12,7 @@ import sys
 from typing import Any, Protocol
 
 from kerasfeed.adapters.keras.trainer import asked_by_the_loop
+from kerasfeed.util.error_text import short_tracebacks
 
 
 class Epochs(Protocol):
@@ -34,7 +35,8 @@ class EpochSteps(int):
 
     def __le__(self, seen: int) -> bool:
         if asked_by_the_loop():  # seen >= self
-            return self._epochs.is_over(seen)
+            with short_tracebacks:
+                return self._epochs.is_over(seen)
         return int(self) <= seen
 
     def __reduce__(self) -> Any:
@@ -75,7 +77,8 @@ class UnknownSteps(list):  # type: ignore[type-arg]
 
     def __le__(self, seen: int) -> bool:  # type: ignore[override]
         if asked_by_the_loop():  # seen >= self
-            return self._epochs.is_over(seen)
+            with short_tracebacks:
+                return self._epochs.is_over(seen)
         return self.known <= seen
 
     def __ge__(self, other: float) -> bool:  # type: ignore[override]

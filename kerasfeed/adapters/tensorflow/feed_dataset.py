@@ -24,6 +24,7 @@ import tensorflow as tf
 
 from kerasfeed.adapters.tensorflow.iteration import BatchSource
 from kerasfeed.feeds.cursor import run_in_background
+from kerasfeed.util.error_text import short_tracebacks
 from kerasfeed.util.polling import POLL_SECONDS
 
 _TensorFlowIterator: Any = tf.data.IteratorSpec(tf.TensorSpec(())).value_type
@@ -124,7 +125,8 @@ class FeedIterator(_TensorFlowIterator):  # type: ignore[misc]
             return batch
         if original is None:
             raise StopIteration
-        raise original
+        with short_tracebacks:
+            raise original
 
 
 def _quick_next(spec: Any) -> Callable[[Any], Any] | None:
