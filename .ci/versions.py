@@ -38,17 +38,22 @@ class Environment:
         name: Its name on the command line.
         python: Version of Python, "3.11".
         pins: Requirements beside those of setup.cfg.
-        floors: Whether every lower bound of `install_requires` in setup.cfg is taken as it stands.
+        floors: Whether every lower bound of `install_requires` and of TensorFlow in setup.cfg is taken as it stands.
+        tensorflow: Whether TensorFlow is installed; without it, Keras runs on JAX.
     """
 
     name: str
     python: str
     pins: tuple[str, ...] = ()
     floors: bool = False
+    tensorflow: bool = True
 
     def requirements(self) -> list[str]:
-        """What is installed beside kerasfeed and its test extra."""
-        return [*self.pins, *(_floors() if self.floors else [])]
+        """What is installed beside kerasfeed: what its tests need, and the versions."""
+        tests = _required("test")
+        if not self.tensorflow:
+            tests = [each for each in tests if not each.startswith("tensorflow")]
+        return [*tests, *self.pins, *(_floors() if self.floors else [])]
 
 
 ENVIRONMENTS = [
@@ -59,15 +64,20 @@ ENVIRONMENTS = [
     Environment("keras-3.13", "3.12", ("keras==3.13.*",)),
     Environment("keras-3.14", "3.12", ("keras==3.14.*",)),
     Environment("newest", "3.13"),
+    Environment("no-tensorflow", "3.11", tensorflow=False),
 ]
 
 
-def _floors() -> list[str]:
-    """Every `name>=version` of setup.cfg's `install_requires` as `name==version`."""
+def _required(extra: str = "") -> list[str]:
+    """What setup.cfg requires: of kerasfeed itself, or of an extra."""
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg")
-    wanted = setup["options"]["install_requires"].split()
-    found = [re.fullmatch(r"([\w.-]+)>=([\w.]+)", requirement) for requirement in wanted]
+    return (setup["options.extras_require"][extra] if extra else setup["options"]["install_requires"]).split()
+
+
+def _floors() -> list[str]:
+    """Every `name>=version` of what kerasfeed and TensorFlow's extra require as `name==version`."""
+    found = [re.fullmatch(r"([\w.-]+)>=([\w.]+)", each) for each in [*_required(), *_required("tensorflow")]]
     return [f"{match[1]}=={match[2]}" for match in found if match is not None]
 
 
@@ -92,7 +102,7 @@ def run(environment: Environment, folder: Path, processes: int) -> bool | None:
     home = folder / environment.name
     python = str(home / "bin" / "python")
     subprocess.run([sys.executable, "-m", "uv", "venv", "--quiet", "--python", interpreter, str(home)], check=True)
-    install = ["--index-strategy", "unsafe-best-match", "--quiet", f"{ROOT}[test]", *environment.requirements()]
+    install = ["--index-strategy", "unsafe-best-match", "--quiet", str(ROOT), *environment.requirements()]
     subprocess.run([sys.executable, "-m", "uv", "pip", "install", "--python", python, *install], check=True)
     shown = "import sys, keras, tensorflow, numpy, h5py; print(*('%s %s' % (m.__name__, m.__version__)"
     shown += " for m in (keras, tensorflow, numpy, h5py)), 'python %d.%d.%d' % sys.version_info[:3], sep=', ')"

@@ -6,7 +6,7 @@ Invariant: to Keras it looks ahead by itself, so Keras's own threads and process
 import weakref
 from typing import TYPE_CHECKING
 
-from kerasfeed.adapters.keras.adapter import KerasAdapter
+from kerasfeed.adapters.keras.adapter import NO_KERAS, KerasAdapter
 from kerasfeed.adapters.keras.feed_run import FeedRun
 from kerasfeed.adapters.keras.fit_tracker import FitTracker
 from kerasfeed.adapters.keras.trainer import KerasCall, TrainerRequest
@@ -116,6 +116,9 @@ class Feed(BaseFeed, KerasAdapter, FrameworkLoops):
 
     # ---- what Keras adds
 
+    def __repr__(self) -> str:
+        return super().__repr__() + NO_KERAS
+
     def _init_framework(self, ahead: int) -> None:
         KerasAdapter.__init__(self, ahead)
         self.fit_tracker = FitTracker(self)
@@ -147,6 +150,7 @@ class Feed(BaseFeed, KerasAdapter, FrameworkLoops):
             known cardinality. In `fit`, pass `shuffle=False` beside it.
 
         Raises:
+            ImportError: TensorFlow is not installed.
             TypeError: A field has a dtype that TensorFlow does not have.
 
         Examples:

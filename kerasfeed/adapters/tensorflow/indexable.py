@@ -59,6 +59,7 @@ def from_indexable(
         scene is raised by a loop over the dataset, and the next element is the next scene.
 
     Raises:
+        ImportError: TensorFlow is not installed.
         TypeError: An argument has the wrong type, or a field has a dtype that TensorFlow does not have.
         ValueError: An argument is out of range, or the sequence is empty.
         Exception: What the sequence raises for one of the scenes that are read now.
