@@ -1,8 +1,9 @@
-"""Run the tests of the rim with other versions of Python, Keras, TensorFlow, NumPy and h5py.
+"""Run the tests of the rim with other versions of Python, Keras, TensorFlow, NumPy and h5py, or without TensorFlow.
 
     python .ci/versions.py             # every environment
     python .ci/versions.py lowest newest
     python .ci/versions.py --list
+    python .ci/versions.py --table     # for docs/understand/versions.md
 
 Each environment is made anew in a temporary folder by uv (`pip install uv`), with an interpreter of its Python version
 that uv finds or pyenv has; where there is none, the environment is skipped, which is printed.
@@ -116,12 +117,24 @@ def run(environment: Environment, folder: Path, processes: int) -> bool | None:
     return passed
 
 
+def _table() -> str:
+    """The environments as a table of Markdown."""
+    rows = ["| environment | Python | versions |", "|---|---|---|"]
+    for each in ENVIRONMENTS:
+        chosen = [*each.pins, *(_floors() if each.floors else [])]
+        found = ", ".join(f"{name} {version}" for name, version in (pin.split("==") for pin in chosen))
+        newest = "the newest" if each.tensorflow else "the newest, without TensorFlow"
+        rows.append(f"| `{each.name}` | {each.python} | {found.replace('.*', '') or newest} |")
+    return "\n".join(rows)
+
+
 def main() -> int:
     """The command line; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     names = [environment.name for environment in ENVIRONMENTS]
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"which environments: {', '.join(names)}")
     parser.add_argument("--list", action="store_true", help="print them and what they pin")
+    parser.add_argument("--table", action="store_true", help="print them as a table of Markdown")
     parser.add_argument("-n", type=int, default=os.cpu_count() or 1, help="test processes")
     given = parser.parse_args()
     if unknown := set(given.names) - set(names):
@@ -130,6 +143,9 @@ def main() -> int:
     if given.list:
         for environment in wanted:
             print(f"{environment.name}: Python {environment.python}", *environment.requirements())
+        return 0
+    if given.table:
+        print(_table())
         return 0
     with tempfile.TemporaryDirectory(prefix="kerasfeed-versions-") as folder:
         outcomes = {environment.name: run(environment, Path(folder), given.n) for environment in wanted}

@@ -94,7 +94,8 @@ def show(
         from kerasfeed.explore.pictures.picture import new_picture
     except ImportError as error:
         raise ImportError(
-            'kf.show draws with matplotlib, which is not installed: pip install matplotlib (the extra "kerasfeed[plot]")'
+            "kf.show draws with matplotlib, which is not installed: pip install matplotlib "
+            '(the extra "kerasfeed[plot]")'
         ) from error
     epoch = check_integer("epoch", epoch, 0)
     if _is_order(data):
