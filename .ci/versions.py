@@ -29,6 +29,12 @@ RIM = [
     "--ignore=tests/adapters/keras/test_on_jax.py", "--ignore=tests/adapters/keras/test_on_torch.py",
     "--ignore=tests/adapters/keras/test_keras_versions.py",  # which makes other versions of the newest Keras
 ]  # fmt: skip
+# Without TensorFlow: training and loops on JAX, and HDF5 with an h5py that TensorFlow's requirements leave out.
+WITHOUT_TENSORFLOW = [
+    "-m", "heavy or not heavy", "tests/adapters/test_without_tensorflow.py", "tests/adapters/keras/test_keras_fit.py",
+    "tests/adapters/jax", "tests/readers/hdf5/test_hdf5_direct.py", "tests/readers/hdf5/test_hdf5_file.py",
+    "tests/readers/hdf5/test_hdf5_refusals.py",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -105,13 +111,17 @@ def run(environment: Environment, folder: Path, processes: int) -> bool | None:
     subprocess.run([sys.executable, "-m", "uv", "venv", "--quiet", "--python", interpreter, str(home)], check=True)
     install = ["--index-strategy", "unsafe-best-match", "--quiet", str(ROOT), *environment.requirements()]
     subprocess.run([sys.executable, "-m", "uv", "pip", "install", "--python", python, *install], check=True)
-    shown = "import sys, keras, tensorflow, numpy, h5py; print(*('%s %s' % (m.__name__, m.__version__)"
-    shown += " for m in (keras, tensorflow, numpy, h5py)), 'python %d.%d.%d' % sys.version_info[:3], sep=', ')"
+    names = "keras, tensorflow, numpy, h5py" if environment.tensorflow else "keras, jax, numpy, h5py"
+    shown = f"import sys, {names}; print(*('%s %s' % (m.__name__, m.__version__)"
+    shown += f" for m in ({names})), 'python %d.%d.%d' % sys.version_info[:3], sep=', ')"
     quiet = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    rim = RIM
+    if not environment.tensorflow:
+        rim, quiet["KERAS_BACKEND"] = WITHOUT_TENSORFLOW, "jax"
     print(f"{environment.name}: ", end="", flush=True)
     subprocess.run([python, "-c", shown], check=True, env=quiet)
     started = time.monotonic()
-    tests = [python, "-m", "pytest", "-q", "-n", str(processes), "--dist", "loadfile", "-p", "no:cacheprovider", *RIM]
+    tests = [python, "-m", "pytest", "-q", "-n", str(processes), "--dist", "loadfile", "-p", "no:cacheprovider", *rim]
     passed = subprocess.run(tests, cwd=ROOT, env=quiet).returncode == 0
     print(f"{environment.name}: {'passed' if passed else 'FAILED'} in {time.monotonic() - started:.0f} s", flush=True)
     return passed
