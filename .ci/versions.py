@@ -27,6 +27,7 @@ RIM = [
     "tests/readers/hdf5/test_hdf5_direct.py", "tests/readers/hdf5/test_hdf5_file.py",
     "tests/readers/hdf5/test_hdf5_refusals.py", "tests/spec/test_spec.py",
     "--ignore=tests/adapters/keras/test_on_jax.py", "--ignore=tests/adapters/keras/test_on_torch.py",
+    "--ignore=tests/adapters/test_without_tensorflow.py",
     "--ignore=tests/adapters/keras/test_keras_versions.py",  # which makes other versions of the newest Keras
 ]  # fmt: skip
 # Without TensorFlow: training and loops on JAX, and HDF5 with an h5py that TensorFlow's requirements leave out.

@@ -32,6 +32,7 @@ from kerasfeed.spec.nesting import lists_as_tuples
 from kerasfeed.spec.scene_spec import ArraySpec
 from kerasfeed.util.deferred_warnings import warn_caller
 from kerasfeed.util.error_notes import note_causes
+from kerasfeed.util.error_text import message_of
 from kerasfeed.util.polling import NotYet
 
 try:
@@ -40,8 +41,8 @@ try:
     NO_KERAS = ""
 except ImportError as missing:
     NO_KERAS = (
-        f", which is no keras.utils.PyDataset, since Keras could not be imported ({missing}): it feeds loops. For fit, "
-        "install the backend, or set KERAS_BACKEND to one that is installed, and start Python anew"
+        f", which is no keras.utils.PyDataset, since Keras could not be imported ({message_of(missing)}): it feeds "
+        "loops. For fit, install the backend, or set KERAS_BACKEND to one that is installed, and start Python anew"
     )
 
 _PyDataset: Any = object if NO_KERAS else keras.utils.PyDataset
