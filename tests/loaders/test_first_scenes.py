@@ -146,7 +146,8 @@ def test_scenes_that_differ_when_read_again_are_told_of_and_read_by_one_worker()
         _, stats = _loaded(scenes_first.OwnNumbers())
     assert stats.workers == 1
     with pytest.warns(kf.FeedWarning, match="which worker reads"):
-        _loaded(scenes_first.OwnNumbers(), **PROCESSES)
+        for _ in range(4):  # on a busy machine the time for reading again may be over
+            _loaded(scenes_first.OwnNumbers(), **PROCESSES)
 
 
 def test_scenes_that_draw_from_the_generator_of_the_scene_are_right():
