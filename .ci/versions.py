@@ -56,12 +56,14 @@ class Environment:
     floors: bool = False
     tensorflow: bool = True
 
+    def versions(self) -> list[str]:
+        """The versions that it has, "keras==3.10.*"; of what is not named, the newest."""
+        return [*self.pins, *(_floors() if self.floors else [])]
+
     def requirements(self) -> list[str]:
         """What is installed beside kerasfeed: what its tests need, and the versions."""
-        tests = _required("test")
-        if not self.tensorflow:
-            tests = [each for each in tests if not each.startswith("tensorflow")]
-        return [*tests, *self.pins, *(_floors() if self.floors else [])]
+        tests = [each for each in _required("test") if self.tensorflow or not each.startswith("tensorflow")]
+        return [*tests, *self.versions()]
 
 
 ENVIRONMENTS = [
@@ -132,8 +134,7 @@ def _table() -> str:
     """The environments as a table of Markdown."""
     rows = ["| environment | Python | versions |", "|---|---|---|"]
     for each in ENVIRONMENTS:
-        chosen = [*each.pins, *(_floors() if each.floors else [])]
-        found = ", ".join(f"{name} {version}" for name, version in (pin.split("==") for pin in chosen))
+        found = ", ".join(pin.replace("==", " ") for pin in each.versions())
         newest = "the newest" if each.tensorflow else "the newest, without TensorFlow"
         rows.append(f"| `{each.name}` | {each.python} | {found.replace('.*', '') or newest} |")
     return "\n".join(rows)
@@ -153,7 +154,7 @@ def main() -> int:
     wanted = [environment for environment in ENVIRONMENTS if not given.names or environment.name in given.names]
     if given.list:
         for environment in wanted:
-            print(f"{environment.name}: Python {environment.python}", *environment.requirements())
+            print(f"{environment.name}: Python {environment.python}", *environment.versions())
         return 0
     if given.table:
         print(_table())

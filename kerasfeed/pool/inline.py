@@ -16,7 +16,6 @@ from kerasfeed.pool.local import CALLER, LocalWorker, do_all, look_at_callers
 from kerasfeed.pool.memory import PoolMemory
 from kerasfeed.pool.task import Task
 from kerasfeed.pool.worker_hooks import begin_worker, defer_failed_end, end_worker
-from kerasfeed.sequences.base import optional_method
 from kerasfeed.sequences.context import Worker
 
 
@@ -49,6 +48,8 @@ class InlinePool(Pool):
         finally:
             self._callers.pop(caller, None)
             caller.task = None
+            if self.closed:
+                self._tell_end()
             del caller, tasks, receipt  # the traceback of what was raised ends here: only the collector would free them
 
     def _begin(self) -> None:
@@ -88,6 +89,13 @@ class InlinePool(Pool):
     def _end(self) -> None:
         if self._watch is not None:
             self._watch.stop()
-        if self._begun and optional_method(self.runner.target, "on_worker_end") is not None:
-            told = self.options.turn.run(partial(end_worker, self.runner.target, CALLER))
-            defer_failed_end(self.options.deferred_warnings, told)
+        self._tell_end()
+
+    def _tell_end(self) -> None:
+        """Call `on_worker_end`, once, and not while a thread reads: the last to leave does."""
+        with self.lock:
+            if not self._begun or self._callers:
+                return
+            self._begun = False
+        told = self.options.turn.run(partial(end_worker, self.runner.target, CALLER))
+        defer_failed_end(self.options.deferred_warnings, told)

@@ -90,18 +90,15 @@ class _ShortTracebacks:
     def __enter__(self) -> None:
         """See the class."""
 
-    def __exit__(self, kind: Any, error: BaseException | None, first: TracebackType | None) -> None:
+    def __exit__(self, kind: type[BaseException] | None, _: Any, first: TracebackType | None) -> None:
         """Leave out what stands between; see the class."""
-        if first is None:
+        if kind is None or first is None:
             return
         found, last = first.tb_next, ""
         while found is not None and _carries(last := found.tb_frame.f_code.co_filename):
             found = found.tb_next
-        if (
-            found is not None
-            or isinstance(error, (KerasfeedError, FeedWarning, KeyboardInterrupt))
-            or not _is_own(last)
-        ):
+        is_told = issubclass(kind, (KerasfeedError, FeedWarning, KeyboardInterrupt)) or not _is_own(last)
+        if found is not None or is_told:
             first.tb_next = found
 
 

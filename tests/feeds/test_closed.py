@@ -297,6 +297,27 @@ def test_a_batch_that_is_loaded_in_one_thread_while_another_closes_the_feed_is_w
     assert [row.tolist() for row in found[0][:, [0, -1]]] == [[1, 1], [2, 2], [3, 3], [4, 4]]
 
 
+def test_on_worker_end_is_not_waited_for_where_another_thread_reads_which_calls_it_as_it_leaves():
+    told = []
+
+    class Ending(Slow):
+        def on_worker_end(self):
+            told.append(threading.current_thread().name)
+
+    sequence, found = Ending(), []
+    feed = kf.Feed(sequence, _BATCH, workers=0)
+    assert feed.scene_spec
+    thread = threading.Thread(target=lambda: found.append(feed.submit(0, 0).result()), name="slow")
+    thread.start()
+    assert sequence.waits.wait(30)
+    feed.close()
+    assert told == []
+    sequence.goes_on.set()
+    thread.join(30)
+    assert told == ["slow"]
+    assert len(found) == 1
+
+
 @pytest.mark.heavy
 def test_feeds_of_a_program_leave_nothing_after_close(tmp_path):
     program = """

@@ -145,13 +145,8 @@ def test_scenes_that_differ_when_read_again_are_told_of_and_read_by_one_worker()
     with pytest.warns(kf.FeedWarning, match=r"another when it was read again: .*self\.rng.*one worker"):
         _, stats = _loaded(scenes_first.OwnNumbers())
     assert stats.workers == 1
-
-    def several():  # on a busy machine the time for reading again may be over
-        for _ in range(4):
-            _loaded(scenes_first.OwnNumbers(), **PROCESSES)
-
     with pytest.warns(kf.FeedWarning, match="which worker reads"):
-        several()
+        _loaded(scenes_first.OwnNumbers(), **PROCESSES)
 
 
 def test_scenes_that_draw_from_the_generator_of_the_scene_are_right():

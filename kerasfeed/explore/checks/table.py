@@ -209,11 +209,11 @@ class Checks:
         for needed in check.needs:
             self.result(needed)
         begun = time.monotonic()
-        if self.case.over:
-            return self._made(check, skipped(f"the {self.case.seconds:g} s are over: give more seconds="), begun)
-        if name not in _MEMORY and self.case.has_grown:
-            return self._made(check, skipped("reading scenes has taken much memory; see memory"), begun)
         culprit = next((self._culprits[needed] for needed in check.needs if needed in self._culprits), None)
+        if culprit is None and self.case.over:
+            return self._made(check, skipped(f"the {self.case.seconds:g} s are over: give more seconds="), begun)
+        if culprit is None and name not in _MEMORY and self.case.has_grown:
+            return self._made(check, skipped("reading scenes has taken much memory; see memory"), begun)
         finding = guarded(check.run, self.case) if culprit is None else skipped(f"{culprit} has failed")
         if culprit is not None or (finding.status == "failed" and finding.blocks):
             self._culprits[name] = culprit or name

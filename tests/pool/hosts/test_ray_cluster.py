@@ -308,59 +308,53 @@ def test_a_cluster_that_is_shut_down_under_a_feed_is_an_error_in_the_loop():
         other.shutdown()
 
 
+SLOW = """
+    import os
+    os.environ["TMPDIR"] = "/tmp"  # Ray's sockets stand there, and their paths must be short
+    import time
+    import kerasfeed as kf, ray
+    class Slow(kf.SceneSequence):
+        def __len__(self):
+            return 160
+        def __getitem__(self, index):
+            time.sleep(0.02)
+            return index
+"""
+
+
 def test_a_loop_whose_session_is_ended_in_it_is_told_so(tmp_path):
     code = """
-        import os
-        os.environ["TMPDIR"] = "/tmp"  # Ray's sockets stand there, and their paths must be short
-        import time
-        import kerasfeed as kf, ray
-        class Slow(kf.SceneSequence):
-            def __len__(self):
-                return 1600
-            def __getitem__(self, index):
-                time.sleep(0.02)
-                return index
-        ray.init(address="local", include_dashboard=False, logging_level="error")
-        with kf.Feed(Slow(), 8, workers=1, hosts=kf.RayHosts()) as feed:
-            try:
-                for number, batch in enumerate(feed):
-                    if number == 3:
-                        ray.shutdown()
-                        ended = time.monotonic()
-            except kf.HostLostError as error:
-                print(error, time.monotonic() - ended < 5)
+    ray.init(address="local", include_dashboard=False, logging_level="error")
+    with kf.Feed(Slow(), 8, workers=1, hosts=kf.RayHosts()) as feed:
+        try:
+            for number, batch in enumerate(feed):
+                if number == 3:
+                    ray.shutdown()
+                    ended = time.monotonic()
+        except kf.HostLostError as error:
+            print(error, time.monotonic() - ended < 5)
     """
-    stdout, stderr = launch(tmp_path, code).communicate(timeout=PROGRAM_SECONDS)
+    stdout, stderr = launch(tmp_path, SLOW + code).communicate(timeout=PROGRAM_SECONDS)
     assert "no hosts any more: ray.shutdown() was called" in stdout, (stdout, stderr)
     assert stdout.endswith("True\n"), (stdout, stderr)
 
 
 def test_a_session_that_is_ended_under_a_feed_is_an_error_and_the_next_one_is_left_as_it_is(tmp_path):
     code = """
-        import os
-        os.environ["TMPDIR"] = "/tmp"  # Ray's sockets stand there, and their paths must be short
-        import time
-        import kerasfeed as kf, ray
-        class Slow(kf.SceneSequence):
-            def __len__(self):
-                return 160
-            def __getitem__(self, index):
-                time.sleep(0.02)
-                return index
-        feed = kf.Feed(Slow(), 8, workers=1, hosts=kf.RayHosts(address=None))
-        batches = iter(feed)
-        next(batches)
-        ray.shutdown()  # while batches are in flight: else the feed would go on with the next session
-        ray.init(address="local", include_dashboard=False, logging_level="error")  # the user's own
-        try:
-            list(batches)
-        except kf.HostLostError as error:
-            print(error)
-        print(len(list(feed)))  # on that one
-        feed.close()
-        print(ray.is_initialized())
+    feed = kf.Feed(Slow(), 8, workers=1, hosts=kf.RayHosts(address=None))
+    batches = iter(feed)
+    next(batches)
+    ray.shutdown()  # while batches are in flight: else the feed would go on with the next session
+    ray.init(address="local", include_dashboard=False, logging_level="error")  # the user's own
+    try:
+        list(batches)
+    except kf.HostLostError as error:
+        print(error)
+    print(len(list(feed)))  # on that one
+    feed.close()
+    print(ray.is_initialized())
     """
-    stdout, stderr = launch(tmp_path, code).communicate(timeout=PROGRAM_SECONDS)
+    stdout, stderr = launch(tmp_path, SLOW + code).communicate(timeout=PROGRAM_SECONDS)
     assert "no hosts any more: ray.shutdown() was called" in stdout, (stdout, stderr)
     assert stdout.splitlines()[-2:] == ["20", "True"], (stdout, stderr)
 
