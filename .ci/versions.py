@@ -1,8 +1,9 @@
-"""Run the tests of the rim with other versions of Python, Keras, TensorFlow, NumPy and h5py.
+"""Run the tests of the rim with other versions of Python, Keras, TensorFlow, NumPy and h5py, or without TensorFlow.
 
     python .ci/versions.py             # every environment
     python .ci/versions.py lowest newest
     python .ci/versions.py --list
+    python .ci/versions.py --table     # for docs/understand/versions.md
 
 Each environment is made anew in a temporary folder by uv (`pip install uv`), with an interpreter of its Python version
 that uv finds or pyenv has; where there is none, the environment is skipped, which is printed.
@@ -26,7 +27,14 @@ RIM = [
     "tests/readers/hdf5/test_hdf5_direct.py", "tests/readers/hdf5/test_hdf5_file.py",
     "tests/readers/hdf5/test_hdf5_refusals.py", "tests/spec/test_spec.py",
     "--ignore=tests/adapters/keras/test_on_jax.py", "--ignore=tests/adapters/keras/test_on_torch.py",
+    "--ignore=tests/adapters/test_without_tensorflow.py",
     "--ignore=tests/adapters/keras/test_keras_versions.py",  # which makes other versions of the newest Keras
+]  # fmt: skip
+# Without TensorFlow: training and loops on JAX, and HDF5 with an h5py that TensorFlow's requirements leave out.
+WITHOUT_TENSORFLOW = [
+    "-m", "heavy or not heavy", "tests/adapters/test_without_tensorflow.py", "tests/adapters/keras/test_keras_fit.py",
+    "tests/adapters/jax", "tests/readers/hdf5/test_hdf5_direct.py", "tests/readers/hdf5/test_hdf5_file.py",
+    "tests/readers/hdf5/test_hdf5_refusals.py",
 ]  # fmt: skip
 
 
@@ -38,17 +46,22 @@ class Environment:
         name: Its name on the command line.
         python: Version of Python, "3.11".
         pins: Requirements beside those of setup.cfg.
-        floors: Whether every lower bound of `install_requires` in setup.cfg is taken as it stands.
+        floors: Whether every lower bound of `install_requires` and of TensorFlow in setup.cfg is taken as it stands.
+        tensorflow: Whether TensorFlow is installed; without it, Keras runs on JAX.
     """
 
     name: str
     python: str
     pins: tuple[str, ...] = ()
     floors: bool = False
+    tensorflow: bool = True
 
     def requirements(self) -> list[str]:
-        """What is installed beside kerasfeed and its test extra."""
-        return [*self.pins, *(_floors() if self.floors else [])]
+        """What is installed beside kerasfeed: what its tests need, and the versions."""
+        tests = _required("test")
+        if not self.tensorflow:
+            tests = [each for each in tests if not each.startswith("tensorflow")]
+        return [*tests, *self.pins, *(_floors() if self.floors else [])]
 
 
 ENVIRONMENTS = [
@@ -59,15 +72,20 @@ ENVIRONMENTS = [
     Environment("keras-3.13", "3.12", ("keras==3.13.*",)),
     Environment("keras-3.14", "3.12", ("keras==3.14.*",)),
     Environment("newest", "3.13"),
+    Environment("no-tensorflow", "3.11", tensorflow=False),
 ]
 
 
-def _floors() -> list[str]:
-    """Every `name>=version` of setup.cfg's `install_requires` as `name==version`."""
+def _required(extra: str = "") -> list[str]:
+    """What setup.cfg requires: of kerasfeed itself, or of an extra."""
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg")
-    wanted = setup["options"]["install_requires"].split()
-    found = [re.fullmatch(r"([\w.-]+)>=([\w.]+)", requirement) for requirement in wanted]
+    return (setup["options.extras_require"][extra] if extra else setup["options"]["install_requires"]).split()
+
+
+def _floors() -> list[str]:
+    """Every `name>=version` of what kerasfeed and TensorFlow's extra require as `name==version`."""
+    found = [re.fullmatch(r"([\w.-]+)>=([\w.]+)", each) for each in [*_required(), *_required("tensorflow")]]
     return [f"{match[1]}=={match[2]}" for match in found if match is not None]
 
 
@@ -92,18 +110,33 @@ def run(environment: Environment, folder: Path, processes: int) -> bool | None:
     home = folder / environment.name
     python = str(home / "bin" / "python")
     subprocess.run([sys.executable, "-m", "uv", "venv", "--quiet", "--python", interpreter, str(home)], check=True)
-    install = ["--index-strategy", "unsafe-best-match", "--quiet", f"{ROOT}[test]", *environment.requirements()]
+    install = ["--index-strategy", "unsafe-best-match", "--quiet", str(ROOT), *environment.requirements()]
     subprocess.run([sys.executable, "-m", "uv", "pip", "install", "--python", python, *install], check=True)
-    shown = "import sys, keras, tensorflow, numpy, h5py; print(*('%s %s' % (m.__name__, m.__version__)"
-    shown += " for m in (keras, tensorflow, numpy, h5py)), 'python %d.%d.%d' % sys.version_info[:3], sep=', ')"
+    names = "keras, tensorflow, numpy, h5py" if environment.tensorflow else "keras, jax, numpy, h5py"
+    shown = f"import sys, {names}; print(*('%s %s' % (m.__name__, m.__version__)"
+    shown += f" for m in ({names})), 'python %d.%d.%d' % sys.version_info[:3], sep=', ')"
     quiet = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    rim = RIM
+    if not environment.tensorflow:
+        rim, quiet["KERAS_BACKEND"] = WITHOUT_TENSORFLOW, "jax"
     print(f"{environment.name}: ", end="", flush=True)
     subprocess.run([python, "-c", shown], check=True, env=quiet)
     started = time.monotonic()
-    tests = [python, "-m", "pytest", "-q", "-n", str(processes), "--dist", "loadfile", "-p", "no:cacheprovider", *RIM]
+    tests = [python, "-m", "pytest", "-q", "-n", str(processes), "--dist", "loadfile", "-p", "no:cacheprovider", *rim]
     passed = subprocess.run(tests, cwd=ROOT, env=quiet).returncode == 0
     print(f"{environment.name}: {'passed' if passed else 'FAILED'} in {time.monotonic() - started:.0f} s", flush=True)
     return passed
+
+
+def _table() -> str:
+    """The environments as a table of Markdown."""
+    rows = ["| environment | Python | versions |", "|---|---|---|"]
+    for each in ENVIRONMENTS:
+        chosen = [*each.pins, *(_floors() if each.floors else [])]
+        found = ", ".join(f"{name} {version}" for name, version in (pin.split("==") for pin in chosen))
+        newest = "the newest" if each.tensorflow else "the newest, without TensorFlow"
+        rows.append(f"| `{each.name}` | {each.python} | {found.replace('.*', '') or newest} |")
+    return "\n".join(rows)
 
 
 def main() -> int:
@@ -112,6 +145,7 @@ def main() -> int:
     names = [environment.name for environment in ENVIRONMENTS]
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"which environments: {', '.join(names)}")
     parser.add_argument("--list", action="store_true", help="print them and what they pin")
+    parser.add_argument("--table", action="store_true", help="print them as a table of Markdown")
     parser.add_argument("-n", type=int, default=os.cpu_count() or 1, help="test processes")
     given = parser.parse_args()
     if unknown := set(given.names) - set(names):
@@ -120,6 +154,9 @@ def main() -> int:
     if given.list:
         for environment in wanted:
             print(f"{environment.name}: Python {environment.python}", *environment.requirements())
+        return 0
+    if given.table:
+        print(_table())
         return 0
     with tempfile.TemporaryDirectory(prefix="kerasfeed-versions-") as folder:
         outcomes = {environment.name: run(environment, Path(folder), given.n) for environment in wanted}

@@ -5,12 +5,14 @@ so a worker process that needs `kerasfeed.SceneSequence` never pays for Keras or
 `__init__.pyi` names the module of each.
 """
 
+import logging
 import re
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 __version__ = "0.1.0"
+logging.getLogger(__name__).addHandler(logging.NullHandler())  # what becomes of workers, for whoever listens
 
 _STUB = __spec__.loader.get_data(str(Path(__file__).with_name("__init__.pyi"))).decode()  # from a zip file, too
 _MODULE_OF = {name: module for module, name in re.findall(r"^from (\S+) import (\w+) as", _STUB, re.MULTILINE)}

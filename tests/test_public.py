@@ -90,9 +90,10 @@ FEEDS = {
 
 def test_dir_of_a_feed_lists_what_is_public():
     feed = kf.Feed(Rooms(), 4, workers=0)
-    assert set(public(feed)) == FEEDS | {"epoch", "get_state", "indices", "set_state", "sequence", "shard", "submit"}
+    state = {"get_state", "load_state_dict", "set_state", "state_dict"}
+    assert set(public(feed)) == FEEDS | state | {"epoch", "indices", "sequence", "shard", "submit"}
     stream = kf.StreamFeed(lambda: iter([np.zeros(2)]), 4, workers=0)
-    assert set(public(stream)) == FEEDS | {"get_state", "map", "mixing", "set_state", "shard"}
+    assert set(public(stream)) == FEEDS | state | {"map", "mixing", "shard"}
     assert set(public(stream.map(abs))) == set(public(stream))
     with kf.QueueFeed(batch_size=4, workers=0) as queue:
         assert set(public(queue)) == FEEDS | {"map", "put", "end_epoch", "fail", "produce", "producer", "producing"}
@@ -119,7 +120,7 @@ def test_ipython_completes_public_names():
     with kf.Feed(Rooms(), 4, workers=0) as feed:
         found = completer.Completer(namespace={"feed": feed, "kf": kf}, global_namespace={})
         assert {match.removeprefix("feed.") for match in found.attr_matches("feed.s")} == {
-            "scene_spec", "seed", "sequence", "set_state", "shard", "stats", "submit",
+            "scene_spec", "seed", "sequence", "set_state", "shard", "state_dict", "stats", "submit",
         }  # fmt: skip
         assert {match.removeprefix("kf.") for match in found.attr_matches("kf.S")} == {
             name for name in kf.__all__ if name.startswith("S")

@@ -56,7 +56,7 @@ def show(
     coloured by the labels of the points, else by height; the third coordinate is up), volumes (three slices; of
     frames in colour three frames), signals, spectra, tables of numbers, text; single numbers and labels are written
     above. Where that guesses wrong, give `kinds`. Large arrays are subsampled, and the picture says so. Needs
-    matplotlib: `pip install "kerasfeed[plot]"`.
+    matplotlib: `pip install matplotlib` (the extra "plot").
 
     Args:
         data: Any object with `__len__` and `__getitem__(index)`; a feed; an order, a plan, or a function `(length,
@@ -94,7 +94,8 @@ def show(
         from kerasfeed.explore.pictures.picture import new_picture
     except ImportError as error:
         raise ImportError(
-            "kf.show draws with matplotlib, which is not installed: pip install 'kerasfeed[plot]'"
+            "kf.show draws with matplotlib, which is not installed: pip install matplotlib "
+            '(the extra "kerasfeed[plot]")'
         ) from error
     epoch = check_integer("epoch", epoch, 0)
     if _is_order(data):

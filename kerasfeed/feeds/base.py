@@ -45,8 +45,9 @@ class BaseFeed(PlannedFeed):
     """
 
     _public = frozenset([
-        "close", "element_spec", "epoch", "failures", "get_state", "indices", "num_batches", "plan", "scene_spec",
-        "seed", "sequence", "set_state", "shard", "stats", "submit", "to_jax", "to_tf_dataset", "to_torch",
+        "close", "element_spec", "epoch", "failures", "get_state", "indices", "load_state_dict", "num_batches", "plan",
+        "scene_spec", "seed", "sequence", "set_state", "shard", "state_dict", "stats", "submit", "to_jax",
+        "to_tf_dataset", "to_torch",
     ])  # fmt: skip
 
     def __init__(
@@ -223,6 +224,14 @@ class BaseFeed(PlannedFeed):
         found.check(state_of(self, 0), len(self))
         warn_of_hooks(self.sequence, self.has_epoch_hooks, found)
         self._resume_at(found.epoch * len(self) + found.step, shuffled=found.shuffled_steps)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What `get_state()` returns, by the name that PyTorch's tools look for (Lightning, Accelerate, torchdata)."""
+        return self.get_state()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """`set_state(state)`, by the name that PyTorch's tools look for."""
+        self.set_state(state)
 
     # ---- life
 

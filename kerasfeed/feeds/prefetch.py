@@ -11,7 +11,7 @@ from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
 from contextlib import suppress
 from typing import Any
 
-from kerasfeed.errors import FeedClosedError
+from kerasfeed.errors import FeedClosedError, WorkerStartError
 from kerasfeed.pool.base import CLOSED_BEFORE_DONE
 from kerasfeed.util.polling import NotYet, result_of, wait_for_exit
 
@@ -193,9 +193,7 @@ class Prefetcher:
                 return
             try:
                 self._pending.append(self._submit(number, timeout))
-            except FeedClosedError:
-                raise
-            except Exception:  # there was no memory so soon, or no worker: those that are in flight come first
+            except (NotYet, WorkerStartError):  # those that are in flight come first, and tell why
                 if not self._pending:
                     raise
                 return

@@ -4,7 +4,6 @@ Invariant: a state is a value that survives JSON unchanged. Two feeds give the s
 where their sequences do, if their fingerprints and seeds agree; workers and shards are no part of it.
 """
 
-import warnings
 import weakref
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
@@ -14,6 +13,7 @@ from kerasfeed.errors import FeedWarning
 from kerasfeed.orders.plan import Plan
 from kerasfeed.sequences.view_base import identity_of
 from kerasfeed.spec.scene_spec import SceneSpec
+from kerasfeed.util.deferred_warnings import warn_caller
 from kerasfeed.util.validate import check_integer
 
 VERSION = 1
@@ -144,11 +144,10 @@ def warn_of_hooks(sequence: Any, has_hooks: bool, state: FeedState) -> None:
     """Tell that a sequence may hold a state of its own."""
     if has_hooks and (state.epoch or state.step):
         name = type(sequence).__name__
-        warnings.warn(
+        warn_caller(
             f"{name} has on_epoch_begin or on_epoch_end: what they change in it is no part of the feed's state. "
             f"Restore it to what it was in epoch {state.epoch} yourself, or let __getitem__ draw from self.rng instead",
             FeedWarning,
-            stacklevel=3,
         )
 
 

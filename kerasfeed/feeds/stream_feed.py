@@ -26,7 +26,9 @@ from kerasfeed.util.validate import check_integer
 class BaseStreamFeed(BaseStream):
     """Batches of what generators yield, for loops; see `kerasfeed.StreamFeed`."""
 
-    _public = BaseStream._public | {"get_state", "mixing", "set_state", "shard"}
+    _public = BaseStream._public | {
+        "get_state", "load_state_dict", "mixing", "set_state", "shard", "state_dict",
+    }  # fmt: skip
 
     def __init__(
         self,
@@ -200,6 +202,14 @@ class BaseStreamFeed(BaseStream):
         self.end_fit()
         self._place = found.place
         self._upcoming.resume(found.place)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What `get_state()` returns, by the name that PyTorch's tools look for (Lightning, Accelerate, torchdata)."""
+        return self.get_state()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """`set_state(state)`, by the name that PyTorch's tools look for."""
+        self.set_state(state)
 
     def _fingerprint(self) -> dict[str, Any]:
         """What identifies the stream.

@@ -20,7 +20,7 @@ from kerasfeed.loaders.first_scenes import FirstScenes
 from kerasfeed.loaders.scene_cost import SceneCost
 from kerasfeed.loaders.session import Session
 from kerasfeed.loaders.worker_choice import Choice, Setup, known_of
-from kerasfeed.pool.base import Pool, PoolOptions
+from kerasfeed.pool.base import LOGGER, Pool, PoolOptions
 from kerasfeed.pool.factory import make_pool
 from kerasfeed.pool.sessions import Sessions
 from kerasfeed.sequences.context import SceneContext
@@ -101,6 +101,7 @@ class Loader:
             known = known_of(job.sequence).choices.get(self._first_key)
             if known is not None:
                 self._settle(known)
+                LOGGER.info("the feed of %s: auto chooses, as before, %s", class_name(job.sequence), known)
         self._sessions: Sessions[Session] = Sessions(self, forks=worker_type == "inline")
         self.failure_log = failure_log or FailureLog(job.policy, job.plan.length, job.plan.shard_count)
 
@@ -198,6 +199,7 @@ class Loader:
                     known.choices[key] = choice
                 if choice.hint:
                     self.failure_log.deferred_warnings.defer("hint", choice.hint, FeedWarning)
+        LOGGER.info("the feed of %s: auto chooses %s", class_name(self._job.sequence), choice)
         if (choice.setup.workers, choice.setup.worker_type) == present:
             self._choice, self._free = choice, frozenset()
             return session

@@ -5,6 +5,7 @@ of what tasks are about. Starting, watching, ending and replacing workers is don
 failed stays failed; whoever uses it makes another.
 """
 
+import logging
 import mmap
 import os
 import threading
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from kerasfeed.pool.file_identities import FirstOpened
     from kerasfeed.pool.hosts.engine import Hosts, HostStats
 
+LOGGER = logging.getLogger("kerasfeed")  # of what happens to workers, and never once a batch; workers log nothing
 CLOSED = "the feed is closed; make a new one"
 CLOSED_BEFORE_DONE = "the feed was closed before this batch was loaded"
 
@@ -189,6 +191,8 @@ class Pool(ABC):
         self.closed = False
         self._idle = threading.Condition(self.lock)
         self._owner: int | None = os.getpid()
+        if self.worker_type != "inline":
+            LOGGER.info("%s: starting", self.who)
 
     @abstractmethod
     def submit(self, tasks: Sequence[Task], receipt: Receipt | None = None) -> None:
@@ -314,6 +318,8 @@ class Pool(ABC):
                 return
             self.closed = True
         self._end()
+        if self.worker_type != "inline":
+            LOGGER.info("%s: ended", self.who)
 
     @abstractmethod
     def _end(self) -> None:

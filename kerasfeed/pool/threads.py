@@ -17,7 +17,7 @@ from typing import Any
 
 from kerasfeed.errors import FeedClosedError
 from kerasfeed.pool import watchdog
-from kerasfeed.pool.base import CLOSED_BEFORE_DONE, Pool, PoolOptions, Receipt, Runner
+from kerasfeed.pool.base import CLOSED_BEFORE_DONE, LOGGER, Pool, PoolOptions, Receipt, Runner
 from kerasfeed.pool.local import CALLER, LocalWorker, do_all, in_turn, look_at_callers, run_here, warn_of_stall
 from kerasfeed.pool.memory import PoolMemory
 from kerasfeed.pool.resource_errors import start_thread
@@ -287,6 +287,9 @@ class ThreadPool(Pool):
         task.stuck(note, crash)  # told of its outcome nevertheless, when the thread is back
         with self.lock:
             self._forget(task)
+        LOGGER.warning(
+            "%s: another thread takes the place of %s, which hangs at %s", self.who, worker.name, crash.place
+        )
         self._replace(worker)
 
     def _replace(self, worker: LocalWorker) -> None:

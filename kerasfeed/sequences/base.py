@@ -9,7 +9,7 @@ from __future__ import annotations  # so that annotations do not load numpy.rand
 import functools
 import operator
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,7 @@ from kerasfeed.sequences.routed import Routed
 from kerasfeed.sequences.view_base import OfOne
 from kerasfeed.util.counted import counted
 from kerasfeed.util.fingerprint import digest
-from kerasfeed.util.optional_methods import READER, blocks_in, name_of
+from kerasfeed.util.optional_methods import READER, ahead_reader, blocks_in, name_of
 from kerasfeed.util.optional_methods import optional_method as optional_method
 from kerasfeed.util.user_modules import note_import
 
@@ -125,6 +125,19 @@ class SceneSequence(ABC):
     def __iter__(self) -> Iterator[Any]:
         for index in range(len(self)):
             yield self[index]
+
+    def __getitems__(self, indices: Sequence[Any]) -> list[Any]:
+        """`[self[index] for index in indices]`, for PyTorch's `DataLoader`, which asks for a whole batch at once.
+
+        Where the class has `read_ahead`, that is told of them first. `get_batch` is not called: what it returns is a
+        batch of arrays, in which a scene's Python numbers, text and lists are no more. Feeds do not use this method.
+        """
+        announce = ahead_reader(self)
+        if announce is not None:
+            length = len(self)  # a sampler may give what else `__getitem__` takes
+            if places := [index for index in indices if type(index) is int and 0 <= index < length]:
+                announce(np.array(places, np.int64))
+        return [self[index] for index in indices]
 
     @property
     def thread_safe(self) -> bool:

@@ -36,6 +36,7 @@ def picks_of(indices: Any, length: int, name: str) -> Picks:
         ValueError: A mask of another length, or an array of several axes.
         IndexError: An index is out of range; the message names its position.
     """
+    indices = as_sequence(indices)
     if isinstance(indices, slice):
         return range(*indices.indices(length))
     if isinstance(indices, range):
@@ -47,7 +48,7 @@ def picks_of(indices: Any, length: int, name: str) -> Picks:
             f"indices must be integers in a list or array, a slice, a range or a mask of bools, received "
             f"{indices!r:.60} of type {type(indices).__name__}"
         )
-    array: Any = np.asarray(as_sequence(indices))
+    array: Any = np.asarray(indices)
     if array.ndim != 1:
         raise ValueError(f"indices must have one axis, received shape {array.shape}")
     if array.dtype == np.bool_:

@@ -1,7 +1,10 @@
-"""pandas: a `Series` or `DataFrame` as a sequence of scenes, by position, whatever its index.
+"""Tables and arrays of other packages as sequences of scenes, by position.
 
-Invariant: pandas is not imported. Columns are NumPy arrays from here on; what these cannot hold is refused, by the name
-of its column.
+`Series` and `DataFrame` of pandas (whatever their index) and of polars, `Table` and columns of Arrow, and arrays with
+a `shape` and no `__len__`, such as zarr's.
+
+Invariant: none of these packages is imported. Columns are NumPy arrays from here on; what these cannot hold is refused,
+by the name of its column.
 """
 
 from typing import Any
@@ -13,20 +16,32 @@ from kerasfeed.errors import SpecError
 from kerasfeed.util.counted import counted
 from kerasfeed.util.optional_methods import views_own
 
+_TABLES, _COLUMNS = ("DataFrame", "Table"), ("Series", "Array", "ChunkedArray")
+# What messages tell to write of a column: to fill and to drop what is missing, and for numbers and text of dates.
+_REMEDIES = {
+    "pandas": ("fillna(...)", "dropna()", "astype('int64')", "astype(str)"),
+    "polars": ("fill_null(...)", "drop_nulls()", "cast(polars.Int64)", "cast(polars.String)"),
+    "pyarrow": ("fill_null(...)", "drop_null()", "cast('int64')", "cast('string')"),
+}
+
 
 def as_sequence(sequence: Any) -> Any:
-    """A pandas `Series` as an array, a `DataFrame` as the sequence of its rows; anything else as it is.
+    """A column of a table as an array, a table as the sequence of its rows, an array without a length as that of its.
+
+    Anything else as it is.
 
     Raises:
         SpecError: A column holds missing values or dates; two columns have one name, or one has a name that is neither
             `str` nor `int`.
     """
-    match _pandas_class(sequence):
-        case "Series":
-            return _array_of(sequence, f"the Series{'' if sequence.name is None else f' {sequence.name!r}'}", "series")
-        case "DataFrame":
-            return DataFrameRows(sequence)
-    return sequence
+    package, name = _kind_of(sequence)
+    if name in _TABLES:
+        return DataFrameRows(sequence)
+    if package:
+        called = getattr(sequence, "name", None)
+        what = f"the {name}{'' if called in (None, '') else f' {called!r}'}"
+        return _array_of(sequence, what, name.lower().replace("chunked", ""))
+    return ArrayRows(sequence) if _is_array_without_length(sequence) else sequence
 
 
 def is_in_memory(sequence: Any) -> bool:
@@ -35,26 +50,28 @@ def is_in_memory(sequence: Any) -> bool:
 
 
 class DataFrameRows:
-    """The rows of a `DataFrame`: scenes are dicts from column to value.
+    """The rows of a `DataFrame` or a `Table`: scenes are dicts from column to value.
 
     Args:
-        frame: The frame, of which only its columns are kept.
+        frame: The table, of which only its columns are kept.
     """
 
     _is_scene_sequence = True
 
     def __init__(self, frame: Any) -> None:
-        names = list(frame.columns)
+        kind = _kind_of(frame)[1]
+        names = list(frame.column_names if kind == "Table" else frame.columns)
         for name in names:
             if isinstance(name, bool) or not isinstance(name, str | int):
                 raise SpecError(
-                    f"a column of the DataFrame has the name {name!r} of type {type(name).__name__}, and fields are "
+                    f"a column of the {kind} has the name {name!r} of type {type(name).__name__}, and fields are "
                     "named by str or int: frame.columns = [...]"
                 )
             if names.count(name) > 1:
-                raise SpecError(f"two columns of the DataFrame have the name {name!r}: rename one of them")
+                raise SpecError(f"two columns of the {kind} have the name {name!r}: rename one of them")
         self._length = len(frame)
-        self._columns = {name: _array_of(frame[name], f"column {name!r}", f"frame[{name!r}]") for name in names}
+        code = "table" if kind == "Table" else "frame"
+        self._columns = {name: _array_of(frame[name], f"column {name!r}", f"{code}[{name!r}]") for name in names}
 
     def __len__(self) -> int:
         return self._length
@@ -80,33 +97,78 @@ class DataFrameRows:
         return f"DataFrameRows of {counted(len(self._columns), 'column')}, {counted(self._length, 'scene')}"
 
 
-def _pandas_class(value: Any) -> str:
+class ArrayRows:
+    """The rows of an array along its first axis.
+
+    Args:
+        array: Has a `shape` and is indexed by position; nothing else of it is used than that and its name.
+    """
+
+    def __init__(self, array: Any) -> None:
+        self._array = array
+
+    def __len__(self) -> int:
+        return int(self._array.shape[0])
+
+    def __getitem__(self, index: int) -> Any:
+        return self._array[index]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        return np.asarray(self._array[...], dtype)  # read anew, and so a copy always
+
+    def __repr__(self) -> str:
+        return f"ArrayRows of {type(self._array).__name__}, {counted(len(self), 'scene')}"
+
+
+def _is_array_without_length(value: Any) -> bool:
+    kind = type(value)
+    if hasattr(kind, "__len__") or not hasattr(kind, "__getitem__") or hasattr(kind, "num_batches"):
+        return False
+    # A class of scenes may have the shape of one for an attribute; only arrays have a dtype, too.
+    shape = getattr(value, "shape", None) if hasattr(value, "dtype") else None
+    return not isinstance(value, type) and isinstance(shape, tuple) and bool(shape)
+
+
+def _kind_of(value: Any) -> tuple[str, str]:
+    """Package and class of a table, or of a column of one; two empty texts for anything else."""
     for base in type(value).__mro__:
-        if base.__module__.partition(".")[0] == "pandas" and base.__name__ in ("Series", "DataFrame"):
-            return base.__name__
-    return ""
+        package = base.__module__.partition(".")[0]
+        if package in _REMEDIES and base.__name__ in (*_TABLES, *_COLUMNS):
+            return package, base.__name__
+    return "", ""
 
 
-def _array_of(series: Any, what: str, code: str) -> NDArray[Any]:
+def _array_of(column: Any, what: str, code: str) -> NDArray[Any]:
     """The values of a column: numbers as they are, categories as what they stand for, text as `str`.
 
     Raises:
         SpecError: It holds dates, or missing values other than NaN in a column of floats; or text in a nullable column.
     """
-    dtype = series.dtype
+    package, _ = _kind_of(column)
+    fill, drop, numbers, text = _REMEDIES[package]
+    is_pandas = package == "pandas"
+    dtype = column.type if package == "pyarrow" else column.dtype
     if not isinstance(dtype, np.dtype) or dtype.kind == "O":
-        missing = np.flatnonzero(np.asarray(series.isna()))
+        missing = np.flatnonzero(np.asarray(column.isna() if is_pandas else column.is_null()))
         if missing.size:
             more = f", and {missing.size - 1:,} more" if missing.size > 1 else ""
             raise SpecError(
                 f"{what} ({dtype}) has no value in row {missing[0]} (by position){more}, and a batch holds no missing "
-                f"values. Fill them, {code}.fillna(...), or drop their rows, dropna()"
+                f"values. Fill them, {code}.{fill}, or drop their rows, {drop}"
             )
-    wanted = getattr(dtype, "numpy_dtype", None)  # of nullable numbers, and of those kept by pyarrow
-    values: NDArray[Any] = series.to_numpy() if wanted is None else series.to_numpy(dtype=wanted)
+    wanted = getattr(dtype, "numpy_dtype", None) if is_pandas else None  # of nullable numbers, and those of Arrow
+    if package == "pyarrow":
+        values: NDArray[Any] = column.to_numpy(zero_copy_only=False)
+    elif str(dtype).startswith("Struct("):  # of which polars makes rows without names
+        values = np.empty(len(column), object)
+        values[:] = column.to_list()
+    else:
+        values = column.to_numpy() if wanted is None else column.to_numpy(dtype=wanted)
+    if "32[" in str(dtype):  # days, which Arrow makes no other numbers of
+        numbers = numbers.replace("64", "32")
     if values.dtype.kind in "Mm" or getattr(dtype, "kind", "") in ("M", "m"):
         raise SpecError(
             f"{what} holds dates or times ({dtype}), which no Keras backend can hold. Give numbers, for example "
-            f"{code}.astype('int64'), or text, {code}.astype(str)"
+            f"{code}.{numbers}, or text, {code}.{text}"
         )
     return values

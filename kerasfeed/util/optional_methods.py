@@ -30,6 +30,13 @@ _OTHER_KINDS = {
     ("zarr", "Group"): _BY_NAME,
     ("pandas", "BaseGroupBy"): "holds groups of rows: a list of them, [group.to_numpy() for _, group in groups], has "
     "scenes by their index",
+    ("polars", "LazyFrame"): "has rows once it is run: pass frame.collect()",
+    (
+        "pyarrow",
+        "Dataset",
+    ): "is of tables that are yet to be read: pass dataset.to_table(), or where that does not fit in "
+    "memory kf.FileSequence(paths, pyarrow.parquet.read_table)",
+    ("pyarrow", "RecordBatch"): "is a part of a table: pass pyarrow.Table.from_batches([batch])",
 }
 
 
@@ -146,8 +153,8 @@ def refuse_other_kinds(who: str, sequence: Any) -> None:
     """Refuse what is no sequence of scenes, and has a way of its own into a model, or holds arrays by name.
 
     Raises:
-        TypeError: `sequence` is a function, a `tf.data.Dataset`, a tensor that requires grad, an HDF5 or zarr file, or
-            groups of pandas; the message says what to write.
+        TypeError: `sequence` is a function, a `tf.data.Dataset`, a tensor that requires grad, an HDF5 or zarr file,
+            groups of pandas, or what is yet to become a table; the message says what to write.
     """
     name = name_of(sequence)
     for kind in type(sequence).__mro__:

@@ -316,6 +316,43 @@ def test_a_sequence_with_hooks_of_its_own_is_warned_of():
             kf.FeedWarning, match="Reshuffled has on_epoch_begin or on_epoch_end: what they change in it"
         ):
             feed.set_state(feed.get_state(epoch=2, step=1))
+        with pytest.warns(kf.FeedWarning, match="on_epoch_begin or on_epoch_end") as told:
+            feed.load_state_dict(feed.get_state(epoch=2, step=1))
+        assert told[0].filename == __file__
+
+
+@pytest.mark.parametrize("kind", ["feed", "stream"])
+def test_the_state_is_there_by_the_names_of_pytorchs_tools_and_outlives_a_safe_checkpoint(kind, tmp_path):
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+
+    def make():
+        order = kf.Bucketed(np.arange(10), [5], [2, 3])
+        return kf.Feed(np.arange(10), 1, order=order, seed=1, workers=0) if kind == "feed" else streamed()
+
+    with make() as feed:
+        batches = iter(feed)
+        next(batches)
+        state = feed.state_dict()
+        assert state == feed.get_state()
+        torch.save({"feed": state}, tmp_path / "checkpoint.pt")
+        rest = [batch.tolist() for batch in batches]
+    with make() as feed:
+        feed.load_state_dict(torch.load(tmp_path / "checkpoint.pt", weights_only=True)["feed"])
+        assert feed.state_dict() == state
+        assert [batch.tolist() for batch in feed] == rest
+
+
+def streamed():
+    def numbers(*, start):
+        yield from range(start, 10)
+
+    return kf.StreamFeed(numbers, 2, seed=1, workers=0)
+
+
+def test_a_feed_that_cannot_be_resumed_has_no_state_for_tools_to_save():
+    with kf.QueueFeed(batch_size=2, workers=0) as queue:
+        assert not hasattr(queue, "state_dict")
+        assert not hasattr(queue, "load_state_dict")
 
 
 def test_a_batch_that_was_skipped_counts_as_consumed():

@@ -1,5 +1,6 @@
 """`workers="auto"` and `worker_type="auto"`: measured with the first batch, and nothing else depends on it."""
 
+import logging
 import warnings
 
 import numpy as np
@@ -43,6 +44,16 @@ def _first(feed, steps=3):
 def _expected(sequence, **arguments):
     with _feed(sequence, workers=0, **arguments) as feed:
         return _first(feed)
+
+
+def test_the_log_says_once_a_feed_what_was_chosen_and_why(caplog):
+    caplog.set_level(logging.INFO, "kerasfeed")
+    for how in ("auto chooses", "auto chooses, as before,"):
+        with _feed(scenes_costs.Waits()) as feed:
+            _first(feed)
+            chosen = [line for line in caplog.messages if "auto" in line]
+            assert chosen == [f"the feed of Waits: {how} {feed.stats().chosen}"]
+        caplog.clear()
 
 
 def test_scenes_that_wait_get_many_threads_and_stay_the_same():

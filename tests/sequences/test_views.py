@@ -289,6 +289,59 @@ def test_a_view_offers_the_optional_methods_that_what_is_inside_allows(view):
         assert optional_method(kf.Concat(made[0], kf.Map(Hooked(), tripled)), name)
 
 
+# ---- what PyTorch's DataLoader asks for
+
+
+class Quiet(NoisyInto):
+    """Scenes without noise; tells what was announced last."""
+
+    announced = ()
+
+    def _scene(self, index, rng):
+        return np.full((2, 3), self.base + index, np.float32), self.base + index
+
+    def read_ahead(self, indices):
+        super().read_ahead(indices)
+        self.announced = indices.tolist()
+
+    def get_batch(self, indices):
+        raise AssertionError("a batch of arrays is no list of scenes")
+
+
+@pytest.mark.parametrize("view", sorted(VIEWS.keys() - {"map that draws", "concat of kinds"}))
+def test_many_items_of_any_view_are_its_scenes_one_by_one(view):
+    sequence = VIEWS[view](Quiet)
+    for indices in ([3, 0, 3, 1], [-1, np.int64(2)], (2, 1), np.array([4, 0]), []):
+        found = sequence.__getitems__(indices)
+        assert type(found) is list
+        assert_same(found, [sequence[index] for index in indices])
+
+
+def test_many_items_are_announced_as_far_as_they_are_plain_indices():
+    sequence = Quiet(9)
+    sequence[2:].__getitems__([4, -1, 0])
+    assert sequence.announced == [2, 6]
+    with pytest.raises(IndexError, match="index 9 is out of range"):
+        sequence[:].__getitems__([3, 9])
+    assert sequence.announced == [3]
+
+
+class OfAnother(Noisy):
+    def __getitems__(self, indices):
+        raise AssertionError("kerasfeed asks for scenes")
+
+
+class ListOfAnother(list):
+    __getitems__ = OfAnother.__getitems__
+
+
+def test_feeds_and_views_never_ask_for_many_items():
+    for inside in (OfAnother(9), ListOfAnother([(1, 2)] * 9)):
+        for sequence in (inside, kf.Subset(inside, range(9)), kf.Map(inside, tripled)):
+            with kf.Feed(sequence, 4, workers=0) as feed:
+                assert len(list(feed)) == 3
+
+
 def test_sequences_inside_zip_draw_the_same_numbers():
     with kf.Feed(kf.Zip(Noisy(5), Noisy(5)), 5, workers=0, seed=1) as feed:
         [(one, other)] = list(feed)

@@ -1,5 +1,9 @@
-"""pandas by position; lists of columns, generators, datasets and tensors told what to write instead."""
+"""Tables of pandas, polars and Arrow, and arrays without a length, by position.
 
+Lists of columns, generators, datasets and tensors are told what to write instead.
+"""
+
+import datetime
 import pickle
 
 import numpy as np
@@ -133,6 +137,192 @@ def test_columns_need_names_of_their_own(pd):
         kf.Feed(pd.DataFrame({("a", 1): [1]}), 1)
     with kf.Feed(pd.DataFrame(np.eye(2)), 2, workers=0) as feed:
         assert next(iter(feed))[1].tolist() == [0, 1]
+
+
+# ---- tables of polars and of Arrow
+
+
+@pytest.fixture(params=["polars", "pyarrow"])
+def table(request, frame):
+    """The same columns in a table of another package."""
+    package = pytest.importorskip(
+        request.param, reason=f"{request.param} is not installed (pip install {request.param})"
+    )
+    if request.param == "pyarrow":
+        return package.concat_tables(package.Table.from_pandas(part, preserve_index=False) for part in halves(frame))
+    columns = {name: frame[name].tolist() for name in frame}
+    return package.DataFrame(columns, schema_overrides={"count": package.Int32, "kind": package.Categorical})
+
+
+def halves(frame):
+    return frame.iloc[:7], frame.iloc[7:]
+
+
+def test_rows_of_any_table_are_dicts_by_position(table, tmp_path):
+    with kf.Feed(table, 4, workers=0) as feed:
+        check_frame(feed)
+        with pickle.loads(pickle.dumps(feed)) as copy:
+            check_frame(copy)
+    with kf.Feed(kf.FileSequence(["a"], lambda path: table), 4, workers=0) as feed:
+        check_frame(feed)
+    numbers = table.select(["x", "count"])
+    with kf.Feed(numbers, 10, workers=0) as feed:
+        assert next(iter(feed))["count"].tolist() == list(range(10))
+        assert "get_batch" in dir(feed.sequence)
+    assert kf.describe(numbers, progress=False)["x"].max == 4.5
+
+
+def test_views_orders_and_splits_take_tables_and_their_columns(table):
+    pairs = kf.Zip(x=table.select(["x", "count"]), y=table["name"])
+    assert pairs[3] == {"x": {"x": 1.5, "count": 3}, "y": "é3"}
+    assert kf.Concat(table, table)[13]["name"] == "é3"
+    assert len(kf.Subset(table, table["seen"])) == 5
+    with kf.Feed(table, 2, order=kf.Balanced(table["kind"]), seed=0, workers=0) as feed:
+        assert sum(len(batch["x"]) for batch in feed) == 10
+    train, test = kf.split(table, (0.5, 0.5), seed=0, stratify=table["kind"])
+    assert sorted(scene["count"] for part in (train, test) for scene in part) == list(range(10))
+
+
+def test_nested_columns_are_nested_scenes(pl, pa):
+    columns = {"where": [{"x": 1.0, "name": "a"}, {"x": 2.0, "name": "b"}], "pair": [[1, 2], [3, 4]]}
+    for table in (pl.DataFrame(columns), pa.table(columns)):
+        with kf.Feed(table, 2, workers=0) as feed:
+            batch = next(iter(feed))
+        assert batch["where"]["x"].tolist() == [1, 2]
+        assert batch["where"]["name"].tolist() == ["a", "b"]
+        assert batch["pair"].tolist() == [[1, 2], [3, 4]]
+
+
+@pytest.fixture
+def pl():
+    return pytest.importorskip("polars", reason="polars is not installed (pip install polars)")
+
+
+@pytest.fixture
+def pa():
+    return pytest.importorskip("pyarrow", reason="pyarrow is not installed (pip install kerasfeed[test])")
+
+
+def test_what_no_batch_can_hold_of_polars_is_refused_by_the_name_of_its_column(pl):
+    day = datetime.date(2020, 1, 1)
+    for values, message in [
+        (
+            [1, None, None],
+            r"column 'c' \(Int64\) has no value in row 1 \(by position\), and 1 more.*'c'\].fill_null.*drop_nulls",
+        ),
+        ([day] * 3, r"column 'c' holds dates or times \(Date\).*frame\['c'\].cast\(polars.Int64\)"),
+    ]:
+        with pytest.raises(SpecError, match=message):
+            kf.Feed(pl.DataFrame({"c": values}), 2)
+        with pytest.raises(SpecError, match=r"^the Series 'c'"):
+            kf.Feed(pl.Series("c", values), 2)
+    with pytest.raises(TypeError, match=r"the LazyFrame has rows once it is run: pass frame.collect\(\)"):
+        kf.Feed(pl.DataFrame({"c": [1]}).lazy(), 1)
+
+
+def test_what_no_batch_can_hold_of_arrow_is_refused_by_the_name_of_its_column(pa, tmp_path):
+    day = datetime.date(2020, 1, 1)
+    for values, message in [
+        ([None, 1.0], r"column 'c' \(double\) has no value in row 0.*table\['c'\].fill_null.*drop_null\(\)"),
+        ([day] * 2, r"column 'c' holds dates or times \(date32.*table\['c'\].cast\('int32'\)"),
+        ([datetime.datetime(2020, 1, 1)] * 2, r"column 'c' holds dates or times.*table\['c'\].cast\('int64'\)"),
+    ]:
+        with pytest.raises(SpecError, match=message):
+            kf.Feed(pa.table({"c": values}), 2)
+        with pytest.raises(SpecError, match=r"^the ChunkedArray .*array\.(fill_null|cast)"):
+            kf.Zip([1, 2], pa.table({"c": values})["c"])
+    with pytest.raises(SpecError, match="two columns of the Table have the name 'a'"):
+        kf.Feed(pa.table([[1], [2]], names=["a", "a"]), 1)
+
+
+def test_what_is_no_table_yet_is_told_how_it_becomes_one(pa, tmp_path):
+    dataset, parquet = pytest.importorskip("pyarrow.dataset"), pytest.importorskip("pyarrow.parquet")
+    table = pa.table({"c": [1, 2]})
+    parquet.write_table(table, tmp_path / "a.parquet")
+    found = dataset.dataset(tmp_path / "a.parquet")
+    for take in (lambda value: kf.Feed(value, 1), lambda value: kf.Zip(value, value)):
+        with pytest.raises(TypeError, match=r"the FileSystemDataset is of tables .*: pass dataset.to_table\(\)"):
+            take(found)
+        with pytest.raises(TypeError, match=r"RecordBatch is a part of a table: pass pyarrow.Table.from_batches"):
+            take(table.to_batches()[0])
+    files = kf.FileSequence([tmp_path / "a.parquet"], parquet.read_table)
+    assert [int(scene["c"]) for scene in files] == [1, 2]
+    assert kf.Feed(found.to_table(), 1, workers=0)[1] == {"c": 2}
+
+
+# ---- arrays that have a shape, and no length
+
+
+class Stored:
+    """An array as zarr's are: without a length, read by position."""
+
+    def __init__(self, array):
+        self._array = array
+        self.shape, self.dtype = array.shape, array.dtype
+
+    def __getitem__(self, index):
+        return self._array[index]
+
+
+ROWS = np.arange(30).reshape(10, 3).tolist()
+
+
+@pytest.fixture
+def zarr_array(tmp_path):
+    zarr = pytest.importorskip("zarr", "3", reason="zarr 3 is not installed (pip install kerasfeed[test])")
+    array = zarr.create_array(tmp_path / "a.zarr", shape=(10, 3), chunks=(4, 3), dtype=np.float32)
+    array[:] = np.array(ROWS)
+    return array
+
+
+@pytest.fixture(params=["class", "zarr"])
+def stored(request):
+    if request.param == "class":
+        return Stored(np.array(ROWS, np.float32))
+    return request.getfixturevalue("zarr_array")
+
+
+def test_an_array_without_a_length_is_read_along_its_first_axis(stored):
+    for workers in (0, 2):
+        with kf.Feed(stored, 4, workers=workers, worker_type="thread") as feed:
+            assert np.concatenate(list(feed)).tolist() == ROWS
+            with pickle.loads(pickle.dumps(feed)) as copy:
+                assert len(copy[2]) == 2
+
+
+def test_an_array_of_zarr_travels_to_worker_processes(zarr_array):
+    with kf.Feed(kf.Zip(zarr_array, range(10)), 4, workers=1, worker_type="process") as feed:
+        assert np.concatenate([rows for rows, _ in feed]).tolist() == ROWS
+
+
+def test_what_takes_sequences_takes_arrays_without_a_length(stored):
+    pairs = kf.Zip(x=stored, y=np.arange(10))
+    assert (len(pairs), len(pairs[2:5])) == (10, 3)
+    assert pairs[2:5][1]["x"].tolist() == [9, 10, 11]
+    assert kf.Subset(stored, slice(4, None))[0].tolist() == [12, 13, 14]
+    assert kf.describe(stored, progress=False)["scene"].max == 29
+    assert kf.show(stored) is not None
+    files = kf.FileSequence(["a"], lambda path: stored)
+    assert files[9].tolist() == [27, 28, 29]
+
+
+def test_labels_may_be_an_array_without_a_length():
+    labels = Stored(np.arange(10) % 2)
+    with kf.Feed(np.arange(10), 2, order=kf.Balanced(labels), seed=0, workers=0) as feed:
+        assert all(sorted(batch % 2) == [0, 1] for batch in feed)
+    assert list(kf.Subset(range(10), Stored(np.array([3, 1])))) == [3, 1]
+
+
+def test_what_has_the_shape_of_a_scene_or_none_still_needs_a_length():
+    class Images:
+        shape = (64, 64, 3)
+
+        def __getitem__(self, index):
+            return np.zeros(self.shape)
+
+    for sequence in (Images(), Stored(np.array(3.0))):
+        with pytest.raises(TypeError, match="without __len__"):
+            kf.Feed(sequence, 4)
 
 
 # ---- what is no sequence of scenes

@@ -18,7 +18,9 @@ from kerasfeed.util.error_text import message_of
 try:
     import jax
 except ImportError as missing:
-    raise ImportError("to_jax() needs JAX, which is not installed: pip install 'kerasfeed[jax]'") from missing
+    raise ImportError(
+        'to_jax() needs JAX, which is not installed: pip install jax (the extra "kerasfeed[jax]")'
+    ) from missing
 
 _WHERE = "sharding is a jax.sharding.Sharding, a jax.Device, or None for JAX's default device; received"
 _OF_ONE_SIZE = (

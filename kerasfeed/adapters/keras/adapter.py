@@ -1,7 +1,8 @@
 """`KerasAdapter`: a feed as Keras's trainers take it, by the interface that Keras has for that.
 
 Invariant: nothing of Keras is written to. A feed is a `PyDataset` and its own `DataAdapter`, which trainers take as it
-is; where the installed Keras has no such interface, the `PyDataset` is left, and users are told what is lost.
+is; where the installed Keras has no such interface, the `PyDataset` is left, and users are told what is lost. Where
+Keras itself cannot be imported, as it has no backend, a feed is neither, and feeds loops.
 """
 
 import time
@@ -11,7 +12,6 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-import keras
 import numpy as np
 import optree
 
@@ -32,8 +32,20 @@ from kerasfeed.spec.nesting import lists_as_tuples
 from kerasfeed.spec.scene_spec import ArraySpec
 from kerasfeed.util.deferred_warnings import warn_caller
 from kerasfeed.util.error_notes import note_causes
+from kerasfeed.util.error_text import message_of
 from kerasfeed.util.polling import NotYet
 
+try:
+    import keras
+
+    NO_KERAS = ""
+except ImportError as missing:
+    NO_KERAS = (
+        f", which is no keras.utils.PyDataset, since Keras could not be imported ({message_of(missing)}): it feeds "
+        "loops. For fit, install the backend, or set KERAS_BACKEND to one that is installed, and start Python anew"
+    )
+
+_PyDataset: Any = object if NO_KERAS else keras.utils.PyDataset
 _DataAdapter: Any = data_adapter_class()
 _WEIGHTS = "You cannot specify `class_weight` and `sample_weight` at the same time."
 
@@ -200,11 +212,12 @@ class TrainerData(_DataAdapter):  # type: ignore[misc]
                 )
 
 
-class KerasAdapter(TrainerData, keras.utils.PyDataset):  # type: ignore[misc]
+class KerasAdapter(TrainerData, _PyDataset):  # type: ignore[misc]
     """A feed: a `PyDataset`, and its own `DataAdapter`."""
 
     def __init__(self, ahead: int) -> None:
-        keras.utils.PyDataset.__init__(self, workers=1, use_multiprocessing=False, max_queue_size=ahead)
+        if not NO_KERAS:
+            _PyDataset.__init__(self, workers=1, use_multiprocessing=False, max_queue_size=ahead)
         self._init_keras()
 
     @property

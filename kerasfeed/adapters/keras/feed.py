@@ -6,7 +6,7 @@ Invariant: to Keras it looks ahead by itself, so Keras's own threads and process
 import weakref
 from typing import TYPE_CHECKING
 
-from kerasfeed.adapters.keras.adapter import KerasAdapter
+from kerasfeed.adapters.keras.adapter import NO_KERAS, KerasAdapter
 from kerasfeed.adapters.keras.feed_run import FeedRun
 from kerasfeed.adapters.keras.fit_tracker import FitTracker
 from kerasfeed.adapters.keras.trainer import KerasCall, TrainerRequest
@@ -42,8 +42,9 @@ class Feed(BaseFeed, KerasAdapter, FrameworkLoops):
 
     Args:
         sequence: Any object with `__len__` and `__getitem__(index)` that returns one scene: a `SceneSequence`, a list,
-            an ndarray, a map-style dataset, a pandas `Series` or `DataFrame` (a row is a dict of its columns). Every
-            scene must have the same structure, dtypes and number of axes.
+            an ndarray, a map-style dataset; a `DataFrame` of pandas or polars or a `Table` of Arrow, by position (a row
+            is a dict of its columns), or a column of one; an array with a `shape` and a `dtype` in place of `__len__`,
+            as zarr's, along its first axis. Every scene must have the same structure, dtypes and number of axes.
         batch_size: Scenes in a batch, at least 1. None where each item of the sequence is already a batch, as in a
             `keras.utils.PyDataset`.
         shuffle: Whether each epoch visits the scenes in a new random order, every scene exactly once.
@@ -116,6 +117,9 @@ class Feed(BaseFeed, KerasAdapter, FrameworkLoops):
 
     # ---- what Keras adds
 
+    def __repr__(self) -> str:
+        return super().__repr__() + NO_KERAS
+
     def _init_framework(self, ahead: int) -> None:
         KerasAdapter.__init__(self, ahead)
         self.fit_tracker = FitTracker(self)
@@ -147,6 +151,7 @@ class Feed(BaseFeed, KerasAdapter, FrameworkLoops):
             known cardinality. In `fit`, pass `shuffle=False` beside it.
 
         Raises:
+            ImportError: TensorFlow is not installed.
             TypeError: A field has a dtype that TensorFlow does not have.
 
         Examples:

@@ -8,7 +8,7 @@ import weakref
 from functools import partial
 from typing import TYPE_CHECKING
 
-from kerasfeed.adapters.keras.adapter import KerasAdapter
+from kerasfeed.adapters.keras.adapter import NO_KERAS, KerasAdapter
 from kerasfeed.adapters.keras.run import RunningFit
 from kerasfeed.adapters.keras.stream_run import StreamRun
 from kerasfeed.adapters.keras.trainer import KerasCall, TrainerRequest, trainer_position
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 class KerasStream(BaseStream, KerasAdapter, FrameworkLoops):
     """What Keras adds to a stream."""
+
+    def __repr__(self) -> str:
+        return super().__repr__() + NO_KERAS
 
     def _init_framework(self, ahead: int) -> None:
         KerasAdapter.__init__(self, ahead)
@@ -75,6 +78,7 @@ class KerasStream(BaseStream, KerasAdapter, FrameworkLoops):
             sizes of all axes that do not vary.
 
         Raises:
+            ImportError: TensorFlow is not installed.
             TypeError: A field has a dtype that TensorFlow does not have.
 
         Examples:

@@ -32,8 +32,8 @@ class SummaryWriter(keras.callbacks.Callback):  # type: ignore[misc]
 
     Without `fit`, call `scalar(name, value, step)`. Files are created when there is something to write; `close` closes
     them, and a value written later creates new ones. No two processes share a file. What was written by the end of an
-    epoch stays on the disk, whatever happens to the process. Works on every backend. TensorFlow is imported to write
-    the files.
+    epoch stays on the disk, whatever happens to the process. Works on every backend. TensorFlow writes the
+    files.
 
     Args:
         log_dir: The folder below which all workers of the run write, and which TensorBoard reads.
@@ -43,6 +43,7 @@ class SummaryWriter(keras.callbacks.Callback):  # type: ignore[misc]
             on: totals since the feed was made.
 
     Raises:
+        ImportError: TensorFlow is not installed.
         TypeError: An argument has the wrong type, or neither `worker` nor `feed` is given.
         ValueError: `worker` is negative, or cannot be the name of a folder.
 
@@ -57,6 +58,8 @@ class SummaryWriter(keras.callbacks.Callback):  # type: ignore[misc]
     def __init__(
         self, log_dir: str | os.PathLike[str], worker: int | str | None = None, *, feed: "Feed | None" = None
     ) -> None:
+        from kerasfeed.adapters.tensorflow.events import EventFile  # missing TensorFlow is told now, not after an epoch
+
         super().__init__()
         if not isinstance(log_dir, str | os.PathLike):
             raise TypeError(f"log_dir must be a path, received {log_dir!r} of type {type(log_dir).__name__}")
@@ -64,6 +67,7 @@ class SummaryWriter(keras.callbacks.Callback):  # type: ignore[misc]
             raise TypeError(f"feed must be a kerasfeed.Feed, received a {type(feed).__name__}")
         self.folder = os.path.join(os.fspath(log_dir), f"worker-{_name(worker, feed)}")  # noqa: PTH118 - or a URL
         self.feed = feed
+        self._event_file = EventFile
         self._files: dict[str, EventFile] = {}
         self._lock = threading.Lock()
 
@@ -107,9 +111,7 @@ class SummaryWriter(keras.callbacks.Callback):  # type: ignore[misc]
     def _file(self, run: str) -> "EventFile":
         with self._lock:
             if run not in self._files:
-                from kerasfeed.adapters.tensorflow.events import EventFile  # TensorFlow: 2 to 5 s
-
-                self._files[run] = EventFile(os.path.join(self.folder, run) if run else self.folder)  # noqa: PTH118
+                self._files[run] = self._event_file(os.path.join(self.folder, run) if run else self.folder)  # noqa: PTH118
             return self._files[run]
 
     def flush(self) -> None:

@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 import optree
-import tensorflow as tf
 
 from kerasfeed.adapters.tensorflow import iteration as tf_iteration
 from kerasfeed.adapters.tensorflow import raw_datasets
 from kerasfeed.adapters.tensorflow.dtypes import is_common, tf_dtype
 from kerasfeed.adapters.tensorflow.error_relay import ErrorRelay
 from kerasfeed.adapters.tensorflow.feed_dataset import FeedDataset, Loops
+from kerasfeed.adapters.tensorflow.framework import tf
 from kerasfeed.adapters.tensorflow.iteration import BatchSource
 from kerasfeed.feeds.cursor import Begin
 from kerasfeed.spec.field_forms import RaggedArray

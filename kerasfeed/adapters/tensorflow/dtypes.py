@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import optree
-import tensorflow as tf
 
+from kerasfeed.adapters.tensorflow.framework import tf
 from kerasfeed.errors import SpecError
 from kerasfeed.spec.field_values import start_of
 from kerasfeed.spec.scene_spec import ArraySpec

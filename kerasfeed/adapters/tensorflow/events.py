@@ -10,7 +10,7 @@ import platform
 import threading
 import time
 
-import tensorflow as tf
+from kerasfeed.adapters.tensorflow.framework import tf
 
 _numbers = itertools.count()
 

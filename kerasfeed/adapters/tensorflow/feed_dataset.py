@@ -20,8 +20,8 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 import optree
-import tensorflow as tf
 
+from kerasfeed.adapters.tensorflow.framework import tf
 from kerasfeed.adapters.tensorflow.iteration import BatchSource
 from kerasfeed.feeds.cursor import run_in_background
 from kerasfeed.util.error_text import short_tracebacks

@@ -24,6 +24,7 @@ from kerasfeed.orders.base import Sequential
 from kerasfeed.sequences.view_base import is_thread_safe
 from kerasfeed.spec.inference import probe_indices
 from kerasfeed.spec.scene_spec import ArraySpec
+from kerasfeed.util.frames import as_sequence
 from kerasfeed.util.polling import NotYet
 from kerasfeed.util.resources import cores
 from kerasfeed.util.validate import check_integer
@@ -59,6 +60,7 @@ def from_indexable(
         scene is raised by a loop over the dataset, and the next element is the next scene.
 
     Raises:
+        ImportError: TensorFlow is not installed.
         TypeError: An argument has the wrong type, or a field has a dtype that TensorFlow does not have.
         ValueError: An argument is out of range, or the sequence is empty.
         Exception: What the sequence raises for one of the scenes that are read now.
@@ -76,6 +78,7 @@ def from_indexable(
         raise TypeError(
             "from_indexable() takes the sequence of scenes, received a feed, of batches: pass feed.sequence"
         )
+    sequence = as_sequence(sequence)
     length = check_sequence(sequence, "from_indexable()")
     seed = check_seed(seed, Sequential(), 1)
     if num_parallel_calls in (None, -1):  # tf.data.AUTOTUNE

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 import optree
-import tensorflow as tf
 
 from kerasfeed.adapters.tensorflow.dtypes import tf_dtype
+from kerasfeed.adapters.tensorflow.framework import tf
 from kerasfeed.readers.tfrecord.example import BYTES, FLOAT, INT64
 from kerasfeed.readers.tfrecord.fields import RAW, SHAPE, kind_of
 from kerasfeed.readers.tfrecord.sequence import TFRecordSequence
@@ -48,6 +48,7 @@ def feature_description(spec: Any) -> dict[str, Any]:
         A dict from the name of a feature to a `FixedLenFeature` or `FixedLenSequenceFeature`.
 
     Raises:
+        ImportError: TensorFlow is not installed.
         TypeError: `spec` is none of these.
         FileNotFoundError: There is no such file.
 
@@ -88,6 +89,7 @@ def parse_record(serialized: Any, spec: Any) -> Any:
         A scene nested as it was written (lists become tuples), each field a tensor of the dtype and shape written.
 
     Raises:
+        ImportError: TensorFlow is not installed.
         TypeError: A field has a dtype that TensorFlow does not have.
         tf.errors.InvalidArgumentError: The record does not match the spec.
 

@@ -13,7 +13,7 @@ nothing there, iterations only begin as late as others.
 from collections.abc import Callable
 from typing import Any
 
-import tensorflow as tf
+from kerasfeed.adapters.tensorflow.framework import tf
 
 # Of a function that is a graph as it is written: AutoGraph would spend time on it, and warns on Python 3.13.
 as_written: Any = tf.autograph.experimental.do_not_convert

@@ -15,7 +15,9 @@ from kerasfeed.util.error_text import message_of
 try:
     import torch
 except ImportError as missing:
-    raise ImportError("to_torch() needs PyTorch, which is not installed: pip install 'kerasfeed[torch]'") from missing
+    raise ImportError(
+        'to_torch() needs PyTorch, which is not installed: pip install torch (the extra "kerasfeed[torch]")'
+    ) from missing
 
 
 _REGISTERED = 2  # what `isbuiltin` is of a dtype that a library has added to NumPy's, as ml_dtypes has

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from kerasfeed.errors import FeedWarning, HostLostError, WorkerStartError
-from kerasfeed.pool.base import PoolOptions
+from kerasfeed.pool.base import LOGGER, PoolOptions
 from kerasfeed.pool.environment import search_path
 from kerasfeed.pool.hosts.agent import versions
 from kerasfeed.pool.hosts.dispatch import Dispatcher, Host, TaskGroup
@@ -123,6 +123,7 @@ class Fleet:
             self.lose(key, f"can take no work: {error}")
             return
         host.workers, host.ready, host.news = started.workers, True, time.monotonic()
+        LOGGER.info("%s: %s started", self._options.who, host)
         self._deaths.started()
         self._failed_starts.pop(host.place, None)
 
@@ -146,6 +147,7 @@ class Fleet:
             self._failed_starts[host.place] = times, time.monotonic() + min(2.0**times, _MOST_SECONDS)
             if self._deaths.at_start(crash) and not self._has_ready:
                 raise WorkerStartError(f"{host} {how} before it could take work, as did others before it")
+        LOGGER.warning("%s: lost a host: %s", self._options.who, crash)
         self._options.deferred_warnings.defer(
             "host", f"{host} {how}. Its batches are asked of other hosts, or of the one in its place: no batch is "
             "lost, none changes. feed.stats().hosts counts the hosts lost; this is said once", FeedWarning,

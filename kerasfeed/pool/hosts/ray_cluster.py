@@ -44,7 +44,9 @@ def join_cluster(
     try:
         import ray
     except ImportError as error:
-        raise ImportError('kf.RayHosts needs Ray, which is not installed: pip install "kerasfeed[ray]"') from error
+        raise ImportError(
+            'kf.RayHosts needs Ray, which is not installed: pip install ray (the extra "kerasfeed[ray]")'
+        ) from error
     name = session.enter(ray, address)
     try:
         return RayEngine(ray, name, count, dict(resources or {"CPU": 1.0}), dict(runtime_env or {}), tell, calls)

@@ -15,7 +15,7 @@ from kerasfeed.util.validate import check_integer
 
 @dataclass(frozen=True)
 class RayHosts(Hosts):
-    """Hosts of a Ray cluster, for `Feed(hosts=...)`; needs `pip install "kerasfeed[ray]"` on all of them.
+    """Hosts of a Ray cluster, for `Feed(hosts=...)`; needs `pip install ray` (the extra "ray") on all of them.
 
     On each of them an actor runs the `workers` of the feed and answers whole batches. A host that is lost is replaced,
     or its batches are asked of others: the batches are the same, in the same order, as with `workers=0`.

@@ -17,6 +17,7 @@ from typing import Any
 
 from kerasfeed.errors import FeedWarning, KerasfeedError, WorkerDiedError, WorkerStartError
 from kerasfeed.pool import watchdog
+from kerasfeed.pool.base import LOGGER
 from kerasfeed.pool.environment import DirectoryGoneError
 from kerasfeed.pool.exception_pickle import arrived
 from kerasfeed.pool.processes.crash_policy import CrashPolicy, edited_text, respawn_text, start_text
@@ -297,6 +298,7 @@ class Supervisor:
             self._fail(WorkerStartError(start_text(crash)))
             return
         self.respawns += 1
+        LOGGER.warning("%s: a new process takes the place of a worker: %s", self._options.who, crash)
         self._options.deferred_warnings.defer("respawn", respawn_text(crash), FeedWarning)
         self._vacant.add(handle.number)
         self._fill_vacancies()

@@ -81,7 +81,7 @@ class Pipeline:
         for bit, each in enumerate(filters):
             made = decoder_of(each)
             if made is None:
-                more = "; pip install kerasfeed[hdf5]" if each.code in _DECODERS else ""
+                more = "; pip install numcodecs imagecodecs" if each.code in _DECODERS else ""
                 raise DecodeError(f"no decoder for {each.name}{more}")
             self._stages.insert(0, (1 << bit, made, size))
             if each.code == FLETCHER32:

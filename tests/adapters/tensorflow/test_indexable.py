@@ -322,3 +322,10 @@ def test_dtypes_that_tf_data_does_not_cut_into_rows_arrive(dtype):
     found = np.array([scene.numpy() for scene in kf.from_indexable(numbers)])
     assert found.dtype == numbers.dtype
     assert np.array_equal(found, numbers)
+
+
+def test_a_table_is_a_dataset_of_its_rows():
+    pd = pytest.importorskip("pandas", reason="pandas is not installed (pip install kerasfeed[test])")
+    frame = pd.DataFrame({"x": [1.0, 2.0], "name": ["a", "b"]}, index=[7, 5])
+    found = list(kf.from_indexable(frame).as_numpy_iterator())
+    assert [(row["x"], row["name"]) for row in found] == [(1, b"a"), (2, b"b")]

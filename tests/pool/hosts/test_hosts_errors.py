@@ -193,5 +193,5 @@ def test_ray_hosts_pickle_with_modules_to_ship():
 
 def test_where_ray_is_missing_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(ImportError, match=r'pip install "kerasfeed\[ray\]"'):
+    with pytest.raises(ImportError, match=r"pip install ray \(the extra .kerasfeed\[ray\]"):
         BaseFeed(Noisy(0, 32), 16, hosts=kf.RayHosts())

@@ -18,7 +18,7 @@ from waits import PROGRAM_SECONDS, SECONDS, wait_until
 import kerasfeed as kf
 from kerasfeed.feeds.base import BaseFeed
 
-ray = pytest.importorskip("ray", reason='Ray is not installed: pip install "kerasfeed[ray]"')
+ray = pytest.importorskip("ray", reason="Ray is not installed: pip install ray")
 
 pytestmark = [
     pytest.mark.heavy,

@@ -128,11 +128,12 @@ def test_of_several_files_that_cannot_be_counted_the_first_is_told_of(paths):
 
     def bad(path):
         if str(path) == str(paths[0]):
-            begun.wait(60)  # for the second to fail
+            assert begun.wait(60)  # for the second to fail
         else:
             begun.set()
         raise OSError("unreadable")
 
+    bad.thread_safe = True
     with pytest.raises(OSError, match="unreadable") as caught:
         kf.FileSequence(paths, bad)
     assert str(paths[0]) in caught.value.__notes__[-1]

@@ -128,7 +128,7 @@ def test_a_missing_package_leaves_its_filter_to_h5py_and_says_what_to_install(tm
         monkeypatch.setitem(sys.modules, name, None)
     assert codecs.decoder_of(Filter(LZF, ())) is None
     with kf.HDF5File(path) as file:
-        assert str(file["lzf"].reader) == "h5py: no decoder for lzf; pip install kerasfeed[hdf5]"
+        assert str(file["lzf"].reader) == "h5py: no decoder for lzf; pip install numcodecs imagecodecs"
         assert str(file["gzip"].reader) == "direct"
         for name in ("lzf", "gzip"):
             assert np.array_equal(file[name][[7, 1]], data[[7, 1]])
