@@ -1,16 +1,12 @@
-"""A hook of mkdocs: the notebooks, run from top to bottom, as pages of the site.
+"""A hook of mkdocs: the version in the site's name, and the notebooks, with the outputs that they hold, as pages.
 
 A picture in an output has the text in its cell's metadata, under `alt`, as its alternative text.
 """
 
 import base64
-import functools
-import logging
-import os
-import tempfile
+import re
 from pathlib import Path
 
-import nbclient
 import nbformat
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
@@ -21,29 +17,30 @@ PAGES = {
     "02_hdf5.ipynb": "start/hdf5.md",
     "03_explore.ipynb": "start/explore.md",
 }
-LOG = logging.getLogger("mkdocs.hooks.notebooks")
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Put the version of these sources behind the name of the site, which stands in its header and its titles."""
+    package = (ROOT / "kerasfeed" / "__init__.py").read_text()
+    (version,) = re.findall(r'^__version__ = "(.+)"$', package, re.MULTILINE)
+    if not config.site_name.endswith(version):  # `mkdocs serve` builds again at each change
+        config.site_name = f"{config.site_name} {version}"
+    return config
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add a page, and its pictures, for each notebook."""
     for name, page in PAGES.items():
-        text, pictures = run(ROOT / "notebooks" / name)
+        text, pictures = page_of(ROOT / "notebooks" / name)
         files.append(File.generated(config, page, content=text))
         for picture, content in pictures.items():
             files.append(File.generated(config, f"{Path(page).parent}/{picture}", content=content))
     return files
 
 
-@functools.cache  # `mkdocs serve` builds again at each change
-def run(path: Path) -> tuple[str, dict[str, bytes]]:
+def page_of(path: Path) -> tuple[str, dict[str, bytes]]:
     """A notebook as Markdown with its outputs, and the pictures by name."""
-    LOG.info("Running %s, which takes a minute", path.name)
-    os.environ["PYTHONPATH"] = str(ROOT)  # this kerasfeed, and not one that is installed
     notebook = nbformat.read(path, as_version=4)
-    with tempfile.TemporaryDirectory() as folder:
-        nbclient.NotebookClient(
-            notebook, timeout=600, kernel_name="python3", resources={"metadata": {"path": folder}}
-        ).execute()
     parts: list[str] = []
     pictures: dict[str, bytes] = {}
     for cell in notebook.cells:
