@@ -41,11 +41,14 @@ class Counts(Costly):
 
 
 class Shares(Costly):
-    """Scenes that wait, and that several threads must not read at once, of which the class says nothing."""
+    """Scenes that wait, and that several threads must not read at once, of which the class says nothing.
+
+    They wait for so long that what a busy machine adds to their work does not count.
+    """
 
     def scene(self, index):
         self.now = index
-        time.sleep(0.005)
+        time.sleep(0.03)
         return super().scene(self.now)
 
 
