@@ -19,7 +19,8 @@ from kerasfeed.readers.hdf5.members import Members
 from kerasfeed.readers.hdf5.open_files import How, SharedFile, registry
 from kerasfeed.util import opened_files
 from kerasfeed.util.error_text import message_of
-from kerasfeed.util.opened_files import Identity, identity_of
+from kerasfeed.util.opened_files import Identity
+from kerasfeed.util.remote import identity_at, is_url
 from kerasfeed.util.resources import cache_bytes
 
 _MOST_NAMES = 1000  # looked at for a message
@@ -82,7 +83,10 @@ class HDF5File(Members):
         **driver_options: Any,
     ) -> None:
         self.path = str(path)
-        self._local = "://" not in self.path and driver != "ros3"
+        self._remote = driver is None and is_url(path)
+        self._local = not self._remote and "://" not in self.path and driver != "ros3"
+        if self._remote and swmr:
+            raise ValueError(f"swmr=True follows a file that grows on a disk of this machine, received {self.path!r}")
         if self._local:
             self.path = str(Path(path).absolute())
         limit = cache_bytes("chunk_cache", chunk_cache)
@@ -107,8 +111,11 @@ class HDF5File(Members):
     def _opened_anew(self) -> SharedFile:
         known = self._identity
         try:
-            found = identity_of(self.path) if self._local and self._how.driver != "family" else None
+            looked_at = self._remote or (self._local and self._how.driver != "family")
+            found = identity_at(self.path, self._how.options) if looked_at else None
         except FileNotFoundError:
+            if not self._local:
+                raise
             raise missing(self.path) from None
         if found is not None:
             may_grow = self._how.swmr
@@ -120,6 +127,8 @@ class HDF5File(Members):
                 raise named(error, f"cannot open {self.path!r}: {message_of(error)}") from error
             raise missing(self.path) from None
         except OSError as error:
+            if self._remote and repr(self.path) in message_of(error):
+                raise
             why = cause(self.path, error) if self._local else message_of(error)
             raise named(error, f"cannot open {self.path!r}: {why}") from error
         if known is not None and opened.identity is not None:
@@ -256,8 +265,8 @@ class HDF5File(Members):
         self._check_there()
 
     def _cache_state(self) -> Any:
-        """What the data depends on, for `kerasfeed.sequences.cache.key`, which looks at the file as well."""
-        return self.path, *self._how
+        """What the data depends on, for `kerasfeed.sequences.cache.key`, which looks at files of this machine."""
+        return self.path, *self._how, identity_at(self.path, self._how.options) if self._remote else None
 
     def __repr__(self) -> str:
         return f"HDF5File({self.path!r})"

@@ -8,7 +8,6 @@ import bisect
 import itertools
 import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from kerasfeed.readers.tfrecord.example import Example
 from kerasfeed.readers.tfrecord.fields import SceneCodec, infer_spec
 from kerasfeed.readers.tfrecord.framing import FRAME_BYTES, HEADER_BYTES, is_whole, read_header
 from kerasfeed.readers.tfrecord.index import FileIndex, index_files
-from kerasfeed.readers.tfrecord.names import expand
+from kerasfeed.readers.tfrecord.names import Place, expand
 from kerasfeed.readers.tfrecord.random_access import Stream, Windows, open_stream
 from kerasfeed.readers.tfrecord.spec_file import find_sidecars
 from kerasfeed.sequences.base import SceneSequence
@@ -153,7 +152,7 @@ class TFRecordSequence(Refreshable, SceneSequence):
         nbytes = sum(int(file.starts[-1]) for file in self._files)
         return max(1, min(len(self), round(_RUN_BYTES * len(self) / max(1, nbytes))))
 
-    def _known_spec(self, paths: list[Path]) -> SceneSpec | None:
+    def _known_spec(self, paths: list[Place]) -> SceneSpec | None:
         """The spec beside the files, if they are what it describes."""
         described = find_sidecars(paths)
         spec: SceneSpec | None = None
@@ -349,5 +348,5 @@ def _own(leaf: Any) -> Any:
     return leaf.copy() if leaf.ndim else leaf[()]
 
 
-def _listed(paths: list[Path]) -> str:
+def _listed(paths: list[Place]) -> str:
     return repr(str(paths[0])) + (f" and {len(paths) - 1:,} more files" if len(paths) > 1 else "")
