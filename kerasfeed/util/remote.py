@@ -5,12 +5,13 @@ thread, several at once, and none holds a lock. What a file is, is looked at whe
 again: a look takes as long as a read. fsspec is imported here alone.
 """
 
+import gc
 import io
 import os
 import re
 import time
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
@@ -74,7 +75,7 @@ def find(url: str) -> list[str]:
         return [url]
     files, name = _located(url, ())
     with suppress(FileNotFoundError):  # a name may hold such characters, as the "?" of a query
-        _tried(url, lambda: files.info(name))
+        _look(url, files, name)
         return [url]
     told = _tried(url, lambda: files.glob(name, detail=True))
     found = [each for each in told if told[each]["type"] == "file"]
@@ -185,8 +186,24 @@ class Blocks(ByteSource):
         out.reshape(-1).view(np.uint8)[...] = np.frombuffer(self.read(address, out.nbytes), np.uint8)
 
 
+@contextmanager
+def collection_paused() -> Iterator[None]:
+    """No garbage is collected meanwhile, in any thread; for one thread at a time, that which holds HDF5's lock.
+
+    The thread that it waits for, such as fsspec's own, would else wait for that lock, and both for ever, where it came
+    to collect an object of h5py's.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
 class FileObject(io.RawIOBase):
-    """A source as a file object for reading, such as h5py takes."""
+    """A source as a file object for h5py."""
 
     def __init__(self, source: ByteSource) -> None:
         """Read `source`."""
@@ -210,7 +227,8 @@ class FileObject(io.RawIOBase):
         """Fill `out` from the place on, which moves; returns how many bytes there were."""
         view = memoryview(out).cast("B")
         size = max(0, min(len(view), self._source.identity.size - self._place))
-        view[:size] = self._source.read(self._place, size)
+        with collection_paused():
+            view[:size] = self._source.read(self._place, size)
         self._place += size
         return size
 
@@ -221,7 +239,7 @@ def _located(url: str, options: Options) -> tuple[Any, str]:
         from fsspec.core import url_to_fs
     except ImportError:
         raise ImportError(
-            f"reading {url!r} needs the package fsspec: pip install fsspec, or pip install 'kerasfeed[remote]'"
+            f'reading {url!r} needs the package fsspec: pip install fsspec, or pip install "kerasfeed[remote]"'
         ) from None
     try:
         found: tuple[Any, str] = url_to_fs(url, **dict(options))
@@ -235,8 +253,18 @@ def _located(url: str, options: Options) -> tuple[Any, str]:
     return found
 
 
+def _look(url: str, files: Any, name: str) -> dict[str, Any]:
+    """What the store says of a file; not what a cache before it says, which for that lists the whole folder."""
+    from fsspec.implementations.cached import CachingFileSystem
+
+    while isinstance(files, CachingFileSystem):
+        files = files.fs
+    told: dict[str, Any] = _tried(url, lambda: files.info(name))
+    return told
+
+
 def _identity(url: str, files: Any, name: str) -> Identity:
-    told = _tried(url, lambda: files.info(name))
+    told = _look(url, files, name)
     if told["type"] == "directory":
         raise IsADirectoryError(f"{url!r} is a folder, and not a file")
     if told.get("size") is None:
@@ -255,9 +283,9 @@ def _tried(url: str, call: Callable[[], _T]) -> _T:
         try:
             return call()
         except Exception as error:
-            reason = error
-            if isinstance(error, FileNotFoundError):  # also what fsspec makes of any error of a web server
-                reason = cause_of(error) or error  # type: ignore[assignment]
+            # fsspec makes a FileNotFoundError of whatever goes wrong with a web server.
+            cause = cause_of(error) if isinstance(error, FileNotFoundError) else None
+            reason = error if cause is None else cause
             status = getattr(reason, "status", None)
             passes = status >= 500 or status in (408, 429) if isinstance(status, int) else not _is_final(reason)
             if pause is None or not passes:

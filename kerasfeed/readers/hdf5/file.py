@@ -40,23 +40,27 @@ class HDF5File(Members):
     dataset, and why. `pip install ".[hdf5]"` adds faster decompressors, and those for lzf, blosc, zstd and
     bitshuffle.
 
-    A file that changes while it is used is an error. That is checked at most five times a second.
+    A file that changes while it is used is an error. That is checked at most five times a second. A URL is looked at
+    when a process opens it, and not again.
 
     Args:
-        path: The file. A relative path is made absolute now, so that workers find it. A URL such as "s3://..." is read
-            through fsspec, by h5py.
+        path: The file. A relative path is made absolute now, so that workers find it. A URL such as
+            "s3://bucket/rooms.h5" is read through fsspec: several chunks or rows at the same time, as from a disk.
         chunk_cache: Upper limit of the memory that keeps decoded chunks, bytes for this file in each process; 0 keeps
             none. Several HDF5Files of one file with the same limit share one cache. "auto" is 1/16 of the memory that
             the process may use, at most 1 GiB, in one cache for all files of the process that say "auto".
         swmr: Whether another process extends the file meanwhile (single writer, multiple readers). h5py then reads it,
             and every access sees the rows written so far.
         driver: h5py's name of a driver ("core", "stdio", "ros3", ...). h5py then reads the file.
-        **driver_options: Options of the driver.
+        **driver_options: Options of the driver; for a URL without a driver, those of fsspec's file system.
 
     Raises:
-        FileNotFoundError: There is no such file.
-        OSError: On first use: it is not an HDF5 file, or it has changed since it was first opened.
-        ValueError, TypeError: `chunk_cache` is neither an integer >= 0 nor "auto".
+        FileNotFoundError: There is no such file; of a URL, on first use.
+        OSError: On first use: it is not an HDF5 file, or it has changed since it was first opened; a URL cannot be
+            read, also at the third try.
+        ImportError: On first use of a URL: fsspec is missing, or the package of the protocol.
+        ValueError, TypeError: `chunk_cache` is neither an integer >= 0 nor "auto"; or `swmr` is set for a URL, or, on
+            first use, fsspec does not know its protocol.
 
     Examples:
         >>> import h5py

@@ -61,17 +61,17 @@ def examine(file: h5py.File, dataset: h5py.Dataset, source: ByteSource) -> tuple
     Returns:
         The layout and "direct", or None and the reason.
     """
-    with phil:
-        try:
+    try:
+        with phil:
             layout = _layout(file, dataset, source.identity.size)
-            if isinstance(layout, Chunked):
-                check_chunks(source, dataset, layout)
-            else:
-                check_items(source, dataset, layout)
-        except Declined as reason:
-            return None, ReaderChoice("h5py", message_of(reason))
-        except Exception as error:  # noqa: BLE001  # whatever goes wrong here, h5py may still read it
-            return None, ReaderChoice("h5py", summary(error).splitlines()[0])
+        if isinstance(layout, Chunked):
+            check_chunks(source, dataset, layout)
+        else:
+            check_items(source, dataset, layout)
+    except Declined as reason:
+        return None, ReaderChoice("h5py", message_of(reason))
+    except Exception as error:  # noqa: BLE001  # whatever goes wrong here, h5py may still read it
+        return None, ReaderChoice("h5py", summary(error).splitlines()[0])
     return layout, ReaderChoice("direct")
 
 

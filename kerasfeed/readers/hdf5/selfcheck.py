@@ -1,13 +1,14 @@
 """What the direct reader would read, compared with what h5py reads, before it is trusted.
 
-Invariant: called with HDF5's lock held; raises `Declined` when in doubt. Bytes tell that the places are right, values
-that the decoding is.
+Invariant: raises `Declined` when in doubt. Bytes tell that the places are right, values that the decoding is. HDF5's
+lock is held where HDF5 is called, and not while a source reads, which may wait for other threads.
 """
 
 import math
 from typing import Any
 
 import numpy as np
+from h5py._objects import phil
 
 from kerasfeed.readers.hdf5.codecs import DecodeError
 from kerasfeed.readers.hdf5.storage import Chunked, Contiguous, Declined
@@ -24,7 +25,8 @@ def check_chunks(source: ByteSource, dataset: Any, layout: Chunked) -> None:
         place = index.find(number)
         assert place is not None
         corner = tuple(part.start for part in grid.region(number))
-        mask, data = dataset.id.read_direct_chunk(corner)
+        with phil:  # which h5py before 3.16 does not take here
+            mask, data = dataset.id.read_direct_chunk(corner)
         if (mask, data) != (place.mask, _bytes(source, place.address, place.size)):
             raise Declined("self-check: HDF5 finds other bytes")
     checked: set[bool] = set()
