@@ -287,7 +287,9 @@ class Registry:
             how: How to open it.
             identity: Of the file that stands there now; None for what only h5py's driver can look at.
         """
-        place = (path,) if identity is None else (identity.device, identity.inode)
+        place: tuple[Any, ...] = (path,)
+        if identity is not None:  # at a URL another version is another file
+            place = identity if is_url(path) else (identity.device, identity.inode)
         key = (*place, how.swmr, how.driver, repr(how.options))
         with self._lock:
             shared = self._files.get(key)
