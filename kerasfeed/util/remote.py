@@ -30,6 +30,7 @@ _T = TypeVar("_T")
 _PAUSES = 0.1, 0.5  # s before a read that failed is tried again
 _SLASH_LOST = re.compile(r"[A-Za-z][\w+.-]+(::[^/]+)?:/")
 _MAGIC = re.compile(r"[*?[]")
+_WEB = re.compile(r"(^|::)https?://")
 # What stores say of a version of a file, the surest first; listings and looks at one file must say the same.
 _VERSIONS = "ETag", "etag", "Content-MD5", "md5Hash", "generation", "LastModified", "Last-Modified", "last_modified"
 _TIMES = "mtime", "modified", "created"
@@ -284,7 +285,7 @@ def _tried(url: str, call: Callable[[], _T]) -> _T:
             return call()
         except Exception as error:
             # fsspec makes a FileNotFoundError of whatever goes wrong with a web server.
-            cause = cause_of(error) if isinstance(error, FileNotFoundError) else None
+            cause = cause_of(error) if isinstance(error, FileNotFoundError) and _WEB.search(url) else None
             reason = error if cause is None else cause
             status = getattr(reason, "status", None)
             passes = status >= 500 or status in (408, 429) if isinstance(status, int) else not _is_final(reason)

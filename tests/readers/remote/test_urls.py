@@ -267,6 +267,16 @@ def test_what_is_not_there_is_an_error_that_names_the_url(folder, name, kind, me
         assert message.format(name) in str(caught.value)
 
 
+def test_a_file_that_is_gone_when_it_is_read_is_a_missing_file(folder):
+    url = f"{in_memory(folder)}/t-00-of-02.tfrecord"
+    records = kf.TFRecordSequence(url)
+    records[0]
+    fsspec.filesystem("memory").rm("/store/t-00-of-02.tfrecord")
+    with pytest.raises(FileNotFoundError, match=f"cannot open '{url}': there is no such file"):
+        records[1]
+    records.close()
+
+
 def test_a_path_made_of_a_url_is_refused():
     for read in (kf.HDF5File, kf.TFRecordSequence, lambda path: kf.FileSequence(path, read_npz)):
         with pytest.raises(
