@@ -1,11 +1,12 @@
-"""The bytes of an open file, read past HDF5, and the check that it is still the same file.
+"""The bytes of a file, read past HDF5, and the check that it is still the same file.
 
-Invariant: whoever reads holds the `SharedFile` that owns the descriptor, so that it is not closed, and its number not
-used for another file, meanwhile. A file that was truncated or rewritten under us is an error, not data.
+Invariant: whoever reads holds the object that owns the descriptor, so that it is not closed, and its number not used
+for another file, meanwhile. A file of this machine that was truncated or rewritten under us is an error, not data.
 """
 
 import os
 import time
+from abc import ABC, abstractmethod
 from contextlib import suppress
 from typing import Any
 
@@ -17,8 +18,44 @@ from kerasfeed.util.opened_files import Identity, changed, identity_of
 _CHECK_SECONDS = 0.2  # between looks at size and time of modification: each is a system call that gives up the GIL
 
 
-class ByteSource:
-    """Reads an open file by byte offset. All methods may be called from any thread."""
+class ByteSource(ABC):
+    """Reads a file by byte offset. All methods may be called from any thread.
+
+    Attributes:
+        path: Path or URL.
+        identity: What the file was when it was opened.
+    """
+
+    path: str
+    identity: Identity
+
+    @abstractmethod
+    def check(self, *, now: bool = False) -> None:
+        """Look whether the file changed, where that is cheap; unless `now`, at most five times a second.
+
+        Raises:
+            OSError: It did.
+        """
+
+    @abstractmethod
+    def read(self, address: int, size: int) -> bytes:
+        """`size` bytes from `address` on.
+
+        Raises:
+            OSError: The file ends before, or changed.
+        """
+
+    @abstractmethod
+    def read_into(self, address: int, out: Any) -> None:
+        """Fill `out`, a contiguous array of plain items, from `address` on.
+
+        Raises:
+            OSError: The file ends before, or changed.
+        """
+
+
+class OpenFile(ByteSource):
+    """A file of this machine, through its descriptor."""
 
     def __init__(self, path: str, descriptor: int, identity: Identity) -> None:
         """Read through `descriptor`, which belongs to someone else."""
@@ -28,11 +65,7 @@ class ByteSource:
         self._next_check = 0.0
 
     def check(self, *, now: bool = False) -> None:
-        """Look whether the file changed; unless `now`, at most five times a second.
-
-        Raises:
-            OSError: It did.
-        """
+        """See `ByteSource.check`."""
         clock = time.monotonic()
         if clock < self._next_check and not now:
             return
@@ -50,11 +83,7 @@ class ByteSource:
         return ""
 
     def read(self, address: int, size: int) -> bytes:
-        """`size` bytes from `address` on.
-
-        Raises:
-            OSError: The file ends before, or changed.
-        """
+        """See `ByteSource.read`."""
         self.check()
         data = os.pread(self.descriptor, size, address)
         if len(data) != size:  # a signal, more than 2 GiB, or the end of the file
@@ -64,11 +93,7 @@ class ByteSource:
         return data
 
     def read_into(self, address: int, out: Any) -> None:
-        """Fill `out`, a contiguous array of plain items, from `address` on.
-
-        Raises:
-            OSError: The file ends before, or changed.
-        """
+        """See `ByteSource.read_into`."""
         self.check()
         if os.preadv(self.descriptor, (out,), address) != out.nbytes:
             self._fill(address, out.reshape(-1).view(np.uint8))

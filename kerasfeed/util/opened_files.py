@@ -29,10 +29,10 @@ class Identity(NamedTuple):
     """What tells one state of a file from another.
 
     Attributes:
-        device: Number of the file system.
-        inode: Number of the file in it.
+        device: Number of the file system; 0 for a URL.
+        inode: Number of the file in it; of a URL, one made of its text.
         size: Bytes.
-        mtime_ns: Time of the last modification, ns.
+        mtime_ns: Time of the last modification, ns; of a URL, a number made of what the store says of the version.
     """
 
     device: int
@@ -58,6 +58,8 @@ class Identity(NamedTuple):
             return ""
         if self.size != now.size:
             return f"its size is {now.size:,} bytes, was {self.size:,}"
+        if self.mtime_ns != now.mtime_ns and not self.device:
+            return "another version stands in its place"
         if self.mtime_ns != now.mtime_ns:
             return f"it was modified {(now.mtime_ns - self.mtime_ns) / 1e9:,.3f} s later"
         return ""

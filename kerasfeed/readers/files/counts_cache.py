@@ -8,6 +8,7 @@ import contextlib
 import json
 import os
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,10 @@ from kerasfeed.errors import FeedWarning
 from kerasfeed.util.atomic_write import write_whole
 from kerasfeed.util.deferred_warnings import warn_caller
 from kerasfeed.util.error_text import exception_text
-from kerasfeed.util.opened_files import identity_of
+from kerasfeed.util.remote import identity_at, is_url
 from kerasfeed.util.validate import local_path
 
+_LOOKS_AT_ONCE = 32
 _FORMAT = "kerasfeed counts 1"
 
 
@@ -52,9 +54,12 @@ class CountsCache:
     def known(self, paths: Sequence[Any]) -> dict[int, int]:
         """Counts of those of `paths` that have not changed, by number."""
         found = {}
-        for number, path in enumerate(paths):
+        with ThreadPoolExecutor(_LOOKS_AT_ONCE) as pool:  # each at a URL takes as long as a small read
+            are_urls = any(isinstance(file_of(path), str) for path in paths)
+            identities = list((pool.map if are_urls else map)(_identity, paths))
+        for number, (path, identity) in enumerate(zip(paths, identities, strict=True)):
             name = _name(path)
-            identity = self._identities[name] = _identity(path)
+            self._identities[name] = identity
             entry = self._counts.get(name)
             if identity is not None and entry is not None and entry[:2] == identity:
                 found[number] = entry[2]
@@ -76,13 +81,14 @@ class CountsCache:
         write_whole(self._path, json.dumps({"format": _FORMAT, "counts": self._counts}, indent=0).encode())
 
 
-def file_of(path: Any) -> Path | None:
-    """The file that a path, or a tuple that begins with one, names; None for anything else."""
+def file_of(path: Any) -> Path | str | None:
+    """The file, or URL, that a path, or a tuple that begins with one, names; None for anything else."""
     if isinstance(path, tuple) and path:
         path = path[0]
     if isinstance(path, str | os.PathLike):
         name = os.fspath(path)
-        return Path(name) if isinstance(name, str) else None
+        if isinstance(name, str):
+            return name if isinstance(path, str) and is_url(path) else Path(name)
     return None
 
 
@@ -90,13 +96,15 @@ def _name(path: Any) -> str:
     """What identifies a path, or a tuple that begins with one: the file's full name, and the rest."""
     file = file_of(path)
     rest = repr(path[1:]) if isinstance(path, tuple) else ""
-    return "" if file is None else f"{file.absolute()}{rest}"
+    if file is None:
+        return ""
+    return f"{file if isinstance(file, str) else file.absolute()}{rest}"
 
 
 def _identity(path: Any) -> list[int] | None:
     """Size and time of change (ns) of a file; None where there is none to look at."""
     file = file_of(path)
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, ImportError, ValueError):  # also a URL of which only `read_file` knows
         if file is not None:
-            return list(identity_of(file)[2:])
+            return list(identity_at(file)[2:])
     return None

@@ -5,6 +5,7 @@ Invariant: a number is taken over from before only for a file whose identity is 
 
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -61,4 +62,4 @@ def known_counts(
 def _identity(path: Any) -> Any:
     """What a file is now; None where there is none to look at."""
     where = file_of(path)
-    return identity_of(where) if where is not None and where.is_file() else None
+    return identity_of(where) if isinstance(where, Path) and where.is_file() else None

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -73,8 +74,9 @@ class FileSequence(Refreshable, SceneSequence):
     Arrays in scenes are read-only, because they are kept: copy what you want to change in place.
 
     Args:
-        paths: The files, in order; or a glob, "scans/*.npz", whose files come in natural order (2 before 10). In a list
-            any picklable object that `read_file` accepts may stand for a file.
+        paths: The files, in order; or a glob, "scans/*.npz", whose files come in natural order (2 before 10); or a glob
+            of URLs, "s3://bucket/*.npz", for which fsspec is needed. In a list any picklable object that `read_file`
+            accepts may stand for a file. `read_file` opens what it is given, also a URL. Files by URL are not watched.
         read_file: Called with one of `paths`, in each worker process, or in one thread. If several threads may call it
             at once, say so by `read_file.thread_safe = True`; functions of NumPy are known to be.
         count: Number of scenes in each file: one integer for all, one integer for each, or a function from path to
@@ -84,8 +86,8 @@ class FileSequence(Refreshable, SceneSequence):
         cache_files: Files that each process keeps, or holds open, at most; at least 1 and at least `interleave`.
         cache_bytes: Bytes of arrays that each process keeps at most; one file is kept whatever its size. "auto" is 1/16
             of the memory, at most 1 GiB.
-        counts_cache: Path of a JSON file that keeps the numbers of scenes. A file whose size or modification time
-            differs is counted again.
+        counts_cache: Path of a JSON file that keeps the numbers of scenes. A file whose size or modification time, or
+            at a URL the version, differs is counted again.
         lookback: Scenes kept of a file that is read forward, at least 1; they take at most an eighth of `cache_bytes`.
         on_error: What to do about a file that cannot be counted: "raise", or "skip", which leaves it out with a
             `kf.FeedWarning` and lists it in `skipped`. The `on_error` of the feed deals with later errors.
@@ -99,6 +101,8 @@ class FileSequence(Refreshable, SceneSequence):
     Raises:
         TypeError: An argument has the wrong type.
         ValueError: An argument is out of range, or there are no files, or no scenes in them.
+        FileNotFoundError: No file matches the glob.
+        ImportError: A glob is of URLs, and fsspec or the package of the protocol is missing.
         Exception: What `read_file` or `count` raises while files are counted, with the file as a note.
 
     Examples:
@@ -282,7 +286,7 @@ class FileSequence(Refreshable, SceneSequence):
     def _refuse_change(self, file: int, kept: KeptHere) -> None:
         """Raise where a file is not what it was when it was first read, here or by another worker process."""
         where = file_of(self.paths[file])
-        if where is None:
+        if not isinstance(where, Path):  # a URL is not watched: to look at it takes as long as a small read
             return
         if not where.is_file():  # a folder changes with what is put into it, and what is missing read_file tells
             return

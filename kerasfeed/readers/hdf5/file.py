@@ -19,7 +19,8 @@ from kerasfeed.readers.hdf5.members import Members
 from kerasfeed.readers.hdf5.open_files import How, SharedFile, registry
 from kerasfeed.util import opened_files
 from kerasfeed.util.error_text import message_of
-from kerasfeed.util.opened_files import Identity, identity_of
+from kerasfeed.util.opened_files import Identity
+from kerasfeed.util.remote import identity_at, is_url
 from kerasfeed.util.resources import cache_bytes
 
 _MOST_NAMES = 1000  # looked at for a message
@@ -39,23 +40,27 @@ class HDF5File(Members):
     dataset, and why. `pip install ".[hdf5]"` adds faster decompressors, and those for lzf, blosc, zstd and
     bitshuffle.
 
-    A file that changes while it is used is an error. That is checked at most five times a second.
+    A file that changes while it is used is an error. That is checked at most five times a second. A URL is looked at
+    when a process opens it, and not again.
 
     Args:
-        path: The file. A relative path is made absolute now, so that workers find it. A URL such as "s3://..." is read
-            through fsspec, by h5py.
+        path: The file. A relative path is made absolute now, so that workers find it. A URL such as
+            "s3://bucket/rooms.h5" is read through fsspec: several chunks or rows at the same time, as from a disk.
         chunk_cache: Upper limit of the memory that keeps decoded chunks, bytes for this file in each process; 0 keeps
             none. Several HDF5Files of one file with the same limit share one cache. "auto" is 1/16 of the memory that
             the process may use, at most 1 GiB, in one cache for all files of the process that say "auto".
         swmr: Whether another process extends the file meanwhile (single writer, multiple readers). h5py then reads it,
             and every access sees the rows written so far.
         driver: h5py's name of a driver ("core", "stdio", "ros3", ...). h5py then reads the file.
-        **driver_options: Options of the driver.
+        **driver_options: Options of the driver; for a URL without a driver, those of fsspec's file system.
 
     Raises:
-        FileNotFoundError: There is no such file.
-        OSError: On first use: it is not an HDF5 file, or it has changed since it was first opened.
-        ValueError, TypeError: `chunk_cache` is neither an integer >= 0 nor "auto".
+        FileNotFoundError: There is no such file; of a URL, on first use.
+        OSError: On first use: it is not an HDF5 file, or it has changed since it was first opened; a URL cannot be
+            read, also at the third try.
+        ImportError: On first use of a URL: fsspec is missing, or the package of the protocol.
+        ValueError, TypeError: `chunk_cache` is neither an integer >= 0 nor "auto"; or `swmr` is set for a URL, or, on
+            first use, fsspec does not know its protocol.
 
     Examples:
         >>> import h5py
@@ -82,7 +87,10 @@ class HDF5File(Members):
         **driver_options: Any,
     ) -> None:
         self.path = str(path)
-        self._local = "://" not in self.path and driver != "ros3"
+        self._remote = driver is None and is_url(path)
+        self._local = not self._remote and "://" not in self.path and driver != "ros3"
+        if self._remote and swmr:
+            raise ValueError(f"swmr=True follows a file that grows on a disk of this machine, received {self.path!r}")
         if self._local:
             self.path = str(Path(path).absolute())
         limit = cache_bytes("chunk_cache", chunk_cache)
@@ -107,8 +115,11 @@ class HDF5File(Members):
     def _opened_anew(self) -> SharedFile:
         known = self._identity
         try:
-            found = identity_of(self.path) if self._local and self._how.driver != "family" else None
+            looked_at = self._remote or (self._local and self._how.driver != "family")
+            found = identity_at(self.path, self._how.options) if looked_at else None
         except FileNotFoundError:
+            if not self._local:
+                raise
             raise missing(self.path) from None
         if found is not None:
             may_grow = self._how.swmr
@@ -120,6 +131,8 @@ class HDF5File(Members):
                 raise named(error, f"cannot open {self.path!r}: {message_of(error)}") from error
             raise missing(self.path) from None
         except OSError as error:
+            if self._remote and repr(self.path) in message_of(error):
+                raise
             why = cause(self.path, error) if self._local else message_of(error)
             raise named(error, f"cannot open {self.path!r}: {why}") from error
         if known is not None and opened.identity is not None:
@@ -256,8 +269,8 @@ class HDF5File(Members):
         self._check_there()
 
     def _cache_state(self) -> Any:
-        """What the data depends on, for `kerasfeed.sequences.cache.key`, which looks at the file as well."""
-        return self.path, *self._how
+        """What the data depends on, for `kerasfeed.sequences.cache.key`, which looks at files of this machine."""
+        return self.path, *self._how, identity_at(self.path, self._how.options) if self._remote else None
 
     def __repr__(self) -> str:
         return f"HDF5File({self.path!r})"

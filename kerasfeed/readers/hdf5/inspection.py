@@ -24,7 +24,9 @@ from kerasfeed.readers.hdf5.selfcheck import check_chunks, check_items
 from kerasfeed.readers.hdf5.storage import Chunked, Contiguous, Declined, Layout, ReaderChoice
 from kerasfeed.spec.field_values import is_padded
 from kerasfeed.util.error_text import message_of, summary
+from kerasfeed.util.file_bytes import ByteSource
 
+URL_DRIVER = "fileobj"  # h5py's name of the driver that reads a file at a URL, from a stream
 _BLOCK_NUMBER = re.compile(r"%\d*b")  # in the names of sources that are numbered
 _UNSHIFTED = (1, 14, 4)  # before this HDF5, chunk addresses leave out the user block
 
@@ -36,7 +38,7 @@ def refusal(file: h5py.File, driver: str) -> str:
         file: The open file.
         driver: h5py's name of the driver that it was opened with.
     """
-    if file.driver != "sec2":
+    if file.driver not in ("sec2", URL_DRIVER):
         return f"driver {driver!r}"
     intent = file.id.get_intent()
     if intent & h5py.h5f.ACC_SWMR_READ:
@@ -48,28 +50,28 @@ def refusal(file: h5py.File, driver: str) -> str:
     return ""
 
 
-def examine(file: h5py.File, dataset: h5py.Dataset, size: int) -> tuple[Layout | None, ReaderChoice]:
+def examine(file: h5py.File, dataset: h5py.Dataset, source: ByteSource) -> tuple[Layout | None, ReaderChoice]:
     """Decide who reads `dataset`.
 
     Args:
         file: The open file, of which there is no `refusal`.
         dataset: One of its datasets.
-        size: Bytes of the file.
+        source: The bytes of the file.
 
     Returns:
         The layout and "direct", or None and the reason.
     """
-    with phil:
-        try:
-            layout = _layout(file, dataset, size)
-            if isinstance(layout, Chunked):
-                check_chunks(file, dataset, layout)
-            else:
-                check_items(file, dataset, layout)
-        except Declined as reason:
-            return None, ReaderChoice("h5py", message_of(reason))
-        except Exception as error:  # noqa: BLE001  # whatever goes wrong here, h5py may still read it
-            return None, ReaderChoice("h5py", summary(error).splitlines()[0])
+    try:
+        with phil:
+            layout = _layout(file, dataset, source.identity.size)
+        if isinstance(layout, Chunked):
+            check_chunks(source, dataset, layout)
+        else:
+            check_items(source, dataset, layout)
+    except Declined as reason:
+        return None, ReaderChoice("h5py", message_of(reason))
+    except Exception as error:  # noqa: BLE001  # whatever goes wrong here, h5py may still read it
+        return None, ReaderChoice("h5py", summary(error).splitlines()[0])
     return layout, ReaderChoice("direct")
 
 

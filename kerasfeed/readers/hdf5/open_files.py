@@ -25,12 +25,14 @@ from kerasfeed.readers.hdf5.small_datasets import Known, WholeReader, small
 from kerasfeed.readers.hdf5.stats import Counters
 from kerasfeed.readers.hdf5.storage import Chunked, Layout, ReaderChoice
 from kerasfeed.util import read_cost
-from kerasfeed.util.file_bytes import ByteSource
+from kerasfeed.util.file_bytes import ByteSource, OpenFile
 from kerasfeed.util.opened_files import Identity
+from kerasfeed.util.remote import Blocks, FileObject, UrlFile, is_url
 from kerasfeed.util.resources import cache_bytes, descriptors
 
 Reader = ChunkedReader | ContiguousReader | WholeReader
 _EXAMINED_AT_ONCE = 32  # datasets of a file; of others, if they are small, first see whether they are read often
+_URL_BLOCKS = 1 << 20, 8  # bytes of a block, and how many are kept, of what HDF5 itself reads of a file at a URL
 
 
 class How(NamedTuple):
@@ -91,19 +93,23 @@ class SharedFile:
         Args:
             path: A path or URL.
             how: How.
-            identity: Of the file at the path; None for what is not a file of this machine.
+            identity: Of the file at the path; None for what only h5py's driver can look at.
         """
         self.path = path
         self.how = how
         self.identity = identity
         self.generation = registry.generation
-        self.handle, self._stream = _opened(path, how)
         self.source: ByteSource | None = None
+        if how.driver is None and is_url(path):
+            self.source = UrlFile(path, how.options, identity)
+            self.handle = h5py.File(FileObject(Blocks(self.source, *_URL_BLOCKS)), "r")
+        else:
+            self.handle = _opened(path, how)
         if identity is not None and self.handle.driver == "sec2":
             # HDF5's own descriptor: certain to be this file, and there is one fewer to close.
             descriptor = self.handle.id.get_vfd_handle()
             self.identity = Identity.of(os.fstat(descriptor))
-            self.source = ByteSource(path, descriptor, self.identity)
+            self.source = OpenFile(path, descriptor, self.identity)
         self._refusal = refusal(self.handle, how.driver or self.handle.driver)
         self._is_readonly = self.handle.mode == "r"
         self.links = _link_access()
@@ -115,7 +121,7 @@ class SharedFile:
         self._caches: dict[int | None, ChunkCache] = {None: registry.cache}
         self._whole: set[OpenDataset] = set()  # virtual ones whose sources were all there
         self._kept: list[tuple[ChunkCache, range]] = []  # where chunks of this file may be, and under which keys
-        finalizer = weakref.finalize(self, _release, self.handle, self._stream, self._kept)
+        finalizer = weakref.finalize(self, _release, self.handle, self._kept)
         finalizer.atexit = False  # a thread may be reading as the process ends
 
     def dataset(self, name: str, cache_limit: int | None, *, examined: bool = False) -> OpenDataset | None:
@@ -215,9 +221,9 @@ class SharedFile:
             return None
 
     def _examined(self, handle: h5py.Dataset) -> tuple[Layout | None, ReaderChoice]:
-        if self._refusal:
+        if self._refusal or self.source is None:
             return None, ReaderChoice("h5py", self._refusal)
-        return examine(self.handle, handle, 0 if self.identity is None else self.identity.size)
+        return examine(self.handle, handle, self.source)
 
 
 def _link_access() -> Any:
@@ -228,35 +234,19 @@ def _link_access() -> Any:
     return links
 
 
-def _opened(path: str, how: How) -> tuple[h5py.File, Any]:
-    """The h5py file, and the stream below it where the path is a URL that h5py cannot read by itself."""
+def _opened(path: str, how: How) -> h5py.File:
     options = dict(how.options)
     if how.driver is not None:
         options["driver"] = how.driver
     if how.driver == "core":
         options.setdefault("backing_store", False)
-    if "://" not in path or how.driver is not None:
-        if how.swmr:
-            options["swmr"] = True
-        return h5py.File(path, "r", **options), None
-    try:
-        import fsspec
-    except ImportError:
-        raise ImportError(
-            f"reading {path!r} needs the package fsspec, and the one of its protocol: pip install fsspec"
-        ) from None
-    stream = fsspec.open(path, "rb", **options).open()
-    try:
-        return h5py.File(stream, "r"), stream
-    except BaseException:
-        stream.close()
-        raise
+    if how.swmr:
+        options["swmr"] = True
+    return h5py.File(path, "r", **options)
 
 
-def _release(handle: h5py.File, stream: Any, kept: list[tuple[ChunkCache, range]]) -> None:
+def _release(handle: h5py.File, kept: list[tuple[ChunkCache, range]]) -> None:
     handle.close()
-    if stream is not None:
-        stream.close()
     for cache, keys in kept:
         cache.forget(keys)
 
@@ -295,9 +285,11 @@ class Registry:
             holder: Who is to hold it.
             path: A path or URL.
             how: How to open it.
-            identity: Of the file that stands there now; None for what is not a file of this machine.
+            identity: Of the file that stands there now; None for what only h5py's driver can look at.
         """
-        place = (path,) if identity is None else (identity.device, identity.inode)
+        place: tuple[Any, ...] = (path,)
+        if identity is not None:  # at a URL another version is another file
+            place = identity if is_url(path) else (identity.device, identity.inode)
         key = (*place, how.swmr, how.driver, repr(how.options))
         with self._lock:
             shared = self._files.get(key)

@@ -20,11 +20,13 @@ from numpy.typing import NDArray
 
 from kerasfeed.errors import RecordError
 from kerasfeed.readers.tfrecord.framing import FRAME_BYTES, HEADER_BYTES, read_header
+from kerasfeed.readers.tfrecord.names import Place
 from kerasfeed.readers.tfrecord.random_access import Stream, open_stream
 from kerasfeed.util.atomic_write import write_whole
 from kerasfeed.util.error_text import message_of
 from kerasfeed.util.lru import Lru
 from kerasfeed.util.opened_files import Identity
+from kerasfeed.util.remote import identity_at, last_part
 
 _VERSION = 1
 _SMALL = 1 << 14  # below, heads are looked for in blocks: one read of 64 KiB costs what twenty of 12 bytes do
@@ -45,7 +47,7 @@ class FileIndex:
         damage: Why the last of the N records cannot be read; None where all can.
     """
 
-    path: Path
+    path: Place
     identity: Identity
     starts: NDArray[np.int64]
     members: NDArray[np.int64]
@@ -55,13 +57,13 @@ class FileIndex:
         return len(self.starts) - 1
 
 
-def index_files(paths: Sequence[Path], cache: Path | bool, workers: int) -> list[FileIndex]:
+def index_files(paths: Sequence[Place], cache: Path | bool, workers: int) -> list[FileIndex]:
     """The indices of some files, those that are not kept found by `workers` threads.
 
     Args:
         paths: The files.
-        cache: A folder to keep indices in; True for a hidden file beside each, where that can be written; False to
-            keep none.
+        cache: A folder to keep indices in; True for a hidden file beside each, where that can be written, which it
+            cannot beside a URL; False to keep none.
         workers: Threads, at least 1.
 
     Raises:
@@ -73,8 +75,12 @@ def index_files(paths: Sequence[Path], cache: Path | bool, workers: int) -> list
         return list(pool.map(lambda path: _index(path, cache), paths))
 
 
-def _index(path: Path, cache: Path | bool) -> FileIndex:
-    kept = index_path(path, None if cache is True else cache) if cache else None
+def _index(path: Place, cache: Path | bool) -> FileIndex:
+    kept = None
+    if isinstance(cache, Path):
+        kept = index_path(path, cache)
+    elif cache and isinstance(path, Path):
+        kept = index_path(path)
     found = None if kept is None else load_index(path, kept)
     if found is None:
         found = scan(path)
@@ -83,22 +89,22 @@ def _index(path: Path, cache: Path | bool) -> FileIndex:
     return found
 
 
-def index_path(path: Path, folder: Path | None = None) -> Path:
+def index_path(path: Place, folder: Path | None = None) -> Path:
     """Where the index of a file is kept: in a folder, or beside the file."""
     if folder is None:
-        return path.with_name(f".{path.name}.index.npz")
+        return Path(path).with_name(f".{last_part(path)}.index.npz")
     place = blake2b(os.fsencode(path), digest_size=6).hexdigest()  # files of one name in several folders
-    return folder / f"{path.name}.{place}.index.npz"
+    return folder / f"{last_part(path)}.{place}.index.npz"
 
 
-def load_index(path: Path, kept: Path) -> FileIndex | None:
+def load_index(path: Place, kept: Path) -> FileIndex | None:
     """The index that is kept of a file, if it is of the file as it is now."""
     try:
         with np.load(kept, allow_pickle=False) as file:
             key, starts, members = (file[name] for name in ("key", "starts", "members"))
     except Exception:  # noqa: BLE001 - there is none, or half of one, or another program's: it is made anew
         return None
-    identity = Identity.of(path.stat())
+    identity = identity_at(path)
     fits = key.shape == (3,) and key.tolist() == [_VERSION, identity.size, identity.mtime_ns]
     if not fits or starts.ndim != 1 or not len(starts) or members.shape[1:] != (2,):
         return None
@@ -115,13 +121,13 @@ def save_index(index: FileIndex, kept: Path) -> None:
         write_whole(kept, content.getvalue())
 
 
-def scan(path: Path) -> FileIndex:
+def scan(path: Place) -> FileIndex:
     """Find the records of a file.
 
     Raises:
         OSError: It cannot be read.
     """
-    stream = open_stream(path, Lru(_SCAN_CACHE, len))
+    stream = open_stream(path, Lru(_SCAN_CACHE, len), forward=True)
     starts = [0]
     damage = None
     try:

@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from kerasfeed.errors import RecordError
+from kerasfeed.util.remote import find, is_url, last_part
 
+Place = Path | str  # of a file: absolute, or a URL
 SIDECAR_SUFFIX = ".spec.json"
 _SHARD_PART = re.compile(r"[-_.]?\{shard[^{}]*\}(?:[-_.]?(?:of[-_.]?)?\{count[^{}]*\})?")
 _SHOWN = 5
@@ -67,34 +69,40 @@ def sidecar_path(pattern: str) -> Path:
     return path.with_name(name + SIDECAR_SUFFIX)
 
 
-def expand(paths: Any) -> list[Path]:
+def expand(paths: Any) -> list[Place]:
     """The files that `paths` mean, in order.
 
     Args:
-        paths: A path, a glob, a pattern with `{shard}`, or several of them. What a glob finds comes in natural order
-            (2 before 10); paths of a list come as they are listed.
+        paths: A path, a glob, a pattern with `{shard}`, any of them as a URL, or several. What a glob finds comes in
+            natural order (2 before 10); paths of a list come as they are listed.
 
     Raises:
         TypeError: They are no paths.
         FileNotFoundError: There is no such file; RecordError: a shard of a pattern is missing.
     """
     if isinstance(paths, str | os.PathLike):
-        return _expand_one(os.fspath(paths))
+        return _expand_one(paths)
     if not isinstance(paths, Iterable):
         raise TypeError(f"paths must be a path, a glob, a pattern or a list of these, received {paths!r}")
-    found = []
+    found: list[Place] = []
     for path in paths:
         if not isinstance(path, str | os.PathLike):
             raise TypeError(f"paths must be paths, received {path!r} of type {type(path).__name__} among them")
-        found += _expand_one(os.fspath(path))
+        found += _expand_one(path)
     if not found:
         raise FileNotFoundError("the list of paths is empty: name at least one file")
     return found
 
 
-def _expand_one(path: str) -> list[Path]:
-    if "://" in path:
-        raise ValueError(f"{path!r} is a URL: records are read from files of this machine, copy them here first")
+def _expand_one(given: str | os.PathLike[str]) -> list[Place]:
+    path = os.fspath(given)
+    if is_url(given):
+        if "{shard" in path:
+            _used(path)
+            folder, _, name = path.rpartition("/")
+            globbed = re.sub(r"\{[^{}]*\}", "*", name)
+            return _shards(path, name, {last_part(url): url for url in find(f"{folder}/{globbed}")})
+        return _sorted(find(path))
     literal = Path(path).absolute()
     if literal.is_file():
         return [literal]
@@ -103,45 +111,57 @@ def _expand_one(path: str) -> list[Path]:
             f"{path!r} is a folder: name its files, for example {path.rstrip('/') + '/*.tfrecord'!r}"
         )
     if "{shard" in path:
-        return _matching(path, literal)
-    found = [Path(each).absolute() for each in glob.glob(path) if Path(each).is_file()]  # noqa: PTH207
+        _used(path)
+        named: dict[str, Place] = {}
+        if literal.parent.is_dir():
+            named = {each.name: each for each in literal.parent.iterdir()}
+        return _shards(str(literal), literal.name, named)
+    found: list[Place] = [Path(each).absolute() for each in glob.glob(path) if Path(each).is_file()]  # noqa: PTH207
     if not found:
         what = "no file matches" if glob.has_magic(path) else "there is no file"
         raise FileNotFoundError(f"{what} {str(literal)!r}")
-    return sorted(found, key=lambda each: _natural(each.name))
+    return _sorted(found)
+
+
+def _sorted(found: Iterable[Place]) -> list[Place]:
+    return sorted(found, key=lambda each: _natural(last_part(each)))
 
 
 def _natural(name: str) -> list[Any]:
     return [(int(part), part) if part.isdecimal() else (0, part) for part in re.split(r"(\d+)", name)]
 
 
-def _matching(pattern: str, path: Path) -> list[Path]:
-    """The shards of a pattern: all of them, or an error."""
-    _used(pattern)
+def _shards(pattern: str, name: str, named: dict[str, Place]) -> list[Place]:
+    """The shards of a pattern: all of them, or an error.
+
+    Args:
+        pattern: All of it, for messages.
+        name: Its last part.
+        named: Files that may be shards, by their names.
+    """
     expression, seen = "", set()
-    for text, field, _, _ in string.Formatter().parse(path.name):
+    for text, field, _, _ in string.Formatter().parse(name):
         expression += re.escape(text)
         if field is not None:
             expression += f"(?P={field})" if field in seen else rf"(?P<{field}>\d+)"
             seen.add(field)
-    found: dict[int, Path] = {}
+    found: dict[int, Place] = {}
     counts = set()
-    for each in path.parent.iterdir() if path.parent.is_dir() else []:
-        match = re.fullmatch(expression, each.name)
+    for each, place in named.items():
+        match = re.fullmatch(expression, each)
         if match is None:
             continue
         counts.add(int(match["count"]) if "count" in seen else None)
-        shard = int(match["shard"])
-        found[shard] = each
+        found[int(match["shard"])] = place
     if not found:
-        raise FileNotFoundError(f"no file matches the pattern {str(path)!r}")
+        raise FileNotFoundError(f"no file matches the pattern {pattern!r}")
     if len(counts) > 1:
         listed = " and ".join(sorted(map(str, counts)))
-        raise RecordError(f"the pattern {str(path)!r} matches sets of {listed} shards: write the count out")
+        raise RecordError(f"the pattern {pattern!r} matches sets of {listed} shards: write the count out")
     (told,) = counts
     count = max(found) + 1 if told is None else told
     missing = [shard for shard in range(count) if shard not in found]
     if missing:
         listed = ", ".join(map(str, missing[:_SHOWN])) + (", ..." if len(missing) > _SHOWN else "")
-        raise RecordError(f"{len(missing)} of {count} shards of {str(path)!r} are missing: {listed}")
+        raise RecordError(f"{len(missing)} of {count} shards of {pattern!r} are missing: {listed}")
     return [found[shard] for shard in range(count)]

@@ -13,7 +13,6 @@ import weakref
 import zlib
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from isal import isal_zlib
@@ -21,14 +20,17 @@ from isal.igzip_lib import IsalError
 
 from kerasfeed.errors import RecordError
 from kerasfeed.readers.tfrecord.framing import HEADER_BYTES, read_header
+from kerasfeed.readers.tfrecord.names import Place
 from kerasfeed.util.error_text import message_of
-from kerasfeed.util.file_bytes import ByteSource
+from kerasfeed.util.file_bytes import ByteSource, OpenFile
 from kerasfeed.util.lru import Lru
 from kerasfeed.util.opened_files import Identity
+from kerasfeed.util.remote import Blocks, UrlFile
 
 MEMBER_BYTES = 1 << 16  # records of a member of the files written here, before compression
 _SPAN = 1 << 22  # decompressed bytes from one kept state to the next; a state takes about 40 KiB
 _BLOCK = 1 << 16  # compressed bytes read at a time
+_URL_BLOCK = 1 << 22  # as long to fetch as to ask for, at 40 MB/s and 0.1 s
 _GZIP_HEADER, _ZLIB_HEADER = 31, 15  # zlib's own words for them
 _serials = itertools.count()  # unlike the id of a stream, never that of another
 
@@ -63,38 +65,47 @@ class Stream(ABC):
 
 
 def open_stream(
-    path: Path, cache: Windows, expected: Identity | None = None, members: list[tuple[int, int]] | None = None,
-    length: int | None = None,
+    path: Place, cache: Windows, expected: Identity | None = None, members: list[tuple[int, int]] | None = None,
+    length: int | None = None, *, forward: bool = False,
 ) -> Stream:  # fmt: skip
     """Open a file of records, compressed or not.
 
     Args:
-        path: The file.
+        path: The file, or its URL.
         cache: Where decompressed pieces are kept.
         expected: What it must be.
         members: Where its members are known to begin.
         length: Its bytes when decompressed, where known.
+        forward: Whether one thread reads it from the beginning to the end, in small steps.
 
     Raises:
         OSError: It cannot be opened, or is not what was expected.
     """
+    if isinstance(path, str):
+        remote: ByteSource = UrlFile(path)
+        if expected is not None:
+            expected.refuse(remote.identity, path)
+        return _stream(Blocks(remote, _URL_BLOCK, 2) if forward else remote, cache, members, length)
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         raise FileNotFoundError(f"there is no file {str(path)!r} any more") from None
     identity = Identity.of(os.fstat(descriptor))
-    source = ByteSource(str(path), descriptor, identity)
+    source = OpenFile(str(path), descriptor, identity)
     try:
         if expected is not None:
             expected.refuse(identity, str(path))
-        head = os.pread(descriptor, HEADER_BYTES, 0)
+        stream = _stream(source, cache, members, length)
     except BaseException:
         os.close(descriptor)
         raise
-    header = _compression(head)
-    stream = _Plain(source) if header is None else _Compressed(source, header, cache, members, length)
     weakref.finalize(stream, os.close, descriptor).atexit = False  # a thread may be reading as the process ends
     return stream
+
+
+def _stream(source: ByteSource, cache: Windows, members: list[tuple[int, int]] | None, length: int | None) -> Stream:
+    header = _compression(source.read(0, min(HEADER_BYTES, source.identity.size)))
+    return _Plain(source) if header is None else _Compressed(source, header, cache, members, length)
 
 
 def _compression(head: bytes) -> int | None:

@@ -8,7 +8,6 @@ import bisect
 import itertools
 import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from kerasfeed.readers.tfrecord.example import Example
 from kerasfeed.readers.tfrecord.fields import SceneCodec, infer_spec
 from kerasfeed.readers.tfrecord.framing import FRAME_BYTES, HEADER_BYTES, is_whole, read_header
 from kerasfeed.readers.tfrecord.index import FileIndex, index_files
-from kerasfeed.readers.tfrecord.names import expand
+from kerasfeed.readers.tfrecord.names import Place, expand
 from kerasfeed.readers.tfrecord.random_access import Stream, Windows, open_stream
 from kerasfeed.readers.tfrecord.spec_file import find_sidecars
 from kerasfeed.sequences.base import SceneSequence
@@ -63,19 +62,23 @@ class TFRecordSequence(Refreshable, SceneSequence):
 
     Args:
         paths: A file; a glob ("train-*.tfrecord", in natural order); a pattern
-            ("train-{shard:05d}-of-{count:05d}.tfrecord", all of whose shards must exist); or a list of these.
+            ("train-{shard:05d}-of-{count:05d}.tfrecord", all of whose shards must exist); any of these as a URL
+            ("s3://bucket/train-*.tfrecord"), which fsspec reads; or a list of these.
         spec: Spec of a scene: a nesting of `kf.ArraySpec`s. The features are named like the fields ("0", "1.points").
             None takes the spec that `write_tfrecords` wrote beside the files. Without one, a scene is a dict of the
             features found in a few records: scalars where a feature holds one value in each, else arrays of one axis;
             bytes unchanged. What a record holds beside features is an error then.
         verify: Whether to compare each record with its checksum, which takes 0.1 ms for each MB.
-        index_cache: Folder for the index. None is a hidden file beside each file, where that can be written; False
-            keeps the index in memory only.
-        workers: Threads that find the records. "auto" is four times the number of cores, at most 32.
+        index_cache: Folder on a disk for the index. None is a hidden file beside each file, where that can be written;
+            False keeps the index in memory only, as None does for URLs: to find their records, the files are read.
+        workers: Threads that find the records. "auto" is four times the number of cores, at most 32; 32 for URLs.
 
     Raises:
         FileNotFoundError: There is no such file.
         RecordError: The files hold no record, shards are missing, or a file is damaged.
+        ImportError, ValueError: A URL, and fsspec or the package of the protocol is missing; or fsspec knows no such
+            protocol.
+        OSError: A file cannot be read; for a URL, also at the third try.
         TypeError, SpecError: `spec` is not a spec; or none is given and the records disagree.
 
     Examples:
@@ -103,7 +106,9 @@ class TFRecordSequence(Refreshable, SceneSequence):
         self.verify = bool(verify)
         given = None if spec is None else as_scene_spec(spec)
         found = expand(given_paths := _kept(paths))
-        threads = min(_MOST_THREADS, _LEAST_THREADS * cores()) if workers == "auto" else int(workers)
+        threads = _MOST_THREADS if workers == "auto" else int(workers)
+        if workers == "auto" and not any(isinstance(path, str) for path in found):
+            threads = min(threads, _LEAST_THREADS * cores())
         cache = True if index_cache is None else index_cache
         self._given = given_paths
         folder = cache if isinstance(cache, bool) else local_path("index_cache", cache, what="a folder").absolute()
@@ -153,7 +158,7 @@ class TFRecordSequence(Refreshable, SceneSequence):
         nbytes = sum(int(file.starts[-1]) for file in self._files)
         return max(1, min(len(self), round(_RUN_BYTES * len(self) / max(1, nbytes))))
 
-    def _known_spec(self, paths: list[Path]) -> SceneSpec | None:
+    def _known_spec(self, paths: list[Place]) -> SceneSpec | None:
         """The spec beside the files, if they are what it describes."""
         described = find_sidecars(paths)
         spec: SceneSpec | None = None
@@ -199,7 +204,7 @@ class TFRecordSequence(Refreshable, SceneSequence):
             IndexError: `index` is out of range.
             RecordError: The record is damaged; the message names file, byte offset and record.
             SpecError: The record does not match the spec; the message names record and feature.
-            OSError: The file cannot be read, or has changed.
+            OSError: The file cannot be read, or has changed; a URL is looked at when a process opens it.
         """
         return self._codec.spec.unflatten([_own(leaf) for leaf in self._leaves(index)])
 
@@ -349,5 +354,5 @@ def _own(leaf: Any) -> Any:
     return leaf.copy() if leaf.ndim else leaf[()]
 
 
-def _listed(paths: list[Path]) -> str:
+def _listed(paths: list[Place]) -> str:
     return repr(str(paths[0])) + (f" and {len(paths) - 1:,} more files" if len(paths) > 1 else "")

@@ -3,17 +3,19 @@
 Invariant: it appears when the set is complete, whole, and lists the names of the shards, by which readers find it.
 """
 
+import contextlib
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from kerasfeed.errors import RecordError
-from kerasfeed.readers.tfrecord.names import SIDECAR_SUFFIX
+from kerasfeed.readers.tfrecord.names import SIDECAR_SUFFIX, Place
 from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.spec.spec_json import spec_from_json, spec_to_json
 from kerasfeed.util.atomic_write import write_whole
 from kerasfeed.util.error_text import summary
+from kerasfeed.util.remote import find, is_url, read_whole
 
 FORMAT = "kerasfeed records"
 VERSION = 1
@@ -65,15 +67,19 @@ class Sidecar:
         write_whole(path, (json.dumps(value, indent=1) + "\n").encode(), durable=True)
 
 
-def read_json(path: Path) -> dict[str, Any] | None:
+def read_json(path: Place) -> dict[str, Any] | None:
     """A JSON object of our own; None for any other file, and for none.
 
     Raises:
         RecordError: A later kerasfeed wrote it.
     """
     try:
-        value = json.loads(path.read_text())
-    except (OSError, ValueError):
+        value = json.loads(read_whole(path))
+    except ValueError:
+        return None
+    except OSError:
+        if is_url(path):  # what scenes are must not depend on whether a store answers
+            raise
         return None
     if not isinstance(value, dict) or value.get("format") != FORMAT:
         return None
@@ -85,7 +91,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
     return value
 
 
-def read_sidecar(path: Path) -> Sidecar | None:
+def read_sidecar(path: Place) -> Sidecar | None:
     """The sidecar at `path`; None where there is none.
 
     Raises:
@@ -102,14 +108,26 @@ def read_sidecar(path: Path) -> Sidecar | None:
         raise RecordError(f"{str(path)!r} is damaged: {summary(error)}") from None
 
 
-def find_sidecars(paths: list[Path]) -> dict[Path, tuple[Sidecar, ShardFile]]:
-    """The sidecars that list some of `paths`, and what they say of each, by path."""
-    found: dict[Path, tuple[Sidecar, ShardFile]] = {}
-    for folder in sorted({path.parent for path in paths}):
+def find_sidecars(paths: list[Place]) -> dict[Place, tuple[Sidecar, ShardFile]]:
+    """The sidecars that list some of `paths`, and what they say of each, by path.
+
+    Raises:
+        OSError: A store of files by URL cannot be asked.
+    """
+    found: dict[Place, tuple[Sidecar, ShardFile]] = {}
+    for folder in sorted({str(path).rpartition("/")[0] for path in paths}):
         listed = {}
-        for each in sorted(folder.glob(f"*{SIDECAR_SUFFIX}")):
+        for each in _sidecars_in(folder):
             sidecar = read_sidecar(each)
             if sidecar is not None:
-                listed.update({folder / file.name: (sidecar, file) for file in sidecar.files})
-        found.update({path: listed[path] for path in paths if path in listed})
+                listed.update({f"{folder}/{file.name}": (sidecar, file) for file in sidecar.files})
+        found.update({path: listed[str(path)] for path in paths if str(path) in listed})
     return found
+
+
+def _sidecars_in(folder: str) -> list[Place]:
+    if not is_url(folder):
+        return sorted(Path(folder or "/").glob(f"*{SIDECAR_SUFFIX}"))
+    with contextlib.suppress(FileNotFoundError, PermissionError):  # none, or it is not allowed to list the folder
+        return sorted(find(f"{folder}/*{SIDECAR_SUFFIX}"))
+    return []

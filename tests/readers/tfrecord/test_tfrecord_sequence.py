@@ -179,7 +179,7 @@ def test_paths_globs_and_patterns_find_files_in_natural_order(tmp_path, monkeypa
         (3, TypeError, "paths must be a path, a glob, a pattern or a list of these, received 3"),
         ([3], TypeError, "paths must be paths, received 3 of type int among them"),
         (".", IsADirectoryError, "is a folder: name its files"),
-        ("gs://x/y", ValueError, "is a URL: records are read from files of this machine"),
+        ("nope://x/y", ValueError, "cannot read 'nope://x/y': Protocol not known: nope"),
     ],
 )
 def test_paths_that_are_none_are_refused(tmp_path, monkeypatch, paths, kind, message):
