@@ -7,11 +7,11 @@ user's code.
 
 from collections.abc import Callable, Container, Iterable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 from kerasfeed.pool.base import PoolOptions, Receipt, Runner
 from kerasfeed.pool.environment import search_path
-from kerasfeed.pool.file_identities import FirstOpened
 from kerasfeed.pool.memory import PoolMemory
 from kerasfeed.pool.processes.pipes import Pipes
 from kerasfeed.pool.processes.protocol import STOP, Start, encode_task
@@ -56,18 +56,15 @@ class Dispatch:
         self._last_number = STOP
         self._withheld: set[int] = set()  # workers to which nothing is written until what they have lost is sent anew
         self._runner = runner
-        self._own_first_opened = FirstOpened()
-        self._first_opened = options.first_opened or self._own_first_opened
         with self.naming_descriptors(), ExitStack() as undo:  # each takes a descriptor, and there may be none left
-            undo.callback(self._own_first_opened.close)
             self.shared_objects = SharedObjects.create(options.workers)
             undo.callback(self.shared_objects.close)
             self.memory = PoolMemory(shared=True, who=who)
             undo.callback(self.memory.close)
             self.stacks = StackDumps()
             undo.callback(self.stacks.close)
-            start = Start(search_path(), options.workers, self._first_opened.descriptor(), module_texts())
-            self.shared_objects.post(Topic.START, start)
+            self._start = Start(search_path(), options.workers, module_texts(), options.first_opened.copy())
+            self.shared_objects.post(Topic.START, self._start)
             self.post_runner()
             self.pipes = Pipes(options.workers if options.addressed else 1)
             undo.pop_all()
@@ -96,12 +93,15 @@ class Dispatch:
             OSError: No process can be started.
         """
         assert self.memory.fd is not None
+        if len(self._start.first_opened) != len(self.options.first_opened):
+            self._start = replace(self._start, first_opened=self.options.first_opened.copy())
+            self.shared_objects.post(Topic.START, self._start)
         tasks_out = self.pipes.tasks_out[number if self.options.addressed else 0]
         handle = start_worker(
             number,
             self.options.workers,
             (tasks_out, self.pipes.result_in, self.memory.fd, self.shared_objects.fd, self.stacks.fd),
-            inherit=(*self.options.inherit, self._first_opened.descriptor()),
+            inherit=self.options.inherit,
             environment=self.options.environment,
             seed=self.options.seed,
         )
@@ -195,7 +195,6 @@ class Dispatch:
         self.shared_objects.close()
         self.memory.close()
         self.stacks.close()
-        self._own_first_opened.close()
 
 
 def _give_up(tasks: Sequence[Task], error: BaseException | None) -> None:

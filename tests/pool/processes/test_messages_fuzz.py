@@ -166,7 +166,7 @@ class Worker:
         self.stacks = StackDumps()
         sequence = scenes.Clouds()
         layout = Layout(merge([(0, describe(sequence[0]))]), 8, True, (48, 8))
-        self.shared_objects.post(Topic.START, Start(tuple(sys.path), 1, -1, ModuleTexts({}, {})))
+        self.shared_objects.post(Topic.START, Start(tuple(sys.path), 1, ModuleTexts({}, {}), {}))
         self.shared_objects.post(Topic.RUNNER, BatchRunner(Job(sequence, Plan(37, 8), 1, 1 << 30, 4)))
         self.shared_objects.post(Topic.POSTED, layout)
         self.segment_bytes = 2 * layout.nbytes
@@ -176,7 +176,10 @@ class Worker:
             (self.pipes.tasks_out[0], self.pipes.result_in, self.memory.fd, self.shared_objects.fd, self.stacks.fd),
             environment=Environment.now(), seed=0,
         )  # fmt: skip
-        assert self.pipes.results()[0].status == Status.STARTED
+        told = []
+        while not told or told[-1] == Status.OPENED:  # the modules of the tests
+            told += [result.status for result in self.pipes.results()]
+        assert told[-1] == Status.STARTED
 
     def task(self, kind=LOAD, segment_offset=None, segment_bytes=None, slot_offset=0, start=0, stop=8):
         segment_offset = self.offset if segment_offset is None else segment_offset
