@@ -11,7 +11,7 @@ import threading
 import weakref
 from collections import Counter
 from multiprocessing.connection import Client, Connection
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from kerasfeed.errors import FeedWarning, ProducerDiedError
 from kerasfeed.feeds.queues.connection import authenticate, hang_up, listen, packed, receive, send, unpacked, user_of
@@ -19,20 +19,40 @@ from kerasfeed.feeds.queues.producer import Answer, Farewell, Greeting, Producer
 from kerasfeed.pool.exception_pickle import arrived, pack
 from kerasfeed.pool.resource_errors import naming_descriptors, start_thread
 from kerasfeed.util.counted import counted
+from kerasfeed.util.deferred_warnings import DeferredWarnings
 from kerasfeed.util.error_notes import TRACEBACK_HEAD
 from kerasfeed.util.error_text import add_note, summary
-
-if TYPE_CHECKING:
-    from kerasfeed.feeds.queues.source import QueueSource
 
 _JOIN_SECONDS = 5.0
 _LOOK_SECONDS = 1.0  # should the wake-up fail
 
 
+class ServedQueue(Protocol):
+    """What producers in other processes do to a queue; see `QueueSource`."""
+
+    deferred_warnings: DeferredWarnings
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing can be put any more."""
+
+    def put(self, item: Any, *, timeout: float | None = None, copy: bool | None = None) -> None:
+        """Add an item."""
+
+    def end_epoch(self, *, timeout: float | None = None) -> None:
+        """End the epoch after what was put so far."""
+
+    def finish(self) -> None:
+        """Say that no more comes."""
+
+    def fail(self, error: BaseException) -> None:
+        """Have the consumer get `error`."""
+
+
 class ProducerServer:
     """Listens for producer processes, and serves each in a thread of its own."""
 
-    def __init__(self, source: "QueueSource") -> None:
+    def __init__(self, source: ServedQueue) -> None:
         self._source = source
         self._key = secrets.token_bytes(32)
         self._lock = threading.RLock()  # the collector may call `close` while its thread holds it

@@ -20,7 +20,7 @@ from kerasfeed.loaders.batches.layout import Layout
 from kerasfeed.orders.plan import Plan
 from kerasfeed.pool.environment import Environment
 from kerasfeed.pool.memory import PoolMemory
-from kerasfeed.pool.processes.pipes import Pipes
+from kerasfeed.pool.processes.dispatch import Pipes
 from kerasfeed.pool.processes.protocol import (
     PIPE_BUF,
     RESULT_BYTES,
@@ -34,9 +34,8 @@ from kerasfeed.pool.processes.protocol import (
     encode_task,
 )
 from kerasfeed.pool.processes.shared_objects import SharedObjects, Topic
-from kerasfeed.pool.processes.spawn import start_worker
 from kerasfeed.pool.processes.stack_dumps import StackDumps
-from kerasfeed.pool.processes.worker_process import end_workers
+from kerasfeed.pool.processes.worker_process import end_workers, start_worker
 from kerasfeed.spec.inference import describe, merge
 from kerasfeed.util.user_modules import ModuleTexts
 
