@@ -1,4 +1,4 @@
-"""Who writes: the workers of a pool, as asked for, or the calling thread where that is as soon done.
+"""Who writes: the workers of a pool, as asked for.
 
 Invariant: workers that were asked for are started, once.
 """
@@ -10,7 +10,6 @@ from kerasfeed.loaders.loader import worker_type_for
 from kerasfeed.loaders.sequence_argument import check_sequence
 from kerasfeed.pool.base import Pool, PoolOptions
 from kerasfeed.pool.factory import make_pool
-from kerasfeed.pool.processes.shared_objects import copy_as_sent
 from kerasfeed.util.deferred_warnings import DeferredWarnings
 from kerasfeed.util.error_text import class_name, message_of
 from kerasfeed.util.frames import as_sequence
@@ -32,7 +31,6 @@ class WorkerOptions:
         length: Its length.
         seed: As given.
         count: Number of workers.
-        chooses: Whether the calling thread may write by itself, where that takes no longer.
 
     Raises:
         TypeError, ValueError: An argument is wrong: a feed, or no sequence, or an empty one.
@@ -44,7 +42,6 @@ class WorkerOptions:
         self.seed = check_integer("seed", seed, 0)
         self.count = check_workers(workers, worker_type)
         self._type = worker_type_for(self.sequence, worker_type)
-        self.chooses = workers == "auto" and self._type == "auto"
 
     def pool(self, runner: ShardRunner, most: int, deferred_warnings: DeferredWarnings) -> Pool:
         """A pool that holds `runner`, `most` of whose workers have something to do; for 0 the calling thread."""
@@ -52,14 +49,6 @@ class WorkerOptions:
         who = f"the writing of {class_name(runner.target)}"
         options = PoolOptions(max(1, count), who, deferred_warnings=deferred_warnings)
         return make_pool(runner, options, self._type if count else "inline")
-
-
-def copied(sequence: Any) -> Any | None:
-    """A copy as a worker would get it, its large arrays shared; None where it cannot be pickled."""
-    try:
-        return copy_as_sent(sequence, shares=True)
-    except Exception:  # noqa: BLE001 - told where it is to be sent to processes
-        return None
 
 
 def _checked(sequence: Any) -> int:

@@ -56,9 +56,8 @@ def write_tfrecords(
         sequence: Any object with `__len__` and `__getitem__(index)` that returns one scene; see `Feed`.
         pattern: Path of the shards, such as "train-{shard:05d}-of-{count:05d}.tfrecord".
         num_shards: Number of files, at most one for each scene.
-        workers: Shards written at the same time; 0 writes in the calling thread. "auto", with `worker_type="auto"`,
-            tries up to 200 scenes on a copy of the sequence, for 0.1 s. If writing everything in the calling thread
-            would take less than a second, it does that, else it starts one process for each core.
+        workers: Shards written at the same time; 0 writes in the calling thread, which for less than a second's work is
+            the quickest. "auto" is the number of cores.
         worker_type: "thread", "process" or "auto"; see `Feed`.
         assignment: "round_robin": scene i goes to shard i % num_shards. "contiguous": each shard gets consecutive
             scenes.
