@@ -1,4 +1,4 @@
-"""A set of shards written by the workers of a pool: the spec found, each shard a task, progress shown.
+"""A set of shards written by the workers of a pool, as asked for: the spec found, each shard a task, progress shown.
 
 Invariant: workers are started once. Whatever ends this, no temporary file of ours is left but those of a program that
 was killed, which the next call removes; shards that were complete stay.
@@ -14,17 +14,58 @@ from pathlib import Path
 from typing import Any
 
 from kerasfeed.errors import FeedWarning, KerasfeedError, WorkerDiedError
-from kerasfeed.pool.base import Pool
+from kerasfeed.loaders.arguments import check_workers
+from kerasfeed.loaders.loader import worker_type_for
+from kerasfeed.loaders.sequence_argument import check_sequence
+from kerasfeed.pool.base import Pool, PoolOptions
+from kerasfeed.pool.factory import make_pool
 from kerasfeed.sequences.global_random import WARNING_KIND, warning_text
 from kerasfeed.spec.inference import merge, probe_indices
 from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.spec.spec_json import as_scene_spec, spec_to_json
 from kerasfeed.util.deferred_warnings import DeferredWarnings, warn_caller
+from kerasfeed.util.error_text import class_name
+from kerasfeed.util.frames import as_sequence
+from kerasfeed.util.validate import check_integer
 from kerasfeed.writers.resume_lock import claimed
-from kerasfeed.writers.shard_format import ShardFormat
 from kerasfeed.writers.shard_task import DESCRIBE, WRITE, ShardRunner, ShardTask
-from kerasfeed.writers.shared_progress import PlannedShard, SharedProgress, shown
-from kerasfeed.writers.worker_options import WorkerOptions
+from kerasfeed.writers.shared_progress import PlannedShard, ShardFormat, SharedProgress, shown
+
+
+class WorkerOptions:
+    """What is written by whom: a sequence, and number and type of workers, checked.
+
+    Args:
+        sequence: Whose scenes are written; what a `Feed` takes.
+        workers: As in `Feed`.
+        worker_type: As in `Feed`.
+        seed: Behind each scene's `rng`.
+
+    Attributes:
+        sequence: The sequence.
+        length: Its length.
+        seed: As given.
+        count: Number of workers.
+
+    Raises:
+        TypeError, ValueError: An argument is wrong: a feed, or no sequence, or an empty one.
+    """
+
+    def __init__(self, sequence: Any, workers: Any, worker_type: str, seed: Any) -> None:
+        self.sequence = as_sequence(sequence)
+        if hasattr(sequence, "plan") and hasattr(sequence, "sequence"):
+            raise TypeError("the sequence is a Feed, whose items are batches: pass its `sequence`")
+        self.length = check_sequence(self.sequence, "writing")
+        self.seed = check_integer("seed", seed, 0)
+        self.count = check_workers(workers, worker_type)
+        self._type = worker_type_for(self.sequence, worker_type)
+
+    def pool(self, runner: ShardRunner, most: int, deferred_warnings: DeferredWarnings) -> Pool:
+        """A pool that holds `runner`, `most` of whose workers have something to do; for 0 the calling thread."""
+        count = min(self.count, most)
+        who = f"the writing of {class_name(runner.target)}"
+        options = PoolOptions(max(1, count), who, deferred_warnings=deferred_warnings)
+        return make_pool(runner, options, self._type if count else "inline")
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,7 @@ from kerasfeed.sequences.context import SceneContext, enter_context
 from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.util.error_text import message_of, reworded
 from kerasfeed.writers.hdf5.sink import appearing
-from kerasfeed.writers.shard_format import ShardFormat
-from kerasfeed.writers.shared_progress import PlannedShard, SharedProgress
+from kerasfeed.writers.shared_progress import PlannedShard, ShardFormat, SharedProgress
 
 DESCRIBE, WRITE = 1, 2
 _T = TypeVar("_T")

@@ -11,7 +11,7 @@ import pytest
 from scenes_records import FailsAt, Small, assert_same, listing
 
 import kerasfeed as kf
-from kerasfeed.writers.tfrecord import shard_format
+from kerasfeed.writers.tfrecord import write as writing
 
 _OPENING = threading.Lock()
 PATTERN = "train-{shard:05d}-of-{count:05d}.tfrecord"
@@ -163,7 +163,7 @@ def test_files_that_exist_are_refused_before_anything_is_read(tmp_path):
 @pytest.mark.parametrize("compression", [None, "GZIP"])
 def test_an_array_that_every_scene_uses_again_is_written_as_each_left_it(tmp_path, compression, monkeypatch):
     writev = os.writev
-    monkeypatch.setattr(shard_format.os, "writev", lambda file, pieces: writev(file, [memoryview(pieces[0])[:50_000]]))
+    monkeypatch.setattr(writing.os, "writev", lambda file, pieces: writev(file, [memoryview(pieces[0])[:50_000]]))
     paths = kf.write_tfrecords(
         Reuses(10), tmp_path / PATTERN, num_shards=2, workers=0, compression=compression, assignment="contiguous"
     )
