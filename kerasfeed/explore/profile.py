@@ -48,7 +48,7 @@ def profile(feed: "BaseFeed", model: Any = None, seconds: float = 10.0) -> Profi
         seconds: About how long it may take, s, at least 1; a scene that has begun is waited for.
 
     Returns:
-        A [Profile][kerasfeed.explore.profiling.profile.Profile]. It prints as text, and is a picture in a notebook;
+        A [Profile][kerasfeed.explore.profiling.profile.Profile]. Text and notebook show it as tables with bars;
         `verdict` is the one sentence, `to_dict()` gives all figures.
 
     Raises:

@@ -7,15 +7,15 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-from kerasfeed.explore.profiling.profile_html import profile_html
 from kerasfeed.explore.profiling.profile_words import Prediction
 from kerasfeed.loaders.scene_cost import SceneCost
 from kerasfeed.loaders.worker_choice import Setup, duration
+from kerasfeed.util.report import ACCENT, PALE, Picture, Report, Table, bar
 
 
 @dataclass(frozen=True, repr=False)
 class Profile:
-    """Where the time of a feed goes; `str()` and a notebook show it as a table.
+    """Where the time of a feed goes; `str()` and a notebook show it as tables with bars.
 
     Attributes:
         name: Class of the sequence.
@@ -72,22 +72,28 @@ class Profile:
         found["predictions"] = [dataclasses.asdict(each) for each in self.predictions]
         return found
 
-    def __str__(self) -> str:
-        setup = Setup(self.workers, self.worker_type)
+    def _report(self) -> Report:
         total = self.cost.seconds + self.cost.collate_seconds
-        lines = [f"{self.name}: {self.verdict}", "", f"a scene: {duration(total)}"]
-        lines += [f"  {name:<26}{duration(seconds):>9}" for name, seconds in self.parts]
-        lines += ["", f"{'as it is, ' + str(setup):<44}{self.rate:>12,.0f} scenes/s"]
+        parts = [(name, duration(seconds), bar(seconds / total)) for name, seconds in self.parts]
+        scene = Table(["a scene in one worker", duration(total), ""], parts, right=[duration(total)])
+        rows = [self._row(f"as it is, {Setup(self.workers, self.worker_type)}", self.rate)]
+        rows += [
+            self._row(each.change, each.rate, f"x {each.gain:.2g}", each.how, each.note, best=each == self.recommended)
+            for each in self.predictions
+        ]
         if self.training_rate is not None:
-            lines.append(f"{'the model, batches being there':<44}{self.training_rate:>12,.0f} scenes/s")
-        if self.predictions:
-            lines += ["", "with"]
-        for each in self.predictions:
-            note = f"; {each.note}" if each.note else ""
-            lines.append(f"  {each.change:<42}{each.rate:>12,.0f} scenes/s, x {each.gain:.2g} ({each.how}){note}")
-        return "\n".join(lines)
+            rows.append(self._row("the model, batches being there", self.training_rate))
+        changes = Table(["with", "scenes/s", "gain", "", "", ""], rows, right=["scenes/s", "gain"])
+        return Report(self.name, [("", self.verdict)], [scene, changes])
 
-    __repr__ = __str__
+    def _row(
+        self, what: str, rate: float, gain: str = "", how: str = "", note: str = "", *, best: bool = False
+    ) -> tuple[str | Picture, ...]:
+        most = max([self.rate, self.training_rate or 0.0, *(each.rate for each in self.predictions)])
+        return what, f"{rate:,.0f}", gain, bar(rate / most, ACCENT if best else PALE), how, note
+
+    def __repr__(self) -> str:
+        return self._report().text
 
     def _repr_html_(self) -> str:
-        return profile_html(self)
+        return self._report().html
