@@ -11,33 +11,35 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
-from kerasfeed.explore.checks.finding import LostWorkerError, OutOfTimeError
+from kerasfeed.explore.checks.reading import Reader
+from kerasfeed.explore.checks.result import LostWorkerError, OutOfTimeError
 from kerasfeed.pool.base import Pool, PoolOptions, Runner, WorkerContext
 from kerasfeed.pool.environment import Environment
 from kerasfeed.pool.factory import make_pool
 from kerasfeed.pool.task import NOWHERE, Crash, FailedTaskError, FutureTask, Note, Place, Record, Task
-from kerasfeed.sequences.context import Worker
 from kerasfeed.util.error_text import class_name
 
-Call = Callable[[Any, Note, Worker], Any]
+Call = Callable[[Reader], Any]
 
 
 class CallRunner(Runner):
-    """Calls what was posted last, on the sequence.
+    """Calls what was posted last, with a reader of the sequence.
 
     Args:
         sequence: The sequence.
+        seed: Seed of the reader.
         hooks: Whether workers call its hooks.
     """
 
-    def __init__(self, sequence: Any, *, hooks: bool = True) -> None:
+    def __init__(self, sequence: Any, seed: int, *, hooks: bool = True) -> None:
         self.sequence = sequence
+        self.seed = seed
         self.target = sequence if hooks else None
 
     def run(self, record: Record, note: Note, context: WorkerContext) -> Any:
         """See `Runner.run`."""
         try:
-            return context.posted()(self.sequence, note, context.worker)
+            return context.posted()(Reader(self.sequence, self.seed, note, context.worker))
         except BaseException as error:
             raise FailedTaskError(Place()) from error
 
@@ -90,7 +92,8 @@ class Calling:
 
     Args:
         sequence: The sequence.
-        function: What they call, with the sequence, a note of the index being read, and the worker.
+        seed: Seed of the feed that would read it.
+        function: What they call, with a reader of the sequence.
         where: Who.
         scene_seconds: What outlasts this between two notes has hung, s.
 
@@ -98,12 +101,12 @@ class Calling:
         TypeError, OSError: The sequence cannot be sent to processes.
     """
 
-    def __init__(self, sequence: Any, function: Call, where: Where, scene_seconds: float) -> None:
+    def __init__(self, sequence: Any, seed: int, function: Call, where: Where, scene_seconds: float) -> None:
         options = PoolOptions(
             where.workers, f"the check of {class_name(sequence)}", timeout=scene_seconds, tries=1, tries_in_time=1,
             addressed=True, environment=where.environment or Environment.now(),
         )  # fmt: skip
-        self._pool: Pool = make_pool(CallRunner(sequence, hooks=where.hooks), options, where.worker_type)
+        self._pool: Pool = make_pool(CallRunner(sequence, seed, hooks=where.hooks), options, where.worker_type)
         self._tasks: Sequence[_CallTask] = [_CallTask(0, number, number) for number in range(where.workers)]
         try:
             self._pool.post(function)
@@ -132,7 +135,7 @@ class Calling:
         self._pool.close()
 
 
-def call(sequence: Any, function: Call, where: Where, scene_seconds: float, deadline: float) -> list[Any]:
+def call(sequence: Any, seed: int, function: Call, where: Where, scene_seconds: float, deadline: float) -> list[Any]:
     """What `function` returns, by worker; raises what `Calling` and `Calling.results` raise."""
-    with closing(Calling(sequence, function, where, scene_seconds)) as calling:
+    with closing(Calling(sequence, seed, function, where, scene_seconds)) as calling:
         return calling.results(deadline)

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from kerasfeed.errors import KerasfeedError
-from kerasfeed.explore.checks.calls import Call, Where, call
-from kerasfeed.explore.checks.finding import Finding, MemoryGrownError, OutOfTimeError, failed
+from kerasfeed.explore.checks.calls import Where, call
 from kerasfeed.explore.checks.reading import MOST_GROWTH, Reading, Survey, read_all, resident, survey
+from kerasfeed.explore.checks.result import Finding, MemoryGrownError, OutOfTimeError, failed
 from kerasfeed.loaders.sequence_argument import check_sequence
 from kerasfeed.pool.processes.shared_objects import pickled
 from kerasfeed.spec.inference import merge, probe_indices
@@ -108,19 +108,21 @@ class Case:
 
     # ---- calls
 
-    def here(self, function: Call, sequence: Any = None, *, hooks: bool = True) -> Any:
-        """What `function` returns, called with the sequence (or another) in one worker of this process."""
-        target = self.sequence if sequence is None else sequence
-        return call(target, function, Where(self._worker_type, hooks=hooks), self.scene_seconds, self.deadline)[0]
+    def call(
+        self, function: Callable[..., Any], sequence: Any = None, *, worker_type: str = "", hooks: bool = True,
+        **arguments: Any,
+    ) -> Any:  # fmt: skip
+        """What one worker gets from `function`, called with a reader of the sequence (or another) and the arguments.
 
-    def there(self, function: Call, where: Where, sequence: Any = None) -> list[Any]:
-        """The same by other workers, for each of them."""
+        It is a worker of this process, unless `worker_type` says another.
+        """
         target = self.sequence if sequence is None else sequence
-        return call(target, function, where, self.scene_seconds, self.deadline)
+        where = Where(worker_type or self._worker_type, hooks=hooks)
+        return call(target, self.seed, partial(function, **arguments), where, self.scene_seconds, self.deadline)[0]
 
     def read(self, plan: Sequence[int], sequence: Any = None) -> list[Reading]:
         """Readings of these scenes, in this order."""
-        return self.here(partial(read_all, plan=plan, seed=self.seed), sequence)  # type: ignore[no-any-return]
+        return self.call(read_all, sequence, plan=plan)  # type: ignore[no-any-return]
 
     # ---- what is known of the scenes
 
@@ -154,7 +156,7 @@ class Case:
         usual = float(np.median([one.seconds for one, _ in self.twice]))
         fitting = max(1, int(seconds / max(usual, _LEAST_SECONDS)))
         plan = range(0, self.length, -(-self.length // fitting))
-        return self.here(partial(survey, plan=plan, seed=self.seed, seconds=seconds))  # type: ignore[no-any-return]
+        return self.call(survey, plan=plan, seconds=seconds)  # type: ignore[no-any-return]
 
     @property
     def read_count(self) -> int:

@@ -1,18 +1,95 @@
-"""What checks say: one result each, and the report of all.
+"""What checks say: a finding each, its result with reason and remedy, and the report of all.
 
-Invariant: values that are only read.
+Invariant: values that are only read; who makes a finding says index and field where they are known.
 """
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
-from kerasfeed.explore.checks.finding import Finding, Status
+from kerasfeed.errors import KerasfeedError
 from kerasfeed.util.counted import counted
 from kerasfeed.util.report import Report, Table, code, coloured
 
+Status = Literal["passed", "failed", "warned", "skipped"]
 _COLOURS: dict[Status, str] = {"failed": "#d9534a", "warned": "#c98a1b", "skipped": "#888888", "passed": "#4a9d5b"}
 _TOLD = ("failed", "warned")  # with reason and remedy
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a check has found.
+
+    Attributes:
+        status: Whether the sequence is as it should be.
+        message: What was found, in a sentence without a full stop.
+        index: Index of the scene; None where it is about several.
+        field: Path of the field; None likewise.
+        remedy: What to change, where that is not what the check says in general.
+        blocks: Whether checks that need this one are skipped where it has failed.
+    """
+
+    status: Status
+    message: str
+    index: int | None = None
+    field: str | None = None
+    remedy: str | None = None
+    blocks: bool = True
+
+
+class LostWorkerError(KerasfeedError):
+    """Internal: a worker ended, or hung.
+
+    Attributes:
+        index: The scene that it was at; None for none.
+    """
+
+    def __init__(self, message: str, index: int | None) -> None:
+        super().__init__(message)
+        self.index = index
+
+
+class MemoryGrownError(Exception):
+    """Internal: memory has grown by more than reading scenes may take.
+
+    Attributes:
+        nbytes: By how much, bytes.
+        reads: Over how many readings of scenes.
+    """
+
+    def __init__(self, nbytes: int, reads: int) -> None:
+        super().__init__(nbytes, reads)
+        self.nbytes = nbytes
+        self.reads = reads
+
+    @property
+    def text(self) -> str:
+        """By how much, in words."""
+        return f"memory has grown by {self.nbytes / 1e6:,.0f} MB over {self.reads:,} readings of scenes"
+
+
+class OutOfTimeError(Exception):
+    """Internal: the time that the checks may take is spent."""
+
+
+def passed(message: str) -> Finding:
+    """All is well."""
+    return Finding("passed", message)
+
+
+def failed(message: str, *, index: int | None = None, field: str | None = None, remedy: str | None = None) -> Finding:
+    """Batches would be wrong, or could not be made."""
+    return Finding("failed", message, index, field, remedy)
+
+
+def warned(message: str, *, index: int | None = None, field: str | None = None, remedy: str | None = None) -> Finding:
+    """It works, and costs something, or surprises whoever uses the sequence in another way."""
+    return Finding("warned", message, index, field, remedy)
+
+
+def skipped(message: str) -> Finding:
+    """It could not be found out, or does not concern this sequence."""
+    return Finding("skipped", message)
 
 
 @dataclass(frozen=True)
@@ -39,12 +116,6 @@ class CheckResult:
     index: int | None
     field: str | None
     seconds: float
-
-    @classmethod
-    def of(cls, name: str, reason: str, remedy: str, finding: Finding, seconds: float) -> "CheckResult":
-        """The result of a check that has found this; `remedy` where the finding has none of its own."""
-        remedy = remedy if finding.remedy is None else finding.remedy
-        return cls(name, finding.status, finding.message, reason, remedy, finding.index, finding.field, seconds)
 
     @property
     def text(self) -> str:
