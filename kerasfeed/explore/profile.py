@@ -12,8 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from kerasfeed.explore.profiling.profile import Profile
-from kerasfeed.explore.profiling.profile_words import LITTLE, Prediction, recommended, verdict
+from kerasfeed.explore.profiling.profile import LITTLE, Prediction, Profile, recommended, verdict
 from kerasfeed.explore.profiling.remedies import remedies
 from kerasfeed.loaders.auto_workers import smaller_batches, trial
 from kerasfeed.loaders.base import Job

@@ -9,8 +9,7 @@ import scenes_costs
 from scenes_chunks import Clouds
 
 import kerasfeed as kf
-from kerasfeed.explore.profiling.profile import Profile
-from kerasfeed.explore.profiling.profile_words import Prediction, recommended, verdict
+from kerasfeed.explore.profiling.profile import Prediction, Profile, recommended, verdict
 from kerasfeed.explore.profiling.remedies import remedies
 from kerasfeed.feeds.base import BaseFeed
 from kerasfeed.loaders.loader import Loader

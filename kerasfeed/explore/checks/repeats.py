@@ -15,8 +15,7 @@ from functools import partial
 import numpy as np
 
 from kerasfeed.errors import KerasfeedError
-from kerasfeed.explore.checks.calls import Calling, Where, call
-from kerasfeed.explore.checks.case import Case, length_of, lost
+from kerasfeed.explore.checks.case import Calling, Case, Where, call, length_of, lost
 from kerasfeed.explore.checks.reading import Reader, Reading, difference, first_difference, read_all
 from kerasfeed.explore.checks.result import Finding, failed, passed, skipped, warned
 from kerasfeed.pool.environment import Environment
