@@ -37,7 +37,6 @@ class LocalWorker:
         serial: Number of that, of all that were begun in this process.
         note: Where in the task it is.
         busy: Whether it is at something; it begins busy, with `on_worker_begin`.
-        was_done: Whether the last task was, and has neither failed nor been cancelled.
         given_up: Whether another has taken its place, because it hangs.
         turn: See `PoolOptions`.
     """
@@ -51,7 +50,6 @@ class LocalWorker:
     serial: int = 0
     note: list[int] = field(default_factory=lambda: [0, 0])
     busy: bool = True
-    was_done: bool = False
     given_up: bool = False
     turn: Turn = field(default_factory=Turn)
     used_random: int = 0  # of this process's only the program itself may dispose
@@ -134,7 +132,6 @@ def run_here(task: Task, runner: Runner, worker: LocalWorker) -> Sequence[Task]:
         BaseException: Ctrl-C, or what a signal's handler has raised.
     """
     worker.serial = next(_serials)
-    worker.was_done = False
     started = time.perf_counter()
     try:
         payload = in_turn(worker, partial(runner.run, task.record(), worker.note, worker))
@@ -146,7 +143,6 @@ def run_here(task: Task, runner: Runner, worker: LocalWorker) -> Sequence[Task]:
         if is_the_programs(error):
             raise error from None
     else:
-        worker.was_done = True
         return task.done(payload, time.perf_counter() - started, worker.name)
     try:
         return task.failed(place, error, worker.name, "")

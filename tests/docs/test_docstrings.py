@@ -15,7 +15,7 @@ FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 NAMES = [name for name in kf.__all__ if name != "__version__"]
 # What a public call returns, or a hook receives: users meet the objects, and never write the names of their classes.
 RETURNED = [
-    "kerasfeed.adapters.keras.evaluation:MetricDistribution",
+    "kerasfeed.adapters.keras.evaluate:MetricDistribution",
     "kerasfeed.adapters.keras.input_monitor:EpochTiming",
     "kerasfeed.explore.statistics.description:Description",
     "kerasfeed.explore.statistics.description:FieldDescription",

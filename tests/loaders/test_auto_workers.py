@@ -244,7 +244,7 @@ def test_counters_begin_with_the_first_batch_of_the_feed(monkeypatch):
 def test_scenes_in_memory_and_short_epochs_are_not_measured(choices):
     with _feed(np.zeros((100_000, 2))) as feed:
         feed[0]
-        assert feed.stats().worker_type == "thread"
+        assert feed.stats().worker_type == "inline"
         assert feed.stats().chosen == ""
     short = scenes_costs.Costly()
     short.length = 40

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import kerasfeed as kf
-from kerasfeed.adapters.keras.evaluation import MetricDistribution
+from kerasfeed.adapters.keras.evaluate import MetricDistribution
 
 
 def distribution(values, rows=None, repeats=None, name="loss"):
