@@ -12,8 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from kerasfeed.explore.profiling.profile import Profile
-from kerasfeed.explore.profiling.profile_words import LITTLE, Prediction, recommended, verdict
+from kerasfeed.explore.profiling.profile import LITTLE, Prediction, Profile, recommended, verdict
 from kerasfeed.explore.profiling.remedies import remedies
 from kerasfeed.loaders.auto_workers import smaller_batches, trial
 from kerasfeed.loaders.base import Job, LoaderStats
@@ -48,7 +47,7 @@ def profile(feed: "BaseFeed", model: Any = None, seconds: float = 10.0) -> Profi
         seconds: About how long it may take, s, at least 1; a scene that has begun is waited for.
 
     Returns:
-        A [Profile][kerasfeed.explore.profiling.profile.Profile]. It prints as text, and is a picture in a notebook;
+        A [Profile][kerasfeed.explore.profiling.profile.Profile]. Text and notebook show it as tables with bars;
         `verdict` is the one sentence, `to_dict()` gives all figures.
 
     Raises:

@@ -22,6 +22,8 @@ from kerasfeed.sequences.base import SceneSequence
 from kerasfeed.spec.field_forms import RaggedArray
 from kerasfeed.spec.field_values import lists_as_arrays
 from kerasfeed.spec.nesting import lists_as_tuples
+from kerasfeed.util.counted import counted
+from kerasfeed.util.report import Report, Table
 from kerasfeed.util.validate import check_integer
 
 QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
@@ -206,34 +208,24 @@ class Evaluation(Mapping[str, MetricDistribution]):
     def _some(self) -> MetricDistribution:
         return next(iter(self.values()))
 
-    def _facts(self) -> list[tuple[str, str]]:
+    def _report(self) -> Report:
         some = self._some
-        return [
-            ("batches", f"{some.count:,}"),
-            ("scenes", f"{int(some.rows.sum()):,}"),
-            ("repeats", f"{len(np.unique(some.repeats)):,}"),
+        facts = [
+            ("", counted(some.count, "batch", "batches")),
+            ("", counted(int(some.rows.sum()), "scene")),
+            ("", counted(len(np.unique(some.repeats)), "repeat")),
         ]
-
-    def _cells(self) -> list[list[str]]:
-        return [
+        rows = [
             [name, *(f"{value:.5g}" for value in (m.mean, m.standard_error, m.std, *m.quantiles.values()))]
             for name, m in self.items()
         ]
+        return Report("Evaluation", facts, [Table(["metric", *_HEADS], rows, _HEADS)])
 
     def __repr__(self) -> str:
-        rows = [["", *_HEADS], *self._cells()]
-        widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-        facts = ", ".join(f"{name} {value}" for name, value in self._facts())
-        lines = [
-            "  ".join(cell.rjust(width) if place else cell.ljust(width) for place, (cell, width) in enumerate(cells))
-            for cells in (list(zip(row, widths, strict=True)) for row in rows)
-        ]
-        return "\n".join([facts, *lines])
+        return self._report().text
 
     def _repr_html_(self) -> str:
-        from kerasfeed.spec.html import table
-
-        return table("Evaluation", self._facts(), ["metric", *_HEADS], self._cells())
+        return self._report().html
 
 
 _FIELDS = ("values", "rows", "repeats")
