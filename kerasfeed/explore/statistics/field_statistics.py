@@ -1,7 +1,7 @@
 """What is known of one field after some scenes, and how two such things become one.
 
-Invariant: merging is exact and needs no order, but for the place of the first scene with other bits. Only numbers are
-kept; a scene never, but for small arrays of one shape and dtype, which wait until there are 64 to be added at once.
+Invariant: merging gives the same bits in any order, but for the place of the first scene with other bits. Only numbers
+are kept; a scene never, but for small arrays of one shape and dtype, which wait until there are 64 to be added at once.
 """
 
 import math
@@ -201,7 +201,8 @@ class FieldStatistics:
             finite = np.isfinite(rows)
             if not finite.all():  # else their squares are too large
                 sums = self._column_sums[by_column].sums(rows, finite)
-        moments.add(sums, rows.size // width if finite is None else finite.reshape(-1, width).sum(axis=0))
+        counts = rows.size // width if finite is None else finite.reshape(-1, width).sum(axis=0)
+        moments.add(sums, counts, positions)
         self.spread.add(rows, columns or 1)
         self._count(rows, finite, positions)
 
@@ -234,10 +235,15 @@ class FieldStatistics:
 
     # ---- several
 
-    def merge(self, other: "FieldStatistics") -> None:
-        """Add what `other` knows, of scenes behind these."""
+    def close(self, begin: int, end: int) -> None:
+        """Note that no more scenes come of the positions from `begin` to `end`."""
         self.settle()
-        other.settle()
+        for moments in (self.columns, self.whole):
+            if moments is not None:
+                moments.close(begin, end)
+
+    def merge(self, other: "FieldStatistics") -> None:
+        """Add what `other` knows, of scenes behind these; both are closed."""
         self.scenes += other.scenes
         self.dtypes.update(other.dtypes)
         if self.shapes is not None and other.shapes is not None:
@@ -267,7 +273,6 @@ class FieldStatistics:
         self._bits = self._bits or other._bits
 
     def __getstate__(self) -> dict[str, Any]:
-        self.settle()
         places = {name: [_joined(getattr(self, name))] for name in ("nan_in", "infinite_in", "uniform_in")}
         return {**self.__dict__, **places, "_column_sums": {}}
 

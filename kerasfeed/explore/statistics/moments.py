@@ -1,24 +1,22 @@
-"""Count, sum and sum of squares of values, column by column, merged exactly.
+"""Count, sum and sum of squares of values, column by column.
 
-Invariant: within one scene values are added in float64, in an order that their shape alone decides; scenes are added
-exactly. So the result depends neither on who read which scene nor on when. Values are taken as differences from a
-shift, about the mean of the first scene, so that a mean far from zero costs the variance no digits.
+Invariant: all additions are of float64, within one scene in an order that its shape alone decides, and of scenes in
+one that their positions do. So the result depends neither on who read which scene nor on when, to the last bit. Values
+are taken as differences from a shift, about the mean of the first scene, so that a mean far from zero costs the
+variance no digits.
 """
 
 import functools
 import math
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kerasfeed.util.exact_sum import ExactSums
-
 _BLOCK = 1 << 15  # values, float64: what the cache of a core holds
 _WIDTH = 512  # values that are added side by side: several rows, where columns are few
 _SMALL = 2_048  # values of an array, up to which several are added at once
-_KEPT = 64  # scenes whose sums wait to be added, which costs as much for one as for many
+_ALL = 1 << 62  # more positions than there are
 
 
 class ColumnSums:
@@ -86,80 +84,69 @@ class ColumnSums:
 class Moments:
     """Count, sum and sum of squares of each column.
 
+    Sums of scenes are added along a binary tree over the scenes' positions: a node of level n and place k is the sum
+    of the positions from `k << n` to `(k + 1) << n`, and is made as soon as both its halves are there.
+
     Args:
         shift: float64[columns], from which values are taken as differences.
 
     Attributes:
         shift: As given.
         counts: int64[columns], finite values.
-        lost: Whether a sum was too large for a float64.
     """
 
     def __init__(self, shift: NDArray[np.float64]) -> None:
         self.shift = shift
         self.counts = np.zeros(len(shift), np.int64)
-        self.lost = False
-        self._sums = ExactSums(2 * len(shift))
-        self._waiting: list[NDArray[np.float64]] = []
-        self._kept = 0
+        self._nodes: dict[tuple[int, int], NDArray[np.float64]] = {}  # by level and place; their parents are not there
 
-    def add(self, sums: NDArray[np.float64], counts: Any) -> None:
-        """Add what `ColumnSums.sums` has given, of so many values a column."""
+    def add(self, sums: NDArray[np.float64], counts: Any, positions: NDArray[np.int64]) -> None:
+        """Add what `ColumnSums.sums` has given of the scenes at `positions`, of so many values a column."""
         self.counts += counts
-        if not np.isfinite(sums).all():
-            self.lost = True
-            return
-        self._waiting.append(sums)
-        self._kept += len(sums)
-        if self._kept >= _KEPT:
-            self.settle()
+        for position, row in zip(positions.tolist(), sums, strict=True):
+            self._add(0, position, row)
 
-    def settle(self) -> None:
-        """Add what waits."""
-        if self._waiting:
-            self._sums.add(np.concatenate(self._waiting))
-            self._waiting.clear()
-            self._kept = 0
+    def _add(self, level: int, place: int, sums: NDArray[np.float64]) -> None:
+        while (other := self._nodes.pop((level, place ^ 1), None)) is not None:
+            sums, level, place = sums + other, level + 1, place >> 1
+        self._nodes[level, place] = sums
 
+    @np.errstate(all="ignore")
+    def close(self, begin: int, end: int) -> None:
+        """No more scenes come of the positions from `begin` to `end`: a half whose other half lacks is the whole."""
+        for level in range(end.bit_length()):
+            size = 2 << level
+            for place in [place for found, place in self._nodes if found == level]:
+                first = (place >> 1) * size
+                if begin <= first and first + size <= end and (level, place) in self._nodes:
+                    self._add(level + 1, place >> 1, self._nodes.pop((level, place)))
+
+    @np.errstate(all="ignore")
     def merge(self, other: "Moments") -> None:
-        """Add those of `other`, of the same shift."""
-        self.settle()
-        other.settle()
+        """Add those of `other`, of the same shift and of other scenes."""
         self.counts += other.counts
-        self.lost |= other.lost
-        self._sums.merge(other._sums)
+        for (level, place), sums in other._nodes.items():
+            self._add(level, place, sums)
 
-    def __getstate__(self) -> dict[str, Any]:
-        self.settle()
-        return self.__dict__
+    @np.errstate(all="ignore")
+    def means(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Of each column the mean, and the mean square of differences from it; NaN for no value.
 
-    def powers(self) -> list[tuple[int, Fraction, Fraction]]:
-        """Of each column the count, the sum of values and that of their squares, exact but for the scenes' own sums."""
-        self.settle()
-        totals = self._sums.totals()
-        found = []
-        for column, (count, shift) in enumerate(zip(self.counts.tolist(), self.shift.tolist(), strict=True)):
-            by, total, squares = Fraction(shift), totals[column], totals[len(self.shift) + column]
-            found.append((count, total + count * by, squares + 2 * by * total + count * by * by))
-        return found
+        Both are infinite or NaN where the squares are too large for a float64.
+        """
+        self.close(0, _ALL)
+        sums = next(iter(self._nodes.values()), np.zeros(2 * len(self.shift)))
+        means, squares = sums.reshape(2, -1) / self.counts
+        return self.shift + means, np.maximum(squares - means * means, 0)
 
 
-def mean_and_variance(count: int, total: Fraction, squares: Fraction) -> tuple[float, float]:
-    """The mean, and the mean square of differences from it; NaN for no value."""
-    if not count:
+@np.errstate(all="ignore")
+def pooled(counts: Any, means: Any, variances: Any) -> tuple[float, float]:
+    """Mean and variance of the values of all columns together; NaN for no value."""
+    there = np.asarray(counts) > 0
+    if not there.any():
         return math.nan, math.nan
-    mean = total / count
-    return _as_float(mean), _as_float(max(squares / count - mean * mean, Fraction(0)))
-
-
-def _as_float(value: Fraction) -> float:
-    try:
-        return float(value)
-    except OverflowError:
-        return math.nan
-
-
-def joined(several: list[tuple[int, Fraction, Fraction]]) -> tuple[int, Fraction, Fraction]:
-    """Count, sum and sum of squares of all columns together."""
-    counts, totals, squares = zip(*several, strict=True)
-    return sum(counts), sum(totals, Fraction(0)), sum(squares, Fraction(0))
+    shares = counts[there] / counts.sum()
+    means, variances = means[there], variances[there]
+    mean = means[0] + (shares * (means - means[0])).sum()
+    return float(mean), float((shares * (variances + (means - mean) ** 2)).sum())
