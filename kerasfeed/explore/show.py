@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from kerasfeed.explore.chosen import chosen_indices
 from kerasfeed.explore.pictures.kinds import check_kinds
 from kerasfeed.explore.pictures.order_picture import draw_order
-from kerasfeed.explore.pictures.palette import ClassNames
+from kerasfeed.explore.pictures.panel import ClassNames
 from kerasfeed.explore.pictures.scene_picture import draw_scenes
 from kerasfeed.explore.pictures.shown_scenes import scenes_of_feed, scenes_of_sequence
 from kerasfeed.feeds.any_feed import AnyFeed

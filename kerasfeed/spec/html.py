@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from kerasfeed.spec.array_preview import preview
+from kerasfeed.spec.array_pictures import preview
 from kerasfeed.spec.field_values import as_array
 from kerasfeed.spec.inference import describe
 from kerasfeed.spec.nesting import flatten
@@ -27,7 +27,7 @@ class FieldRow:
         path: Dotted name of the field, plain text.
         shape: Its shape, plain text such as `[2048, 3]`.
         dtype: Its dtype, plain text such as `float32`.
-        preview: HTML made by `kerasfeed.spec.array_preview`, inserted as it is; empty for none.
+        preview: HTML made by `kerasfeed.spec.array_pictures`, inserted as it is; empty for none.
     """
 
     path: str
@@ -125,7 +125,9 @@ def sequence_table(sequence: Any) -> str:
         spec = describe(scene)
         leaves, _ = flatten(scene)
         rows = [
-            FieldRow(path, str(list(field.shape)), str(field).split("[")[0], preview(np.asarray(as_array(leaf, path))))
+            FieldRow(
+                path, str(list(field.shape)), str(field).split("[")[0], preview(np.asarray(as_array(leaf, path)), path)
+            )
             for path, field, leaf in zip(spec.paths, spec.fields, leaves, strict=True)
         ]
     except Exception as error:  # noqa: BLE001 - a notebook must show the sequence even when a scene cannot be read
