@@ -20,7 +20,7 @@ from programs import ROOT
 from waits import PROGRAM_SECONDS
 
 import kerasfeed as kf
-from kerasfeed.sequences.cache.key import key_of
+from kerasfeed.sequences.cache_key import key_of
 
 ROOMS = """
 import kf_project.shared as shared
@@ -316,7 +316,7 @@ import functools, re, sys
 sys.path.insert(0, sys.argv[1])
 import numpy as np
 import kerasfeed as kf
-from kerasfeed.sequences.cache.key import key_of
+from kerasfeed.sequences.cache_key import key_of
 import helper
 
 SIZE = int(sys.argv[2])

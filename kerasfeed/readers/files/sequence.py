@@ -26,8 +26,7 @@ from kerasfeed.readers.files.known_counts import known_counts
 from kerasfeed.readers.files.stats import FileStats
 from kerasfeed.readers.files.validate import check_cache_files, check_function, check_paths
 from kerasfeed.sequences.base import SceneSequence
-from kerasfeed.sequences.refreshable import Refreshable
-from kerasfeed.sequences.view_base import is_safe_function
+from kerasfeed.sequences.view_base import Refreshable, is_safe_function
 from kerasfeed.util import opened_files, read_cost, resources
 from kerasfeed.util.counted import counted
 from kerasfeed.util.error_text import add_note, message_of, reworded
@@ -182,7 +181,7 @@ class FileSequence(Refreshable, SceneSequence):
         return {**self.__dict__, "_known": {}}  # for refresh() alone, and as long as the files are many
 
     def _cache_state(self) -> Any:
-        """What the data depends on, for `kerasfeed.sequences.cache.key`, which looks at the files as well."""
+        """What the data depends on, for `kerasfeed.sequences.cache_key`, which looks at the files as well."""
         return self.paths, self._read_file, self.counts, self._interleave
 
     # ---- scenes
