@@ -10,15 +10,15 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from kerasfeed.explore.chosen import chosen_indices
 from kerasfeed.explore.statistics.description import Description, FieldDescription, Timing
 from kerasfeed.explore.statistics.field_statistics import FieldStatistics
-from kerasfeed.explore.statistics.moments import pooled
 from kerasfeed.explore.statistics.scene_statistics import SceneStatistics
 from kerasfeed.explore.statistics.statistics_pass import collect
+from kerasfeed.explore.statistics.values import pooled
 from kerasfeed.feeds.any_feed import AnyFeed
 from kerasfeed.loaders.arguments import check_workers
 from kerasfeed.loaders.sequence_argument import check_sequence
+from kerasfeed.sequences.indexing import chosen_indices
 from kerasfeed.util.error_text import class_name
 from kerasfeed.util.frames import as_sequence
 

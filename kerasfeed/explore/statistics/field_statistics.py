@@ -13,8 +13,7 @@ import numpy as np
 from isal import isal_zlib
 from numpy.typing import NDArray
 
-from kerasfeed.explore.statistics.moments import ColumnSums, Moments
-from kerasfeed.explore.statistics.value_counts import FewValues, Spread
+from kerasfeed.explore.statistics.values import FewValues, Moments, Spread
 from kerasfeed.util.custom_floats import widened
 
 _MOST_SHAPES = 16
@@ -80,7 +79,6 @@ class FieldStatistics:
         self._positions: list[int] = []  # of what waits
         self._kind: tuple[tuple[int, ...], np.dtype[Any]] | None = None  # shape and dtype of what waits
         self._name, self._head = "", b""  # of that dtype; what tells both
-        self._column_sums: dict[bool, ColumnSums] = {}
         if shifts is not None:
             self._begin(*shifts)
 
@@ -193,16 +191,7 @@ class FieldStatistics:
             return
         by_column = self.columns is not None and columns == len(self.columns.shift)
         moments = self.columns if by_column and self.columns is not None else self.whole
-        if by_column not in self._column_sums:
-            self._column_sums[by_column] = ColumnSums(moments.shift)
-        width = len(moments.shift)
-        sums, finite = self._column_sums[by_column].sums(rows), None
-        if rows.dtype.kind == "f" and not math.isfinite(float(sums.sum())):
-            finite = np.isfinite(rows)
-            if not finite.all():  # else their squares are too large
-                sums = self._column_sums[by_column].sums(rows, finite)
-        counts = rows.size // width if finite is None else finite.reshape(-1, width).sum(axis=0)
-        moments.add(sums, counts, positions)
+        finite = moments.add(rows, positions)
         self.spread.add(rows, columns or 1)
         self._count(rows, finite, positions)
 
@@ -274,7 +263,7 @@ class FieldStatistics:
 
     def __getstate__(self) -> dict[str, Any]:
         places = {name: [_joined(getattr(self, name))] for name in ("nan_in", "infinite_in", "uniform_in")}
-        return {**self.__dict__, **places, "_column_sums": {}}
+        return {**self.__dict__, **places}
 
 
 def _identity(data: Any) -> bytes:
