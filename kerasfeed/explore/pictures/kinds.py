@@ -15,7 +15,7 @@ from kerasfeed.spec.array_pictures import KINDS, MOST_CLASSES, WRITTEN, image_of
 from kerasfeed.spec.field_values import as_array
 from kerasfeed.spec.inference import no_field_text
 from kerasfeed.spec.nesting import field_paths, flatten
-from kerasfeed.util.custom_floats import widened
+from kerasfeed.util.array_bits import widened
 
 _LINKED = {"image": "mask", "volume": "mask", "points": "label", "signal": "label"}
 Fields = dict[str, Any]

@@ -14,7 +14,7 @@ from isal import isal_zlib
 from numpy.typing import NDArray
 
 from kerasfeed.explore.statistics.values import FewValues, Moments, Spread
-from kerasfeed.util.custom_floats import widened
+from kerasfeed.util.array_bits import widened
 
 _MOST_SHAPES = 16
 _MOST_COLUMNS = 1_024  # of a field with one axis

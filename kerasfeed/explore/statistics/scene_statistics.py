@@ -17,9 +17,10 @@ from kerasfeed.explore.statistics.field_statistics import FieldStatistics
 from kerasfeed.pool.base import Runner, WorkerContext
 from kerasfeed.pool.task import NOWHERE, FailedTaskError, FutureTask, Note, Place, Record
 from kerasfeed.sequences.context import SceneContext, enter_context
-from kerasfeed.spec.field_values import as_array, comparable
+from kerasfeed.spec.field_values import as_array
 from kerasfeed.spec.inference import no_field_text
 from kerasfeed.spec.nesting import field_paths, flatten
+from kerasfeed.util.array_bits import comparable
 from kerasfeed.util.error_text import exception_text, is_the_programs
 
 MOST_FAILURES = 1_000  # that are kept with their text

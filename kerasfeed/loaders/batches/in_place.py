@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from kerasfeed.errors import SpecError
 from kerasfeed.loaders.batches.layout import SlotView
-from kerasfeed.spec.field_values import comparable
 from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.spec.spec_json import coerced_leaves
+from kerasfeed.util.array_bits import comparable
 from kerasfeed.util.error_text import message_of
 
 _UNWRITTEN = 0xA5  # new slots are zeros, and so are many scenes
