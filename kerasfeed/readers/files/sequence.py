@@ -22,8 +22,7 @@ from kerasfeed.readers.files.counts import KnownCounts, check_count, count_files
 from kerasfeed.readers.files.index_map import places_of
 from kerasfeed.readers.tfrecord.names import expand
 from kerasfeed.sequences.base import SceneSequence
-from kerasfeed.sequences.refreshable import Refreshable
-from kerasfeed.sequences.view_base import is_safe_function
+from kerasfeed.sequences.view_base import Refreshable, is_safe_function
 from kerasfeed.util import opened_files, read_cost, resources
 from kerasfeed.util.counted import counted
 from kerasfeed.util.error_text import add_note, message_of, reworded
@@ -240,7 +239,7 @@ class FileSequence(Refreshable, SceneSequence):
         return contents.count_all() if isinstance(contents, ForwardContents) else contents.count or 0
 
     def _cache_state(self) -> Any:
-        """What the data depends on, for `kerasfeed.sequences.cache.key`, which looks at the files as well."""
+        """What the data depends on, for `kerasfeed.sequences.cache_key`, which looks at the files as well."""
         return self.paths, self._read_file, self.counts, self._interleave
 
     # ---- scenes

@@ -22,7 +22,7 @@ from kerasfeed.readers.hdf5.chunks import ChunkIndex, Grid
 from kerasfeed.readers.hdf5.codecs import DecodeError, Filter, Pipeline, optional
 from kerasfeed.readers.hdf5.selfcheck import check_chunks, check_items
 from kerasfeed.readers.hdf5.storage import Chunked, Contiguous, Declined, Layout, ReaderChoice, plain_of
-from kerasfeed.spec.field_values import is_padded
+from kerasfeed.util.array_bits import is_padded
 from kerasfeed.util.error_text import message_of, summary
 from kerasfeed.util.file_bytes import ByteSource
 
