@@ -44,7 +44,7 @@ from kerasfeed.readers.hdf5.scenes import HDF5Scenes as HDF5Scenes
 from kerasfeed.readers.tfrecord.sequence import TFRecordSequence as TFRecordSequence
 from kerasfeed.sequences.base import SceneSequence as SceneSequence
 from kerasfeed.sequences.base import Subset as Subset
-from kerasfeed.sequences.cache.cached import Cached as Cached
+from kerasfeed.sequences.cached import Cached as Cached
 from kerasfeed.sequences.context import current_rng as current_rng
 from kerasfeed.sequences.mixture import Mixture as Mixture
 from kerasfeed.sequences.split import split as split

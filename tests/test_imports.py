@@ -138,7 +138,7 @@ def test_importing_kerasfeed_loads_no_framework_and_not_even_numpy():
 
 def test_what_a_worker_imports_loads_no_framework():
     loaded = _loaded_by(
-        "import kerasfeed.pool.processes.worker, kerasfeed.sequences.field; from kerasfeed import SceneSequence"
+        "import kerasfeed.pool.processes.worker, kerasfeed.sequences.split; from kerasfeed import SceneSequence"
     )
     assert not loaded & FRAMEWORKS
 

@@ -3,22 +3,22 @@
 Invariant: but for times, the result is the same bits whatever the number and kind of workers.
 """
 
+import math
 from collections.abc import Sequence
-from fractions import Fraction
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kerasfeed.explore.chosen import chosen_indices
 from kerasfeed.explore.statistics.description import Description, FieldDescription, Timing
 from kerasfeed.explore.statistics.field_statistics import FieldStatistics
-from kerasfeed.explore.statistics.moments import joined, mean_and_variance
 from kerasfeed.explore.statistics.scene_statistics import SceneStatistics
 from kerasfeed.explore.statistics.statistics_pass import collect
+from kerasfeed.explore.statistics.values import pooled
 from kerasfeed.feeds.any_feed import AnyFeed
 from kerasfeed.loaders.arguments import check_workers
 from kerasfeed.loaders.sequence_argument import check_sequence
+from kerasfeed.sequences.indexing import chosen_indices
 from kerasfeed.util.error_text import class_name
 from kerasfeed.util.frames import as_sequence
 
@@ -38,7 +38,7 @@ def describe(
 
     One pass reads each scene once, with a progress bar on stderr: the first ones in the calling thread, and the others
     by worker processes, where all of them would take more than about a second. No scene is kept: memory grows by about
-    150 bytes a scene. Means and variances are merged without rounding errors, so the result does not depend on the
+    150 bytes a scene. Values are added in an order that the scenes decide, so the result does not depend on the
     workers. A scene that fails is noted, and the pass goes on; so is one that ends its worker process. Scenes are read
     with the random numbers of epoch 0 and seed 0.
 
@@ -128,7 +128,7 @@ def _field(path: str, field: FieldStatistics, indices: NDArray[np.int64]) -> Fie
     if field.lengths is not None:
         count, low, high, total, squares = field.lengths
         low_at = high_at = None
-        mean, variance, axis = *mean_and_variance(count, Fraction(total), Fraction(squares)), None
+        mean, variance, axis = total / count, (squares * count - total * total) / count**2, None
     edges, shares = [], []  # type: tuple[list[float], list[float]]
     is_one = field.lengths is None or field.whole is None  # else lengths are counted among numbers
     if field.spread is not None and low is not None and is_one:
@@ -154,13 +154,13 @@ def _scenes(positions: list[NDArray[np.int64]], indices: NDArray[np.int64]) -> N
 def _moments(field: FieldStatistics) -> tuple[Any, Any, int | None]:
     """Mean, variance and axis."""
     columns, whole = field.columns, field.whole
-    if any(moments is not None and moments.lost for moments in (columns, whole)):
-        return float("nan"), float("nan"), None
     if columns is not None and (whole is None or not whole.counts.any()):
-        means, variances = zip(*(mean_and_variance(*power) for power in columns.powers()), strict=True)
-        return np.array(means), np.array(variances), -1
-    powers = [power for moments in (columns, whole) if moments is not None for power in moments.powers()]
-    return (*mean_and_variance(*joined(powers)), None) if powers else (float("nan"), float("nan"), None)
+        means, variances = columns.means()
+        if np.isfinite(variances[columns.counts > 0]).all():
+            return means, variances, -1
+    each = [(moments.counts, *moments.means()) for moments in (columns, whole) if moments is not None]
+    mean, variance = pooled(*map(np.concatenate, zip(*each, strict=True))) if each else (math.nan, math.nan)
+    return (mean, variance, None) if math.isfinite(variance) else (math.nan, math.nan, None)
 
 
 def _classes(field: FieldStatistics) -> dict[Any, int]:

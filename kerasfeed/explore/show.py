@@ -6,16 +6,16 @@ Invariant: what a picture needs is read before anything is drawn; nothing of the
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from kerasfeed.explore.chosen import chosen_indices
 from kerasfeed.explore.pictures.kinds import check_kinds
 from kerasfeed.explore.pictures.order_picture import draw_order
-from kerasfeed.explore.pictures.palette import ClassNames
+from kerasfeed.explore.pictures.panel import ClassNames
 from kerasfeed.explore.pictures.scene_picture import draw_scenes
 from kerasfeed.explore.pictures.shown_scenes import scenes_of_feed, scenes_of_sequence
 from kerasfeed.feeds.any_feed import AnyFeed
 from kerasfeed.loaders.sequence_argument import check_sequence
 from kerasfeed.orders.base import Order
 from kerasfeed.orders.plan import Plan
+from kerasfeed.sequences.indexing import chosen_indices
 from kerasfeed.util.counted import counted
 from kerasfeed.util.error_text import class_name
 from kerasfeed.util.frames import as_sequence

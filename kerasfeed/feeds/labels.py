@@ -1,6 +1,6 @@
 """`kf.labels_of`: one field of every scene as an array, read once and kept in a file.
 
-Invariant: a file is used only under the key (`kerasfeed.sequences.cache.key`) with which it was written: length, field,
+Invariant: a file is used only under the key (`kerasfeed.sequences.cache_key`) with which it was written: length, field,
 and code, state and source files of the sequence. And no file is replaced that this module has not written.
 """
 
@@ -22,8 +22,8 @@ from kerasfeed.loaders.loader import worker_type_for
 from kerasfeed.loaders.sequence_argument import check_sequence
 from kerasfeed.orders.groups import Portable
 from kerasfeed.pool.hosts.engine import Hosts
-from kerasfeed.sequences.cache.key import key_of
-from kerasfeed.sequences.field import FieldOf
+from kerasfeed.sequences.cache_key import key_of
+from kerasfeed.sequences.split import FieldOf
 from kerasfeed.util.atomic_write import write_whole
 from kerasfeed.util.error_text import class_name, message_of
 from kerasfeed.util.frames import as_sequence

@@ -6,7 +6,7 @@ its length.
 
 from typing import Any, NoReturn
 
-from kerasfeed.sequences.refreshable import refreshable_in
+from kerasfeed.sequences.view_base import refreshable_in
 
 
 class Refreshes:

@@ -47,7 +47,7 @@ def make_loader(job: Job, worker_type: str, failure_log: FailureLog | None = Non
     if job.hosts is not None:
         worker_type = "process"
     plain = is_in_memory(job.sequence) and job.thread_safe and job.hosts is None
-    if plain and WORKERS in job.free:
+    if plain and WORKERS in job.free and job.maker is None:
         job = job.with_workers(0)  # a scene takes microseconds: less than to hand it from thread to thread
     if not job.workers or job.hosts is not None or plain:
         job = dataclasses.replace(job, free=frozenset())

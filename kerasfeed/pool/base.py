@@ -25,10 +25,10 @@ from kerasfeed.sequences.turn import Turn
 from kerasfeed.sequences.view_base import parts_of
 from kerasfeed.util.deferred_warnings import DeferredWarnings
 from kerasfeed.util.error_text import class_name, message_of
+from kerasfeed.util.opened_files import Identity, Opened
 from kerasfeed.util.picklers import cloud_pickled
 
 if TYPE_CHECKING:
-    from kerasfeed.pool.file_identities import FirstOpened
     from kerasfeed.pool.hosts.engine import Hosts, HostStats
 
 LOGGER = logging.getLogger("kerasfeed")  # of what happens to workers, and never once a batch; workers log nothing
@@ -126,7 +126,7 @@ class PoolOptions:
         addressed: Whether each task names its worker.
         environment: Directory and environment of worker processes.
         inherit: Descriptors that worker processes inherit for the object's sake.
-        first_opened: What files were when first opened, where pools share that; None: a table of its own.
+        first_opened: What files were when worker processes first opened them, which the pool adds to.
         deferred_warnings: Where the user is told of workers that were lost, or that hang.
         hosts: Where workers are to be, `workers` on each; None for this machine.
         every_core: Whether each host has as many workers as cores instead.
@@ -143,7 +143,7 @@ class PoolOptions:
     addressed: bool = False
     environment: Environment = field(default_factory=Environment.now)
     inherit: tuple[int, ...] = ()
-    first_opened: "FirstOpened | None" = None
+    first_opened: dict[Opened, Identity] = field(default_factory=dict)
     deferred_warnings: DeferredWarnings = field(default_factory=DeferredWarnings)
     hosts: "Hosts | None" = None
     every_core: bool = False

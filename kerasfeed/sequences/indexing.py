@@ -1,4 +1,4 @@
-"""Which scenes of a sequence are meant by a slice, a range, integers or a mask.
+"""Which scenes of a sequence are meant by a slice, a range, integers, a mask or a number of scenes.
 
 Invariant: pure; the answer is a `range` where the question was one, else an int64 array that cannot be written, with
 all indices in [0, length).
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from kerasfeed.util.counted import counted
 from kerasfeed.util.frames import as_sequence
+from kerasfeed.util.validate import check_integer
 
 Picks = range | NDArray[np.int64]
 
@@ -70,6 +71,33 @@ def picks_of(indices: Any, length: int, name: str) -> Picks:
     chosen_array = array.astype(np.int64)  # a copy: the caller may change his
     chosen_array[chosen_array < 0] += length
     return _frozen(chosen_array)
+
+
+def chosen_indices(scenes: Any, length: int, name: str) -> Picks:
+    """The indices that `scenes` stands for, at least one.
+
+    Args:
+        scenes: A number of scenes, which are spread over the sequence; or a list, an array or a slice of indices, or a
+            mask.
+        length: Scenes of the sequence, at least 1.
+        name: Its class, for messages.
+
+    Raises:
+        TypeError: `scenes` is nothing of that.
+        ValueError: It is below 1, or names no scene.
+        IndexError: An index is out of range.
+    """
+    if isinstance(scenes, bool | float | str | bytes):
+        raise TypeError(
+            f"scenes must be a number of scenes, or indices, received {scenes!r} of type {type(scenes).__name__}"
+        )
+    if isinstance(scenes, int | np.integer):
+        count = min(length, check_integer("scenes", scenes, 1))
+        return np.unique(np.linspace(0, length - 1, count).round().astype(np.int64))
+    picks: Picks = picks_of(scenes, length, name)
+    if not len(picks):
+        raise ValueError("scenes names no scene: give at least one index")
+    return picks
 
 
 def _range_in(indices: range, length: int) -> range | None:

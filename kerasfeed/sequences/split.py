@@ -1,4 +1,4 @@
-"""`split`: a sequence divided at random into disjoint subsets.
+"""`split`: a sequence divided at random into disjoint subsets, by one field of its scenes if need be.
 
 Invariant: the subsets are a function of (length, fractions, seed, labels) alone. No scene is in two of them, every
 scene is in one, and their sizes are the fractions of the length, rounded by largest remainder.
@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from kerasfeed.orders.groups import Portable
 from kerasfeed.sequences.base import Subset
-from kerasfeed.sequences.field import FieldOf
+from kerasfeed.sequences.view_base import HookForwarder, is_safe_function, is_thread_safe
+from kerasfeed.spec.nesting import field_paths, flatten
 from kerasfeed.util.counted import counted
 from kerasfeed.util.frames import as_sequence
 from kerasfeed.util.optional_methods import check_part, name_of, note_once
@@ -20,6 +21,51 @@ from kerasfeed.util.seed_streams import SeedStream
 from kerasfeed.util.validate import check_integer
 
 _TOLERANCE = 1e-9
+
+
+class FieldOf(HookForwarder):
+    """The sequence of one field of another sequence's scenes.
+
+    Args:
+        sequence: The other.
+        length: Number of scenes in it.
+        place: Dotted path of the field, or a function from a scene to a value.
+    """
+
+    def __init__(self, sequence: Any, length: int, place: str | Portable) -> None:
+        self.sequence = sequence
+        self.length = length
+        self.place = place
+
+    def __len__(self) -> int:
+        return self.length
+
+    @property
+    def thread_safe(self) -> bool:
+        """See `kerasfeed.sequences.view_base.is_thread_safe`."""
+        function = self.place.function if isinstance(self.place, Portable) else None
+        return is_thread_safe(self.sequence) and (function is None or is_safe_function(function))
+
+    def __getitem__(self, index: int) -> Any:
+        scene = self.sequence[index]
+        if isinstance(self.place, Portable):
+            value = self.place.function(scene)
+        else:
+            leaves, treespec = flatten(scene)
+            paths = field_paths(treespec)
+            if self.place not in paths:
+                raise ValueError(
+                    f"a scene has no field {self.place!r}: it has {', '.join(map(repr, paths))}. Name one of these, or "
+                    "give a function of the scene"
+                )
+            value = leaves[paths.index(self.place)]
+        array = np.asarray(value)
+        if array.size != 1:
+            raise ValueError(
+                f"field {self.place!s} of a scene must be a single value, received shape {array.shape}: give a "
+                "function that makes it one, for example lambda scene: scene[1].max()"
+            )
+        return value if isinstance(value, str | bytes) else array.reshape(())[()]
 
 
 def split(sequence: Any, fractions: Any, seed: int, stratify: Any = None) -> tuple[Subset, ...]:

@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kerasfeed.sequences.context import Worker
-from kerasfeed.spec.row_assembly import take_rows
 from kerasfeed.util.fingerprint import digest
 from kerasfeed.util.frames import as_sequence, is_in_memory
 from kerasfeed.util.optional_methods import (
@@ -44,8 +43,16 @@ def part_reader(part: Any) -> Callable[..., Any] | None:
     """
     is_array = type(part) in (np.ndarray, np.memmap) and part.ndim
     if is_array and part.dtype.kind in "biufc" and part.dtype.char not in "gG":
-        return functools.partial(take_rows, part)
+        return functools.partial(_take_rows, part)
     return batch_reader(part)
+
+
+def _take_rows(array: NDArray[Any], indices: NDArray[np.int64], out: Any = None) -> Any:
+    """Rows of an array; into `out`, where that is given and of the array's dtype."""
+    if out is None or out.dtype != array.dtype or not out.flags.c_contiguous:
+        return array[indices]
+    np.take(array, indices, axis=0, out=out, mode="clip")  # with "raise" NumPy goes through a copy
+    return None
 
 
 def apart(sequence: Any, known: dict[int, Any] | None = None) -> Any:
@@ -296,3 +303,22 @@ class OfSeveral(View):
     def sequences(self) -> tuple[Any, ...]:
         """The sequences inside this view."""
         return self._parts
+
+
+class Refreshable:
+    """A sequence with a `refresh()`.
+
+    Attributes:
+        generation: How often it was refreshed.
+    """
+
+    generation: int = 0
+
+
+def refreshable_in(sequence: Any) -> tuple[Refreshable, ...]:
+    """The sequence itself, or what of it may be refreshed where it is a view."""
+    if isinstance(sequence, Refreshable):
+        return (sequence,)
+    if isinstance(sequence, View):
+        return tuple(found for part in sequence._parts for found in refreshable_in(part))
+    return ()

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kerasfeed.errors import SpecError
 from kerasfeed.spec.lists import array_of, big_text, is_array
@@ -213,42 +212,3 @@ def start_of(value: Any) -> str:
     """The start of what `repr` tells of a value, at most 80 characters."""
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "..."
-
-
-def is_padded(dtype: np.dtype[Any]) -> bool:
-    """Whether items hold bytes that mean nothing: between the members of aligned records, and in a long double."""
-    if dtype.subdtype is not None:
-        return is_padded(dtype.subdtype[0])
-    if dtype.names is None:
-        return dtype.kind in "fc" and dtype.itemsize // (1 + (dtype.kind == "c")) > 8  # 10 bytes of 16
-    members = [dtype[name] for name in dtype.names]
-    return sum(member.itemsize for member in members) != dtype.itemsize or any(map(is_padded, members))
-
-
-def comparable(array: Any) -> Any:
-    """`array`, of native byte order, with zeros for the bytes that mean nothing, so that its bytes may be compared.
-
-    Text is as it is.
-    """
-    if not isinstance(array, np.ndarray) or array.dtype.kind not in "Vfc" or not is_padded(array.dtype):
-        return array
-    made = np.zeros(array.shape, array.dtype)
-    _copy_members(array, made)
-    return made
-
-
-def _copy_members(array: NDArray[Any], made: NDArray[Any]) -> None:
-    dtype = array.dtype
-    if dtype.names is not None:
-        for name in dtype.names:
-            _copy_members(array[name], made[name])
-        return
-    if dtype.kind in "fc" and is_padded(dtype) and np.finfo(np.longdouble).nmant == 63:
-        parts = range(0, dtype.itemsize, dtype.itemsize if dtype.kind == "f" else dtype.itemsize // 2)
-        meant = np.dtype({
-            "names": [str(part) for part in parts], "formats": ["V10"] * len(parts), "offsets": list(parts),
-            "itemsize": dtype.itemsize,
-        })  # fmt: skip
-        _copy_members(array.view(meant), made.view(meant))
-    else:
-        made[...] = array

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from kerasfeed.spec.array_preview import preview
+from kerasfeed.spec.array_pictures import preview
 from kerasfeed.spec.field_values import as_array
 from kerasfeed.spec.inference import describe
 from kerasfeed.spec.nesting import flatten
@@ -25,7 +25,7 @@ def sequence_report(sequence: Any) -> Report:
         length, scene = len(sequence), sequence[0]
         spec = describe(scene)
         rows = [
-            (*field_cells(path, field), Picture("", preview(np.asarray(as_array(leaf, path)))))
+            (*field_cells(path, field), Picture("", preview(np.asarray(as_array(leaf, path)), path)))
             for path, field, leaf in zip(spec.paths, spec.fields, flatten(scene)[0], strict=True)
         ]
     except Exception as error:  # noqa: BLE001 - a notebook must show the sequence even when a scene cannot be read

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from kerasfeed.util.array_bits import comparable
 from kerasfeed.util.exact_text import exact_text
 
 _BYTES = 12  # 96 bits: a chance of 1e-17 that two of a million differ and look alike
@@ -149,7 +150,8 @@ class Hasher:
         elif array.dtype.hasobject or array.dtype.kind == "T":
             content = array.tolist()
         else:
-            return joined(label, self.of(more), hashlib.blake2b(_bytes_of(array), digest_size=_BYTES).digest())
+            data: Any = np.ascontiguousarray(comparable(array)).reshape(-1).view(np.uint8)
+            return joined(label, self.of(more), hashlib.blake2b(data, digest_size=_BYTES).digest())
         return joined(label, self.of(more), self.of(content))
 
     def _function(self, function: types.FunctionType) -> bytes:
@@ -222,15 +224,6 @@ def _of_code(code: types.CodeType) -> bytes:
     inside = Hasher()  # one that takes no text of code for the name of a file
     parts = code.co_code, code.co_exceptiontable, code.co_consts, code.co_names, code.co_varnames, code.co_freevars
     return joined(f"code {code.co_flags}", *map(inside.of, parts))
-
-
-def _bytes_of(array: Any) -> Any:
-    """The bytes of an array that say something; those that fill up a long double say nothing."""
-    flat = np.ascontiguousarray(array).reshape(-1)
-    if array.dtype.char in "gG" and np.finfo(np.longdouble).nmant == 63:
-        part = np.dtype(np.longdouble).itemsize
-        return np.ascontiguousarray(flat.view(np.uint8).reshape(-1, part)[:, :10])
-    return flat.view(np.uint8)
 
 
 def _is_filled(cell: types.CellType) -> bool:

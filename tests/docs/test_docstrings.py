@@ -26,7 +26,7 @@ RETURNED = [
     "kerasfeed.loaders.failures.table:FailureTable",
     "kerasfeed.orders.blocks:BlockReport",
     "kerasfeed.orders.bucketed:PaddingReport",
-    "kerasfeed.readers.files.stats:FileStats",
+    "kerasfeed.readers.files.sequence:FileStats",
     "kerasfeed.readers.hdf5.dataset:HDF5Dataset",
     "kerasfeed.readers.hdf5.stats:ReadStats",
     "kerasfeed.sequences.context:Worker",

@@ -9,7 +9,7 @@ import scenes
 import kerasfeed as kf
 from kerasfeed.explore.pictures.kinds import Part, fields_of, parts_of
 from kerasfeed.explore.pictures.panel import Panel
-from kerasfeed.explore.pictures.text_panels import draw_text
+from kerasfeed.explore.pictures.panels import draw_text
 
 pytest.importorskip("matplotlib", reason="needs the extra `plot`")
 

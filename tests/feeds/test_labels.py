@@ -9,7 +9,7 @@ import pytest
 import scenes
 
 import kerasfeed as kf
-from kerasfeed.sequences.cache.key import key_of
+from kerasfeed.sequences.cache_key import key_of
 
 
 class Shapes(kf.SceneSequence):

@@ -11,13 +11,13 @@ from scenes_views import Squares, jittered
 
 import kerasfeed as kf
 from kerasfeed.sequences.base import Worker
-from kerasfeed.sequences.cache.files import SceneFiles, frozen_leaves
+from kerasfeed.sequences.cache_files import SceneFiles, frozen_leaves
 
 
 @pytest.fixture
 def read_once(monkeypatch):
     """Caches that read none of their scenes twice."""
-    monkeypatch.setattr("kerasfeed.sequences.cache.cached._PROBED", 0)
+    monkeypatch.setattr("kerasfeed.sequences.cached._PROBED", 0)
 
 
 def _assert_scene(scene, expected):

@@ -20,7 +20,7 @@ from programs import ROOT
 from waits import PROGRAM_SECONDS
 
 import kerasfeed as kf
-from kerasfeed.sequences.cache.key import key_of
+from kerasfeed.sequences.cache_key import key_of
 
 ROOMS = """
 import kf_project.shared as shared
@@ -277,7 +277,8 @@ def test_tensors_and_modules_of_pytorch_have_the_key_of_their_values():
 
 
 @pytest.mark.parametrize("name", ["Path('x.bin')", "'x.bin'", "'./x.bin'", "os.path.abspath('x.bin')", "{1: 'x.bin'}",
-                                  "np.array(['no', 'x.bin'])", "Path('.')", "'./'"])  # fmt: skip
+                                  "np.array(['no', 'x.bin'])", "np.array([('x.bin', 1)], 'U9, i4')",
+                                  "Path('.')", "'./'"])  # fmt: skip
 def test_a_file_that_an_attribute_names_is_part_of_the_key(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("x.bin").write_bytes(b"1")
@@ -316,7 +317,7 @@ import functools, re, sys
 sys.path.insert(0, sys.argv[1])
 import numpy as np
 import kerasfeed as kf
-from kerasfeed.sequences.cache.key import key_of
+from kerasfeed.sequences.cache_key import key_of
 import helper
 
 SIZE = int(sys.argv[2])

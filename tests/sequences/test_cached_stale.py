@@ -16,7 +16,7 @@ import scenes
 from scenes_views import Noisy, Squares, jittered
 
 import kerasfeed as kf
-from kerasfeed.sequences.cache.key import key_of
+from kerasfeed.sequences.cache_key import key_of
 
 
 def test_an_attribute_that_is_set_anew_is_noticed_at_once(where):
@@ -29,8 +29,8 @@ def test_an_attribute_that_is_set_anew_is_noticed_at_once(where):
 
 
 def test_what_changes_inside_an_attribute_is_noticed(where, monkeypatch):
-    monkeypatch.setattr("kerasfeed.sequences.cache.cached._LOOK_SECONDS", 0.0)
-    monkeypatch.setattr("kerasfeed.sequences.cache.cached._LOOK_SHARE", 0)
+    monkeypatch.setattr("kerasfeed.sequences.cached._LOOK_SECONDS", 0.0)
+    monkeypatch.setattr("kerasfeed.sequences.cached._LOOK_SHARE", 0)
     table = np.arange(5.0)
     cached = kf.Cached(kf.Map(range(5), lambda index: table[index]), **where)
     assert cached[3] == 3

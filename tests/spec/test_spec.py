@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from kerasfeed.errors import SpecError
-from kerasfeed.spec.field_values import as_array, coerce, comparable
+from kerasfeed.spec.field_values import as_array, coerce
 from kerasfeed.spec.inference import describe, merge, probe_indices
 from kerasfeed.spec.scene_spec import BYTES, TEXT, ArraySpec
+from kerasfeed.util.array_bits import comparable
 
 Pair = namedtuple("Pair", "points label")
 

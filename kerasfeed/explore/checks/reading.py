@@ -18,11 +18,11 @@ from kerasfeed.explore.checks.result import Finding, MemoryGrownError, failed
 from kerasfeed.pool.task import Note
 from kerasfeed.sequences.base import scene_reader
 from kerasfeed.sequences.context import SceneContext, Worker, enter_context
-from kerasfeed.spec.field_values import as_array, comparable, describe_leaf
+from kerasfeed.spec.field_values import as_array, describe_leaf
 from kerasfeed.spec.inference import describe
 from kerasfeed.spec.nesting import field_paths, flatten, structure_text
 from kerasfeed.spec.scene_spec import SceneSpec
-from kerasfeed.util.custom_floats import widened
+from kerasfeed.util.array_bits import widened
 from kerasfeed.util.error_text import exception_text, is_the_programs, message_of
 from kerasfeed.util.fingerprint import digest
 
@@ -174,7 +174,7 @@ def _field(leaf: Any, path: str) -> FieldReading:
         return FieldReading(path, str(describe_leaf(leaf, path)), digest(array), repr(array)[:60])
     if array.dtype.kind in "UST":  # one text, whichever way NumPy holds it
         array = array.astype(object)
-    native = comparable(array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("=")))
+    native = array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
     return FieldReading(path, str(describe_leaf(leaf, path)), digest(native), _head(native), _not_finite(native))
 
 

@@ -13,10 +13,8 @@ from typing import Any
 import numpy as np
 
 from kerasfeed.explore.pictures.kinds import Fields, Part, parts_of
-from kerasfeed.explore.pictures.palette import INK, MUTED, WRONG, ClassNames, class_colours
-from kerasfeed.explore.pictures.panel import Panel
-from kerasfeed.explore.pictures.panels import draw_panel, panel_size
-from kerasfeed.explore.pictures.text_panels import plain_text
+from kerasfeed.explore.pictures.panel import INK, MUTED, WRONG, ClassNames, Panel, class_colours
+from kerasfeed.explore.pictures.panels import draw_panel, panel_size, plain_text
 from kerasfeed.util.error_text import exception_text
 
 _WIDTH = 10.0  # of a grid, inches, as are all sizes here

@@ -17,7 +17,7 @@ from kerasfeed.loaders.worker_choice import Setup
 from kerasfeed.orders.base import Sequential
 from kerasfeed.orders.batch_bounds import EvenCut
 from kerasfeed.orders.blocks import BlockShuffled
-from kerasfeed.sequences.cache.cached import Cached, gives_the_same_twice
+from kerasfeed.sequences.cached import Cached, gives_the_same_twice
 from kerasfeed.sequences.view_base import View
 from kerasfeed.util.frames import is_in_memory
 from kerasfeed.util.read_cost import ReadCost

@@ -1,7 +1,7 @@
 """What is known of one field after some scenes, and how two such things become one.
 
-Invariant: merging is exact and needs no order, but for the place of the first scene with other bits. Only numbers are
-kept; a scene never, but for small arrays of one shape and dtype, which wait until there are 64 to be added at once.
+Invariant: merging gives the same bits in any order, but for the place of the first scene with other bits. Only numbers
+are kept; a scene never, but for small arrays of one shape and dtype, which wait until there are 64 to be added at once.
 """
 
 import math
@@ -13,9 +13,8 @@ import numpy as np
 from isal import isal_zlib
 from numpy.typing import NDArray
 
-from kerasfeed.explore.statistics.moments import ColumnSums, Moments
-from kerasfeed.explore.statistics.value_counts import FewValues, Spread
-from kerasfeed.util.custom_floats import widened
+from kerasfeed.explore.statistics.values import FewValues, Moments, Spread
+from kerasfeed.util.array_bits import widened
 
 _MOST_SHAPES = 16
 _MOST_COLUMNS = 1_024  # of a field with one axis
@@ -80,7 +79,6 @@ class FieldStatistics:
         self._positions: list[int] = []  # of what waits
         self._kind: tuple[tuple[int, ...], np.dtype[Any]] | None = None  # shape and dtype of what waits
         self._name, self._head = "", b""  # of that dtype; what tells both
-        self._column_sums: dict[bool, ColumnSums] = {}
         if shifts is not None:
             self._begin(*shifts)
 
@@ -193,15 +191,7 @@ class FieldStatistics:
             return
         by_column = self.columns is not None and columns == len(self.columns.shift)
         moments = self.columns if by_column and self.columns is not None else self.whole
-        if by_column not in self._column_sums:
-            self._column_sums[by_column] = ColumnSums(moments.shift)
-        width = len(moments.shift)
-        sums, finite = self._column_sums[by_column].sums(rows), None
-        if rows.dtype.kind == "f" and not math.isfinite(float(sums.sum())):
-            finite = np.isfinite(rows)
-            if not finite.all():  # else their squares are too large
-                sums = self._column_sums[by_column].sums(rows, finite)
-        moments.add(sums, rows.size // width if finite is None else finite.reshape(-1, width).sum(axis=0))
+        finite = moments.add(rows, positions)
         self.spread.add(rows, columns or 1)
         self._count(rows, finite, positions)
 
@@ -234,10 +224,15 @@ class FieldStatistics:
 
     # ---- several
 
-    def merge(self, other: "FieldStatistics") -> None:
-        """Add what `other` knows, of scenes behind these."""
+    def close(self, begin: int, end: int) -> None:
+        """Note that no more scenes come of the positions from `begin` to `end`."""
         self.settle()
-        other.settle()
+        for moments in (self.columns, self.whole):
+            if moments is not None:
+                moments.close(begin, end)
+
+    def merge(self, other: "FieldStatistics") -> None:
+        """Add what `other` knows, of scenes behind these; both are closed."""
         self.scenes += other.scenes
         self.dtypes.update(other.dtypes)
         if self.shapes is not None and other.shapes is not None:
@@ -267,9 +262,8 @@ class FieldStatistics:
         self._bits = self._bits or other._bits
 
     def __getstate__(self) -> dict[str, Any]:
-        self.settle()
         places = {name: [_joined(getattr(self, name))] for name in ("nan_in", "infinite_in", "uniform_in")}
-        return {**self.__dict__, **places, "_column_sums": {}}
+        return {**self.__dict__, **places}
 
 
 def _identity(data: Any) -> bytes:

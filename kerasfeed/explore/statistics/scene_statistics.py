@@ -17,9 +17,10 @@ from kerasfeed.explore.statistics.field_statistics import FieldStatistics
 from kerasfeed.pool.base import Runner, WorkerContext
 from kerasfeed.pool.task import NOWHERE, FailedTaskError, FutureTask, Note, Place, Record
 from kerasfeed.sequences.context import SceneContext, enter_context
-from kerasfeed.spec.field_values import as_array, comparable
+from kerasfeed.spec.field_values import as_array
 from kerasfeed.spec.inference import no_field_text
 from kerasfeed.spec.nesting import field_paths, flatten
+from kerasfeed.util.array_bits import comparable
 from kerasfeed.util.error_text import exception_text, is_the_programs
 
 MOST_FAILURES = 1_000  # that are kept with their text
@@ -70,6 +71,11 @@ class SceneStatistics:
         digest = blake2b(b"".join(told), digest_size=8).digest()
         self._rows.append((position, int.from_bytes(digest, "little"), nbytes, seconds))
 
+    def close(self, begin: int, end: int) -> None:
+        """Note that no more scenes come of the positions from `begin` to `end`."""
+        for field in self.fields.values():
+            field.close(begin, end)
+
     def fail(self, position: int, text: str) -> None:
         """Note that a scene has failed."""
         self.failed += 1
@@ -77,12 +83,11 @@ class SceneStatistics:
             self.failures.append((position, text))
 
     def merge(self, other: "SceneStatistics") -> None:
-        """Add what `other` knows, of other scenes."""
+        """Add what `other` knows, of other scenes; it is closed."""
         for path, field in other.fields.items():
             if path in self.fields:
                 self.fields[path].merge(field)
             else:
-                field.settle()
                 self.fields[path] = field
             place = other.first_seen[path]
             self.first_seen[path] = min(place, self.first_seen.get(path, place))
@@ -152,6 +157,7 @@ class StatisticsRunner(Runner):
                     shifts = found.shifts() or None
         finally:
             enter_context(previous)
+        found.close(record[1], record[1] + record[2])
         return found
 
 

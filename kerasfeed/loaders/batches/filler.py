@@ -19,12 +19,12 @@ from kerasfeed.sequences.base import SceneContext, enter_context, scene_reader
 from kerasfeed.sequences.global_random import SeedingContext
 from kerasfeed.sequences.view_base import part_reader
 from kerasfeed.spec.collation import Custom
-from kerasfeed.spec.field_values import comparable
 from kerasfeed.spec.inference import describe
 from kerasfeed.spec.nesting import flatten
 from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.spec.spec_json import coerced_leaves
 from kerasfeed.util import read_cost
+from kerasfeed.util.array_bits import comparable
 from kerasfeed.util.error_text import message_of
 from kerasfeed.util.optional_methods import ahead_reader, scene_writer, takes_out
 

@@ -269,7 +269,7 @@ class HDF5File(Members):
         self._check_there()
 
     def _cache_state(self) -> Any:
-        """What the data depends on, for `kerasfeed.sequences.cache.key`, which looks at files of this machine."""
+        """What the data depends on, for `kerasfeed.sequences.cache_key`, which looks at files of this machine."""
         return self.path, *self._how, identity_at(self.path, self._how.options) if self._remote else None
 
     def __repr__(self) -> str:

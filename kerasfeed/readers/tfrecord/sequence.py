@@ -21,7 +21,7 @@ from kerasfeed.readers.tfrecord.names import Place, expand
 from kerasfeed.readers.tfrecord.random_access import Stream, Windows, open_stream
 from kerasfeed.readers.tfrecord.spec_file import find_sidecars
 from kerasfeed.sequences.base import SceneSequence
-from kerasfeed.sequences.refreshable import Refreshable
+from kerasfeed.sequences.view_base import Refreshable
 from kerasfeed.spec.inference import probe_indices
 from kerasfeed.spec.nesting import flatten
 from kerasfeed.spec.scene_spec import SceneSpec

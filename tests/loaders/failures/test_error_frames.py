@@ -86,7 +86,7 @@ def test_an_exception_has_no_frames_of_kerasfeed_between_the_loop_and_the_users_
         "/loaders/batches/filler.py",
         "/kerasfeed/sequences/views.py",
         "/kerasfeed/sequences/base.py",
-        "/kerasfeed/sequences/cache/cached.py",
+        "/kerasfeed/sequences/cached.py",
     )
     assert not [file for file in files if file.endswith(ours)]
     assert files[-1].endswith("test_error_frames.py")

@@ -5,18 +5,28 @@ be digested so is refused.
 
 What goes in: the state of objects (what pickle would take, `kerasfeed.util.fingerprint`); of the user's functions and
 classes the code, what it encloses, and the values of the globals that it names; the text of the modules that these are
-from, and of all that they import (`kerasfeed.sequences.cache.modules`), installed packages by version; size and mtime
-of every file that a value names, and of all files below every folder. Texts in code name no files.
+from, and of all that they import, installed packages by version; size and mtime of every file that a value names, and
+of all files below every folder. Texts in code name no files. Nothing is imported and nothing is run. The text of a
+module that is loaded is the one that it had when it was first looked at, until it is loaded again: a file that is
+edited meanwhile is not what runs.
 """
 
 import argparse
+import ast
+import contextlib
 import dis
 import functools
+import importlib.util
 import os
 import stat
 import sys
+import sysconfig
 import types
+import warnings
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from importlib import metadata
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +34,6 @@ import numpy as np
 
 from kerasfeed import __version__
 from kerasfeed.errors import KerasfeedError
-from kerasfeed.sequences.cache.modules import behind, is_users
 from kerasfeed.util.fingerprint import Hasher, joined
 
 _KEY = "pass key='...', a text that you change whenever scenes change"
@@ -32,7 +41,16 @@ _MOST_FILES = 100_000
 _HEAP_TYPE = 1 << 9  # in the flags of a class that is made while the program runs
 _GLOBAL = {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"}
 _ATTRIBUTE = {"LOAD_ATTR", "LOAD_METHOD"}
+_MAIN = ("__main__", "__mp_main__")  # their file may be that of whatever runs the user's code: a kernel, a worker
+_STANDARD = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib")})
+_INSTALLED = {
+    "site-packages",
+    "dist-packages",
+    *(Path(sysconfig.get_path(name)).name for name in ("purelib", "platlib")),
+}
 _FUNCTIONS = (types.FunctionType, staticmethod, classmethod, property)
+
+_texts: dict[str, tuple[ModuleSpec, str, tuple[str, ...]]] = {}  # of modules that are loaded
 
 
 class UnkeyableError(KerasfeedError, TypeError):
@@ -75,7 +93,7 @@ def key_of(sequence: Any, who: str = "kf.Cached", remedy: str = _KEY, own: Path 
         raise UnkeyableError(
             f"{who} cannot compare {type(sequence).__name__}, whose attributes are nested too deeply: {remedy}"
         ) from error
-    about = __version__, sys.version_info[:2], sorted(behind(walk.modules).items()), sorted(walk.files.items())
+    about = __version__, sys.version_info[:2], sorted(_behind(walk.modules).items()), sorted(walk.files.items())
     return Key(joined(f"key {about}", state).hex(), walk.files)
 
 
@@ -102,7 +120,7 @@ class _Walk(Hasher):
     def _is_by_name(self, value: Any, module: str) -> bool:
         """Whether a class or function stands for itself, with the version of the package that it is from."""
         self.modules.add(module)
-        if is_users(module):
+        if _is_users(module):
             return False
         found: Any = sys.modules.get(module)
         for name in value.__qualname__.split("."):
@@ -114,7 +132,7 @@ class _Walk(Hasher):
             return joined(f"function {function.__module__}.{function.__qualname__}")
         module = str(function.__globals__.get("__name__"))  # `__module__` may be that of what a decorator was given
         self.modules.add(module)
-        if not is_users(module):  # made by one that is installed
+        if not _is_users(module):  # made by one that is installed
             return joined(f"function {module}.{function.__qualname__}", self._around(function))
         chains, imported = _names_in(function.__code__)
         self.modules.update(imported)
@@ -127,7 +145,7 @@ class _Walk(Hasher):
         for name in chain:
             if isinstance(value, types.ModuleType):
                 self.modules.add(value.__name__)
-                if not is_users(value.__name__):
+                if not _is_users(value.__name__):
                     break
             elif type(value) not in (argparse.Namespace, types.SimpleNamespace):
                 break
@@ -242,3 +260,121 @@ def _names_in(code: types.CodeType) -> tuple[tuple[tuple[str, ...], ...], tuple[
             chains.update(inner)
             imported.update(modules)
     return tuple(sorted(chains - {()})), tuple(sorted(imported - {""}))
+
+
+def _is_users(module: str) -> bool:
+    """Whether a module is the user's: in no file of Python's or of an installed package, but for editable ones."""
+    spec = _spec_of(module)
+    return spec is None or not _is_installed(spec)
+
+
+def _behind(modules: Iterable[str]) -> dict[str, str]:
+    """What modules are made of, by name: texts of the user's, and of all that they import, and versions of packages.
+
+    Imports are followed at the top of a module and inside its functions. The standard library is left out.
+    """
+    found: dict[str, str] = {}
+    waiting = list(modules)
+    done = set(waiting)
+    while waiting:
+        name = waiting.pop()
+        spec = _spec_of(name)
+        if spec is None:
+            continue
+        top = name.partition(".")[0]
+        if _is_installed(spec):
+            if spec.has_location and top != "kerasfeed" and not _is_standard(spec.origin or ""):
+                found[top] = _version_of(top) or ""
+            continue
+        found[name], imported = _read(name, spec)
+        new = {*imported, name.rpartition(".")[0]} - done - {""}
+        waiting += new
+        done |= new
+    return found
+
+
+def _spec_of(name: str) -> ModuleSpec | None:
+    """Where a module comes from; None where that is not known."""
+    if name in _MAIN or not name:
+        return None
+    if name in sys.modules:
+        spec = getattr(sys.modules[name], "__spec__", None)
+        return spec if isinstance(spec, ModuleSpec) else None
+    above = name.rpartition(".")[0]
+    try:
+        if not above:
+            return importlib.util.find_spec(name)
+        package = _spec_of(above)
+        if package is None or package.submodule_search_locations is None:
+            return None
+        return importlib.machinery.PathFinder.find_spec(name, package.submodule_search_locations)
+    except (ImportError, ValueError, AttributeError):
+        return None
+
+
+def _is_installed(spec: ModuleSpec) -> bool:
+    top = spec.name.partition(".")[0]
+    if top == "kerasfeed":
+        return True
+    if not spec.has_location or spec.origin is None:  # built in or frozen; a package without a file of its own
+        return spec.submodule_search_locations is None
+    if _INSTALLED.intersection(Path(spec.origin).parts):
+        return _version_of(top) is not None
+    return _is_standard(spec.origin)
+
+
+def _is_standard(origin: str) -> bool:
+    return origin.startswith(_STANDARD) and not _INSTALLED.intersection(Path(origin).parts)
+
+
+@functools.lru_cache(maxsize=1024)
+def _version_of(top: str) -> str | None:
+    """Version of the package that a module belongs to, and the digests of its files; None for none."""
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        return _version(metadata.distribution(top), top)
+    names = metadata.packages_distributions().get(top)
+    return None if names is None else " ".join(_version(metadata.distribution(name), top) for name in sorted({*names}))
+
+
+def _version(package: metadata.Distribution, top: str) -> str:
+    """A version, and what tells two packages of one version apart that were installed from a folder."""
+    record = (package.read_text("RECORD") or "").splitlines()
+    own = [line for line in record if line.startswith((f"{top}/", f"{top}.py,")) and not line.endswith(",,")]
+    return f"{package.version} {joined('record', repr(sorted(own)).encode()).hex()}"
+
+
+def _read(name: str, spec: ModuleSpec) -> tuple[str, tuple[str, ...]]:
+    """Digest of a module's text, and the names of all that it may import."""
+    kept = _texts.get(name)
+    if kept is not None and kept[0] is spec:
+        return kept[1:]
+    text = b""
+    if spec.origin is not None:
+        get_data: Any = getattr(spec.loader, "get_data", lambda path: Path(path).read_bytes())
+        with contextlib.suppress(OSError):
+            text = get_data(spec.origin)
+    package = name if spec.submodule_search_locations is not None else name.rpartition(".")[0]
+    found = joined("text", text).hex(), tuple(_imported(text, package))
+    if name in sys.modules:
+        _texts[name] = spec, *found
+    return found
+
+
+def _imported(text: bytes, package: str) -> Iterator[str]:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # those of its text were told when it was loaded
+            tree = ast.parse(text)
+    except (SyntaxError, ValueError):  # machine code
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            with contextlib.suppress(ImportError):  # beyond the top
+                base = importlib.util.resolve_name("." * node.level + (node.module or ""), package)
+                yield from (base, *(f"{base}.{alias.name}" for alias in node.names))
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("importlib.import_module", "import_module"):
+            name = node.args[0] if node.args else None
+            if isinstance(name, ast.Constant) and isinstance(name.value, str) and not name.value.startswith("."):
+                yield name.value

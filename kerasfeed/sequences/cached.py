@@ -1,7 +1,7 @@
 """`Cached`: scenes kept in memory or on disk once they have been read.
 
 Invariant: a scene that is served is one that the sequence gave under the key that it has now, bit for bit. The key
-(`kerasfeed.sequences.cache.key`) covers code, state and source files; whatever cannot be keyed, and whatever is random
+(`kerasfeed.sequences.cache_key`) covers code, state and source files; whatever cannot be keyed, and whatever is random
 or differs when it is read twice, is refused, and whatever cannot be kept is read again.
 """
 
@@ -17,8 +17,8 @@ from typing import Any
 
 from kerasfeed.errors import FeedWarning, KerasfeedError
 from kerasfeed.sequences.base import SceneSequence, scene_reader
-from kerasfeed.sequences.cache.files import SceneFiles, frozen_leaves, nbytes_of
-from kerasfeed.sequences.cache.key import Key, key_of
+from kerasfeed.sequences.cache_files import SceneFiles, frozen_leaves, nbytes_of
+from kerasfeed.sequences.cache_key import Key, key_of
 from kerasfeed.sequences.context import UnrandomContext, Worker, enter_context
 from kerasfeed.sequences.indexing import place_in
 from kerasfeed.sequences.view_base import SceneByScene, View, identity_of

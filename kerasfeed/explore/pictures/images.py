@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kerasfeed.explore.pictures.kinds import is_channels_first
-from kerasfeed.explore.pictures.palette import LINE, MUTED, class_colours
-from kerasfeed.explore.pictures.panel import Panel, joined
+from kerasfeed.explore.pictures.panel import LINE, MUTED, Panel, class_colours, joined
+from kerasfeed.spec.array_pictures import image_of, in_unit_range
 
 _MOST_PIXELS = (320, 1_200)  # along a side, in a grid and alone
 _MASK_OPACITY = 0.5
@@ -19,15 +18,10 @@ _BACKGROUND = (0.93, 0.94, 0.95)
 
 def draw_image(axes: Any, panel: Panel) -> str:
     """An image with its mask over it."""
-    array = panel.value
-    if array.ndim == 3 and is_channels_first(array):
-        array = np.moveaxis(array, 0, -1)
-    channels = array.shape[-1] if array.ndim == 3 else 1
-    if array.ndim == 3 and channels not in (3, 4):
-        array = array[..., 0]
+    array, channels = image_of(panel.value)
     array, step = _thinned(array, panel.most(_MOST_PIXELS))
     array = np.abs(array) if array.dtype.kind == "c" else array
-    pixels, scaled = _in_unit_range(array)
+    pixels, scaled = in_unit_range(array)
     if pixels.ndim == 3:
         axes.imshow(pixels[..., : 4 if pixels.shape[-1] == 4 else 3], interpolation="nearest")
     else:
@@ -64,7 +58,7 @@ def draw_volume(axes: Any, panel: Panel) -> str:
         rows, columns = piece.shape[:2]
         extent = (begin, begin + columns, (height + rows) / 2, (height - rows) / 2)
         thin, step = _thinned(piece, panel.most(_MOST_PIXELS))
-        pixels = _in_unit_range(thin)[0] if piece.ndim == 3 else np.clip((thin - low) / max(high - low, 1e-30), 0, 1)
+        pixels = in_unit_range(thin)[0] if piece.ndim == 3 else np.clip((thin - low) / max(high - low, 1e-30), 0, 1)
         axes.imshow(pixels, cmap="gray", vmin=0, vmax=1, extent=extent, interpolation="nearest")
         if over is not None:
             axes.imshow(_overlay(over[number][::step, ::step]), extent=extent, interpolation="nearest")
@@ -91,23 +85,6 @@ def slices_of(volume: NDArray[Any]) -> tuple[list[NDArray[Any]], list[str], str]
 def _middles(volume: NDArray[Any]) -> list[NDArray[Any]]:
     z, y, x = (size // 2 for size in volume.shape[:3])
     return [volume[z], volume[:, y], volume[:, :, x]]
-
-
-def _in_unit_range(array: NDArray[Any]) -> tuple[NDArray[np.float64], str]:
-    """Values in [0, 1], and in words how they were scaled where that is not plain."""
-    if array.dtype == np.bool_:
-        return array.astype(np.float64), ""
-    values = array.astype(np.float64)
-    finite = values[np.isfinite(values)]
-    low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
-    values = np.nan_to_num(values, nan=low, posinf=high, neginf=low)
-    if array.dtype == np.uint8 or (array.dtype.kind in "iu" and array.ndim == 3 and low >= 0 and high <= 255):
-        return values / 255, ""
-    if low >= 0 and high <= 1 and array.dtype.kind == "f":
-        return values, ""
-    if array.ndim == 3 and low >= 0 and 1 < high <= 255 and array.shape[-1] in (3, 4):
-        return values / 255, ""
-    return (values - low) / max(high - low, 1e-300), f"{low:.3g} to {high:.3g}"
 
 
 def _overlay(labels: NDArray[np.int64]) -> NDArray[np.float64]:
