@@ -30,7 +30,8 @@ def sequence_report(sequence: Any) -> Report:
         ]
     except Exception as error:  # noqa: BLE001 - a notebook must show the sequence even when a scene cannot be read
         return Report(name, [("error", summary(error))])
-    return Report(f"{name}, scene 0", [("scenes", f"{length:,}")], [Table([*FIELD_COLUMNS, "preview"], rows)])
+    columns = [*FIELD_COLUMNS, "preview" if any(row[-1].html for row in rows) else ""]
+    return Report(f"{name}, scene 0", [("scenes", f"{length:,}")], [Table(columns, rows)])
 
 
 def field_cells(path: str, field: ArraySpec) -> tuple[str, str, str]:

@@ -198,3 +198,8 @@ def test_a_sequence_that_cannot_be_read_shows_the_error():
             raise OSError("no <disk>")
 
     assert "OSError: no &lt;disk&gt;" in Broken()._repr_html_()
+
+
+def test_the_picture_column_has_a_name_only_when_some_field_has_a_picture():
+    assert "preview" not in kf.Zip(np.zeros((2, 3, 3, 3, 3)))._repr_html_()
+    assert "preview" in kf.Zip(np.zeros((2, 3, 3, 3, 3)), [1, 2])._repr_html_()
