@@ -3,8 +3,8 @@
 from kerasfeed import testing as testing
 from kerasfeed.adapters.keras.backup import BackupAndRestore as BackupAndRestore
 from kerasfeed.adapters.keras.checkpoint import FeedCheckpoint as FeedCheckpoint
+from kerasfeed.adapters.keras.evaluate import Evaluation as Evaluation
 from kerasfeed.adapters.keras.evaluate import evaluate as evaluate
-from kerasfeed.adapters.keras.evaluation import Evaluation as Evaluation
 from kerasfeed.adapters.keras.feed import Feed as Feed
 from kerasfeed.adapters.keras.input_monitor import InputMonitor as InputMonitor
 from kerasfeed.adapters.keras.streams import QueueFeed as QueueFeed

@@ -72,7 +72,14 @@ def check_sequence(
         >>> print(report["global_random"].message)
         scene 0 draws from, or seeds, the global generators of numpy.random
     """
-    case, names = _made(sequence, scenes, seconds, seed), _chosen(checks, skip)
+    refuse(sequence)
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float | np.number) or not 0 < seconds <= _LONGEST:
+        raise ValueError(f"seconds must be a positive number, at most a day ({_LONGEST:,}), received {seconds!r}")
+    scenes, seed = check_integer("scenes", scenes, 1), check_integer("seed", seed, 0)
+    left_out = set(check_names(skip, "skip"))
+    wanted = set(CHECKS if checks is None else check_names(checks, "checks")) - left_out
+    names = [name for name in CHECKS if name in wanted]
+    case = Case(as_sequence(sequence), scenes=scenes, seconds=float(seconds), seed=seed)
     begun = time.monotonic()
     every = Checks(case)
     results = []
@@ -84,21 +91,6 @@ def check_sequence(
     length = vars(case).get("length", 0)
     seconds = time.monotonic() - begun
     return SequenceReport(class_name(sequence), compared, case.read_count, length, tuple(results), seconds)
-
-
-def _chosen(checks: Iterable[str] | None, skip: Iterable[str]) -> list[str]:
-    left_out = set(check_names(skip, "skip"))
-    wanted = set(CHECKS if checks is None else check_names(checks, "checks"))
-    return [name for name in CHECKS if name in wanted and name not in left_out]
-
-
-def _made(sequence: Any, scenes: Any, seconds: Any, seed: Any) -> Case:
-    """A case of these arguments, checked."""
-    refuse(sequence)
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float | np.number) or not 0 < seconds <= _LONGEST:
-        raise ValueError(f"seconds must be a positive number, at most a day ({_LONGEST:,}), received {seconds!r}")
-    scenes = check_integer("scenes", scenes, 1)
-    return Case(as_sequence(sequence), scenes=scenes, seconds=float(seconds), seed=check_integer("seed", seed, 0))
 
 
 def refuse(sequence: Any) -> None:

@@ -12,11 +12,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from kerasfeed.explore.profiling.profile import Profile
-from kerasfeed.explore.profiling.profile_words import LITTLE, Prediction, recommended, verdict
+from kerasfeed.explore.profiling.profile import LITTLE, Prediction, Profile, recommended, verdict
 from kerasfeed.explore.profiling.remedies import remedies
 from kerasfeed.loaders.auto_workers import smaller_batches, trial
-from kerasfeed.loaders.base import Job
+from kerasfeed.loaders.base import Job, LoaderStats
 from kerasfeed.loaders.batches.layout import Layout
 from kerasfeed.loaders.failures.policy import FailurePolicy
 from kerasfeed.loaders.loader import Loader, make_loader
@@ -48,7 +47,7 @@ def profile(feed: "BaseFeed", model: Any = None, seconds: float = 10.0) -> Profi
         seconds: About how long it may take, s, at least 1; a scene that has begun is waited for.
 
     Returns:
-        A [Profile][kerasfeed.explore.profiling.profile.Profile]. It prints as text, and is a picture in a notebook;
+        A [Profile][kerasfeed.explore.profiling.profile.Profile]. Text and notebook show it as tables with bars;
         `verdict` is the one sentence, `to_dict()` gives all figures.
 
     Raises:
@@ -87,13 +86,13 @@ class _Measurement:
         if job.free and not stats.chosen:
             loader = make_loader(job, "auto" if "worker_type" in job.free else stats.worker_type)
         else:
-            loader = Loader(job.with_workers(stats.workers if job.workers else 0), stats.worker_type)
+            loader = Loader(job.with_workers(_workers_of(stats)), stats.worker_type)
         try:
             self.layout = _layout_of(loader)
             found = loader.stats()
         finally:
             loader.close()
-        self.setup = Setup(found.workers if job.workers else 0, found.worker_type)
+        self.setup = Setup(_workers_of(found), found.worker_type)
         self.job = job.with_workers(self.setup.workers)
         self.rows = job.plan.rows
         self._safe = job.thread_safe or (self.setup.worker_type == "thread" and self.setup.workers > 1)
@@ -241,6 +240,10 @@ class _Measurement:
 
     def _has_time(self) -> bool:
         return time.perf_counter() - self._began < 0.85 * self._seconds
+
+
+def _workers_of(stats: LoaderStats) -> int:
+    return 0 if stats.worker_type == "inline" else stats.workers
 
 
 def _layout_of(loader: Loader) -> Layout:

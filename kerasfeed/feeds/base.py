@@ -17,7 +17,7 @@ from kerasfeed.feeds.epoch_clock import EpochClock
 from kerasfeed.feeds.hooks import SequenceHooks
 from kerasfeed.feeds.options import FeedOptions
 from kerasfeed.feeds.planned import PlannedFeed
-from kerasfeed.feeds.prefetch import Pauses, Prefetcher
+from kerasfeed.feeds.prefetch import Prefetcher
 from kerasfeed.feeds.refreshes import Refreshes
 from kerasfeed.feeds.sharding import find_shard
 from kerasfeed.feeds.state import FeedState, forget_fingerprint, number_of, state_of, warn_of_hooks
@@ -103,7 +103,6 @@ class BaseFeed(PlannedFeed):
         self.clock = EpochClock(self.plan.steps, seed)
         self.hooks = SequenceHooks(sequence, partial(_refresh, weakref.ref(self)))
         self._loops: weakref.WeakSet[Prefetcher] = weakref.WeakSet()  # look-ahead of loops
-        self._pauses = Pauses()  # of loops
         self._arguments = {
             **options.given, "seed": seed, "shard_index": 0, "shard_count": 1,
             "order": None if order is None else chosen,  # which pickles where the function may not

@@ -15,10 +15,12 @@ from kerasfeed.loaders.worker_choice import Choice
 from kerasfeed.orders.base import Sequential
 from kerasfeed.orders.plan import Plan
 from kerasfeed.spec.field_forms import RaggedArray
-from kerasfeed.spec.html import FieldRow, field_table
 from kerasfeed.spec.nesting import field_paths
+from kerasfeed.spec.scene_spec import ArraySpec
+from kerasfeed.spec.sequence_report import FIELD_COLUMNS, field_cells
 from kerasfeed.util.counted import counted
 from kerasfeed.util.error_text import summary
+from kerasfeed.util.report import Report, Table
 
 _PACKAGE = __name__.split(".")[0]
 
@@ -67,18 +69,19 @@ def feed_html(
     try:
         spec = spec_of()
     except Exception as error:  # noqa: BLE001 - a notebook must show the feed even when a scene cannot be read
-        return field_table("Feed", [*facts, ("error", summary(error))], [])
-    return field_table(f"Feed of {type(sequence).__name__}", facts, _rows_of(spec))
+        return Report("Feed", [*facts, ("error", summary(error))]).html
+    return Report(f"Feed of {type(sequence).__name__}", facts, [_fields(spec)]).html
 
 
 def stream_html(kind: str, facts: list[tuple[str, str]], spec: Any | None) -> str:
     """A table of the fields of a batch of a stream; `spec`, its nesting of `ArraySpec`s, is None as long as unknown."""
-    return field_table(kind, facts, [] if spec is None else _rows_of(spec))
+    return Report(kind, facts, [] if spec is None else [_fields(spec)]).html
 
 
-def _rows_of(spec: Any) -> list[FieldRow]:
+def _fields(spec: Any) -> Table:
     leaves, treespec = optree.tree_flatten(spec, is_leaf=lambda node: isinstance(node, RaggedArray))
-    return [row for path, leaf in zip(field_paths(treespec), leaves, strict=True) for row in _field_rows(path, leaf)]
+    named = zip(field_paths(treespec), leaves, strict=True)
+    return Table(FIELD_COLUMNS, [field_cells(*part) for path, leaf in named for part in _parts(path, leaf)])
 
 
 def _length(plan: Plan) -> str:
@@ -89,10 +92,10 @@ def _is_told(shard: Shard) -> bool:
     return shard.count > 1 or bool(shard.source)
 
 
-def _field_rows(path: str, field: Any) -> list[FieldRow]:
+def _parts(path: str, field: Any) -> list[tuple[str, ArraySpec]]:
     if isinstance(field, RaggedArray):
-        return [row for name in field._fields for row in _field_rows(f"{path}.{name}", getattr(field, name))]
-    return [FieldRow(path, _shape_text(field.shape), str(field).split("[")[0], "")]
+        return [part for name in field._fields for part in _parts(f"{path}.{name}", getattr(field, name))]
+    return [(path, field)]
 
 
 def workers_text(stats: LoaderStats, choice: Choice | None = None) -> str:
@@ -102,7 +105,3 @@ def workers_text(stats: LoaderStats, choice: Choice | None = None) -> str:
     why = "" if choice is None or not choice.measured else f" (auto: {choice.reason})"
     workers = counted(stats.workers, f"{stats.worker_type} worker") + why
     return workers if stats.hosts is None else f"{workers} on each of {counted(stats.hosts.wanted, 'host')}"
-
-
-def _shape_text(shape: tuple[int | None, ...]) -> str:
-    return "[" + ", ".join("?" if size is None else str(size) for size in shape) + "]"

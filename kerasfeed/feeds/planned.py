@@ -19,7 +19,7 @@ from kerasfeed.feeds.any_feed import AnyFeed
 from kerasfeed.feeds.cost_warning import CostWatch
 from kerasfeed.feeds.epoch_clock import EpochClock
 from kerasfeed.feeds.hooks import SequenceHooks
-from kerasfeed.feeds.prefetch import Pauses, Prefetcher, window_of
+from kerasfeed.feeds.prefetch import Prefetcher, window_of
 from kerasfeed.feeds.refreshes import Refreshes
 from kerasfeed.loaders.base import LoaderStats
 from kerasfeed.loaders.batches.layout import Layout
@@ -43,7 +43,6 @@ class PlannedFeed(AnyFeed):
     refreshes: Refreshes
     _costs: CostWatch
     _loops: weakref.WeakSet[Prefetcher]
-    _pauses: Pauses
 
     @abstractmethod
     def follow_sequence(self) -> None:
@@ -145,7 +144,7 @@ class PlannedFeed(AnyFeed):
     def begin_window(self, numbers: range) -> Prefetcher:
         """Look-ahead along the batches `numbers`, for a loop that begins; closed with the feed."""
         self.enter_epoch(numbers.start // len(self))
-        window = window_of(self, numbers, pauses=self._pauses, seconds_in_turns=lambda: self._loader.seconds_in_turns)
+        window = window_of(self, numbers)
         self._loops.add(window)
         return window
 
@@ -161,15 +160,6 @@ class PlannedFeed(AnyFeed):
             ...     print([future.result().tolist() for future in futures])
             [[0, 1], [2, 3], [4, 5]]
         """
-        self._prepare(epoch)
-        return self._loader.submit(epoch, step, timeout=patience)
-
-    def load_here(self, epoch: int, step: int, *, patience: float | None = None) -> "Future[Any]":
-        """As `submit`, but the caller may load the batch itself; see `kerasfeed.loaders.loader.Loader.submit`."""
-        self._prepare(epoch)
-        return self._loader.submit(epoch, step, timeout=patience, here=True)
-
-    def _prepare(self, epoch: int) -> None:
         self.refreshes.refuse_others(self.refreshes.planned)
         self.cursors.wait()
         self.enter_epoch(epoch)
@@ -177,6 +167,7 @@ class PlannedFeed(AnyFeed):
             text = self.refreshes.resized_text(self.plan.length)
             self._loader.failure_log.deferred_warnings.defer(f"resized {self.plan.length}", text, FeedWarning)
         self.issue_warnings()
+        return self._loader.submit(epoch, step, timeout=patience)
 
     def enter_epoch(self, epoch: int) -> None:
         """Tell the sequence of the epoch, before any scene is read."""
@@ -227,11 +218,6 @@ class PlannedFeed(AnyFeed):
     def look_ahead(self) -> int:
         """Number of batches that should be in flight at once; see `begin_reading`."""
         return self._loader.look_ahead
-
-    @property
-    def loads_in_threads(self) -> bool:
-        """Whether worker threads of this process load the batches; of "auto" known with `look_ahead`."""
-        return self._loader.worker_type == "thread"
 
     @property
     def has_epoch_hooks(self) -> bool:

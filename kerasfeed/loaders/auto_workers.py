@@ -5,6 +5,8 @@ worker, what the loader has begun with stays.
 """
 
 import dataclasses
+import itertools
+import math
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -21,7 +23,6 @@ from kerasfeed.loaders.batches.layout import Layout
 from kerasfeed.loaders.scene_cost import SceneCost
 from kerasfeed.loaders.scene_measure import SAMPLE
 from kerasfeed.loaders.session import Session
-from kerasfeed.loaders.trial import Trial
 from kerasfeed.loaders.worker_choice import (
     WORKER_TYPE,
     Choice,
@@ -33,10 +34,57 @@ from kerasfeed.loaders.worker_choice import (
     why,
 )
 from kerasfeed.orders.batch_bounds import EvenCut
+from kerasfeed.orders.plan import Plan
 from kerasfeed.pool.task import NOWHERE, Crash, FutureTask, Place, Record, Task
 from kerasfeed.sequences.view_base import parts_of, says_if_thread_safe
 from kerasfeed.util.error_text import class_name
 from kerasfeed.util.resources import cores
+
+
+class Trial:
+    """Workers that load batches of epoch 0 for some time, and then, each time that they run, those that come next.
+
+    What is new at first is met in the first run: memory of batches, and what a sequence keeps of files.
+    """
+
+    def __init__(self, submit: Callable[[int, int], Any], plan: Plan, workers: int, ahead: int, first: int = 0) -> None:
+        """Try workers.
+
+        Args:
+            submit: From epoch and step to a future of a batch.
+            plan: Which scenes the batches have.
+            workers: Workers that load them: their first batches come all at once, and do not count.
+            ahead: Batches in flight.
+            first: The step to begin with.
+        """
+        self._submit, self._rows, self._ahead = submit, plan.rows, ahead
+        self._late = max(1, math.ceil(workers / plan.rows))
+        self._steps = ((first + number) % plan.steps for number in itertools.count())
+
+    def run(self, seconds: float) -> float | None:
+        """Load for so long after the first batch, s; scenes/s, or None where a scene raises."""
+        pending: list[Any] = []
+        left = self._late
+        try:
+            pending = [self._submit(0, next(self._steps)) for _ in range(self._ahead)]
+            count, begun = 0, 0.0
+            while True:
+                pending.pop(0).result()
+                now = time.perf_counter()
+                left -= 1
+                if left == 0:
+                    begun = now
+                elif begun:
+                    count += 1
+                if begun and now - begun >= seconds:
+                    return count * self._rows / (now - begun) if count else None
+                pending.append(self._submit(0, next(self._steps)))
+        except Exception:  # noqa: BLE001 - whatever a scene raises, it will raise again where the user sees it
+            return None
+        finally:
+            for future in pending:
+                future.cancel()
+
 
 _MOST_SECONDS = 1.0
 _MEASURING = 0.5  # of them for reading scenes one by one

@@ -16,7 +16,6 @@ from kerasfeed.pool.hosts.engine import Hosts, HostStats
 from kerasfeed.sequences.view_base import is_safe_function, is_thread_safe
 from kerasfeed.spec.collation import Collation, Custom, Stack
 from kerasfeed.spec.scene_spec import SceneSpec
-from kerasfeed.util.frames import is_in_memory
 
 
 @dataclass(frozen=True)
@@ -70,11 +69,6 @@ class Job:
     def maker(self) -> Custom | None:
         """The user's function that makes whole batches; None where batches are made row by row."""
         return self.collate if isinstance(self.collate, Custom) else None
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether loading a batch runs none of the user's code: scenes are in memory, and stacked as they are."""
-        return is_in_memory(self.sequence) and self.maker is None
 
     @property
     def thread_safe(self) -> bool:

@@ -19,7 +19,7 @@ from kerasfeed.loaders.failures.failure_log import FailureLog
 from kerasfeed.loaders.first_scenes import FirstScenes
 from kerasfeed.loaders.scene_cost import SceneCost
 from kerasfeed.loaders.session import Session
-from kerasfeed.loaders.worker_choice import Choice, Setup, known_of
+from kerasfeed.loaders.worker_choice import WORKERS, Choice, Setup, known_of
 from kerasfeed.pool.base import LOGGER, Pool, PoolOptions
 from kerasfeed.pool.factory import make_pool
 from kerasfeed.pool.sessions import Sessions
@@ -46,7 +46,9 @@ def make_loader(job: Job, worker_type: str, failure_log: FailureLog | None = Non
     """
     if job.hosts is not None:
         worker_type = "process"
-    plain = is_in_memory(job.sequence) and job.thread_safe
+    plain = is_in_memory(job.sequence) and job.thread_safe and job.hosts is None
+    if plain and WORKERS in job.free and job.maker is None:
+        job = job.with_workers(0)  # a scene takes microseconds: less than to hand it from thread to thread
     if not job.workers or job.hosts is not None or plain:
         job = dataclasses.replace(job, free=frozenset())
     worker_type = ("thread" if plain and worker_type == "auto" else worker_type) if job.workers else "inline"
@@ -128,7 +130,6 @@ class Loader:
             deferred_warnings=self.failure_log.deferred_warnings,
             hosts=job.hosts,
             every_core=job.every_core,
-            any_thread=job.is_plain,
             thread_safe=job.thread_safe,
         )
         pool = make_pool(runner, options, self.worker_type)
@@ -248,16 +249,7 @@ class Loader:
             ahead = max(ahead, hosts.wanted * self._job.ahead_per_host)
         return max(1, min(ahead, session.slots.limit - 1))
 
-    @property
-    def seconds_in_turns(self) -> float:
-        """About how long a batch takes, s, where a worker thread and whoever waits for it only take turns; else 0.
-
-        That is so of scenes of microseconds that make one task a batch: the two would hand the interpreter to and fro.
-        """
-        session = self._sessions.present
-        return 0.0 if session is None else session.seconds_in_turns
-
-    def submit(self, epoch: int, step: int, *, timeout: float | None = None, here: bool = False) -> Future[Any]:
+    def submit(self, epoch: int, step: int, *, timeout: float | None = None) -> Future[Any]:
         """Promise one batch: the scene's nesting, each field an ndarray with a leading axis, or as `job.collate` says.
 
         With `on_error="mask"`, and where the plan fills batches up, scenes `(x, y)` become batches `(x, y, float32[B]
@@ -272,8 +264,6 @@ class Loader:
             step: Step of it.
             timeout: How long to wait for memory, s, where `max_memory` is reached; None is for ever. A loader whose
                 `submit` does the work itself takes as long as that takes.
-            here: Whether the caller may load the batch itself, if the job is plain, threads take turns, and none is at
-                another batch.
 
         Raises:
             NotYet: There was no memory for so long.
@@ -282,7 +272,7 @@ class Loader:
         """
         session = self._ready()
         try:
-            return session.submit(epoch, step, timeout, here=here, kept=self._kept)
+            return session.submit(epoch, step, timeout, self._kept)
         except WorkerDiedError as error:  # just now: this batch shares the fate of those in flight
             if session.pool.failure is None:
                 raise

@@ -34,8 +34,6 @@ from kerasfeed.sequences.global_random import WARNING_KIND, warning_text
 from kerasfeed.util.error_text import is_the_programs
 from kerasfeed.util.read_cost import ReadCost
 
-_BATCH_SECONDS = 40e-6  # what a batch takes beside its scenes
-
 
 class Session:
     """See the module's invariant.
@@ -131,21 +129,11 @@ class Session:
 
     # ---- batches
 
-    @property
-    def seconds_in_turns(self) -> float:
-        """See `Loader.seconds_in_turns`."""
-        rows = self.job.plan.rows
-        if not self.pool.takes_turns or len(self.timing.ranges(rows, self.job.workers)) > 1:
-            return 0.0
-        return _BATCH_SECONDS + self.timing.seconds * rows
-
     def submit(
         self,
         epoch: int,
         step: int,
         timeout: float | None = None,
-        *,
-        here: bool = False,
         kept: tuple[int, int, bytes] | None = None,
     ) -> Future[Any]:
         """Cut a batch into tasks and hand them to the workers; see `Loader.submit`.
@@ -181,8 +169,7 @@ class Session:
                 with self.lock:
                     ranges = self.recovery.begin(batch, ranges)
             tasks = [LoadTask(self, batch, start, stop) for start, stop in ranges]
-            if not (here and len(tasks) == 1 and self.pool.do_here(tasks[0])):
-                self.pool.submit(tasks, batch)
+            self.pool.submit(tasks, batch)
             if not ranges:  # none of its scenes is to be tried; of threads some always is
                 self.finish(batch)
             return batch.future

@@ -25,10 +25,10 @@ from kerasfeed.sequences.turn import Turn
 from kerasfeed.sequences.view_base import parts_of
 from kerasfeed.util.deferred_warnings import DeferredWarnings
 from kerasfeed.util.error_text import class_name, message_of
+from kerasfeed.util.opened_files import Identity, Opened
 from kerasfeed.util.picklers import cloud_pickled
 
 if TYPE_CHECKING:
-    from kerasfeed.pool.file_identities import FirstOpened
     from kerasfeed.pool.hosts.engine import Hosts, HostStats
 
 LOGGER = logging.getLogger("kerasfeed")  # of what happens to workers, and never once a batch; workers log nothing
@@ -126,11 +126,10 @@ class PoolOptions:
         addressed: Whether each task names its worker.
         environment: Directory and environment of worker processes.
         inherit: Descriptors that worker processes inherit for the object's sake.
-        first_opened: What files were when first opened, where pools share that; None: a table of its own.
+        first_opened: What files were when worker processes first opened them, which the pool adds to.
         deferred_warnings: Where the user is told of workers that were lost, or that hang.
         hosts: Where workers are to be, `workers` on each; None for this machine.
         every_core: Whether each host has as many workers as cores instead.
-        any_thread: Whether tasks run none of the user's code, so that threads that ask for them may do them.
         thread_safe: Whether several threads may do tasks at once where nobody asked for threads by name.
         turn: By which the user's code runs in this process.
     """
@@ -144,11 +143,10 @@ class PoolOptions:
     addressed: bool = False
     environment: Environment = field(default_factory=Environment.now)
     inherit: tuple[int, ...] = ()
-    first_opened: "FirstOpened | None" = None
+    first_opened: dict[Opened, Identity] = field(default_factory=dict)
     deferred_warnings: DeferredWarnings = field(default_factory=DeferredWarnings)
     hosts: "Hosts | None" = None
     every_core: bool = False
-    any_thread: bool = False
     thread_safe: bool = False
     turn: Turn = field(default_factory=Turn)
 
@@ -217,31 +215,6 @@ class Pool(ABC):
             return task.future
         finally:
             del task  # the traceback of what was raised inline ends in this frame: only the collector would free them
-
-    @property
-    def takes_turns(self) -> bool:
-        """Whether one worker does all tasks, and only takes turns with whoever waits for them; see `ThreadPool`."""
-        return False
-
-    @property
-    def can_do_here(self) -> bool:
-        """Whether `do_here` may do tasks: they run none of the user's code, and are so short that workers gain nothing.
-
-        A pool whose workers are not threads of this process never does.
-        """
-        return False
-
-    def do_here(self, task: Task) -> bool:
-        """Do `task` in the calling thread, and what is to be done in its place, while no worker is at another.
-
-        Returns:
-            Whether it was done; False where workers are to do it.
-
-        Raises:
-            FeedClosedError: The pool is closed.
-            BaseException: Ctrl-C, or what a signal's handler has raised; the task may not have been done then.
-        """
-        return False
 
     @abstractmethod
     def post(self, value: Any) -> None:

@@ -9,7 +9,7 @@ import dataclasses
 from kerasfeed.pool.base import Pool, PoolOptions, Runner
 from kerasfeed.pool.environment import DirectoryGoneError
 from kerasfeed.pool.hosts.pool import HostPool
-from kerasfeed.pool.inline import InlinePool
+from kerasfeed.pool.local import InlinePool
 from kerasfeed.pool.processes.pool import ProcessPool, processes_supported
 from kerasfeed.pool.threads import ThreadPool
 from kerasfeed.sequences.turn import Turn

@@ -1,4 +1,4 @@
-"""Tasks run in this process, by whatever thread: what inline pools and pools of threads have in common.
+"""Tasks run in this process, by whatever thread: what pools of threads use, and the pool in which the caller does them.
 
 Invariant: what the user's code raises reaches the task; Ctrl-C, and what a signal's handler raises, the caller.
 """
@@ -14,9 +14,10 @@ from functools import partial
 from typing import Any, TypeVar
 
 from kerasfeed.pool import watchdog
-from kerasfeed.pool.base import PoolOptions, Runner
+from kerasfeed.pool.base import Pool, PoolOptions, Receipt, Runner
 from kerasfeed.pool.memory import PoolMemory
 from kerasfeed.pool.task import CancelledTaskError, FailedTaskError, Task
+from kerasfeed.pool.worker_hooks import begin_worker, defer_failed_end, end_worker
 from kerasfeed.sequences.context import Worker
 from kerasfeed.sequences.turn import Turn
 from kerasfeed.util.error_text import is_the_programs
@@ -37,7 +38,6 @@ class LocalWorker:
         serial: Number of that, of all that were begun in this process.
         note: Where in the task it is.
         busy: Whether it is at something; it begins busy, with `on_worker_begin`.
-        was_done: Whether the last task was, and has neither failed nor been cancelled.
         given_up: Whether another has taken its place, because it hangs.
         turn: See `PoolOptions`.
     """
@@ -51,7 +51,6 @@ class LocalWorker:
     serial: int = 0
     note: list[int] = field(default_factory=lambda: [0, 0])
     busy: bool = True
-    was_done: bool = False
     given_up: bool = False
     turn: Turn = field(default_factory=Turn)
     used_random: int = 0  # of this process's only the program itself may dispose
@@ -134,7 +133,6 @@ def run_here(task: Task, runner: Runner, worker: LocalWorker) -> Sequence[Task]:
         BaseException: Ctrl-C, or what a signal's handler has raised.
     """
     worker.serial = next(_serials)
-    worker.was_done = False
     started = time.perf_counter()
     try:
         payload = in_turn(worker, partial(runner.run, task.record(), worker.note, worker))
@@ -146,9 +144,90 @@ def run_here(task: Task, runner: Runner, worker: LocalWorker) -> Sequence[Task]:
         if is_the_programs(error):
             raise error from None
     else:
-        worker.was_done = True
         return task.done(payload, time.perf_counter() - started, worker.name)
     try:
         return task.failed(place, error, worker.name, "")
     finally:
         del error, task  # the traceback of what was raised ends in this frame: only the collector would free them
+
+
+class InlinePool(Pool):
+    """Does each task as it is submitted."""
+
+    worker_type = "inline"
+
+    def __init__(self, runner: Runner, options: PoolOptions) -> None:
+        super().__init__(runner, options)
+        self.memory = PoolMemory(shared=False, who=self.who)
+        self._owner = None  # it has no workers that a fork would lack
+        self._shared: list[Any] = [None]
+        self._begun = False
+        self._beginning = threading.RLock()  # held while the user's code runs, as nothing is that `close` needs
+        self._callers: dict[LocalWorker, None] = {}  # threads that do tasks just now
+        self._stall_timer = watchdog.StallTimer(watchdog.tick_seconds(None))
+        self._watch: watchdog.Watchdog | None = None
+
+    def submit(self, tasks: Sequence[Task], receipt: Receipt | None = None) -> None:
+        """See `Pool.submit`; also raises Ctrl-C, and what `on_worker_begin` raises."""
+        self.refuse_if_ended()
+        worker, thread = Worker(0, 1, "inline"), threading.current_thread()
+        caller = LocalWorker(worker, CALLER, self.memory, self._shared, thread, turn=self.options.turn)
+        self._callers[caller] = None
+        try:
+            if not self._begun:
+                self._begin()
+            do_all(tasks, caller, self.runner)
+        finally:
+            self._callers.pop(caller, None)
+            caller.task = None
+            if self.closed:
+                self._tell_end()
+            del caller, tasks, receipt  # the traceback of what was raised ends here: only the collector would free them
+
+    def _begin(self) -> None:
+        with self._beginning:
+            if self._begun:
+                return
+            if self._watch is None:
+                self._watch = watchdog.Watchdog(
+                    self.look, watchdog.tick_seconds(None), self.who, self.options.deferred_warnings
+                )
+            begin = partial(begin_worker, self.runner.target, Worker(0, 1, "inline"), CALLER)
+            failed = self.options.turn.run(begin)
+            try:
+                if failed is not None:
+                    raise failed
+            finally:
+                del failed  # whose traceback holds this frame: only the collector would free them
+            self._begun = True
+
+    def look(self) -> None:
+        """Warn of a scene that does not end; called by the watching thread."""
+        self._stall_timer.begin(time.monotonic())
+        look_at_callers(list(self._callers), self._stall_timer, self.options, self.worker_type)
+
+    @property
+    def in_flight(self) -> int:
+        """See `Pool.in_flight`; whoever asks has none, and need not wait for those of other threads."""
+        return 0
+
+    def post(self, value: Any) -> None:
+        """See `Pool.post`."""
+        self._shared[0] = value
+
+    def renew(self) -> None:
+        """See `Pool.renew`; the object is the one that is read."""
+
+    def _end(self) -> None:
+        if self._watch is not None:
+            self._watch.stop()
+        self._tell_end()
+
+    def _tell_end(self) -> None:
+        """Call `on_worker_end`, once, and not while a thread reads: the last to leave does."""
+        with self.lock:
+            if not self._begun or self._callers:
+                return
+            self._begun = False
+        told = self.options.turn.run(partial(end_worker, self.runner.target, CALLER))
+        defer_failed_end(self.options.deferred_warnings, told)

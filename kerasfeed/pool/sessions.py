@@ -12,7 +12,7 @@ from typing import Generic, Protocol, TypeVar
 
 from kerasfeed.errors import FeedClosedError
 from kerasfeed.pool.base import CLOSED, Pool
-from kerasfeed.pool.file_identities import FirstOpened
+from kerasfeed.util.opened_files import Identity, Opened
 
 
 class PoolSession(Protocol):
@@ -31,18 +31,18 @@ class Sessions(Generic[AnySession]):
     """The sessions of one user of pools, one after the other. All methods may be called from any thread.
 
     Attributes:
-        first_opened: What files were when first opened, the same for all sessions.
+        first_opened: What files were when worker processes first opened them, the same for all sessions.
     """
 
     def __init__(self, user: object, *, forks: bool) -> None:
         """Have none yet; the last is closed when `user` is collected. In a fork only those that `forks` may go on."""
-        self.first_opened = FirstOpened()
+        self.first_opened: dict[Opened, Identity] = {}
         self._lock = threading.Lock()
         self._sessions: list[AnySession] = []  # one at most
         self._closed = False
         self._owner = None if forks else os.getpid()
         self._respawns = 0  # of those that have failed
-        weakref.finalize(user, _close_all, self._sessions, self.first_opened)
+        weakref.finalize(user, _close_all, self._sessions)
 
     def current(self, start: Callable[[], AnySession]) -> AnySession:
         """The session; started if there is none, or its pool has failed.
@@ -79,7 +79,6 @@ class Sessions(Generic[AnySession]):
         with self._lock:
             self._closed = True
         self._end()
-        self.first_opened.close()
 
     def end_present(self) -> None:
         """Close the session; `current` starts another."""
@@ -106,10 +105,8 @@ class Sessions(Generic[AnySession]):
             )
 
 
-def _close_all(sessions: list[AnySession], first_opened: FirstOpened | None = None) -> None:
+def _close_all(sessions: list[AnySession]) -> None:
     while sessions:
         session = sessions.pop()
         session.close()
         session.pool.options.deferred_warnings.issue_last()  # nobody else would of a feed that was dropped
-    if first_opened is not None:
-        first_opened.close()

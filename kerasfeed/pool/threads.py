@@ -2,9 +2,6 @@
 
 Invariant: the threads know the pool, never whoever uses it. A thread that hangs cannot be ended: what it is at is given
 up, and another takes its place.
-
-Where scenes take microseconds, one thread does all there is to do and the others sleep (`kerasfeed.pool.turns`), or
-whoever asks for a batch does so and all of them sleep (`ThreadPool.do_here`).
 """
 
 import queue
@@ -18,15 +15,13 @@ from typing import Any
 from kerasfeed.errors import FeedClosedError
 from kerasfeed.pool import watchdog
 from kerasfeed.pool.base import CLOSED_BEFORE_DONE, LOGGER, Pool, PoolOptions, Receipt, Runner
-from kerasfeed.pool.local import CALLER, LocalWorker, do_all, in_turn, look_at_callers, run_here, warn_of_stall
+from kerasfeed.pool.local import CALLER, LocalWorker, do_all, in_turn, run_here, warn_of_stall
 from kerasfeed.pool.memory import PoolMemory
 from kerasfeed.pool.resource_errors import start_thread
 from kerasfeed.pool.task import NOWHERE, Crash, Task
-from kerasfeed.pool.turns import Turns
 from kerasfeed.pool.worker_hooks import begin_worker, defer_failed_end, end_worker
 from kerasfeed.sequences.context import Worker
 
-_TURN_SECONDS = 0.02  # after so long at one task others are called
 _JOIN_SECONDS = 5.0
 
 
@@ -43,10 +38,7 @@ class ThreadPool(Pool):
         # Each item lets a thread look for tasks until there are none; None ends it.
         self._calls: list[queue.SimpleQueue[bool | None]] = [queue.SimpleQueue() for _ in self._waiting]
         self._awake = 0  # worker threads that look for tasks
-        self._callers: dict[LocalWorker, None] = {}  # threads that do tasks themselves just now
-        self._tasks: set[Task] = set()  # in flight, beside those of callers
-        self._turns = Turns()
-        self._begun = 0.0  # when the last task was
+        self._tasks: set[Task] = set()  # in flight
         self.workers: list[LocalWorker] = []
         self._stall_timer = watchdog.StallTimer(watchdog.tick_seconds(options.timeout))
         self._watch: watchdog.Watchdog | None = None
@@ -100,66 +92,15 @@ class ThreadPool(Pool):
     def _call(self, number: int) -> None:
         """Have threads look for the tasks that wait. The caller holds `lock`."""
         calls = self._calls[number]
-        if self.options.addressed:
-            wanted = 1
-        elif self._turns.taken and not self._is_late():
-            wanted = 0 if self._at_work else 1  # one thread does all, and looks for more when it is done
-        else:
-            # All that wait count: those called for the tasks before may not have come yet.
-            wanted = min(len(self._waiting[number]), self.options.workers - self._awake)
+        # All that wait count: those called for the tasks before may not have come yet.
+        wanted = min(len(self._waiting[number]), 1 if self.options.addressed else self.options.workers - self._awake)
         for _ in range(wanted - calls.qsize()):  # one that is awake looks until there is nothing to do
             calls.put(True)
-
-    def _is_late(self) -> bool:
-        """Whether the thread that does all is at a scene that waits; calls others then. The caller holds `lock`."""
-        if not self._at_work or time.perf_counter() - self._begun < _TURN_SECONDS:
-            return False
-        self._turns.stop()
-        self._call_all()
-        return True
-
-    @property
-    def _at_work(self) -> int:
-        return self._awake + len(self._callers)
 
     @property
     def in_flight(self) -> int:
         """See `Pool.in_flight`."""
-        return len(self._tasks) + len(self._callers)
-
-    @property
-    def takes_turns(self) -> bool:
-        """See `Pool.takes_turns`."""
-        return self._turns.taken
-
-    @property
-    def can_do_here(self) -> bool:
-        """See `Pool.can_do_here`."""
-        return self.options.any_thread and self.takes_turns
-
-    def do_here(self, task: Task) -> bool:
-        """See `Pool.do_here`."""
-        worker = Worker(0, self.options.workers, "thread")
-        caller = LocalWorker(worker, CALLER, self.memory, self._shared, threading.current_thread(), task)
-        try:
-            with self.lock:
-                self.refuse_if_ended()
-                if self.in_flight or not self.can_do_here:
-                    return False
-                self._callers[caller] = None
-            self._begun = time.perf_counter()
-            do_all([task], caller, self.runner)
-        finally:
-            # `pop` is the first call here: Ctrl-C comes after calls, so the caller never stays among them. What Ctrl-C
-            # leaves undone below, the watching thread does.
-            if self._callers.pop(caller, self) is None:
-                caller.task = None
-                with self.lock:
-                    self._tell_if_idle()
-                    if self._waiting[0]:
-                        self._call(0)
-            del caller, task  # the traceback of what was raised ends here: only the collector would free them
-        return True
+        return len(self._tasks)
 
     # ---- the threads
 
@@ -188,8 +129,8 @@ class ThreadPool(Pool):
                     task = None  # this frame is the caller of that in which a traceback ends
                 if worker.given_up:  # and taken from the count
                     return
-                if not waiting or (self._at_work > 1 and self._turns.taken and not self.options.addressed):
-                    self._awake -= 1  # another does the rest
+                if not waiting:
+                    self._awake -= 1
                     return
                 task = waiting.popleft()
             if self._do(task, worker, trouble):
@@ -199,9 +140,6 @@ class ThreadPool(Pool):
         """Do a task; returns whether it is to be done once more."""
         worker.task, worker.note[1], worker.busy = task, NOWHERE, True
         followers: Sequence[Task] = ()
-        alone = self._turns.taken and self._at_work == 1
-        self._begun = begun = time.perf_counter()
-        own, process = (time.thread_time(), time.process_time()) if alone else (0.0, 0.0)  # a system call each
         try:
             if trouble is None:
                 followers = run_here(task, self.runner, worker)
@@ -209,15 +147,9 @@ class ThreadPool(Pool):
                 task.broken(trouble)
         except BaseException as error:  # noqa: BLE001 - whatever it is, somebody waits
             task.broken(error)
-        if worker.was_done:  # else it took no time
-            if alone:
-                own, process = time.thread_time() - own, time.process_time() - process
-            self._turns.note(time.perf_counter() - begun, own, process, task.items, alone=alone)
         worker.busy, worker.task = False, None
         if followers:
             self._follow(followers)
-        if alone and not self._turns.taken:
-            self._call_all()
         again = task in followers
         del task, followers  # the traceback of what was raised ends in this frame: only the collector would free them
         return again
@@ -235,10 +167,7 @@ class ThreadPool(Pool):
     def _forget(self, task: Task) -> None:
         """There is nothing more to be done about a task. The caller holds `lock`."""
         self._tasks.discard(task)
-        self._tell_if_idle()
-
-    def _tell_if_idle(self) -> None:
-        if not self.in_flight:
+        if not self._tasks:
             self._idle.notify_all()
 
     def _call_all(self) -> None:
@@ -265,10 +194,8 @@ class ThreadPool(Pool):
                 self._give_up_thread(worker, task, note)
             elif seconds >= watchdog.STALL_SECONDS:
                 warn_of_stall(worker, seconds, self.options, self.worker_type)
-        look_at_callers(list(self._callers), self._stall_timer, self.options, self.worker_type)
         with self.lock:
-            self._tell_if_idle()  # what Ctrl-C may have left out
-            if any(self._waiting) and not (self._turns.taken and self._is_late()):
+            if any(self._waiting):  # what Ctrl-C may have left out
                 self._call_all()
 
     def _give_up_thread(self, worker: LocalWorker, task: Task, note: int) -> None:
@@ -312,8 +239,7 @@ class ThreadPool(Pool):
             waiting = [task for each in self._waiting for task in each]
             for each in self._waiting:
                 each.clear()
-            at_callers = [caller.task for caller in list(self._callers)]  # which leave without the lock
-            in_flight = [*self._tasks, *(task for task in at_callers if task is not None)]
+            in_flight = list(self._tasks)
         for task in in_flight:
             task.give_up(FeedClosedError(CLOSED_BEFORE_DONE))
         with self.lock:

@@ -1,4 +1,4 @@
 """Readers of files, one folder a format; they know nothing of feeds.
 
-May import: errors, util, spec, sequences, pool.
+May import: errors, util, spec, sequences.
 """

@@ -206,9 +206,9 @@ class SceneSequence(ABC):
             return f"{name_of(self)}, of unknown length ({type(error).__name__} in __len__)"
 
     def _repr_html_(self) -> str:
-        from kerasfeed.spec.html import sequence_table  # a worker has no notebook to draw in
+        from kerasfeed.spec.sequence_report import sequence_report  # a worker has no notebook to draw in
 
-        return sequence_table(self)
+        return sequence_report(self).html
 
 
 def _sliceable(reader: Callable[[Any, int], Any]) -> Callable[[Any, Any], Any]:

@@ -1,28 +1,17 @@
 """What a file was when it was first opened, by any worker process of a feed.
 
-Invariant: readers know nothing of feeds. A worker process installs the table of its feed, and readers ask it whenever
-they open a file: the first to open one enters it, all others get what was entered. So a worker that opens a file late,
-because it takes the place of a dead one or was never needed before, does not mix the scenes of a file that was replaced
-with those of the file as it was. Outside worker processes there is no table: there an object that reads a file holds
-one handle, and remembers itself what it opened.
-
-The table is a shared file of entries of 64 bytes, found by a digest of the name. It is written under a lock that the
-kernel drops with the process, an entry's first word last, so that a worker which is killed leaves a valid table.
+Invariant: readers know nothing of feeds. Whenever a worker opens a file, it compares it with what it knows, and tells
+the feed of files that are new to it before it tells the result of the task. The feed refuses what differs from what
+another worker has told, and workers that start later begin with all of it. So a worker that opens a file late, because
+it takes the place of a dead one or was never needed before, does not mix the scenes of a file that was replaced with
+those of the file as it was. Outside worker processes an object that reads a file holds one handle, and remembers itself
+what it opened.
 """
 
 import os
-import struct
-import threading
-from hashlib import blake2b
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
-
-# 1 (0 for none), two words of the digest, device, inode, size, mtime_ns; the rest fills up a power of two.
-_ENTRY = struct.Struct("=3q2Q2q8x")
-_DIGEST = struct.Struct("=2q")
-# The file is sparse: only the pages of entries take memory, at most 256 MB.
-_PLACES = 1 << 22
-_LOOKED_AT = 64  # places from that of the digest on; were all taken (of millions of files), the file would go unnoted
 
 
 class Identity(NamedTuple):
@@ -87,63 +76,53 @@ def changed(path: str, difference: str) -> OSError:
     )
 
 
-class Table:
-    """A worker's side of the table of its feed. All methods may be called from any thread."""
+class Opened(NamedTuple):
+    """What is opened.
 
-    def __init__(self, fd: int) -> None:
-        """Use the file behind `fd`, which belongs to someone else."""
-        self._fd = fd
-        self._lock = threading.Lock()  # the kernel's lock is the process's: it does not keep threads apart
-        if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=self._forget_threads)
+    Attributes:
+        path: Absolute path, or URL.
+        taken: How often whoever holds the file has allowed another one to stand there.
+        may_grow: Whether somebody writes to it meanwhile.
+        module: Name of the module that it was imported as; empty for data.
+    """
 
-    def _forget_threads(self) -> None:
-        self._lock = threading.Lock()
-
-    def first(self, name: str, found: Identity) -> Identity:
-        """What was entered under `name`; `found`, which is entered, where nothing was. Takes about 10 us."""
-        import fcntl  # which Windows lacks, as it does worker processes
-
-        digest = _DIGEST.unpack(blake2b(os.fsencode(name), digest_size=_DIGEST.size).digest())
-        with self._lock:
-            fcntl.lockf(self._fd, fcntl.LOCK_EX)
-            try:
-                return self._entered(digest, found)
-            finally:
-                fcntl.lockf(self._fd, fcntl.LOCK_UN)
-
-    def _entered(self, digest: tuple[int, int], found: Identity) -> Identity:
-        for step in range(_LOOKED_AT):
-            offset = (digest[0] + step) % _PLACES * _ENTRY.size
-            entry = os.pread(self._fd, _ENTRY.size, offset).ljust(_ENTRY.size, b"\0")
-            is_taken, low, high, *known = _ENTRY.unpack(entry)
-            if not is_taken:
-                entry = _ENTRY.pack(1, *digest, *found)
-                os.pwrite(self._fd, entry[8:], offset + 8)
-                os.pwrite(self._fd, entry[:8], offset)
-                return found
-            if (low, high) == digest:
-                return Identity(*known)
-        return found
+    path: str
+    taken: int = 0
+    may_grow: bool = False
+    module: str = ""
 
 
-_table: Table | None = None
+_first: dict[Opened, Identity] | None = None  # None: this process is no worker
+_untold: dict[Opened, Identity] = {}
 
 
-def install(table: Table) -> None:
-    """Make `table` that of this process, a worker."""
-    global _table
-    _table = table
+def begin_worker(first: Mapping[Opened, Identity]) -> None:
+    """This process is a worker of a feed, whose workers have found `first` so far."""
+    global _first
+    _first = dict(first)
 
 
 def in_worker() -> bool:
     """Whether this process is a worker of a feed, whose files others open as well."""
-    return _table is not None
+    return _first is not None
 
 
-def first_in_feed(name: str, found: Identity) -> Identity:
-    """What any worker of this feed has entered under `name` first; `found` where none has, or this is no worker."""
-    return found if _table is None else _table.first(name, found)
+def first_in_feed(opened: Opened, found: Identity) -> Identity:
+    """What was found first, as far as this worker knows; `found` where nothing was, or this is no worker."""
+    if _first is None:
+        return found
+    known = _first.setdefault(opened, found)
+    if known is found:
+        _untold[opened] = found
+    return known
+
+
+def take_untold() -> dict[Opened, Identity]:
+    """What this worker was the first to find, as far as it knows, since the last call."""
+    told = _untold.copy()
+    for opened in told:
+        del _untold[opened]
+    return told
 
 
 def same_as_first(
@@ -155,13 +134,13 @@ def same_as_first(
         path: Absolute path.
         taken: How often whoever holds the file has allowed another one to stand there, by `close()`.
         known: What it was when it was first opened here; None where it was not.
-        found: What it is now; entered where nobody has opened it.
+        found: What it is now; noted where nobody has opened it.
         may_grow: Whether somebody writes to it meanwhile.
 
     Raises:
         OSError: It is another one now.
     """
-    shared = first_in_feed(f"{taken}\0{path}", found)
+    shared = first_in_feed(Opened(path, taken, may_grow), found)
     for before in (known, shared):
         if before is not None:
             before.refuse(found, path, may_grow=may_grow)

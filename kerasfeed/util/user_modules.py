@@ -15,7 +15,7 @@ from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from typing import Any
 
-from kerasfeed.util.opened_files import Identity, first_in_feed
+from kerasfeed.util.opened_files import Identity, Opened, first_in_feed
 
 _STANDARD = str(Path(os.__file__).parent) + os.sep
 _loaded: dict[str, tuple[Any, Identity | None]] = {}  # by name: the spec of the import, and the text that it read
@@ -103,6 +103,14 @@ def _is_as_cached(spec: Any, path: str) -> bool:
         return False
 
 
+def edited_message(name: str, path: str) -> str:
+    """What to say of a module of which workers have imported two texts."""
+    return (
+        f"the module {name} ({path}) was edited since the feed began to load, and scenes of old and new code would be "
+        f"mixed. Make the feed anew, after importlib.reload({name}) or in a new process"
+    )
+
+
 class ModuleWatch:
     """The modules of a worker, against those of its feed. To be asked whenever user's code has run: mostly 0.1 us."""
 
@@ -124,12 +132,9 @@ class ModuleWatch:
             if name in self._checked or (text := _text_of(path)) is None:
                 continue
             self._checked.add(name)
-            first = self._expected.now.get(path) or first_in_feed(f"module\0{path}", text)
+            first = self._expected.now.get(path) or first_in_feed(Opened(path, module=name), text)
             if first != text:
-                raise ModuleEditedError(
-                    f"the module {name} ({path}) was edited since the feed began to load, and scenes of old and new "
-                    f"code would be mixed. Make the feed anew, after importlib.reload({name}) or in a new process"
-                )
+                raise ModuleEditedError(edited_message(name, path))
 
     def edited(self) -> str:
         """What of the imported modules the parent runs in another text, in words; empty where nothing is."""

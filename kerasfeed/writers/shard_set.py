@@ -1,11 +1,10 @@
-"""A set of shards written by the workers of a pool: the spec found, each shard a task, progress shown.
+"""A set of shards written by the workers of a pool, as asked for: the spec found, each shard a task, progress shown.
 
 Invariant: workers are started once. Whatever ends this, no temporary file of ours is left but those of a program that
 was killed, which the next call removes; shards that were complete stay.
 """
 
 import contextlib
-import math
 import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
@@ -15,23 +14,58 @@ from pathlib import Path
 from typing import Any
 
 from kerasfeed.errors import FeedWarning, KerasfeedError, WorkerDiedError
-from kerasfeed.pool.base import Pool
-from kerasfeed.pool.task import FailedTaskError
+from kerasfeed.loaders.arguments import check_workers
+from kerasfeed.loaders.loader import worker_type_for
+from kerasfeed.loaders.sequence_argument import check_sequence
+from kerasfeed.pool.base import Pool, PoolOptions
+from kerasfeed.pool.factory import make_pool
 from kerasfeed.sequences.global_random import WARNING_KIND, warning_text
 from kerasfeed.spec.inference import merge, probe_indices
 from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.spec.spec_json import as_scene_spec, spec_to_json
 from kerasfeed.util.deferred_warnings import DeferredWarnings, warn_caller
-from kerasfeed.util.error_text import is_the_programs
+from kerasfeed.util.error_text import class_name
+from kerasfeed.util.frames import as_sequence
+from kerasfeed.util.validate import check_integer
 from kerasfeed.writers.resume_lock import claimed
-from kerasfeed.writers.shard_format import ShardFormat
-from kerasfeed.writers.shard_task import DESCRIBE, WRITE, Probe, ShardRunner, ShardTask
-from kerasfeed.writers.shared_progress import PlannedShard, SharedProgress, shown
-from kerasfeed.writers.worker_options import WorkerOptions, copied
+from kerasfeed.writers.shard_task import DESCRIBE, WRITE, ShardRunner, ShardTask
+from kerasfeed.writers.shared_progress import PlannedShard, ShardFormat, SharedProgress, shown
 
-SHORT_SECONDS = 1.0  # two processes take 0.5 s to start, and save half
-_SLOW_SECONDS = 1e-3  # of a scene; below, describing it is what takes time
-_TRIAL_SECONDS = 0.1
+
+class WorkerOptions:
+    """What is written by whom: a sequence, and number and type of workers, checked.
+
+    Args:
+        sequence: Whose scenes are written; what a `Feed` takes.
+        workers: As in `Feed`.
+        worker_type: As in `Feed`.
+        seed: Behind each scene's `rng`.
+
+    Attributes:
+        sequence: The sequence.
+        length: Its length.
+        seed: As given.
+        count: Number of workers.
+
+    Raises:
+        TypeError, ValueError: An argument is wrong: a feed, or no sequence, or an empty one.
+    """
+
+    def __init__(self, sequence: Any, workers: Any, worker_type: str, seed: Any) -> None:
+        self.sequence = as_sequence(sequence)
+        if hasattr(sequence, "plan") and hasattr(sequence, "sequence"):
+            raise TypeError("the sequence is a Feed, whose items are batches: pass its `sequence`")
+        self.length = check_sequence(self.sequence, "writing")
+        self.seed = check_integer("seed", seed, 0)
+        self.count = check_workers(workers, worker_type)
+        self._type = worker_type_for(self.sequence, worker_type)
+
+    def pool(self, runner: ShardRunner, most: int, deferred_warnings: DeferredWarnings) -> Pool:
+        """A pool that holds `runner`, `most` of whose workers have something to do; for 0 the calling thread."""
+        count = min(self.count, most)
+        who = f"the writing of {class_name(runner.target)}"
+        options = PoolOptions(max(1, count), who, deferred_warnings=deferred_warnings)
+        return make_pool(runner, options, self._type if count else "inline")
 
 
 @dataclass(frozen=True)
@@ -102,64 +136,19 @@ class _Writer(contextlib.AbstractContextManager["_Writer"]):
         self._progress: SharedProgress | None = None
 
     def learn(self, spec: SceneSpec | None) -> SceneSpec:
-        """Find a pool, and the spec of a scene from a few of them, where it is not given.
+        """Start the workers, and have them find the spec of a scene from a few of them, where it is not given.
 
         Raises:
             Exception: What the sequence raised; SpecError.
         """
         options = self._options
-        if options.chooses:
-            spec = self._try_here(spec)
-        if self._pool is None:
-            runner = ShardRunner(options.sequence, options.seed)
-            self._pool = options.pool(runner, self._files.most, self._warnings)
+        runner = ShardRunner(options.sequence, options.seed)
+        self._pool = options.pool(runner, self._files.most, self._warnings)
         if spec is not None:
             return spec
-        futures = [_submitted(self._pool, ShardTask(DESCRIBE, index)) for index in probe_indices(options.length)]
-        return _merged([future.result() for future in futures])
-
-    def _try_here(self, spec: SceneSpec | None) -> SceneSpec | None:
-        """Take the calling thread, if that has written all before processes would be of use.
-
-        It writes a copy: a sequence that has opened its files could no longer be sent to anybody.
-        """
-        copy = copied(self._options.sequence)
-        if copy is None:
-            return spec
-        runner = ShardRunner(copy, self._options.seed)
-        pool = self._options.pool(runner, 0, self._warnings)
-        try:
-            pool.submit(())  # from now on it has begun
-            spec = spec or self._described_soon(pool)
-            if spec is not None and self._seconds(runner, spec) < SHORT_SECONDS:
-                self._pool = pool
-        finally:
-            if self._pool is None:
-                pool.close()
-        return spec
-
-    def _seconds(self, runner: ShardRunner, spec: SceneSpec) -> float:
-        """What writing everything takes in this thread, s."""
-        _, shard_format = self._files.cut(spec)
-        length = self._options.length
-        try:
-            return runner.trial(shard_format, length, _TRIAL_SECONDS) * length
-        except Exception as error:  # noqa: BLE001 - raised where the scene is written
-            if isinstance(error, FailedTaskError) and is_the_programs(error.error):
-                raise error.error from None
-            return math.inf
-
-    def _described_soon(self, pool: Pool) -> SceneSpec | None:
-        """The spec; None where reading takes so long that workers should do it."""
-        found: list[Probe] = []
-        length = self._options.length
-        for index in probe_indices(length):
-            found.append(_submitted(pool, ShardTask(DESCRIBE, index)).result())
-            seconds = [probe.seconds for probe in found]
-            is_slow = len(found) > 1 and min(seconds) > _SLOW_SECONDS and min(seconds) * length > SHORT_SECONDS
-            if is_slow or sum(seconds) > SHORT_SECONDS / 2:
-                return None
-        return _merged(found)
+        indices = probe_indices(options.length)
+        futures = [_submitted(self._pool, ShardTask(DESCRIBE, index)) for index in indices]
+        return as_scene_spec(merge([(index, future.result()) for index, future in zip(indices, futures, strict=True)]))
 
     def write(self, shards: tuple[PlannedShard, ...], shard_format: ShardFormat, *, bar: bool) -> None:
         """Write all shards.
@@ -199,10 +188,6 @@ class _Writer(contextlib.AbstractContextManager["_Writer"]):
                 "were writing was begun anew: no scene is lost, none is there twice",
                 FeedWarning,
             )
-
-
-def _merged(probes: list[Probe]) -> SceneSpec:
-    return as_scene_spec(merge([(probe.index, probe.spec) for probe in probes]))
 
 
 def _submitted(pool: Pool, task: ShardTask) -> Future[Any]:

@@ -4,10 +4,7 @@ Invariant: a shard's name stands for a complete shard, through to the disk, or f
 crash or because two were told to, gives the same file, so nothing is doubled and nothing lost.
 """
 
-import math
 import os
-import tempfile
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,27 +20,10 @@ from kerasfeed.sequences.context import SceneContext, enter_context
 from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.util.error_text import message_of, reworded
 from kerasfeed.writers.hdf5.sink import appearing
-from kerasfeed.writers.shard_format import ShardFormat
-from kerasfeed.writers.shared_progress import PlannedShard, SharedProgress
+from kerasfeed.writers.shared_progress import PlannedShard, ShardFormat, SharedProgress
 
 DESCRIBE, WRITE = 1, 2
-_TRIED, _TRIALS = 64, 3
 _T = TypeVar("_T")
-
-
-@dataclass(frozen=True)
-class Probe:
-    """One scene that was read to infer the spec.
-
-    Attributes:
-        index: Its index.
-        spec: Its spec.
-        seconds: Time it took, s.
-    """
-
-    index: int
-    spec: SceneSpec
-    seconds: float
 
 
 class ShardRunner(Runner):
@@ -57,7 +37,7 @@ class ShardRunner(Runner):
         self._to_watch = WATCHED
 
     def run(self, record: Record, note: Note, context: WorkerContext) -> Any:
-        """See `Runner.run`: a `Probe`, or whether a shard is complete and was not stopped."""
+        """See `Runner.run`: the spec of a scene, or whether a shard is complete and was not stopped."""
         kind, number = record[:2]
         if kind == DESCRIBE:
             note[1] = number
@@ -83,11 +63,10 @@ class ShardRunner(Runner):
         self._to_watch -= watched
         return load_seeded(load, context, watched=watched)
 
-    def _described(self, index: int, context_type: type[SceneContext]) -> Probe:
+    def _described(self, index: int, context_type: type[SceneContext]) -> SceneSpec:
         context = context_type(self._seed, 0)
         context.move_to(index)
-        begin = time.perf_counter()
-        return Probe(index, probe(self.target, index, context)[1], time.perf_counter() - begin)
+        return probe(self.target, index, context)[1]
 
     def _complete(self, shard: PlannedShard, progress: SharedProgress, note: Note, context: WorkerContext) -> None:
         """Write a shard, unless it is there."""
@@ -123,45 +102,6 @@ class ShardRunner(Runner):
             finally:
                 enter_context(previous)
             yield encoded
-
-    def trial(self, shard_format: ShardFormat, length: int, seconds: float) -> float:
-        """What a scene takes, all in, s; tried for `seconds` with files that are gone at once.
-
-        The best of three runs over different scenes: short ones are at the mercy of whatever else the machine does.
-
-        Args:
-            shard_format: What a shard is.
-            length: Scenes of the sequence.
-            seconds: How long to try, s.
-
-        Raises:
-            OSError: There is no room for such a file.
-            FailedTaskError: What the sequence raised is the cause.
-        """
-        step = max(1, length // _TRIED)
-        end = time.perf_counter() + seconds
-        found = math.inf
-        for first in range(min(step, _TRIALS)):
-            found = min(found, self._trial(shard_format, range(first, length, step)[:_TRIED], end))
-            if time.perf_counter() > end:
-                break
-        return found
-
-    def _trial(self, shard_format: ShardFormat, indices: range, end: float) -> float:
-        done = 0
-
-        def in_time() -> Iterator[int]:
-            nonlocal done
-            for index in indices:
-                yield index
-                done += 1
-                if time.perf_counter() > end:
-                    return
-
-        with tempfile.TemporaryFile() as file:
-            begin = time.perf_counter()
-            shard_format.write(file.fileno(), self._encoded(in_time(), shard_format, SceneContext), len(indices))
-            return (time.perf_counter() - begin) / done
 
 
 def _noted(shard: PlannedShard, progress: SharedProgress, note: Note) -> Iterator[int]:

@@ -7,9 +7,11 @@ import contextlib
 import mmap
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from kerasfeed.errors import FeedWarning
 from kerasfeed.pool.base import Pool
@@ -17,7 +19,6 @@ from kerasfeed.pool.memory import align
 from kerasfeed.pool.resource_errors import start_thread
 from kerasfeed.util.deferred_warnings import warn_caller
 from kerasfeed.util.progress import progress_bar
-from kerasfeed.writers.shard_format import ShardFormat
 
 _STOPPED, _FIRST, _CELLS = 0, 1, 2  # where that is noted; where shards begin; cells of a shard: done, index
 _CELL_BYTES = 8
@@ -41,6 +42,29 @@ class PlannedShard:
 
     def __str__(self) -> str:
         return f"shard {self.number} ({Path(self.path).name!r})"
+
+
+class ShardFormat(ABC):
+    """What a shard is. Pickles; every worker has one of its own."""
+
+    @abstractmethod
+    def encode(self, scene: Any) -> Any:
+        """A scene as `write` wants it.
+
+        Raises:
+            SpecError: The scene is not what the spec says; the message names the field.
+        """
+
+    @abstractmethod
+    def write(self, descriptor: int, encoded: Iterator[Any], scenes: int) -> Any:
+        """Write a shard of so many scenes to a file that is open; what it returns is for `finish`."""
+
+    def finish(self, path: Path, written: Any) -> None:  # noqa: B027 - most have nothing to do
+        """The shard has its name now."""
+
+    @abstractmethod
+    def count(self, path: Path) -> int | None:
+        """Scenes of the shard at `path`; None where it is none."""
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 NAMES = [name for name in kf.__all__ if name != "__version__"]
 # What a public call returns, or a hook receives: users meet the objects, and never write the names of their classes.
 RETURNED = [
-    "kerasfeed.adapters.keras.evaluation:MetricDistribution",
+    "kerasfeed.adapters.keras.evaluate:MetricDistribution",
     "kerasfeed.adapters.keras.input_monitor:EpochTiming",
     "kerasfeed.explore.statistics.description:Description",
     "kerasfeed.explore.statistics.description:FieldDescription",
@@ -26,7 +26,7 @@ RETURNED = [
     "kerasfeed.loaders.failures.table:FailureTable",
     "kerasfeed.orders.blocks:BlockReport",
     "kerasfeed.orders.bucketed:PaddingReport",
-    "kerasfeed.readers.files.stats:FileStats",
+    "kerasfeed.readers.files.sequence:FileStats",
     "kerasfeed.readers.hdf5.dataset:HDF5Dataset",
     "kerasfeed.readers.hdf5.stats:ReadStats",
     "kerasfeed.sequences.context:Worker",

@@ -99,8 +99,8 @@ def test_the_notebook_looks_describes_checks_and_ends_what_training_waits_for(ru
         assert [output for output in cells[name].outputs if "image/png" in output.get("data", {})], name
     assert "<svg" in cells["describe"].outputs[0].data["text/html"]
     report = cells["check"].outputs[0].data["text/plain"]
-    assert "failed: same_twice" in report
-    assert "failed: global_random" in report
+    assert "failed   same_twice" in report
+    assert "failed   global_random" in report
     assert _printed(cells["second_class"]) == "True\n"
     before = [int(share) for share in re.findall(r"(\d+)% of the time", _printed(cells["model"]))]
     after = [int(share) for share in re.findall(r"(\d+)% of the time", _printed(cells["cached"]))]

@@ -244,8 +244,9 @@ def test_counters_begin_with_the_first_batch_of_the_feed(monkeypatch):
 def test_scenes_in_memory_and_short_epochs_are_not_measured(choices):
     with _feed(np.zeros((100_000, 2))) as feed:
         feed[0]
-        assert feed.stats().worker_type == "thread"
+        assert feed.stats().worker_type == "inline"
         assert feed.stats().chosen == ""
+        assert kf.profile(feed, seconds=1).workers == 0
     short = scenes_costs.Costly()
     short.length = 40
     with _feed(short) as feed:
@@ -253,6 +254,16 @@ def test_scenes_in_memory_and_short_epochs_are_not_measured(choices):
         assert "little to gain" in feed.stats().chosen
         assert "auto" not in repr(feed)
     assert [choice.measured for choice in choices] == [False]
+
+
+def test_a_function_that_makes_batches_of_scenes_in_memory_runs_in_workers():
+    def collate(scenes):
+        return np.stack(scenes)
+
+    collate.thread_safe = True
+    with _feed(np.zeros((100, 2)), collate=collate) as feed:
+        feed[0]
+        assert feed.stats().worker_type == "thread"
 
 
 def test_two_threads_that_ask_at_once_measure_once(choices):

@@ -9,6 +9,7 @@ from loader_kinds import InlineLoader, ProcessLoader, ThreadLoader
 import kerasfeed as kf
 from kerasfeed.errors import SpecError
 from kerasfeed.loaders.base import Job
+from kerasfeed.loaders.batches.pending_batch import SceneTiming
 from kerasfeed.orders.base import Shuffled
 from kerasfeed.orders.plan import Plan
 from kerasfeed.util import read_cost
@@ -314,7 +315,8 @@ class Announced(scenes.Clouds):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_scenes_are_announced_before_they_are_loaded_and_the_batches_are_the_same(make, kind, tmp_path):
+def test_scenes_are_announced_before_they_are_loaded_and_the_batches_are_the_same(make, kind, tmp_path, monkeypatch):
+    monkeypatch.setattr(SceneTiming, "note", lambda *_: None)  # a batch is one task, however busy the machine
     sequence = Announced(tmp_path / "calls")
     loader = make(kind, sequence, 8, workers=1)
     _ = loader.spec
@@ -325,14 +327,9 @@ def test_scenes_are_announced_before_they_are_loaded_and_the_batches_are_the_sam
         kind_of_line, *numbers = line.split()
         if kind_of_line == "ahead":
             announced += map(int, numbers)
-        elif kind != "process":  # there a task of a single scene is loaded at once
+        else:
             assert int(numbers[0]) in announced
-    assert len(announced) == len(set(announced))
-    assert set(announced) <= set(range(37))
-    if kind != "process":
-        assert sorted(announced) == list(range(37))
-    else:
-        assert len(announced) >= 8
+    assert sorted(announced) == list(range(37))
     for one, other in zip(batches, _epoch(make("inline", scenes.Clouds(), 8), 5), strict=True):
         _assert_same(one, other)
 

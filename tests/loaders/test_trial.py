@@ -2,7 +2,7 @@
 
 from concurrent.futures import Future
 
-from kerasfeed.loaders.trial import Trial
+from kerasfeed.loaders.auto_workers import Trial
 from kerasfeed.orders.plan import Plan
 
 AHEAD = 3

@@ -192,22 +192,3 @@ def test_what_was_to_be_done_next_is_given_up_where_the_pool_is_closed_before(ki
     outcome, error = last.future.result(SECONDS)
     assert outcome == "given up"
     assert isinstance(error, FeedClosedError)
-
-
-@EVERY
-@pytest.mark.parametrize("any_thread", [False, True])
-def test_the_calling_thread_does_a_task_where_it_may_and_workers_are_threads(kind, any_thread, make):
-    pool, task, may = make(kind, any_thread=any_thread), Told(Do.GIVE, 5), any_thread and kind == "thread"
-
-    def may_begin():
-        assert gives(pool, 1)
-        pool.wait_until_idle()
-        return pool.can_do_here or not may
-
-    wait_until(may_begin)
-    assert pool.do_here(task) is may
-    assert task.outcomes == ([("done", 5)] if may else [])
-    pool.close()
-    if may:
-        with pytest.raises(FeedClosedError, match="closed"):
-            pool.do_here(task)

@@ -1,6 +1,5 @@
 """Files that are replaced or rewritten during an epoch: no feed mixes the scenes of two states of a file."""
 
-import gc
 import os
 import pickle
 import signal
@@ -335,29 +334,6 @@ def test_a_file_that_is_read_again_is_the_same_or_an_error(tmp_path, workers):
 
 
 # ---- closing
-
-
-@pytest.mark.heavy
-def test_closing_a_feed_frees_the_table_without_the_collector(path):
-    def tables():
-        links = [link for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
-        return sum("kerasfeed-first-opened" in str(link.readlink()) for link in links)
-
-    before = tables()
-    gc.disable()
-    try:
-        for make in (
-            lambda: kf.Feed(Rooms(path), 2, workers=1, worker_type="process"),
-            lambda: kf.StreamFeed(lambda n, count: Rooms(path), 2, count=2, workers=2, worker_type="process"),
-        ):
-            feed = make()
-            next(iter(feed))
-            assert tables() == before + 1
-            feed.close()
-            assert tables() == before
-            del feed
-    finally:
-        gc.enable()
 
 
 def test_what_pickles_of_a_file_says_how_often_it_was_closed(path):

@@ -1,59 +1,39 @@
-"""The table of what files were when a worker of a feed first opened them."""
-
-import os
-import threading
+"""What worker processes know, and tell, of files that were opened."""
 
 import pytest
 
-from kerasfeed.pool.file_identities import FirstOpened
-from kerasfeed.util import opened_files as opened
+from kerasfeed.util import opened_files
+from kerasfeed.util.opened_files import Identity, Opened, first_in_feed, same_as_first, take_untold
+
+BEFORE, NOW = Identity(1, 2, 30, 4), Identity(1, 2, 31, 5)
 
 
 @pytest.fixture
-def table():
-    file = FirstOpened()
-    yield opened.Table(file.descriptor())
-    file.close()
+def worker(monkeypatch):
+    """Make this process a worker for a while."""
+    monkeypatch.setattr(opened_files, "_first", None)
+    monkeypatch.setattr(opened_files, "_untold", {})
+    return opened_files.begin_worker
 
 
-def _identity(number):
-    return opened.Identity(number, (1 << 64) - 1 - number, number, -number)
+def test_a_worker_keeps_to_what_others_have_found_and_tells_once_what_is_new(worker):
+    worker({Opened("/a"): BEFORE})
+    assert first_in_feed(Opened("/a"), NOW) == BEFORE
+    assert first_in_feed(Opened("/b"), NOW) == NOW
+    assert first_in_feed(Opened("/b"), BEFORE) == NOW
+    assert take_untold() == {Opened("/b"): NOW}
+    assert take_untold() == {}
 
 
-def test_the_first_to_enter_a_file_decides_for_all_threads(table):
-    found = [[None] * 200 for _ in range(4)]
-
-    def enter(own):
-        for number in range(200):
-            found[own][number] = table.first(str(number), _identity(own))
-
-    threads = [threading.Thread(target=enter, args=(own,)) for own in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert found[0] == found[1] == found[2] == found[3]
-    assert set(found[0]) <= set(map(_identity, range(4)))
+def test_a_file_that_others_have_found_to_be_another_one_is_refused(worker):
+    worker({Opened("/a"): BEFORE, Opened("/grows", may_grow=True): BEFORE})
+    with pytest.raises(OSError, match="'/a' changed since it was first opened: its size is 31 bytes, was 30"):
+        same_as_first("/a", 0, None, NOW)
+    assert same_as_first("/a", 1, None, NOW) == NOW  # closed since, on purpose
+    assert same_as_first("/grows", 0, None, NOW, may_grow=True) == BEFORE
 
 
-def test_an_entry_that_a_worker_was_killed_in_is_no_entry(table, monkeypatch):
-    def killed(fd, data, offset):
-        original(fd, data, offset)
-        raise SystemExit
-
-    original = os.pwrite
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "pwrite", killed)
-        with pytest.raises(SystemExit):
-            table.first("x", _identity(1))
-    assert table.first("x", _identity(2)) == _identity(2)
-    assert table.first("x", _identity(3)) == _identity(2)
-
-
-def test_files_whose_places_are_taken_go_to_the_next_ones(table, monkeypatch):
-    monkeypatch.setattr(opened, "_PLACES", 8)
-    for number in range(8):
-        assert table.first(str(number), _identity(number)) == _identity(number)
-    for number in range(8):
-        assert table.first(str(number), _identity(99)) == _identity(number)
-    assert table.first("one too many", _identity(99)) == _identity(99)
+def test_a_process_that_is_no_worker_keeps_nothing(worker):
+    assert first_in_feed(Opened("/a"), BEFORE) == BEFORE
+    assert first_in_feed(Opened("/a"), NOW) == NOW
+    assert take_untold() == {}

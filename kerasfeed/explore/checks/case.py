@@ -1,29 +1,36 @@
-"""The sequence that is checked, and what several checks need to know of it, each found out once.
+"""The sequence that is checked, what several checks need to know of it, and calls on it by the workers of a pool.
 
-Invariant: scenes are read by a worker thread, so that one that hangs is given up; in the calling thread only where
-they can be read there alone. Checks do not change the sequence beyond what reading it does.
+Invariant: calls run where a feed's would, and end if they hang; in the calling thread only where scenes can be read
+there alone. Checks do not change the sequence beyond what reading it does. Loads no framework, for workers load it.
 """
 
 import functools
 import pickle
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextlib import closing
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from kerasfeed.errors import KerasfeedError
-from kerasfeed.explore.checks.calls import Call, Where, call
-from kerasfeed.explore.checks.finding import Finding, MemoryGrownError, OutOfTimeError, failed
-from kerasfeed.explore.checks.reading import MOST_GROWTH, Reading, Survey, read_all, resident, survey
+from kerasfeed.explore.checks.reading import MOST_GROWTH, Reader, Reading, Survey, read_all, resident, survey
+from kerasfeed.explore.checks.result import Finding, LostWorkerError, MemoryGrownError, OutOfTimeError, failed
 from kerasfeed.loaders.sequence_argument import check_sequence
+from kerasfeed.pool.base import Pool, PoolOptions, Runner, WorkerContext
+from kerasfeed.pool.environment import Environment
+from kerasfeed.pool.factory import make_pool
 from kerasfeed.pool.processes.shared_objects import pickled
+from kerasfeed.pool.task import NOWHERE, Crash, FailedTaskError, FutureTask, Note, Place, Record, Task
 from kerasfeed.spec.inference import merge, probe_indices
 from kerasfeed.spec.scene_spec import SceneSpec
-from kerasfeed.util.error_text import exception_text, message_of
+from kerasfeed.util.error_text import class_name, exception_text, message_of
 from kerasfeed.util.frames import as_sequence
 
+Call = Callable[[Reader], Any]
 _PASSES = 32  # over the scenes, that all checks make between them
 _SHARE = 0.5  # of the time, for these
 _HANG_SHARE = 1 / 3  # of the time: what takes longer hangs
@@ -33,6 +40,125 @@ _FEW = 16  # of the compared scenes, where each is read a thousand times
 _SURVEY_SHARE = 1 / 4  # of the time, for reading once as many scenes as can be
 _LEAST_SECONDS = 1e-4  # a scene, with what is looked at in it
 _MOST_KEPT = 256e6  # bytes of an unread copy that are kept apart from the arrays of the sequence
+
+
+class CallRunner(Runner):
+    """Calls what was posted last, with a reader of the sequence.
+
+    Args:
+        sequence: The sequence.
+        seed: Seed of the reader.
+        hooks: Whether workers call its hooks.
+    """
+
+    def __init__(self, sequence: Any, seed: int, *, hooks: bool = True) -> None:
+        self.sequence = sequence
+        self.seed = seed
+        self.target = sequence if hooks else None
+
+    def run(self, record: Record, note: Note, context: WorkerContext) -> Any:
+        """See `Runner.run`."""
+        try:
+            return context.posted()(Reader(self.sequence, self.seed, note, context.worker))
+        except BaseException as error:
+            raise FailedTaskError(Place()) from error
+
+
+@dataclass(frozen=True, eq=False)
+class _CallTask(FutureTask):
+    """A call; a note is the index of a scene."""
+
+    def text(self, note: int) -> str:
+        """See `Task.text`."""
+        return "" if note == NOWHERE else f"scene {note}"
+
+    def crashed(self, note: int, crash: Crash, count: int) -> Sequence[Task]:
+        """See `Task.crashed`."""
+        self.set_exception(self._lost(note, crash, "a worker process"))
+        return ()
+
+    def stuck(self, note: int, crash: Crash) -> None:
+        """See `Task.stuck`."""
+        self.set_exception(self._lost(note, crash, "a worker thread"))
+
+    def _lost(self, note: int, crash: Crash, where: str) -> LostWorkerError:
+        index = None if note == NOWHERE else note
+        if crash.hung:
+            return LostWorkerError(
+                f"{self.text(note) or 'a call'} takes more than {crash.timeout:g} s in {where}", index
+            )
+        return LostWorkerError(str(crash), index)
+
+
+@dataclass(frozen=True)
+class Where:
+    """By whom a call is made.
+
+    Attributes:
+        worker_type: "inline", "thread" or "process".
+        workers: How many of them each make it.
+        environment: Directory and environment of processes; None for those of now.
+        hooks: Whether the sequence's hooks are called.
+    """
+
+    worker_type: str = "thread"
+    workers: int = 1
+    environment: Environment | None = None
+    hooks: bool = True
+
+
+class Calling:
+    """Workers that are making a call.
+
+    Args:
+        sequence: The sequence.
+        seed: Seed of the feed that would read it.
+        function: What they call, with a reader of the sequence.
+        where: Who.
+        scene_seconds: What outlasts this between two notes has hung, s.
+
+    Raises:
+        TypeError, OSError: The sequence cannot be sent to processes.
+    """
+
+    def __init__(self, sequence: Any, seed: int, function: Call, where: Where, scene_seconds: float) -> None:
+        options = PoolOptions(
+            where.workers, f"the check of {class_name(sequence)}", timeout=scene_seconds, tries=1, tries_in_time=1,
+            addressed=True, environment=where.environment or Environment.now(),
+        )  # fmt: skip
+        self._pool: Pool = make_pool(CallRunner(sequence, seed, hooks=where.hooks), options, where.worker_type)
+        self._tasks: Sequence[_CallTask] = [_CallTask(0, number, number) for number in range(where.workers)]
+        try:
+            self._pool.post(function)
+            self._pool.submit(self._tasks)
+        except BaseException:
+            self.close()
+            raise
+
+    def results(self, deadline: float) -> list[Any]:
+        """What the call returned, by worker.
+
+        Raises:
+            OutOfTimeError: It was not there at `deadline`, by `time.monotonic`.
+            LostWorkerError, WorkerStartError: A worker hung, ended, or could not start.
+            Exception: What the call raised.
+        """
+        try:
+            return [task.future.result(max(0.05, deadline - time.monotonic())) for task in self._tasks]
+        except FutureTimeoutError as error:
+            if all(task.future.done() for task in self._tasks):  # the user's
+                raise
+            raise OutOfTimeError from error
+
+    def close(self) -> None:
+        """End the workers."""
+        self._pool.close()
+
+
+def call(sequence: Any, seed: int, function: Call, where: Where, scene_seconds: float, deadline: float) -> list[Any]:
+    """What `function` returns, by worker; raises what `Calling` and `Calling.results` raise."""
+    with closing(Calling(sequence, seed, function, where, scene_seconds)) as calling:
+        return calling.results(deadline)
 
 
 def length_of(sequence: Any) -> int:
@@ -108,19 +234,21 @@ class Case:
 
     # ---- calls
 
-    def here(self, function: Call, sequence: Any = None, *, hooks: bool = True) -> Any:
-        """What `function` returns, called with the sequence (or another) in one worker of this process."""
-        target = self.sequence if sequence is None else sequence
-        return call(target, function, Where(self._worker_type, hooks=hooks), self.scene_seconds, self.deadline)[0]
+    def call(
+        self, function: Callable[..., Any], sequence: Any = None, *, worker_type: str = "", hooks: bool = True,
+        **arguments: Any,
+    ) -> Any:  # fmt: skip
+        """What one worker gets from `function`, called with a reader of the sequence (or another) and the arguments.
 
-    def there(self, function: Call, where: Where, sequence: Any = None) -> list[Any]:
-        """The same by other workers, for each of them."""
+        It is a worker of this process, unless `worker_type` says another.
+        """
         target = self.sequence if sequence is None else sequence
-        return call(target, function, where, self.scene_seconds, self.deadline)
+        where = Where(worker_type or self._worker_type, hooks=hooks)
+        return call(target, self.seed, partial(function, **arguments), where, self.scene_seconds, self.deadline)[0]
 
     def read(self, plan: Sequence[int], sequence: Any = None) -> list[Reading]:
         """Readings of these scenes, in this order."""
-        return self.here(partial(read_all, plan=plan, seed=self.seed), sequence)  # type: ignore[no-any-return]
+        return self.call(read_all, sequence, plan=plan)  # type: ignore[no-any-return]
 
     # ---- what is known of the scenes
 
@@ -154,7 +282,7 @@ class Case:
         usual = float(np.median([one.seconds for one, _ in self.twice]))
         fitting = max(1, int(seconds / max(usual, _LEAST_SECONDS)))
         plan = range(0, self.length, -(-self.length // fitting))
-        return self.here(partial(survey, plan=plan, seed=self.seed, seconds=seconds))  # type: ignore[no-any-return]
+        return self.call(survey, plan=plan, seconds=seconds)  # type: ignore[no-any-return]
 
     @property
     def read_count(self) -> int:

@@ -10,16 +10,13 @@ import tracemalloc
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from kerasfeed.errors import KerasfeedError
-from kerasfeed.explore.checks.calls import Where
 from kerasfeed.explore.checks.case import Case
-from kerasfeed.explore.checks.finding import Finding, MemoryGrownError, failed, passed, skipped
-from kerasfeed.explore.checks.places import elsewhere_of
 from kerasfeed.explore.checks.reading import MOST_GROWTH, Reader, resident
+from kerasfeed.explore.checks.repeats import elsewhere_of
+from kerasfeed.explore.checks.result import Finding, MemoryGrownError, failed, passed, skipped
 from kerasfeed.pool.processes.pool import processes_supported
-from kerasfeed.pool.task import Note
 
 _READS, _FEWEST = 1000, 64
 _SHARE, _MOST = 1 / 6, 10.0  # of the time; s
@@ -30,38 +27,24 @@ _PACKAGE = str(Path(__file__).parent)
 
 
 @dataclass(frozen=True)
-class Sample:
-    """What the process holds at one moment.
-
-    Attributes:
-        traced: Memory that Python and NumPy have allocated, bytes.
-        resident: All its memory, bytes; 0 where the system does not tell.
-        descriptors: Open files and sockets; 0 likewise.
-    """
-
-    traced: int
-    resident: int
-    descriptors: int
-
-
-@dataclass(frozen=True)
 class Growth:
-    """What has grown.
+    """What has grown; of the two halves of what was measured, the smaller growth.
 
     Attributes:
-        reads: Scenes read between two samples.
-        samples: Three of them: at the beginning, half-way and at the end.
-        line: Where in the code most of it was allocated; empty for nowhere.
+        reads: Scenes read in each half.
+        traced: Memory that Python and NumPy have allocated, bytes.
+        resident: All memory of the process, bytes; 0 where the system does not tell.
+        descriptors: Open files and sockets; 0 likewise.
+        opened: How many more of these were open at the end than at the beginning; None where the system does not tell.
+        line: Where in the code most of the memory was allocated; empty for nowhere.
     """
 
     reads: int
-    samples: tuple[Sample, Sample, Sample]
-    line: str = ""
-
-    def least(self, name: str) -> int:
-        """The smaller growth of the two halves."""
-        one, two, three = (getattr(sample, name) for sample in self.samples)
-        return int(min(two - one, three - two))
+    traced: int
+    resident: int
+    descriptors: int
+    opened: int | None
+    line: str
 
 
 def descriptors_open() -> int:
@@ -74,17 +57,15 @@ def descriptors_open() -> int:
     return 0
 
 
-def _sample() -> Sample:
+def _sample() -> tuple[int, int, int]:
     gc.collect()
-    return Sample(tracemalloc.get_traced_memory()[0], resident(), descriptors_open())
+    return tracemalloc.get_traced_memory()[0], resident(), descriptors_open()
 
 
-def _grown(
-    sequence: Any, note: Note, worker: object, *, plan: list[int], seed: int, seconds: float
-) -> Growth | MemoryGrownError | None:
+def _grown(reader: Reader, *, plan: list[int], seconds: float) -> Growth | MemoryGrownError | None:
     """Read the scenes of `plan` again and again, for so long at most; None where these were too few."""
     try:
-        return _measured(Reader(sequence, seed, note), plan, seconds)
+        return _measured(reader, plan, seconds)
     except MemoryGrownError as error:
         return error
 
@@ -117,7 +98,9 @@ def _measured(reader: Reader, plan: list[int], seconds: float) -> Growth | None:
     finally:
         if ours:
             tracemalloc.stop()
-    return Growth(half, (samples[0], samples[1], samples[2]), line)
+    traced, whole, files = (min(two - one, three - two) for one, two, three in zip(*samples, strict=True))
+    first, last = samples[0][-1], samples[-1][-1]
+    return Growth(half, traced, whole, files, last - first if first else None, line)
 
 
 def _read(reader: Reader, plan: list[int], count: int) -> None:
@@ -137,14 +120,13 @@ def growth_of(case: Case) -> Growth | MemoryGrownError | None:
     """What grows, found out once a case: in a worker process, where nothing else goes on, if it can be had."""
     known = vars(case)
     if "growth" not in known:
-        seconds = min(_MOST, _SHARE * case.seconds)
-        call = partial(_grown, plan=case.few, seed=case.seed, seconds=seconds)
+        call = partial(case.call, _grown, plan=case.few, seconds=min(_MOST, _SHARE * case.seconds))
         try:
             if not processes_supported() or elsewhere_of(case).is_broken:
                 raise TypeError  # other checks say why
-            known["growth"] = case.there(call, Where("process"), case.unread())[0]
+            known["growth"] = call(case.unread(), worker_type="process")
         except (TypeError, OSError, KerasfeedError):
-            known["growth"] = case.here(call)
+            known["growth"] = call()
     found: Growth | MemoryGrownError | None = known["growth"]
     return found
 
@@ -156,7 +138,7 @@ def memory(case: Case) -> Finding:
         return skipped(f"fewer than {_FEWEST} scenes can be read in the time: give more seconds=")
     if isinstance(found, MemoryGrownError):
         return failed(f"{found.text}, {found.nbytes / found.reads:,.0f} bytes each; these were {len(case.few)} scenes")
-    traced, whole = found.least("traced"), found.least("resident")
+    traced, whole = found.traced, found.resident
     if traced > _LEAST_A_SCENE * found.reads or whole > _RSS_LEAST:
         grown = max(traced, whole if whole > _RSS_LEAST else 0) / found.reads
         where = f", most of it at {found.line}" if found.line and traced > _LEAST_A_SCENE * found.reads else ""
@@ -174,10 +156,8 @@ def descriptors(case: Case) -> Finding:
         return skipped(f"fewer than {_FEWEST} scenes can be read in the time: give more seconds=")
     if isinstance(found, MemoryGrownError):
         return skipped(f"{found.text}; see memory")
-    if not found.samples[0].descriptors:
+    if found.opened is None:
         return skipped("this system does not tell how many descriptors are open")
-    grown = found.least("descriptors")
-    if grown >= max(2, found.reads // 100):
-        text = f"{found.samples[2].descriptors - found.samples[0].descriptors:,} more"
-        return failed(f"{text} descriptors are open after {2 * found.reads:,} scenes")
+    if found.descriptors >= max(2, found.reads // 100):
+        return failed(f"{found.opened:,} more descriptors are open after {2 * found.reads:,} scenes")
     return passed(f"none left open by {2 * found.reads:,} scenes")

@@ -1,25 +1,34 @@
-"""Checks of the optional methods, each against `__getitem__`, and of views."""
+"""Checks of the optional methods, each against `__getitem__`, of views, and of hooks.
+
+Invariant: methods are called as feeds call them, and hooks as pools and feeds do.
+"""
 
 import time
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from kerasfeed.explore.checks.case import Case
-from kerasfeed.explore.checks.finding import Finding, failed, passed, skipped, warned
+from kerasfeed.errors import KerasfeedError
+from kerasfeed.explore.checks.case import Case, length_of
+from kerasfeed.explore.checks.growth import descriptors_open
 from kerasfeed.explore.checks.reading import Reader, Reading, difference, reading_of
-from kerasfeed.pool.task import Note
+from kerasfeed.explore.checks.result import Finding, failed, passed, skipped, warned
 from kerasfeed.sequences.base import SceneSequence, Subset
+from kerasfeed.sequences.context import Worker
+from kerasfeed.sequences.view_base import apart
 from kerasfeed.sequences.views import Concat, Map
 from kerasfeed.spec.nesting import flatten, structure_text
 from kerasfeed.spec.scene_spec import SceneSpec
-from kerasfeed.util.error_text import exception_text, is_the_programs
+from kerasfeed.util.error_text import exception_text, is_the_programs, message_of
 from kerasfeed.util.optional_methods import ahead_reader, batch_reader, optional_method, scene_writer, takes_out
 
 _UNWRITTEN = 0xA5
 _AHEAD_SECONDS = 0.05
 _MOST_SHOWN = 16
+_HOOKS = ("on_worker_begin", "on_worker_end", "on_epoch_begin", "on_epoch_end")
+_ROUNDS = 3
 
 
 def get_batch(case: Case) -> Finding:
@@ -30,17 +39,12 @@ def get_batch(case: Case) -> Finding:
     stackable = all(None not in field.shape for field in case.spec.fields)
     shuffled = np.random.default_rng(case.seed).permutation(good).tolist()
     batches = [good, good[::-1], [*shuffled, shuffled[0]]] if stackable else [[index] for index in good]
-    found = case.here(
-        partial(_batches, batches=batches, expected=case.readings, spec=case.spec, seed=case.seed)
-    )  # fmt: skip
+    found = case.call(_batches, batches=batches, expected=case.readings, spec=case.spec)
     return found or passed(f"{len(batches)} batches, in ascending, descending and random order")
 
 
-def _batches(
-    sequence: Any, note: Note, worker: object, *, batches: list[list[int]], expected: list[Reading], spec: SceneSpec,
-    seed: int,
-) -> Finding | None:  # fmt: skip
-    reader, method = Reader(sequence, seed, note), batch_reader(sequence)
+def _batches(reader: Reader, *, batches: list[list[int]], expected: list[Reading], spec: SceneSpec) -> Finding | None:
+    method = batch_reader(reader.sequence)
     assert method is not None
     by_index = {reading.index: reading for reading in expected}
     ways = [False, True] if takes_out(method) and _is_fixed(spec) else [False]
@@ -116,14 +120,12 @@ def read_into(case: Case) -> Finding:
         return _absent(case.sequence, "read_into")
     if not _is_fixed(case.spec):
         return skipped("it is not used, for a field differs in shape or is text")
-    found = case.here(partial(_written, expected=case.readings, spec=case.spec, seed=case.seed))
+    found = case.call(_written, expected=case.readings, spec=case.spec)
     return found or passed(f"{len(case.readings)} scenes, written as __getitem__ returns them")
 
 
-def _written(
-    sequence: Any, note: Note, worker: object, *, expected: list[Reading], spec: SceneSpec, seed: int
-) -> Finding | None:
-    reader, method = Reader(sequence, seed, note), scene_writer(sequence)
+def _written(reader: Reader, *, expected: list[Reading], spec: SceneSpec) -> Finding | None:
+    method = scene_writer(reader.sequence)
     assert method is not None
     for one in expected:
         out = _unwritten(spec)
@@ -144,12 +146,12 @@ def read_ahead(case: Case) -> Finding:
     """`read_ahead` returns at once, and changes no scene."""
     if ahead_reader(case.sequence) is None:
         return _absent(case.sequence, "read_ahead")
-    found: Finding = case.here(partial(_announced, expected=case.readings, seed=case.seed))
+    found: Finding = case.call(_announced, expected=case.readings)
     return found
 
 
-def _announced(sequence: Any, note: Note, worker: object, *, expected: list[Reading], seed: int) -> Finding:
-    reader, method = Reader(sequence, seed, note), ahead_reader(sequence)
+def _announced(reader: Reader, *, expected: list[Reading]) -> Finding:
+    method = ahead_reader(reader.sequence)
     assert method is not None
     indices = np.array([one.index for one in expected], np.int64)
     begun = time.perf_counter()
@@ -176,13 +178,12 @@ def views(case: Case) -> Finding:
     if not hasattr(type(case.sequence), "__len__"):
         return skipped("views need a __len__, and the class says num_batches alone")
     plan = [case.good[-1], case.good[0], case.good[-1]]
-    found = case.here(partial(_viewed, plan=plan, length=case.length, seed=case.seed))
+    found = case.call(_viewed, plan=plan, length=case.length)
     return found or passed("slices, Subset, Concat and Map have its scenes")
 
 
-def _viewed(sequence: Any, note: Note, worker: object, *, plan: list[int], length: int, seed: int) -> Finding | None:
-    reader = Reader(sequence, seed, note)
-    start = max(0, plan[0] - 1)
+def _viewed(reader: Reader, *, plan: list[int], length: int) -> Finding | None:
+    sequence, start = reader.sequence, max(0, plan[0] - 1)
     sliced = (
         sequence[start : start + 2]
         if isinstance(sequence, SceneSequence)
@@ -198,23 +199,23 @@ def _viewed(sequence: Any, note: Note, worker: object, *, plan: list[int], lengt
     for view, called, places in kinds:
         if len(view) < len(places) or type(view) is tuple:
             return failed(f"{called} has {len(view)} scenes, and should have {len(places)}")
-        of_view = Reader(view, seed, note)
+        of_view = reader.of(view)
         for place, index in places.items():
             # Its random numbers are those of the place in the view.
             expected, other = reader.read(index, place), of_view.read(place)
-            other = Reading(index, other.structure, other.fields, other.error, other.out_of_range, other.refusal)
-            found = difference(expected, other, f"as sequence[{index}]", f"as {called}[{place}]")
+            found = difference(expected, replace(other, index=index), f"as sequence[{index}]", f"as {called}[{place}]")
             if found is not None:
                 return found
-    return _iterated(sequence, reader, length)
+    return _iterated(reader, length)
 
 
 def _same(scene: Any) -> Any:
     return scene
 
 
-def _iterated(sequence: Any, reader: Reader, length: int) -> Finding | None:
+def _iterated(reader: Reader, length: int) -> Finding | None:
     """Whether a class's own `__iter__` goes through its scenes."""
+    sequence = reader.sequence
     own = getattr(type(sequence), "__iter__", None)
     if own is None or own is SceneSequence.__iter__:
         return None
@@ -245,3 +246,95 @@ def _absent(sequence: Any, name: str) -> Finding:
         f"{name} is never called, for the class is no kerasfeed.SceneSequence",
         remedy="Subclass kerasfeed.SceneSequence",
     )
+
+
+# ---- hooks
+
+
+class _HookError(Exception):
+    """Internal: a hook has raised; the text says which and what."""
+
+
+def hooks(case: Case) -> Finding:
+    """Hooks take the arguments that they get, may be called again, and free what they have opened."""
+    present = [name for name in _HOOKS if optional_method(case.sequence, name) is not None]
+    if not present:
+        return skipped("the class defines no hooks")
+    try:
+        index = case.good[0] if case.good else None
+    except KerasfeedError:  # of on_worker_begin, perhaps; else another check says so
+        index = None
+    found: Finding | None = case.call(_hooked, apart(case.sequence), hooks=False, index=index, length=case.length)
+    return found or passed(", ".join(present))
+
+
+def _hooked(reader: Reader, *, index: int | None, length: int) -> Finding | None:
+    try:
+        return _begun_again(reader, index) or _shared(reader, index) or _epochs(reader.sequence, length)
+    except _HookError as error:
+        return failed(message_of(error))
+
+
+def _call(sequence: Any, name: str, *arguments: Any, when: str = "") -> None:
+    hook = optional_method(sequence, name)
+    if hook is None:
+        return
+    try:
+        hook(*arguments)
+    except BaseException as error:
+        if is_the_programs(error):
+            raise
+        raise _HookError(f"{name} raises {exception_text(error)}{when}") from error
+
+
+def _begun_again(reader: Reader, index: int | None) -> Finding | None:
+    """As a worker does that takes the place of another."""
+    sequence, before = reader.sequence, descriptors_open()
+    for number in range(_ROUNDS):
+        when = " when it is called again, after on_worker_end" if number else ""
+        _call(sequence, "on_worker_begin", Worker(0, 1, "thread"), when=when)
+        if index is not None and (trouble := reader.read(index).error):
+            return failed(
+                f"scene {index} raises {trouble} after on_worker_begin{when and ' was called again'}", index=index
+            )
+        _call(sequence, "on_worker_end", when=when)
+    left = descriptors_open() - before
+    if left < _ROUNDS:
+        return None
+    missing = "" if optional_method(sequence, "on_worker_end") else "; the class has no on_worker_end"
+    return failed(
+        f"{left} descriptors stay open after {_ROUNDS} calls of on_worker_begin and on_worker_end{missing}",
+        remedy="Close in on_worker_end what on_worker_begin opens",
+    )
+
+
+def _shared(reader: Reader, index: int | None) -> Finding | None:
+    """As worker threads do, which share the sequence, and two feeds of it."""
+    sequence = reader.sequence
+    when = " when two worker threads call it one after the other"
+    for number in range(2):
+        _call(sequence, "on_worker_begin", Worker(number, 2, "thread"), when=when)
+    _call(sequence, "on_worker_end")
+    trouble = "" if index is None else reader.read(index).error
+    _call(sequence, "on_worker_end", when=when)
+    if not trouble:
+        return None
+    return warned(
+        f"when one of two worker threads has ended, scene {index} raises {trouble} in the other",
+        index=index,
+        remedy="Count how often on_worker_begin was called, and free with the last on_worker_end; or keep what is open "
+        "for each process, as kerasfeed.HDF5File does; or use worker processes",
+    )
+
+
+def _epochs(sequence: Any, length: int) -> Finding | None:
+    for number in range(2):
+        when = f" in epoch {number}"
+        _call(sequence, "on_epoch_begin", when=when)
+        _call(sequence, "on_epoch_end", when=when)
+    if length_of(sequence) != length:
+        return failed(
+            f"len(sequence) was {length:,}, and is {length_of(sequence):,} after on_epoch_begin and on_epoch_end",
+            remedy="Keep the length: a feed is as long as its sequence was when it was made",
+        )
+    return None

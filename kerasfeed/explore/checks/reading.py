@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from kerasfeed.errors import SpecError
-from kerasfeed.explore.checks.finding import Finding, MemoryGrownError, failed
+from kerasfeed.explore.checks.result import Finding, MemoryGrownError, failed
 from kerasfeed.pool.task import Note
 from kerasfeed.sequences.base import scene_reader
-from kerasfeed.sequences.context import SceneContext, enter_context
+from kerasfeed.sequences.context import SceneContext, Worker, enter_context
 from kerasfeed.spec.field_values import as_array, comparable, describe_leaf
 from kerasfeed.spec.inference import describe
 from kerasfeed.spec.nesting import field_paths, flatten, structure_text
@@ -71,7 +71,7 @@ class Reading:
         out_of_range: Whether that was an `IndexError`.
         refusal: Why it cannot be part of a batch; empty where it can.
         seconds: How long it took, s.
-        spec: Its spec; only where it was read in this process.
+        spec: Its spec, which is not sent between processes.
     """
 
     index: int
@@ -83,6 +83,9 @@ class Reading:
     seconds: float = field(default=0.0, compare=False)
     spec: SceneSpec | None = field(default=None, compare=False, repr=False)
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "spec": None}
+
 
 class Reader:
     """Reads scenes as a feed's worker does, with the random numbers of epoch 0, until memory has grown too much.
@@ -91,14 +94,22 @@ class Reader:
         sequence: The sequence.
         seed: Seed of the feed.
         note: Item 1 is set to the index of the scene that is being read.
+        worker: Which worker reads.
     """
 
-    def __init__(self, sequence: Any, seed: int, note: Note) -> None:
+    def __init__(self, sequence: Any, seed: int, note: Note, worker: Worker) -> None:
+        self.sequence = sequence
+        self.seed = seed
+        self.worker = worker
         self._scene = scene_reader(sequence)
         self._context = SceneContext(seed, 0)
         self._note = note
         self._reads = 0
         self._resident = resident()
+
+    def of(self, sequence: Any) -> "Reader":
+        """The same of another sequence."""
+        return Reader(sequence, self.seed, self._note, self.worker)
 
     def grown(self) -> int:
         """By how much the memory of this process has grown since, bytes."""
@@ -188,21 +199,9 @@ def _not_finite(array: Any) -> str:
     return " and ".join(parts) + f" of {array.size:,} values" + (f", the first at {first}" if first else "")
 
 
-def read_all(
-    sequence: Any, note: Note, worker: object, *, plan: Iterable[int], seed: int, sendable: bool = False
-) -> list[Reading]:
-    """Readings of the scenes of `plan`, in its order; `sendable` ones can be sent between processes."""
-    reader = Reader(sequence, seed, note)
-    found = [reader.read(index) for index in plan]
-    return [portable(each) for each in found] if sendable else found
-
-
-def portable(reading: Reading) -> Reading:
-    """What can be sent between processes of a reading."""
-    return Reading(
-        reading.index, reading.structure, reading.fields, reading.error, reading.out_of_range, reading.refusal,
-        reading.seconds,
-    )  # fmt: skip
+def read_all(reader: Reader, *, plan: Iterable[int]) -> list[Reading]:
+    """Readings of the scenes of `plan`, in its order."""
+    return [reader.read(index) for index in plan]
 
 
 @dataclass
@@ -229,9 +228,9 @@ class Survey:
     stopped: str = ""
 
 
-def survey(sequence: Any, note: Note, worker: object, *, plan: Iterable[int], seed: int, seconds: float) -> Survey:
+def survey(reader: Reader, *, plan: Iterable[int], seconds: float) -> Survey:
     """Read each scene of `plan` once, for so many seconds at most."""
-    reader, found, kinds = Reader(sequence, seed, note), Survey(), set[Any]()
+    found, kinds = Survey(), set[Any]()
     end = time.monotonic() + seconds
     for index in plan:
         if time.monotonic() > end:

@@ -1,21 +1,26 @@
-"""Checks that a scene is a function of its index alone: read again, in another order, thread or copy."""
+"""Checks that a scene is a function of its index alone: in another order, thread, copy, process or directory.
 
+Invariant: a process with everything changed is looked at first. Only where its scenes differ are further ones started,
+each with one change, to tell what the scenes depend on.
+"""
+
+import contextlib
+import os
+import tempfile
 import time
-from dataclasses import replace
+from contextlib import closing
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 
-from kerasfeed.explore.checks.calls import Where, call
-from kerasfeed.explore.checks.case import Case, length_of
-from kerasfeed.explore.checks.finding import Finding, failed, passed, skipped, warned
-from kerasfeed.explore.checks.places import elsewhere_of
-from kerasfeed.explore.checks.reading import Reader, Reading, difference, first_difference, portable, read_all
+from kerasfeed.errors import KerasfeedError
+from kerasfeed.explore.checks.case import Calling, Case, Where, call, length_of, lost
+from kerasfeed.explore.checks.reading import Reader, Reading, difference, first_difference, read_all
+from kerasfeed.explore.checks.result import Finding, failed, passed, skipped, warned
+from kerasfeed.pool.environment import Environment
 from kerasfeed.pool.processes.pool import processes_supported
 from kerasfeed.pool.processes.shared_objects import copy_as_sent, pickled
-from kerasfeed.pool.task import Note
-from kerasfeed.sequences.context import Worker
 from kerasfeed.util.counted import counted
 from kerasfeed.util.error_text import exception_text
 from kerasfeed.util.frames import is_in_memory
@@ -29,6 +34,7 @@ _NOT_SAFE = (
     "scene in self while it is read, and open files for each thread or process (kerasfeed.HDF5File does)"
 )
 _LARGE_NBYTES, _LONG_SECONDS = 100e6, 1.0  # of a pickle
+_HERE = "in this process"
 
 
 def same_twice(case: Case) -> Finding:
@@ -66,16 +72,16 @@ def threads(case: Case) -> Finding:
         return case.thread_trouble
     is_said = getattr(case.sequence, "thread_safe", False) is True
     seconds = min(_THREAD_MOST, _THREAD_SHARE * case.seconds)
-    function = partial(
-        _read_by_threads, plan=case.few, seed=case.seed, seconds=seconds, scene_seconds=case.scene_seconds / 2
+    call_ = partial(
+        case.call, _read_by_threads, hooks=False, plan=case.few, seconds=seconds, scene_seconds=case.scene_seconds / 2
     )
     copy = case.unread() if processes_supported() else None
     if copy is not None and elsewhere_of(case).is_broken:
         return skipped("the sequence cannot be read in a worker process; see process")
     if copy is not None:
-        found = case.there(function, Where("process", hooks=False), copy)[0]
+        found = call_(copy, worker_type="process")
     elif is_said:
-        found = case.here(function, hooks=False)
+        found = call_()
     else:
         return skipped("it cannot be sent to another process, where that is tried, and the class has no thread_safe")
     if isinstance(found, Finding):
@@ -85,23 +91,19 @@ def threads(case: Case) -> Finding:
     return passed(text + may)
 
 
-def _read_by_threads(
-    sequence: Any, note: Note, worker: object, *, plan: list[int], seed: int, seconds: float, scene_seconds: float
-) -> Finding | int:
+def _read_by_threads(reader: Reader, *, plan: list[int], seconds: float, scene_seconds: float) -> Finding | int:
     """How many scenes several threads of this process have read; or the first that differs."""
     end = time.monotonic() + seconds + 2 * scene_seconds
-    expected = call(sequence, partial(read_all, plan=plan, seed=seed), Where("thread"), scene_seconds, end)[0]
-    expected = [portable(each) for each in expected]
-    function = partial(_read_at_random, expected=expected, seed=seed, seconds=seconds)
-    found = call(sequence, function, Where("thread", _THREADS), scene_seconds, end)
+    of = reader.sequence, reader.seed
+    expected = call(*of, partial(read_all, plan=plan), Where("thread"), scene_seconds, end)[0]
+    function = partial(_read_at_random, expected=expected, seconds=seconds)
+    found = call(*of, function, Where("thread", _THREADS), scene_seconds, end)
     return next((each for each in found if isinstance(each, Finding)), None) or sum(found)
 
 
-def _read_at_random(
-    sequence: Any, note: Note, worker: Worker, *, expected: list[Reading], seed: int, seconds: float
-) -> Finding | int:
+def _read_at_random(reader: Reader, *, expected: list[Reading], seconds: float) -> Finding | int:
     """How many scenes were read in this time, in a random order; or the first that differs."""
-    reader, rng = Reader(sequence, seed, note), np.random.default_rng(worker.index)
+    rng = np.random.default_rng(reader.worker.index)
     end, count = time.monotonic() + seconds, 0
     for _ in range(_ROUNDS):
         for place in rng.permutation(len(expected)).tolist():
@@ -140,11 +142,157 @@ def pickle_cost(case: Case) -> Finding:
     except Exception as error:  # noqa: BLE001 - the user's
         return skipped(f"the sequence cannot be pickled ({type(error).__name__}); see pickle")
     seconds, nbytes = time.perf_counter() - begun, sum(part.nbytes for part in parts)
-    text = f"{_size(nbytes)} in {1e3 * seconds:,.3g} ms"
+    size = f"{nbytes / 1e6:,.3g} MB" if nbytes >= 1e6 else f"{nbytes / 1e3:,.3g} kB"
+    text = f"{size} in {1e3 * seconds:,.3g} ms"
     if seconds > _LONG_SECONDS or nbytes > _LARGE_NBYTES:
         return warned(f"pickling takes {text}; every start of worker processes pays that")
     return passed(text)
 
 
-def _size(nbytes: float) -> str:
-    return f"{nbytes / 1e6:,.3g} MB" if nbytes >= 1e6 else f"{nbytes / 1e3:,.3g} kB"
+# ---- other processes
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A process.
+
+    Attributes:
+        hash_seed: Its PYTHONHASHSEED.
+        elsewhere: Whether it reads from another directory.
+        number: Tells processes that are alike apart.
+        backwards: Whether it reads the last scene first.
+    """
+
+    hash_seed: int = 1
+    elsewhere: bool = False
+    number: int = 0
+    backwards: bool = False
+
+
+_LIKE_THIS = Setting()
+_CHANGED = Setting(2, elsewhere=True, backwards=True)
+
+
+class Elsewhere:
+    """What processes of several settings have read.
+
+    Args:
+        case: The case.
+    """
+
+    def __init__(self, case: Case) -> None:
+        self.case = case
+        self._known: dict[Setting, list[Reading] | KerasfeedError] = {}
+
+    def read(self, *settings: Setting) -> None:
+        """Have these processes, started together, read the scenes."""
+        case = self.case
+        wanted = [setting for setting in settings if setting not in self._known]
+        with contextlib.ExitStack() as stack:
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="check-"))
+            calls = []
+            for setting in wanted:
+                now = Environment.now()
+                variables = {**now.environment, "PYTHONHASHSEED": str(setting.hash_seed)}
+                where = Where("process", environment=replace(now, environment=variables))
+                plan = case.good[::-1] if setting.backwards else case.good
+                call = partial(_read_from, folder=folder if setting.elsewhere else "", plan=plan)
+                copy = case.unread()
+                sequence = case.sequence if copy is None else copy
+                calling = Calling(sequence, case.seed, call, where, case.scene_seconds)
+                calls.append(stack.enter_context(closing(calling)))
+            for setting, calling in zip(wanted, calls, strict=True):
+                try:
+                    self._known[setting] = calling.results(case.deadline)[0]
+                except KerasfeedError as error:
+                    self._known[setting] = error
+
+    def difference(self, one: Setting | None, other: Setting, before: str, now: str) -> Finding | None:
+        """What tells the scenes of two processes apart; None stands for this process."""
+        self.read(*([other] if one is None else [one, other]))
+        expected, found = (self.case.readings if each is None else self._known[each] for each in (one, other))
+        for each in (expected, found):
+            if isinstance(each, KerasfeedError):
+                return lost(each)
+        assert isinstance(expected, list)
+        assert isinstance(found, list)
+        return first_difference(expected, found, before, now)
+
+    def readings(self, setting: Setting) -> list[Reading]:
+        """What such a process has read; nothing where it ended."""
+        found = self._known[setting]
+        return found if isinstance(found, list) else []
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether such a process ended, hung or did not start."""
+        return any(isinstance(each, KerasfeedError) for each in self._known.values())
+
+    @property
+    def all_equal(self) -> bool:
+        """Whether neither a process like this one nor one with all changed differs."""
+        self.read(_LIKE_THIS, _CHANGED)
+        if self.is_broken:
+            return False
+        return all(self.difference(None, each, "", "") is None for each in (_LIKE_THIS, _CHANGED))
+
+
+def _read_from(reader: Reader, *, folder: str, plan: list[int]) -> list[Reading]:
+    """What a process, a worker that does nothing else, reads from a directory; from its own where that is empty."""
+    if not folder:
+        return read_all(reader, plan=plan)
+    os.chdir(folder)
+    try:
+        return read_all(reader, plan=plan)
+    finally:
+        os.chdir("/")
+
+
+def process(case: Case) -> Finding:
+    """A worker process reads the same bits."""
+    if not processes_supported():
+        return skipped("there are no worker processes on this system")
+    seen = elsewhere_of(case)
+    if seen.all_equal:
+        return passed(f"{counted(len(case.good), 'scene')} read by two worker processes")
+    found = seen.difference(None, _LIKE_THIS, _HERE, "in a worker process")
+    if found is None and not seen.is_broken:
+        now = "in another one that reads the last scene first"
+        found = seen.difference(_LIKE_THIS, Setting(backwards=True), "in a worker process", now)
+        if found is not None:
+            return replace(found, remedy="Number, or work out, in __init__ what all scenes share, and keep it in self")
+    if found is None or seen.is_broken:
+        return found or passed("a worker process reads the same bits")
+    # Processes of one hash seed: the one of this process nobody knows.
+    unlike = seen.difference(_LIKE_THIS, Setting(number=1), "in one worker process", "in another one")
+    if unlike is None and hash_seed(case).status == "failed":
+        return skipped("scenes depend on the hash seed, in which every process differs; see hash_seed")
+    return unlike or found
+
+
+def hash_seed(case: Case) -> Finding:
+    """Scenes do not depend on the hash seed of the process."""
+    seen = elsewhere_of(case)
+    found = None
+    if not seen.all_equal:
+        now = "in one with PYTHONHASHSEED=2"
+        found = seen.difference(_LIKE_THIS, Setting(2), "in a process with PYTHONHASHSEED=1", now)
+    return found or passed("the same with PYTHONHASHSEED=1 and 2")
+
+
+def directory(case: Case) -> Finding:
+    """Scenes do not depend on the current directory."""
+    seen = elsewhere_of(case)
+    found = None
+    if not seen.all_equal:
+        found = seen.difference(_LIKE_THIS, Setting(elsewhere=True), "in this directory", "in another directory")
+        raises = any(reading.error for reading in seen.readings(Setting(elsewhere=True)))
+        if found is not None and raises:  # workers of a feed start in its directory: nothing wrong is read
+            return replace(found, status="warned")
+    return found or passed("the same from another directory")
+
+
+def elsewhere_of(case: Case) -> Elsewhere:
+    """What is known of other processes, one object a case."""
+    found: Elsewhere = vars(case).setdefault("elsewhere", Elsewhere(case))
+    return found

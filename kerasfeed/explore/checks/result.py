@@ -1,20 +1,95 @@
-"""What checks say: one result each, and the report of all.
+"""What checks say: a finding each, its result with reason and remedy, and the report of all.
 
-Invariant: values that are only read; no text from the user enters HTML unescaped.
+Invariant: values that are only read; who makes a finding says index and field where they are known.
 """
 
 import dataclasses
-import html
-import textwrap
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
-from kerasfeed.explore.checks.finding import Finding, Status
+from kerasfeed.errors import KerasfeedError
 from kerasfeed.util.counted import counted
+from kerasfeed.util.report import Report, Table, code, coloured
 
-_ORDER: tuple[Status, ...] = ("failed", "warned", "skipped", "passed")
-_COLOURS = {"failed": "#d9534a", "warned": "#c98a1b", "skipped": "#888888", "passed": "#4a9d5b"}
-_WIDTH = 100
+Status = Literal["passed", "failed", "warned", "skipped"]
+_COLOURS: dict[Status, str] = {"failed": "#d9534a", "warned": "#c98a1b", "skipped": "#888888", "passed": "#4a9d5b"}
+_TOLD = ("failed", "warned")  # with reason and remedy
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a check has found.
+
+    Attributes:
+        status: Whether the sequence is as it should be.
+        message: What was found, in a sentence without a full stop.
+        index: Index of the scene; None where it is about several.
+        field: Path of the field; None likewise.
+        remedy: What to change, where that is not what the check says in general.
+        blocks: Whether checks that need this one are skipped where it has failed.
+    """
+
+    status: Status
+    message: str
+    index: int | None = None
+    field: str | None = None
+    remedy: str | None = None
+    blocks: bool = True
+
+
+class LostWorkerError(KerasfeedError):
+    """Internal: a worker ended, or hung.
+
+    Attributes:
+        index: The scene that it was at; None for none.
+    """
+
+    def __init__(self, message: str, index: int | None) -> None:
+        super().__init__(message)
+        self.index = index
+
+
+class MemoryGrownError(Exception):
+    """Internal: memory has grown by more than reading scenes may take.
+
+    Attributes:
+        nbytes: By how much, bytes.
+        reads: Over how many readings of scenes.
+    """
+
+    def __init__(self, nbytes: int, reads: int) -> None:
+        super().__init__(nbytes, reads)
+        self.nbytes = nbytes
+        self.reads = reads
+
+    @property
+    def text(self) -> str:
+        """By how much, in words."""
+        return f"memory has grown by {self.nbytes / 1e6:,.0f} MB over {self.reads:,} readings of scenes"
+
+
+class OutOfTimeError(Exception):
+    """Internal: the time that the checks may take is spent."""
+
+
+def passed(message: str) -> Finding:
+    """All is well."""
+    return Finding("passed", message)
+
+
+def failed(message: str, *, index: int | None = None, field: str | None = None, remedy: str | None = None) -> Finding:
+    """Batches would be wrong, or could not be made."""
+    return Finding("failed", message, index, field, remedy)
+
+
+def warned(message: str, *, index: int | None = None, field: str | None = None, remedy: str | None = None) -> Finding:
+    """It works, and costs something, or surprises whoever uses the sequence in another way."""
+    return Finding("warned", message, index, field, remedy)
+
+
+def skipped(message: str) -> Finding:
+    """It could not be found out, or does not concern this sequence."""
+    return Finding("skipped", message)
 
 
 @dataclass(frozen=True)
@@ -42,12 +117,6 @@ class CheckResult:
     field: str | None
     seconds: float
 
-    @classmethod
-    def of(cls, name: str, reason: str, remedy: str, finding: Finding, seconds: float) -> "CheckResult":
-        """The result of a check that has found this; `remedy` where the finding has none of its own."""
-        remedy = remedy if finding.remedy is None else finding.remedy
-        return cls(name, finding.status, finding.message, reason, remedy, finding.index, finding.field, seconds)
-
     @property
     def text(self) -> str:
         """Message, reason and remedy, a line each."""
@@ -55,7 +124,7 @@ class CheckResult:
         return "\n".join(lines)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class SequenceReport:
     """What `kerasfeed.check_sequence` returns; `print` and notebooks show it.
 
@@ -113,59 +182,22 @@ class SequenceReport:
         known = {name: getattr(self, name) for name in ("name", "ok", "scenes", "read", "length", "seconds")}
         return {**known, "results": results}
 
-    @property
-    def _counts(self) -> str:
+    def _report(self) -> Report:
         counts = [(len(self.of(status)), status) for status in ("passed", "failed", "warned", "skipped")]
-        return ", ".join(f"{count} {status}" for count, status in counts if count)
+        counted_ = ", ".join(f"{count} {status}" for count, status in counts if count)
+        extent = f"{self.read:,} of {counted(self.length, 'scene')} read, {self.scenes} compared, {self.seconds:.1f} s"
+        rows = [
+            (
+                coloured(status, _COLOURS[status], bold=status in _TOLD), code(result.name),
+                result.text if status in _TOLD else result.message,
+            )
+            for status in _COLOURS
+            for result in self.of(status)
+        ]  # fmt: skip
+        return Report(self.name, [("", f"{counted_} ({extent})")], [Table((), rows)])
 
-    @property
-    def _extent(self) -> str:
-        some = f"{self.read:,} of {counted(self.length, 'scene')} read"
-        return f"{some}, {self.scenes} compared, {self.seconds:.1f} s"
-
-    def __str__(self) -> str:
-        lines = [f"{self.name}: {self._counts} ({self._extent})"]
-        for status in _ORDER[:2]:
-            for result in self.of(status):
-                lines.append(f"\n{status}: {result.name}")
-                lines += _wrapped(result.text, "  ")
-        for status in _ORDER[2:]:
-            if self.of(status):
-                lines.append("")
-            for result in self.of(status):
-                message = textwrap.shorten(result.message, _WIDTH, placeholder=" ...")
-                lines.append(f"{status:<8} {result.name:<14} {message}")
-        return "\n".join(lines)
-
-    __repr__ = __str__
+    def __repr__(self) -> str:
+        return self._report().text
 
     def _repr_html_(self) -> str:
-        rows = "".join(_row(result) for status in _ORDER for result in self.of(status))
-        return (
-            f'<div style="line-height:1.45"><div><strong>{html.escape(self.name)}</strong> <span style="opacity:.65">'
-            f"{self._counts}; {self._extent}</span></div>"
-            f'<table style="border-collapse:collapse;margin:.4em 0 0 0;color:inherit;font-size:inherit">{rows}</table>'
-            "</div>"
-        )
-
-
-def _wrapped(text: str, indent: str) -> list[str]:
-    return [
-        line
-        for each in text.splitlines()
-        for line in textwrap.wrap(each, _WIDTH, initial_indent=indent, subsequent_indent=indent + "  ") or [""]
-    ]
-
-
-def _row(result: CheckResult) -> str:
-    cell = "text-align:left;vertical-align:top;padding:.15em 1em .15em 0;white-space:nowrap"
-    wide = "text-align:left;vertical-align:top;padding:.15em 0;max-width:60em"
-    told = result.status in ("failed", "warned")
-    more = [("Why", result.reason), ("Remedy", result.remedy)] if told else []
-    lines = [html.escape(result.message)]
-    lines += [f'<span style="opacity:.65">{name}:</span> {html.escape(text)}' for name, text in more if text]
-    weight = ";font-weight:bold" if told else ""
-    return (
-        f'<tr style="background:none"><td style="{cell};color:{_COLOURS[result.status]}{weight}">{result.status}</td>'
-        f'<td style="{cell}"><code>{result.name}</code></td><td style="{wide}">{"<br>".join(lines)}</td></tr>'
-    )
+        return self._report().html

@@ -2,16 +2,13 @@
 
 import time
 from dataclasses import replace
-from functools import partial
-from typing import Any
 
 import numpy as np
 
 from kerasfeed.errors import SpecError
 from kerasfeed.explore.checks.case import Case, length_of
-from kerasfeed.explore.checks.finding import Finding, failed, passed, skipped, warned
 from kerasfeed.explore.checks.reading import Reader, Reading, difference, reading_of
-from kerasfeed.pool.task import Note
+from kerasfeed.explore.checks.result import Finding, failed, passed, skipped, warned
 from kerasfeed.sequences.global_random import GlobalRandomWatch, globals_put_back, names, seed_globals
 from kerasfeed.spec.inference import merge
 from kerasfeed.spec.nesting import flatten
@@ -140,7 +137,7 @@ def _bad(reading: Reading) -> bool:
 def indices(case: Case) -> Finding:
     """Indices outside the sequence raise, and negative ones count from the end or raise."""
     last = case.length - 1
-    beyond, negative, expected = case.here(partial(_outside, length=case.length, seed=case.seed))
+    beyond, negative, expected = case.call(_outside, length=case.length)
     remedy = "Begin __getitem__ with: if not 0 <= index < len(self): raise IndexError(index)"
     if not beyond.error:
         endless = ", so `for scene in sequence` never ends" if not hasattr(type(case.sequence), "__iter__") else ""
@@ -161,8 +158,7 @@ def indices(case: Case) -> Finding:
     )
 
 
-def _outside(sequence: Any, note: Note, worker: object, *, length: int, seed: int) -> tuple[Reading, ...]:
-    reader = Reader(sequence, seed, note)
+def _outside(reader: Reader, *, length: int) -> tuple[Reading, ...]:
     last = length - 1
     # Of one index, so that they can be compared; and with the random numbers of one place.
     return (
@@ -174,12 +170,11 @@ def _outside(sequence: Any, note: Note, worker: object, *, length: int, seed: in
 
 def own_arrays(case: Case) -> Finding:
     """An array that was returned does not change when another scene is read."""
-    found = case.here(partial(_reused, plan=case.good, seed=case.seed))
+    found = case.call(_reused, plan=case.good)
     return found if isinstance(found, Finding) else passed(found)
 
 
-def _reused(sequence: Any, note: Note, worker: object, *, plan: list[int], seed: int) -> Finding | str:
-    reader = Reader(sequence, seed, note)
+def _reused(reader: Reader, *, plan: list[int]) -> Finding | str:
     first = plan[0]
     held = reader.scene(first)
     before = reading_of(first, held)
@@ -195,7 +190,7 @@ def _reused(sequence: Any, note: Note, worker: object, *, plan: list[int], seed:
         )
         if isinstance(one, np.ndarray) and one.flags.writeable and np.may_share_memory(one, two)
     ]
-    if kept and not is_in_memory(sequence):
+    if kept and not is_in_memory(reader.sequence):
         names_ = ", ".join(map(repr, kept))
         return (
             f"returned arrays stay as they are; field {names_} is a view of what the sequence keeps, so a function "
@@ -206,7 +201,7 @@ def _reused(sequence: Any, note: Note, worker: object, *, plan: list[int], seed:
 
 def global_random(case: Case) -> Finding:
     """No scene draws from, or seeds, the global generators of `random` and `numpy.random`."""
-    found: tuple[int, int] | None = case.here(partial(_draws, plan=case.good, seed=case.seed))
+    found: tuple[int, int] | None = case.call(_draws, plan=case.good)
     if found is None:
         return passed(f"not used by {counted(len(case.good), 'scene')}")
     index, used = found
@@ -215,11 +210,10 @@ def global_random(case: Case) -> Finding:
     return failed(f"scene {index} draws from, or seeds, the global generators of {names(used)}", index=index)
 
 
-def _draws(sequence: Any, note: Note, worker: object, *, plan: list[int], seed: int) -> tuple[int, int] | None:
-    reader = Reader(sequence, seed, note)
+def _draws(reader: Reader, *, plan: list[int]) -> tuple[int, int] | None:
     # Scenes that all seed them alike leave them alike: they are to stand elsewhere before.
     with globals_put_back():
-        seed_globals(np.random.SeedSequence(seed))
+        seed_globals(np.random.SeedSequence(reader.seed))
         watch = GlobalRandomWatch()
         for index in plan:
             reader.scene(index)

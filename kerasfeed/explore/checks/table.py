@@ -7,10 +7,9 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from kerasfeed.explore.checks import growth, hooks, methods, places, repeats, scenes
+from kerasfeed.explore.checks import growth, methods, repeats, scenes
 from kerasfeed.explore.checks.case import Case, guarded
-from kerasfeed.explore.checks.finding import Finding, skipped
-from kerasfeed.explore.checks.result import CheckResult
+from kerasfeed.explore.checks.result import CheckResult, Finding, skipped
 
 
 @dataclass(frozen=True)
@@ -108,18 +107,18 @@ CHECKS: dict[str, Check] = {
             "kerasfeed.HDF5File, which are sent by name", ("length",),
         ),
         Check(
-            "process", places.process,
+            "process", repeats.process,
             "What this process alone knows (globals set later, its id, its handles) is another thing in a worker.",
             _BOUND + "; set no globals that it uses", (*_STABLE, "pickle"),
         ),
         Check(
-            "hash_seed", places.hash_seed,
+            "hash_seed", repeats.hash_seed,
             "Python hashes text differently in every run, unless PYTHONHASHSEED is set, and so orders sets of text.",
             "Sort sets before they are used, and hash with zlib.crc32 or hashlib in place of hash()",
             (*_STABLE, "pickle", "process"),
         ),
         Check(
-            "directory", places.directory,
+            "directory", repeats.directory,
             "Relative paths mean another file after os.chdir, on another host, or in another program.",
             "Keep absolute paths: Path(path).resolve() in __init__", (*_STABLE, "pickle", "process"),
         ),
@@ -147,7 +146,7 @@ CHECKS: dict[str, Check] = {
             "Start the reading in the background, and return; draw nothing from self.rng", _STABLE,
         ),
         Check(
-            "hooks", hooks.hooks,
+            "hooks", methods.hooks,
             "Workers are replaced, share the sequence if they are threads, and serve feeds that are closed.",
             "Define on_worker_begin(self, worker), on_worker_end(self), on_epoch_begin(self) and on_epoch_end(self) so "
             "that each may be called again", ("length",),
@@ -221,4 +220,8 @@ class Checks:
         return found
 
     def _made(self, check: Check, finding: Finding, begun: float) -> CheckResult:
-        return CheckResult.of(check.name, check.reason, check.remedy, finding, time.monotonic() - begun)
+        remedy = check.remedy if finding.remedy is None else finding.remedy
+        return CheckResult(
+            check.name, finding.status, finding.message, check.reason, remedy, finding.index, finding.field,
+            time.monotonic() - begun,
+        )  # fmt: skip

@@ -17,7 +17,7 @@ from kerasfeed.explore.pictures.kinds import Fields, fields_of
 from kerasfeed.explore.pictures.scene_picture import ShownScene
 from kerasfeed.feeds.load_one import load
 from kerasfeed.pool.base import PoolOptions, Runner, WorkerContext
-from kerasfeed.pool.inline import InlinePool
+from kerasfeed.pool.local import InlinePool
 from kerasfeed.pool.task import FailedTaskError, FutureTask, Note, Place, Record
 from kerasfeed.sequences.context import SceneContext, enter_context
 from kerasfeed.spec.field_forms import RaggedArray

@@ -1,21 +1,100 @@
-"""What `kf.profile` has found, as values and as text.
+"""What `kf.profile` has found: figures, what is predicted of changes, and the sentence that it comes to.
 
-Invariant: frozen; what is said is made of the figures alone.
+Invariant: frozen values and pure functions of figures.
 """
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kerasfeed.explore.profiling.profile_html import profile_html
-from kerasfeed.explore.profiling.profile_words import Prediction
 from kerasfeed.loaders.scene_cost import SceneCost
-from kerasfeed.loaders.worker_choice import Setup, duration
+from kerasfeed.loaders.worker_choice import Setup, duration, held_text
+from kerasfeed.util.report import ACCENT, PALE, Picture, Report, Table, bar
+
+_NOTABLE = 1.1  # times as fast
+LITTLE = 0.05  # share of the time: training that waits so little does not wait
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a change of the feed is expected to bring.
+
+    Attributes:
+        change: The change as code: `workers=4, worker_type="process"`, `order=kf.BlockShuffled(64)`.
+        rate: Scenes/s that the feed then loads.
+        gain: `rate` over that of the feed as it is.
+        measured: Whether `rate` was measured with the change in place, and is not a calculation.
+        wait_share: Share of the time that training would still wait, in [0, 1]; None without a model.
+        note: What speaks against it, or what it needs; may be empty.
+        remedy: Whether it is a change to make, and not only a set-up to compare with.
+        setup: The workers, where it is these that change; else None.
+    """
+
+    change: str
+    rate: float
+    gain: float
+    measured: bool = False
+    wait_share: float | None = None
+    note: str = ""
+    remedy: bool = True
+    setup: Setup | None = None
+
+    @property
+    def how(self) -> str:
+        """Whether it was measured or predicted, in a word."""
+        return "measured" if self.measured else "predicted"
+
+
+def verdict(
+    cost: SceneCost, setup: Setup, rate: float, step_rate: float | None, share: float | None, best: Prediction | None
+) -> str:
+    """One sentence: what training waits for, why, and what would change it.
+
+    Args:
+        cost: What a scene costs.
+        setup: The workers that there are.
+        rate: Scenes/s that they load.
+        step_rate: Scenes/s that the model trains on; None without one.
+        share: Share of the time that training waits; None likewise.
+        best: The change to make, if there is one.
+    """
+    scene = held_text(cost)
+    if share is None or step_rate is None:
+        if best is None:
+            return f"{setup} load {rate:,.0f} scenes/s; {scene}; nothing that was tried loads more"
+        return f"{setup} load {rate:,.0f} scenes/s; {scene}; {_change_text(best)} would load {best.rate:,.0f}"
+    if share < LITTLE:
+        return f"training does not wait: the feed loads {rate:,.0f} scenes/s, and the model takes {step_rate:,.0f}"
+    if best is None:
+        return f"training waits {share:.0%} of the time; {scene}; nothing that was tried loads more"
+    left = best.wait_share or 0.0
+    ends = "would end it" if left < LITTLE else f"would load {best.gain:.2g} times as much and leave {left:.0%}"
+    return f"training waits {share:.0%} of the time; {scene}; {_change_text(best)} {ends}"
+
+
+def _change_text(prediction: Prediction) -> str:
+    """A change in words where it is one of workers, else as code."""
+    return prediction.change if prediction.setup is None else str(prediction.setup)
+
+
+def recommended(predictions: Sequence[Prediction]) -> Prediction | None:
+    """The change to make: other workers where these help, for they cost nothing else; None where nothing helps.
+
+    Args:
+        predictions: The best first.
+    """
+    helpful = [each for each in predictions if each.remedy and each.gain > _NOTABLE]
+    workers = [each for each in helpful if each.setup is not None]
+    # What was measured is worth more than what was calculated.
+    surest = [each for each in workers if each.measured] or workers
+    ends = [each for each in (*surest, *helpful) if each.wait_share is not None and each.wait_share < LITTLE]
+    return next(iter((*ends, *surest, *helpful)), None)
 
 
 @dataclass(frozen=True, repr=False)
 class Profile:
-    """Where the time of a feed goes; `str()` and a notebook show it as a table.
+    """Where the time of a feed goes; `str()` and a notebook show it as tables with bars.
 
     Attributes:
         name: Class of the sequence.
@@ -72,22 +151,28 @@ class Profile:
         found["predictions"] = [dataclasses.asdict(each) for each in self.predictions]
         return found
 
-    def __str__(self) -> str:
-        setup = Setup(self.workers, self.worker_type)
+    def _report(self) -> Report:
         total = self.cost.seconds + self.cost.collate_seconds
-        lines = [f"{self.name}: {self.verdict}", "", f"a scene: {duration(total)}"]
-        lines += [f"  {name:<26}{duration(seconds):>9}" for name, seconds in self.parts]
-        lines += ["", f"{'as it is, ' + str(setup):<44}{self.rate:>12,.0f} scenes/s"]
+        parts = [(name, duration(seconds), bar(seconds / total)) for name, seconds in self.parts]
+        scene = Table(["a scene in one worker", duration(total), ""], parts, right=[duration(total)])
+        rows = [self._row(f"as it is, {Setup(self.workers, self.worker_type)}", self.rate)]
+        rows += [
+            self._row(each.change, each.rate, f"x {each.gain:.2g}", each.how, each.note, best=each == self.recommended)
+            for each in self.predictions
+        ]
         if self.training_rate is not None:
-            lines.append(f"{'the model, batches being there':<44}{self.training_rate:>12,.0f} scenes/s")
-        if self.predictions:
-            lines += ["", "with"]
-        for each in self.predictions:
-            note = f"; {each.note}" if each.note else ""
-            lines.append(f"  {each.change:<42}{each.rate:>12,.0f} scenes/s, x {each.gain:.2g} ({each.how}){note}")
-        return "\n".join(lines)
+            rows.append(self._row("the model, batches being there", self.training_rate))
+        changes = Table(["with", "scenes/s", "gain", "", "", ""], rows, right=["scenes/s", "gain"])
+        return Report(self.name, [("", self.verdict)], [scene, changes])
 
-    __repr__ = __str__
+    def _row(
+        self, what: str, rate: float, gain: str = "", how: str = "", note: str = "", *, best: bool = False
+    ) -> tuple[str | Picture, ...]:
+        most = max([self.rate, self.training_rate or 0.0, *(each.rate for each in self.predictions)])
+        return what, f"{rate:,.0f}", gain, bar(rate / most, ACCENT if best else PALE), how, note
+
+    def __repr__(self) -> str:
+        return self._report().text
 
     def _repr_html_(self) -> str:
-        return profile_html(self)
+        return self._report().html

@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from kerasfeed.explore.profiling.profile_words import Prediction
+from kerasfeed.explore.profiling.profile import Prediction
 from kerasfeed.loaders.auto_workers import trial
 from kerasfeed.loaders.base import Job
 from kerasfeed.loaders.batches.layout import Layout

@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kerasfeed.explore.statistics.description_html import description_html
-from kerasfeed.explore.statistics.description_text import description_text
+from kerasfeed.explore.statistics.description_report import description_report
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,13 +179,13 @@ class Description(Mapping[str, FieldDescription]):
 
     def to_text(self) -> str:
         """The text that a terminal shows."""
-        return description_text(self)
+        return description_report(self).text
 
     def __repr__(self) -> str:
         return self.to_text()
 
     def _repr_html_(self) -> str:
-        return description_html(self)
+        return description_report(self).html
 
 
 def _plain(value: Any) -> Any:

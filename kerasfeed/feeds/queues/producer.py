@@ -12,11 +12,21 @@ import threading
 import weakref
 from dataclasses import dataclass
 from multiprocessing import current_process, util
+from multiprocessing.connection import Client
 from types import TracebackType
 from typing import Any
 
 from kerasfeed.errors import ConsumerGoneError
-from kerasfeed.feeds.queues.connection import Address, Connection, connect, packed, uninterrupted, user_of
+from kerasfeed.feeds.queues.connection import (
+    Address,
+    authenticate,
+    packed,
+    receive,
+    send,
+    uninterrupted,
+    unpacked,
+    user_of,
+)
 from kerasfeed.pool.exception_pickle import Packed, arrived, pack
 from kerasfeed.util.error_text import add_note, full_text, shown, summary
 
@@ -220,22 +230,21 @@ class _Call:
         self._feed_pid = feed_pid
         self.is_unanswered = False
         try:
-            sock = connect(address)
+            self.connection = Client(address)
         except OSError as error:
             raise self._gone() from error
-        self.line = Connection(sock)
-        if (user := user_of(sock)) is not None and os.geteuid() not in (0, user):
-            self.line.close()
+        if (user := user_of(self.connection)) is not None and os.geteuid() not in (0, user):
+            self.connection.close()
             raise PermissionError(
                 f"the feed's process, {feed_pid}, is user {user}'s and takes scenes from that user alone, and this "
                 f"process is user {os.geteuid()}'s: start both as one user"
             )
         _OPEN.add(self)
         try:
-            self.line.prove(key, b"producer", b"feed")
-            self.line.send(packed(greeting))
+            authenticate(self.connection, key, is_feed=False)
+            send(self.connection, packed(greeting))
         except (OSError, EOFError) as error:
-            self.line.close()
+            self.connection.close()
             raise self._gone() from error
 
     def ask(self, request: Request) -> None:
@@ -249,7 +258,7 @@ class _Call:
             if self.is_unanswered:  # Ctrl-C has ended the call before this one
                 self._answer()
             with uninterrupted():
-                self.line.send(parts)
+                send(self.connection, parts)
                 self.is_unanswered = True
             answer = self._answer()
         except (OSError, EOFError) as error:
@@ -260,13 +269,13 @@ class _Call:
     def end(self) -> None:
         """Say farewell, and close; idempotent."""
         with contextlib.suppress(OSError):
-            self.line.send(packed(Farewell()))
-        self.line.close()
+            send(self.connection, packed(Farewell()))
+        self.connection.close()
 
     def _answer(self) -> Answer | None:
-        self.line.wait()  # Ctrl-C strikes here, and takes nothing from the line
+        self.connection.poll(None)  # Ctrl-C strikes here, and takes nothing from the connection
         with uninterrupted():
-            answer: Answer | None = self.line.receive()
+            answer: Answer | None = unpacked(receive(self.connection))
             self.is_unanswered = False
         return answer
 
@@ -302,7 +311,7 @@ def _after_fork() -> None:
     _CONNECTING = threading.Lock()
     _INHERITED = id(sys.exc_info()[1])
     for call in list(_OPEN):
-        call.line.close()
+        call.connection.close()
 
 
 if hasattr(os, "register_at_fork"):

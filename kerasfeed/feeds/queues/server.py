@@ -10,10 +10,11 @@ import secrets
 import threading
 import weakref
 from collections import Counter
+from multiprocessing.connection import Client, Connection
 from typing import Any, Protocol
 
 from kerasfeed.errors import FeedWarning, ProducerDiedError
-from kerasfeed.feeds.queues.connection import Connection, connect, listen, packed, user_of
+from kerasfeed.feeds.queues.connection import authenticate, hang_up, listen, packed, receive, send, unpacked, user_of
 from kerasfeed.feeds.queues.producer import Answer, Farewell, Greeting, Producer, Request
 from kerasfeed.pool.exception_pickle import arrived, pack
 from kerasfeed.pool.resource_errors import naming_descriptors, start_thread
@@ -56,10 +57,10 @@ class ProducerServer:
         self._key = secrets.token_bytes(32)
         self._lock = threading.RLock()  # the collector may call `close` while its thread holds it
         self._counts: Counter[bytes] = Counter()  # scenes put, by the producer's name
-        self._connections: dict[Connection, threading.Thread] = {}
+        self._connections: dict[Connection[Any, Any], threading.Thread] = {}
         self._closed = threading.Event()
         with naming_descriptors("a queue feed with producers in other processes", 2):
-            self._socket, self._address = listen()
+            self._socket = listen()
         self._socket.settimeout(_LOOK_SECONDS)
         self._thread = threading.Thread(target=self._accept, name="kerasfeed-producers", daemon=True)
         try:
@@ -71,19 +72,19 @@ class ProducerServer:
 
     def handle(self, on_death: str) -> Producer:
         """A handle for producers."""
-        return Producer(self._address, self._key, os.getpid(), on_death)
+        return Producer(self._socket.getsockname(), self._key, os.getpid(), on_death)
 
     def close(self) -> None:
         """Hang up on all producers; idempotent."""
         self._closed.set()
         with contextlib.suppress(OSError):
-            connect(self._address).close()  # wakes who accepts
+            Client(self._socket.getsockname()).close()  # wakes who accepts
         self._join(self._thread)
         with self._lock:
-            connections = dict(self._connections)
-        for connection in connections:
-            connection.hang_up()
-        for thread in connections.values():
+            threads = list(self._connections.values())
+            for connection in self._connections:
+                hang_up(connection)
+        for thread in threads:
             self._join(thread)
         self._socket.close()
 
@@ -107,44 +108,43 @@ class ProducerServer:
             except OSError:  # closed, or no descriptors are left
                 self._closed.wait(0.1)
                 continue
-            if self._closed.is_set():
-                sock.close()
-                return
-            if (user := user_of(sock)) is not None and user not in (0, os.geteuid()):  # nothing is begun for it
-                sock.close()
-                continue
             sock.settimeout(None)
-            connection = Connection(sock)
+            connection: Connection[Any, Any] = Connection(sock.detach())
+            if self._closed.is_set() or user_of(connection) not in (None, 0, os.geteuid()):
+                connection.close()  # nothing is begun for it
+                continue
             thread = threading.Thread(target=self._serve, args=(connection,), name="kerasfeed-producers", daemon=True)
             with self._lock:
                 try:
                     thread.start()
                 except RuntimeError:  # no more threads are to be had; the producer is told that nobody answers
-                    sock.close()
+                    connection.close()
                     continue
                 self._connections[connection] = thread
 
-    def _serve(self, connection: Connection) -> None:
+    def _serve(self, connection: "Connection[Any, Any]") -> None:
         try:
-            connection.prove(self._key, b"feed", b"producer")
-            greeting = connection.receive()
+            authenticate(connection, self._key, is_feed=True)
+            greeting = unpacked(receive(connection))
             assert isinstance(greeting, Greeting)
             self._answer(connection, greeting)
         except (OSError, EOFError):
             pass  # a stranger, or gone before it had put anything
         finally:
-            connection.close()
             with self._lock:
+                connection.close()
                 self._connections.pop(connection, None)
 
-    def _answer(self, connection: Connection, greeting: Greeting) -> None:
+    def _answer(self, connection: "Connection[Any, Any]", greeting: Greeting) -> None:
         """Do what a producer asks for until it ends."""
         while True:
             try:
-                request = connection.receive()
-            except EOFError:
+                parts = receive(connection)
+            except (OSError, EOFError):
                 self._producer_crashed(greeting)
                 return
+            try:
+                request = unpacked(parts)
             except BaseException as error:  # noqa: BLE001 - whatever its classes raise when unpickled
                 add_note(
                     error,
@@ -180,10 +180,10 @@ class ProducerServer:
             add_note(error, f"{TRACEBACK_HEAD}\n{trace}")
             source.fail(error)
 
-    def _reply(self, connection: Connection, error: BaseException | None) -> None:
+    def _reply(self, connection: "Connection[Any, Any]", error: BaseException | None) -> None:
         answer = None if error is None else Answer(pack(error), summary(error))
         with contextlib.suppress(OSError):  # gone: the next receive tells
-            connection.send(packed(answer))
+            send(connection, packed(answer))
 
     def _producer_crashed(self, greeting: Greeting) -> None:
         if self._closed.is_set() or self._source.is_over:

@@ -8,15 +8,15 @@ import contextlib
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
+from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Any, ClassVar, Literal
 
 from kerasfeed.errors import ConsumerGoneError, FeedClosedError, QueueFullError, SpecError
-from kerasfeed.feeds.queues.epoch_queue import EpochQueue
 from kerasfeed.feeds.queues.producer import Producer
 from kerasfeed.feeds.queues.server import ProducerServer
-from kerasfeed.feeds.queues.waiting import WaitQueue
 from kerasfeed.feeds.streams.place import BEGINNING, Start
 from kerasfeed.feeds.streams.source import Source
 from kerasfeed.pool.resource_errors import start_thread
@@ -29,7 +29,9 @@ from kerasfeed.util.error_text import add_note, message_of, shown, summary, trac
 from kerasfeed.util.polling import wait_for_exit
 
 _JOIN_SECONDS = 5.0
+_SLICE = 0.2  # s after which whoever waits looks again
 _NO_MORE = "the feed takes no more scenes:"
+_WAITING: set[int] = set()  # threads that wait for a consumer
 
 
 class QueueSource(Source):
@@ -53,8 +55,8 @@ class QueueSource(Source):
         self._pid = os.getpid()
         self.deferred_warnings = DeferredWarnings()
         self._lock = threading.RLock()  # the collector may call `close` while its thread holds it
-        self._producers, self._consumers = WaitQueue(self._lock), WaitQueue(self._lock)
-        self._queue = EpochQueue()
+        self._producers, self._consumers = _Sleepers(), _Sleepers()
+        self._queue = _EpochQueue()
         self._at_end = self._has_left = self._is_finished = self._is_closed = False
         self._failure: BaseException | None = None
         self._traceback: TracebackType | None = None
@@ -207,8 +209,8 @@ class QueueSource(Source):
                         self._at_end = not taken
                         self._producers.wake(len(taken or ()) or 1)
                         return taken or []
-                    gate = self._consumers.enlist()
-                self._consumers.sleep(gate)
+                    self._consumers.enlist()
+                self._consumers.sleep()
         except BaseException:
             if taken is not None:  # Ctrl-C, between the removal and the return
                 with self._lock:
@@ -220,7 +222,7 @@ class QueueSource(Source):
         """Have a `take` that waits return none; what was not taken stays."""
         with self._lock:
             self._has_left = True
-            self._consumers.wake_all()
+            self._consumers.wake()
 
     def issue_warnings(self) -> None:
         """See `Source.issue_warnings`."""
@@ -245,8 +247,8 @@ class QueueSource(Source):
     # ---- within
 
     def _wake_everyone(self) -> None:
-        self._producers.wake_all()
-        self._consumers.wake_all()
+        self._producers.wake()
+        self._consumers.wake()
 
     def _refuse_if_closed(self) -> None:
         if self._is_closed:
@@ -280,7 +282,7 @@ class QueueSource(Source):
                 self._refuse_if_closed()
                 if count() < self.maxsize:
                     add()
-                    self._consumers.wake_all()
+                    self._consumers.wake()
                     return
                 if deadline is not None and time.monotonic() >= deadline:
                     raise QueueFullError(
@@ -288,8 +290,14 @@ class QueueSource(Source):
                         f"(maxsize={self.maxsize}). The consumer is slower than the producers: wait longer "
                         "(timeout=None waits for ever), or raise maxsize"
                     )
-                gate = self._producers.enlist()
-            if self._producers.sleep_for_consumer(gate, deadline):
+                self._producers.enlist()
+            _WAITING.add(threading.get_ident())
+            try:
+                self._producers.sleep(deadline)
+                has_ended = _program_has_ended()
+            finally:
+                _WAITING.discard(threading.get_ident())
+            if has_ended:
                 wait_for_exit()
                 raise ConsumerGoneError(
                     f"{_NO_MORE} the program has ended, after {self.count} were put, and takes no more"
@@ -300,3 +308,117 @@ def _deadline(timeout: float | None) -> float | None:
     if timeout is not None and not timeout >= 0:
         raise ValueError(f"timeout is in seconds, at least 0, or None to wait for ever; received {timeout!r}")
     return None if timeout is None else time.monotonic() + timeout
+
+
+def _program_has_ended() -> bool:
+    """Whether all that keeps the interpreter from its end are threads that wait for a consumer."""
+    return not threading.main_thread().is_alive() and all(
+        thread.ident in _WAITING for thread in threading.enumerate() if thread.is_alive() and not thread.daemon
+    )
+
+
+class _Sleepers:
+    """Threads that wait for a change.
+
+    None relies on being woken: an interrupt between any two instructions costs `_SLICE` seconds at worst.
+    `threading.Condition` loses its lock to some.
+    """
+
+    def __init__(self) -> None:
+        self._threads: set[int] = set()
+        self._wakes: SimpleQueue[None] = SimpleQueue()
+
+    def enlist(self) -> None:
+        """Have the calling thread be woken by what happens from now on; called with the lock held."""
+        self._threads.add(threading.get_ident())
+
+    def sleep(self, deadline: float | None = None) -> None:
+        """Wait until woken, at most `_SLICE` seconds, and not beyond `deadline`, of `time.monotonic`."""
+        try:
+            with contextlib.suppress(Empty):
+                left = _SLICE if deadline is None else deadline - time.monotonic()
+                self._wakes.get(timeout=max(0.0, min(_SLICE, left)))
+        finally:
+            self._threads.discard(threading.get_ident())
+
+    def wake(self, count: int | None = None) -> None:
+        """Let `count` threads look again, all by default; called with the lock held."""
+        sleeping = len(self._threads) - self._wakes.qsize()
+        for _ in range(sleeping if count is None else min(count, sleeping)):
+            self._wakes.put(None)
+
+
+class _EpochQueue:
+    """Items in line, cut into epochs: what is next, and what ends where. Not thread-safe.
+
+    An item is in line once, from `add` to the `next` that returns it. The end of an epoch is reported once, after its
+    last item, except where an earlier repetition had all of its items.
+
+    Attributes:
+        added: Items added so far, those given back counted once.
+    """
+
+    def __init__(self) -> None:
+        self.added = 0
+        self._items: list[Any] = []
+        self._ends: deque[int] = deque()  # how many items had been added when each epoch ended
+        self._taken = 0
+        self._of_epoch = self._of_repetition = self._of_ended_epoch = 0  # items taken
+
+    def __len__(self) -> int:
+        """Items in line."""
+        return len(self._items)
+
+    @property
+    def ends(self) -> int:
+        """Ends of epochs in line."""
+        return len(self._ends)
+
+    def add(self, item: Any) -> None:
+        """Put an item at the end of the line."""
+        self._items.append(item)
+        self.added += 1
+
+    def end(self) -> None:
+        """End the epoch after what was added so far."""
+        self._ends.append(self.added)
+
+    def begin(self) -> None:
+        """Begin a repetition: an epoch, or what is left of one."""
+        self._of_repetition = 0
+
+    def next(self, limit: int) -> list[Any] | None:
+        """The next items of the epoch, at most `limit`; none at its end; None where neither is in line."""
+        while True:
+            waiting = self._ends[0] - self._taken if self._ends else len(self._items)
+            count = min(limit, waiting)
+            if count:
+                # No call from here to the return: Ctrl-C strikes after calls, and would lose the items.
+                taken = self._items[:count]
+                del self._items[:count]
+                self._taken += count
+                self._of_epoch += count
+                self._of_repetition += count
+                return taken
+            if not self._ends:
+                return None
+            del self._ends[0]
+            was_left = self._of_epoch and not self._of_repetition
+            self._of_ended_epoch, self._of_epoch = self._of_epoch, 0
+            if not was_left:
+                return []
+
+    def give_back(self, items: list[Any], *, ended: bool) -> None:
+        """Put items, and the end of their epoch, back to the front of the line."""
+        if ended:
+            self._ends.appendleft(self._taken)
+            self._of_epoch = self._of_ended_epoch
+        self._items[:0] = items
+        self._taken -= len(items)
+        self._of_epoch -= len(items)
+        self._of_repetition -= len(items)
+
+    def clear(self) -> None:
+        """Drop what is in line."""
+        self._items.clear()
+        self._ends.clear()

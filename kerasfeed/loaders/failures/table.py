@@ -5,9 +5,15 @@ Invariant: values only; whoever looks at a table sees it as it was when it was a
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, overload
+from typing import TYPE_CHECKING, overload
+
+from kerasfeed.util.counted import counted
+
+if TYPE_CHECKING:
+    from kerasfeed.util.report import Report
 
 _ROWS_SHOWN = 100
+_NUMBERS = ("index", "epoch", "step", "count")
 
 
 @dataclass(frozen=True)
@@ -57,22 +63,23 @@ class FailureTable(Sequence[FailedScene]):
     def __hash__(self) -> int:
         return hash(self._rows)
 
-    def __repr__(self) -> str:
+    def _report(self) -> "Report":
+        from kerasfeed.util.report import Report, Table  # a worker has nothing to show
+
         if not self._rows:
-            return "no scene has failed"
-        lines = [f"{'index':>10} {'epoch':>6} {'step':>8} {'count':>6}  exception"]
-        for row in self._rows[:_ROWS_SHOWN]:
-            index, epoch, step, count, exception = _cells(row)
-            lines.append(f"{index:>10} {epoch:>6} {step:>8} {count:>6}  {exception}")
-        return "\n".join([*lines, *([self._more()] if self._more() else [])])
+            return Report("no scene has failed", more=self._more())
+        rows = [
+            (*map(_number, (row.index, row.epoch, row.step, row.count)), row.exception)
+            for row in self._rows[:_ROWS_SHOWN]
+        ]
+        scenes = counted(len({row.index for row in self._rows}), "scene")
+        return Report("failures", [("", scenes)], [Table([*_NUMBERS, "exception"], rows, _NUMBERS)], self._more())
+
+    def __repr__(self) -> str:
+        return self._report().text
 
     def _repr_html_(self) -> str:
-        from kerasfeed.spec.html import table  # a worker has no notebook to draw in
-
-        columns = ["index", "epoch", "step", "count", "exception"]
-        rows = [_cells(row) for row in self._rows[:_ROWS_SHOWN]]
-        facts = [("scenes", f"{len({row.index for row in self._rows}):,}")]
-        return table("Failed scenes", facts if rows else [("", "none")], columns, rows, self._more())
+        return self._report().html
 
     def _more(self) -> str:
         more = len(self._rows) - _ROWS_SHOWN
@@ -82,9 +89,5 @@ class FailureTable(Sequence[FailedScene]):
         return "; ".join(parts)
 
 
-def _cells(row: FailedScene) -> list[str]:
-    return [*(_number(value) for value in (row.index, row.epoch, row.step)), str(row.count), row.exception]
-
-
-def _number(value: int | None) -> Any:
+def _number(value: int | None) -> str:
     return "-" if value is None else str(value)

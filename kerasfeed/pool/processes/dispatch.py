@@ -1,27 +1,132 @@
 """The tasks that worker processes have in hand, and what they are sent by: pipes, and objects that all share.
 
 Invariant: after `send` has written tasks, nothing in this process need run for the workers to carry on: the kernel
-hands the next task to whichever worker is free, or to the one that it names. Whoever holds `lock` never calls the
-user's code.
+hands the next task to whichever worker is free, or to the one that it names. Tasks are written whole, in groups of at
+most PIPE_BUF bytes, and never block the writer: what the kernel does not take yet waits here until `flush`. Whoever
+holds `lock` never calls the user's code.
 """
 
+import os
+import sys
+from collections import deque
 from collections.abc import Callable, Container, Iterable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 from kerasfeed.pool.base import PoolOptions, Receipt, Runner
 from kerasfeed.pool.environment import search_path
-from kerasfeed.pool.file_identities import FirstOpened
 from kerasfeed.pool.memory import PoolMemory
-from kerasfeed.pool.processes.pipes import Pipes
-from kerasfeed.pool.processes.protocol import STOP, Start, encode_task
+from kerasfeed.pool.processes.protocol import (
+    PIPE_BUF,
+    RESULT_BYTES,
+    STOP,
+    TASK_BYTES,
+    Result,
+    Start,
+    decode_results,
+    encode_task,
+)
 from kerasfeed.pool.processes.shared_objects import SharedObjects, Topic
-from kerasfeed.pool.processes.spawn import start_worker
 from kerasfeed.pool.processes.stack_dumps import StackDumps
-from kerasfeed.pool.processes.worker_process import WorkerHandle
+from kerasfeed.pool.processes.worker_process import WorkerHandle, start_worker
 from kerasfeed.pool.resource_errors import descriptors_of, is_of_memory, naming_descriptors
 from kerasfeed.pool.task import Task
 from kerasfeed.util.user_modules import module_texts
+
+_GROUP = PIPE_BUF // TASK_BYTES
+_PIPE_BYTES = 1 << 20
+
+
+class Pipes:
+    """Pipes of tasks, one of results, and one to wake the supervisor.
+
+    Attributes:
+        tasks_out: Descriptors from which workers read tasks: one of all, or one of each.
+        tasks_in: Descriptors to which tasks are written, non-blocking.
+        result_out: Descriptor from which results are read.
+        result_in: Descriptor to which workers write results.
+        wake_out: Descriptor that becomes readable after `wake`.
+    """
+
+    def __init__(self, tasks: int = 1) -> None:
+        """Make so many pipes of tasks.
+
+        Raises:
+            OSError: There are no descriptors left.
+        """
+        made: list[int] = []
+        try:
+            for _ in range(2 + tasks):
+                made += os.pipe()
+        except OSError:  # too many open files
+            for fd in made:
+                os.close(fd)
+            raise
+        self.result_out, self.result_in, self.wake_out, self._wake_in = made[:4]
+        self.tasks_out, self.tasks_in = made[4::2], made[5::2]
+        self._waiting: list[deque[bytes]] = [deque() for _ in range(tasks)]
+        for fd in (*self.tasks_in, self._wake_in, self.wake_out):
+            os.set_blocking(fd, False)
+        if sys.platform == "linux":
+            import fcntl
+
+            for fd in (*self.tasks_in, self.result_in):
+                try:
+                    fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+                except OSError:  # over the user's quota of pipe memory: 64 KiB serve too, with more system calls
+                    break
+
+    def send(self, tasks: Sequence[bytes], pipe: int = 0) -> bool:
+        """Write tasks; returns False when some must wait for `flush`."""
+        waiting = self._waiting[pipe]
+        waiting.extend(b"".join(tasks[first : first + _GROUP]) for first in range(0, len(tasks), _GROUP))
+        return self._write(pipe)
+
+    def _write(self, pipe: int) -> bool:
+        waiting = self._waiting[pipe]
+        while waiting:
+            group = waiting.popleft()  # first: Ctrl-C may lose it here, and must not have it written twice
+            try:
+                os.write(self.tasks_in[pipe], group)  # at most PIPE_BUF: all or nothing
+            except BlockingIOError:
+                waiting.appendleft(group)
+                return False
+        return True
+
+    def flush(self) -> list[int]:
+        """Write what waits; returns the descriptors that take no more."""
+        return [fd for pipe, fd in enumerate(self.tasks_in) if not self._write(pipe)]
+
+    def forget(self, pipe: int | None = None) -> None:
+        """Drop the tasks that wait, for one pipe or for all."""
+        for waiting in self._waiting if pipe is None else (self._waiting[pipe],):
+            waiting.clear()
+
+    def results(self) -> list[Result]:
+        """Results that have come; waits for one."""
+        return decode_results(os.read(self.result_out, RESULT_BYTES * 512))
+
+    def wake(self) -> None:
+        """Make `wake_out` readable."""
+        try:
+            os.write(self._wake_in, b"\0")
+        except BlockingIOError:
+            pass  # it is readable already
+
+    def calm(self) -> None:
+        """Undo `wake`."""
+        os.read(self.wake_out, 4096)
+
+    def close_tasks(self) -> None:
+        """End of file for the workers."""
+        for fd in (*self.tasks_in, *self.tasks_out):
+            os.close(fd)
+
+    def close(self) -> None:
+        """Close the rest."""
+        for fd in (self.result_out, self.result_in, self.wake_out, self._wake_in):
+            os.close(fd)
 
 
 class Dispatch:
@@ -56,18 +161,15 @@ class Dispatch:
         self._last_number = STOP
         self._withheld: set[int] = set()  # workers to which nothing is written until what they have lost is sent anew
         self._runner = runner
-        self._own_first_opened = FirstOpened()
-        self._first_opened = options.first_opened or self._own_first_opened
         with self.naming_descriptors(), ExitStack() as undo:  # each takes a descriptor, and there may be none left
-            undo.callback(self._own_first_opened.close)
             self.shared_objects = SharedObjects.create(options.workers)
             undo.callback(self.shared_objects.close)
             self.memory = PoolMemory(shared=True, who=who)
             undo.callback(self.memory.close)
             self.stacks = StackDumps()
             undo.callback(self.stacks.close)
-            start = Start(search_path(), options.workers, self._first_opened.descriptor(), module_texts())
-            self.shared_objects.post(Topic.START, start)
+            self._start = Start(search_path(), options.workers, module_texts(), options.first_opened.copy())
+            self.shared_objects.post(Topic.START, self._start)
             self.post_runner()
             self.pipes = Pipes(options.workers if options.addressed else 1)
             undo.pop_all()
@@ -96,12 +198,15 @@ class Dispatch:
             OSError: No process can be started.
         """
         assert self.memory.fd is not None
+        if len(self._start.first_opened) != len(self.options.first_opened):
+            self._start = replace(self._start, first_opened=self.options.first_opened.copy())
+            self.shared_objects.post(Topic.START, self._start)
         tasks_out = self.pipes.tasks_out[number if self.options.addressed else 0]
         handle = start_worker(
             number,
             self.options.workers,
             (tasks_out, self.pipes.result_in, self.memory.fd, self.shared_objects.fd, self.stacks.fd),
-            inherit=(*self.options.inherit, self._first_opened.descriptor()),
+            inherit=self.options.inherit,
             environment=self.options.environment,
             seed=self.options.seed,
         )
@@ -195,7 +300,6 @@ class Dispatch:
         self.shared_objects.close()
         self.memory.close()
         self.stacks.close()
-        self._own_first_opened.close()
 
 
 def _give_up(tasks: Sequence[Task], error: BaseException | None) -> None:

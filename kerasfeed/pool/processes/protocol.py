@@ -10,11 +10,13 @@ import enum
 import select
 import signal
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from kerasfeed.pool.exception_pickle import Packed
 from kerasfeed.pool.task import MOST_NUMBERS, Place, Record
+from kerasfeed.util.opened_files import Identity, Opened
 from kerasfeed.util.user_modules import ModuleTexts
 
 _TASK = struct.Struct(f"={2 + MOST_NUMBERS}q")
@@ -36,6 +38,7 @@ class Status(enum.IntEnum):
     RETURNED is a task that was sent before another worker died, and begun after: it has been sent anew, or will be.
     EDITED is a worker that has imported a module of another text than its feed's, and comes with what is to be said.
     END_FAILED comes with what is to be told of `on_worker_end`.
+    OPENED comes with files that the worker has opened, before the result of the task that it did so for.
     """
 
     DONE = 1
@@ -46,6 +49,7 @@ class Status(enum.IntEnum):
     RETURNED = 6
     END_FAILED = 7
     EDITED = 8
+    OPENED = 9
 
 
 def encode_task(number: int, version: int, record: Record) -> bytes:
@@ -132,11 +136,11 @@ class Start:
     Attributes:
         sys_path: The parent's module search path; the empty entry means the worker's directory.
         count: Number of workers.
-        opened_fd: Descriptor of what the files were when first opened (see `kerasfeed.util.opened_files`).
         modules: The modules of the user's that the parent has imported.
+        first_opened: What files were when workers of the feed first opened them, as far as they have told.
     """
 
     sys_path: tuple[str, ...]
     count: int
-    opened_fd: int
     modules: ModuleTexts
+    first_opened: Mapping[Opened, Identity]

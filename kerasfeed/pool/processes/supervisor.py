@@ -29,8 +29,16 @@ from kerasfeed.pool.task import Crash, Task
 from kerasfeed.pool.worker_hooks import defer_failed_end
 from kerasfeed.util.error_notes import wrapped
 from kerasfeed.util.error_text import message_of
+from kerasfeed.util.opened_files import Identity, Opened, changed
+from kerasfeed.util.user_modules import edited_message
 
-_NEWS = (Status.STARTED, Status.NOT_STARTED, Status.END_FAILED, Status.EDITED)  # what workers tell of themselves
+_NEWS = (
+    Status.STARTED,
+    Status.NOT_STARTED,
+    Status.END_FAILED,
+    Status.EDITED,
+    Status.OPENED,
+)  # what workers tell of themselves
 _DYING_SECONDS = 2.0
 # A worker may see the lowest valid number before its own note can be seen here; no note stays unseen for so long.
 _VISIBLE_SECONDS = 0.001
@@ -203,8 +211,21 @@ class Supervisor:
             defer_failed_end(self._options.deferred_warnings, str(payload))
         elif status == Status.EDITED:
             self._fail(WorkerStartError(f"{handle.name} cannot go on: {payload}"))
+        elif status == Status.OPENED:
+            self._compare_opened(handle, payload)
         else:
             self._fail(_start_error(handle, payload))
+
+    def _compare_opened(self, handle: WorkerHandle, found: dict[Opened, Identity]) -> None:
+        """Refuse files that are not what they were when another worker opened them."""
+        for opened, identity in found.items():
+            first = self._options.first_opened.setdefault(opened, identity)
+            difference = first.difference(identity, may_grow=opened.may_grow)
+            if difference and opened.module:
+                text = edited_message(opened.module, opened.path)
+                self._fail(WorkerStartError(f"{handle.name} cannot go on: {text}"))
+            elif difference:
+                self._fail(changed(opened.path, difference))
 
     # ---- workers that hang
 

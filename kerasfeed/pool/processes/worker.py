@@ -95,8 +95,7 @@ class WorkerProcess:
         _, start = self._shared_objects.read(Topic.START)
         assert isinstance(start, Start)
         sys.path[:] = start.sys_path
-        if start.opened_fd >= 0:
-            opened_files.install(opened_files.Table(start.opened_fd))
+        opened_files.begin_worker(start.first_opened)
         self._modules = ModuleWatch(start.modules)
         self.worker = Worker(self._number, start.count, "process")
         self._version, self._runner = self._shared_objects.read(Topic.RUNNER)
@@ -165,6 +164,8 @@ class WorkerProcess:
         self._shared_objects.note_random(used)
 
     def _report(self, link: socket.socket, status: Status, number: int, seconds: float, payload: Any = None) -> None:
+        if opened := opened_files.take_untold():
+            self._report(link, Status.OPENED, -1, 0.0, opened)
         nbytes = 0
         if payload is not None:
             pickled = cloudpickle.dumps(payload)

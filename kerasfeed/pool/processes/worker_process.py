@@ -1,6 +1,13 @@
-"""The parent's side of one worker process: what it sends, how it ends, what memory it took.
+"""The parent's side of one worker process: how it starts, what it sends, how it ends, what memory it took.
 
-Invariant: the process is collected once, here, and its id stays its own until then.
+Invariant: a worker is a new interpreter (`sys.executable`), never a fork of this process and never a second run of the
+user's main module. It inherits exactly the descriptors named here, and hands none of them on. It starts in the
+directory, and with the environment, that the feed was made in, whatever has become of this process's since. The process
+is collected once, here, and its id stays its own until then.
+
+On Linux the kernel kills a worker whose parent is gone, whatever the worker is at, even a scene that holds the GIL in
+compiled code. The kernel means the thread that started it, not the process, so each worker is started by a thread of
+its own, its spawn_thread, which lives exactly as long as the worker.
 """
 
 import contextlib
@@ -11,9 +18,19 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
+
+import kerasfeed
+from kerasfeed.pool.environment import DirectoryGoneError, Environment
+from kerasfeed.pool.processes.protocol import STACK_SIGNAL
+from kerasfeed.pool.resource_errors import start_thread
+from kerasfeed.util.error_text import message_of
+from kerasfeed.util.resources import cores
 
 
 @dataclass(eq=False)
@@ -150,3 +167,135 @@ def end_workers(handles: list[WorkerHandle], *, grace: float) -> None:
         if handle.link.fileno() >= 0:  # else it was collected before
             handle.receive()
         handle.close()
+
+
+_COMMAND = """
+import os, sys
+if sys.platform == "linux":
+    import ctypes
+    ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG, SIGKILL
+if os.getppid() != {parent}:  # it died before the line above
+    os._exit(0)
+for fd in {descriptors}:  # a process that a scene starts must not hold the pipes open
+    os.set_inheritable(fd, False)
+# Before other packages, so that it is this kerasfeed, and after the standard library.
+packages = [n for n, path in enumerate(sys.path) if path.endswith("-packages")]
+sys.path.insert(packages[0] if packages else len(sys.path), {root!r})
+from kerasfeed.pool.processes.worker import main
+main({arguments})
+"""
+
+
+class _SpawnThread(threading.Thread):
+    """Starts one worker process and waits for its end; see the module's invariant."""
+
+    def __init__(self, number: int, start: Callable[[int], subprocess.Popen[bytes]]) -> None:
+        """Of worker `number`, which `start` starts, with the descriptor of its link."""
+        super().__init__(name=f"kerasfeed-spawn-{number}", daemon=True)
+        self.ours, self._theirs = socket.socketpair()
+        self.started: Future[subprocess.Popen[bytes]] = Future()
+        self._start = start
+        self._abandoned = False
+
+    def abandon(self) -> None:
+        """Nobody will own the worker: have it end by itself, if it was started."""
+        self._abandoned = True
+        if self.ident is None:  # nor was this thread
+            self.ours.close()
+            self._theirs.close()
+        else:
+            with suppress(OSError):  # closed, where there is no worker
+                self.ours.shutdown(socket.SHUT_RDWR)
+
+    def run(self) -> None:
+        try:
+            process = self._start(self._theirs.fileno())
+        except BaseException as error:  # noqa: BLE001 - raised where the worker was asked for
+            self.ours.close()
+            self.started.set_exception(error)
+            return
+        finally:
+            self._theirs.close()
+        self.started.set_result(process)
+        if sys.platform == "linux":
+            try:
+                # Not reaped: the process id stays the worker's until its owner has asked how it ended.
+                os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+            except ChildProcessError:
+                pass  # the owner has asked
+            # The end of file would not come by itself where a process that the worker left, or a fork of this one,
+            # holds the other end.
+            self.ours.shutdown(socket.SHUT_RDWR)
+        if self._abandoned:
+            process.wait()
+            self.ours.close()
+
+
+def _popen(
+    number: int,
+    count: int,
+    fds: tuple[int, int, int, int, int],
+    inherit: tuple[int, ...],
+    environment: Environment,
+    seed: int,
+    link_fd: int,
+) -> subprocess.Popen[bytes]:
+    # Inherited: neither Ctrl-C, the end of a terminal nor the question where it is must kill a worker that does not
+    # yet handle them.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP, STACK_SIGNAL})
+    fds_there = (*fds[:2], link_fd, *fds[2:])
+    directory = environment.directory
+    command = _COMMAND.format(
+        parent=os.getpid(),
+        descriptors=(*fds_there, *inherit),
+        root=str(Path(kerasfeed.__file__).parents[1]),
+        arguments=", ".join(map(str, (number, count, *fds_there))),
+    )
+    try:
+        return subprocess.Popen(
+            [sys.executable, "-P", "-c", command],  # -P: a struct.py in the working directory is not ours
+            stdin=subprocess.DEVNULL,
+            pass_fds=(*fds_there, *inherit),
+            cwd=directory,
+            env=environment.variables(seed, max(1, cores() // count)),
+        )
+    except OSError as error:
+        if directory is None or error.filename != directory:
+            raise
+        raise DirectoryGoneError(
+            error.errno,
+            f"worker processes start in the directory in which the feed was made, and it cannot be entered any "
+            f"more ({error.strerror}). Keep it for as long as the feed is used, or make the feed in another one",
+            directory,
+        ) from None
+
+
+def start_worker(
+    number: int,
+    count: int,
+    fds: tuple[int, int, int, int, int],
+    *,
+    inherit: tuple[int, ...] = (),
+    environment: Environment,
+    seed: int,
+) -> WorkerHandle:
+    """Start worker `number` of `count`, in `environment`, with hashes of text of the feed's `seed`.
+
+    It inherits its ends, `fds` (of tasks, results, slots, shared objects and stacks), and what else it is to `inherit`.
+
+    Raises:
+        OSError: The process could not be started.
+    """
+    if not sys.executable:
+        raise OSError("sys.executable is empty, so no worker process can be started; use worker_type='thread'")
+    spawn_thread = _SpawnThread(number, partial(_popen, number, count, fds, inherit, environment, seed))
+    try:
+        start_thread(spawn_thread, f"worker process {number}")
+        process = spawn_thread.started.result()
+    except BaseException as error:
+        spawn_thread.abandon()
+        if isinstance(error, RuntimeError):  # what Python says where the system has no thread left
+            raise OSError(message_of(error)) from error
+        raise
+    spawn_thread.ours.setblocking(False)
+    return WorkerHandle(number, process, spawn_thread.ours, bytearray(), spawn_thread, own_peak())

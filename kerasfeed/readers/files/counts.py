@@ -1,34 +1,40 @@
 """How many scenes each file holds: given, kept from an earlier time, or found by reading, several files at once.
 
 Invariant: which files are counted, and what comes out, does not depend on the number of threads. Nothing is skipped
-unless it was asked for, and then it is told.
+unless it was asked for, and then it is told. A number is believed only as long as its file is what it was. What is kept
+in a file is written under another name and then renamed, and nothing that is not such a file is ever overwritten.
 """
 
+import contextlib
+import json
+import os
 import sys
-from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
-from contextlib import closing
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kerasfeed.errors import FeedWarning
-from kerasfeed.pool.base import PoolOptions, Runner, WorkerContext
-from kerasfeed.pool.task import FailedTaskError, FutureTask, Note, Place, Record
-from kerasfeed.pool.threads import ThreadPool
-from kerasfeed.readers.files.counts_cache import CountsCache
+from kerasfeed.util.atomic_write import write_whole
 from kerasfeed.util.counted import counted
-from kerasfeed.util.deferred_warnings import DeferredWarnings, warn_caller
+from kerasfeed.util.deferred_warnings import warn_caller
 from kerasfeed.util.error_notes import noted
 from kerasfeed.util.error_text import exception_text
 from kerasfeed.util.progress import progress_bar
+from kerasfeed.util.remote import identity_at, is_url
 from kerasfeed.util.resources import cores
-from kerasfeed.util.validate import check_integer
+from kerasfeed.util.validate import check_integer, local_path
 
 _MOST_THREADS = 8  # each holds a whole file in memory
+_AHEAD = 16  # files a thread that may be counted before an earlier one is
+_LOOKS_AT_ONCE = 32
 _QUIET_SECONDS = 1.0
 _SHOWN = 3
+_FORMAT = "kerasfeed counts 1"
 
 
 def given_counts(count: Any, files: int) -> list[int] | None:
@@ -56,33 +62,132 @@ def check_count(value: Any, name: str) -> int:
     return check_integer(name, value, 0, what=what)
 
 
+class KnownCounts:
+    """Counts by file, in memory and, where there is a path, in a small JSON file. What that holds of others stays.
+
+    A copy that was pickled knows none: they are for `refresh` alone, and as many as the files.
+    """
+
+    def __init__(self, path: Any = None) -> None:
+        """Keep counts at `path`, too.
+
+        Raises:
+            TypeError: `path` is no path.
+            ValueError: It is a URL.
+        """
+        self._path = None if path is None else local_path("counts_cache", path)
+        self._counts: dict[str, list[int]] = {}  # identity, as far as it is known, and count
+        self._identities: dict[str, list[int] | None] = {}  # as they were before anybody counted
+
+    def __reduce__(self) -> Any:
+        return KnownCounts, (self._path,)
+
+    def _read(self) -> dict[str, list[int]]:
+        if self._path is None:
+            return {}
+        try:
+            content = json.loads(self._path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return {}
+        except (ValueError, IsADirectoryError):
+            content = None
+        if not isinstance(content, dict) or content.get("format") != _FORMAT:
+            raise ValueError(
+                f"counts_cache={str(self._path)!r} exists and is no cache of counts, so it will not be overwritten. "
+                "Name another file, or delete this one"
+            )
+        return dict(content["counts"])
+
+    def known(self, paths: Sequence[Any]) -> dict[int, int]:
+        """Counts of those of `paths` that have not changed, by number.
+
+        Raises:
+            ValueError: What is at the path is something else.
+        """
+        self._counts = {**self._read(), **self._counts}
+        found = {}
+        with ThreadPoolExecutor(_LOOKS_AT_ONCE) as pool:  # each at a URL takes as long as a small read
+            are_urls = any(isinstance(file_of(path), str) for path in paths)
+            identities = list((pool.map if are_urls else map)(self._identity, paths))
+        for number, (path, identity) in enumerate(zip(paths, identities, strict=True)):
+            name = _name(path)
+            self._identities[name] = identity
+            *before, count = self._counts.get(name, [0])
+            if identity is not None and before and identity[-len(before) :] == before:
+                found[number] = count
+        return found
+
+    def _identity(self, path: Any) -> list[int] | None:
+        """What a file is now; None where there is none to look at."""
+        file = file_of(path)
+        if file is None or (self._path is None and not (isinstance(file, Path) and file.is_file())):
+            return None
+        with contextlib.suppress(OSError, ImportError, ValueError):  # also a URL of which only `read_file` knows
+            return list(identity_at(file))
+        return None
+
+    def add(self, paths: Sequence[Any], counts: Mapping[int, int]) -> None:
+        """Note counts, by number, of files that `known` was asked for; warns where they cannot be written."""
+        for number, count in counts.items():
+            name = _name(paths[number])
+            identity = self._identities[name]
+            if identity is not None:
+                self._counts[name] = [*identity, count]
+        if self._path is None:
+            return
+        entries = {name: entry[-3:] for name, entry in self._counts.items()}  # size, time of change (ns) and count
+        try:
+            write_whole(self._path, json.dumps({"format": _FORMAT, "counts": entries}, indent=0).encode())
+        except OSError as error:
+            warn_caller(f"counts_cache={str(self._path)!r} cannot be written: {exception_text(error)}", FeedWarning)
+
+
+def file_of(path: Any) -> Path | str | None:
+    """The file, or URL, that a path, or a tuple that begins with one, names; None for anything else."""
+    if isinstance(path, tuple) and path:
+        path = path[0]
+    if isinstance(path, str | os.PathLike):
+        name = os.fspath(path)
+        if isinstance(name, str):
+            return name if isinstance(path, str) and is_url(path) else Path(name)
+    return None
+
+
+def _name(path: Any) -> str:
+    """What identifies a path, or a tuple that begins with one: the file's full name, and the rest."""
+    file = file_of(path)
+    rest = repr(path[1:]) if isinstance(path, tuple) else ""
+    if file is None:
+        return ""
+    return f"{file if isinstance(file, str) else file.absolute()}{rest}"
+
+
 def count_files(
-    paths: Sequence[Any], count_one: Callable[[int], int], cache: CountsCache | None, *, skip: bool, several: bool
-) -> tuple[list[int], NDArray[np.int64], tuple[tuple[Any, str], ...]]:
-    """Count the scenes of each file, those that `cache` does not know in parallel.
+    paths: Sequence[Any], count_one: Callable[[Any], int], before: KnownCounts, *, skip: bool, several: bool
+) -> tuple[tuple[Any, ...], NDArray[np.int64], tuple[tuple[Any, str], ...]]:
+    """Count the scenes of each file, those that are not known in parallel.
 
     Args:
         paths: The files.
-        count_one: From the number of a file to its count; called in several threads where `several` is set.
-        cache: What is known from earlier; None for nothing. What is found is added.
+        count_one: From a file to its count; called in several threads where `several` is set.
+        before: What is known from earlier. What is found is added.
         skip: Whether files that cannot be counted are left out, with a warning, instead of raising.
         several: Whether several threads may count at once.
 
     Returns:
-        Numbers of the files that could be counted, ascending; int64, scenes of each; and pairs of a file that could
-        not be counted and why.
+        The files that could be counted; int64, scenes of each; and pairs of a file that could not be counted and why.
 
     Raises:
         Exception: What `count_one` raises, with the file as a note; a ValueError where nothing is left.
     """
-    known = {} if cache is None else cache.known(paths)
+    known = before.known(paths)
     wanted = [number for number in range(len(paths)) if number not in known]
     failures: dict[int, BaseException] = {}
     try:
         _count(paths, wanted, count_one, known, failures if skip else None, several=several)
     finally:  # hours of counting are not lost by a Ctrl-C, nor by one bad file
-        if cache is not None and wanted:
-            cache.add(paths, {number: known[number] for number in wanted if number in known})
+        if wanted:
+            before.add(paths, {number: known[number] for number in wanted if number in known})
     kept = sorted(known)
     skipped = tuple((paths[number], exception_text(failures[number])) for number in sorted(failures))
     if not kept:
@@ -91,7 +196,7 @@ def count_files(
         ) from failures[min(failures)]
     if skipped:
         _warn_of_skipped(skipped, len(paths))
-    return kept, np.array([known[number] for number in kept], np.int64), skipped
+    return tuple(paths[number] for number in kept), np.array([known[number] for number in kept], np.int64), skipped
 
 
 def _warn_of_skipped(skipped: Sequence[tuple[Any, str]], files: int) -> None:
@@ -102,73 +207,52 @@ def _warn_of_skipped(skipped: Sequence[tuple[Any, str]], files: int) -> None:
     )
 
 
-class _Counter(Runner):
-    target = None
-
-    def __init__(self, count_one: Callable[[int], int]) -> None:
-        self._count_one = count_one
-
-    def run(self, record: Record, note: Note, context: WorkerContext) -> int:
-        try:
-            return self._count_one(record[1])
-        except BaseException as error:
-            raise FailedTaskError(Place()) from error
-
-
 def _count(
     paths: Sequence[Any],
     wanted: list[int],
-    count_one: Callable[[int], int],
+    count_one: Callable[[Any], int],
     found: dict[int, int],
     failures: dict[int, BaseException] | None,
     *,
     several: bool,
 ) -> None:
     """Put counts into `found`, and exceptions into `failures` if there is such a thing."""
-    if not wanted:
-        return
     threads = min(len(wanted), _MOST_THREADS, max(2, cores())) if several else 1
-    numbers = iter(wanted)
-    running: dict[Future[int], int] = {}
-    quiet = DeferredWarnings()
-    quiet.mute("stall")  # which speaks of scenes, and of arguments of a feed
-    bar = progress_bar("counting scenes", len(wanted), sys.stderr.isatty(), after=_QUIET_SECONDS)
-    options = PoolOptions(threads, "the counting of files", deferred_warnings=quiet)
-    with closing(ThreadPool(_Counter(count_one), options)) as pool, bar as advance:
-        while True:
-            for number in numbers:
-                running[pool.run(FutureTask(0, number))] = number
-                if len(running) >= 2 * threads:
-                    break
-            if not running:
-                return
-            done, _ = wait(running, timeout=0.2, return_when=FIRST_COMPLETED)
-            for future in sorted(done, key=running.__getitem__):
-                number = running.pop(future)
-                if failures is None:
-                    number, future = _first_failed(number, future, running)
-                _note_result(future, number, paths[number], found, failures)
-            advance(len(done))
+    running: deque[tuple[int, Future[int]]] = deque()
+    pool = ThreadPoolExecutor(max(1, threads), "kerasfeed-count")
+    try:
+        with progress_bar("counting scenes", len(wanted), sys.stderr.isatty(), after=_QUIET_SECONDS) as advance:
+            for number in wanted:
+                running.append((number, pool.submit(count_one, paths[number])))
+                if len(running) == _AHEAD * threads:
+                    _note_result(*running.popleft(), paths, found, failures)
+                    advance(1)
+            while running:
+                _note_result(*running.popleft(), paths, found, failures)
+                advance(1)
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+        found.update((number, future.result()) for number, future in running if _is_counted(future))
 
 
-def _first_failed(number: int, future: "Future[int]", running: "dict[Future[int], int]") -> "tuple[int, Future[int]]":
-    """Of a file that failed and those before it, the first that did, so that each run tells of the same one."""
-    if future.exception() is None:
-        return number, future
-    before = {other: place for other, place in running.items() if place < number}
-    wait(before)
-    failed = [(place, other) for other, place in before.items() if other.exception() is not None]
-    return min(failed, key=lambda each: each[0], default=(number, future))
+def _is_counted(future: "Future[int]") -> bool:
+    return future.done() and not future.cancelled() and future.exception() is None
 
 
 def _note_result(
-    future: "Future[int]", number: int, path: Any, found: dict[int, int], failures: dict[int, BaseException] | None
+    number: int,
+    future: "Future[int]",
+    paths: Sequence[Any],
+    found: dict[int, int],
+    failures: dict[int, BaseException] | None,
 ) -> None:
     error = future.exception()
     if error is None:
         found[number] = future.result()
     elif failures is None or not issubclass(type(error), Exception):
-        note = f"while the scenes of {path!r} were counted; on_error='skip' leaves files out that cannot be read"
+        note = (
+            f"while the scenes of {paths[number]!r} were counted; on_error='skip' leaves files out that cannot be read"
+        )
         raise noted(error, "reading a file raised ", f"kerasfeed: {note}")
     else:
         failures[number] = error

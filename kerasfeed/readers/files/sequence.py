@@ -7,7 +7,8 @@ of its scenes is wanted, by one thread while others wait, and kept within bounds
 import operator
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,22 +17,18 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from kerasfeed.readers.files.contents import Contents
-from kerasfeed.readers.files.contents_factory import contents_of
-from kerasfeed.readers.files.counts_cache import file_of
-from kerasfeed.readers.files.file_cache import KeptHere
-from kerasfeed.readers.files.forward_contents import ForwardContents, StreamEnded
+from kerasfeed.readers.files.contents import Contents, ForwardContents, StreamEnded, contents_of
+from kerasfeed.readers.files.counts import KnownCounts, check_count, count_files, file_of, given_counts
 from kerasfeed.readers.files.index_map import places_of
-from kerasfeed.readers.files.known_counts import known_counts
-from kerasfeed.readers.files.stats import FileStats
-from kerasfeed.readers.files.validate import check_cache_files, check_function, check_paths
+from kerasfeed.readers.tfrecord.names import expand
 from kerasfeed.sequences.base import SceneSequence
 from kerasfeed.sequences.refreshable import Refreshable
 from kerasfeed.sequences.view_base import is_safe_function
 from kerasfeed.util import opened_files, read_cost, resources
 from kerasfeed.util.counted import counted
 from kerasfeed.util.error_text import add_note, message_of, reworded
-from kerasfeed.util.opened_files import identity_of
+from kerasfeed.util.lru import Lru
+from kerasfeed.util.opened_files import Identity, identity_of
 from kerasfeed.util.per_process import PerProcess
 from kerasfeed.util.validate import check_integer
 
@@ -49,6 +46,68 @@ class FileRow:
 
     path: Any
     row: int
+
+
+@dataclass(frozen=True)
+class FileStats:
+    """What reading files has cost this process so far.
+
+    Attributes:
+        reads: Files read; for files that are read forward, how often one was begun.
+        again: Of these, files that had been read before, and were no longer kept or had been read past the scene.
+        seconds: Time spent in `read_file`, s, summed over threads; for a generator, only the time to create it.
+        kept: Files kept now.
+    """
+
+    reads: int
+    again: int
+    seconds: float
+    kept: int
+
+
+class _FileCache(Lru[int, Contents]):
+    """Contents by number of the file, within bounds of number and bytes.
+
+    The file used longest ago leaves first; the one just read stays, however large it is.
+    """
+
+    def __init__(self, most_files: int, most_bytes: int) -> None:
+        """Keep up to `most_files` files of `most_bytes` bytes together."""
+        super().__init__(most_files, lambda _: 1)
+        self._most_bytes = most_bytes
+
+    def _keep(self, key: int, value: Contents) -> list[Contents]:
+        leaving = super()._keep(key, value)
+        nbytes = sum(contents.nbytes for contents in self._kept.values())  # which changes as some are read
+        while nbytes > self._most_bytes and len(self) > 1:
+            leaving.append(self._pop())
+            nbytes -= leaving[-1].nbytes
+        return leaving
+
+    def _let_go(self, leaving: list[Contents]) -> None:
+        for contents in leaving:
+            contents.retire()
+
+
+class _KeptHere:
+    """What one process keeps of the files of one sequence.
+
+    Attributes:
+        cache: Contents of files.
+        log: What reading has cost.
+        first: What each file was when it was first read, by its number.
+    """
+
+    def __init__(self, most_files: int, most_bytes: int) -> None:
+        """Keep up to `most_files` files of `most_bytes` bytes together."""
+        self.cache = _FileCache(most_files, most_bytes)
+        self.log = read_cost.Meter()
+        self.first: dict[int, Identity] = {}
+
+    def clear(self) -> None:
+        """Let go of everything but the log."""
+        self.cache.clear()
+        self.first.clear()
 
 
 class FileSequence(Refreshable, SceneSequence):
@@ -130,28 +189,30 @@ class FileSequence(Refreshable, SceneSequence):
         on_error: Literal["raise", "skip"] = "raise",
     ) -> None:
         self.skipped: tuple[tuple[Any, str], ...] = ()
-        self._read_file = check_function(read_file)
+        self._read_file = _checked_function(read_file)
         self._interleave = check_integer("interleave", interleave, 1)
-        self._cache_files = check_cache_files(cache_files, self._interleave)
+        self._cache_files = _checked_cache_files(cache_files, self._interleave)
         self._cache_bytes = resources.cache_bytes("cache_bytes", cache_bytes)
         self._lookback = check_integer("lookback", lookback, 1)
         if on_error not in ("raise", "skip"):
             raise ValueError(f"on_error must be 'raise' or 'skip' for counting, received {on_error!r}")
         self._taken = 0  # how often `close` has allowed files to be others
-        self._kept = PerProcess(partial(KeptHere, self._cache_files, self._cache_bytes))
-        self._counting = count, counts_cache, on_error == "skip"
-        self._take_in(check_paths(paths), count, {})
+        self._kept = PerProcess(partial(_KeptHere, self._cache_files, self._cache_bytes))
+        self._count, self._counts_cache, self._skip = count, counts_cache, on_error == "skip"
+        self._known: KnownCounts | None = None  # what was counted, for `refresh`
+        self._take_in(_checked_paths(paths), count, None)
 
-    def _take_in(self, paths: tuple[Any, ...], count: Any, known: dict[Any, tuple[Any, int]]) -> None:
-        """Have the scenes of these files, all at once or, where they cannot be counted, none of them.
-
-        `known` has identity and count of those that were counted, by what stands for a file.
-        """
-        _, counts_cache, skip = self._counting
-        several = is_safe_function(self._read_file if count is None else count)
-        kept, counts, skipped, known = known_counts(
-            paths, count, known, self._count_read, counts_cache, skip=skip, several=several
-        )
+    def _take_in(self, paths: tuple[Any, ...], count: Any, known: KnownCounts | None) -> None:
+        """Have the scenes of these files, all at once or, where they cannot be counted, none of them."""
+        skipped: tuple[tuple[Any, str], ...] = ()
+        given = given_counts(count, len(paths))
+        if given is not None:
+            kept, counts = paths, np.array(given, np.int64)
+        else:
+            known = known or KnownCounts(self._counts_cache)
+            several = is_safe_function(self._read_file if count is None else count)
+            count_one = self._count_read if count is None else partial(_count_by, count)
+            kept, counts, skipped = count_files(paths, count_one, known, skip=self._skip, several=several)
         counts.setflags(write=False)
         places = places_of(counts, self._interleave)
         if not places.length:
@@ -177,9 +238,6 @@ class FileSequence(Refreshable, SceneSequence):
         """Number of scenes of a file, which is read for it."""
         contents = self._contents(path, lambda _: self._reopened(path))
         return contents.count_all() if isinstance(contents, ForwardContents) else contents.count or 0
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_known": {}}  # for refresh() alone, and as long as the files are many
 
     def _cache_state(self) -> Any:
         """What the data depends on, for `kerasfeed.sequences.cache.key`, which looks at the files as well."""
@@ -257,7 +315,7 @@ class FileSequence(Refreshable, SceneSequence):
     def _reopened(self, path: Any) -> Iterator[Any]:
         return iter(self._read_file(path))
 
-    def _read_counted(self, file: int, kept: KeptHere) -> Contents:
+    def _read_counted(self, file: int, kept: _KeptHere) -> Contents:
         """The contents of a file that has as many scenes as were counted, for the cache."""
         path, count = self.paths[file], int(self.counts[file])
         began = time.perf_counter()
@@ -283,7 +341,7 @@ class FileSequence(Refreshable, SceneSequence):
             raise self._miscounted(file, contents.count)
         return contents
 
-    def _refuse_change(self, file: int, kept: KeptHere) -> None:
+    def _refuse_change(self, file: int, kept: _KeptHere) -> None:
         """Raise where a file is not what it was when it was first read, here or by another worker process."""
         where = file_of(self.paths[file])
         if not isinstance(where, Path):  # a URL is not watched: to look at it takes as long as a small read
@@ -330,10 +388,10 @@ class FileSequence(Refreshable, SceneSequence):
         if opened_files.in_worker():
             raise RuntimeError("refresh() is called where the feed is, between two epochs, and not in a worker")
         before = len(self)
-        given = self._counting[0] if count is None else count
-        known = {} if count is not None else self._known  # counts of another function are none of this one
-        self._take_in(self._given if paths is None else check_paths(paths), given, known)
-        self._counting = (given, *self._counting[1:])
+        given = self._count if count is None else count
+        known = self._known if count is None else None  # counts of another function are none of this one
+        self._take_in(self._given if paths is None else _checked_paths(paths), given, known)
+        self._count = given
         self.generation += 1
         self.close()
         return len(self) - before
@@ -342,7 +400,7 @@ class FileSequence(Refreshable, SceneSequence):
         """What reading files has cost this process so far; each worker process counts its own.
 
         Returns:
-            A [FileStats][kerasfeed.readers.files.stats.FileStats] with `reads`, `again`, `seconds` and `kept`.
+            A [FileStats][kerasfeed.readers.files.sequence.FileStats] with `reads`, `again`, `seconds` and `kept`.
 
         Examples:
             >>> np.save("a.npy", np.zeros((5, 3)))
@@ -368,3 +426,48 @@ class FileSequence(Refreshable, SceneSequence):
     def __repr__(self) -> str:
         turns = "" if self._interleave == 1 else f", {self._interleave} in turn"
         return f"FileSequence({counted(len(self.paths), 'file')}{turns}: {counted(len(self), 'scene')})"
+
+
+def _checked_paths(paths: Any) -> tuple[Any, ...]:
+    """`paths` as a tuple, in their order; of one path, or a glob, the files that it means, in natural order."""
+    if isinstance(paths, str | os.PathLike):
+        return tuple(map(str, expand(paths)))
+    if isinstance(paths, AbstractSet | Mapping) or not isinstance(paths, Iterable):
+        raise TypeError(
+            f"FileSequence() needs a list of paths, in an order that is the same in every run, received a "
+            f"{type(paths).__name__}: write sorted(...)"
+        )
+    found = tuple(paths)
+    if not found:
+        raise ValueError("FileSequence() needs at least one file, received no paths. Check the pattern that found none")
+    return found
+
+
+def _checked_function(read_file: Any) -> Callable[[Any], Any]:
+    """`read_file`, if it can be called."""
+    if isinstance(read_file, Iterator):
+        raise TypeError(
+            f"read_file must be a function of a path, received a {type(read_file).__name__}, which is what such a "
+            "function returns: pass the function itself, without calling it"
+        )
+    if not callable(read_file):
+        raise TypeError(
+            f"read_file must be a function of a path that returns the scenes of that file, received {read_file!r} of "
+            f"type {type(read_file).__name__}"
+        )
+    return read_file  # type: ignore[no-any-return]
+
+
+def _checked_cache_files(cache_files: Any, interleave: int) -> int:
+    """`cache_files`, if the files that take turns find room."""
+    most = check_integer("cache_files", cache_files, 1)
+    if most < interleave:
+        raise ValueError(
+            f"interleave={interleave} lets {interleave} files take turns, and cache_files={most} keeps fewer, so each "
+            f"would be read again for every scene: use cache_files={interleave} or more, or a smaller interleave"
+        )
+    return most
+
+
+def _count_by(count: Callable[[Any], Any], path: Any) -> int:
+    return check_count(count(path), f"what count({path!r}) returned")

@@ -28,18 +28,6 @@ class ChunkCache(Lru[int, NDArray[Any]]):
             self._keys += count
             return range(first, self._keys)
 
-    def get_all(self, keys: list[int]) -> list[NDArray[Any]] | None:
-        """What is kept under `keys`; None when one is missing. One lock for all: a scene may touch dozens of chunks."""
-        with self._lock:
-            kept, touch = self._kept, self._kept.move_to_end
-            try:
-                found = [kept[key] for key in keys]
-            except KeyError:
-                return None
-            for key in keys:
-                touch(key)
-            return found
-
     def missing(self, keys: list[int]) -> list[int]:
         """Those of `keys` that are neither kept nor being decoded."""
         with self._lock:

@@ -1,4 +1,4 @@
-"""Chunks as arithmetic: where each is stored, and which parts of which make up a selection.
+"""Chunks as arithmetic: where each is stored, and which parts of which make up a box.
 
 Invariant: pure; no file is touched. Chunks are numbered row-major over the grid they form (their number is what
 `offset` sums to), and a piece joins places of the result (`target`) with places inside a chunk (`source`).
@@ -15,31 +15,31 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from kerasfeed.readers.hdf5.selection import Axis, Points, Span
+from kerasfeed.readers.hdf5.selection import Box
 
 
 class Piece(NamedTuple):
-    """What one chunk, or one row of chunks, contributes along one axis (or along the axes of `Points`).
+    """What one row of chunks contributes along one axis.
 
     Attributes:
         offset: Its share of the chunk's number.
         target: Index into this axis of the result: a slice or int64[n].
-        source: Indices into the chunk's axes, one each.
+        source: Index into this axis of the chunk.
         whole: Whether the source is a chunk's whole extent, in order.
     """
 
     offset: int
     target: Any
-    source: tuple[Any, ...]
+    source: Any
     whole: bool
 
 
 class Part(NamedTuple):
-    """What one chunk contributes to a selection.
+    """What one chunk contributes to a box.
 
     Attributes:
         number: The chunk.
-        target: Index into the result, dropped axes kept.
+        target: Index into the result.
         source: Index into the chunk.
         whole: Whether the source is the whole chunk, none of it beyond the dataset's edge.
     """
@@ -119,68 +119,35 @@ class Grid:
 
     @staticmethod
     def parts(pieces: list[list[Piece]]) -> Iterator[Part]:
-        """The chunks that a selection touches, each once; made of what `pieces` gives."""
+        """The chunks that a box touches, each once; made of what `pieces` gives."""
         for combined in product(*pieces):
-            yield Part(
-                sum(piece.offset for piece in combined),
-                tuple(piece.target for piece in combined),
-                tuple(index for piece in combined for index in piece.source),
-                all(piece.whole for piece in combined),
-            )
+            offsets, targets, sources, wholes = zip(*combined, strict=True)
+            yield Part(sum(offsets), targets, sources, all(wholes))
 
     @staticmethod
     def numbers(pieces: list[list[Piece]]) -> list[int]:
-        """The chunks that a selection touches, in the order of `parts`."""
+        """The chunks that a box touches, in the order of `parts`."""
         return [sum(combined) for combined in product(*([piece.offset for piece in along] for along in pieces))]
 
-    def pieces(self, axes: tuple[Axis, ...]) -> list[list[Piece]]:
+    def pieces(self, box: Box) -> list[list[Piece]]:
         """What each row of chunks contributes along each axis; their product is the chunks touched."""
-        pieces, place = [], 0
-        strides = self.strides
-        for axis in axes:
-            if isinstance(axis, Points):
-                width = len(axis.coordinates)
-                pieces.append(_points(axis, self.chunks[place : place + width], strides[place : place + width]))
-                place += width
-                continue
-            size, chunk, stride = self.shape[place], self.chunks[place], strides[place]
-            pieces.append(
-                _span(axis, size, chunk, stride) if isinstance(axis, Span) else _listed(axis.places, chunk, stride)
-            )
-            place += 1
-        return pieces
+        return [
+            _range(places, chunk, stride) if isinstance(places, range) else _listed(places, chunk, stride)
+            for places, chunk, stride in zip(box, self.chunks, self.strides, strict=False)
+        ]
 
 
-def _span(span: Span, size: int, chunk: int, stride: int) -> list[Piece]:
-    if span.count == 1:
-        number, place = divmod(span.start, chunk)
-        return [Piece(number * stride, slice(0, 1), (slice(place, place + 1),), chunk == 1)]
-    if span.count == 0:
-        return []
-    step, backwards = abs(span.step), span.step < 0
-    first = span.start if not backwards else span.start + (span.count - 1) * span.step
-    last = first + (span.count - 1) * step
+def _range(places: range, chunk: int, stride: int) -> list[Piece]:
     pieces = []
-    numbers = range(first // chunk, last // chunk + 1)
-    for number in numbers if step <= chunk else [place // chunk for place in range(first, last + 1, step)]:
-        begin, end = number * chunk, min((number + 1) * chunk, size)
-        low = max(0, -(-(begin - first) // step))  # the first selected place that is not before the chunk
-        high = min(span.count, -(-(end - first) // step))
-        place = first + low * step - begin
-        source = slice(place, place + (high - low - 1) * step + 1, step)
-        if backwards:
-            stop = span.count - 1 - high
-            target = slice(span.count - 1 - low, stop if stop >= 0 else None, -1)
-        else:
-            target = slice(low, high)
-        whole = high - low == chunk and not backwards
-        pieces.append(Piece(number * stride, target, (source,), whole))
+    for number in range(places.start // chunk, -(-places.stop // chunk)):
+        first = number * chunk
+        begin, end = max(first, places.start), min(first + chunk, places.stop)
+        target, source = slice(begin - places.start, end - places.start), slice(begin - first, end - first)
+        pieces.append(Piece(number * stride, target, source, end - begin == chunk))
     return pieces
 
 
 def _listed(places: NDArray[np.int64], chunk: int, stride: int) -> list[Piece]:
-    if not len(places):
-        return []
     numbers, within = np.divmod(places, chunk)
     order, starts = _groups(numbers)
     pieces = []
@@ -189,24 +156,7 @@ def _listed(places: NDArray[np.int64], chunk: int, stride: int) -> list[Piece]:
         number = int(numbers[members[0]])
         source, target = _run(within[members]), _run(members)
         both = isinstance(source, slice) and isinstance(target, slice)
-        pieces.append(Piece(number * stride, target, (source,), both and source.stop - source.start == chunk))
-    return pieces
-
-
-def _points(points: Points, chunks: tuple[int, ...], strides: tuple[int, ...]) -> list[Piece]:
-    if not points.count:
-        return []
-    within, offsets = [], np.zeros(points.count, np.int64)
-    for places, chunk, stride in zip(points.coordinates, chunks, strides, strict=True):
-        numbers, inner = np.divmod(places, chunk)
-        offsets += numbers * stride
-        within.append(inner)
-    order, starts = _groups(offsets)
-    pieces = []
-    for low, high in zip(starts, [*starts[1:], len(offsets)], strict=True):
-        members = order[low:high]
-        source = tuple(inner[members] for inner in within)
-        pieces.append(Piece(int(offsets[members[0]]), _run(members), source, whole=False))
+        pieces.append(Piece(number * stride, target, source, both and source.stop - source.start == chunk))
     return pieces
 
 

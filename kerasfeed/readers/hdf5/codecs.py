@@ -6,7 +6,8 @@ here and nowhere else, and a filter without a decoder is a reason to read throug
 
 Measured on 147 KB chunks of float32 (shuffle + gzip), one thread: zlib 573 us, isal 281 us, libdeflate (`deflate`)
 243 us; unshuffling 43 us with NumPy, 3 us with `zlib_into`. libdeflate is not always the faster: of 48 combinations of
-data, level and shuffle it took 0.58 to 1.08 of isal's time, and less than isal in 45.
+data, level and shuffle it took 0.58 to 1.08 of isal's time, and less than isal in 45. `imagecodecs` has all other
+codecs; a scene takes 7 % longer with its libdeflate, and its unshuffling is slower than NumPy's.
 """
 
 import struct
@@ -81,7 +82,7 @@ class Pipeline:
         for bit, each in enumerate(filters):
             made = decoder_of(each)
             if made is None:
-                more = "; pip install numcodecs imagecodecs" if each.code in _DECODERS else ""
+                more = "; pip install imagecodecs" if each.code in _DECODERS else ""
                 raise DecodeError(f"no decoder for {each.name}{more}")
             self._stages.insert(0, (1 << bit, made, size))
             if each.code == FLETCHER32:
@@ -129,16 +130,28 @@ def decoder_of(each: Filter) -> Decoder | None:
     return None if make is None else make(each.values)
 
 
+def _imagecodecs(*names: str) -> ModuleType | None:
+    """The package, where it is there and has these codecs."""
+    module = optional("imagecodecs")
+    return module if all(getattr(getattr(module, name, None), "available", False) for name in names) else None
+
+
+def _filled(out: Bytes, size: int, into: NDArray[np.uint8] | None = None) -> Bytes:
+    """What a codec gave, which may have written it `into`."""
+    if len(out) != size:
+        raise DecodeError(f"{len(out):,} bytes instead of {size:,}")
+    return out if into is None else into
+
+
 def _deflate(_: tuple[int, ...]) -> Decoder:
     libdeflate, isal = optional("deflate"), optional("isal.isal_zlib")
-    fast = libdeflate.zlib_decompress if libdeflate is not None else None
     loose = isal.decompress if isal is not None else zlib.decompress
 
     def decode(data: Bytes, size: int | None, _: NDArray[np.uint8] | None) -> Bytes:
         if size is None:
             return loose(data)
-        if fast is not None:
-            return fast(data, size)
+        if libdeflate is not None:
+            return libdeflate.zlib_decompress(data, size)
         # A buffer that is exactly full is doubled before the end of the stream is seen: 38 page faults a chunk of
         # 147 KB, and two threads were hardly faster than one.
         return loose(data, 15, size + _SLACK)
@@ -204,26 +217,20 @@ def fletcher32(data: NDArray[np.uint8]) -> tuple[int, int]:
 
 
 def _lzf(_: tuple[int, ...]) -> Decoder | None:
-    module = optional("imagecodecs")
-    if module is None or not getattr(getattr(module, "LZF", None), "available", False):
+    module = _imagecodecs("LZF")
+    if module is None:
         return None
 
     def decode(data: Bytes, size: int | None, into: NDArray[np.uint8] | None) -> Bytes:
         if size is None:
             raise DecodeError("lzf needs to know the size")
-        return _filled(module.lzf_decode(data, out=np.empty(size, np.uint8) if into is None else into), size)
+        return _filled(module.lzf_decode(data, out=size if into is None else into), size, into)
 
     return decode
 
 
-def _filled(out: Bytes, size: int) -> Bytes:
-    if len(out) != size:
-        raise DecodeError(f"{len(out):,} bytes instead of {size:,}")
-    return out
-
-
 def _blosc(_: tuple[int, ...]) -> Decoder | None:
-    module = optional("numcodecs.blosc")
+    module = _imagecodecs("BLOSC")
     if module is None:
         return None
 
@@ -234,30 +241,29 @@ def _blosc(_: tuple[int, ...]) -> Decoder | None:
         nbytes, _, stored = struct.unpack("<III", data[4:16])
         if stored != len(data) or (size is not None and nbytes != size):
             raise DecodeError(f"a blosc header of {nbytes:,} bytes from {stored:,}, where {len(data):,} are stored")
-        return module.decompress(data, into) if into is not None and nbytes == len(into) else module.decompress(data)
+        into = None if size is None else into
+        return _filled(module.blosc_decode(data, numthreads=1, out=nbytes if into is None else into), nbytes, into)
 
     return decode
 
 
 def _zstd(_: tuple[int, ...]) -> Decoder | None:
-    module = optional("numcodecs.zstd")
+    module = _imagecodecs("ZSTD")
     if module is None:
         return None
 
-    def decode(data: Bytes, _: int | None, __: NDArray[np.uint8] | None) -> Bytes:
-        # Without a destination: given a larger one than the frame says, numcodecs leaves its end as it was.
-        return module.decompress(data)
+    def decode(data: Bytes, size: int | None, into: NDArray[np.uint8] | None) -> Bytes:
+        if size is None:
+            return module.zstd_decode(data)
+        return _filled(module.zstd_decode(data, out=size if into is None else into), size, into)
 
     return decode
 
 
 def _bitshuffle(values: tuple[int, ...]) -> Decoder | None:
     # Parameters: two of the version, item size, items in a block (0: chosen from the item size), compression.
-    module = optional("imagecodecs")
-    available = module is not None and all(
-        getattr(getattr(module, name, None), "available", False) for name in ("BITSHUFFLE", "LZ4")
-    )
-    if module is None or not available or len(values) < 3 or (len(values) > 4 and values[4] not in (0, 2)):
+    module = _imagecodecs("BITSHUFFLE", "LZ4")
+    if module is None or len(values) < 3 or (len(values) > 4 and values[4] not in (0, 2)):
         return None
     width = values[2]
     compressed = len(values) > 4 and values[4] == 2

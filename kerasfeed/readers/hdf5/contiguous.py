@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kerasfeed.readers.hdf5.chunk_cache import ChunkCache
-from kerasfeed.readers.hdf5.chunked import plain_of
-from kerasfeed.readers.hdf5.selection import Axis, Listed, Points, Selection, Span, row
+from kerasfeed.readers.hdf5.selection import Box
 from kerasfeed.readers.hdf5.stats import Counters
 from kerasfeed.readers.hdf5.storage import Contiguous
 from kerasfeed.util.file_bytes import ByteSource
@@ -31,54 +30,40 @@ class ContiguousReader:
         """Read through `source`, keep the dataset in `cache` where it fits and pays."""
         self.counters = counters
         self._shape, self._dtype, self._address = layout.shape, layout.dtype, layout.address
-        self._plain = plain_of(layout.dtype)
         self._source, self._cache, self.keys = source, cache, cache.reserve(1)
         self._key = self.keys.start
         self._row_shape = layout.shape[1:]
         self._row_nbytes = math.prod(self._row_shape) * layout.dtype.itemsize
         self._nbytes = self._row_nbytes * layout.shape[0]
-        self._step_nbytes = math.prod(layout.shape[2:]) * layout.dtype.itemsize  # from a place of axis 1 to the next
         self._wanted = 0  # bytes of small pieces read since the dataset was last read whole
-
-    def row(self, place: int) -> Any:
-        """Row `place` of axis 0: an array, or a scalar where the dataset has one axis."""
-        out = np.empty(self._row_shape, self._dtype)
-        self._source.read_into(self._address + place * self._row_nbytes, out)
-        self.counters.read(self._row_nbytes)
-        return out if self._row_shape else out[()]
 
     def row_into(self, place: int, out: NDArray[Any]) -> None:
         """Row `place` of axis 0 into `out`, of a row's shape; else as `read`."""
-        if not out.flags.c_contiguous:
-            self.read(row(place, self._shape), out)
-            return
-        self._source.read_into(self._address + place * self._row_nbytes, out)
-        self.counters.read(self._row_nbytes)
+        if out.flags.c_contiguous:
+            self._read(self._address + place * self._row_nbytes, out)
+        else:
+            self.read((range(place, place + 1), *map(range, self._row_shape)), out[np.newaxis])
 
-    def read(self, selection: Selection, out: NDArray[Any]) -> None:
-        """Fill `out`, of the selection's shape, of the dataset's dtype.
+    def read(self, box: Box, out: NDArray[Any]) -> None:
+        """Fill `out`, of the box's shape, of plain items.
 
         Raises:
             OSError: The file ended or changed.
         """
-        kept = out.reshape(selection.kept)
-        if self._plain is not self._dtype:
-            kept = kept.view(self._plain)
-        direct = kept.flags.c_contiguous
-        if direct:
-            run = _run(selection.axes, self._shape)
-            if run is not None:
-                self._read(self._address + run * self._dtype.itemsize, kept.reshape(-1).view(np.uint8))
+        rows = box[0]
+        if out.flags.c_contiguous:
+            first = _run(box, self._shape)
+            if first is not None:
+                self._read(self._address + first * self._dtype.itemsize, out.reshape(-1).view(np.uint8))
                 return
-        first = selection.axes[0]
-        if direct and isinstance(first, Listed) and all(map(_whole, selection.axes[1:], self._row_shape)):
-            self._take(first.places, out)
-            return
-        array = self._all(selection.size * self._dtype.itemsize)
+            if isinstance(rows, np.ndarray) and out.shape[1:] == self._row_shape:
+                self._take(rows, out)
+                return
+        array = self._all(out.nbytes)
         if array is None:
-            self._gather(selection.axes, kept)
+            self._gather(np.array(rows), box[1:], out)
         else:
-            kept[...] = array[index_of(selection.axes)]
+            out[...] = array[index_of(box)]
 
     def _take(self, places: NDArray[np.int64], out: NDArray[Any]) -> None:
         """Rows `places` into `out`, C-contiguous."""
@@ -125,49 +110,27 @@ class ContiguousReader:
     def _loaded(self) -> NDArray[Any]:
         out = np.empty(self._nbytes, np.uint8)
         self._read(self._address, out)
-        return out.view(self._plain).reshape(self._shape)
+        return out.view(self._dtype).reshape(self._shape)
 
-    def _gather(self, axes: tuple[Axis, ...], kept: NDArray[Any]) -> None:
-        """Pick pieces out of spans of rows, each span read at once."""
-        first = axes[0]
-        inner = [index for axis in axes[1:] for index in _index(axis)]
-        joint = 0  # further axes whose places belong to the first's one by one
-        if isinstance(first, Points):
-            places, joint = first.coordinates[0], len(first.coordinates) - 1
-            inner = [*first.coordinates[1:], *inner]
-        elif isinstance(first, Listed):
-            places = first.places
-        else:
-            places = first.start + np.arange(first.count) * first.step
-        low, high = _bounds(inner[0], self._row_shape[0]) if inner else (0, 1)
-        if inner:
-            inner[0] = _shifted(inner[0], low)
-        listed = any(isinstance(index, np.ndarray) for index in inner[joint:])
-        for members in _spans(places, self._row_nbytes, (high - low) * self._step_nbytes):
+    def _gather(self, places: NDArray[np.int64], inner: Box, out: NDArray[Any]) -> None:
+        """Pick the same part out of each of these rows, of several rows that are neighbours at once."""
+        step = math.prod(self._row_shape[1:]) * self._dtype.itemsize  # from a place of axis 1 to the next
+        low, high = (inner[0].start, inner[0].stop) if inner else (0, 1)
+        shape = (high - low, *self._row_shape[1:]) if inner else ()
+        strides = tuple(math.prod(shape[axis + 1 :]) * self._dtype.itemsize for axis in range(len(shape)))
+        part = (slice(None), *index_of(inner[1:])) if inner else ()
+        for members in _groups(places, self._row_nbytes, (high - low) * step):
             here = places[members]
-            lowest = int(here.min())
-            rows = self._span(lowest, int(here.max()), low, high)
-            if listed:  # two lists at once would be paired by NumPy
-                kept[members] = rows[here - lowest][(slice(None), *inner)]
-            else:
-                jointly = [index[members] for index in inner[:joint]]
-                kept[members] = rows[(here - lowest, *jointly, *inner[joint:])]
-
-    def _span(self, first: int, last: int, low: int, high: int) -> NDArray[Any]:
-        """Rows `first` to `last`, both included, of which places `low` to `high` - 1 of axis 1: the rest is left out.
-
-        The last row is read no further than wanted, so that what comes out is no ordinary array: its rows overlap in
-        nothing but lie further apart than they are long.
-        """
-        step = self._step_nbytes
-        data = np.empty((last - first) * self._row_nbytes + (high - low) * step, np.uint8)
-        self._read(self._address + first * self._row_nbytes + low * step, data)
-        shape = (high - low, *self._row_shape[1:]) if self._row_shape else ()
-        inner = tuple(math.prod(shape[axis + 1 :]) * self._plain.itemsize for axis in range(len(shape)))
-        return np.ndarray((last - first + 1, *shape), self._plain, data.data, strides=(self._row_nbytes, *inner))
+            first = int(here.min())
+            count = int(here.max()) - first + 1
+            data = np.empty((count - 1) * self._row_nbytes + (high - low) * step, np.uint8)
+            self._read(self._address + first * self._row_nbytes + low * step, data)
+            # Rows lie further apart than they are long, for the last is read no further than it is wanted.
+            rows = np.ndarray((count, *shape), self._dtype, data.data, strides=(self._row_nbytes, *strides))
+            out[members] = rows[(here - first, *part)]
 
 
-def _spans(places: NDArray[np.int64], stride: int, length: int) -> list[NDArray[np.int64]]:
+def _groups(places: NDArray[np.int64], stride: int, length: int) -> list[NDArray[np.int64]]:
     """Which places to read together: positions in `places`, grouped by neighbourhood in the file.
 
     Args:
@@ -182,46 +145,18 @@ def _spans(places: NDArray[np.int64], stride: int, length: int) -> list[NDArray[
     return np.split(order, np.flatnonzero((gaps > _RUN_NBYTES) | (np.diff(blocks) != 0)) + 1)
 
 
-def _bounds(index: Any, size: int) -> tuple[int, int]:
-    """The first place that an index of an axis touches, and the one after the last."""
-    if isinstance(index, slice):
-        touched = range(size)[index]
-        return min(touched), max(touched) + 1
-    return int(index.min()), int(index.max()) + 1
-
-
-def _shifted(index: Any, by: int) -> Any:
-    if not isinstance(index, slice):
-        return index - by
-    stop = None if index.stop is None else index.stop - by
-    return slice(index.start - by, stop if stop is None or stop >= 0 else None, index.step)
-
-
-def _whole(axis: Axis, size: int) -> bool:
-    return isinstance(axis, Span) and axis.count == size and axis.step == 1
-
-
-def _run(axes: tuple[Axis, ...], shape: tuple[int, ...]) -> int | None:
-    """The first item of the one run that a selection is; None when it is several."""
-    first, stride, closed = 0, 1, False
-    for axis, size in zip(reversed(axes), reversed(shape), strict=False):
-        if not isinstance(axis, Span) or (axis.step != 1 and axis.count > 1) or (closed and axis.count != 1):
+def _run(box: Box, shape: tuple[int, ...]) -> int | None:
+    """The first item of the one run that a box is; None when it is several."""
+    first, stride, is_closed = 0, 1, False
+    for places, size in zip(reversed(box), reversed(shape), strict=True):
+        if not isinstance(places, range) or (is_closed and len(places) != 1):
             return None
-        closed = closed or axis.count != size  # the axes before may only choose, not repeat
-        first += axis.start * stride
+        is_closed = is_closed or len(places) != size  # the axes before may only choose, not repeat
+        first += places.start * stride
         stride *= size
     return first
 
 
-def index_of(axes: tuple[Axis, ...]) -> tuple[Any, ...]:
-    """What selects `axes` of an array; each axis is kept."""
-    return tuple(index for axis in axes for index in _index(axis))
-
-
-def _index(axis: Axis) -> tuple[Any, ...]:
-    if isinstance(axis, Points):
-        return axis.coordinates
-    if isinstance(axis, Listed):
-        return (axis.places,)
-    end = axis.start + axis.count * axis.step
-    return (slice(axis.start, end if end >= 0 else None, axis.step),)
+def index_of(box: Box) -> tuple[Any, ...]:
+    """What selects a box of an array."""
+    return tuple(slice(places.start, places.stop) if isinstance(places, range) else places for places in box)

@@ -6,21 +6,25 @@ holds the open file while it lasts, so that no `close()` in another thread ends 
 
 import math
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NoReturn, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kerasfeed.readers.hdf5.answers import after_error, by_h5py, check_out, put, read_planned, where, wrong_shape
+from kerasfeed.readers.hdf5 import via_h5py
 from kerasfeed.readers.hdf5.chunked import ChunkedReader
 from kerasfeed.readers.hdf5.codecs import DecodeError
 from kerasfeed.readers.hdf5.error_messages import named, note_source
-from kerasfeed.readers.hdf5.open_files import OpenDataset, SharedFile
-from kerasfeed.readers.hdf5.selection import checked_place, checked_places, plan, rows
+from kerasfeed.readers.hdf5.open_files import OpenDataset, Reader, SharedFile
+from kerasfeed.readers.hdf5.selection import Selection, checked_place, checked_places, plan, rows
 from kerasfeed.readers.hdf5.stats import ReadStats
-from kerasfeed.readers.hdf5.storage import ReaderChoice
+from kerasfeed.readers.hdf5.storage import ReaderChoice, plain_of
 from kerasfeed.util.error_text import message_of
+
+Read = Callable[[NDArray[Any]], None]
+_MOST_NBYTES = 1 << 26  # of what is read around a selection that is no box
 
 
 class DatasetFile(Protocol):
@@ -152,7 +156,7 @@ class HDF5Dataset:
     def __len__(self) -> int:
         shape = self._open()[1].shape
         if not shape:
-            raise TypeError(f"{where(self.name)} has no axes, and so no length")
+            raise TypeError(f"{_where(self.name)} has no axes, and so no length")
         return shape[0]
 
     def __iter__(self) -> Iterator[Any]:
@@ -175,22 +179,7 @@ class HDF5Dataset:
         """
         shared, opened = self._open()
         try:
-            reader = opened.reader
-            if reader is None:
-                return by_h5py(shared, opened, selection, self.name)
-            shape = opened.shape
-            if type(selection) is int or isinstance(selection, np.integer):
-                try:
-                    return reader.row(checked_place(int(selection), shape[0], 0, where(self.name)))
-                except (DecodeError, OSError):
-                    return after_error(shared, opened, selection, self.name)
-            planned = plan(selection, shape, where(self.name))
-            if planned is None:
-                opened.counters.fall_back()
-                return by_h5py(shared, opened, selection, self.name)
-            out = np.empty(planned.shape, opened.dtype)
-            read_planned(shared, opened, selection, self.name, planned, out)
-            return out if out.ndim else out[()]
+            return self._read(shared, opened, selection)
         except Exception as error:  # noqa: BLE001  # raised again, with the names
             self._fail(error, f"[{selection!r}]")
 
@@ -220,26 +209,8 @@ class HDF5Dataset:
         """
         shared, opened = self._open()
         try:
-            dtype = opened.dtype
-            check_out(out, dtype, self.name)
-            shape = opened.shape
-            is_row = type(selection) is int or isinstance(selection, np.integer)
-            if opened.reader is not None and is_row and out.dtype == dtype:
-                place = checked_place(int(selection), shape[0], 0, where(self.name))
-                if out.shape != shape[1:]:
-                    raise wrong_shape(shape[1:], out)
-                try:
-                    opened.reader.row_into(place, out)
-                except (DecodeError, OSError):
-                    put(after_error(shared, opened, selection, self.name), out)
-                return
-            planned = None if shape is None else plan(selection, shape, where(self.name))
-            if planned is not None and planned.shape + dtype.shape != out.shape:
-                raise wrong_shape(planned.shape + dtype.shape, out)
-            if opened.reader is None or planned is None:
-                put(by_h5py(shared, opened, selection, self.name, planned), out)
-            else:
-                read_planned(shared, opened, selection, self.name, planned, out)
+            _check_out(out, opened.dtype, self.name)
+            self._read(shared, opened, selection, out=out)
         except Exception as error:  # noqa: BLE001  # raised again, with the names
             self._fail(error, f"[{selection!r}]")
 
@@ -268,26 +239,61 @@ class HDF5Dataset:
         """
         shared, opened = self._open()
         try:
-            shape, dtype = opened.shape, opened.dtype
+            shape = opened.shape
             if not shape:
-                raise TypeError(f"{where(self.name)} has no axis to take rows of")
-            places = checked_places(indices, shape[0], 0, where(self.name))
-            wanted = (len(places), *shape[1:])
+                raise TypeError(f"{_where(self.name)} has no axis to take rows of")
+            places = checked_places(indices, shape[0], 0, _where(self.name))
             if out is not None:
-                check_out(out, dtype, self.name)
-                if out.shape != wanted + dtype.shape:
-                    raise wrong_shape(wanted + dtype.shape, out)
-            if opened.reader is None:
-                found = by_h5py(shared, opened, places, self.name, rows(places, shape))
-                if out is None:
-                    return found  # type: ignore[no-any-return]
-                put(found, out)
-                return out
-            result = np.empty(wanted, dtype) if out is None else out
-            read_planned(shared, opened, places, self.name, rows(places, shape), result)
-            return result
+                _check_out(out, opened.dtype, self.name)
+            return self._read(shared, opened, places, rows(places, shape), out)  # type: ignore[no-any-return]
         except Exception as error:  # noqa: BLE001  # raised again, with the names
             self._fail(error, ".take(...)")
+
+    def _read(
+        self,
+        shared: SharedFile,
+        opened: OpenDataset,
+        selection: Any,
+        planned: Selection | None = None,
+        out: NDArray[Any] | None = None,
+    ) -> Any:
+        """What is selected, in `out` where there is one: read directly where that can be done, else by h5py."""
+        reader, shape, dtype = opened.reader, opened.shape, opened.dtype
+        wanted: tuple[int, ...] | None = None
+        read: Read | None = None
+        if reader is not None and (type(selection) is int or isinstance(selection, np.integer)):
+            wanted = shape[1:]
+            read = partial(reader.row_into, checked_place(int(selection), shape[0], 0, _where(self.name)))
+        elif shape is not None:
+            planned = planned or plan(selection, shape, _where(self.name))
+            if planned is not None:
+                wanted = planned.shape + dtype.shape  # items that are arrays are axes of the result
+                read = None if reader is None else _direct(reader, planned, dtype.itemsize)
+        if out is not None and wanted is not None and out.shape != wanted:
+            raise _wrong_shape(wanted, out)
+        if read is not None:
+            assert wanted is not None
+            result = out if out is not None and out.dtype == dtype else np.empty(wanted, dtype)
+            try:
+                read(result.view(plain_of(dtype)))
+            except (DecodeError, OSError):  # h5py's answer, or its error, of a file that did not change
+                if shared.source is not None:
+                    shared.source.check(now=True)
+            else:
+                if out is None:
+                    return result if result.ndim else result[()]
+                if result is not out:
+                    out[...] = result
+                return out
+        if reader is not None:
+            opened.counters.fall_back()
+        found = via_h5py.read_checked(shared, opened, selection, planned)
+        if out is None:
+            return found
+        if np.shape(found) != out.shape:
+            raise _wrong_shape(np.shape(found), out)
+        via_h5py.put(found, out)
+        return out
 
     def read_ahead(self, indices: Any) -> None:
         """Begin to decode the chunks of these rows on other threads, as far as half of the cache holds them.
@@ -300,7 +306,7 @@ class HDF5Dataset:
         try:
             shared, opened = self._open()
             if isinstance(opened.reader, ChunkedReader):  # others have nothing to decode, or h5py does
-                places = checked_places(indices, opened.shape[0], 0, where(self.name))
+                places = checked_places(indices, opened.shape[0], 0, _where(self.name))
                 opened.reader.ahead(places, weakref.ref(shared))
         except Exception:  # noqa: BLE001  # the read itself will tell, where it can be handled
             return
@@ -329,3 +335,47 @@ class HDF5Dataset:
 
     def __repr__(self) -> str:
         return f"HDF5Dataset({self.name!r}, shape={self.shape}, dtype={self.dtype}, file={self.file.path!r})"
+
+
+def _where(name: str) -> str:
+    """A dataset, as messages name it."""
+    return f"dataset {name!r}"
+
+
+def _direct(reader: Reader, planned: Selection, itemsize: int) -> Read | None:
+    """What fills an array with a selection of at most `_MOST_NBYTES` or of a box alone; None is for h5py to read."""
+    if not planned.size:
+        return lambda out: None
+    box, pick = planned.box()
+    shape = tuple(map(len, box))
+    if pick is None:
+        return lambda out: reader.read(box, out.reshape(shape))
+    if math.prod(shape) * itemsize > _MOST_NBYTES:
+        return None
+
+    def read(out: NDArray[Any]) -> None:
+        around = np.empty(shape, out.dtype)
+        reader.read(box, around)
+        out[...] = around[pick].reshape(out.shape)
+
+    return read
+
+
+def _check_out(out: Any, dtype: np.dtype[Any], name: str) -> None:
+    """Refuse an `out` into which no item of a dataset can be written.
+
+    Raises:
+        TypeError: It is not an array, or has another dtype.
+        ValueError: It is read-only.
+    """
+    if not isinstance(out, np.ndarray):
+        raise TypeError(f"out must be a NumPy array, received {type(out).__name__}")
+    dtype = dtype.base
+    if out.dtype != dtype and out.dtype.newbyteorder("=") != dtype.newbyteorder("="):
+        raise TypeError(f"out must be of dtype {dtype}, as {_where(name)} is, received {out.dtype}")
+    if not out.flags.writeable:
+        raise ValueError("out is read-only; pass an array that may be written")
+
+
+def _wrong_shape(shape: tuple[int, ...], out: NDArray[Any]) -> ValueError:
+    return ValueError(f"out must have the shape {shape} of what is read, received {out.shape}")

@@ -12,8 +12,8 @@ import h5py
 from kerasfeed.readers.hdf5.error_messages import link_target, printable, shown_name, stored_name
 from kerasfeed.readers.hdf5.inspection import filters_of
 from kerasfeed.readers.hdf5.open_files import SharedFile
-from kerasfeed.spec import html
 from kerasfeed.util.error_text import message_of
+from kerasfeed.util.report import Report, Table
 
 _ROWS_SHOWN = 100
 _COLUMNS = ["dataset", "shape", "dtype", "chunks", "filters", "reader"]
@@ -164,4 +164,4 @@ def table(title: str, base: str, group: h5py.Group, opened: SharedFile, cache_li
     names = dataset_names(group, opened.path, opened.links)
     shown = [facts(name, base, group, opened, cache_limit) for name in names[:_ROWS_SHOWN]]
     more = f"and {len(names) - len(shown):,} more" if len(names) > len(shown) else ""
-    return html.table(title, [], _COLUMNS, shown, more)
+    return Report(title, tables=[Table(_COLUMNS, shown)], more=more).html

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from kerasfeed.readers.hdf5.chunks import ChunkIndex, Grid
 from kerasfeed.readers.hdf5.codecs import DecodeError, Filter, Pipeline, optional
 from kerasfeed.readers.hdf5.selfcheck import check_chunks, check_items
-from kerasfeed.readers.hdf5.storage import Chunked, Contiguous, Declined, Layout, ReaderChoice
+from kerasfeed.readers.hdf5.storage import Chunked, Contiguous, Declined, Layout, ReaderChoice, plain_of
 from kerasfeed.spec.field_values import is_padded
 from kerasfeed.util.error_text import message_of, summary
 from kerasfeed.util.file_bytes import ByteSource
@@ -137,7 +137,7 @@ def _contiguous(dataset: h5py.Dataset, size: int) -> Contiguous:
         raise Declined("storage not allocated")
     if address + nbytes > size:
         raise Declined("storage beyond the end of the file")
-    return Contiguous(tuple(dataset.shape), dataset.dtype, address)
+    return Contiguous(tuple(dataset.shape), plain_of(dataset.dtype), address)
 
 
 def _chunked(file: h5py.File, dataset: h5py.Dataset, properties: Any, size: int) -> Chunked:
@@ -158,7 +158,8 @@ def _chunked(file: h5py.File, dataset: h5py.Dataset, properties: Any, size: int)
     _check_index(index, grid, pipeline, size)
     fill = np.empty((), dtype)
     fill[()] = dataset.fillvalue
-    return Chunked(grid, dtype, index, pipeline, fill)
+    plain = plain_of(dtype)
+    return Chunked(grid, plain, index, pipeline, fill.view(plain))
 
 
 def _index(dataset: h5py.Dataset, grid: Grid, shift: int) -> ChunkIndex:

@@ -209,7 +209,7 @@ class SharedFile:
         else:
             reader = ContiguousReader(layout, self.source, cache, counters)
         self._kept.append((cache, reader.keys))
-        return OpenDataset(handle, layout.dtype, choice, reader, counters, tuple(handle.shape))
+        return OpenDataset(handle, handle.dtype, choice, reader, counters, tuple(handle.shape))
 
     def _small(self, handle: h5py.Dataset) -> Known | None:
         """Shape and dtype of a dataset that is one of very many, and small; else None."""

@@ -3,7 +3,7 @@
 Invariant: pure. A selection that h5py takes means here what it means there (outer indexing: every axis is selected on
 its own, and the result's axes keep the dataset's order); beyond h5py, lists may be unsorted and repeat, numbers in them
 may be negative, slices may step backwards and a mask may cover several axes, all with NumPy's meaning. Whatever is not
-planned here is left to h5py, errors included.
+planned here is left to h5py, errors included. What is read directly is a box; NumPy picks the selection from it.
 """
 
 import math
@@ -14,49 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-
-@dataclass(frozen=True)
-class Span:
-    """Places `start`, `start + step`, ... of one axis.
-
-    Attributes:
-        start: First place; within the axis when `count` > 0.
-        count: Number of places, at least 0.
-        step: Distance of neighbours, not 0; negative runs backwards.
-        dropped: Whether the axis is missing from the result: it was selected by an integer.
-    """
-
-    start: int
-    count: int
-    step: int = 1
-    dropped: bool = False
-
-
-@dataclass(frozen=True, eq=False)
-class Listed:
-    """Places int64[n] of one axis in any order, repeats allowed, each within the axis."""
-
-    places: NDArray[np.int64]
-
-    @property
-    def count(self) -> int:
-        """Number of places."""
-        return len(self.places)
-
-
-@dataclass(frozen=True, eq=False)
-class Points:
-    """Points of k neighbouring axes selected jointly: k arrays of int64[n]. They become one axis of the result."""
-
-    coordinates: tuple[NDArray[np.int64], ...]
-
-    @property
-    def count(self) -> int:
-        """Number of points."""
-        return len(self.coordinates[0])
-
-
-Axis = Span | Listed | Points
+Places = NDArray[np.int64]
+Axis = range | Places | tuple[Places, ...]
+"""What is selected of one axis: a range, or int64[n] in any order. Of k neighbouring axes, points: k of int64[n]."""
+Box = tuple[Any, ...]
+"""Rows, or the same part of each: of axis 0 a range of step 1 or int64[n] in any order; of others a range of step 1."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,21 +26,32 @@ class Selection:
     """A selection, normalised.
 
     Attributes:
-        axes: One entry an axis of the dataset, in order; `Points` stands for several.
-        kept: Size of each entry of `axes`, dropped ones (size 1) included: the result's shape with them kept.
+        axes: One entry an axis of the dataset, in order; points stand for several. All places are within their axes.
         shape: Shape of the result.
         plain: Whether h5py takes the selection as the user wrote it.
     """
 
     axes: tuple[Axis, ...]
-    kept: tuple[int, ...]
     shape: tuple[int, ...]
     plain: bool
 
     @property
     def size(self) -> int:
         """Number of elements selected."""
-        return math.prod(self.kept)
+        return math.prod(self.shape)
+
+    def box(self) -> tuple[Box, tuple[Any, ...] | None]:
+        """The rows selected, as far as the rest is within them, and what picks it from that; None where it is all.
+
+        Of a selection of at least one element.
+        """
+        pairs = [pair for axis in self.axes for pair in around(axis)]
+        first = self.axes[0]
+        if not isinstance(first, tuple):
+            rows = np.array(first) if isinstance(first, range) and first.step != 1 else first
+            pairs[0] = rows, slice(None)
+        is_all = all(isinstance(pick, slice) and pick.step in (None, 1) for _, pick in pairs)
+        return tuple(places for places, _ in pairs), None if is_all else tuple(pick for _, pick in pairs)
 
 
 def plan(selection: Any, shape: tuple[int, ...], where: str) -> Selection | None:
@@ -99,36 +72,36 @@ def plan(selection: Any, shape: tuple[int, ...], where: str) -> Selection | None
     if parts is None:
         return None
     axes: list[Axis] = []
+    found: list[int] = []
     place, plain, lists = 0, True, 0
     for part in parts:
-        axis, as_h5py, taken = _axis(part, shape, place, where)
+        axis, as_h5py = _axis(part, shape, place, where)
         if axis is None:
             return None
-        if not isinstance(axis, Span):
-            lists += 1
+        if isinstance(axis, int):
+            axes.append(range(axis, axis + 1))
+        else:
+            lists += not isinstance(axis, range)
+            axes.append(axis)
+            found.append(len(axis[0]) if isinstance(axis, tuple) else len(axis))
         plain = plain and as_h5py
-        axes.append(axis)
-        place += taken
-    if lists > 1 or place != len(shape):
-        return None
-    return of_axes(tuple(axes), plain=plain)
+        place += _width(part)
+    return None if lists > 1 or place != len(shape) else Selection(tuple(axes), tuple(found), plain)
 
 
-def of_axes(axes: tuple[Axis, ...], *, plain: bool) -> Selection:
-    """The selection made of `axes`."""
-    kept = tuple(axis.count for axis in axes)
-    shape = tuple(axis.count for axis in axes if not (isinstance(axis, Span) and axis.dropped))
-    return Selection(axes, kept, shape, plain)
+def rows(places: Places, shape: tuple[int, ...]) -> Selection:
+    """The selection of whole rows of axis 0: `places`, each within the axis."""
+    return Selection((places, *map(range, shape[1:])), (len(places), *shape[1:]), plain=False)
 
 
-def rows(places: NDArray[np.int64], shape: tuple[int, ...]) -> Selection:
-    """The selection of whole rows of axis 0: `places` int64[n], each within the axis."""
-    return of_axes((Listed(places), *(Span(0, size) for size in shape[1:])), plain=False)
-
-
-def row(place: int, shape: tuple[int, ...]) -> Selection:
-    """The selection of one whole row of axis 0; the axis is dropped."""
-    return of_axes((Span(place, 1, dropped=True), *(Span(0, size) for size in shape[1:])), plain=True)
+def around(axis: Axis) -> list[tuple[Any, Any]]:
+    """For each axis: the range of step 1 around what is selected, and what picks it from there."""
+    if isinstance(axis, tuple):
+        return [pair for places in axis for pair in around(places)]
+    if isinstance(axis, range):
+        return [(range(min(axis[0], axis[-1]), max(axis[0], axis[-1]) + 1), slice(None, None, axis.step))]
+    low = int(axis.min())
+    return [(range(low, int(axis.max()) + 1), axis - low)]
 
 
 def checked_places(indices: Any, size: int, axis: int, where: str) -> NDArray[np.int64]:
@@ -204,42 +177,41 @@ def _array(part: Any) -> NDArray[Any] | None:
         return None
 
 
-def _axis(part: Any, shape: tuple[int, ...], place: int, where: str) -> tuple[Axis | None, bool, int]:
-    """The meaning of `part`, whether h5py takes it as it is, and how many axes it covers."""
+def _axis(part: Any, shape: tuple[int, ...], place: int, where: str) -> tuple[Axis | int | None, bool]:
+    """The meaning of `part`, an integer where it is one, and whether h5py takes it as it is."""
     size = shape[place]
     if isinstance(part, slice):
         try:
-            start, stop, step = part.indices(size)
+            places = range(size)[part]
         except (TypeError, ValueError):
-            return None, True, 1
-        count = len(range(start, stop, step))
-        return Span(start if count else 0, count, step), step > 0, 1
+            return None, True
+        return places, places.step > 0
     if isinstance(part, bool | np.bool_ | str | bytes) or part is None:
-        return None, True, 1
+        return None, True
     if isinstance(part, list | tuple | range | np.ndarray):
         array = _array(part)
         if array is None:
-            return None, True, 1
+            return None, True
         if array.ndim:
             return _listed(array, shape, place, where)
         part = array[()]
     try:
         index = operator.index(part)
     except TypeError:
-        return None, True, 1
-    return Span(checked_place(index, size, place, where), 1, dropped=True), True, 1
+        return None, True
+    return checked_place(index, size, place, where), True
 
 
-def _listed(array: NDArray[Any], shape: tuple[int, ...], place: int, where: str) -> tuple[Axis | None, bool, int]:
+def _listed(array: NDArray[Any], shape: tuple[int, ...], place: int, where: str) -> tuple[Axis | None, bool]:
     if array.dtype == np.bool_:
         if array.shape != shape[place : place + array.ndim]:
-            return None, True, array.ndim
+            return None, True
         coordinates = np.nonzero(array)
         if array.ndim == 1:
-            return Listed(coordinates[0]), True, 1
-        return Points(coordinates), array.shape == shape, array.ndim
+            return coordinates[0], True
+        return coordinates, array.shape == shape
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
-        return None, True, 1
+        return None, True
     places = checked_places(array, shape[place], place, where)
     increasing = bool((np.diff(places) > 0).all())
-    return Listed(places), increasing and not (array.size and int(array.min()) < 0), 1
+    return places, increasing and not (array.size and int(array.min()) < 0)

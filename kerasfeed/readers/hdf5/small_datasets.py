@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from kerasfeed.readers.hdf5.chunk_cache import ChunkCache
 from kerasfeed.readers.hdf5.contiguous import index_of
-from kerasfeed.readers.hdf5.selection import Selection
+from kerasfeed.readers.hdf5.selection import Box
 from kerasfeed.readers.hdf5.stats import Counters
 from kerasfeed.util.file_bytes import ByteSource
 
@@ -56,22 +56,17 @@ class WholeReader:
         """Whether it is time to examine the dataset."""
         return self._loads >= _MOST_LOADS
 
-    def row(self, place: int) -> Any:
-        """Row `place` of axis 0: an array, or a scalar where the dataset has one axis."""
-        found = self._all()[place]
-        return found.copy() if isinstance(found, np.ndarray) else found
-
     def row_into(self, place: int, out: NDArray[Any]) -> None:
         """Row `place` of axis 0 into `out`, of a row's shape; else as `read`."""
         out[...] = self._all()[place]
 
-    def read(self, selection: Selection, out: NDArray[Any]) -> None:
-        """Fill `out`, of the selection's shape, of the dataset's dtype.
+    def read(self, box: Box, out: NDArray[Any]) -> None:
+        """Fill `out`, of the box's shape.
 
         Raises:
             OSError: The file is damaged, or changed.
         """
-        out.reshape(selection.kept)[...] = self._all()[index_of(selection.axes)]
+        out[...] = self._all()[index_of(box)]
 
     def _all(self) -> NDArray[Any]:
         found, was_there = self._cache.get_or_load(self.keys.start, self._loaded)

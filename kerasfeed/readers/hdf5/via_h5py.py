@@ -1,7 +1,8 @@
 """Selections read by h5py, under its lock.
 
-Invariant: what h5py takes goes to it as the user wrote it; what only NumPy knows (lists unsorted or with repeats, steps
-backwards, masks over several axes) is read as what h5py takes and put in order afterwards.
+Invariant: h5py answers from a file that did not change, or not at all. What it takes goes to it as the user wrote it;
+what only NumPy knows (lists unsorted or with repeats, steps backwards, masks over several axes) is read as what h5py
+takes and put in order afterwards.
 """
 
 from itertools import pairwise
@@ -10,9 +11,32 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kerasfeed.readers.hdf5.selection import Listed, Points, Selection, Span
+from kerasfeed.readers.hdf5.inspection import missing_filters
+from kerasfeed.readers.hdf5.open_files import OpenDataset, SharedFile
+from kerasfeed.readers.hdf5.selection import Selection, around
 
 _LISTED_RUNS = 16  # above, h5py's own lists (quadratic) are slower than one read each run of neighbours
+
+
+def read_checked(shared: SharedFile, opened: OpenDataset, selection: Any, planned: Selection | None) -> Any:
+    """h5py's answer, from a file that did not change: it reads as zeros what has been cut off."""
+    shared.check_sources(opened)
+    try:
+        found = read(opened.handle, selection, planned)
+    except OSError:
+        missing = missing_filters(opened.handle)
+        if missing is None:  # there is another reason
+            raise
+        if missing:
+            raise OSError(
+                f"its filter {' and '.join(missing)} is missing: HDF5 does not know it. pip install hdf5plugin, which "
+                "HDF5File imports by itself where it is needed, or import the package that registers the filter in "
+                "the module of your class"
+            ) from None
+        found = read(opened.handle, selection, planned)
+    if shared.source is not None and not shared.how.swmr:
+        shared.source.check(now=True)
+    return found
 
 
 def read(dataset: Any, selection: Any, planned: Selection | None) -> Any:
@@ -28,43 +52,30 @@ def read(dataset: Any, selection: Any, planned: Selection | None) -> Any:
     """
     if planned is None or (planned.plain and not _long(planned)):
         return dataset[selection]
+    if not planned.size:
+        return np.empty(planned.shape, dataset.dtype)
     index: list[Any] = []
-    after: list[Any] = []
+    picks: list[Any] = []
     for axis in planned.axes:
-        if isinstance(axis, Span):
-            index.append(_forward(axis))
-            after.append(slice(None, None, -1) if axis.step < 0 else slice(None))
-        elif isinstance(axis, Listed):
-            places, inverse = np.unique(axis.places, return_inverse=True)
+        if isinstance(axis, range):
+            forward = axis if axis.step > 0 else axis[::-1]
+            index.append(slice(forward.start, forward.stop, forward.step))
+            picks.append(slice(None, None, 1 if axis.step > 0 else -1))
+        elif isinstance(axis, np.ndarray):
+            places, inverse = np.unique(axis, return_inverse=True)
             index.append(places)
-            after.append(inverse)
+            picks.append(inverse)
         else:
-            box, coordinates = _box(axis)
-            index.extend(box)
-            after.extend(coordinates)
+            for places, pick in around(axis):
+                index.append(slice(places.start, places.stop))
+                picks.append(pick)
     found = _gathered(dataset, index)
     items = found.shape[len(index) :]  # of dtypes whose items are arrays
-    return found[tuple(after)].reshape(planned.shape + items)
+    return found[tuple(picks)].reshape(planned.shape + items)
 
 
 def _long(planned: Selection) -> bool:
-    return any(isinstance(axis, Listed) and axis.count > _LISTED_RUNS for axis in planned.axes)
-
-
-def _forward(span: Span) -> slice:
-    first, step = span.start, span.step
-    if step < 0:
-        first, step = first + (span.count - 1) * step, -step
-    return slice(first, first + max(0, span.count - 1) * step + 1, step) if span.count else slice(0, 0)
-
-
-def _box(points: Points) -> tuple[list[slice], list[NDArray[np.int64]]]:
-    """The smallest box around some points, and the points within it."""
-    if not points.count:
-        return [slice(0, 0)] * len(points.coordinates), list(points.coordinates)
-    lows = [int(places.min()) for places in points.coordinates]
-    box = [slice(low, int(places.max()) + 1) for low, places in zip(lows, points.coordinates, strict=True)]
-    return box, [places - low for low, places in zip(lows, points.coordinates, strict=True)]
+    return any(isinstance(axis, np.ndarray) and len(axis) > _LISTED_RUNS for axis in planned.axes)
 
 
 def _gathered(dataset: Any, index: list[Any]) -> NDArray[Any]:
@@ -73,9 +84,6 @@ def _gathered(dataset: Any, index: list[Any]) -> NDArray[Any]:
     if listed is None:
         return np.asarray(dataset[tuple(index)])
     places = index[listed]
-    if not len(places):
-        index[listed] = slice(0, 0)
-        return np.asarray(dataset[tuple(index)])
     begins = [0, *(np.flatnonzero(np.diff(places) != 1) + 1).tolist(), len(places)]
     out: NDArray[Any] | None = None
     for begin, end in pairwise(begins):

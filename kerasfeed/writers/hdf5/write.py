@@ -18,11 +18,9 @@ from kerasfeed.spec.spec_json import leaves_of
 from kerasfeed.util.validate import check_integer, local_path
 from kerasfeed.writers.hdf5.columns import Columns, ColumnWriter, columns_for, write_rows
 from kerasfeed.writers.hdf5.sink import Sink, appearing, check_place, interruptible
-from kerasfeed.writers.shard_format import ShardFormat
-from kerasfeed.writers.shard_set import FileSet, remove_parts, write_set
+from kerasfeed.writers.shard_set import FileSet, WorkerOptions, remove_parts, write_set
 from kerasfeed.writers.shard_task import failed_write
-from kerasfeed.writers.shared_progress import PlannedShard
-from kerasfeed.writers.worker_options import WorkerOptions
+from kerasfeed.writers.shared_progress import PlannedShard, ShardFormat
 
 _COPIED_BYTES = 1 << 24
 

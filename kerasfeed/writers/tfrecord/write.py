@@ -1,29 +1,39 @@
 """`write_tfrecords`: the scenes of any sequence as TFRecord shards, in parallel.
 
 Invariant: each shard is written by one worker under a temporary name and is renamed when it is complete and on the
-disk. A call that was broken off is gone on with by the same call: which shards are complete their names tell.
+disk. A call that was broken off is gone on with by the same call: which shards are complete their names tell. What a
+scene returned is written, or copied, before the next one is asked for: its arrays may be used again.
 """
 
 import os
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from kerasfeed.readers.tfrecord.index import index_path
+import numpy as np
+from isal import isal_zlib
+
+from kerasfeed.readers.tfrecord.example import Piece
+from kerasfeed.readers.tfrecord.fields import SceneCodec
+from kerasfeed.readers.tfrecord.framing import framed
+from kerasfeed.readers.tfrecord.index import FileIndex, index_path, load_index, save_index, scan
 from kerasfeed.readers.tfrecord.names import shard_paths, sidecar_path
+from kerasfeed.readers.tfrecord.random_access import MEMBER_BYTES
 from kerasfeed.readers.tfrecord.spec_file import ShardFile, Sidecar, read_sidecar
 from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.spec.spec_json import as_scene_spec
 from kerasfeed.util.counted import counted
 from kerasfeed.util.deferred_warnings import warn_caller
+from kerasfeed.util.opened_files import Identity
 from kerasfeed.util.validate import check_integer, local_path
-from kerasfeed.writers.shard_format import ShardFormat
-from kerasfeed.writers.shard_set import FileSet, remove_parts, write_set
-from kerasfeed.writers.shared_progress import PlannedShard
-from kerasfeed.writers.tfrecord.shard_format import TFRecordFormat
-from kerasfeed.writers.worker_options import WorkerOptions
+from kerasfeed.writers.shard_set import FileSet, WorkerOptions, remove_parts, write_set
+from kerasfeed.writers.shared_progress import PlannedShard, ShardFormat
 
 ASSIGNMENTS = ("round_robin", "contiguous")
 COMPRESSIONS = (None, "GZIP")
+_WRITTEN_BYTES = 1 << 20
+_PIECES_AT_ONCE = 512  # systems take 1,024
+_GZIP_LEVEL, _GZIP_HEADER = 2, 31
 
 
 def write_tfrecords(
@@ -56,9 +66,8 @@ def write_tfrecords(
         sequence: Any object with `__len__` and `__getitem__(index)` that returns one scene; see `Feed`.
         pattern: Path of the shards, such as "train-{shard:05d}-of-{count:05d}.tfrecord".
         num_shards: Number of files, at most one for each scene.
-        workers: Shards written at the same time; 0 writes in the calling thread. "auto", with `worker_type="auto"`,
-            tries up to 200 scenes on a copy of the sequence, for 0.1 s. If writing everything in the calling thread
-            would take less than a second, it does that, else it starts one process for each core.
+        workers: Shards written at the same time; 0 writes in the calling thread, which for less than a second's work is
+            the quickest. "auto" is the number of cores.
         worker_type: "thread", "process" or "auto"; see `Feed`.
         assignment: "round_robin": scene i goes to shard i % num_shards. "contiguous": each shard gets consecutive
             scenes.
@@ -151,3 +160,76 @@ def _discard(paths: list[Path], sidecar: Path, names: list[str]) -> None:
         remove_parts(path)
         path.unlink(missing_ok=True)
         index_path(path).unlink(missing_ok=True)
+
+
+class TFRecordFormat(ShardFormat):
+    """Shards that are TFRecord files.
+
+    Args:
+        spec: Spec of a scene.
+        compression: None or "GZIP".
+    """
+
+    def __init__(self, spec: SceneSpec, compression: str | None) -> None:
+        self._codec = SceneCodec(spec)
+        self._compression = compression
+
+    def encode(self, scene: Any) -> list[Piece]:
+        """See `ShardFormat.encode`; pieces of the record, which may be the scene's own arrays."""
+        return framed(self._codec.pieces(scene))
+
+    def write(self, descriptor: int, encoded: Iterator[Any], scenes: int) -> Any:
+        """See `ShardFormat.write`; returns where records and members begin."""
+        starts, members = [0], []
+        waiting: list[bytes] = []
+        most = _WRITTEN_BYTES if self._compression is None else MEMBER_BYTES
+        first, place = 0, 0  # of what waits, decompressed and in the file
+
+        def flush() -> None:
+            nonlocal first, place
+            if not waiting:
+                return
+            data = waiting[0] if len(waiting) == 1 else b"".join(waiting)
+            waiting.clear()
+            if self._compression is not None:
+                members.append((place, first))
+                first += len(data)
+                data = isal_zlib.compress(data, _GZIP_LEVEL, _GZIP_HEADER)
+            else:
+                first += len(data)
+            _write_all(descriptor, [data])
+            place += len(data)
+
+        for pieces in encoded:
+            starts.append(starts[-1] + sum(map(len, pieces)))
+            if len(pieces) > 1 and self._compression is None:  # arrays of the scene, which are its own again after this
+                flush()
+                _write_all(descriptor, pieces)
+                first = place = starts[-1]
+                continue
+            waiting.append(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+            if starts[-1] - first >= most:
+                flush()
+        flush()
+        return starts, members
+
+    def finish(self, path: Path, written: Any) -> None:
+        """See `ShardFormat.finish`; keeps the index."""
+        starts, members = written
+        arrays = np.array(starts, np.int64), np.array(members, np.int64).reshape(-1, 2)
+        save_index(FileIndex(path, Identity.of(path.stat()), *arrays), index_path(path))
+
+    def count(self, path: Path) -> int | None:
+        """See `ShardFormat.count`."""
+        index = load_index(path, index_path(path)) or scan(path)
+        return len(index) if index.damage is None else None
+
+
+def _write_all(descriptor: int, pieces: Sequence[Piece]) -> None:
+    rest = [memoryview(piece) for piece in pieces if len(piece)]
+    while rest:
+        done = os.writev(descriptor, rest[:_PIECES_AT_ONCE])
+        while rest and done >= len(rest[0]):
+            done -= len(rest.pop(0))
+        if done:
+            rest[0] = rest[0][done:]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import kerasfeed as kf
-from kerasfeed.adapters.keras.evaluation import MetricDistribution
+from kerasfeed.adapters.keras.evaluate import MetricDistribution
 
 
 def distribution(values, rows=None, repeats=None, name="loss"):
@@ -97,8 +97,8 @@ def test_an_evaluation_travels_as_json():
 
 def test_an_evaluation_is_a_table_in_text_and_in_html():
     text = str(kf.Evaluation([distribution(VALUES, name="<b>"), distribution([1e-7] * 6, name="accuracy")]))
-    first, head, one, other = text.splitlines()
-    assert first == "batches 6, scenes 48, repeats 1"
+    first, _, head, one, other = text.splitlines()
+    assert first == "Evaluation: 6 batches, 48 scenes, 1 repeat"
     assert head.split("  ")[-1] == "max"
     assert one.split() == ["<b>", "3.4167", "1.2001", "2.9397", "1", "1.125", "1.625", "2.5", "3.75", "7.75", "9"]
     assert len({len(line) for line in (head, one, other)}) == 1

@@ -1,5 +1,6 @@
 """Producers in other processes: what they put, what they are told, and how they end."""
 
+import contextlib
 import gc
 import os
 import pickle
@@ -11,6 +12,7 @@ import sys
 import threading
 import time
 from multiprocessing import util
+from multiprocessing.connection import Client
 
 import numpy as np
 import pytest
@@ -19,8 +21,8 @@ from programs import ROOT, finish, launch
 from waits import PROGRAM_SECONDS, wait_until
 
 import kerasfeed as kf
-from kerasfeed.feeds.queues import server
-from kerasfeed.feeds.queues.connection import Connection, connect
+from kerasfeed.feeds.queues import connection, server
+from kerasfeed.feeds.queues.connection import authenticate
 from kerasfeed.feeds.queues.source import QueueSource
 from kerasfeed.spec.spec_json import as_scene_spec
 
@@ -340,9 +342,10 @@ def test_the_process_of_another_user_is_hung_up_on_before_anything_is_begun_for_
     with monkeypatch.context() as patch:
         patch.setattr(server, "user_of", lambda sock: 4711)
         before = threading.active_count()
-        stranger = connect(producer._address)
-        stranger.settimeout(60)
-        assert stranger.recv(1) == b""
+        stranger = Client(producer._address)
+        assert stranger.poll(60)
+        with pytest.raises(EOFError):
+            stranger.recv_bytes()
         assert threading.active_count() == before
         stranger.close()
     with monkeypatch.context() as patch:
@@ -359,13 +362,27 @@ def test_the_process_of_another_user_is_hung_up_on_before_anything_is_begun_for_
 def test_a_stranger_without_the_key_is_turned_away(source, said):
     filled = source()
     producer = filled.producer()
-    stranger = connect(producer._address)
-    stranger.sendall(said)
-    if said:
-        with pytest.raises((ConnectionError, EOFError)):
-            Connection(stranger).prove(b"another key", b"producer", b"feed")
-    else:
+    with socket.socket(socket.AF_UNIX) as stranger, contextlib.suppress(ConnectionResetError):
+        stranger.connect(producer._address)
+        stranger.sendall(said)
         stranger.shutdown(socket.SHUT_WR)
-    stranger.close()
+        while stranger.recv(100):  # the challenge, then the end
+            pass
+    with Client(producer._address) as other, pytest.raises((OSError, EOFError)):
+        authenticate(other, b"another key", is_feed=False)
     producer.put(1)
     assert filled.take(9) == [1]
+
+
+def test_a_stranger_that_says_nothing_holds_its_thread_for_a_while_only(source, monkeypatch):
+    monkeypatch.setattr(connection, "_AUTH_SECONDS", 1)
+    filled = source()
+    producer = filled.producer()
+    with Client(producer._address):
+        wait_until(lambda: filled._server._connections)
+        wait_until(lambda: not filled._server._connections)
+    time.sleep(1.1)
+    producer.put(1)
+    time.sleep(1.1)  # past the limit, which ends with the greeting
+    producer.put(2)
+    assert filled.take(9) == [1, 2]

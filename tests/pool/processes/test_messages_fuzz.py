@@ -20,7 +20,7 @@ from kerasfeed.loaders.batches.layout import Layout
 from kerasfeed.orders.plan import Plan
 from kerasfeed.pool.environment import Environment
 from kerasfeed.pool.memory import PoolMemory
-from kerasfeed.pool.processes.pipes import Pipes
+from kerasfeed.pool.processes.dispatch import Pipes
 from kerasfeed.pool.processes.protocol import (
     PIPE_BUF,
     RESULT_BYTES,
@@ -34,9 +34,8 @@ from kerasfeed.pool.processes.protocol import (
     encode_task,
 )
 from kerasfeed.pool.processes.shared_objects import SharedObjects, Topic
-from kerasfeed.pool.processes.spawn import start_worker
 from kerasfeed.pool.processes.stack_dumps import StackDumps
-from kerasfeed.pool.processes.worker_process import end_workers
+from kerasfeed.pool.processes.worker_process import end_workers, start_worker
 from kerasfeed.spec.inference import describe, merge
 from kerasfeed.util.user_modules import ModuleTexts
 
@@ -166,7 +165,7 @@ class Worker:
         self.stacks = StackDumps()
         sequence = scenes.Clouds()
         layout = Layout(merge([(0, describe(sequence[0]))]), 8, True, (48, 8))
-        self.shared_objects.post(Topic.START, Start(tuple(sys.path), 1, -1, ModuleTexts({}, {})))
+        self.shared_objects.post(Topic.START, Start(tuple(sys.path), 1, ModuleTexts({}, {}), {}))
         self.shared_objects.post(Topic.RUNNER, BatchRunner(Job(sequence, Plan(37, 8), 1, 1 << 30, 4)))
         self.shared_objects.post(Topic.POSTED, layout)
         self.segment_bytes = 2 * layout.nbytes
@@ -176,7 +175,10 @@ class Worker:
             (self.pipes.tasks_out[0], self.pipes.result_in, self.memory.fd, self.shared_objects.fd, self.stacks.fd),
             environment=Environment.now(), seed=0,
         )  # fmt: skip
-        assert self.pipes.results()[0].status == Status.STARTED
+        told = []
+        while not told or told[-1] == Status.OPENED:  # the modules of the tests
+            told += [result.status for result in self.pipes.results()]
+        assert told[-1] == Status.STARTED
 
     def task(self, kind=LOAD, segment_offset=None, segment_bytes=None, slot_offset=0, start=0, stop=8):
         segment_offset = self.offset if segment_offset is None else segment_offset

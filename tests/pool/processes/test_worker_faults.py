@@ -20,7 +20,7 @@ from waits import wait_until
 import kerasfeed as kf
 from kerasfeed.loaders.batch_runner import DESCRIBE
 from kerasfeed.loaders.first_scenes import FirstOrder, FirstTask
-from kerasfeed.pool.processes import pool, spawn
+from kerasfeed.pool.processes import pool, worker_process
 from kerasfeed.pool.processes.crash_policy import CrashPolicy, start_text
 from kerasfeed.pool.processes.worker_process import WorkerHandle
 from kerasfeed.pool.task import Crash
@@ -65,7 +65,9 @@ def test_the_peak_of_a_worker_that_nobody_saw_alive_is_known():
 @pytest.mark.heavy
 @pytest.mark.parametrize("way", faulty.DEADLY)
 def test_a_scene_that_ends_its_worker_again_and_again_is_an_error_that_names_all(feed_of, way, monkeypatch):
-    monkeypatch.setattr(spawn, "own_peak", lambda: 0)  # whatever this process held, the peak of a worker is known
+    monkeypatch.setattr(
+        worker_process, "own_peak", lambda: 0
+    )  # whatever this process held, the peak of a worker is known
     feed = feed_of(faulty.Faulty(faulty.DEADLY[way]), shuffle=False)
     with pytest.raises(kf.WorkerDiedError) as caught:
         list(feed.epoch(2))
@@ -273,7 +275,7 @@ def test_a_worker_whose_child_holds_its_socket_is_missed_all_the_same(feed_of, t
 @pytest.mark.heavy
 @pytest.mark.parametrize("error", [OSError(24, "Too many open files"), RuntimeError("can't start new thread")])
 def test_a_feed_goes_on_with_the_workers_it_has_where_no_more_can_be_started(feed_of, monkeypatch, error):
-    start = spawn._SpawnThread.start
+    start = worker_process._SpawnThread.start
 
     def scarce(spawn_thread):
         if spawn_thread.name == "kerasfeed-spawn-2":
@@ -281,7 +283,7 @@ def test_a_feed_goes_on_with_the_workers_it_has_where_no_more_can_be_started(fee
         start(spawn_thread)
 
     monkeypatch.setattr(pool, "cores", lambda: 1)  # the third worker is started when another is up
-    monkeypatch.setattr(spawn._SpawnThread, "start", scarce)
+    monkeypatch.setattr(worker_process._SpawnThread, "start", scarce)
     feed = feed_of(scenes.Augmented(), workers=3)
     assert bits(feed.epoch(0)) == reference(scenes.Augmented())
     monkeypatch.undo()

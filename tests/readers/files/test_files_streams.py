@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import kerasfeed as kf
-from kerasfeed.readers.files.forward_contents import ForwardContents, StreamEnded
+from kerasfeed.readers.files.contents import ForwardContents, StreamEnded
 
 
 class Opened:

@@ -1,0 +1,198 @@
+"""A result as text for a terminal and as HTML for a notebook: a title, facts, and tables with small pictures.
+
+Invariant: pure. All text is escaped here, and HTML comes from here and from `kerasfeed.spec.array_preview` alone. It
+keeps the notebook's colours, and pictures are mid-tones, so that light and dark pages show both.
+"""
+
+import html
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+_TEXT_WIDTH = 118  # columns
+_LEAST_WIDTH = 40  # columns of a text that goes on in the next line
+_BARS = " ▁▂▃▄▅▆▇█"
+_BAR_COLUMNS, _BAR_PIXELS = 20, 160
+_WIDTH, _HEIGHT = 144, 36  # CSS pixels of a histogram
+ACCENT, PALE = "#4a90d9", "#9aa5b1"
+_MUTED = "opacity:.65;font-weight:normal"
+_CELL = "padding:.25em .9em .25em 0;white-space:nowrap"
+_WRAPPED = "white-space:normal;max-width:70em"
+
+
+@dataclass(frozen=True)
+class Picture:
+    """What is not plain text.
+
+    Attributes:
+        text: What a terminal shows in its place.
+        html: HTML of one inline element, inserted as it is.
+    """
+
+    text: str
+    html: str
+
+
+Cell = str | Picture
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table.
+
+    Attributes:
+        columns: Names of the columns; none for a table without a head.
+        rows: Cells of each row, all of one length. The first one is set as code; the last one goes on in a further line
+            where it is long, and may have several lines.
+        right: The columns that are set to the right, by name.
+    """
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    right: Sequence[str] = ()
+
+    @property
+    def text(self) -> str:
+        """Lines of at most 118 columns, unless what stands before the last column is longer."""
+        rows = [*([self.columns] if self.columns else []), *self.rows]
+        cells = [[cell.text if isinstance(cell, Picture) else cell for cell in row] for row in rows]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        aligned = [
+            [f"{cell:{side}{width}}" for cell, side, width in zip(row, self._sides("<", ">"), widths, strict=True)]
+            for row in cells
+        ]
+        return "\n".join(
+            "  ".join(texts).rstrip()
+            if isinstance(row[-1], Picture)
+            else _wrapped("  ".join([*texts[:-1], ""]), texts[-1])
+            for row, texts in zip(rows, aligned, strict=True)
+        )
+
+    @property
+    def html(self) -> str:
+        """HTML of one `table`."""
+        sides = self._sides("left", "right")
+        head = "".join(
+            f'<th style="{_CELL};text-align:{side};{_MUTED}">{html.escape(name)}</th>'
+            for name, side in zip(self.columns, sides, strict=False)
+        )
+        body = "".join(f"<tr>{_cells(row, sides)}</tr>" for row in self.rows)
+        return (
+            '<table style="border-collapse:collapse;margin:.4em 0 0 0;color:inherit;font-size:inherit">'
+            + (f"<thead><tr>{head}</tr></thead>" if head else "")
+            + f"<tbody>{body}</tbody></table>"
+        )
+
+    def _sides(self, left: str, right: str) -> list[str]:
+        names = self.columns or [""] * len(self.rows[0])
+        return [right if name in self.right else left for name in names]
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a result says.
+
+    Attributes:
+        title: What it is about.
+        facts: Pairs of name and value, said in its first line; a name may be empty.
+        tables: Below; one without rows is left out.
+        more: A last line.
+    """
+
+    title: str
+    facts: Sequence[tuple[str, str]] = ()
+    tables: Sequence[Table] = ()
+    more: str = ""
+
+    @property
+    def text(self) -> str:
+        """The report for a terminal."""
+        facts = ", ".join(f"{name} {value}".strip() for name, value in self.facts)
+        tables = [f"\n{table.text}" for table in self.tables if table.rows]
+        return "\n".join([f"{self.title}: {facts}" if facts else self.title, *tables, *filter(None, [self.more])])
+
+    @property
+    def html(self) -> str:
+        """HTML of one `div`."""
+        facts = "".join(
+            f'<span style="margin-right:1.4em"><span style="{_MUTED}">{html.escape(name)}</span> '
+            f"{html.escape(value)}</span>"
+            for name, value in self.facts
+        )
+        lines = [f"<strong>{html.escape(self.title)}</strong>", facts]
+        lines += [table.html for table in self.tables if table.rows]
+        divs = "".join(f"<div>{line}</div>" for line in [*lines, html.escape(self.more)] if line)
+        return f'<div style="line-height:1.5">{divs}</div>'
+
+
+def _wrapped(head: str, text: str) -> str:
+    lines = [
+        line
+        for each in text.splitlines() or [""]
+        for line in textwrap.wrap(
+            each, max(_TEXT_WIDTH - len(head), _LEAST_WIDTH), break_long_words=False, break_on_hyphens=False
+        )
+        or [""]
+    ]
+    return "\n".join(f"{head if not number else ' ' * len(head)}{line}".rstrip() for number, line in enumerate(lines))
+
+
+def _cells(row: Sequence[Cell], sides: Sequence[str]) -> str:
+    contents = [cell.html if isinstance(cell, Picture) else html.escape(cell) for cell in row]
+    if isinstance(row[0], str):
+        contents[0] = f"<code>{contents[0]}</code>"
+    styles = [f"{_CELL};text-align:{side}" for side in sides]
+    if isinstance(row[-1], str):  # lines of the others stand beside its first one
+        styles = [f"{style};vertical-align:top" for style in styles]
+        styles[-1] += f";{_WRAPPED}" if sides[-1] == "left" else ""
+        contents[-1] = contents[-1].replace("\n", "<br>")
+    return "".join(f'<td style="{style}">{content}</td>' for style, content in zip(styles, contents, strict=True))
+
+
+def coloured(text: str, colour: str, *, bold: bool = False) -> Picture:
+    """Text in a colour."""
+    weight = ";font-weight:bold" if bold else ""
+    return Picture(text, f'<span style="color:{colour}{weight}">{html.escape(text)}</span>')
+
+
+def code(text: str) -> Picture:
+    """Text as code."""
+    return Picture(text, f"<code>{html.escape(text)}</code>")
+
+
+def bar(share: float, colour: str = ACCENT) -> Picture:
+    """A bar, as long as a share of the longest one, in [0, 1]; what is not 0 is seen."""
+    if not share:
+        return Picture("", "")
+    whole, eighths = divmod(max(1, round(8 * _BAR_COLUMNS * share)), 8)
+    return Picture(
+        "█" * whole + " ▏▎▍▌▋▊▉"[eighths].strip(),
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{_BAR_PIXELS}" height="12" style="vertical-align:middle">'
+        f'<rect width="{max(1.0, _BAR_PIXELS * share):.1f}" height="12" fill="{colour}"/></svg>',
+    )
+
+
+def histogram(shares: Sequence[float], labels: Sequence[str], sparkline: Sequence[float]) -> Picture:
+    """Bars of which the highest is as high as the picture; what is not 0 is seen.
+
+    Args:
+        shares: The heights, at least 0.
+        labels: What a bar says where the mouse is over it.
+        sparkline: The heights that a terminal shows.
+    """
+    most, largest = max(shares, default=0.0), max(sparkline, default=0.0)
+    text = "".join(_BARS[max(1, round(8 * each / largest))] if each else " " for each in sparkline) if largest else ""
+    if not most:
+        return Picture(text, "")
+    step = _WIDTH / len(shares)
+    rects = "".join(
+        f'<rect x="{place * step:.1f}" y="{_HEIGHT - high:.1f}" width="{step - (step > 3):.1f}" height="{high:.1f}">'
+        f"<title>{html.escape(label)}</title></rect>"
+        for place, (share, label) in enumerate(zip(shares, labels, strict=True))
+        if (high := max(1.0, (_HEIGHT - 2) * share / most) if share else 0.0)
+    )
+    return Picture(
+        text,
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{_HEIGHT}" viewBox="0 0 {_WIDTH} {_HEIGHT}"'
+        f' style="vertical-align:middle"><g fill="{ACCENT}">{rects}</g></svg>',
+    )
