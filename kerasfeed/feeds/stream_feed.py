@@ -10,14 +10,12 @@ from typing import Any, Literal
 
 from kerasfeed.feeds.generators.generators import Generators
 from kerasfeed.feeds.generators.joined import JoinedGenerators
-from kerasfeed.feeds.generators.resume import ResumeCost, cut_place, fingerprint_of, known_place
+from kerasfeed.feeds.generators.resume import ResumeCost, StreamState, cut_place, fingerprint_of, known_place
 from kerasfeed.feeds.options import FeedOptions
 from kerasfeed.feeds.sharding import find_shard
 from kerasfeed.feeds.stream_base import BaseStream
-from kerasfeed.feeds.streams.dealt import CountedSource, DealtSource
-from kerasfeed.feeds.streams.shuffle_buffer import ShuffledSource
 from kerasfeed.feeds.streams.source import Source
-from kerasfeed.feeds.streams.state import StreamState
+from kerasfeed.feeds.streams.wrapped import CountedSource, DealtSource, ShuffledSource
 from kerasfeed.orders.buffered import BufferShuffled
 from kerasfeed.util.counted import counted
 from kerasfeed.util.validate import check_integer

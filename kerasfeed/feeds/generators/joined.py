@@ -8,9 +8,8 @@ worker, it is run again up to the scene that is next, which nobody but the consu
 """
 
 import threading
-from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError
 from itertools import chain, islice
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -21,7 +20,7 @@ from numpy.typing import NDArray
 from kerasfeed.errors import FeedClosedError, FeedWarning, SpecError, TooManyFailuresError, WorkerDiedError
 from kerasfeed.feeds.generators.chunks import Agreement, Chunk, ChunkReader
 from kerasfeed.feeds.generators.generators import ENDED, GeneratorRun, Generators
-from kerasfeed.feeds.generators.round_robin import RoundRobin, begun_at, length_of, named
+from kerasfeed.feeds.generators.round_robin import JoinedGenerator, RoundRobin, begun_at, length_of, named
 from kerasfeed.feeds.generators.worker_side import GO_ON
 from kerasfeed.feeds.generators.workers import GeneratorWorkers
 from kerasfeed.feeds.streams.place import BEGINNING, Departure, Start
@@ -41,67 +40,6 @@ from kerasfeed.util.polling import NotYet, result_of
 _DOUBT = 5  # as where a pool counts: somebody else may end workers
 _PAUSE_SECONDS = 0.01  # after which it is looked what a worker has so far
 _NO_NOTE = [0, 0]  # nobody looks where the thread that takes is
-
-
-class JoinedGenerator:
-    """One generator in one repetition, as the consumer sees it. Not thread-safe: the source guards `pending`.
-
-    Attributes:
-        n: Its number.
-        run: What runs in the thread that takes; None where a worker runs it.
-        pending: Promises of its next chunks, in their order.
-        items: Scenes that have come.
-        at: The place in `items` of the next to be taken.
-        received: Scenes that have come in this repetition.
-        looked: Bytes of the first of them when it was looked at last.
-        early: Bytes of the first of them of which the scenes have come early, and are counted as received.
-        start: Where the next chunk that is asked for begins; `GO_ON` where it goes on.
-        ended: Whether nothing comes after `items`.
-        error: What comes after `items`.
-        deaths: How often it was lost, as what its worker had in hand, at `died_at`.
-        died_at: The number of the scene that was next then.
-    """
-
-    __slots__ = (
-        "at", "deaths", "died_at", "early", "ended", "error", "items", "looked", "n", "pending", "received", "run",
-        "start",
-    )  # fmt: skip
-
-    def __init__(self, n: int, start: int, run: GeneratorRun | None) -> None:
-        """Generator `n`, from its scene `start` on."""
-        self.n = n
-        self.run = run
-        self.pending: deque[Future[Any]] = deque()
-        self.items: list[Any] = []
-        self.at = 0
-        self.looked = self.early = 0
-        self.received = self.start = start
-        self.ended = False
-        self.error: BaseException | None = None
-        self.deaths, self.died_at = 0, -1
-
-    @property
-    def left(self) -> int:
-        """Items that wait to be taken."""
-        return len(self.items) - self.at
-
-    def pop(self, limit: int) -> list[Any]:
-        """The next items."""
-        items = self.items[self.at : self.at + limit]
-        self.at += len(items)
-        if self.at == len(self.items):
-            self.items, self.at = [], 0
-        return items
-
-    @property
-    def is_done(self) -> bool:
-        """Whether nobody need wait for the next chunk: it has come, or will not, or is made by whoever takes it."""
-        if self.run is not None:
-            return True
-        try:
-            return self.pending[0].done()
-        except IndexError:
-            return False
 
 
 class JoinedGenerators(Source):
