@@ -16,12 +16,11 @@ from kerasfeed.feeds.cursor import EndOfData, wait_for_background
 from kerasfeed.feeds.display import stream_html, workers_text
 from kerasfeed.feeds.options import FeedOptions
 from kerasfeed.feeds.sharding import ONE_SHARD, Shard
-from kerasfeed.feeds.streams.pipeline import Function, StreamLoader, make_stream_loader
+from kerasfeed.feeds.streams.pipeline import Function, StreamLoader, UpcomingRepetition, make_stream_loader
 from kerasfeed.feeds.streams.place import Place
 from kerasfeed.feeds.streams.plan import StreamPlan
 from kerasfeed.feeds.streams.repetition import Repetition
 from kerasfeed.feeds.streams.source import Source
-from kerasfeed.feeds.streams.upcoming import UpcomingRepetition
 from kerasfeed.loaders.arguments import check_collate, check_seed
 from kerasfeed.loaders.base import LoaderStats
 from kerasfeed.loaders.failures.table import FailureTable

@@ -8,16 +8,14 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-from kerasfeed.feeds.generators.generators import Generators, LocalGenerators
-from kerasfeed.feeds.generators.parallel import ParallelGenerators
-from kerasfeed.feeds.generators.resume import ResumeCost, cut_place, fingerprint_of, known_place
+from kerasfeed.feeds.generators.generators import Generators
+from kerasfeed.feeds.generators.joined import JoinedGenerators
+from kerasfeed.feeds.generators.resume import ResumeCost, StreamState, cut_place, fingerprint_of, known_place
 from kerasfeed.feeds.options import FeedOptions
 from kerasfeed.feeds.sharding import find_shard
 from kerasfeed.feeds.stream_base import BaseStream
-from kerasfeed.feeds.streams.dealt import CountedSource, DealtSource
-from kerasfeed.feeds.streams.shuffle_buffer import ShuffledSource
 from kerasfeed.feeds.streams.source import Source
-from kerasfeed.feeds.streams.state import StreamState
+from kerasfeed.feeds.streams.wrapped import CountedSource, DealtSource, ShuffledSource
 from kerasfeed.orders.buffered import BufferShuffled
 from kerasfeed.util.counted import counted
 from kerasfeed.util.validate import check_integer
@@ -91,12 +89,13 @@ class BaseStreamFeed(BaseStream):
 
     def _joined(self, generators: Generators) -> Source:
         options, count = self._options, len(generators.numbers)
-        if self._functions or not options.workers:
-            return LocalGenerators(generators, options.policy)
-        return ParallelGenerators(
-            generators, workers=count if options.given["workers"] == "auto" else min(options.workers, count),
+        if self._functions:
+            return JoinedGenerators(generators, options.policy)
+        return JoinedGenerators(
+            generators, options.policy,
+            workers=count if options.given["workers"] == "auto" else min(options.workers, count),
             worker_type=options.worker_type, deterministic=self.deterministic, max_memory=options.max_memory,
-            policy=options.policy, environment=options.environment,
+            environment=options.environment,
         )  # fmt: skip
 
     def mixing(self, length: int) -> float:

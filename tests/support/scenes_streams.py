@@ -10,21 +10,18 @@ from pathlib import Path
 import numpy as np
 
 import kerasfeed as kf
-from kerasfeed.feeds.generators.generators import Generators, LocalGenerators
-from kerasfeed.feeds.generators.parallel import ParallelGenerators
+from kerasfeed.feeds.generators.generators import Generators
+from kerasfeed.feeds.generators.joined import JoinedGenerators
 from kerasfeed.loaders.failures.policy import FailurePolicy
 
-KINDS = {"local": None, "inline": (0, "thread"), "thread": (3, "thread"), "process": (2, "process")}
+KINDS = {"inline": (0, "thread"), "thread": (3, "thread"), "process": (2, "process")}
 
 
 def new_source(kind, make_generator, count=1, *, seed=7, policy=None, **arguments):
     """A source that runs `count` generators in one of the `KINDS`."""
-    generators = Generators(make_generator, count, seed)
-    if kind == "local":
-        return LocalGenerators(generators, policy)
     workers, worker_type = KINDS[kind]
     arguments = {"workers": workers, "worker_type": worker_type, "max_memory": 1 << 28, **arguments}
-    return ParallelGenerators(generators, policy=policy or FailurePolicy(), **arguments)
+    return JoinedGenerators(Generators(make_generator, count, seed), policy or FailurePolicy(), **arguments)
 
 
 def all_of(source, repetition=0, limit=7):

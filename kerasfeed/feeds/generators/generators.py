@@ -1,4 +1,4 @@
-"""N generators of one function, and the same joined in the calling thread.
+"""N generators of one function, and one of them as it runs.
 
 Invariant: what generator `n` gives in a repetition is a function of (make_generator, seed, repetition, n), as far as
 the user's function is: whoever runs it, and wherever, so that one that is lost with its worker can be run again.
@@ -7,25 +7,19 @@ the user's function is: whoever runs it, and wherever, so that one that is lost 
 import contextlib
 import copy
 import inspect
-import itertools
 from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from kerasfeed.errors import SceneError
-from kerasfeed.feeds.generators.joined import JoinedGenerators
-from kerasfeed.feeds.generators.round_robin import named
-from kerasfeed.feeds.streams.place import BEGINNING, Start
-from kerasfeed.loaders.failures.policy import FailurePolicy
-from kerasfeed.sequences.context import SceneContext, enter_context
-from kerasfeed.spec.conformance import own_copy
-from kerasfeed.util.error_text import is_the_programs
+from kerasfeed.pool.task import Note
+from kerasfeed.sequences.context import SceneContext
 from kerasfeed.util.seed_streams import SeedStream
 from kerasfeed.util.validate import check_integer
 
+ENDED = object()  # in place of a scene
 _BY_NAME = ("start", "rng")
-_ENDED = object()
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
@@ -72,7 +66,7 @@ class Generators:
         return found
 
     def make(self, n: int, repetition: int, start: int = 0) -> Iterator[Any]:
-        """Generator `n` as a repetition begins; without the first `start` scenes.
+        """Generator `n` as a repetition begins, told to leave out `start` scenes, which is 0 unless it `takes_start`.
 
         Raises:
             Exception: What the function raised; a SceneError for a StopIteration.
@@ -85,12 +79,9 @@ class Generators:
         if self._takes_rng:
             by_name["rng"] = np.random.default_rng(generator_seed(self.seed, repetition, n))
         try:
-            iterator = _iterator(self.make_generator(*arguments, **by_name), self.name)
+            return _iterator(self.make_generator(*arguments, **by_name), self.name)
         except StopIteration as error:  # it would look like the generator's end
             raise SceneError(f"{self.name} raised a StopIteration") from error
-        if start and not self.takes_start:
-            next(itertools.islice(iterator, start, start), None)
-        return iterator
 
     def __repr__(self) -> str:
         return f"{self.count} generators of {self.name}"
@@ -101,11 +92,46 @@ def generator_seed(seed: int, repetition: int, n: int) -> np.random.SeedSequence
     return np.random.SeedSequence(entropy=seed, spawn_key=(SeedStream.GENERATOR, repetition, n))
 
 
-def end(iterator: Any) -> None:
-    """Have a generator leave its `with` statements; what it raises on its way out has nobody to hear it."""
-    if isinstance(iterator, Generator):
-        with contextlib.suppress(Exception):  # also where a thread that hangs is inside it
-            iterator.close()
+class GeneratorRun:
+    """One generator in one repetition, run by one thread.
+
+    Attributes:
+        repetition: Number of the repetition.
+        goal: The first scene that is wanted; a generator that cannot begin with it makes those before it too.
+        position: Number of the scene that is next, from 0.
+        context: Of its scenes.
+    """
+
+    def __init__(self, generators: Generators, n: int, repetition: int, goal: int) -> None:
+        """Generator `n` of `generators`, which is made with the first scene that is asked for."""
+        self.repetition = repetition
+        self.goal = goal
+        self.position = goal if generators.takes_start else 0
+        self.context = SceneContext(generators.seed, repetition)
+        self._generators = generators
+        self._n = n
+        self._iterator: Iterator[Any] | None = None
+
+    def next(self, note: Note) -> Any:
+        """The next scene, in the `context` that has been entered; `ENDED` where there is none.
+
+        Raises:
+            Exception: What the user's code raised.
+        """
+        note[1] = self.position
+        self.context.move_to(self.position * self._generators.count + self._n)
+        if self._iterator is None:
+            self._iterator = self._generators.make(self._n, self.repetition, self.position)
+        item = next(self._iterator, ENDED)
+        if item is not ENDED:
+            self.position += 1
+        return item
+
+    def end(self) -> None:
+        """Have it leave its `with` statements; what it raises on its way out has nobody to hear it."""
+        if isinstance(self._iterator, Generator):
+            with contextlib.suppress(Exception):  # also where a thread that hangs is inside it
+                self._iterator.close()
 
 
 def _check_function(made: Any) -> str:
@@ -188,105 +214,3 @@ def _iterator(made: Any, name: str) -> Iterator[Any]:
             made.close()  # else Python warns that nobody awaited it
         remedy = "an asynchronous one cannot be run here: write `def`, not `async def`"
     raise TypeError(f"{name} must return a generator of scenes, and it returned a {type(made).__name__}: {remedy}")
-
-
-class LocalGenerators(JoinedGenerators):
-    """Generators run in the calling thread, joined round-robin; the reference that every other way must equal.
-
-    Attributes:
-        generators: What runs.
-    """
-
-    def __init__(self, generators: Generators, policy: FailurePolicy | None = None) -> None:
-        """Run nothing yet; see `JoinedGenerators`."""
-        super().__init__(generators.numbers, generators.count, policy)
-        self.generators = generators
-        self._context = SceneContext(generators.seed, 0)
-        self._made: dict[int, Iterator[Any]] = {}
-        self._positions: dict[int, int] = {}
-        self._raised: BaseException | None = None  # by the generator whose turn it is, after other items
-
-    def begin(self, repetition: int, start: Start = BEGINNING) -> None:
-        """See `Source.begin`."""
-        self._refuse_closed()
-        with self._taking:
-            self._forget()
-            self._context = SceneContext(self.generators.seed, repetition)
-            self._raised = None
-            self._positions = self._begin(repetition, start)
-
-    def _join(self, items: list[Any], limit: int) -> None:
-        previous = enter_context(self._context)
-        try:
-            self._run(items, limit)
-        finally:
-            enter_context(previous)
-
-    def _run(self, items: list[Any], limit: int) -> None:
-        round_robin, positions, count = self._round_robin, self._positions, self._count
-        while len(items) < limit and round_robin.living and not self._gone:
-            n = round_robin.current
-            self._context.move_to(positions[n] * count + n)
-            try:
-                item = self._next(n)
-            except BaseException as error:  # whatever it is, the policy decides
-                if is_the_programs(error):
-                    raise
-                self._raised = error
-                if items:  # they come first
-                    return
-                self._fail(n)
-                continue
-            if item is _ENDED:
-                self._drop(n, len(items))
-                continue
-            items.append(own_copy(item))
-            positions[n] += 1
-            round_robin.advance()
-
-    def _next(self, n: int) -> Any:
-        if self._raised is not None:
-            raise self._raised
-        iterator = self._made.get(n)
-        if iterator is None:
-            iterator = self._begun(n)
-            self._made[n] = iterator
-        return next(iterator, _ENDED)
-
-    def _begun(self, n: int) -> Iterator[Any]:
-        """Generator `n` at the scene that is next; where it cannot begin there, what comes before is thrown away."""
-        position = self._positions[n]
-        iterator = self.generators.make(n, self._repetition, position if self.generators.takes_start else 0)
-        for scene in range(0 if self.generators.takes_start else position):
-            self._context.move_to(scene * self._count + n)
-            if self._gone:
-                break
-            if next(iterator, _ENDED) is _ENDED:
-                self._tell_shorter(n, scene, position)
-                break
-        self._context.move_to(position * self._count + n)
-        return iterator
-
-    def _fail(self, n: int) -> None:
-        assert self._raised is not None
-        error, self._raised = self._raised, None
-        position = self._positions[n]
-        error = named(error, n, self._count, position, self._repetition)
-        try:
-            self._bear(n, position, error)
-        finally:
-            del error  # whose traceback holds this frame: only the collector would free it
-
-    def leave(self) -> None:
-        """See `Source.leave`; the generators are ended, by the thread that runs them if one does."""
-        self._gone = True
-        self._forget_if_gone()
-
-    def close(self) -> None:
-        """See `Source.close`."""
-        self._closed = True
-        self.leave()
-
-    def _forget(self) -> None:
-        while self._made:
-            end(self._made.popitem()[1])

@@ -1,11 +1,15 @@
-"""Whose turn it is among several generators, and what is said of one that fails.
+"""Whose turn it is among several generators, what each has given, and what is said of one that fails.
 
 Invariant: turns go round in the order of the generators' numbers. Who leaves is passed over; the others keep their
 order.
 """
 
+from collections import deque
 from collections.abc import Iterable, Sequence
+from concurrent.futures import Future
+from typing import Any
 
+from kerasfeed.feeds.generators.generators import GeneratorRun
 from kerasfeed.feeds.streams.place import Departure, Start
 from kerasfeed.util.error_notes import can_travel, wrapped
 from kerasfeed.util.error_text import notes_of, set_notes
@@ -44,6 +48,67 @@ class RoundRobin:
             self.turn -= 1
         if self.turn == len(self.living):
             self.turn = 0
+
+
+class JoinedGenerator:
+    """One generator in one repetition, as the consumer sees it. Not thread-safe: the source guards `pending`.
+
+    Attributes:
+        n: Its number.
+        run: What runs in the thread that takes; None where a worker runs it.
+        pending: Promises of its next chunks, in their order.
+        items: Scenes that have come.
+        at: The place in `items` of the next to be taken.
+        received: Scenes that have come in this repetition.
+        looked: Bytes of the first of them when it was looked at last.
+        early: Bytes of the first of them of which the scenes have come early, and are counted as received.
+        start: Where the next chunk that is asked for begins; `GO_ON` where it goes on.
+        ended: Whether nothing comes after `items`.
+        error: What comes after `items`.
+        deaths: How often it was lost, as what its worker had in hand, at `died_at`.
+        died_at: The number of the scene that was next then.
+    """
+
+    __slots__ = (
+        "at", "deaths", "died_at", "early", "ended", "error", "items", "looked", "n", "pending", "received", "run",
+        "start",
+    )  # fmt: skip
+
+    def __init__(self, n: int, start: int, run: GeneratorRun | None) -> None:
+        """Generator `n`, from its scene `start` on."""
+        self.n = n
+        self.run = run
+        self.pending: deque[Future[Any]] = deque()
+        self.items: list[Any] = []
+        self.at = 0
+        self.looked = self.early = 0
+        self.received = self.start = start
+        self.ended = False
+        self.error: BaseException | None = None
+        self.deaths, self.died_at = 0, -1
+
+    @property
+    def left(self) -> int:
+        """Items that wait to be taken."""
+        return len(self.items) - self.at
+
+    def pop(self, limit: int) -> list[Any]:
+        """The next items."""
+        items = self.items[self.at : self.at + limit]
+        self.at += len(items)
+        if self.at == len(self.items):
+            self.items, self.at = [], 0
+        return items
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nobody need wait for the next chunk: it has come, or will not, or is made by whoever takes it."""
+        if self.run is not None:
+            return True
+        try:
+            return self.pending[0].done()
+        except IndexError:
+            return False
 
 
 def begun_at(numbers: Sequence[int], start: Start) -> tuple[RoundRobin, dict[int, int]]:

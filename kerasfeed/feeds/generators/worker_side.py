@@ -6,20 +6,17 @@ lost, with a worker that died, the answer says so, and whoever asks says where t
 
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kerasfeed.feeds.generators.chunk_codec import ChunkWriter
-from kerasfeed.feeds.generators.chunk_slot import ChunkLayout, ChunkSlot
-from kerasfeed.feeds.generators.early import ChunkWatch, OpenChunk
-from kerasfeed.feeds.generators.generators import Generators, end, generator_seed
+from kerasfeed.feeds.generators.chunks import ChunkLayout, ChunkSlot, ChunkWriter, Word
+from kerasfeed.feeds.generators.generators import ENDED, GeneratorRun, Generators, generator_seed
 from kerasfeed.pool.base import Runner, WorkerContext
 from kerasfeed.pool.task import CancelledTaskError, FailedTaskError, Note, Place, Record
-from kerasfeed.sequences.context import SceneContext, Worker, enter_context
+from kerasfeed.sequences.context import Worker, enter_context
 from kerasfeed.sequences.global_random import restore, seed_globals, states
 from kerasfeed.util.error_text import message_of
 
@@ -29,28 +26,9 @@ _MOST_BYTES = 1 << 20  # of a chunk
 _SECONDS = 0.004  # a chunk's time: messages of about 100 us are 3 % of it
 _MOST = 512  # scenes of a chunk
 # A chunk holds this share of the scenes since the last one that took as long as a chunk may: of a generator that waits
-# for data, and gives what it has in bursts, no more than that has to be given early, by another thread.
+# for data, and gives what it has in bursts, no more than that has to be looked for in the slot.
 _SHARE = 16
 _SUSPECTS = 64  # scenes after a lost place that travel alone, so that one that ends its worker is told from others
-_ENDED = object()
-
-
-@dataclass(frozen=True)
-class Head:
-    """What is said of a chunk.
-
-    Attributes:
-        position: Number of its first scene, from 0.
-        ended: Whether no scene comes after it.
-        lost: Whether the generator does not run here: ask again, saying where to begin.
-        is_first: Whether nothing was asked of this worker before; where it is `lost` too, it is what the worker
-            before this one had in hand when it died.
-    """
-
-    position: int
-    ended: bool = False
-    lost: bool = False
-    is_first: bool = False
 
 
 class _OwnRandom:
@@ -80,79 +58,63 @@ class _OwnRandom:
             self._states[self._at] = states()
 
 
-class _GeneratorRun:
-    """One generator in one repetition."""
+class _ChunkedRun:
+    """One generator in one repetition, and what is between its chunks."""
 
-    def __init__(self, generators: Generators, n: int, repetition: int, start: int, capacity: int) -> None:
-        self.repetition = repetition
-        self.position = start if generators.takes_start else 0
-        self._generators = generators
-        self._n = n
-        self._goal = start
-        self._iterator: Iterator[Any] | None = None
-        self._writer = ChunkWriter(capacity)
-        self._kept: Any = _ENDED  # a scene for which there was no room
+    def __init__(self, run: GeneratorRun) -> None:
+        self.run = run
+        self._writer = ChunkWriter(_MOST_BYTES)
+        self._kept: Any = ENDED  # a scene for which there was no room
         self._quick = 0  # scenes since the last slow one
         self._raised: BaseException | None = None
+        self._raised_at = 0
 
-    def chunk(
-        self, slot: ChunkSlot, serial: int, watch: ChunkWatch, context: SceneContext, note: Note, *, is_first: bool
-    ) -> NDArray[np.uint8]:
-        """The next scenes, in the slot if they have room; what the generator raises comes after those before it."""
-        note[1] = self.position
+    def chunk(self, slot: ChunkSlot, serial: int, note: Note) -> NDArray[np.uint8] | None:
+        """Put the next scenes in the slot, or return them where they have no room there.
+
+        What the generator raises comes after the scenes before it.
+        """
+        run, writer, control = self.run, self._writer, slot.control
+        note[1] = run.position
         if self._raised is not None:
+            note[1] = self._raised_at
             raise self._raised
-        writer = self._writer
         writer.begin(slot.room)
-        while self.position < self._goal and self._next(context, note) is not _ENDED:  # given before
-            self.position += 1
+        while run.position < run.goal and run.next(note) is not ENDED:  # given before
+            pass
         now = time.perf_counter()
         until = now + _SECONDS
-        first = self.position
+        first = run.position - (self._kept is not ENDED)
         # The first comes alone, so that one that ends its worker again and again is known, and soon.
-        alone = first == self._goal or 0 < self._goal > first - _SUSPECTS
+        alone = first == run.goal or 0 < run.goal > first - _SUSPECTS
         most = 1 if alone else min(max(1, self._quick // _SHARE), _MOST)
-        ended = False
-        chunk = OpenChunk(writer, slot, serial, Head(first, is_first=is_first))
+        control[Word.POSITION], control[Word.SERIAL] = first, serial
         try:
-            while True:
-                scene = self._next(context, note)
-                if scene is _ENDED:
-                    ended = True
+            for _ in range(most):
+                scene, self._kept = self._kept, ENDED
+                if scene is ENDED:
+                    scene = run.next(note)
+                if scene is ENDED:
+                    control[Word.IS_LAST] = True
                     break
-                with chunk.lock:
-                    if chunk.data is not None or not writer.add(scene):  # it was given early, or is full
-                        self._kept = scene
-                        break
-                self.position += 1
+                if not writer.add(scene):
+                    self._kept = scene
+                    break
+                if writer.fits:
+                    control[Word.BYTES] = len(writer.data)
                 before, now = now, time.perf_counter()
-                chunk.touched = now
                 self._quick = 0 if now - before > _SECONDS else self._quick + 1
-                if not self._quick or now > until or self.position - first == most:
+                if not self._quick or now > until:
                     break
-                if self.position == first + 1:
-                    watch.watch(chunk)
         except BaseException as error:
-            if self.position == first or issubclass(type(error), KeyboardInterrupt):
+            if not len(writer.data) or issubclass(type(error), KeyboardInterrupt):
                 raise
-            self._raised = error
-        finally:
-            watch.forget()
-        return chunk.close(Head(first, ended, is_first=is_first))
-
-    def _next(self, context: SceneContext, note: Note) -> Any:
-        if self._kept is not _ENDED:
-            scene, self._kept = self._kept, _ENDED
-            return scene
-        note[1] = self.position
-        context.move_to(self.position * self._generators.count + self._n)
-        if self._iterator is None:
-            self._iterator = self._generators.make(self._n, self.repetition, self.position)
-        return next(self._iterator, _ENDED)
+            self._raised, self._raised_at = error, note[1]
+        return None if writer.fits else writer.data
 
     def end(self) -> None:
-        """Have the generator leave its `with` statements."""
-        end(self._iterator)
+        """The generator leaves its `with` statements."""
+        self.run.end()
         self._raised = None  # its traceback refers to this object
 
 
@@ -161,18 +123,16 @@ class _WorkerState:
     """What one worker runs.
 
     Attributes:
-        thread: Its thread; None for whichever calls.
+        thread: Its thread.
         random: The global random generators, where they are the worker's own.
         runs: By number of the generator.
         asked: Whether anything was asked of it.
-        watch: Gives its chunks early.
     """
 
-    thread: threading.Thread | None
+    thread: threading.Thread
     random: _OwnRandom | None = None
-    runs: dict[int, _GeneratorRun] = field(default_factory=dict)
+    runs: dict[int, _ChunkedRun] = field(default_factory=dict)
     asked: bool = False
-    watch: ChunkWatch = field(default_factory=ChunkWatch)
 
 
 class ChunkRunner(Runner):
@@ -199,62 +159,55 @@ class ChunkRunner(Runner):
 
     def on_worker_begin(self, worker: Worker) -> None:
         """Called by the pool; in a process of our own the global random generators are ours to seed."""
-        state = self._workers.setdefault(worker.index, _WorkerState(None))  # that of a thread that hangs goes on
-        if worker.worker_type != "inline":
-            state.thread = threading.current_thread()
+        thread = threading.current_thread()
+        state = self._workers.setdefault(worker.index, _WorkerState(thread))  # that of a thread that hangs goes on
+        state.thread = thread
         if worker.worker_type == "process":
             state.random = _OwnRandom(self._generators.seed)
 
     def on_worker_end(self) -> None:
         """Called by the pool: generators leave their `with` statements."""
         for state in list(self._workers.values()):
-            if state.thread in (None, threading.current_thread()):
-                state.watch.close()
-            while state.runs and state.thread in (None, threading.current_thread()):
+            while state.runs and state.thread is threading.current_thread():
                 state.runs.popitem()[1].end()
 
     def run(self, record: Record, note: Note, context: WorkerContext) -> Any:
         """See `Runner.run`: the chunk, where it has no room in the slot."""
         _, n, start, repetition, serial, segment_offset, segment_bytes, slot_offset = record
         slot = self._layout.view(context.memory_at(segment_offset, segment_bytes), slot_offset)
-        if slot.control[0] == serial:
+        control = slot.control
+        if control[Word.GIVEN_UP] == serial:
             raise CancelledTaskError
         state = self._workers[context.worker.index]
-        is_first, state.asked = not state.asked, True
-        scene_context = SceneContext(self._generators.seed, repetition)
-        previous = enter_context(scene_context)
+        for word, value in ((Word.SERIAL, 0), (Word.BYTES, 0), (Word.IS_LAST, 0), (Word.IS_FIRST, not state.asked)):
+            control[word] = value
+        state.asked = True
+        run = self._begin(state, n, repetition, start, note) if start >= 0 else self._continued(state, n, repetition)
+        control[Word.LOST] = run is None
+        if run is None:
+            return None
+        previous = enter_context(run.run.context)
         try:
-            run = (
-                self._begin(state, n, repetition, start, note) if start >= 0 else self._continued(state, n, repetition)
-            )
-            if run is None:
-                writer = ChunkWriter(0)
-                writer.begin(slot.room)
-                chunk = writer.finish(Head(0, lost=True, is_first=is_first))
-            else:
-                chunk = run.chunk(slot, serial, state.watch, scene_context, note, is_first=is_first)
+            return run.chunk(slot, serial, note)
         except BaseException as error:
             raise FailedTaskError(Place(note[1])) from error
         finally:
             enter_context(previous)
-        slot.control[1] = len(chunk)
-        return None if np.may_share_memory(chunk, slot.room) else chunk
 
-    def _continued(self, state: _WorkerState, n: int, repetition: int) -> _GeneratorRun | None:
+    def _continued(self, state: _WorkerState, n: int, repetition: int) -> _ChunkedRun | None:
         run = state.runs.get(n)
-        if run is None or run.repetition != repetition:
+        if run is None or run.run.repetition != repetition:
             return None
         if state.random is not None:
             state.random.enter(n)
         return run
 
-    def _begin(self, state: _WorkerState, n: int, repetition: int, start: int, note: Note) -> _GeneratorRun:
+    def _begin(self, state: _WorkerState, n: int, repetition: int, start: int, note: Note) -> _ChunkedRun:
         note[1] = start
         for other, run in list(state.runs.items()):
-            if other == n or run.repetition != repetition:
+            if other == n or run.run.repetition != repetition:
                 state.runs.pop(other).end()
         if state.random is not None:
             state.random.begin(n, repetition)
-        capacity = min(_MOST_BYTES, self._layout.capacity)
-        run = state.runs[n] = _GeneratorRun(self._generators, n, repetition, start, capacity)
+        run = state.runs[n] = _ChunkedRun(GeneratorRun(self._generators, n, repetition, start))
         return run

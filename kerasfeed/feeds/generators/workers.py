@@ -1,34 +1,252 @@
-"""The workers that run generators: one pool, and the memory in which chunks of scenes come from them.
+"""The workers that run generators: one pool, and chunks of scenes as its tasks.
 
 Invariant: a generator is always asked for at the same worker, and a worker serves in the order in which it is asked. A
 pool that has failed stays failed; the next chunk that is asked for starts another.
+
+What has failed is told in the words of a stream, here where it is known which generator was at work. The future gives
+the chunk, or the error of the generator; it raises what is no generator's fault. A slot is given back once, when no
+worker can write to it any more.
 """
 
+import itertools
+from collections.abc import Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kerasfeed.feeds.generators.chunk_session import ChunkSession
-from kerasfeed.feeds.generators.chunk_slot import ChunkLayout
+from kerasfeed.errors import FeedClosedError
+from kerasfeed.feeds.generators.chunks import HEADER, Chunk, ChunkLayout, Word
 from kerasfeed.feeds.generators.generators import Generators
-from kerasfeed.feeds.generators.worker_side import ChunkRunner
+from kerasfeed.feeds.generators.round_robin import named
+from kerasfeed.feeds.generators.worker_side import CHUNK, ChunkRunner
 from kerasfeed.loaders.base import LoaderStats
-from kerasfeed.loaders.batches.slots import SlotPool
+from kerasfeed.loaders.batches.slots import Held, Slot, SlotFuture, SlotPool
+from kerasfeed.loaders.failures.crash_text import ending_text
 from kerasfeed.loaders.failures.policy import FailurePolicy
-from kerasfeed.pool.base import PoolOptions
+from kerasfeed.pool.base import CLOSED_BEFORE_DONE, Pool, PoolOptions
 from kerasfeed.pool.environment import Environment
 from kerasfeed.pool.factory import make_pool
 from kerasfeed.pool.sessions import Sessions
+from kerasfeed.pool.task import NOWHERE, Crash, FutureTask, Place, Record, Task
 from kerasfeed.util.deferred_warnings import DeferredWarnings
+from kerasfeed.util.error_notes import TRACEBACK_HEAD
+from kerasfeed.util.error_text import add_note, traceback_of, without_own_frames
+
+_serials = itertools.count(1)
+
+
+@dataclass
+class _Receipt:
+    """See `kerasfeed.pool.base.Receipt`."""
+
+    sent: bool = False
+
+
+class ChunkSession:
+    """One pool, and the slots of its chunks.
+
+    Attributes:
+        pool: The workers.
+        slots: Memory of chunks.
+        generators: What is run.
+        chunks: Delivered so far.
+        copied: Of these, copied out of their slots.
+    """
+
+    def __init__(self, pool: Pool, slots: SlotPool, generators: Generators) -> None:
+        """Ask the workers of `pool` for chunks, in `slots`, of `generators`."""
+        self.pool = pool
+        self.slots = slots
+        self.generators = generators
+        self.chunks = 0
+        self.copied = 0
+        self._stuck: set[ChunkTask] = set()  # a thread that was given up may still write to their slots
+        self._in_flight: dict[Future[Any], ChunkTask] = {}
+        pool.on_failure = slots.close  # whoever waits for memory is to know
+
+    def submit(self, n: int, start: int, repetition: int) -> Future[Any]:
+        """Promise a chunk; see `GeneratorWorkers.ask`."""
+        try:
+            held = self.slots.acquire()
+        except FeedClosedError:  # the slots close with the pool: say why that ended
+            raise self.pool.failure or FeedClosedError(CLOSED_BEFORE_DONE) from None
+        receipt, task = _Receipt(), None
+        try:
+            serial = next(_serials)
+            worker = self.generators.numbers.index(n) % self.pool.options.workers
+            task = ChunkTask(
+                CHUNK, n, worker, SlotFuture(held[0], serial), session=self, held=held, slot=held[0],
+                start=start, repetition=repetition, serial=serial,
+            )  # fmt: skip
+            self._in_flight[task.future] = task
+            self.pool.submit([task], receipt)
+            return task.future
+        finally:
+            if task is None:
+                self.slots.release(held)
+            elif not receipt.sent:  # Ctrl-C has come: the slot must come back
+                self.release(task)
+
+    def chunk(self, task: "ChunkTask", payload: NDArray[np.uint8] | None) -> Chunk | None:
+        """The chunk of a task that was done, whose memory is free again when nothing refers to it.
+
+        Args:
+            task: The task.
+            payload: Its scenes, where they had no room in the slot.
+        """
+        try:
+            if not self._lands(task):
+                return None
+            self.chunks += 1
+            if task.future.done():
+                return None
+            view = task.slot.view
+            if payload is None:
+                nbytes = view.control[Word.BYTES]
+                exporter = self.slots.lease(task.held)
+                if exporter is not None:
+                    return Chunk.of(np.ndarray((nbytes,), np.uint8, exporter, HEADER), view)
+                payload = view.room[:nbytes].copy()
+                self.copied += 1
+            return Chunk.of(payload, view)
+        finally:
+            self.slots.release(task.held)  # unless it was leased
+
+    def made(self, future: Future[Any]) -> int:
+        """Bytes that there are of a chunk which is still being made."""
+        task = self._in_flight.get(future)
+        if task is None or task.slot.view.control[Word.SERIAL] != task.serial:
+            return 0
+        nbytes: int = task.slot.view.control[Word.BYTES]
+        return nbytes
+
+    def early(self, future: Future[Any]) -> Chunk | None:
+        """A copy of what there is of a chunk which is still being made."""
+        with self.pool.lock:  # the slot is in flight as long as it is held
+            nbytes = self.made(future)
+            if not nbytes:
+                return None
+            view = self._in_flight[future].slot.view
+            found = Chunk.of(view.room[:nbytes].copy(), view)
+            return found if self.made(future) >= nbytes else None  # else its worker has died, and another begins anew
+
+    def release(self, task: "ChunkTask") -> None:
+        """Give the slot of a task back, unless that was done before, or it was leased."""
+        self._lands(task)
+        self.slots.release(task.held)
+
+    def _lands(self, task: "ChunkTask") -> bool:
+        """Note that no worker can write to the slot of a task any more; whether that was not known."""
+        with self.pool.lock:
+            if self._in_flight.pop(task.future, None) is None:
+                return False
+            self._stuck.discard(task)
+            self.slots.stuck = len(self._stuck)
+            return True
+
+    def note_stuck(self, task: "ChunkTask") -> None:
+        """A thread hangs in a task, and may still write to its slot."""
+        with self.pool.lock:
+            if task.future in self._in_flight:
+                self._stuck.add(task)
+            self.slots.stuck = len(self._stuck)
+
+    def close(self) -> None:
+        """End the workers and free everything; idempotent. Chunks already delivered stay valid."""
+        if not self.pool.is_here:
+            return
+        self.slots.close()  # whoever waits for one need not wait for the workers
+        self.pool.close()
+        self.slots.free(flying=False)
+        self._in_flight.clear()  # tasks refer to this session: only the collector would free them
+        self._stuck.clear()
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ChunkTask(FutureTask):
+    """The next chunk of generator `number`, into a slot.
+
+    Attributes:
+        session: Whose task it is.
+        held: The slot where the chunk goes, until it is leased or released.
+        slot: The same, also after that.
+        start: The scene to begin with, in a generator made afresh; `GO_ON` for going on.
+        repetition: Number of the repetition.
+        serial: Unique in the process, so that a cancellation that comes late cannot touch the slot's next chunk.
+    """
+
+    session: ChunkSession
+    held: Held
+    slot: Slot
+    start: int
+    repetition: int
+    serial: int
+
+    def record(self) -> Record:
+        """See `Task.record`."""
+        slot = self.slot
+        return (
+            self.kind, self.number, self.start, self.repetition, self.serial, slot.segment_offset, len(slot.memory),
+            slot.offset,
+        )  # fmt: skip
+
+    def done(self, payload: Any, seconds: float, worker: str) -> Sequence[Task]:
+        """See `Task.done`; the payload is a chunk that had no room in the slot."""
+        self.set_result(self.session.chunk(self, payload))
+        return ()
+
+    def failed(self, place: Place, error: BaseException, worker: str, traceback: str) -> Sequence[Task]:
+        """See `Task.failed`."""
+        BaseException.with_traceback(error, without_own_frames(traceback_of(error)))  # which a frozen exception takes
+        assert place.scene is not None
+        try:
+            error = named(error, self.number, self.session.generators.count, place.scene, self.repetition, worker)
+            if traceback:
+                add_note(error, f"{TRACEBACK_HEAD}\n{traceback}")
+            return self._fail(error)
+        finally:
+            del error, self  # the traceback ends in this frame: only the collector would free them
+
+    def crashed(self, note: int, crash: Crash, count: int) -> Sequence[Task]:
+        """See `Task.crashed`."""
+        remedy = "To go on without generators that do so use on_error='skip'"
+        return self._fail(self._named(crash.kind(f"{ending_text(crash, count)} {remedy}"), note))
+
+    def cancelled(self) -> None:
+        """See `Task.cancelled`."""
+        self.session.release(self)
+
+    def broken(self, error: BaseException) -> None:
+        """See `Task.broken`."""
+        self.session.release(self)
+        super().broken(error)
+
+    def stuck(self, note: int, crash: Crash) -> None:
+        """See `Task.stuck`; the slot stays in flight until the thread is back."""
+        self.session.note_stuck(self)
+        self.set_result(self._named(crash.kind(f"{self.text(note)} {crash.thread_text}"), note))
+
+    def text(self, note: int) -> str:
+        """See `Task.text`."""
+        return "" if note == NOWHERE else f"scene {note} of generator {self.number} (repetition {self.repetition})"
+
+    def _fail(self, error: BaseException) -> Sequence[Task]:
+        self.session.release(self)
+        self.set_result(error)
+        return ()
+
+    def _named(self, error: BaseException, position: int) -> BaseException:
+        return named(error, self.number, self.session.generators.count, position, self.repetition)
 
 
 class GeneratorWorkers:
-    """Workers of one kind.
+    """Workers of one kind, at least one.
 
     Attributes:
-        depth: Chunks of each generator that are worth asking for ahead; 0 where `ask` itself does the work.
+        depth: Chunks of each generator that are worth asking for ahead.
     """
 
     def __init__(
@@ -42,7 +260,7 @@ class GeneratorWorkers:
         deferred_warnings: DeferredWarnings,
         environment: Environment,
     ) -> None:
-        """Start them, without waiting; see `ParallelGenerators` for the arguments.
+        """Start them, without waiting; see `JoinedGenerators` for the arguments.
 
         Raises:
             TypeError: The generators cannot be sent to worker processes.
@@ -51,13 +269,13 @@ class GeneratorWorkers:
         self._generators = generators
         count = len(generators.numbers)
         size = max(1, min(workers, count))
-        self.depth = 0 if not workers else 3 if count <= 4 * size else 2
-        self._most = count * max(1, self.depth) + size  # chunks in flight
+        self.depth = 3 if count <= 4 * size else 2
+        self._most = count * self.depth + size  # chunks in flight
         self._max_memory = max_memory
         # What has arrived waits for its turn, and scenes of other chunks are held.
         self._layout = ChunkLayout.sharing(max_memory, 2 * self._most + 3 * count + 4 * size)
         self._runner = ChunkRunner(generators, self._layout)
-        self._sessions: Sessions[ChunkSession] = Sessions(self, forks=not workers)
+        self._sessions: Sessions[ChunkSession] = Sessions(self, forks=False)
         self._options = PoolOptions(
             workers=size, who=f"the feed of {generators.name}", seed=generators.seed, timeout=policy.timeout,
             # Failures are dealt with by whoever joins the generators; of the workers it is only wanted that they are
@@ -66,7 +284,7 @@ class GeneratorWorkers:
             addressed=True, environment=environment, first_opened=self._sessions.first_opened,
             deferred_warnings=deferred_warnings,
         )  # fmt: skip
-        self._worker_type = worker_type if workers else "inline"
+        self._worker_type = worker_type
         try:
             self._sessions.current(self._start)
         except BaseException:
@@ -84,7 +302,7 @@ class GeneratorWorkers:
         return ChunkSession(pool, slots, self._generators)
 
     def ask(self, n: int, start: int, repetition: int) -> Future[Any]:
-        """Promise the next chunk of a generator, uint8[bytes], or what it has raised, as the result.
+        """Promise the next `Chunk` of a generator, or what it has raised, as the result.
 
         Args:
             n: Number of the generator.
@@ -97,8 +315,13 @@ class GeneratorWorkers:
         """
         return self._sessions.current(self._start).submit(n, start, repetition)
 
-    def early(self, future: Future[Any]) -> NDArray[np.uint8] | None:
-        """What there is already of a chunk that was asked for, and whose generator pauses, uint8[bytes]."""
+    def made(self, future: Future[Any]) -> int:
+        """Bytes that there are of a chunk that was asked for and is not done; 0 of any other."""
+        session = self._sessions.present
+        return session.made(future) if session else 0
+
+    def early(self, future: Future[Any]) -> Chunk | None:
+        """What there is of a chunk that was asked for and is not done."""
         session = self._sessions.present
         return session.early(future) if session else None
 

@@ -1,15 +1,35 @@
-"""`WrappedSource`: a source that changes which items of another one come, and when.
+"""Sources over a source, which change which of its items come, and when: shards, and a shuffle buffer.
 
 Invariant: everything else is the other's: threads, processes, counters, failures.
+
+Where scenes are dealt to shards, all shards have the same number of batches, and together all scenes but those that
+would give only some of the shards one batch more; for every shard runs the same generators, which give the same scenes.
+Where each shard has generators of its own, how many batches that were is told.
+
+Which item comes of a shuffle buffer at a position is what `kerasfeed.orders.buffered` says, a function of numbers
+alone. So the buffer is filled again at any position, from the source, and no scene is ever kept elsewhere.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
-from kerasfeed.feeds.streams.place import Departure
+import numpy as np
+import optree
+
+from kerasfeed.errors import FeedWarning
+from kerasfeed.feeds.sharding import Shard
+from kerasfeed.feeds.streams.place import BEGINNING, Departure, Start
 from kerasfeed.feeds.streams.source import Source
 from kerasfeed.loaders.base import LoaderStats
 from kerasfeed.loaders.failures.table import FailedScene
+from kerasfeed.orders.buffered import BufferShuffled
+from kerasfeed.spec.conformance import own_copy
+from kerasfeed.util.counted import counted
 from kerasfeed.util.deferred_warnings import DeferredWarnings
+from kerasfeed.util.resources import memory
+
+_AT_ONCE = 1024  # items that are asked for while the buffer is filled
+_LOOKED_AT = 16  # items by which its bytes are estimated
 
 
 class WrappedSource(Source):
@@ -57,3 +77,265 @@ class WrappedSource(Source):
     def close(self) -> None:
         """See `Source.close`."""
         self.source.close()
+
+
+class DealtSource(WrappedSource):
+    """Item k of a shard is item `k * shard.count + shard.index` of all."""
+
+    def __init__(self, source: Source, shard: Shard, rows: int, *, whole_batches: bool) -> None:
+        """Deal the items of `source`.
+
+        Args:
+            source: All items, in the same order on each shard.
+            shard: The shard that gets them.
+            rows: Items of a batch of one shard.
+            whole_batches: Whether batches with fewer are dropped.
+        """
+        super().__init__(source)
+        self._shard = shard
+        self._rows = rows
+        self._whole_batches = whole_batches
+        self._waiting: list[Any] = []  # of a round that is not complete yet
+        self._given = 0
+        self._over = False
+
+    def begin(self, repetition: int, start: Start = BEGINNING) -> None:
+        """See `Source.begin`."""
+        self._waiting, self._over = [], False
+        self._given = start.items
+        self.source.begin(repetition, Start(self.joined(start.items), start.departures))
+
+    def joined(self, items: int) -> int:
+        """See `Source.joined`."""
+        return self.source.joined(items * self._shard.count)
+
+    def length(self, departures: Sequence[Departure]) -> int | None:
+        """See `Source.length`."""
+        length = self.source.length(departures)
+        if length is None:
+            return None
+        rounds, rest = divmod(length, self._shard.count)
+        return rounds + (self._shard.index < rest and not self._is_dropped(rounds))
+
+    def take(self, limit: int) -> list[Any]:
+        """See `Source.take`."""
+        count = self._shard.count
+        items: list[Any] = []
+        while not items and not self._over:
+            found = self.source.take(limit * count - len(self._waiting))
+            waiting = self._waiting + found
+            rounds = len(waiting) // count
+            items = waiting[self._shard.index : rounds * count : count]
+            self._waiting = waiting[rounds * count :]
+            if not found:
+                self._over = True
+                items = self._last_round()
+        self._given += len(items)
+        return items
+
+    def _last_round(self) -> list[Any]:
+        rest, self._waiting = self._waiting, []
+        if rest and self._is_dropped(self._given):
+            if not self._whole_batches:
+                self.deferred_warnings.defer(
+                    "dealt",
+                    f"the last {counted(len(rest), 'scene')} of a repetition would have given {len(rest)} of "
+                    f"{self._shard.count} shards one batch more, and are left out",
+                    FeedWarning,
+                )
+            return []
+        return rest[self._shard.index : self._shard.index + 1]
+
+    def _is_dropped(self, rounds: int) -> bool:
+        """Whether what comes after so many whole rounds, and is none, is left out."""
+        return self._whole_batches or rounds % self._rows == 0
+
+
+class CountedSource(WrappedSource):
+    """The items of a shard's own generators, which are counted: nobody knows how many the other shards have."""
+
+    def __init__(self, source: Source, shard: Shard, rows: int, *, whole_batches: bool) -> None:
+        """Count the items of `source`; see `DealtSource` for the arguments."""
+        super().__init__(source)
+        self._shard = shard
+        self._rows = rows
+        self._whole_batches = whole_batches
+        self._given = 0
+        self._repetition = 0
+        self._left = False
+
+    def begin(self, repetition: int, start: Start = BEGINNING) -> None:
+        """See `Source.begin`."""
+        self._given, self._repetition, self._left = start.items, repetition, False
+        self.source.begin(repetition, start)
+
+    def take(self, limit: int) -> list[Any]:
+        """See `Source.take`."""
+        items = self.source.take(limit)
+        self._given += len(items)
+        if not items and not self._left:
+            steps = self._given // self._rows if self._whole_batches else -(-self._given // self._rows)
+            self.deferred_warnings.defer(
+                "steps",
+                f"repetition {self._repetition} had {counted(steps, 'step')} ({counted(self._given, 'scene')}) on "
+                f"shard {self._shard}. The others run other generators, and may have more or fewer: a training step "
+                "that waits for all shards would then hang. Pass steps_per_epoch to fit, or count=1 for generators "
+                "that all shards run, with the scenes dealt in turn, to all the same number of steps",
+                FeedWarning,
+            )
+        return items
+
+    def leave(self) -> None:
+        """See `Source.leave`."""
+        self._left = True
+        super().leave()
+
+
+class ShuffledSource(WrappedSource):
+    """Items of a source, shuffled."""
+
+    def __init__(self, source: Source, order: BufferShuffled, seed: int) -> None:
+        """Shuffle the items of `source` in the buffer of `order`."""
+        super().__init__(source)
+        self._order = order
+        self._seed = seed
+        self._repetition = 0
+        self._left = True
+        self._buffer: list[Any] = []
+        self._places: Iterator[int] = iter(())
+        # Number and place of each item with which the buffer is still to be filled, in the order in which they come.
+        self._wanted: Iterator[tuple[int, int]] = iter(())
+        self._next_wanted: tuple[int, int] | None = None
+        self._read = 0  # number of the item of the source that comes next
+        self._until = 0  # number of the item behind the last one with which the buffer is filled
+        self._rest: list[Any] | None = None  # when the source has ended, what is left, the last one first
+        self._skip = 0  # of the rest, items that have left before
+        self._error: Exception | None = None  # of the source; raised after the items that came before it
+
+    def begin(self, repetition: int, start: Start = BEGINNING) -> None:
+        """See `Source.begin`."""
+        size = self._order.buffer_size
+        length = self.source.length(start.departures)
+        if length is not None and start.items + size <= length:
+            length = None  # as far as the buffer is concerned
+        first = start.items if length is None else max(0, min(start.items, length - size))
+        filled = size if length is None else min(length, size)
+        self._buffer = []
+        if first:
+            held = self._order.held(first, seed=self._seed, epoch=repetition)
+            by_number = np.argsort(held)
+            self._wanted = zip(held[by_number].tolist(), by_number.tolist(), strict=True)
+            self._buffer = [_EMPTY] * filled
+        else:  # a buffer larger than the data takes no more than the data
+            self._wanted = zip(range(filled), range(filled), strict=True)
+        self._next_wanted = next(self._wanted, None)
+        self._left = False
+        self._repetition = repetition
+        self._skip = start.items - first
+        self._until = first + filled
+        self._places = self._order.places_from(first, seed=self._seed, epoch=repetition)
+        self._rest, self._error = None, None
+        self._read = first + filled if self._next_wanted is None else self._next_wanted[0]
+        self.source.begin(repetition, Start(self._read, start.departures))
+
+    def joined(self, items: int) -> int:
+        """See `Source.joined`."""
+        return self.source.joined(items + self._order.buffer_size)
+
+    def take(self, limit: int) -> list[Any]:
+        """See `Source.take`; the first call of a repetition fills the buffer."""
+        if self._next_wanted is not None:
+            self._fill()
+        buffer = self._buffer  # `leave` lets go of it, in any thread
+        if self._rest is None and not self._left:
+            items = []
+            for item in self._next(limit):
+                place = next(self._places)
+                items.append(buffer[place])
+                buffer[place] = own_copy(item)
+            if items:
+                return items
+        rest = self._rest
+        if self._left or rest is None:
+            return []
+        if rest:
+            items = rest[: -limit - 1 : -1]
+            del rest[-limit:]
+            return items
+        error, self._error = self._error, None
+        try:
+            if error is not None:
+                raise error
+            return []
+        finally:
+            del error  # whose traceback holds this frame
+
+    def leave(self) -> None:
+        """See `Source.leave`; nothing of the buffer is kept."""
+        self._left = True
+        super().leave()
+        self._buffer, self._rest = [], None
+
+    def close(self) -> None:
+        """See `Source.close`."""
+        self.leave()
+        super().close()
+
+    def _next(self, limit: int) -> list[Any]:
+        """The next items of the source; none where it has ended, and what is left is put in order then."""
+        try:
+            found = self.source.take(limit)
+        except Exception as error:  # noqa: BLE001 - raised after the items that came before it
+            self._error, found = error, []
+        self._read += len(found)
+        if not found and not self._left:
+            held = [item for item in self._buffer if item is not _EMPTY]
+            order = self._order.rest(len(held), seed=self._seed, epoch=self._repetition)
+            self._rest = [held[place] for place in order[self._skip :][::-1].tolist()]
+            self._buffer = []
+        return found
+
+    def _fill(self) -> None:
+        """Fill the buffer with the items that it holds where the repetition begins; those between are not kept."""
+        buffer, wanted = self._buffer, self._next_wanted
+        while wanted is not None and self._rest is None and not self._left:
+            number = self._read
+            for item in self._next(min(_AT_ONCE, self._until - number)):
+                if wanted is not None and wanted[0] == number:
+                    place = wanted[1]
+                    if place == len(buffer):
+                        buffer.append(own_copy(item))
+                    else:
+                        buffer[place] = own_copy(item)
+                    wanted = next(self._wanted, None)
+                number += 1
+            self._estimate()
+        self._next_wanted = wanted if self._rest is None else None  # which has ended before
+        if self._skip and self._rest is None and not self._left:  # it stands behind the last item of the source
+            self._next(1)
+
+    def _estimate(self) -> None:
+        """Warn where the whole buffer will take more than half of the memory."""
+        kept = [item for item in self._buffer[: 64 * _LOOKED_AT] if item is not _EMPTY][:_LOOKED_AT]
+        if not kept or self.deferred_warnings.is_known("buffer"):
+            return
+        nbytes = sum(_nbytes(item) for item in kept) / len(kept) * self._order.buffer_size
+        if nbytes > memory() / 2:
+            self.deferred_warnings.defer(
+                "buffer",
+                f"the shuffle buffer of {self._order.buffer_size:,} scenes will take about {nbytes / 1e9:,.1f} GB, of "
+                f"{memory() / 1e9:,.1f} GB of memory: pass a smaller shuffle_buffer, or yield what is small and load "
+                "it in a map()",
+                FeedWarning,
+            )
+
+
+class _Empty:
+    """At a place of the buffer to which nothing has come."""
+
+
+_EMPTY = _Empty()
+
+
+def _nbytes(item: Any) -> int:
+    return sum(int(getattr(leaf, "nbytes", 0)) for leaf in optree.tree_leaves(item))

@@ -4,13 +4,11 @@ import numpy as np
 import pytest
 
 from kerasfeed.errors import SpecError
-from kerasfeed.feeds.generators.chunk_codec import ChunkReader, ChunkWriter
+from kerasfeed.feeds.generators.chunks import ChunkReader, ChunkWriter
 
 
 def taken_out(writer):
-    head, groups = ChunkReader().read(writer.finish("head").copy())
-    assert head == "head"
-    return [scene for _, scenes in groups for scene in scenes]
+    return [scene for _, scene in ChunkReader().read(writer.data.copy())]
 
 
 def assert_same(found, wanted):
@@ -34,25 +32,25 @@ def test_scenes_of_different_kinds_keep_their_order_in_one_chunk():
 
 @pytest.mark.parametrize("even", [True, False])
 def test_a_chunk_is_full_when_its_bytes_are_and_holds_any_one_scene(even):
-    writer, memory = ChunkWriter(1024), np.empty(3000, np.uint8)
-    for nbytes, wanted in ((100, (8, 11)), (1024, (1, 1)), (5000, (1, 1)), (400, (2, 2))):
+    writer, memory = ChunkWriter(10_240), np.empty(30_000, np.uint8)
+    for nbytes, wanted in ((1000, (8, 11)), (10_240, (1, 1)), (50_000, (1, 1)), (4000, (2, 2))):
         writer.begin(memory)
         scenes = []
         while writer.add(np.full(nbytes - (0 if even else len(scenes)), 7, np.uint8)):
             scenes.append(np.full(nbytes - (0 if even else len(scenes)), 7, np.uint8))
         assert wanted[0] <= len(scenes) <= wanted[1]
-        assert (writer.memory is memory) == (nbytes < 3000)
+        assert writer.fits == (nbytes < 30_000)
         assert_same(taken_out(writer), scenes)
 
 
 def test_text_fills_a_chunk_too():
-    writer = ChunkWriter(1000)
-    writer.begin(np.empty(2000, np.uint8))
+    writer = ChunkWriter(10_000)
+    writer.begin(np.empty(20_000, np.uint8))
     count = 0
-    while writer.add("x" * 100):
+    while writer.add("x" * 1000):
         count += 1
-    assert count == 11
-    assert taken_out(writer) == ["x" * 100] * 11
+    assert count == 9
+    assert taken_out(writer) == ["x" * 1000] * 9
 
 
 @pytest.mark.parametrize(

@@ -180,7 +180,7 @@ def test_generators_that_disagree_are_told_with_the_field(fleet_of, scene, told)
 
 
 def test_a_generator_that_disagrees_with_itself_is_told(fleet_of):
-    _, error = until_error(fleet_of("inline", lambda: [1, "a"]))
+    _, error = until_error(fleet_of("thread", lambda: [1, "a"]))
     assert "generator 0 disagrees with itself: field 'scene' is int64[] at first and str[] at its scene 1" in str(error)
 
 

@@ -8,7 +8,9 @@ import pytest
 from scenes_streams import all_of, counting, drawing, in_turn, new_source, until_error
 
 from kerasfeed.errors import FeedClosedError, SceneError
-from kerasfeed.feeds.generators.generators import Generators, LocalGenerators
+from kerasfeed.feeds.generators.generators import Generators
+from kerasfeed.feeds.generators.joined import JoinedGenerators
+from kerasfeed.feeds.streams.place import Start
 
 
 class Scans:
@@ -31,7 +33,7 @@ def three(a, b, c):
 
 
 def scenes_of(*arguments):
-    return all_of(LocalGenerators(Generators(*arguments)))
+    return all_of(JoinedGenerators(Generators(*arguments)))
 
 
 def test_one_generator_may_be_a_method_without_arguments_as_it_is():
@@ -51,11 +53,11 @@ def test_whatever_can_be_iterated_will_do():
 
 
 def test_a_parameter_named_rng_is_given_random_numbers_of_its_own():
-    source = new_source("local", drawing, 2)
+    source = new_source("inline", drawing, 2)
     first, second = all_of(source, 0), all_of(source, 1)
     assert len({*first, *second}) == 20
     assert all_of(source, 0) == first
-    assert all_of(new_source("local", drawing, 2, seed=8)) != first
+    assert all_of(new_source("inline", drawing, 2, seed=8)) != first
 
 
 def test_a_parameter_named_start_is_given_the_scene_to_begin_with():
@@ -63,8 +65,10 @@ def test_a_parameter_named_start_is_given_the_scene_to_begin_with():
         return iter(range(start, 5))
 
     assert list(Generators(starting, 2).make(0, 0, 3)) == [3, 4]
-    assert list(Generators(counting, 1).make(0, 0, 5)) == [(0, 5), (0, 6)]
-    assert list(Generators(counting, 1).make(0, 0, 50)) == []
+    for start, left in ((5, [(0, 5), (0, 6)]), (50, [])):
+        source = new_source("inline", counting)
+        source.begin(0, Start(start))
+        assert source.take(7) == left
 
 
 @pytest.mark.parametrize(
@@ -119,14 +123,14 @@ async def asynchronous():
     ids=["none", "number", "function", "dict", "text", "async"],
 )
 def test_a_function_that_returns_no_iterable_is_refused_with_the_remedy(made, told):
-    _, error = until_error(LocalGenerators(Generators(made)))
+    _, error = until_error(JoinedGenerators(Generators(made)))
     assert isinstance(error, TypeError)
     with pytest.raises(TypeError, match=told):
         raise error
 
 
 def test_a_function_that_raises_stop_iteration_does_not_end_in_silence():
-    _, error = until_error(LocalGenerators(Generators(lambda: next(iter([])))))
+    _, error = until_error(JoinedGenerators(Generators(lambda: next(iter([])))))
     assert isinstance(error, SceneError)
     assert "StopIteration" in str(error)
 
@@ -136,7 +140,7 @@ def test_an_exit_of_a_generator_is_no_exit_of_the_program():
         yield 1
         raise SystemExit(3)
 
-    items, error = until_error(LocalGenerators(Generators(leaving)))
+    items, error = until_error(JoinedGenerators(Generators(leaving)))
     assert items == [1]
     assert isinstance(error, SceneError)
     assert "generator 0 raised SystemExit: 3" in str(error)
@@ -153,7 +157,7 @@ def test_a_generator_is_ended_by_whoever_leaves_it_even_while_it_runs():
         finally:
             ended.set()
 
-    source = LocalGenerators(Generators(waiting))
+    source = JoinedGenerators(Generators(waiting))
     source.begin(0)
     found = []
     taker = threading.Thread(target=lambda: found.extend(source.take(5)))

@@ -50,7 +50,7 @@ def test_scenes_come_in_turn_and_those_that_end_are_passed_over(source_of):
 
 def test_every_repetition_starts_afresh_with_random_numbers_of_its_own(source_of):
     source = source_of(drawing, 3)
-    reference = new_source("local", drawing, 3)
+    reference = new_source("inline", drawing, 3)
     for repetition in (0, 1, 0):
         items = all_of(source, repetition)
         assert len(set(items)) == 15
@@ -60,7 +60,7 @@ def test_every_repetition_starts_afresh_with_random_numbers_of_its_own(source_of
 def test_the_rng_of_a_sequence_is_that_of_the_scene_whoever_runs_its_generator(source_of):
     items = all_of(source_of(Drawing().scenes, 2), 3)
     assert len(set(items)) == 8
-    assert items == all_of(new_source("local", Drawing().scenes, 2), 3)
+    assert items == all_of(new_source("inline", Drawing().scenes, 2), 3)
 
 
 def test_endless_generators_can_be_left_and_begun_again(source_of):
@@ -78,7 +78,7 @@ def test_endless_generators_can_be_left_and_begun_again(source_of):
     assert source.take(1) == [(0, 0)]
 
 
-@pytest.mark.parametrize("source_of", ["local", "thread"], indirect=True)
+@pytest.mark.parametrize("source_of", ["inline", "thread"], indirect=True)
 def test_generators_without_a_scene_make_an_empty_repetition(source_of):
     source = source_of(empty, 3)
     assert all_of(source) == []
@@ -108,7 +108,7 @@ def test_a_generator_that_failed_leaves_the_turn_where_errors_are_borne(source_o
     assert (row.index, row.epoch, row.count, row.exception) == (4 * 3 + 1, 1, 2, "LookupError: no scene 4")
 
 
-@pytest.mark.parametrize("source_of", ["local", "thread"], indirect=True)
+@pytest.mark.parametrize("source_of", ["inline", "thread"], indirect=True)
 def test_where_all_generators_have_failed_none_is_borne(source_of):
     items, error = until_error(source_of(all_failing, 2, policy=FailurePolicy("skip")))
     assert items == [0, 1]
@@ -117,7 +117,7 @@ def test_where_all_generators_have_failed_none_is_borne(source_of):
     assert isinstance(error.__cause__, LookupError)
 
 
-@pytest.mark.parametrize("source_of", ["local", "thread"], indirect=True)
+@pytest.mark.parametrize("source_of", ["inline", "thread"], indirect=True)
 def test_no_more_generators_may_fail_than_max_failures(source_of):
     source = source_of(failing, 3, policy=FailurePolicy("skip", max_failures=0.3))
     _, error = until_error(source)
