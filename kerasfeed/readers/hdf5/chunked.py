@@ -16,11 +16,10 @@ from numpy.typing import NDArray
 
 from kerasfeed.readers.hdf5 import decode_pool
 from kerasfeed.readers.hdf5.chunk_cache import ChunkCache
-from kerasfeed.readers.hdf5.chunks import ChunkLocation, Part, Piece
-from kerasfeed.readers.hdf5.parallel_for import share
+from kerasfeed.readers.hdf5.decode_pool import share
 from kerasfeed.readers.hdf5.selection import Box
 from kerasfeed.readers.hdf5.stats import Counters
-from kerasfeed.readers.hdf5.storage import Chunked
+from kerasfeed.readers.hdf5.storage import Chunked, ChunkLocation, Part, Piece
 from kerasfeed.util import read_cost
 from kerasfeed.util.file_bytes import ByteSource
 

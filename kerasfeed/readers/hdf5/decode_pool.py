@@ -1,8 +1,9 @@
-"""Threads that decode chunks for whoever reads, shared by all files of a process.
+"""Threads that decode chunks for whoever reads, shared by all files of a process, and work done together with them.
 
 Invariant: never more threads than cores; they are daemons that end after a second without work and when the process
 ends, and after a fork the child starts with none. Work given here is optional: whoever gives it must be able to do
-without, for a task may be dropped.
+without, for a task may be dropped. Whoever shares work (`share`) works too and waits only for what a helper has begun,
+so nothing can hang on a full pool; when `share` returns or raises, nobody works on any more.
 """
 
 import atexit
@@ -10,7 +11,8 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 from kerasfeed.util.resources import cores
 
@@ -18,6 +20,7 @@ _IDLE_SECONDS = 1.0
 _EXIT_SECONDS = 2.0
 
 DecodeTask = Callable[[], object]
+T = TypeVar("T")
 
 
 class DecodePool:
@@ -109,3 +112,71 @@ atexit.register(lambda: _pool.end())
 def shared() -> DecodePool:
     """The pool of this process."""
     return _pool
+
+
+def share(items: Iterator[T], work: Callable[[T], None], helpers: int) -> None:
+    """Call `work` for each of `items`, each once, in any thread and order.
+
+    Args:
+        items: Taken one by one, under a lock.
+        work: Called for each, several at a time.
+        helpers: How many threads of the pool to ask; with 0 all is done here, in order.
+
+    Raises:
+        Exception: The first that `work` raised; the items not yet begun are left.
+    """
+    if helpers < 1:
+        for item in items:
+            work(item)
+        return
+    team = _Team(items, work)
+    for _ in range(helpers):
+        shared().submit(team.help, urgent=True)
+    team.finish()
+
+
+class _Team:
+    def __init__(self, items: Iterator[object], work: Callable[..., None]) -> None:
+        self._items: Iterator[object] = items
+        self._work: Callable[..., None] | None = work
+        self._changed = threading.Condition(threading.Lock())
+        self._busy = 0
+        self._error: BaseException | None = None
+
+    def help(self) -> None:
+        """Work as a thread of the pool, unless it is all done."""
+        with self._changed:
+            if self._work is None:
+                return
+            self._busy += 1
+        try:
+            self._drain()
+        finally:
+            with self._changed:
+                self._busy -= 1
+                self._changed.notify_all()
+
+    def finish(self) -> None:
+        """Work as the caller, and wait for the others."""
+        try:
+            self._drain()
+        finally:  # whoever interrupts the caller does not interrupt the helpers, which write to its memory
+            with self._changed:
+                self._work, self._items = None, iter(())  # tasks still in the pool's queue keep nothing alive
+                while self._busy:
+                    self._changed.wait()
+        if self._error is not None:
+            raise self._error
+
+    def _drain(self) -> None:
+        work = self._work
+        while work is not None:
+            try:
+                with self._changed:
+                    item = None if self._error is not None else next(self._items, None)
+                if item is None:
+                    return
+                work(item)
+            except BaseException as error:  # noqa: BLE001  # raised again by the caller
+                with self._changed:
+                    self._error = error if self._error is None else self._error

@@ -18,10 +18,9 @@ import numpy as np
 
 from kerasfeed.readers.hdf5.chunk_cache import ChunkCache
 from kerasfeed.readers.hdf5.chunked import ChunkedReader
-from kerasfeed.readers.hdf5.contiguous import ContiguousReader
+from kerasfeed.readers.hdf5.contiguous import ContiguousReader, Known, WholeReader, small
 from kerasfeed.readers.hdf5.error_messages import shown_name, stored_name, unfollowed
 from kerasfeed.readers.hdf5.inspection import check_sources, examine, lies_elsewhere, refusal
-from kerasfeed.readers.hdf5.small_datasets import Known, WholeReader, small
 from kerasfeed.readers.hdf5.stats import Counters
 from kerasfeed.readers.hdf5.storage import Chunked, Layout, ReaderChoice
 from kerasfeed.util import read_cost

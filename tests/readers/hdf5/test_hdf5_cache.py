@@ -13,8 +13,8 @@ import kerasfeed as kf
 from kerasfeed.readers.hdf5 import chunked as direct_room
 from kerasfeed.readers.hdf5 import decode_pool as pool
 from kerasfeed.readers.hdf5.chunk_cache import ChunkCache
+from kerasfeed.readers.hdf5.decode_pool import share
 from kerasfeed.readers.hdf5.open_files import registry
-from kerasfeed.readers.hdf5.parallel_for import share
 from kerasfeed.util import lru, resources
 
 
