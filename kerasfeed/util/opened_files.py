@@ -59,6 +59,10 @@ class Identity(NamedTuple):
             raise changed(path, difference)
 
 
+class WorkersDisagreeError(OSError):
+    """Internal: two workers of a feed have opened different files at one path."""
+
+
 def identity_of(path: str | os.PathLike[str]) -> Identity:
     """The identity of the file at `path` now.
 

@@ -10,8 +10,10 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+from subprocess_hosts import SubprocessHosts
 
 import kerasfeed as kf
+from kerasfeed.feeds.base import BaseFeed
 from kerasfeed.util import file_bytes as source
 
 pytestmark = pytest.mark.timeout(120)
@@ -204,8 +206,12 @@ def _queued(path):
     return feed
 
 
+def _on_a_host(path):
+    return BaseFeed(TwoWorkers(path), 2, workers=2, hosts=SubprocessHosts(1, ship=(__name__,)))
+
+
 @pytest.mark.heavy
-@pytest.mark.parametrize("make", [_sequence, _generators, _mapped, _queued])
+@pytest.mark.parametrize("make", [_sequence, _generators, _mapped, _queued, _on_a_host])
 def test_a_worker_that_opens_a_file_late_refuses_one_that_has_changed(path, make):
     found = []
     with make(path) as feed, pytest.raises(OSError, match=f"kerasfeed.h5' {CHANGED}"):

@@ -25,6 +25,7 @@ from kerasfeed.pool.resource_errors import start_thread
 from kerasfeed.pool.task import Task
 from kerasfeed.util.error_notes import wrapped
 from kerasfeed.util.error_text import message_of
+from kerasfeed.util.opened_files import WorkersDisagreeError
 
 _TICK = 1.0
 _GRACE, _GRACE_OF_OTHERS = 6.0, 1.0  # for hosts to end their workers, and for those that have told of none yet
@@ -244,7 +245,11 @@ class HostPool(Pool):
                 host.respawns = max(host.respawns, answer.respawns)
                 self._batches[host.number] = self._batches.get(host.number, 0) + (group is not None)
             self._used_random |= answer.used_random
-        failure = "" if answer.failure is None else message_of(answer.failure.arrived())
+        error = None if answer.failure is None else answer.failure.arrived()
+        if isinstance(error, WorkersDisagreeError):  # workers that are started anew would take the file as it is now
+            self._fail(error)
+            return
+        failure = "" if error is None else message_of(error)
         if group is not None:
             if answer.places and self._carrier is not None:
                 written = parcel.buffers[-len(answer.places) :]

@@ -29,7 +29,7 @@ from kerasfeed.pool.task import Crash, Task
 from kerasfeed.pool.worker_hooks import defer_failed_end
 from kerasfeed.util.error_notes import wrapped
 from kerasfeed.util.error_text import message_of
-from kerasfeed.util.opened_files import Identity, Opened, changed
+from kerasfeed.util.opened_files import Identity, Opened, WorkersDisagreeError, changed
 from kerasfeed.util.user_modules import edited_message
 
 _NEWS = (
@@ -225,7 +225,7 @@ class Supervisor:
                 text = edited_message(opened.module, opened.path)
                 self._fail(WorkerStartError(f"{handle.name} cannot go on: {text}"))
             elif difference:
-                self._fail(changed(opened.path, difference))
+                self._fail(WorkersDisagreeError(*changed(opened.path, difference).args))
 
     # ---- workers that hang
 
