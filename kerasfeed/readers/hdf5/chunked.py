@@ -182,9 +182,10 @@ class ChunkedReader:
         data = self._source.read(place.address, place.size)
         found = self._pipeline.decode(data, place.mask, into)
         seconds = time.perf_counter() - begin
-        self.counters.decode(place.position, len(self._index), place.size, seconds)
-        if meter is not None:
-            meter.note(self._storage, place.position, nbytes=self._nbytes, seconds=seconds)
+        self.counters.read(place.size)
+        for each in (self.counters.meter, meter):
+            if each is not None:
+                each.note(self._storage, place.position, nbytes=self._nbytes, seconds=seconds)
         if into is not None:
             return into
         return np.frombuffer(found, self._dtype).reshape(self._grid.chunks)

@@ -6,6 +6,8 @@ Invariant: counters only grow, under a lock of their own that is never held whil
 import threading
 from dataclasses import dataclass
 
+from kerasfeed.util.read_cost import Meter
+
 
 @dataclass(frozen=True)
 class ReadStats:
@@ -17,7 +19,8 @@ class ReadStats:
         hits: Chunks found in the cache, or waited for while another thread decoded them.
         nbytes: Bytes read from the file.
         seconds: Time spent reading and decoding chunks, s, summed over threads.
-        fallbacks: Selections that h5py read, because the direct reader could not plan them or could not decode a chunk.
+        fallbacks: Selections that h5py read, because they are not read directly (names of fields, large ones that are
+            neither rows nor boxes), or because a chunk could not be decoded.
     """
 
     decoded: int = 0
@@ -29,33 +32,24 @@ class ReadStats:
 
 
 class Counters:
-    """The sums while they grow."""
+    """The sums while they grow.
+
+    Attributes:
+        meter: Of the chunks decoded; that of whoever asked counts them in the same way.
+    """
 
     def __init__(self) -> None:
+        self.meter = Meter()
         self._lock = threading.Lock()
-        self._seen: bytearray = bytearray()
-        self._decoded = self._again = self._hits = self._nbytes = self._fallbacks = 0
-        self._seconds = 0.0
+        self._hits = self._nbytes = self._fallbacks = 0
 
-    def decode(self, position: int, positions: int, nbytes: int, seconds: float) -> None:
-        """Chunk `position` of `positions` was decoded."""
+    def hit(self) -> None:
+        """A chunk was there already."""
         with self._lock:
-            if not self._seen:
-                self._seen = bytearray(positions)  # one byte a chunk
-            again = bool(self._seen[position])
-            self._seen[position] = 1
-            self._decoded += 1
-            self._again += again
-            self._nbytes += nbytes
-            self._seconds += seconds
-
-    def hit(self, count: int = 1) -> None:
-        """Chunks were there already."""
-        with self._lock:
-            self._hits += count
+            self._hits += 1
 
     def read(self, nbytes: int) -> None:
-        """Bytes were read that need no decoding."""
+        """Bytes were read from the file."""
         with self._lock:
             self._nbytes += nbytes
 
@@ -66,5 +60,9 @@ class Counters:
 
     def snapshot(self) -> ReadStats:
         """The sums now."""
+        decoded = again = 0
+        seconds = 0.0
+        for cost in self.meter.costs():  # one, or none
+            decoded, again, seconds = cost.decoded, cost.again, cost.seconds
         with self._lock:
-            return ReadStats(self._decoded, self._again, self._hits, self._nbytes, self._seconds, self._fallbacks)
+            return ReadStats(decoded, again, self._hits, self._nbytes, seconds, self._fallbacks)
