@@ -11,7 +11,6 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
-from math import prod
 from typing import Any
 
 import cloudpickle
@@ -29,7 +28,7 @@ from kerasfeed.spec.scene_spec import ArraySpec, SceneSpec
 HEADER = 64  # bytes before a chunk, so that it stands on a boundary of 64 bytes
 _LARGEST = 64 << 20  # bytes of a slot, at most; pages that are not written cost nothing
 _SCENE = struct.Struct("=qq")  # bytes of what is pickled of a scene, and of all of it
-_ALIGNMENT = 16  # of scenes and fields, bytes
+_ALIGNMENT = 16  # of scenes and fields, bytes; a power of two
 _ITEM = (bool, int, float, complex, str, bytes)  # these travel as they are
 _BARE = optree.treespec_leaf()
 
@@ -229,26 +228,21 @@ class ChunkReader:
             if other is not None:
                 described = other
                 if described not in self._known:
-                    self._known[described] = pickle.loads(described)
-                treespec, kinds = self._known[described]
+                    treespec, kinds = pickle.loads(described)
+                    arrays = [(number, kind[0]) for number, kind in enumerate(kinds) if type(kind) is tuple]
+                    self._known[described] = treespec.unflatten, arrays
+                unflatten, arrays = self._known[described]
             place = start + _rounded(_SCENE.size + length)
-            for number, kind in enumerate(kinds):
-                if type(kind) is tuple:
-                    leaves[number] = array = _array(data, leaves[number], kind[0], place)
-                    place += _rounded(array.nbytes)
-            yield described, treespec.unflatten(leaves)
+            for number, dtype in arrays:
+                array: Any = np.ndarray(leaves[number], dtype, data, place)
+                place += _rounded(array.nbytes)
+                leaves[number] = array if array.ndim else array[()]
+            yield described, unflatten(leaves)
             start += nbytes
 
 
-def _array(data: NDArray[np.uint8], shape: tuple[int, ...], dtype: np.dtype[Any], place: int) -> Any:
-    if not prod(shape) * dtype.itemsize:
-        return np.empty(shape, dtype)
-    array: NDArray[Any] = np.ndarray(shape, dtype, data, place)
-    return array if shape else array[()]
-
-
 def _rounded(nbytes: int) -> int:
-    return -(-nbytes // _ALIGNMENT) * _ALIGNMENT
+    return (nbytes + _ALIGNMENT - 1) & -_ALIGNMENT
 
 
 def _is_array(leaf: Any) -> bool:

@@ -25,8 +25,9 @@ GO_ON = -1  # instead of a position: the generator goes on where it is
 _MOST_BYTES = 1 << 20  # of a chunk
 _SECONDS = 0.004  # a chunk's time: messages of about 100 us are 3 % of it
 _MOST = 512  # scenes of a chunk
-# A chunk holds this share of the scenes since the last one that took as long as a chunk may: of a generator that waits
-# for data, and gives what it has in bursts, no more than that has to be looked for in the slot.
+# A chunk holds this share of the scenes that came one soon after the other: of a generator that waits for data, and
+# gives what it has in bursts, no more than that has to be looked for in the slot. A pause halves that number, and no
+# more, for a busy machine makes pauses too.
 _SHARE = 16
 _SUSPECTS = 64  # scenes after a lost place that travel alone, so that one that ends its worker is told from others
 
@@ -65,7 +66,7 @@ class _ChunkedRun:
         self.run = run
         self._writer = ChunkWriter(_MOST_BYTES)
         self._kept: Any = ENDED  # a scene for which there was no room
-        self._quick = 0  # scenes since the last slow one
+        self._quick = 0  # scenes that came one soon after the other; fewer after a pause
         self._raised: BaseException | None = None
         self._raised_at = 0
 
@@ -103,8 +104,11 @@ class _ChunkedRun:
                 if writer.fits:
                     control[Word.BYTES] = len(writer.data)
                 before, now = now, time.perf_counter()
-                self._quick = 0 if now - before > _SECONDS else self._quick + 1
-                if not self._quick or now > until:
+                if now - before > _SECONDS:
+                    self._quick //= 2
+                    break
+                self._quick = min(self._quick + 1, _MOST * _SHARE)
+                if now > until:
                     break
         except BaseException as error:
             if not len(writer.data) or issubclass(type(error), KeyboardInterrupt):
