@@ -36,7 +36,7 @@ from kerasfeed.util.read_cost import ReadCost
 
 
 class Session:
-    """See the module's invariant.
+    """Batches of one job, made by one pool in one set of slots.
 
     Attributes:
         pool: The workers.

@@ -26,7 +26,7 @@ _JOIN_SECONDS = 5.0
 
 
 class ThreadPool(Pool):
-    """See the module's invariant."""
+    """Worker threads of this process."""
 
     worker_type = "thread"
 

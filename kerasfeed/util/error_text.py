@@ -1,4 +1,4 @@
-"""What is said of exceptions, what is noted on them, and whose they are.
+"""Text, notes and ownership of exceptions.
 
 Invariant: nothing here raises, whatever the methods, properties and metaclass of an exception's class do, but for the
 program's own Ctrl-C. The text of an exception is made here and nowhere else, for it is the user's code that makes it.

@@ -53,7 +53,7 @@ class KerasDataset(TrainerData, FeedDataset):
         return self._count
 
     def _keras_hook(self, *, begins: bool) -> None:
-        """Its iterations are its epochs."""
+        """A dataset has no epoch hooks: each new iteration starts an epoch."""
 
     def _as_keras_takes(self, batch: Any, class_weight: Any) -> Any:
         return weighted_by_class(self._of.without_lists(batch), class_weight)

@@ -1,4 +1,4 @@
-"""What is said of a scene that ends its workers.
+"""Messages about a scene that ends its workers.
 
 Invariant: names the scene, how its worker ended, how to see that again, and what to do.
 """

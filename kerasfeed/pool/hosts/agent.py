@@ -35,7 +35,7 @@ def versions() -> str:
 
 
 class Agent:
-    """See the module's invariant."""
+    """The worker processes of one host, and what the driver asks of them."""
 
     def __init__(self, fetch: Fetch) -> None:
         """`fetch`: from what `Engine.share` has returned to the parcel."""

@@ -24,7 +24,7 @@ _MOST_SECONDS = 30.0  # from one try to start a host to the next
 
 
 class Fleet:
-    """See the module's invariant.
+    """Starts hosts, and starts those again that are lost.
 
     Attributes:
         places: Where there should be hosts.

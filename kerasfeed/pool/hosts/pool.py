@@ -33,7 +33,7 @@ _SPARE_CALLS = 4  # start, stop and what else is not work
 
 
 class HostPool(Pool):
-    """See the module's invariant."""
+    """Hosts as workers: each answers whole batches."""
 
     worker_type = "process"
 

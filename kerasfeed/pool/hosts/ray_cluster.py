@@ -56,7 +56,7 @@ def join_cluster(
 
 
 class RayEngine(Engine):
-    """See the module's invariant."""
+    """Hosts that are actors of Ray."""
 
     well_for = _WELL_SECONDS
 

@@ -130,7 +130,7 @@ class Pipes:
 
 
 class Dispatch:
-    """See the module's invariant.
+    """Sends tasks to worker processes, and keeps account of those that were sent.
 
     Attributes:
         options: The pool's.

@@ -27,7 +27,7 @@ def processes_supported() -> bool:
 
 
 class ProcessPool(Pool):
-    """See the module's invariant."""
+    """Worker processes of this machine."""
 
     worker_type = "process"
 

@@ -48,7 +48,7 @@ _BURST_SECONDS, _BURST_TASK_SECONDS = 0.0003, 0.001
 
 
 class Supervisor:
-    """See the module's invariant. Its methods run on its thread, but for those that whoever closes the pool calls.
+    """Reads results and replaces workers, on a thread of its own but for what whoever closes the pool calls.
 
     Attributes:
         respawns: Workers that were replaced.
