@@ -2,8 +2,6 @@
 
 import gc
 import threading
-import time
-import types
 
 import numpy as np
 import optree
@@ -16,7 +14,6 @@ from waits import SECONDS, wait_until
 
 from kerasfeed.orders.base import Shuffled
 from kerasfeed.orders.plan import Plan
-from kerasfeed.pool import threads, turns
 
 
 def _epoch(loader, epoch, steps):
@@ -214,7 +211,7 @@ def test_the_bytes_that_mean_nothing_of_extended_precision_are_not_compared(make
         assert batch.tolist() == array[loader._job.plan.indices(0, step)].tolist()
 
 
-def test_no_thread_relies_on_its_turn(make):
+def test_two_batches_of_quick_scenes_may_wait_for_each_other(make):
     class Quick(scenes.Clouds):
         def __getitem__(self, index):
             if index in meet:
@@ -231,45 +228,7 @@ def test_no_thread_relies_on_its_turn(make):
     assert [future.result(timeout=SECONDS).tolist() for future in futures] == expected
 
 
-def test_where_some_quick_scenes_wait_the_waits_overlap():
-    taking, quick = turns.Turns(), (32 * 8e-6, 32 * 8e-6, 32 * 8e-6, 32)
-    for _ in range(10):
-        taking.note(*quick)
-    assert taking.taken
-    taking.note(1.2e-3, 0.3e-3, 1.1e-3, 32)  # the rest is the wait for the interpreter
-    assert taking.taken
-    taking.note(5.3e-3, 0.3e-3, 0.3e-3, 32)  # one of 32 has waited for a disk
-    assert not taking.taken
-    for _ in range(250):
-        taking.note(*quick)
-    assert taking.taken
-
-
-@pytest.mark.parametrize(
-    ("computes", "wait", "taken"), [(True, 0.001, True), (True, 0.01, False), (False, 0.001, False)]
-)
-def test_turns_are_taken_while_scenes_wait_briefly_and_the_process_computes(make, monkeypatch, computes, wait, taken):
-    class Waiting(scenes.Clouds):
-        def __getitem__(self, index):
-            if index % 16 == 0:
-                time.sleep(wait)
-            return np.int64(index)
-
-    process_time = time.perf_counter if computes else time.thread_time
-    watches = types.SimpleNamespace(
-        perf_counter=time.perf_counter, monotonic=time.monotonic, process_time=process_time,
-        thread_time=time.thread_time,
-    )  # fmt: skip
-    monkeypatch.setattr(threads, "time", watches)
-    monkeypatch.setattr(threads, "_TURN_SECONDS", SECONDS)
-    if taken:  # on a busy machine a brief wait may take long
-        monkeypatch.setattr(turns, "_WAITED_SECONDS", SECONDS)
-    loader = make("thread", Waiting(400), 16, workers=2)
-    _epoch(loader, 0, 25)
-    assert loader._session().pool._turns.taken is taken
-
-
-def test_where_a_scene_hangs_in_its_turn_the_other_threads_go_on_without_turns(make):
+def test_where_a_scene_hangs_the_other_threads_go_on(make):
     class Hanging(scenes.Clouds):
         def __getitem__(self, index):
             if index == hangs:
