@@ -315,9 +315,9 @@ def test_a_map_style_dataset_of_another_framework_is_a_sequence():
 
 
 @pytest.mark.heavy
-def test_auto_workers_are_threads_for_data_in_memory_and_processes_for_a_class():
+def test_by_default_data_in_memory_need_no_workers_and_a_class_has_processes():
     with kf.Feed([1, 2, 3], 2) as feed:
-        assert feed.stats().worker_type == "thread"
+        assert feed.stats().worker_type == "inline"
     with kf.Feed(scenes.Clouds(), 2) as feed:
         assert feed.stats().worker_type == "process"
 

@@ -48,7 +48,7 @@ class ChunkedReader:
         self._ahead: dict[int, float] = {}  # chunks to be decoded ahead and not yet asked for: since when, s
         self._ahead_lock = threading.Lock()
         self._row_chunks, self._row_stride = grid.chunks[0], grid.strides[0]
-        self._inner = grid.pieces((range(0), *map(range, grid.shape[1:])))[1:] if grid.count else []  # of a whole row
+        self._inner = grid.pieces((range(0), *map(range, grid.shape[1:])))[1:]  # of a whole row
         self._row_is_within_chunk = grid.chunks[1:] == grid.shape[1:]
         self._row_is_chunk = self._row_is_within_chunk and self._row_chunks == 1 and len(grid.shape) > 1
 

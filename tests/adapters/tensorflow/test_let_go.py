@@ -210,13 +210,22 @@ COLLECTED = """
                 future.add_done_callback(collect)  # by the supervisor of the processes
                 return future
 
+            begun, made = threading.Event(), []
+
+            def waiting():  # so that scenes are left to be made, however long it takes to begin
+                made.append(None)
+                if len(made) > 12:
+                    begun.wait(60)
+                collect()
+
             if options.get("worker_type") == "process":
                 feed.submit = noting
             else:
-                hooks.append(collect)
+                hooks.append(waiting)
             cycle = Cycle()
             cycle.itself, cycle.held = cycle, begin(feed)
             gone.append(weakref.ref(cycle))
+            begun.set()
             del cycle
             deadline = time.monotonic() + 60
             while len(collectors) < 2:
