@@ -22,7 +22,7 @@ from kerasfeed.util.picklers import cloud_pickled
 
 # Scenes are read for so long, and at least as many as `FirstOrder.least`, by the time of the quickest: of how many the
 # spec is inferred is not to depend on what else the machine does.
-_SECONDS = 0.1
+_SECONDS, _MOST_SECONDS = 0.1, 1.0
 _MOST_COMPARED = 16 << 20  # bytes of a scene that is compared with itself
 
 
@@ -107,6 +107,7 @@ def read_first(
     first: list[Any] = []  # the first scene, and what it was when it had been read
     kept: tuple[int, int, bytes] | None = None
     is_reused, differs, used = False, False, 0
+    begun = time.perf_counter()
 
     def read(index: int) -> Any:
         nonlocal used
@@ -121,7 +122,9 @@ def read_first(
                 return scene, spec
 
     for index in order.indices:
-        if len(specs) >= order.least and len(specs) * min(times)[0] > _SECONDS:
+        quickest = min(times)[0] if times else 0.0
+        late = len(specs) * quickest > _SECONDS or time.perf_counter() - begun > _MOST_SECONDS
+        if late and len(specs) >= order.least:
             break
         scene, spec = read(index)
         specs.append((index, spec))

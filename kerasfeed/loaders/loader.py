@@ -10,6 +10,8 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from kerasfeed.errors import FeedWarning, WorkerDiedError
 from kerasfeed.loaders.auto_workers import choose, free_of, measure_scenes
 from kerasfeed.loaders.base import Job, LoaderStats
@@ -25,10 +27,13 @@ from kerasfeed.pool.factory import make_pool
 from kerasfeed.pool.sessions import Sessions
 from kerasfeed.sequences.context import SceneContext
 from kerasfeed.sequences.global_random import WARNING_KIND
+from kerasfeed.spec.nesting import flatten
 from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.util.error_text import class_name
 from kerasfeed.util.frames import is_in_memory
 from kerasfeed.util.read_cost import ReadCost
+
+_QUICK_BYTES = 1 << 20  # of a batch
 
 
 def worker_type_for(sequence: Any, worker_type: str) -> str:
@@ -47,8 +52,8 @@ def make_loader(job: Job, worker_type: str, failure_log: FailureLog | None = Non
     if job.hosts is not None:
         worker_type = "process"
     plain = is_in_memory(job.sequence) and job.thread_safe and job.hosts is None
-    if plain and WORKERS in job.free and job.maker is None:
-        job = job.with_workers(0)  # a scene takes microseconds: less than to hand it from thread to thread
+    if plain and worker_type == "auto" and WORKERS in job.free and job.policy.timeout is None and _is_quick(job):
+        job = job.with_workers(0)
     if not job.workers or job.hosts is not None or plain:
         job = dataclasses.replace(job, free=frozenset())
     worker_type = ("thread" if plain and worker_type == "auto" else worker_type) if job.workers else "inline"
@@ -60,6 +65,14 @@ def make_loader(job: Job, worker_type: str, failure_log: FailureLog | None = Non
             loader.close()
             raise
     return loader
+
+
+def _is_quick(job: Job) -> bool:
+    """Whether a batch of scenes in memory is copied in less time than it takes to hand it from thread to thread."""
+    leaves = flatten(job.sequence[0])[0] if job.maker is None else []
+    on_disk = isinstance(job.sequence, np.memmap) or any(isinstance(leaf, np.memmap) for leaf in leaves)
+    nbytes = job.plan.rows * sum(leaf.nbytes for leaf in leaves if isinstance(leaf, np.ndarray))
+    return bool(leaves) and not on_disk and nbytes <= _QUICK_BYTES
 
 
 class Loader:

@@ -364,7 +364,7 @@ class JoinedGenerators(Source):
         looked, generator.looked = generator.looked, self._workers.made(future)
         if generator.looked != looked or looked <= generator.early:  # it goes on
             return False
-        chunk = self._workers.early(future)
+        chunk = self._workers.early(future, looked)
         if chunk is None or (not generator.early and chunk.position != generator.received):
             return False
         generator.early = len(chunk.data)

@@ -18,6 +18,7 @@ from kerasfeed.pool.base import Runner, WorkerContext
 from kerasfeed.pool.task import CancelledTaskError, FailedTaskError, Note, Place, Record
 from kerasfeed.sequences.context import Worker, enter_context
 from kerasfeed.sequences.global_random import restore, seed_globals, states
+from kerasfeed.spec.conformance import own_copy
 from kerasfeed.util.error_text import message_of
 
 CHUNK = 1  # the kind of a task
@@ -99,7 +100,7 @@ class _ChunkedRun:
                     control[Word.IS_LAST] = True
                     break
                 if not writer.add(scene):
-                    self._kept = scene
+                    self._kept = own_copy(scene)  # the generator, or another that shares its memory, goes on
                     break
                 if writer.fits:
                     control[Word.BYTES] = len(writer.data)

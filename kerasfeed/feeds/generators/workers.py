@@ -123,11 +123,10 @@ class ChunkSession:
         nbytes: int = task.slot.view.control[Word.BYTES]
         return nbytes
 
-    def early(self, future: Future[Any]) -> Chunk | None:
-        """A copy of what there is of a chunk which is still being made."""
+    def early(self, future: Future[Any], nbytes: int) -> Chunk | None:
+        """A copy of the first `nbytes` of a chunk which is still being made, seen to be there for a while."""
         with self.pool.lock:  # the slot is in flight as long as it is held
-            nbytes = self.made(future)
-            if not nbytes:
+            if self.made(future) < nbytes:
                 return None
             view = self._in_flight[future].slot.view
             found = Chunk.of(view.room[:nbytes].copy(), view)
@@ -320,10 +319,10 @@ class GeneratorWorkers:
         session = self._sessions.present
         return session.made(future) if session else 0
 
-    def early(self, future: Future[Any]) -> Chunk | None:
-        """What there is of a chunk that was asked for and is not done."""
+    def early(self, future: Future[Any], nbytes: int) -> Chunk | None:
+        """The first `nbytes` of a chunk that was asked for and is not done."""
         session = self._sessions.present
-        return session.early(future) if session else None
+        return session.early(future, nbytes) if session else None
 
     def stats(self) -> LoaderStats:
         """Counters; a batch is a chunk here."""
