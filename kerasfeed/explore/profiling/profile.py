@@ -153,7 +153,8 @@ class Profile:
 
     def _report(self) -> Report:
         total = self.cost.seconds + self.cost.collate_seconds
-        parts = [(name, duration(seconds), bar(seconds / total)) for name, seconds in self.parts]
+        longest = max([total, *(seconds for _, seconds in self.parts)]) or 1.0
+        parts = [(name, duration(seconds), bar(seconds / longest)) for name, seconds in self.parts]
         scene = Table(["a scene in one worker", duration(total), ""], parts, right=[duration(total)])
         rows = [self._row(f"as it is, {Setup(self.workers, self.worker_type)}", self.rate)]
         rows += [
@@ -168,7 +169,7 @@ class Profile:
     def _row(
         self, what: str, rate: float, gain: str = "", how: str = "", note: str = "", *, best: bool = False
     ) -> tuple[str | Picture, ...]:
-        most = max([self.rate, self.training_rate or 0.0, *(each.rate for each in self.predictions)])
+        most = max([self.rate, self.training_rate or 0.0, *(each.rate for each in self.predictions)]) or 1.0
         return what, f"{rate:,.0f}", gain, bar(rate / most, ACCENT if best else PALE), how, note
 
     def __repr__(self) -> str:
