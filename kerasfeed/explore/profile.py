@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from kerasfeed.explore.profiling.profile import LITTLE, Prediction, Profile, recommended, verdict
 from kerasfeed.explore.profiling.remedies import remedies
 from kerasfeed.loaders.auto_workers import smaller_batches, trial
-from kerasfeed.loaders.base import Job, LoaderStats
+from kerasfeed.loaders.base import Job
 from kerasfeed.loaders.batches.layout import Layout
 from kerasfeed.loaders.failures.policy import FailurePolicy
 from kerasfeed.loaders.loader import Loader, make_loader
@@ -86,13 +86,13 @@ class _Measurement:
         if job.free and not stats.chosen:
             loader = make_loader(job, "auto" if "worker_type" in job.free else stats.worker_type)
         else:
-            loader = Loader(job.with_workers(_workers_of(stats)), stats.worker_type)
+            loader = Loader(job.with_workers(stats.workers_argument), stats.worker_type)
         try:
             self.layout = _layout_of(loader)
             found = loader.stats()
         finally:
             loader.close()
-        self.setup = Setup(_workers_of(found), found.worker_type)
+        self.setup = Setup(found.workers_argument, found.worker_type)
         self.job = job.with_workers(self.setup.workers)
         self.rows = job.plan.rows
         self._safe = job.thread_safe or (self.setup.worker_type == "thread" and self.setup.workers > 1)
@@ -223,8 +223,7 @@ class _Measurement:
             )  # fmt: skip
             tries = setup in tried and self._has_time()
             predictions.append(self._tried(predicted, rate, training) if tries else predicted)
-        best = max([rate, *(each.rate for each in predictions if each.remedy)])
-        predictions += remedies(self.job, self.layout, self.setup, cost, rate, best, self._rate)
+        predictions += remedies(self.job, self.layout, self.setup, cost, rate, self._rate)
         waits = [dataclasses.replace(each, wait_share=_left(each.rate, training)) for each in predictions]
         return sorted(waits, key=lambda each: -each.rate)
 
@@ -240,10 +239,6 @@ class _Measurement:
 
     def _has_time(self) -> bool:
         return time.perf_counter() - self._began < 0.85 * self._seconds
-
-
-def _workers_of(stats: LoaderStats) -> int:
-    return 0 if stats.worker_type == "inline" else stats.workers
 
 
 def _layout_of(loader: Loader) -> Layout:

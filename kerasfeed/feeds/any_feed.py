@@ -103,7 +103,7 @@ class AnyFeed(ABC):
         if getattr(self, "_loader", None) is None:  # of a stream
             return self._options.workers
         stats: LoaderStats = self.stats()
-        return 0 if stats.worker_type == "inline" else stats.workers
+        return stats.workers_argument
 
     @workers.setter
     def workers(self, value: object) -> None:

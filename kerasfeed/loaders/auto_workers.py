@@ -215,11 +215,11 @@ def choose(session: Session, free: frozenset[str], make: MakeLoader) -> Choice:
     if measured:
         found = best(dict(sorted(measured.items(), key=lambda item: item[0] != present)))
         others = "; ".join(f"{rate:,.0f} with {setup}" for setup, rate in measured.items() if setup != found)
-        reason = f"{why(found, cost)}; {measured[found]:,.0f} scenes/s in a trial" + (f", {others}" if others else "")
+        reason = f"{why(cost)}; {measured[found]:,.0f} scenes/s in a trial" + (f", {others}" if others else "")
         return Choice(found, reason, measured[found], True, cost)
     found = best(rates)
     hint = "" if threads or WORKER_TYPE not in free else _hint(job, cost, rates[found])
-    return Choice(found, why(found, cost), rates[found], True, cost, hint)
+    return Choice(found, why(cost), rates[found], True, cost, hint)
 
 
 def _hint(job: Job, cost: SceneCost, rate: float) -> str:

@@ -122,3 +122,8 @@ class LoaderStats:
     seeds_random: bool = False
     hosts: HostStats | None = None
     chosen: str = ""
+
+    @property
+    def workers_argument(self) -> int:
+        """The number of workers as the argument `workers` has it: 0 for none."""
+        return 0 if self.worker_type == "inline" else self.workers

@@ -37,8 +37,8 @@ class Setup:
     def __str__(self) -> str:
         if not self.workers:
             return "no workers"
-        name = {"thread": "thread", "process": "worker process"}[self.worker_type]
-        return counted(self.workers, name).replace("processs", "processes")
+        names = {"thread": ("thread", "threads"), "process": ("worker process", "worker processes")}
+        return counted(self.workers, *names[self.worker_type])
 
 
 @dataclass(frozen=True)
@@ -121,8 +121,8 @@ def best(rates: dict[Setup, float]) -> Setup:
     return found
 
 
-def why(setup: Setup, cost: SceneCost) -> str:
-    """In words what of the cost speaks for the workers."""
+def why(cost: SceneCost) -> str:
+    """In words what of the cost decides which workers suit."""
     scene = f"a scene takes {duration(cost.seconds)}"
     if cost.collate_seconds > cost.seconds:
         return f"{scene} to read and {duration(cost.collate_seconds)} to write into the batch"

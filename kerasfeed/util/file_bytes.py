@@ -45,13 +45,13 @@ class ByteSource(ABC):
             OSError: The file ends before, or changed.
         """
 
-    @abstractmethod
     def read_into(self, address: int, out: Any) -> None:
         """Fill `out`, a contiguous array of plain items, from `address` on.
 
         Raises:
             OSError: The file ends before, or changed.
         """
+        out.reshape(-1).view(np.uint8)[...] = np.frombuffer(self.read(address, out.nbytes), np.uint8)
 
 
 class OpenFile(ByteSource):

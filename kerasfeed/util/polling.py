@@ -12,7 +12,6 @@ from concurrent.futures import Future
 from typing import Any
 
 POLL_SECONDS = 0.2  # asking again costs TensorFlow 0.1 ms
-NOT_YET = object()  # what generators yield in place of a batch that is not there yet
 
 
 class NotYet(Exception):

@@ -17,8 +17,6 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
-
 from kerasfeed.util.error_text import cause_of, message_of, reworded, summary
 from kerasfeed.util.file_bytes import ByteSource
 from kerasfeed.util.lru import Lru
@@ -148,10 +146,6 @@ class UrlFile(ByteSource):
             raise OSError(f"it ends at byte {address + len(data):,}, {size - len(data):,} bytes too early")
         return data
 
-    def read_into(self, address: int, out: Any) -> None:
-        """See `ByteSource.read_into`."""
-        out.reshape(-1).view(np.uint8)[...] = np.frombuffer(self.read(address, out.nbytes), np.uint8)
-
 
 class Blocks(ByteSource):
     """A file for one reader that goes from place to place, or forward, in small steps: whole blocks are read."""
@@ -181,10 +175,6 @@ class Blocks(ByteSource):
 
     def _loaded(self, first: int) -> bytes:
         return self._source.read(first, min(self._block, self.identity.size - first))
-
-    def read_into(self, address: int, out: Any) -> None:
-        """See `ByteSource.read_into`."""
-        out.reshape(-1).view(np.uint8)[...] = np.frombuffer(self.read(address, out.nbytes), np.uint8)
 
 
 @contextmanager

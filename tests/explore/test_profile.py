@@ -1,6 +1,8 @@
 """`kf.profile`: where the time of a feed goes, and what would change it."""
 
+import dataclasses
 import json
+import re
 
 import h5py
 import numpy as np
@@ -65,6 +67,14 @@ def test_the_picture_escapes_what_comes_from_users():
         assert "800" in shown.partition("the model, batches being there")[2]
 
 
+def test_no_bar_is_longer_than_its_picture():
+    slow = dataclasses.replace(GIL, seconds=3e-6, cpu_seconds=3e-6, collate_seconds=0.0)
+    found = Profile("Rooms", 2, "process", 8, 100.0, slow, 60e-6, None, None, (FOUR,), FOUR, "slow to send")
+    assert max(map(len, str(found).splitlines())) < 119
+    widths = [float(width) for width in re.findall(r'<rect width="([0-9.]+)"', found._repr_html_())]
+    assert max(widths) <= 160
+
+
 def test_the_verdict_says_what_training_waits_for_and_what_would_end_it():
     assert verdict(GIL, Setup(1, "process"), 100.0, 270.0, 0.63, FOUR) == (
         "training waits 63% of the time; scenes hold the GIL for 9.0 ms of 12 ms; 4 worker processes would end it"
@@ -97,7 +107,7 @@ def _remedies(sequence, order):
         finally:
             loader.close()
         cost = SceneCost(2e-3, 1e-3, 1e-5, 2, 1e-3, 1536, 20, 2)
-        found = remedies(feed.job, layout, Setup(2, "thread"), cost, 500.0, 500.0, lambda *given: None)
+        found = remedies(feed.job, layout, Setup(2, "thread"), cost, 500.0, lambda *given: None)
         return {each.change: each for each in found}
 
 

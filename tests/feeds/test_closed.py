@@ -284,16 +284,22 @@ class Slow(kf.SceneSequence):
         return np.full(5000, index + 1.0)
 
 
-def test_a_batch_that_is_loaded_in_one_thread_while_another_closes_the_feed_is_whole():
-    sequence, found = Slow(), []
-    feed = kf.Feed(sequence, _BATCH, workers=0)
+def closed_meanwhile(sequence):
+    """Close a feed while a thread named "slow" loads its first batch; that thread goes on where this is resumed."""
+    found, feed = [], kf.Feed(sequence, _BATCH, workers=0)
     assert feed.scene_spec
     thread = threading.Thread(target=lambda: found.append(feed.submit(0, 0).result()), name="slow")
     thread.start()
     assert sequence.waits.wait(30)
     feed.close()
+    yield found
     sequence.goes_on.set()
     thread.join(30)
+    yield found
+
+
+def test_a_batch_that_is_loaded_in_one_thread_while_another_closes_the_feed_is_whole():
+    *_, found = closed_meanwhile(Slow())
     assert [row.tolist() for row in found[0][:, [0, -1]]] == [[1, 1], [2, 2], [3, 3], [4, 4]]
 
 
@@ -304,16 +310,10 @@ def test_on_worker_end_is_not_waited_for_where_another_thread_reads_which_calls_
         def on_worker_end(self):
             told.append(threading.current_thread().name)
 
-    sequence, found = Ending(), []
-    feed = kf.Feed(sequence, _BATCH, workers=0)
-    assert feed.scene_spec
-    thread = threading.Thread(target=lambda: found.append(feed.submit(0, 0).result()), name="slow")
-    thread.start()
-    assert sequence.waits.wait(30)
-    feed.close()
+    closing = closed_meanwhile(Ending())
+    next(closing)
     assert told == []
-    sequence.goes_on.set()
-    thread.join(30)
+    found = next(closing)
     assert told == ["slow"]
     assert len(found) == 1
 

@@ -42,6 +42,25 @@ def test_worker_threads_that_were_asked_for_load_scenes_in_memory(loaders):
         assert found == [batch[0].tolist() for batch in feed]
 
 
+@pytest.mark.parametrize(
+    ("sequence", "options"),
+    [
+        (SCENES, {"worker_type": "thread"}),
+        (SCENES, {"timeout": 60.0}),
+        ([np.zeros(1 << 16)] * 4, {}),
+        (np.memmap, {}),
+    ],
+    ids=["a type of workers", "a timeout", "large scenes", "memmap"],
+)
+def test_scenes_in_memory_have_a_worker_where_that_is_asked_for_or_may_take_long(sequence, options, loaders, tmp_path):
+    if sequence is np.memmap:
+        np.save(tmp_path / "a.npy", ARRAY)
+        sequence = np.load(tmp_path / "a.npy", mmap_mode="r")
+    with kf.Feed(sequence, 32, **options) as feed:
+        assert len(list(feed)) == -(-len(sequence) // 32)
+    assert threading.get_ident() not in loaders
+
+
 class Rooms(kf.SceneSequence):
     def __len__(self):
         return 256

@@ -77,7 +77,7 @@ def test_a_scene_without_cost_is_no_error():
     nothing = cost(0.0, apart=0.0, collate=0.0)
     assert nothing.predict(2, "thread", 32) > 0
     assert duration(nothing.total_seconds) == "0.0 us"
-    assert why(Setup(1, "thread"), nothing)
+    assert why(nothing)
 
 
 @pytest.mark.parametrize(
@@ -104,8 +104,8 @@ def test_the_first_is_kept_where_others_are_faster_by_noise_alone():
 
 
 def test_reasons_name_what_takes_the_time():
-    assert why(Setup(2, "process"), GIL) == "a scene takes 4.0 ms and holds the GIL for 4.0 ms of it"
-    assert why(Setup(64, "thread"), WAITING) == "a scene takes 10 ms and waits for 9.9 ms of it"
+    assert why(GIL) == "a scene takes 4.0 ms and holds the GIL for 4.0 ms of it"
+    assert why(WAITING) == "a scene takes 10 ms and waits for 9.9 ms of it"
 
 
 @pytest.mark.parametrize(

@@ -258,7 +258,7 @@ def verdict_of(timing: EpochTiming, stats: LoaderStats, choice: Choice | None, r
     training = timing.seconds - timing.wait_seconds
     if share <= _NOTABLE or training <= 0:
         return waited_text
-    there = Setup(0 if stats.worker_type == "inline" else stats.workers, stats.worker_type)
+    there = Setup(stats.workers_argument, stats.worker_type)
     text = (
         f"{waited_text}: {there} loaded {timing.scenes_per_second:,.0f} scenes/s, and training could take "
         f"{timing.scenes / training:,.0f}"

@@ -17,6 +17,7 @@ import numpy as np
 import optree
 
 from kerasfeed.adapters.tensorflow import iteration as tf_iteration
+from kerasfeed.adapters.tensorflow import raw_datasets
 from kerasfeed.adapters.tensorflow.dtypes import is_common, tf_dtype
 from kerasfeed.adapters.tensorflow.error_relay import ErrorRelay
 from kerasfeed.adapters.tensorflow.feed_dataset import FeedDataset, Loops
@@ -25,91 +26,6 @@ from kerasfeed.adapters.tensorflow.iteration import BatchSource
 from kerasfeed.feeds.cursor import Begin
 from kerasfeed.spec.field_forms import RaggedArray
 from kerasfeed.spec.nesting import field_paths, lists_as_tuples
-
-# ---- steps whose functions TensorFlow makes ready in little time
-#
-# Every iterator makes the functions of its dataset ready anew. For those of `Dataset.map`, `filter`, `from_generator`
-# TensorFlow optimizes the graph and places each operation on a device, 2 to 5 ms a function. One that has the attribute
-# `experimental_ints_on_device` runs on the device of its caller, which is the host, as it stands: 0.2 ms.
-#
-# Seen in TensorFlow 2.18 to 2.21. Operations and the argument `experimental_attributes` of `tf.function` are public;
-# what the attribute does is not promised. Where a later TensorFlow refuses it, functions do without; where it means
-# nothing there, iterations only begin as late as others.
-
-# Of a function that is a graph as it is written: AutoGraph would spend time on it, and warns on Python 3.13.
-_as_written: Any = tf.autograph.experimental.do_not_convert
-_AS_IT_STANDS = {"experimental_ints_on_device": True}
-
-
-def _mapped(dataset: Any, function: Callable[..., Any]) -> Any:
-    """`dataset.map(function)`; a `function` that gives other than tensors, nested, is left to `Dataset.map`.
-
-    The thread that asks for an element calls `function` itself. `Dataset.map` has a thread of a pool call it, and
-    waits: that costs 0.1 ms of processor time a batch.
-    """
-    ready = _ready(function, dataset)
-    given = ready.structured_outputs
-    if not all(isinstance(tensor, tf.Tensor) for tensor in tf.nest.flatten(given)):  # a RaggedTensor, say
-        return dataset.map(_as_written(function))
-    specs = tf.nest.map_structure(lambda tensor: tf.TensorSpec(tensor.shape, tensor.dtype), given)
-    return _step(
-        tf.raw_ops.MapDataset, dataset, specs, f=ready, use_inter_op_parallelism=False, preserve_cardinality=True
-    )
-
-
-def _filtered(dataset: Any, predicate: Callable[..., Any]) -> Any:
-    """`dataset.filter(predicate)` of a dataset of tuples of tensors."""
-    return _step(tf.raw_ops.FilterDataset, dataset, dataset.element_spec, predicate=_ready(predicate, dataset))
-
-
-def _taken_while(dataset: Any, predicate: Callable[..., Any]) -> Any:
-    """`dataset.take_while(predicate)` of a dataset of tuples of tensors."""
-    return _step(tf.raw_ops.TakeWhileDataset, dataset, dataset.element_spec, predicate=_ready(predicate, dataset))
-
-
-def iteration_numbers(begin: Callable[[Any], Any], end: Callable[[Any], Any]) -> Any:
-    """A dataset without end of one number, int64[], in each iteration another.
-
-    Args:
-        begin: Gives the number of a new iteration, np.int64; called when its first element is asked for. Must not
-            raise: `end` would not be called.
-        end: Called with the number when TensorFlow's iterator is no more, and nothing else of tf.data tells of that;
-            returns an np.int64 that means nothing. A function of a module: TensorFlow keeps any other only as long as
-            the graph that it is part of, which `keras.utils.clear_session` drops while iterators live.
-    """
-    number = tf.TensorSpec((), tf.int64)
-    one = tf.data.Dataset.from_tensors(tf.constant(0, tf.int64))
-    called = [_ready(lambda given, call=call: tf.numpy_function(call, [given], tf.int64), one) for call in (begin, end)]
-    same = _ready(lambda given: given, one)  # tf.data does not run a function that only passes on what it is given
-
-    def generated(given: Any) -> Any:
-        return tf.raw_ops.GeneratorDataset(
-            init_func_other_args=[given], next_func_other_args=[], finalize_func_other_args=[], init_func=called[0],
-            next_func=same, finalize_func=called[1], output_types=[number.dtype], output_shapes=[number.shape],
-        )  # fmt: skip
-
-    return _step(tf.raw_ops.FlatMapDataset, one, number, f=_ready(generated, one))
-
-
-def _step(operation: Callable[..., Any], dataset: Any, specs: Any, **arguments: Any) -> Any:
-    flat = tf.nest.flatten(specs)
-    variant = operation(
-        input_dataset=tf.data.experimental.to_variant(dataset), other_arguments=[],
-        output_types=[spec.dtype for spec in flat], output_shapes=[spec.shape for spec in flat], **arguments,
-    )  # fmt: skip
-    return tf.data.experimental.from_variant(variant, specs)
-
-
-def _ready(function: Callable[..., Any], dataset: Any) -> Any:
-    """`function` of the elements of `dataset` as a function of the graph."""
-    specs = dataset.element_spec
-    given = specs if isinstance(specs, tuple) else (specs,)
-    try:
-        made = tf.function(function, autograph=False, experimental_attributes=_AS_IT_STANDS)
-    except ValueError:  # it does not know the attribute; nothing is traced yet
-        made = tf.function(function, autograph=False)
-    return made.get_concrete_function(*given)
-
 
 _REMEDY = ". Convert it in __getitem__, or loop over the feed"
 _sources: "weakref.WeakKeyDictionary[Any, list[BatchSource]]" = weakref.WeakKeyDictionary()  # of graphs
@@ -160,7 +76,7 @@ def scenes_dataset(begin: Begin, structure: Any, *, count: int) -> FeedDataset:
     scenes = _without_end(_taken_apart(_batches(source, structure, None), structure))
     # Zip asks once more than the range, and drops what comes of it.
     places = tf.data.Dataset.zip((tf.data.Dataset.range(count), scenes))
-    dataset = _mapped(places, lambda place, scene: scene)
+    dataset = raw_datasets.mapped(places, lambda place, scene: scene)
     return _known(FeedDataset(_untuned(dataset), source, count, None), source)
 
 
@@ -171,7 +87,7 @@ def _taken_apart(batches: Any, structure: Any) -> Any:
         return batches.unbatch()
     is_tuple = isinstance(batches.element_spec, tuple)  # whose parts functions are given apart
     return batches.flat_map(
-        _as_written(lambda *batch: tf.data.Dataset.from_tensor_slices(batch if is_tuple else batch[0]))
+        raw_datasets.as_written(lambda *batch: tf.data.Dataset.from_tensor_slices(batch if is_tuple else batch[0]))
     )
 
 
@@ -198,17 +114,17 @@ def _batches(source: BatchSource, structure: Any, count: int | None, ragged_tens
         return come, more, *tensors
 
     begin = functools.partial(tf_iteration.begin, source.number, count)
-    numbers = iteration_numbers(begin, tf_iteration.end)
-    answers = _mapped(numbers, asked)
+    numbers = raw_datasets.numbers(begin, tf_iteration.end)
+    answers = raw_datasets.mapped(numbers, asked)
     # Functions that only pass on what they are given are not run by tf.data; one with an operation costs 25 us a batch.
-    come = _filtered(answers, lambda come, *others: come)
+    come = raw_datasets.filtered(answers, lambda come, *others: come)
     if count is None:
-        batches = _taken_while(come, lambda come, more, *tensors: more)
-        return _mapped(batches, lambda come, more, *tensors: batch_of(*tensors))
+        batches = raw_datasets.taken_while(come, lambda come, more, *tensors: more)
+        return raw_datasets.mapped(batches, lambda come, more, *tensors: batch_of(*tensors))
     # Behind `count` places it answers for ever that it is at the end, which zip asks for once, and drops. A range knows
     # its cardinality. (assert_cardinality would fail for ever, not once, after `ignore_errors`.)
     places = tf.data.Dataset.zip((tf.data.Dataset.range(count), _without_end(come)))
-    return _mapped(places, lambda place, asked: batch_of(*asked[2:]))
+    return raw_datasets.mapped(places, lambda place, asked: batch_of(*asked[2:]))
 
 
 def _known(dataset: FeedDataset, source: BatchSource) -> FeedDataset:

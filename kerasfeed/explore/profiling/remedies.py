@@ -32,9 +32,7 @@ _CACHED_SECONDS = 2e-6  # to get a scene from one
 Rate = Callable[..., float | None]
 
 
-def remedies(
-    job: Job, layout: Layout, setup: Setup, cost: SceneCost, rate: float, best: float, rate_of: Rate
-) -> list[Prediction]:
+def remedies(job: Job, layout: Layout, setup: Setup, cost: SceneCost, rate: float, rate_of: Rate) -> list[Prediction]:
     """What else would bring something.
 
     Args:
@@ -43,7 +41,6 @@ def remedies(
         setup: Its workers.
         cost: What a scene costs.
         rate: Scenes/s that they load.
-        best: Scenes/s that the best workers load.
         rate_of: Scenes/s of a setup in a trial, given the setup, the share of the time, the rate that is
             expected, a job and its layout.
     """

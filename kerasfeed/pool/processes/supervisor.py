@@ -32,13 +32,8 @@ from kerasfeed.util.error_text import message_of
 from kerasfeed.util.opened_files import Identity, Opened, WorkersDisagreeError, changed
 from kerasfeed.util.user_modules import edited_message
 
-_NEWS = (
-    Status.STARTED,
-    Status.NOT_STARTED,
-    Status.END_FAILED,
-    Status.EDITED,
-    Status.OPENED,
-)  # what workers tell of themselves
+# What workers tell of themselves.
+_NEWS = (Status.STARTED, Status.NOT_STARTED, Status.END_FAILED, Status.EDITED, Status.OPENED)
 _DYING_SECONDS = 2.0
 # A worker may see the lowest valid number before its own note can be seen here; no note stays unseen for so long.
 _VISIBLE_SECONDS = 0.001

@@ -28,6 +28,15 @@ class ChunkCache(Lru[int, NDArray[Any]]):
             self._keys += count
             return range(first, self._keys)
 
+    def get_all(self, keys: list[int]) -> list[NDArray[Any]] | None:
+        """What is kept under `keys`; None when one is missing. One lock for all: a scene may touch dozens of chunks."""
+        with self._lock:
+            if not all(key in self._kept for key in keys):
+                return None
+            for key in keys:
+                self._kept.move_to_end(key)
+            return [self._kept[key] for key in keys]
+
     def missing(self, keys: list[int]) -> list[int]:
         """Those of `keys` that are neither kept nor being decoded."""
         with self._lock:

@@ -9,6 +9,7 @@ import threading
 import time
 import weakref
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from kerasfeed.util.file_bytes import ByteSource
 _HELPED_NBYTES = 1 << 18  # decoded bytes from which a second thread pays: it takes about 50 us to join in
 _COUNTED_PARTS = 4096  # selections of more chunks are taken to miss the cache
 _AHEAD_SECONDS = 10.0
+_MOST_TILES = 64  # chunks of a row that are looked up together in the cache
 
 
 class ChunkedReader:
@@ -48,21 +50,28 @@ class ChunkedReader:
         self._ahead: dict[int, float] = {}  # chunks to be decoded ahead and not yet asked for: since when, s
         self._ahead_lock = threading.Lock()
         self._row_chunks, self._row_stride = grid.chunks[0], grid.strides[0]
-        self._inner = grid.pieces((range(0), *map(range, grid.shape[1:])))[1:]  # of a whole row
-        self._row_is_within_chunk = grid.chunks[1:] == grid.shape[1:]
-        self._row_is_chunk = self._row_is_within_chunk and self._row_chunks == 1 and len(grid.shape) > 1
+        row = grid.pieces((range(1), *map(range, grid.shape[1:])))
+        self._inner = row[1:]
+        tiles = list(islice(grid.parts(row), _MOST_TILES + 1))
+        # The chunks of a row: number from the first one on, place in the row, and place in the rows of the chunk.
+        self._tiles = [(part.number, part.target[1:], part.source[1:]) for part in tiles if len(tiles) <= _MOST_TILES]
+        self._row_is_chunk = grid.chunks == (1, *grid.shape[1:]) and len(grid.shape) > 1
 
     def row_into(self, place: int, out: NDArray[Any]) -> None:
         """Row `place` of axis 0 into `out`, of a row's shape; else as `read`."""
         if self._row_is_chunk and out.flags.c_contiguous:
             self._whole(place, out.reshape(-1).view(np.uint8), read_cost.current())
-        elif self._row_is_within_chunk:
-            number, within = divmod(place, self._row_chunks)
-            self._asked(number)
-            chunk = self.load(number, read_cost.current())
-            out[...] = self._fill if chunk is None else chunk[within]
-        else:
+            return
+        number, within = divmod(place, self._row_chunks)
+        number *= self._row_stride
+        chunks = self._cache.get_all([self._first_key + number + tile for tile, _, _ in self._tiles])
+        if not chunks:  # they are not all there, or too many
             self._read([*self._grid.pieces((range(place, place + 1),)), *self._inner], out[np.newaxis])
+            return
+        for chunk, (tile, target, source) in zip(chunks, self._tiles, strict=True):
+            self._asked(number + tile)
+            out[target] = chunk[(within, *source)]
+        self.counters.hit(len(chunks))
 
     def read(self, box: Box, out: NDArray[Any]) -> None:
         """Fill `out`, of the box's shape, of plain items.

@@ -271,6 +271,10 @@ class HDF5Dataset:
                 read = None if reader is None else _direct(reader, planned, dtype.itemsize)
         if out is not None and wanted is not None and out.shape != wanted:
             raise _wrong_shape(wanted, out)
+        if planned is not None and (reader is not None or not planned.plain):
+            found = self._read_parts(shared, opened, planned, out)
+            if found is not None:
+                return found
         if read is not None:
             assert wanted is not None
             result = out if out is not None and out.dtype == dtype else np.empty(wanted, dtype)
@@ -293,6 +297,23 @@ class HDF5Dataset:
         if np.shape(found) != out.shape:
             raise _wrong_shape(np.shape(found), out)
         via_h5py.put(found, out)
+        return out
+
+    def _read_parts(
+        self, shared: SharedFile, opened: OpenDataset, planned: Selection, out: NDArray[Any] | None
+    ) -> NDArray[Any] | None:
+        """What is selected, read by parts, in `out` where there is one; None where it is not divided."""
+        parts = planned.parts(_MOST_NBYTES // max(1, opened.dtype.itemsize))
+        if not parts:
+            return None
+        items = opened.dtype.shape
+        result = np.empty(planned.lengths + items, opened.dtype.base)
+        for index, part in parts:
+            self._read(shared, opened, None, part, result[index])
+        result = result.reshape(planned.shape + items)
+        if out is None:
+            return result
+        via_h5py.put(result, out)
         return out
 
     def read_ahead(self, indices: Any) -> None:

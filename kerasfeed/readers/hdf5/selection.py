@@ -40,6 +40,11 @@ class Selection:
         """Number of elements selected."""
         return math.prod(self.shape)
 
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """As `shape`, with an axis of one for each integer."""
+        return tuple(len(axis[0]) if isinstance(axis, tuple) else len(axis) for axis in self.axes)
+
     def box(self) -> tuple[Box, tuple[Any, ...] | None]:
         """The rows selected, as far as the rest is within them, and what picks it from that; None where it is all.
 
@@ -52,6 +57,35 @@ class Selection:
             pairs[0] = rows, slice(None)
         is_all = all(isinstance(pick, slice) and pick.step in (None, 1) for _, pick in pairs)
         return tuple(places for places, _ in pairs), None if is_all else tuple(pick for _, pick in pairs)
+
+    def parts(self, most: int) -> list[tuple[tuple[slice, ...], "Selection"]]:
+        """The same as several selections, where the box around points has more than `most` elements.
+
+        Returns:
+            Where each stands in the result, of shape `lengths`, and a selection of some of the points: those around
+            which a box of `most` elements has room. Empty where it cannot be divided, or need not be.
+        """
+        number = next((number for number, axis in enumerate(self.axes) if isinstance(axis, tuple)), None)
+        if number is None or not self.size:
+            return []
+        points = self.axes[number]
+        assert isinstance(points, tuple)
+        first = points[0]  # in order, as a mask gives them
+        length = int(first[-1] - first[0]) + 1
+        box = math.prod(len(places) for axis in self.axes for places, _ in around(axis))
+        span = max(1, most // (box // length))
+        if length <= span:
+            return []
+        found, begin = [], 0
+        while begin < len(first):
+            end = int(np.searchsorted(first, first[begin] + span))
+            axes = list(self.axes)
+            axes[number] = tuple(places[begin:end] for places in points)
+            lengths = (*self.lengths[:number], end - begin, *self.lengths[number + 1 :])
+            index = (*[slice(None)] * number, slice(begin, end))
+            found.append((index, Selection(tuple(axes), lengths, plain=False)))
+            begin = end
+        return found
 
 
 def plan(selection: Any, shape: tuple[int, ...], where: str) -> Selection | None:

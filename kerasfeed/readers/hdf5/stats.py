@@ -43,10 +43,10 @@ class Counters:
         self._lock = threading.Lock()
         self._hits = self._nbytes = self._fallbacks = 0
 
-    def hit(self) -> None:
-        """A chunk was there already."""
+    def hit(self, count: int = 1) -> None:
+        """Chunks were there already."""
         with self._lock:
-            self._hits += 1
+            self._hits += count
 
     def read(self, nbytes: int) -> None:
         """Bytes were read from the file."""

@@ -101,7 +101,7 @@ def _expand_one(given: str | os.PathLike[str]) -> list[Place]:
             _used(path)
             folder, _, name = path.rpartition("/")
             globbed = re.sub(r"\{[^{}]*\}", "*", name)
-            return _shards(path, name, {last_part(url): url for url in find(f"{folder}/{globbed}")})
+            return _shards(path, name, {last_part(url): url for url in find(f"{glob.escape(folder)}/{globbed}")})
         return _sorted(find(path))
     literal = Path(path).absolute()
     if literal.is_file():

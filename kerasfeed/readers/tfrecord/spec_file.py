@@ -4,8 +4,8 @@ Invariant: it appears when the set is complete, whole, and lists the names of th
 """
 
 import contextlib
+import glob
 import json
-import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -130,5 +130,5 @@ def _sidecars_in(folder: str) -> list[Place]:
     if not is_url(folder):
         return sorted(Path(folder or "/").glob(f"*{SIDECAR_SUFFIX}"))
     with contextlib.suppress(FileNotFoundError, PermissionError):  # none, or it is not allowed to list the folder
-        return sorted(find(re.sub(r"([*?[])", r"[\1]", folder) + f"/*{SIDECAR_SUFFIX}"))
+        return sorted(find(f"{glob.escape(folder)}/*{SIDECAR_SUFFIX}"))
     return []

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from scenes_streams import all_of, counting, drawing, in_turn, new_source, until_error
 
+import kerasfeed as kf
 from kerasfeed.errors import FeedClosedError, SceneError
 from kerasfeed.feeds.generators.generators import Generators
 from kerasfeed.feeds.generators.joined import JoinedGenerators
@@ -176,3 +177,22 @@ def test_a_generator_is_ended_by_whoever_leaves_it_even_while_it_runs():
 
 def test_the_model_of_turns_is_what_it_should_be():
     assert in_turn("ab", "", "cde") == ["a", "c", "b", "d", "e"]
+
+
+class OneBuffer:
+    """Generators that fill the same memory for each scene, so large that few have room in a chunk."""
+
+    def __init__(self):
+        self.memory = np.zeros(300_000, np.uint8)
+
+    def make(self, n, count):
+        for number in range(40):
+            self.memory[:] = 100 * n + number
+            yield self.memory
+
+
+@pytest.mark.parametrize(("workers", "worker_type"), [(0, "auto"), (1, "thread"), (1, "process")])
+def test_a_scene_that_waits_for_the_next_chunk_is_not_overwritten_by_another_generator(workers, worker_type):
+    with kf.StreamFeed(OneBuffer().make, 1, count=2, workers=workers, worker_type=worker_type) as feed:
+        found = [int(batch[0, 0]) for batch in feed]
+    assert found == [100 * n + number for number in range(40) for n in range(2)]

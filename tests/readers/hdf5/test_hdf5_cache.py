@@ -33,6 +33,8 @@ def test_what_was_used_longest_ago_leaves_first_and_the_bound_holds():
     cache.get_or_load(9, lambda: _array(9, 351))
     assert cache.get(9) is None
     assert cache.weight == 300
+    assert cache.get_all([0, 3])[1][0] == 3
+    assert cache.get_all([0, 1]) is None
     assert cache.missing([0, 1, 2]) == [1]
     cache.forget(range(1, 1 << 60))
     assert cache.weight == 100

@@ -2,7 +2,9 @@
 
 import itertools
 import os
+import tracemalloc
 
+import h5py
 import numpy as np
 import pytest
 from hdf5_answers import difference
@@ -102,7 +104,7 @@ def test_any_selection_equals_numpy_over_the_whole(folder, data):
     whole = write_values(path, shape, dtype, **keywords)
     cache = data.draw(st.sampled_from(["auto", 0, 64]))
     with pytest.MonkeyPatch.context() as patch, kf.HDF5File(path, chunk_cache=cache) as file:
-        patch.setattr(dataset_room, "_MOST_NBYTES", data.draw(st.sampled_from([0, 1 << 26])))  # with 0, h5py picks
+        patch.setattr(dataset_room, "_MOST_NBYTES", data.draw(st.sampled_from([0, 100, 1 << 26])))  # with 0, h5py picks
         dataset = file["data"]
         for _ in range(4):
             selection, axes = data.draw(selections(shape))
@@ -146,6 +148,28 @@ def test_a_mask_over_several_axes_equals_numpy(folder, data):
     share = data.draw(st.sampled_from([0.0, 0.1, 0.5, 1.0]))
     mask = np.random.default_rng(data.draw(st.integers(0, 99))).random(shape) < share
     with pytest.MonkeyPatch.context() as patch, kf.HDF5File(path) as file:
-        patch.setattr(dataset_room, "_MOST_NBYTES", data.draw(st.sampled_from([0, 1 << 26])))
+        patch.setattr(dataset_room, "_MOST_NBYTES", data.draw(st.sampled_from([0, 100, 1 << 26])))
         assert not difference(file["data"][mask], whole[mask])
     path.unlink()
+
+
+@pytest.mark.parametrize("over", [(0, 1), (1, 2), (0, 1, 2)])
+def test_a_mask_over_several_axes_reads_little_of_a_large_dataset(tmp_path, over):
+    shape = (16384, 1024, 4)  # 268 MB, of which nothing is written
+    with h5py.File(tmp_path / "large.h5", "w") as file:
+        file.create_dataset("data", shape, np.float32, chunks=(256, 256, 4), fillvalue=3)
+    mask = np.zeros([shape[axis] for axis in over], bool)
+    mask.flat[[0, -1]] = True
+    index = tuple(mask if axis == over[0] else slice(None) for axis in range(3) if axis == over[0] or axis not in over)
+    with kf.HDF5File(tmp_path / "large.h5") as file:
+        dataset = file["data"]
+        assert dataset.reader.kind == "direct"
+        out = np.empty((2, *shape[2:]) if over == (0, 1) else (shape[0], 2) if over == (1, 2) else 2, np.float32)
+        tracemalloc.start()
+        try:
+            assert (dataset[index] == 3).all()
+            dataset.read_into(index, out)
+            assert tracemalloc.get_traced_memory()[1] < 40e6
+        finally:
+            tracemalloc.stop()
+        assert (out == 3).all()

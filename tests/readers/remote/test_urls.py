@@ -108,6 +108,20 @@ def test_a_glob_of_urls_of_files_is_given_to_read_file_one_by_one(url):
     files.close()
 
 
+def test_the_spec_is_found_in_a_folder_whose_name_reads_as_a_glob(folder):
+    files = fsspec.filesystem("memory")
+    for path in folder.glob("t*"):
+        files.pipe_file(f"/odd/[x] y/{path.name}", path.read_bytes())
+    here = kf.TFRecordSequence(folder / "t-*.tfrecord")
+    for name in ("t-{shard:02d}-of-{count:02d}.tfrecord", "t-00-of-02.tfrecord"):
+        url = f"memory://odd/[x] y/{name}"
+        there = kf.TFRecordSequence(url if "{" in name else [url])
+        assert there.spec == here.spec
+        assert np.array_equal(there[9]["x"], here[9]["x"])
+        there.close()
+    here.close()
+
+
 def test_a_list_may_mix_urls_and_paths(folder):
     records = kf.TFRecordSequence([folder / "t-01-of-02.tfrecord", f"{in_memory(folder)}/t-00-of-02.tfrecord"])
     assert records.counts == (16, 16)
