@@ -50,7 +50,7 @@ class Ahead:
 
 
 def loop_ahead(feed, epochs=1):
-    return iter(BatchLoop(feed, partial(feed._loop_cursor, epochs), Ahead(), epochs))
+    return iter(BatchLoop(feed, partial(feed.begin_loop, epochs), Ahead(), epochs))
 
 
 def keras_numpy(feed):
