@@ -21,8 +21,8 @@ from kerasfeed.readers.hdf5.error_messages import listing, stored_name
 from kerasfeed.util.error_text import message_of, reworded
 from kerasfeed.util.progress import progress_bar
 from kerasfeed.util.validate import check_integer, local_path
+from kerasfeed.writers.hdf5.columns import CHUNK_LIMIT, LEAST_CHUNK_BYTES, Filters, filters_for
 from kerasfeed.writers.hdf5.copy import Key, TreeCopy, holds_references, key_of, links_in_utf8
-from kerasfeed.writers.hdf5.filters import CHUNK_LIMIT, LEAST_CHUNK_BYTES, Filters, filters_for
 from kerasfeed.writers.hdf5.sink import Sink, appearing, interruptible
 
 _MEMORY = 1 << 28
