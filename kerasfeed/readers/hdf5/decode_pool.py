@@ -112,54 +112,42 @@ def share(items: Iterator[T], work: Callable[[T], None], helpers: int) -> None:
         for item in items:
             work(item)
         return
-    team = _Team(items, work)
-    for _ in range(helpers):
-        shared().submit(team.help, urgent=True)
-    team.finish()
+    changed = threading.Condition(threading.Lock())
+    errors: list[BaseException] = []
+    busy, is_over = 0, False
 
-
-class _Team:
-    def __init__(self, items: Iterator[object], work: Callable[..., None]) -> None:
-        self._items: Iterator[object] = items
-        self._work: Callable[..., None] | None = work
-        self._changed = threading.Condition(threading.Lock())
-        self._busy = 0
-        self._error: BaseException | None = None
-
-    def help(self) -> None:
-        """Work as a thread of the pool, unless it is all done."""
-        with self._changed:
-            if self._work is None:
-                return
-            self._busy += 1
-        try:
-            self._drain()
-        finally:
-            with self._changed:
-                self._busy -= 1
-                self._changed.notify_all()
-
-    def finish(self) -> None:
-        """Work as the caller, and wait for the others."""
-        try:
-            self._drain()
-        finally:  # whoever interrupts the caller does not interrupt the helpers, which write to its memory
-            with self._changed:
-                self._work, self._items = None, iter(())  # tasks still in the pool's queue keep nothing alive
-                while self._busy:
-                    self._changed.wait()
-        if self._error is not None:
-            raise self._error
-
-    def _drain(self) -> None:
-        work = self._work
-        while work is not None:
+    def drain() -> None:
+        while True:
             try:
-                with self._changed:
-                    item = None if self._error is not None else next(self._items, None)
+                with changed:
+                    item = None if errors else next(items, None)
                 if item is None:
                     return
                 work(item)
             except BaseException as error:  # noqa: BLE001  # raised again by the caller
-                with self._changed:
-                    self._error = error if self._error is None else self._error
+                errors.append(error)
+
+    def help_out() -> None:
+        nonlocal busy
+        with changed:
+            if is_over:
+                return
+            busy += 1
+        try:
+            drain()
+        finally:
+            with changed:
+                busy -= 1
+                changed.notify_all()
+
+    for _ in range(helpers):
+        shared().submit(help_out, urgent=True)
+    try:
+        drain()
+    finally:  # whoever interrupts the caller does not interrupt the helpers, which write to its memory
+        with changed:
+            is_over = True
+            while busy:
+                changed.wait()
+    if errors:
+        raise errors[0]
