@@ -23,6 +23,7 @@ from kerasfeed.pool.processes.shared_objects import copy_as_sent, pickled
 from kerasfeed.util.counted import counted
 from kerasfeed.util.error_text import exception_text
 from kerasfeed.util.frames import is_in_memory
+from kerasfeed.util.report import bytes_text
 
 _FIRST = "when it is read first"
 _THREADS = 4
@@ -141,8 +142,7 @@ def pickle_cost(case: Case) -> Finding:
     except Exception as error:  # noqa: BLE001 - the user's
         return skipped(f"the sequence cannot be pickled ({type(error).__name__}); see pickle")
     seconds, nbytes = time.perf_counter() - begun, sum(part.nbytes for part in parts)
-    size = f"{nbytes / 1e6:,.3g} MB" if nbytes >= 1e6 else f"{nbytes / 1e3:,.3g} kB"
-    text = f"{size} in {1e3 * seconds:,.3g} ms"
+    text = f"{bytes_text(nbytes)} in {1e3 * seconds:,.3g} ms"
     if seconds > _LONG_SECONDS or nbytes > _LARGE_NBYTES:
         return warned(f"pickling takes {text}; every start of worker processes pays that")
     return passed(text)

@@ -21,6 +21,7 @@ from kerasfeed.sequences.cached import Cached, gives_the_same_twice
 from kerasfeed.sequences.view_base import View
 from kerasfeed.util.frames import is_in_memory
 from kerasfeed.util.read_cost import ReadCost
+from kerasfeed.util.report import bytes_text
 from kerasfeed.util.resources import memory
 
 _TINY = 2e-3  # s that a batch takes: below, what each batch costs counts
@@ -128,7 +129,7 @@ def _cached(job: Job, setup: Setup, cost: SceneCost, rate: float) -> list[Predic
     return [
         Prediction(
             "kf.Cached(sequence)", expected, expected / rate,
-            note=f"with threads, from the second epoch on; takes {nbytes / 1e6:,.3g} MB",
+            note=f"with threads, from the second epoch on; takes {bytes_text(nbytes)}",
         )
     ]  # fmt: skip
 
