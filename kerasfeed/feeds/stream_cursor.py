@@ -12,7 +12,7 @@ from kerasfeed.errors import FeedClosedError
 from kerasfeed.feeds.cursor import EndOfData, check_alive
 from kerasfeed.feeds.streams.place import Place
 from kerasfeed.util.error_text import is_the_programs
-from kerasfeed.util.polling import NotYet, wait_for_exit
+from kerasfeed.util.polling import NotYet
 
 SUPERSEDED = "another fit, or loop, of the stream has begun. A stream is read by one at a time; make a feed for each"
 KEPT = 8  # more than Keras and its backends take ahead of what they use
@@ -67,13 +67,8 @@ class StreamCursor:
             FeedClosedError: Another fit, or a loop, has begun.
             Exception: What the stream raised.
         """
-        try:
-            with self._lock:
-                return self._take(check_alive(self._feed()), timeout)
-        except FeedClosedError:
-            if timeout is None:  # else TensorFlow calls, which waits for its calls as the program ends
-                wait_for_exit()
-            raise
+        with self._lock:
+            return self._take(check_alive(self._feed()), timeout)
 
     def _take(self, feed: Any, timeout: float | None) -> tuple[Place, Any]:
         if timeout == 0 and not feed.reads_ahead:
