@@ -6,7 +6,7 @@ was killed, which the next call removes; shards that were complete stay.
 
 import contextlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
 from itertools import islice
@@ -114,87 +114,66 @@ def write_set(
     with claimed(Path(f"{hidden}.unfinished")) as claim:
         if not overwrite:
             claim.refuse(files.names)
-        with _Writer(options, files) as writer:
-            spec = writer.learn(spec)
-            shards, shard_format = files.cut(spec)
-            fingerprint = {
-                "sequence": type(options.sequence).__qualname__,
-                "length": options.length,
-                "seed": options.seed,
-                **files.arguments,
-                "files": [path.name for path in files.names],
-                "shards": len(shards),
-                "spec": spec_to_json(spec),
-            }
-            claim.begin(fingerprint, overwrite=overwrite, discard=files.discard)
-            writer.write(shards, shard_format, bar=progress)
-        writer.issue_warnings()
-        files.finish(spec, shards)
-        claim.done()
-
-
-class _Writer(contextlib.AbstractContextManager["_Writer"]):
-    """One pool that learns the spec, then writes the shards."""
-
-    def __init__(self, options: WorkerOptions, files: FileSet) -> None:
-        self._options = options
-        self._files = files
-        self._warnings = DeferredWarnings()
-        self._runner = ShardRunner(options.sequence, options.seed)
-        self._pool: Pool | None = None
-        self._shards: tuple[PlannedShard, ...] = ()
-
-    def learn(self, spec: SceneSpec | None) -> SceneSpec:
-        """Start the workers, and have them find the spec of a scene from a few of them, where it is not given.
-
-        Raises:
-            Exception: What the sequence raised; SpecError.
-        """
-        self._pool = self._options.pool(self._runner, self._files.most, self._warnings)
-        if spec is not None:
-            return spec
-        indices = probe_indices(self._options.length)
-        futures = [_submitted(self._pool, ShardTask(DESCRIBE, index)) for index in indices]
-        return as_scene_spec(merge([(index, future.result()) for index, future in zip(indices, futures, strict=True)]))
-
-    def write(self, shards: tuple[PlannedShard, ...], shard_format: ShardFormat, *, bar: bool) -> None:
-        """Write all shards.
-
-        Raises:
-            Exception: What the sequence raised; OSError; WorkerDiedError.
-        """
-        for folder in {Path(shard.path).parent for shard in shards}:
-            folder.mkdir(exist_ok=True)
-        pool = self._pool
-        assert pool is not None
-        self._shards = shards
-        pool.post(WritePlan(shards, shard_format))
-        self._warnings.mute("respawn")  # what it would say is said here
-        total = sum(len(shard.indices) for shard in shards)
-        with progress_bar(self._files.title, total, bar, tty=True, unit="scenes") as advance:
-            _do_all(pool, [ShardTask(WRITE, shard.number, shard=shard) for shard in shards], advance)
-
-    def __exit__(self, *_: object) -> None:
-        self._runner.stopped = True
-        pool = self._pool
-        if pool is not None:
-            if pool.used_random:
-                self._warnings.defer(WARNING_KIND, warning_text(pool.used_random, seeded=True), FeedWarning)
-            pool.close()
-        self._warnings.issue_last()
-        for shard in self._shards:
-            remove_parts(Path(shard.path))
-
-    def issue_warnings(self) -> None:
-        """Warn of workers that died."""
-        assert self._pool is not None
-        count = self._pool.respawns
-        if count:
+        shards: tuple[PlannedShard, ...] = ()
+        try:
+            with _workers(options, files.most) as (pool, deferred_warnings):
+                spec = spec or _learned(pool, options.length)
+                shards, shard_format = files.cut(spec)
+                fingerprint = {
+                    "sequence": type(options.sequence).__qualname__,
+                    "length": options.length,
+                    "seed": options.seed,
+                    **files.arguments,
+                    "files": [path.name for path in files.names],
+                    "shards": len(shards),
+                    "spec": spec_to_json(spec),
+                }
+                claim.begin(fingerprint, overwrite=overwrite, discard=files.discard)
+                for folder in {Path(shard.path).parent for shard in shards}:
+                    folder.mkdir(exist_ok=True)
+                pool.post(WritePlan(shards, shard_format))
+                deferred_warnings.mute("respawn")  # what it would say is said here
+                total = sum(len(shard.indices) for shard in shards)
+                with progress_bar(files.title, total, progress, tty=True, unit="scenes") as advance:
+                    _do_all(pool, [ShardTask(WRITE, shard.number, shard=shard) for shard in shards], advance)
+        finally:
+            for shard in shards:
+                remove_parts(Path(shard.path))
+        if count := pool.respawns:
             warn_caller(
                 f"{count} worker process{'es' * (count > 1)} died and had to be replaced. What they "
                 "were writing was begun anew: no scene is lost, none is there twice",
                 FeedWarning,
             )
+        files.finish(spec, shards)
+        claim.done()
+
+
+@contextlib.contextmanager
+def _workers(options: WorkerOptions, most: int) -> Iterator[tuple[Pool, DeferredWarnings]]:
+    """A pool that can describe and write, at most `most` shards at a time, and what it has to tell the user."""
+    deferred_warnings = DeferredWarnings()
+    runner = ShardRunner(options.sequence, options.seed)
+    pool = options.pool(runner, most, deferred_warnings)
+    try:
+        yield pool, deferred_warnings
+    finally:
+        runner.stopped = True
+        if pool.used_random:
+            deferred_warnings.defer(WARNING_KIND, warning_text(pool.used_random, seeded=True), FeedWarning)
+        pool.close()
+        deferred_warnings.issue_last()
+
+
+def _learned(pool: Pool, length: int) -> SceneSpec:
+    """The spec of a scene, from a few of them.
+
+    Raises:
+        Exception: What the sequence raised; SpecError.
+    """
+    indices = probe_indices(length)
+    futures = [_submitted(pool, ShardTask(DESCRIBE, index)) for index in indices]
+    return as_scene_spec(merge([(index, future.result()) for index, future in zip(indices, futures, strict=True)]))
 
 
 def _submitted(pool: Pool, task: ShardTask) -> Future[Any]:
