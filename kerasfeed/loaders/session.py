@@ -22,8 +22,7 @@ from kerasfeed.loaders.batches.layout import Layout
 from kerasfeed.loaders.batches.pending_batch import BatchInProgress, SceneTiming, begin_batch, scene_text
 from kerasfeed.loaders.batches.slots import SlotPool
 from kerasfeed.loaders.batches.spec_inference import Read, read_first_scenes, watched
-from kerasfeed.loaders.failures.crash_text import fatal_text, function_text
-from kerasfeed.loaders.failures.exceptions import SceneLocation, for_consumer
+from kerasfeed.loaders.failures.exceptions import SceneLocation, fatal_text, for_consumer, function_text
 from kerasfeed.loaders.failures.failure_log import FailureLog
 from kerasfeed.loaders.failures.recovery import Range, Recovery
 from kerasfeed.loaders.first_scenes import FailedFirst, FirstOrder, FirstScenes, FirstTask

@@ -13,11 +13,11 @@ from typing import Any, TypeVar
 from kerasfeed.errors import SceneTimeoutError, SpecError, WorkerDiedError, WorkerStartError
 from kerasfeed.loaders.batch_runner import WATCHED, load_seeded
 from kerasfeed.loaders.batches.filler import probe
-from kerasfeed.loaders.failures.exceptions import with_note
 from kerasfeed.pool.base import Runner, WorkerContext
 from kerasfeed.pool.task import NOWHERE, CancelledTaskError, FailedTaskError, FutureTask, Note, Place, Record, Task
 from kerasfeed.sequences.context import SceneContext, enter_context
 from kerasfeed.spec.scene_spec import SceneSpec
+from kerasfeed.util.error_notes import noted
 from kerasfeed.util.error_text import message_of, reworded
 from kerasfeed.writers.hdf5.sink import appearing
 from kerasfeed.writers.shared_progress import PlannedShard, ShardFormat, SharedProgress
@@ -171,7 +171,7 @@ class ShardTask(FutureTask):
     def failed(self, place: Place, error: BaseException, worker: str, traceback: str) -> Sequence[Task]:
         """See `Task.failed`."""
         note = "" if place.scene is None else self._place(place.scene).note
-        self.set_exception(with_note(error, note, traceback))
+        self.set_exception(noted(error, note, traceback))
         return ()
 
     def cancelled(self) -> None:
