@@ -198,11 +198,8 @@ class FirstTask(FutureTask):
         """See `Task.failed`."""
         indices = () if place.scene is None else (place.scene,)
         location = SceneLocation(indices, None, None, worker, place.method)
-        try:
-            self.set_result(FailedFirst(place.scene, for_consumer(error, location, traceback)))
-            return ()
-        finally:
-            del error, self  # the traceback ends in this frame: only the collector would free them
+        self.set_result(FailedFirst(place.scene, for_consumer(error, location, traceback)))
+        return ()
 
     def crashed(self, note: int, crash: Crash, count: int) -> Sequence[Task]:
         """See `Task.crashed`; noted where the others are that fail while the spec is inferred."""

@@ -121,10 +121,7 @@ class Session:
         tasks = [FirstTask(DESCRIBE, 0, session=self, order=order) for _ in range(count)]
         self.pool.submit(tasks)
         found: FirstScenes | FailedFirst = tasks[0].future.result()
-        try:
-            return found
-        finally:
-            del tasks, found  # the traceback of what was raised ends in this frame: only the collector frees them
+        return found
 
     # ---- batches
 
@@ -141,21 +138,16 @@ class Session:
         """
         assert self.slots is not None
         indices = self.job.plan.indices(epoch, step)
-        future: Future[Any] | None = None
         is_kept = kept is not None and kept[:2] == (epoch, int(indices[0]))
         if self.pool.worker_type != "process" and not is_kept:
-            future = self._read_ahead(epoch, step, indices)
-            try:
-                if future is not None:
-                    return future
-            finally:
-                del future  # the traceback of what was raised ends in this frame, and the future holds it
+            failed = self._read_ahead(epoch, step, indices)
+            if failed is not None:
+                return failed
         try:
             held = self.slots.acquire(timeout)
         except FeedClosedError:  # the slots close with the session: say why that ended
             raise self.pool.failure or FeedClosedError(CLOSED_BEFORE_DONE) from None
         batch: BatchInProgress | None = None
-        tasks: list[Task] = []
         try:
             batch = begin_batch(self.job, held, epoch, step, indices)
             if kept is not None and is_kept:
@@ -178,8 +170,6 @@ class Session:
             if batch is None or batch.landed or not batch.sent:
                 self.slots.release(held)
             raise
-        finally:
-            del batch, tasks  # see above
 
     def _read_ahead(self, epoch: int, step: int, indices: Any) -> Future[Any] | None:
         """Announce a batch to the sequence; where that raises, note it, and return a failed future if that is to raise.
@@ -199,14 +189,10 @@ class Session:
             location = SceneLocation(tuple(indices.tolist()), epoch, step, worker, carrier.place.method)
             error = for_consumer(error, location)
             self.failure_log.note(None, epoch, step, error)
-            future: Future[Any] | None = None
-            try:
-                if self.failure_log.policy.on_error == "raise":
-                    future = Future()
-                    future.set_exception(error)
+            if self.failure_log.policy.on_error == "raise":
+                future: Future[Any] = Future()
+                future.set_exception(error)
                 return future
-            finally:
-                del error, future  # the traceback ends in this frame: only the collector would free them
         return None
 
     def finish(self, batch: BatchInProgress) -> None:
@@ -313,11 +299,8 @@ class LoadTask(Task):
         indices = self._indices() if place.scene is None else (place.scene,)
         location = SceneLocation(indices, batch.epoch, batch.step, worker, place.method)
         error = for_consumer(error, location, traceback)
-        try:
-            self.session.failure_log.note(place.scene, batch.epoch, batch.step, error)
-            return self.session.recover(batch, self.start, self.stop, place.row, error)
-        finally:
-            del error, batch, self  # the traceback ends in this frame: only the collector would free them
+        self.session.failure_log.note(place.scene, batch.epoch, batch.step, error)
+        return self.session.recover(batch, self.start, self.stop, place.row, error)
 
     def cancelled(self) -> None:
         """See `Task.cancelled`."""

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kerasfeed.errors import SpecError
 from kerasfeed.loaders.base import Job
 from kerasfeed.loaders.batches.filler import MANY
 from kerasfeed.loaders.batches.layout import Layout, SlotView, aligned_copy, aligned_empty, field_array
@@ -297,7 +296,6 @@ class BatchInProgress:
         self.landed = True
         copied = False
         try:
-            result = None
             try:
                 delivers = self.failure is None and not self.is_given_up
                 if delivers:
@@ -315,8 +313,6 @@ class BatchInProgress:
         except InvalidStateError:
             pass  # cancelled meanwhile
         except Exception as error:  # noqa: BLE001 - whatever went wrong belongs to whoever waits for the batch
-            if isinstance(error, SpecError):  # it says all; its traceback would keep the slot until the collector runs
-                error.__traceback__ = None
             if not self.future.done():
                 self.future.set_exception(error)
         return copied
