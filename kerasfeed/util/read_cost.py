@@ -205,11 +205,11 @@ class Meter:
         return next((cost for cost in self.costs() if cost.wasteful), None)
 
 
-class _Current(threading.local):
+class _CurrentMeter(threading.local):
     meter: Meter | None = None
 
 
-_current = _Current()
+_current = _CurrentMeter()
 
 
 def current() -> Meter | None:
