@@ -48,6 +48,8 @@ _RANK = {f"test_{name}": rank for rank, name in enumerate(_LONGEST)}
 
 def pytest_configure(config):
     config.pluginmanager.register(Stuck())
+    if not config.option.skipped_before and "PYTEST_XDIST_WORKER" not in os.environ and hasattr(config, "cache"):
+        config.pluginmanager.register(_SkippedTests(config))
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell starts what it runs in the background
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if hasattr(config.option, "loadscopereorder"):
@@ -55,6 +57,29 @@ def pytest_configure(config):
         # A test that ends its process ends the run: pytest-xdist, after such a death, waits for ever at the end, for
         # it hands the dead worker's finished files out again, and nothing reports back from those.
         config.option.maxworkerrestart = config.option.maxworkerrestart or "0"
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--skipped-before", action="store_true", help="run the tests alone that the run before without this has skipped"
+    )
+
+
+class _SkippedTests:
+    """Remembers which tests a run skips, for `--skipped-before`."""
+
+    def __init__(self, config):
+        self._config = config
+        self._found = set()
+
+    def pytest_collectreport(self, report):
+        self._found.update([report.nodeid] if report.skipped else [])
+
+    def pytest_runtest_logreport(self, report):
+        self._found.update([report.nodeid] if report.skipped and not hasattr(report, "wasxfail") else [])
+
+    def pytest_sessionfinish(self):
+        self._config.cache.set("kerasfeed/skipped", sorted(self._found))
 
 
 def pytest_runtest_logreport(report):
@@ -65,7 +90,10 @@ def pytest_runtest_logreport(report):
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest leaves out what is heavy
-def pytest_collection_modifyitems(items):
+def pytest_collection_modifyitems(config, items):
+    if config.option.skipped_before:
+        skipped = set(config.cache.get("kerasfeed/skipped", []))
+        items[:] = [item for item in items if skipped & {item.nodeid, item.parent.nodeid, item.location[0]}]
     for item in items:
         for mark in item.iter_markers("light"):
             is_light = mark.kwargs["where"]

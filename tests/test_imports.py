@@ -21,7 +21,7 @@ ALLOWED = {
     "torch": ("adapters/torch/",),
     "keras": ("adapters/keras/", "demo/"),
     "h5py": ("readers/hdf5/", "writers/hdf5/", "demo/"),
-    "matplotlib": ("explore/pictures/picture.py",),
+    "matplotlib": ("explore/pictures/scene_picture.py",),
     "ray": ("pool/hosts/ray_cluster.py",),
 }
 MODULES = sorted(PACKAGE.rglob("*.py"))

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from kerasfeed.feeds.batch_loop import BatchLoop
-from kerasfeed.feeds.loop_cursors import LoopCursor
+from kerasfeed.feeds.cursor import Cursor
 from kerasfeed.loaders.arguments import refuse_skip
 from kerasfeed.loaders.failures.policy import FailurePolicy
 from kerasfeed.orders.plan import Plan
@@ -23,7 +23,7 @@ class FrameworkLoops:
     """A feed's batches as arrays of JAX and of PyTorch."""
 
     @abstractmethod
-    def _loop_cursor(self, epochs: int) -> LoopCursor:
+    def begin_loop(self, epochs: int = 1) -> Cursor:
         """The batches of the next epochs."""
 
     def to_jax(
@@ -74,7 +74,7 @@ class FrameworkLoops:
         if conversion.divides:
             policy: FailurePolicy = self._options.policy  # type: ignore[attr-defined]
             refuse_skip(policy, "a sharding that divides batches", replaceable=plan.length > 0)
-        return BatchLoop(self, partial(self._loop_cursor, epochs), conversion, epochs)
+        return BatchLoop(self, partial(self.begin_loop, epochs), conversion, epochs)
 
     def to_torch(
         self,
@@ -121,4 +121,4 @@ class FrameworkLoops:
 
         prefetch, epochs = check_integer("prefetch", prefetch, 0), check_integer("epochs", epochs, 1)
         conversion = TorchConversion(device, pin_memory, prefetch)
-        return BatchLoop(self, partial(self._loop_cursor, epochs), conversion, epochs)
+        return BatchLoop(self, partial(self.begin_loop, epochs), conversion, epochs)

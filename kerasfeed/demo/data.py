@@ -64,7 +64,7 @@ class PointClouds(kf.SceneSequence):
 
 
 @dataclass(frozen=True)
-class Reading:
+class ReadingCost:
     """What reading the clouds of a file has cost this process.
 
     Attributes:
@@ -82,7 +82,7 @@ class Reading:
     reader: str
 
     @classmethod
-    def of(cls, clouds: PointClouds) -> "Reading":
+    def of(cls, clouds: PointClouds) -> "ReadingCost":
         """As it stands now."""
         data = clouds.file["data"]
         shape, chunks, stats = data.shape, data.chunks, data.stats()

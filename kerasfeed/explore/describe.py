@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from kerasfeed.explore.statistics.description import Description, FieldDescription, Timing
 from kerasfeed.explore.statistics.field_statistics import FieldStatistics
-from kerasfeed.explore.statistics.scene_statistics import SceneStatistics
-from kerasfeed.explore.statistics.statistics_pass import collect
+from kerasfeed.explore.statistics.scene_statistics import SceneStatistics, collect
 from kerasfeed.explore.statistics.values import pooled
 from kerasfeed.feeds.any_feed import AnyFeed
 from kerasfeed.loaders.arguments import check_workers
@@ -121,6 +120,7 @@ def _duplicates(bits: NDArray[np.uint64], indices: NDArray[np.int64]) -> tuple[t
 
 
 def _field(path: str, field: FieldStatistics, indices: NDArray[np.int64]) -> FieldDescription:
+    counts = field.counts
     mean, variance, axis = _moments(field)
     low: Any
     high: Any
@@ -138,12 +138,11 @@ def _field(path: str, field: FieldStatistics, indices: NDArray[np.int64]) -> Fie
     shape = None if one_rank is None else tuple(size if size == most else None for size, most in sizes)
     low_scene, high_scene = (None if place is None else int(indices[place]) for place in (low_at, high_at))
     return FieldDescription(
-        path, field.scenes, dict(sorted(field.dtypes.items())),
-        dict(sorted((field.shapes or {}).items(), key=lambda each: (-each[1], each[0]))), shape, sizes,
-        field.values, field.nan, field.infinite, field.zeros, low, high, mean, variance, axis,
-        _classes(field), tuple(edges), tuple(shares), field.constant and field.scenes > 1,
-        low_scene, high_scene,
-        *(_scenes(places, indices) for places in (field.nan_in, field.infinite_in, field.uniform_in)),
+        path, counts["scenes"], dict(sorted(field.dtypes.items())),
+        dict(sorted((field.shapes.counts or {}).items(), key=lambda pair: (-pair[1], pair[0]))), shape, sizes,
+        counts["values"], counts["nan"], counts["infinite"], counts["zeros"], low, high, mean, variance, axis,
+        _classes(field), tuple(edges), tuple(shares), field.constant and counts["scenes"] > 1, low_scene, high_scene,
+        *(_scenes(field.scenes_with[what], indices) for what in ("nan", "infinite", "uniform")),
     )  # fmt: skip
 
 

@@ -10,6 +10,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any
 
 from kerasfeed.explore.profiling.profile import LITTLE, Prediction, Profile, recommended, verdict
@@ -87,12 +88,12 @@ class _Measurement:
             loader = make_loader(job, "auto" if "worker_type" in job.free else stats.worker_type)
         else:
             loader = Loader(job.with_workers(stats.workers_argument), stats.worker_type)
-        try:
-            self.layout = _layout_of(loader)
-            found = loader.stats()
-        finally:
-            loader.close()
-        self.setup = Setup(found.workers_argument, found.worker_type)
+        with closing(loader):
+            assert loader.spec is not None  # which has the first scenes read
+            assert loader.layout is not None
+            self.layout = loader.layout
+            chosen = loader.stats()
+        self.setup = Setup(chosen.workers_argument, chosen.worker_type)
         self.job = job.with_workers(self.setup.workers)
         self.rows = job.plan.rows
         self._safe = job.thread_safe or (self.setup.worker_type == "thread" and self.setup.workers > 1)
@@ -105,10 +106,8 @@ class _Measurement:
         if rate is None:
             raise RuntimeError(_RAISED)
         transport = self._transport(cost)
-        step, share = self._step(), None
-        training = None if step is None else self.rows / step
-        if step is not None:
-            share = self._wait_share()
+        step = self._step()
+        training, share = (None, None) if step is None else (self.rows / step, self._wait_share())
         predictions = self._predictions(cost, rate, training)
         best = None if share is not None and share < LITTLE else recommended(predictions)
         if best is not None and best.setup is not None and not best.measured:  # there was no time
@@ -137,18 +136,14 @@ class _Measurement:
     def _cost(self) -> SceneCost:
         kind = "thread" if is_in_memory(self.job.sequence) or not processes_supported() else "process"
         seconds = max(0.3, min(2.0, 0.15 * self._seconds))
-        for each in dict.fromkeys((kind, "thread")):
-            loader = None
-            try:
-                loader = Loader(self.job.with_workers(1), each, self.layout)
+        for worker_type in dict.fromkeys((kind, "thread")):
+            with (
+                suppress(TypeError, OSError),  # it does not pickle
+                closing(Loader(self.job.with_workers(1), worker_type, self.layout)) as loader,
+            ):
                 cost = loader.measure(seconds, several=self._safe)
-            except (TypeError, OSError):  # it does not pickle
-                continue
-            finally:
-                if loader is not None:
-                    loader.close()
-            if cost is not None:
-                return cost
+                if cost is not None:
+                    return cost
         raise RuntimeError(_RAISED)
 
     def _transport(self, cost: SceneCost) -> float | None:
@@ -179,46 +174,37 @@ class _Measurement:
 
         train_on(self._model)  # refuses one that is not compiled
         begun = time.perf_counter()
-        loader = self._make(self.job, self.setup.worker_type, self.layout)
-        try:
+        with closing(self._make(self.job, self.setup.worker_type, self.layout)) as loader:
             batch = loader.submit(0, 0).result()
-        finally:
-            loader.close()
-        found = step_seconds(self._model, batch, 0.1 * self._seconds)
+        seconds = step_seconds(self._model, batch, 0.1 * self._seconds)
         # Tracing and compiling take what they take: it is not what there is to measure.
         self._began += max(0.0, time.perf_counter() - begun - 0.15 * self._seconds)
-        return found
+        return seconds
 
     def _wait_share(self) -> float:
         from kerasfeed.adapters.keras.step_time import wait_share
 
-        loader = self._make(self.job, self.setup.worker_type, self.layout)
-        try:
+        with closing(self._make(self.job, self.setup.worker_type, self.layout)) as loader:
             return wait_share(self._model, self._batches(loader), 0.15 * self._seconds)
-        finally:
-            loader.close()
 
     # ---- what else there is
 
     def _predictions(self, cost: SceneCost, rate: float, training: float | None) -> list[Prediction]:
         cores = cost.cores
-        found = [Setup(number, "thread") for number in (1, cores, 4 * cores, threads_for(cost, cores))]
+        setups = [Setup(number, "thread") for number in (1, cores, 4 * cores, threads_for(cost, cores))]
         if processes_supported():
-            found += [Setup(number, "process") for number in (1, cores, 2 * cores, processes_for(cost, cores))]
-        others = dict.fromkeys(setup for setup in found if setup != self.setup)
-        rates = {setup: self._expected(cost, setup) for setup in others}
+            setups += [Setup(number, "process") for number in (1, cores, 2 * cores, processes_for(cost, cores))]
+        rates = {setup: self._expected(cost, setup) for setup in setups if setup != self.setup}
         ordered = sorted(rates, key=lambda setup: (-rates[setup], setup.workers))
         # By the model the present setup may be as good: what the trial has found of it counts for the others, too.
         # Threads that nobody has asked for are predicted, and not tried: the class may not be made for them.
-        tried = [setup for setup in ordered if self._safe or setup.worker_type == "process" or setup.workers == 1][
-            :_TRIED
-        ]
+        safe = {setup: self._safe or setup.worker_type == "process" or setup.workers == 1 for setup in ordered}
+        tried = [setup for setup in ordered if safe[setup]][:_TRIED]
         predictions = []
         for setup in ordered[:_SHOWN]:
-            unsafe = not self._safe and setup.worker_type == "thread" and setup.workers > 1
             predicted = Prediction(
                 f'workers={setup.workers}, worker_type="{setup.worker_type}"', rates[setup], rates[setup] / rate,
-                note="if several threads may read the class at once" if unsafe else "", remedy=not unsafe,
+                note="" if safe[setup] else "if several threads may read the class at once", remedy=safe[setup],
                 setup=setup,
             )  # fmt: skip
             tries = setup in tried and self._has_time()
@@ -239,12 +225,6 @@ class _Measurement:
 
     def _has_time(self) -> bool:
         return time.perf_counter() - self._began < 0.85 * self._seconds
-
-
-def _layout_of(loader: Loader) -> Layout:
-    assert loader.spec is not None  # which has the first scenes read
-    assert loader.layout is not None
-    return loader.layout
 
 
 def _left(rate: float, training: float | None) -> float | None:

@@ -3,13 +3,10 @@
 Invariant: what a picture needs is read before anything is drawn; nothing of the user's is changed.
 """
 
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from kerasfeed.explore.pictures.kinds import check_kinds
-from kerasfeed.explore.pictures.order_picture import draw_order
-from kerasfeed.explore.pictures.panel import ClassNames
-from kerasfeed.explore.pictures.scene_picture import draw_scenes
+from kerasfeed.explore.pictures.order_picture import draw_order, plan_of
+from kerasfeed.explore.pictures.parts import ClassNames, check_kinds
 from kerasfeed.explore.pictures.shown_scenes import scenes_of_feed, scenes_of_sequence
 from kerasfeed.feeds.any_feed import AnyFeed
 from kerasfeed.loaders.sequence_argument import check_sequence
@@ -91,7 +88,7 @@ def show(
         >>> kf.show(kf.BlockShuffled(50, window=4), 1000).savefig("order.png")
     """
     try:
-        from kerasfeed.explore.pictures.picture import new_picture
+        from kerasfeed.explore.pictures.scene_picture import draw_scenes, new_picture
     except ImportError as error:
         raise ImportError(
             "kf.show draws with matplotlib, which is not installed: pip install matplotlib "
@@ -100,10 +97,10 @@ def show(
     epoch = check_integer("epoch", epoch, 0)
     if _is_order(data):
         _refuse("an order", scenes=scenes, kinds=kinds, names=names, step=step)
-        size = length if index is None else index
-        return draw_order(  # type: ignore[no-any-return]
-            data, size, batch_size, seed, epoch, lambda: new_picture(6.0, 3.2).add_subplot() if axes is None else axes
-        )
+        plan, batched = plan_of(data, length if index is None else index, batch_size, seed)
+        axes = new_picture(6.0, 3.2, "constrained").add_subplot() if axes is None else axes
+        draw_order(plan, batched, epoch, axes)
+        return axes.get_figure()  # type: ignore[no-any-return]
     said, class_names = check_kinds(kinds), ClassNames(names)
     _refuse("scenes", batch_size=batch_size, length=length, axes=axes)
     if isinstance(data, AnyFeed):
@@ -121,8 +118,7 @@ def show(
             picked = [_place(index, count)]
         seed = check_integer("seed", seed, 0)
         shown = scenes_of_sequence(sequence, count, picked, alone=index is not None, seed=seed, epoch=epoch)
-    blank = partial(new_picture, constrained=False)
-    return draw_scenes(blank, shown.scenes, shown.title, said, class_names)  # type: ignore[no-any-return]
+    return draw_scenes(shown, said, class_names)
 
 
 def _is_order(data: Any) -> bool:

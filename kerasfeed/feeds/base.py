@@ -21,11 +21,12 @@ from numpy.typing import NDArray
 from kerasfeed.errors import FeedWarning, SceneError
 from kerasfeed.feeds.any_feed import AnyFeed
 from kerasfeed.feeds.cost_warning import CostWatch
+from kerasfeed.feeds.cursor import batches_of
 from kerasfeed.feeds.display import feed_html, feed_text
 from kerasfeed.feeds.epoch_clock import EpochClock
+from kerasfeed.feeds.feed_cursor import FeedCursor
 from kerasfeed.feeds.hooks import SequenceHooks
 from kerasfeed.feeds.options import FeedOptions
-from kerasfeed.feeds.prefetch import Prefetcher, window_of
 from kerasfeed.feeds.refreshes import Refreshes
 from kerasfeed.feeds.sharding import find_shard
 from kerasfeed.feeds.state import FeedState, forget_fingerprint, number_of, state_of, warn_of_hooks
@@ -42,7 +43,6 @@ from kerasfeed.orders.plan import Plan
 from kerasfeed.pool.hosts.engine import Hosts
 from kerasfeed.spec.collation import Custom
 from kerasfeed.spec.scene_spec import SceneSpec
-from kerasfeed.util.error_text import short_tracebacks
 from kerasfeed.util.frames import as_sequence
 from kerasfeed.util.validate import check_integer
 
@@ -119,7 +119,7 @@ class BaseFeed(AnyFeed):
         self._start_loader()
         self.clock = EpochClock(self.plan.steps, seed)
         self.hooks = SequenceHooks(sequence, partial(_refresh, weakref.ref(self)))
-        self._loops: weakref.WeakSet[Prefetcher] = weakref.WeakSet()  # look-ahead of loops
+        self._loops: weakref.WeakSet[FeedCursor] = weakref.WeakSet()  # what loops take from; closed with the feed
         self._arguments = {
             **options.given, "seed": seed, "shard_index": 0, "shard_count": 1,
             "order": None if order is None else chosen,  # which pickles where the function may not
@@ -149,8 +149,8 @@ class BaseFeed(AnyFeed):
         if not self.clock.change_steps(plan.steps):
             self.refreshes.refuse()
         self._give_up_ahead()
-        for window in list(self._loops):
-            window.close()
+        for cursor in list(self._loops):
+            cursor.close([])
         self.hooks.leave()
         self._loader.close()
         self.refreshes.planned, self.refreshes.resized = generations, None
@@ -206,13 +206,7 @@ class BaseFeed(AnyFeed):
             [2 3]
             [4]
         """
-        self.follow_sequence()
-        numbers = self.clock.claim_epoch()
-        with short_tracebacks:
-            for found in self._iterate(numbers):
-                self.clock.note_consumed(found[0] + 1)
-                yield found.pop()
-        self.clock.note_consumed(numbers.stop)  # on_error="skip" may have left out the last one
+        return batches_of(self.begin_loop)
 
     def epoch(self, number: int) -> Iterator[Any]:
         """The batches of epoch `number`, loaded ahead. The epoch that the next plain loop takes does not change.
@@ -233,32 +227,18 @@ class BaseFeed(AnyFeed):
             True
         """
         first = check_integer("epoch", number, 0) * len(self)
-        return self._epoch(range(first, first + len(self)))
+        return batches_of(partial(self._loop_over, range(first, first + len(self)), counted=False))
 
-    def _epoch(self, numbers: range) -> Iterator[Any]:
-        with short_tracebacks:
-            for found in self._iterate(numbers):
-                yield found.pop()
+    def begin_loop(self, epochs: int = 1) -> FeedCursor:
+        """The batches of the next epochs, for a loop; the first of them is what is left of one that was resumed."""
+        self.follow_sequence()
+        return self._loop_over(self.clock.claim_epoch(epochs), counted=True)
 
-    def _iterate(self, numbers: range) -> Iterator[list[Any]]:
-        """Number and batch, to be popped: what has been left in the middle then holds no batch."""
-        window = self.begin_window(numbers)
-        try:
-            for number in numbers:
-                found = [number, window.take()]
-                if found[1] is not None:  # on_error="skip" has left a scene of it
-                    yield found
-        finally:
-            window.close()
-        self.hooks.leave()
-        self.issue_warnings()
-
-    def begin_window(self, numbers: range) -> Prefetcher:
-        """Look-ahead along the batches `numbers`, for a loop that begins; closed with the feed."""
+    def _loop_over(self, numbers: range, *, counted: bool) -> FeedCursor:
         self.enter_epoch(numbers.start // len(self))
-        window = window_of(self, numbers)
-        self._loops.add(window)
-        return window
+        cursor = FeedCursor(weakref.ref(self), numbers, counted=counted)
+        self._loops.add(cursor)
+        return cursor
 
     def submit(self, epoch: int, step: int, *, patience: float | None = None) -> "Future[Any]":
         """Load the batch (epoch, step) and return a future of it; for code that loads ahead by itself.
@@ -499,8 +479,8 @@ class BaseFeed(AnyFeed):
             array([0, 1])
         """
         self._give_up_ahead()
-        for window in list(self._loops):  # of loops that were left in the middle, and live on
-            window.close()
+        for cursor in list(self._loops):  # of loops that were left in the middle, and live on
+            cursor.close([])
         self._loader.close()
         self._loader.failure_log.deferred_warnings.issue_last()
 

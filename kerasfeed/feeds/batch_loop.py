@@ -14,8 +14,7 @@ from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar
 
 from kerasfeed.errors import FeedClosedError
-from kerasfeed.feeds.cursor import EndOfData
-from kerasfeed.feeds.loop_cursors import LoopCursor
+from kerasfeed.feeds.cursor import Cursor, EndOfData
 from kerasfeed.util.error_text import drop_frame, is_the_programs, short_tracebacks
 from kerasfeed.util.polling import POLL_SECONDS, NotYet, wait_for_exit
 
@@ -48,7 +47,7 @@ class _Entry(Generic[Converted]):
     """A batch that was taken and not received, or what was raised in its place.
 
     Attributes:
-        place: Where it stands, for `LoopCursor.received`.
+        place: Where it stands, for `Cursor.received`.
         batch: The arrays of the feed.
         converted: What the framework made of them.
         error: What is raised in place of the batch.
@@ -68,9 +67,7 @@ class BatchLoop(Generic[Converted]):
     `with feed.to_jax() as loop:` also ends iterations that somebody still holds; the feed stays open.
     """
 
-    def __init__(
-        self, feed: Any, begin: Callable[[], LoopCursor], conversion: Conversion[Converted], epochs: int
-    ) -> None:
+    def __init__(self, feed: Any, begin: Callable[[], Cursor], conversion: Conversion[Converted], epochs: int) -> None:
         """Loop over `feed`, which it keeps alive.
 
         Args:
@@ -127,10 +124,10 @@ class BatchLoop(Generic[Converted]):
 
 
 class _Iteration(Generic[Converted]):
-    def __init__(self, begin: Callable[[], LoopCursor], conversion: Conversion[Converted]) -> None:
+    def __init__(self, begin: Callable[[], Cursor], conversion: Conversion[Converted]) -> None:
         self._begin = begin
         self._conversion = conversion
-        self._cursor: LoopCursor | None = None
+        self._cursor: Cursor | None = None
         self._entries: deque[_Entry[Converted]] = deque()
         self._no_more = False  # what follows the entries is the end
         self._closed = False
@@ -170,12 +167,12 @@ class _Iteration(Generic[Converted]):
         if self._closed:
             raise FeedClosedError(_CLOSED)
 
-    def _next(self, cursor: LoopCursor) -> list[Any]:
+    def _next(self, cursor: Cursor) -> list[Any]:
         """The next batch, alone in a list, which is empty at the end."""
         with self._lock:
             return self._received(cursor)
 
-    def _received(self, cursor: LoopCursor) -> list[Any]:
+    def _received(self, cursor: Cursor) -> list[Any]:
         self._fill(cursor)
         self._check_open()
         if not self._entries:
@@ -196,10 +193,9 @@ class _Iteration(Generic[Converted]):
         cursor.received(entry.place)
         return found
 
-    def _fill(self, cursor: LoopCursor) -> None:
+    def _fill(self, cursor: Cursor) -> None:
         """Take and convert the next batch, and those behind it that are there, as many as are wanted ahead."""
-        ahead = self._conversion.ahead if cursor.reads_ahead else 0
-        while len(self._entries) <= ahead and not self._no_more and not self._closed:
+        while len(self._entries) <= self._conversion.ahead and not self._no_more and not self._closed:
             try:
                 self._entries.append(_Entry(*cursor.take(0.0 if self._entries else POLL_SECONDS)))
                 self._entries[-1].converted = self._conversion.begin(self._entries[-1].batch)

@@ -1,9 +1,11 @@
-"""Batches taken one after the other by a caller that must not wait for long, and that may never say that it has ended.
+"""`Cursor`: batches taken one after the other, by plain loops, loops of frameworks, `tf.data` and Keras alike.
 
-Invariant: whoever lets go of a cursor neither waits nor takes a lock: it may be the garbage collector, in any thread
-and in the midst of anything. What there is to do then is done by another thread.
+Invariant: the feed stands where its consumer does: behind the last batch that the consumer has received, not the last
+one that was taken.
 
-TensorFlow is such a caller; see `kerasfeed.util.polling`.
+TensorFlow must not wait for long and may never say that it has ended; see `kerasfeed.util.polling`. Whoever lets go of
+what it takes from neither waits nor takes a lock: it may be the garbage collector, in any thread and in the midst of
+anything. What there is to do then is done by another thread.
 """
 
 import _thread
@@ -12,13 +14,13 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
 from kerasfeed.errors import FeedClosedError
 from kerasfeed.pool.resource_errors import start_thread
-from kerasfeed.util.error_text import drop_frame
+from kerasfeed.util.error_text import drop_frame, short_tracebacks
 from kerasfeed.util.polling import POLL_SECONDS, NotYet
 
 Owner = TypeVar("Owner")
@@ -43,11 +45,13 @@ def check_alive(owner: Owner | None, text: str = _GONE) -> Owner:
 class Cursor(Protocol):
     """The batches of one iteration of a dataset, for one thread at a time."""
 
-    def take(self, timeout: float | None) -> Any:
-        """The next batch.
+    def take(self, timeout: float | None) -> tuple[Any, Any]:
+        """The next batch with its place, for `received`. Batches whose scenes were all skipped are left out.
 
         Args:
-            timeout: How long to wait for it, s; None is for ever.
+            timeout: How long to wait for it, s; None is for ever. 0 asks for what others have loaded ahead of batches
+                that the consumer has not received: nothing is loaded by this call, and none is given of a repetition,
+                or of an epoch with hooks, behind theirs.
 
         Raises:
             NotYet: It was not there for so long; the next call gives it.
@@ -55,12 +59,39 @@ class Cursor(Protocol):
             Exception: What the batch raised; the next call gives the one after it.
         """
 
+    def received(self, place: Any) -> None:
+        """The consumer has the batch of this place. Of a consumer that never says so, the feed knows no position."""
+
+    def end(self) -> None:
+        """The consumer has received every batch, and was told so."""
+
     def close(self, returned: list[Any]) -> None:
-        """No more is taken, at the end as well as before.
+        """No more is taken, at the end as well as before; idempotent.
 
         Args:
-            returned: Batches that were taken last and that nobody has got, in their order.
+            returned: Batches that were taken last and that the consumer has not received, in their order.
         """
+
+
+def batches_of(begin: Callable[[], Cursor]) -> Iterator[Any]:
+    """The batches of a cursor that is made when the first is asked for: a plain loop over a feed."""
+    with short_tracebacks:
+        cursor = begin()
+        try:
+            while taken := _next_of(cursor):
+                cursor.received(taken[0])
+                yield taken.pop()  # what has been left in the middle then holds no batch
+            cursor.end()
+        finally:
+            cursor.close([])
+
+
+def _next_of(cursor: Cursor) -> list[Any]:
+    """Place and batch; nothing at the end."""
+    try:
+        return list(cursor.take(None))
+    except EndOfData:
+        return []
 
 
 _background_calls: list[Any] = []  # locks of what runs elsewhere; a child of a fork runs nothing of it
@@ -120,19 +151,26 @@ class CursorThread:
         )
         start_thread(self._thread, "an iterator over a dataset of a feed")
 
-    def take(self, timeout: float | None) -> Any:
+    def take(self, timeout: float | None) -> tuple[Any, Any]:
         """See `Cursor.take`."""
         if not self._waiting:
             self._waiting = True
             self._asked.put(True)
         try:
-            batch, error = self._found.get(timeout=timeout)
+            taken, error = self._found.get(timeout=timeout)
         except queue.Empty:
             raise NotYet from None
         self._waiting = False
         if error is not None:
             raise error
-        return batch
+        place, batch = taken
+        return place, batch
+
+    def received(self, place: Any) -> None:
+        """See `Cursor.received`; TensorFlow does not say so."""
+
+    def end(self) -> None:
+        """See `Cursor.end`; TensorFlow does not say so."""
 
     def close(self, returned: list[Any]) -> None:
         """See `Cursor.close`; the thread closes what it takes from. Returns at once."""
@@ -158,19 +196,19 @@ class CursorThread:
     def _serve(self, begin: Callable[[], Cursor]) -> None:
         cursor: Cursor | None = None
         while self._asked.get():
-            batch, error = None, None
+            taken, error = None, None
             try:
                 cursor = begin() if cursor is None else cursor
-                batch = self._next_of(cursor)
+                taken = self._take_from(cursor)
             except BaseException as raised:  # noqa: BLE001 - for the caller
                 drop_frame(raised)  # this one
                 error = raised
-            self._found.put((batch, error))
-            del batch, error  # not while it waits
+            self._found.put((taken, error))
+            del taken, error  # not while it waits
         if cursor is not None:
             cursor.close([*self._returned, *self._left()])
 
-    def _next_of(self, cursor: Cursor) -> Any:
+    def _take_from(self, cursor: Cursor) -> tuple[Any, Any]:
         while True:
             with suppress(NotYet):
                 return cursor.take(POLL_SECONDS)
@@ -181,9 +219,9 @@ class CursorThread:
         left = []
         with suppress(queue.Empty):
             while True:
-                batch, error = self._found.get_nowait()
+                taken, error = self._found.get_nowait()
                 if error is None:
-                    left.append(batch)
+                    left.append(taken[1])
         return left
 
 

@@ -14,10 +14,10 @@ from kerasfeed.loaders.base import LoaderStats
 from kerasfeed.loaders.worker_choice import Choice
 from kerasfeed.orders.base import Sequential
 from kerasfeed.orders.plan import Plan
+from kerasfeed.spec.array_pictures import FIELD_COLUMNS, field_cells
 from kerasfeed.spec.field_forms import RaggedArray
 from kerasfeed.spec.nesting import field_paths
 from kerasfeed.spec.scene_spec import ArraySpec
-from kerasfeed.spec.sequence_report import FIELD_COLUMNS, field_cells
 from kerasfeed.util.counted import counted
 from kerasfeed.util.error_text import summary
 from kerasfeed.util.report import Report, Table

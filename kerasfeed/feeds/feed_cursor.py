@@ -13,11 +13,12 @@ from typing import Any
 
 from kerasfeed.feeds.cursor import Cursor, EndOfData, check_alive
 from kerasfeed.feeds.epoch_clock import EpochClock
-from kerasfeed.feeds.hooks import TimedTake
-from kerasfeed.feeds.prefetch import Prefetcher, window_of
+from kerasfeed.feeds.hooks import RequestLog, TimedTake
+from kerasfeed.feeds.prefetch import window_of
 from kerasfeed.orders.base import Sequential, Shuffled
 from kerasfeed.orders.blocks import BlockShuffled
 from kerasfeed.util.optional_methods import ahead_reader
+from kerasfeed.util.polling import NotYet
 
 
 def begin_cursor(
@@ -50,29 +51,72 @@ def _claimed(feed: Callable[[], Any], count: int, in_order: bool, generations: t
     known = check_alive(feed())
     known.refreshes.refuse_others(generations)
     first = claim(known, count)
-    return FeedCursor(feed, range(first, first + count), in_order=in_order)
+    return FeedCursor(feed, range(first, first + count), in_order=in_order, log=known.request_log)
 
 
 class FeedCursor:
     """Batches of a feed, which it does not keep alive; see `kerasfeed.feeds.cursor.Cursor`."""
 
     def __init__(
-        self, feed: Callable[[], Any], numbers: range, shuffled: bool | None = False, *, in_order: bool = True
+        self,
+        feed: Callable[[], Any],
+        numbers: range,
+        *,
+        shuffled: bool | None = False,
+        in_order: bool = True,
+        log: RequestLog | None = None,
+        counted: bool = False,
     ) -> None:
-        """Take the batches `numbers` of `feed`, a weak reference; see `window_of` for the other arguments."""
+        """Take batches of a feed.
+
+        Args:
+            feed: A weak reference to it.
+            numbers: Numbers of the batches.
+            shuffled: See `window_of`.
+            in_order: See `window_of`.
+            log: Where the moments are noted at which batches are asked for, and come.
+            counted: Whether the feed stands where the consumer of these batches does.
+        """
+        known = check_alive(feed())
         self._feed = feed
         self._numbers = numbers
-        known = check_alive(feed())
-        self._window: Prefetcher = window_of(weakref.proxy(known), numbers, shuffled, in_order=in_order)
-        self._timed = TimedTake(self._window.take, known.request_log)
+        self._counted = counted
+        self._window = window_of(weakref.proxy(known), numbers, shuffled, in_order=in_order)
+        self._timed = None if log is None else TimedTake(self._window.take, log)
 
-    def take(self, timeout: float | None) -> Any:
-        """See `kerasfeed.feeds.cursor.Cursor.take`."""
-        number = self._window.next
-        if number >= self._numbers.stop:
-            raise EndOfData
-        check_alive(self._feed())
-        return self._timed(number - self._numbers.start, timeout)
+    def take(self, timeout: float | None) -> tuple[int, Any]:
+        """See `kerasfeed.feeds.cursor.Cursor.take`; the place is the batch's number."""
+        while (number := self._window.next) < self._numbers.stop:
+            feed = check_alive(self._feed())
+            if timeout == 0 and not (feed.job.workers and self._may_load_ahead(feed, number)):
+                raise NotYet
+            del feed  # while this waits it holds no feed
+            if self._timed is None:
+                batch = self._window.take(timeout)
+            else:
+                batch = self._timed(number - self._numbers.start, timeout)
+            if batch is not None:
+                return number, batch
+        raise EndOfData
+
+    def _may_load_ahead(self, feed: Any, number: int) -> bool:
+        """Whether batch `number` begins no epoch whose hooks would run before the last one is received."""
+        return not feed.has_epoch_hooks or number % feed.clock.steps > 0
+
+    def received(self, place: int) -> None:
+        """See `kerasfeed.feeds.cursor.Cursor.received`."""
+        if self._counted:
+            clock = check_alive(self._feed()).clock
+            first, epoch = self._numbers.start // clock.steps, place // clock.steps
+            clock.note_consumed(place + 1, epoch if epoch > first else None)
+
+    def end(self) -> None:
+        """See `kerasfeed.feeds.cursor.Cursor.end`."""
+        feed = check_alive(self._feed())
+        if self._counted:
+            feed.clock.note_consumed(self._numbers.stop)  # on_error="skip" may have left out the last one
+        feed.hooks.leave()
+        feed.issue_warnings()
 
     def close(self, returned: list[Any]) -> None:
         """See `kerasfeed.feeds.cursor.Cursor.close`; the feed's clock knows which batches come again."""

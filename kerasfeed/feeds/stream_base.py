@@ -12,10 +12,11 @@ from typing import Any, Self
 
 from kerasfeed.errors import FeedClosedError
 from kerasfeed.feeds.any_feed import AnyFeed
-from kerasfeed.feeds.cursor import EndOfData, wait_for_background
+from kerasfeed.feeds.cursor import batches_of, wait_for_background
 from kerasfeed.feeds.display import stream_html, workers_text
 from kerasfeed.feeds.options import FeedOptions
 from kerasfeed.feeds.sharding import ONE_SHARD, Shard
+from kerasfeed.feeds.stream_cursor import StreamCursor
 from kerasfeed.feeds.streams.pipeline import Function, StreamLoader, UpcomingRepetition, make_stream_loader
 from kerasfeed.feeds.streams.place import Place
 from kerasfeed.feeds.streams.plan import StreamPlan
@@ -29,8 +30,6 @@ from kerasfeed.orders.base import Order, Sequential
 from kerasfeed.pool.base import CLOSED
 from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.spec.spec_json import as_scene_spec
-from kerasfeed.util.error_text import short_tracebacks
-from kerasfeed.util.polling import wait_for_exit
 
 EMPTY = (
     "the stream is empty: it ended before its first scene. Check what its generators read; a generator made once and "
@@ -191,35 +190,17 @@ class BaseStream(AnyFeed):
             ...     print(list(feed))
             [array([1., 2.]), array([3.])]
         """
+        return batches_of(self.begin_loop)
+
+    def begin_loop(self, epochs: int = 1) -> StreamCursor:
+        """The batches of the next repetitions, for a loop."""
         self.end_fit()
-        repetition = self.begin_repetition()
-        end, closed, ended = EndOfData, FeedClosedError, False  # may be collected as the interpreter ends
-        try:
-            while True:
-                try:
-                    with short_tracebacks:
-                        taken = [repetition.take()]  # a list, so that a loop left in the middle holds no batch
-                except closed:
-                    wait_for_exit()
-                    raise
-                place = repetition.place
-                try:
-                    self.issue_warnings()
-                except BaseException:  # Ctrl-C, or a warning that is an error: nobody has had the batch
-                    repetition.put_back(taken)
-                    raise
-                self._place = place
-                if taken[0] is not None:  # on_error="skip" has left a scene of it
-                    yield taken.pop()
-        except end:
-            ended = True
-        finally:
-            if ended:
-                self._place = Place(repetition.number + 1)
-                repetition.close()
-            else:
-                self.keep_repetition(repetition, chained=False, untouched=False)
-        self.issue_warnings()
+        return StreamCursor(weakref.ref(self), epochs)
+
+    @property
+    def reads_ahead(self) -> bool:
+        """Whether others make batches, and not whoever takes them."""
+        return bool(self._options.workers)
 
     def __len__(self) -> int:
         raise TypeError(

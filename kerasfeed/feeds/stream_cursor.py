@@ -1,36 +1,43 @@
-"""Batches of a stream that one iterator takes, of Keras's or of a dataset, and what of them comes again.
+"""Batches of a stream that one loop takes, of the user's, of Keras's or of a dataset, and what of them comes again.
 
 Invariant: what was taken and not used comes again, in its order, as far as it is still known.
 """
 
 import threading
-import weakref
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 from kerasfeed.errors import FeedClosedError
 from kerasfeed.feeds.cursor import EndOfData, check_alive
 from kerasfeed.feeds.streams.place import Place
-from kerasfeed.util.polling import NotYet
+from kerasfeed.util.error_text import is_the_programs
+from kerasfeed.util.polling import NotYet, wait_for_exit
 
 SUPERSEDED = "another fit, or loop, of the stream has begun. A stream is read by one at a time; make a feed for each"
 KEPT = 8  # more than Keras and its backends take ahead of what they use
 
 
 class StreamCursor:
-    """The batches that one iterator takes; see `kerasfeed.feeds.cursor.Cursor`."""
+    """The next repetitions of a stream, which this does not keep alive; see `kerasfeed.feeds.cursor.Cursor`."""
 
-    def __init__(self, feed: Any, *, endless: bool, afresh: bool, building: bool = False, kept: int = KEPT) -> None:
-        """Take batches of `feed`.
+    def __init__(
+        self,
+        feed: Callable[[], Any],
+        repetitions: int | None = 1,
+        *,
+        chained: bool = False,
+        building: bool = False,
+        kept: int = 0,
+    ) -> None:
+        """Take batches of a stream.
 
         Args:
-            feed: The feed, or a weak proxy of it.
-            endless: Whether the next repetition follows where one ends.
-            afresh: Whether to begin a repetition, instead of going on where the endless cursor before this one ended.
+            feed: A weak reference to it.
+            repetitions: How many, at least 1. None is one after the other, until one of them is empty.
+            chained: Whether to go on where a chained cursor before this one ended, instead of beginning a repetition.
             building: Whether Keras takes only to build a model, and so uses nothing.
-            kept: How many of the last batches are kept, to come again.
+            kept: How many of the last batches are kept, for `leave`.
 
         Attributes:
             left: Whether no more is taken.
@@ -39,55 +46,99 @@ class StreamCursor:
             building: As it was given.
         """
         self._feed = feed
-        self._endless = endless
-        self._chained = endless and not afresh
+        self._repetitions = repetitions
+        self._chained = chained
         self.building = building
         self._repetition: Any = None
         self._last: deque[Any] = deque(maxlen=kept)
         self._places: deque[Place] = deque(maxlen=kept + 1)  # behind each of these, and before
         self.taken = 0
         self._given = 0  # of these, by the present repetition
-        self._over = False
+        self._ended = self._failed = False
         self.left = self.superseded = False
         self._lock = threading.Lock()
 
-    def take(self, timeout: float | None = None) -> Any:
-        """The next batch; waits for it.
-
-        Args:
-            timeout: How long, s; None is for ever.
+    def take(self, timeout: float | None) -> tuple[Place, Any]:
+        """See `kerasfeed.feeds.cursor.Cursor.take`. An error ends the repetition; there is no batch after it.
 
         Raises:
-            NotYet: It was not there for so long.
+            NotYet: See there.
             EndOfData: There is none, or this cursor was left.
             FeedClosedError: Another fit, or a loop, has begun.
             Exception: What the stream raised.
         """
-        with self._lock:
-            empty = False
-            while not self._over:
-                if self._repetition is None:
-                    self._repetition = self._feed.begin_repetition(chained=self._chained, timeout=timeout)
-                    self._given = 0
-                    if not self._places:
-                        self._places.append(self._repetition.place)
-                try:
-                    batch = self._repetition.take(timeout)
-                except EndOfData:
-                    if not self._endless:
-                        self._places[-1] = Place(self._repetition.number + 1)
-                    self._over = not self._endless or empty
-                    empty, self._repetition = True, None
-                    continue
-                if batch is not None:
-                    self._last.append(batch)
+        try:
+            with self._lock:
+                return self._take(check_alive(self._feed()), timeout)
+        except FeedClosedError:
+            if timeout is None:  # else TensorFlow calls, which waits for its calls as the program ends
+                wait_for_exit()
+            raise
+
+    def _take(self, feed: Any, timeout: float | None) -> tuple[Place, Any]:
+        if timeout == 0 and not feed.reads_ahead:
+            raise NotYet
+        empty = False
+        while not (self.left or self._ended or self._failed):
+            if self._repetition is None:
+                self._repetition = feed.begin_repetition(chained=self._chained, timeout=timeout)
+                self._given = 0
+                if not self._places:
                     self._places.append(self._repetition.place)
-                    self.taken += 1
-                    self._given += 1
-                    return batch
-            if self.superseded:
-                raise FeedClosedError(SUPERSEDED)
-            raise EndOfData
+            try:
+                batch = self._take_from(feed, timeout)
+            except EndOfData:
+                if self._repetitions == 1:
+                    self._places[-1] = Place(self._repetition.number + 1)
+                if self._repetitions == 1 or (self._repetitions is None and empty):
+                    self._ended = True
+                    break
+                if timeout == 0:  # what was taken of this repetition must not come again in the next
+                    raise NotYet from None
+                if self._repetitions is not None:
+                    self._repetitions -= 1
+                self._repetition.close()
+                empty, self._repetition = True, None
+                continue
+            if batch is not None:
+                place = self._repetition.place
+                self._last.append(batch)
+                self._places.append(place)
+                self.taken += 1
+                self._given += 1
+                return place, batch
+        if self.superseded:
+            raise FeedClosedError(SUPERSEDED)
+        raise EndOfData
+
+    def _take_from(self, feed: Any, timeout: float | None) -> Any:
+        try:
+            batch = self._repetition.take(timeout)
+            try:
+                feed.issue_warnings()
+            except BaseException:  # Ctrl-C, or a warning that is an error: nobody has had the batch
+                self._repetition.put_back([batch])
+                raise
+            return batch
+        except (NotYet, EndOfData):
+            raise
+        except BaseException as error:
+            self._failed = not is_the_programs(error)
+            raise
+
+    def received(self, place: Place) -> None:
+        """See `kerasfeed.feeds.cursor.Cursor.received`."""
+        check_alive(self._feed()).note_place(place)
+
+    def end(self) -> None:
+        """See `kerasfeed.feeds.cursor.Cursor.end`."""
+        feed = check_alive(self._feed())
+        with self._lock:
+            repetition, self._repetition = self._repetition, None
+        if repetition is not None:
+            feed.note_place(Place(repetition.number + 1))
+            repetition.close()
+        feed.issue_warnings()
 
     def place_after(self, used: int) -> Place | None:
         """Where a consumer stands that has used so many batches; None where nothing was taken, or nobody knows."""
@@ -97,10 +148,9 @@ class StreamCursor:
     def leave(self, used: int) -> None:
         """No more is taken: the batches after the first `used` ones come again. Idempotent."""
         with self._lock:
-            place = self.place_after(used)
-            if place is not None and not self.left:
-                with suppress(ReferenceError):
-                    self._feed.note_place(place)
+            place, feed = self.place_after(used), self._feed()
+            if place is not None and feed is not None and not self.left:
+                feed.note_place(place)
             left = max(0, self.taken - used)
             self._leave(list(self._last)[max(0, len(self._last) - left) :], left)
 
@@ -109,57 +159,16 @@ class StreamCursor:
         with self._lock:
             self._leave(returned, len(returned))
 
-    def fail(self) -> None:
-        """What was taken last ends the repetition, as it ends a loop."""
-        with self._lock:
-            self._leave([], -1)
-
     def _leave(self, kept: list[Any], left: int) -> None:
-        """Take no more. Of the `left` batches that were not used, `kept` come again; -1 where there was an error."""
+        """Take no more. Of the `left` batches that were not used, `kept` come again."""
         self.left = True
-        if self._over:
-            return
-        self._over = True
         repetition, self._repetition = self._repetition, None
+        feed = self._feed()
         if repetition is None:
             return
-        repetition.put_back(kept)
-        whole = left == len(kept)
-        try:
-            self._feed.keep_repetition(
-                repetition, chained=self._chained and whole, untouched=whole and left >= self._given
-            )
-        except ReferenceError:  # the feed was collected before Keras's generator
+        if feed is None or (self._ended and not kept):  # None: collected before Keras's generator
             repetition.close()
-
-
-class RepetitionCursor:
-    """The next repetition of a stream, which it does not keep alive; see `kerasfeed.feeds.cursor.Cursor`.
-
-    Args:
-        feed: A weak reference to the stream.
-    """
-
-    def __init__(self, feed: Callable[[], Any]) -> None:
-        self._feed = feed
-        known = check_alive(feed())
-        known.end_fit()
-        known.note_place(None)
-        self._cursor = StreamCursor(weakref.proxy(known), endless=False, afresh=True, kept=0)
-
-    def take(self, timeout: float | None) -> Any:
-        """See `kerasfeed.feeds.cursor.Cursor.take`. An error ends the repetition, as it ends a loop."""
-        feed = check_alive(self._feed())
-        try:
-            batch = self._cursor.take(timeout)
-            feed.issue_warnings()
-        except (NotYet, EndOfData):
-            raise
-        except BaseException:
-            self._cursor.fail()
-            raise
-        return batch
-
-    def close(self, returned: list[Any]) -> None:
-        """See `kerasfeed.feeds.cursor.Cursor.close`."""
-        self._cursor.close(returned)
+            return
+        repetition.put_back(kept)
+        whole = left == len(kept) and not self._failed
+        feed.keep_repetition(repetition, chained=self._chained and whole, untouched=whole and left >= self._given)

@@ -19,8 +19,6 @@ from kerasfeed.orders.permutation import shuffled
 from kerasfeed.util.seed_streams import SeedStream
 from kerasfeed.util.validate import check_integer
 
-# Streams of the seed; `permute` says what a stream is.
-
 
 @dataclass(frozen=True)
 class BucketCut(Cut):

@@ -14,7 +14,6 @@ from kerasfeed.orders.permutation import generator, shuffled
 from kerasfeed.util.error_text import add_note
 from kerasfeed.util.seed_streams import SeedStream
 
-# Streams of the seed; `permute` says what a stream is.
 _WINDOWS_KEPT = 8
 _EPOCHS_KEPT = 2
 _HOW = "such as the file that each is in"

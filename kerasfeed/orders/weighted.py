@@ -18,7 +18,6 @@ from kerasfeed.util.fingerprint import digest
 from kerasfeed.util.seed_streams import SeedStream
 from kerasfeed.util.validate import check_integer
 
-# Streams of the seed; `permute` says what a stream is.
 _BLOCKS_KEPT = 64
 
 

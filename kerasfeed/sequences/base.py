@@ -206,7 +206,7 @@ class SceneSequence(ABC):
             return f"{name_of(self)}, of unknown length ({type(error).__name__} in __len__)"
 
     def _repr_html_(self) -> str:
-        from kerasfeed.spec.sequence_report import sequence_report  # a worker has no notebook to draw in
+        from kerasfeed.spec.array_pictures import sequence_report  # a worker has no notebook to draw in
 
         return sequence_report(self).html
 

@@ -86,7 +86,7 @@ def key_of(sequence: Any, who: str = "kf.Cached", remedy: str = _KEY, own: Path 
     Raises:
         UnkeyableError: Some of its state cannot be digested; the message names the attribute and what to do.
     """
-    walk = _Walk(who, remedy, None if own is None else str(own.absolute()))
+    walk = _KeyHasher(who, remedy, None if own is None else str(own.absolute()))
     try:
         state = walk.of(sequence, type(sequence).__name__)
     except RecursionError as error:
@@ -105,7 +105,7 @@ def _stat(path: str) -> tuple[int, int] | None:
     return found.st_size, found.st_mtime_ns
 
 
-class _Walk(Hasher):
+class _KeyHasher(Hasher):
     """A hasher that looks into the user's code, too, and finds the modules and files that values come from."""
 
     def __init__(self, who: str, remedy: str, own: str | None) -> None:

@@ -119,12 +119,12 @@ class UnrandomContext(SceneContext):
         return self.rng
 
 
-class _Current(threading.local):
+class _CurrentContext(threading.local):
     context: SceneContext | None = None
     unseeded: np.random.Generator | None = None
 
 
-_current = _Current()
+_current = _CurrentContext()
 
 
 def _forget_unseeded() -> None:

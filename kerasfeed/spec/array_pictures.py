@@ -1,5 +1,7 @@
 """What an array is (image, mask, point cloud, ...), and a small picture of it as HTML, without matplotlib.
 
+And what a sequence says of itself in a notebook: the fields of its first scene with such pictures.
+
 Invariant: every function is pure, never raises on account of an array's content, and looks at some thousand values of
 an array however large it is. Pictures are a mid-tone, so that light and dark themes both show them; text is escaped.
 """
@@ -13,6 +15,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kerasfeed.spec.field_values import as_array
+from kerasfeed.spec.inference import describe
+from kerasfeed.spec.nesting import flatten
+from kerasfeed.spec.scene_spec import ArraySpec
+from kerasfeed.util.error_text import summary
+from kerasfeed.util.report import Picture, Report, Table
+
+FIELD_COLUMNS = ("field", "shape", "dtype")
 WRITTEN = ("label", "number", "word")  # over or beside pictures
 KINDS = ("image", "mask", "points", "volume", "signal", "spectrum", "table", "text", *WRITTEN, "hidden")
 MOST_CLASSES = 64
@@ -291,3 +301,25 @@ def _png(rgba: NDArray[np.uint8]) -> bytes:
         + chunk(b"IDAT", zlib.compress(lines.tobytes(), 9))
         + chunk(b"IEND", b"")
     )
+
+
+def sequence_report(sequence: Any) -> Report:
+    """The fields of scene 0; where that cannot be read, the error."""
+    name = type(sequence).__name__
+    try:
+        length, scene = len(sequence), sequence[0]
+        spec = describe(scene)
+        rows = [
+            (*field_cells(path, field), Picture("", preview(np.asarray(as_array(leaf, path)), path)))
+            for path, field, leaf in zip(spec.paths, spec.fields, flatten(scene)[0], strict=True)
+        ]
+    except Exception as error:  # noqa: BLE001 - a notebook must show the sequence even when a scene cannot be read
+        return Report(name, [("error", summary(error))])
+    columns = [*FIELD_COLUMNS, "preview" if any(row[-1].html for row in rows) else ""]
+    return Report(f"{name}, scene 0", [("scenes", f"{length:,}")], [Table(columns, rows)])
+
+
+def field_cells(path: str, field: ArraySpec) -> tuple[str, str, str]:
+    """What stands in the columns `FIELD_COLUMNS` of a field."""
+    dtype, _, shape = str(field).partition("[")
+    return path, f"[{shape}", dtype

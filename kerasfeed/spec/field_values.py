@@ -16,7 +16,7 @@ from kerasfeed.errors import SpecError
 from kerasfeed.spec.lists import array_of, big_text, is_array
 from kerasfeed.spec.nesting import field_paths, flatten
 from kerasfeed.spec.scene_spec import BYTES, TEXT, ArraySpec, as_others
-from kerasfeed.util.exact_text import exact_text
+from kerasfeed.util.array_bits import exact_text
 
 _FRACTIONS = {"ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds", "ps": "ps", "fs": "fs", "as": "as"}
 _PYTHON_NUMBERS = (bool, int, float, complex)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kerasfeed.errors import SpecError
-from kerasfeed.util.exact_text import exact_text
+from kerasfeed.util.array_bits import exact_text
 
 _PYTHON_NUMBERS = (bool, int, float, complex)
 _REMEDY = "crop or pad the inner lists to one length, or return np.concatenate(...) of them and their lengths"

@@ -1,6 +1,6 @@
-"""Arrays whose bits are not what NumPy takes them for: numbers of other libraries, and bytes that mean nothing.
+"""Values whose bits are not what NumPy takes them for: numbers of other libraries, bytes that mean nothing, text.
 
-Invariant: values are kept; arrays without such bits come back as they are.
+Invariant: values are kept; what has no such bits comes back as it is.
 """
 
 from typing import Any
@@ -56,3 +56,11 @@ def _copy_members(array: NDArray[Any], made: NDArray[Any]) -> None:
         _copy_members(array.view(meant), made.view(meant))
     else:
         made[...] = array
+
+
+def exact_text(value: Any) -> Any:
+    """A `str` or `bytes` of a subclass as plain one, with the NUL characters at its end that NumPy would cut off."""
+    kind = type(value)
+    if kind is str or kind is bytes:
+        return value
+    return str.__str__(value) if isinstance(value, str) else bytes.__bytes__(value)

@@ -20,8 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from kerasfeed.util.array_bits import comparable
-from kerasfeed.util.exact_text import exact_text
+from kerasfeed.util.array_bits import comparable, exact_text
 
 _BYTES = 12  # 96 bits: a chance of 1e-17 that two of a million differ and look alike
 _ATOMS = (bool, int, float, complex, str, bytes, type(None))

@@ -19,7 +19,7 @@ from typing import Any
 import cloudpickle
 import numpy as np
 
-from kerasfeed.util.exact_text import exact_text
+from kerasfeed.util.array_bits import exact_text
 
 
 def _reduced_text(text: Any) -> tuple[Any, tuple[Any]]:

@@ -172,6 +172,14 @@ def bar(share: float, colour: str = ACCENT) -> Picture:
     )
 
 
+def bytes_text(count: float) -> str:
+    """A number of bytes in a unit that suits it, three digits at most."""
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= size:
+            return f"{count / size:.3g} {unit}"
+    return f"{count:.0f} B"
+
+
 def histogram(shares: Sequence[float], labels: Sequence[str], sparkline: Sequence[float]) -> Picture:
     """Bars of which the highest is as high as the picture; what is not 0 is seen.
 

@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from kerasfeed.errors import FeedWarning, KerasfeedError, WorkerDiedError
+from kerasfeed.errors import FeedWarning, WorkerDiedError
 from kerasfeed.loaders.arguments import check_workers
 from kerasfeed.loaders.loader import worker_type_for
 from kerasfeed.loaders.sequence_argument import check_sequence
@@ -26,10 +26,18 @@ from kerasfeed.spec.spec_json import as_scene_spec, spec_to_json
 from kerasfeed.util.deferred_warnings import DeferredWarnings, warn_caller
 from kerasfeed.util.error_text import class_name
 from kerasfeed.util.frames import as_sequence
+from kerasfeed.util.progress import progress_bar
 from kerasfeed.util.validate import check_integer
 from kerasfeed.writers.resume_lock import claimed
-from kerasfeed.writers.shard_task import DESCRIBE, WRITE, ShardRunner, ShardTask
-from kerasfeed.writers.shared_progress import PlannedShard, ShardFormat, SharedProgress, shown
+from kerasfeed.writers.shard_task import (
+    DESCRIBE,
+    WRITE,
+    PlannedShard,
+    ShardFormat,
+    ShardRunner,
+    ShardTask,
+    WritePlan,
+)
 
 
 class WorkerOptions:
@@ -132,8 +140,9 @@ class _Writer(contextlib.AbstractContextManager["_Writer"]):
         self._options = options
         self._files = files
         self._warnings = DeferredWarnings()
+        self._runner = ShardRunner(options.sequence, options.seed)
         self._pool: Pool | None = None
-        self._progress: SharedProgress | None = None
+        self._shards: tuple[PlannedShard, ...] = ()
 
     def learn(self, spec: SceneSpec | None) -> SceneSpec:
         """Start the workers, and have them find the spec of a scene from a few of them, where it is not given.
@@ -141,12 +150,10 @@ class _Writer(contextlib.AbstractContextManager["_Writer"]):
         Raises:
             Exception: What the sequence raised; SpecError.
         """
-        options = self._options
-        runner = ShardRunner(options.sequence, options.seed)
-        self._pool = options.pool(runner, self._files.most, self._warnings)
+        self._pool = self._options.pool(self._runner, self._files.most, self._warnings)
         if spec is not None:
             return spec
-        indices = probe_indices(options.length)
+        indices = probe_indices(self._options.length)
         futures = [_submitted(self._pool, ShardTask(DESCRIBE, index)) for index in indices]
         return as_scene_spec(merge([(index, future.result()) for index, future in zip(indices, futures, strict=True)]))
 
@@ -160,23 +167,23 @@ class _Writer(contextlib.AbstractContextManager["_Writer"]):
             folder.mkdir(exist_ok=True)
         pool = self._pool
         assert pool is not None
-        self._progress = progress = SharedProgress.begin(pool, shards, shard_format)
-        self._warnings.mute("stall", "loading", "respawn")  # what they would say is said here
-        with shown(progress, bar=bar, title=self._files.title):
-            _do_all(pool, [ShardTask(WRITE, shard.number, progress=progress) for shard in shards])
+        self._shards = shards
+        pool.post(WritePlan(shards, shard_format))
+        self._warnings.mute("respawn")  # what it would say is said here
+        total = sum(len(shard.indices) for shard in shards)
+        with progress_bar(self._files.title, total, bar, tty=True, unit="scenes") as advance:
+            _do_all(pool, [ShardTask(WRITE, shard.number, shard=shard) for shard in shards], advance)
 
     def __exit__(self, *_: object) -> None:
-        progress, pool = self._progress, self._pool
-        if progress is not None:
-            progress.stop()
+        self._runner.stopped = True
+        pool = self._pool
         if pool is not None:
             if pool.used_random:
                 self._warnings.defer(WARNING_KIND, warning_text(pool.used_random, seeded=True), FeedWarning)
             pool.close()
         self._warnings.issue_last()
-        if progress is not None:
-            for path in {Path(shard.path) for shard in progress.plan.shards}:
-                remove_parts(path)
+        for shard in self._shards:
+            remove_parts(Path(shard.path))
 
     def issue_warnings(self) -> None:
         """Warn of workers that died."""
@@ -199,26 +206,27 @@ def _submitted(pool: Pool, task: ShardTask) -> Future[Any]:
     return task.future
 
 
-def _do_all(pool: Pool, tasks: Sequence[ShardTask]) -> None:
-    """Have all tasks done in turn, a few submitted ahead; whichever fails first ends it, and stops the others.
+def _do_all(pool: Pool, tasks: Sequence[ShardTask], advance: Callable[[int], None]) -> None:
+    """Have all tasks done in turn, a few submitted ahead; whichever fails first ends it.
+
+    Args:
+        pool: Who does them.
+        tasks: The tasks.
+        advance: Called with the number of scenes of each shard that is complete.
 
     Raises:
         Exception: What has failed.
     """
     ahead = 1 if pool.worker_type == "inline" else 2 * pool.options.workers
     remaining = iter(tasks)
-    waiting: list[Future[Any]] = []
-    complete = True
+    waiting: set[Future[int]] = set()
     while True:
-        waiting += (_submitted(pool, task) for task in islice(remaining, ahead - len(waiting)))
+        waiting |= {_submitted(pool, task) for task in islice(remaining, ahead - len(waiting))}
         if not waiting:
-            break
-        done = wait(waiting, return_when=FIRST_COMPLETED).done
-        outcomes = [future.result() for future in waiting if future in done]
-        complete &= all(outcomes)
-        waiting = [future for future in waiting if future not in done]
-    if not complete:
-        raise KerasfeedError("the writing was broken off")
+            return
+        done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+        for future in done:
+            advance(future.result())
 
 
 def remove_parts(path: Path) -> None:

@@ -5,55 +5,123 @@ crash or because two were told to, gives the same file, so nothing is doubled an
 """
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from kerasfeed.errors import SceneTimeoutError, SpecError, WorkerDiedError, WorkerStartError
+from kerasfeed.errors import SpecError, WorkerDiedError
 from kerasfeed.loaders.batch_runner import WATCHED, load_seeded
 from kerasfeed.loaders.batches.filler import probe
 from kerasfeed.pool.base import Runner, WorkerContext
-from kerasfeed.pool.task import NOWHERE, CancelledTaskError, FailedTaskError, FutureTask, Note, Place, Record, Task
+from kerasfeed.pool.task import (
+    NOWHERE,
+    CancelledTaskError,
+    Crash,
+    FailedTaskError,
+    FutureTask,
+    Note,
+    Place,
+    Record,
+    Task,
+)
 from kerasfeed.sequences.context import SceneContext, enter_context
 from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.util.error_notes import noted
 from kerasfeed.util.error_text import message_of, reworded
 from kerasfeed.writers.hdf5.sink import appearing
-from kerasfeed.writers.shared_progress import PlannedShard, ShardFormat, SharedProgress
 
 DESCRIBE, WRITE = 1, 2
 _T = TypeVar("_T")
 
 
+@dataclass(frozen=True)
+class PlannedShard:
+    """A shard to be written.
+
+    Attributes:
+        number: Its number.
+        path: Its file.
+        indices: Of its scenes, in its order; at least one.
+    """
+
+    number: int
+    path: str
+    indices: range
+
+    def __str__(self) -> str:
+        return f"shard {self.number} ({Path(self.path).name!r})"
+
+
+class ShardFormat(ABC):
+    """What a shard is. Pickles; every worker has one of its own."""
+
+    @abstractmethod
+    def encode(self, scene: Any) -> Any:
+        """A scene as `write` wants it.
+
+        Raises:
+            SpecError: The scene is not what the spec says; the message names the field.
+        """
+
+    @abstractmethod
+    def write(self, descriptor: int, encoded: Iterator[Any], scenes: int) -> Any:
+        """Write a shard of so many scenes to a file that is open; what it returns is for `finish`."""
+
+    def finish(self, path: Path, written: Any) -> None:  # noqa: B027 - most have nothing to do
+        """The shard has its name now."""
+
+    @abstractmethod
+    def count(self, path: Path) -> int | None:
+        """Scenes of the shard at `path`; None where it is none."""
+
+
+@dataclass(frozen=True)
+class WritePlan:
+    """What is to be written.
+
+    Attributes:
+        shards: The shards, by number.
+        shard_format: What a shard is.
+    """
+
+    shards: tuple[PlannedShard, ...]
+    shard_format: ShardFormat
+
+
 class ShardRunner(Runner):
-    """What workers that write hold: the sequence, whose scenes they describe, or write."""
+    """What workers that write hold: the sequence, whose scenes they describe, or write.
+
+    Attributes:
+        stopped: Whether worker threads are to stop before their next scene; processes are ended.
+    """
 
     def __init__(self, sequence: Any, seed: int) -> None:
         """Write scenes of `sequence`; `seed` is behind each scene's `rng`."""
         self.target = sequence
+        self.stopped = False
         self._seed = seed
-        self._progress: SharedProgress | None = None
+        self._plan: WritePlan | None = None
         self._to_watch = WATCHED
 
     def run(self, record: Record, note: Note, context: WorkerContext) -> Any:
-        """See `Runner.run`: the spec of a scene, or whether a shard is complete and was not stopped."""
+        """See `Runner.run`: the spec of a scene, or how many scenes a shard that is complete has."""
         kind, number = record[:2]
         if kind == DESCRIBE:
             note[1] = number
             return self._seeded(lambda context_type: self._described(number, context_type), context)
-        if self._progress is None:
-            self._progress = SharedProgress(context.posted(), context.memory_at)
+        if self._plan is None:
+            self._plan = context.posted()
+            assert self._plan is not None
+        shard = self._plan.shards[number]
         try:
-            self._complete(self._progress.plan.shards[number], self._progress, note, context)
-        except CancelledTaskError:
+            self._complete(shard, self._plan.shard_format, note, context)
+        except (CancelledTaskError, FailedTaskError):
             raise
         except BaseException as error:
-            self._progress.stop()  # nobody begins another
-            if isinstance(error, FailedTaskError):
-                raise
             raise FailedTaskError(Place()) from error
-        return True
+        return len(shard.indices)
 
     def _seeded(self, load: Callable[[type[SceneContext]], _T], context: WorkerContext) -> _T:
         """`load`, given the class of the context of scenes: in worker processes one that seeds, where these need it."""
@@ -68,31 +136,34 @@ class ShardRunner(Runner):
         context.move_to(index)
         return probe(self.target, index, context)[1]
 
-    def _complete(self, shard: PlannedShard, progress: SharedProgress, note: Note, context: WorkerContext) -> None:
+    def _complete(self, shard: PlannedShard, shard_format: ShardFormat, note: Note, context: WorkerContext) -> None:
         """Write a shard, unless it is there."""
-        shard_format, path = progress.plan.shard_format, Path(shard.path)
+        path = Path(shard.path)
         note[1] = shard.indices[0]
-        if not (path.exists() and shard_format.count(path) == len(shard.indices)):
-            with appearing(path, overwrite=True) as (_, descriptor):
+        if path.exists() and shard_format.count(path) == len(shard.indices):
+            return
+        with appearing(path, overwrite=True) as (_, descriptor):
 
-                def write(context_type: type[SceneContext]) -> Any:
-                    os.ftruncate(descriptor, 0)  # it may be written once more, with seeded generators
-                    os.lseek(descriptor, 0, os.SEEK_SET)
-                    encoded = self._encoded(_noted(shard, progress, note), shard_format, context_type)
-                    return shard_format.write(descriptor, encoded, len(shard.indices))
+            def write(context_type: type[SceneContext]) -> Any:
+                os.ftruncate(descriptor, 0)  # it may be written once more, with seeded generators
+                os.lseek(descriptor, 0, os.SEEK_SET)
+                encoded = self._encoded(shard.indices, shard_format, note, context_type)
+                return shard_format.write(descriptor, encoded, len(shard.indices))
 
-                try:
-                    written = self._seeded(write, context)
-                except OSError as error:
-                    raise failed_write(error, shard.path) from error
-            shard_format.finish(path, written)
-        progress.note(shard.number, len(shard.indices), shard.indices[-1])
+            try:
+                written = self._seeded(write, context)
+            except OSError as error:
+                raise failed_write(error, shard.path) from error
+        shard_format.finish(path, written)
 
     def _encoded(
-        self, indices: Iterable[int], shard_format: ShardFormat, context_type: type[SceneContext]
+        self, indices: range, shard_format: ShardFormat, note: Note, context_type: type[SceneContext]
     ) -> Iterator[Any]:
         context = context_type(self._seed, 0)
         for index in indices:
+            if self.stopped:
+                raise CancelledTaskError
+            note[1] = index
             previous = enter_context(context)
             try:
                 context.move_to(index)
@@ -102,15 +173,6 @@ class ShardRunner(Runner):
             finally:
                 enter_context(previous)
             yield encoded
-
-
-def _noted(shard: PlannedShard, progress: SharedProgress, note: Note) -> Iterator[int]:
-    for done, index in enumerate(shard.indices):
-        if progress.stopped:
-            raise CancelledTaskError
-        progress.note(shard.number, done, index)
-        note[1] = index
-        yield index
 
 
 def _checked(shard_format: ShardFormat, scene: Any, index: int) -> Any:
@@ -125,70 +187,38 @@ def failed_write(error: OSError, path: str) -> OSError:
     return reworded(error, f"writing {path!r} failed and left nothing of it: {message_of(error)}")
 
 
-@dataclass(frozen=True)
-class ScenePlace:
-    """Which scene was at work, and what for.
-
-    Attributes:
-        scene: Its index.
-        shard: The shard that it belongs to; None where it was read to learn the spec.
-    """
-
-    scene: int
-    shard: PlannedShard | None = None
-
-    def __str__(self) -> str:
-        return f"scene {self.scene} {'(read to learn the spec)' if self.shard is None else f'of {self.shard}'}"
-
-    @property
-    def note(self) -> str:
-        """The note on what the sequence has raised."""
-        return f"kerasfeed: {self}\nReproduce it here: sequence[{self.scene}]"
-
-    @property
-    def lost_text(self) -> str:
-        """The message where workers end there."""
-        what = f"read scene {self.scene}"
-        if self.shard is not None:
-            what = f"wrote {self.shard}, the last at scene {self.scene} or next to it"
-        return (
-            f"workers ended again and again while they {what}. Load it in a Python of its own, for it may end that "
-            f"too: sequence[{self.scene}]. Out of memory shows as SIGKILL, a fault in a compiled library as SIGSEGV. "
-            "Shards that are complete stay; the same call goes on with the others"
-        )
-
-
 @dataclass(frozen=True, eq=False)
 class ShardTask(FutureTask):
     """The shard `number` to be written, or the scene `number` to be described; see `ShardRunner.run` for the future.
 
     Attributes:
-        progress: How far the shards are; None for a scene.
+        shard: The shard; None for a scene.
     """
 
-    progress: SharedProgress | None = None
+    shard: PlannedShard | None = None
 
     def failed(self, place: Place, error: BaseException, worker: str, traceback: str) -> Sequence[Task]:
         """See `Task.failed`."""
-        note = "" if place.scene is None else self._place(place.scene).note
+        note = ""
+        if place.scene is not None:
+            note = f"kerasfeed: {self.text(place.scene)}\nReproduce it here: sequence[{place.scene}]"
         self.set_exception(noted(error, note, traceback))
         return ()
 
-    def cancelled(self) -> None:
-        """See `Task.cancelled`."""
-        self.set_result(False)
+    def crashed(self, note: int, crash: Crash, count: int) -> Sequence[Task]:
+        """See `Task.crashed`."""
+        what = f"read scene {note}" if self.shard is None else f"wrote {self.shard}, the last at scene {note}"
+        error = WorkerDiedError(
+            f"workers ended again and again while they {what}. Load it in a Python of its own, for it may end that "
+            f"too: sequence[{note}]. Out of memory shows as SIGKILL, a fault in a compiled library as SIGSEGV. "
+            "Shards that are complete stay; the same call goes on with the others"
+        )
+        error.__cause__ = crash.kind(f"{crash}, {count} times.{crash.stack_text}")
+        self.set_exception(error)
+        return ()
 
     def text(self, note: int) -> str:
         """See `Task.text`."""
-        return "" if note == NOWHERE else str(self._place(note))
-
-    def set_exception(self, error: BaseException) -> None:
-        """See `FutureTask`; where workers were lost, says at which scene."""
-        if issubclass(type(error), WorkerDiedError | SceneTimeoutError) and not isinstance(error, WorkerStartError):
-            last = self.number if self.progress is None else self.progress.index(self.number)
-            cause, error = error, WorkerDiedError(self._place(last).lost_text)
-            error.__cause__ = cause
-        super().set_exception(error)
-
-    def _place(self, scene: int) -> ScenePlace:
-        return ScenePlace(scene, None if self.progress is None else self.progress.plan.shards[self.number])
+        if note == NOWHERE:
+            return ""
+        return f"scene {note} {'(read to learn the spec)' if self.shard is None else f'of {self.shard}'}"

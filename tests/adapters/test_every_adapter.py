@@ -27,6 +27,8 @@ class Scenes(kf.SceneSequence):
 
 @pytest.fixture(params=ADAPTERS)
 def batches_of(request):
+    if "torch" in request.param:
+        pytest.importorskip("torch", reason="PyTorch is not installed")
     return ADAPTERS[request.param]
 
 

@@ -14,7 +14,7 @@ from waits import PROGRAM_SECONDS
 
 import kerasfeed as kf
 from kerasfeed.cli.main import main
-from kerasfeed.demo.data import DataError, PointClouds, Reading, hold_out, sibling_for_validation, summarize
+from kerasfeed.demo.data import DataError, PointClouds, ReadingCost, hold_out, sibling_for_validation, summarize
 from kerasfeed.demo.shapes import SHAPES, write_shapes
 
 
@@ -240,7 +240,7 @@ def test_a_reading_says_what_it_cannot_count(tmp_path):
         file.create_dataset("data", data=np.zeros((10, 8, 3), np.float32), chunks=(3, 8, 1), fletcher32=True)
         file["label"] = np.zeros(10, int)
     with contextlib.closing(PointClouds(tmp_path / "chunked.h5", points=4)) as clouds:
-        reading = Reading.of(clouds)
+        reading = ReadingCost.of(clouds)
         assert reading.chunks == 12
         assert reading.scenes_per_chunk == 3
         stored = f"The file stores its scenes in 12 pieces of up to 3 (read by: {reading.reader})."
@@ -252,6 +252,6 @@ def test_a_reading_says_what_it_cannot_count(tmp_path):
         )
     plain = _write(tmp_path / "plain.h5", data=np.zeros((10, 8, 3), np.float32), label=np.zeros(10, int))
     with contextlib.closing(PointClouds(plain, points=4)) as clouds:
-        assert Reading.of(clouds).text(1, False) == (
+        assert ReadingCost.of(clouds).text(1, False) == (
             "The file stores its scenes as they are, so there was nothing to decompress (read by: direct)."
         )

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import threading
+from functools import partial
 from pathlib import Path
 
 import keras
@@ -19,6 +20,7 @@ from scenes_views import Hooked, Noisy, NoisyInto, Squares, tripled
 
 import kerasfeed as kf
 from kerasfeed.explore.checks import case as case_module
+from kerasfeed.explore.checks import growth as growth_module
 from kerasfeed.explore.checks import reading
 from kerasfeed.explore.checks.table import CHECKS
 from kerasfeed.feeds.base import BaseFeed
@@ -275,6 +277,20 @@ class Promises(elsewhere.NotForThreads):
 def test_a_class_that_says_it_is_safe_and_is_not_has_failed():
     assert kf.check_sequence(Promises(), checks=["threads"])["threads"].status == "failed"
     assert kf.check_sequence(elsewhere.NotForThreads(), checks=["threads"])["threads"].status == "warned"
+
+
+def test_scenes_that_get_slow_while_threads_read_them_are_no_fault():
+    found = kf.check_sequence(elsewhere.SlowElsewhere(), seconds=9.0, checks=["threads"])["threads"]
+    assert found.status in ("passed", "skipped"), found.message  # 12 scenes outlast what one scene may take, 3 s
+    assert "hang" not in found.message
+
+
+def test_what_looking_at_memory_takes_is_no_growth_however_few_scenes_were_read():
+    case = case_module.Case(bad.Sound(), scenes=12, seconds=60.0)
+    growth = partial(growth_module.Growth, resident=0, descriptors=0, opened=0, line="")
+    for reads, traced, status in ((32, 800, "passed"), (32, 6_400, "failed"), (500, 18_000, "failed")):
+        case._found[growth_module._growth] = growth(reads, traced)
+        assert growth_module.memory(case).status == status
 
 
 class Here(bad.Sound):

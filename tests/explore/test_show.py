@@ -7,9 +7,8 @@ import pytest
 import scenes
 
 import kerasfeed as kf
-from kerasfeed.explore.pictures.kinds import Part, fields_of, parts_of
-from kerasfeed.explore.pictures.panel import Panel
 from kerasfeed.explore.pictures.panels import draw_text
+from kerasfeed.explore.pictures.parts import Panel, Part, fields_of, parts_of
 
 pytest.importorskip("matplotlib", reason="needs the extra `plot`")
 
@@ -92,6 +91,8 @@ def test_labels_and_masks_are_drawn_over_what_they_belong_to(scene, part):
 def words(figure):
     figure.canvas.draw()
     inside = [text for axes in figure.axes for text in axes.texts]
+    tables = [table for axes in figure.axes for table in axes.tables]
+    inside += [cell.get_text() for table in tables for cell in table.get_celld().values()]
     return [text.get_text() for text in [*figure.texts, *inside] if text.get_text()]
 
 
@@ -252,7 +253,7 @@ def test_pyplot_is_left_alone():
 @pytest.mark.parametrize("data", [scenes.Clouds(), kf.Shuffled()], ids=["scenes", "an order"])
 def test_without_matplotlib_the_error_names_the_extra(monkeypatch, data):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    monkeypatch.delitem(sys.modules, "kerasfeed.explore.pictures.picture", raising=False)
+    monkeypatch.delitem(sys.modules, "kerasfeed.explore.pictures.scene_picture", raising=False)
     with pytest.raises(ImportError, match="matplotlib, which is not installed: pip install matplotlib"):
         kf.show(data)
 

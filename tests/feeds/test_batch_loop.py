@@ -40,7 +40,7 @@ class Noting(Ahead):
 
 def looped(feed, epochs=1, conversion=None):
     conversion = Ahead() if conversion is None else conversion
-    return BatchLoop(feed, lambda: feed._loop_cursor(epochs), conversion, epochs)
+    return BatchLoop(feed, lambda: feed.begin_loop(epochs), conversion, epochs)
 
 
 def firsts(batches):

@@ -90,7 +90,7 @@ def test_errors_of_kerasfeeds_and_of_worker_processes_have_that_frame_alone(foun
     options = {"workers": 1, "worker_type": "process"} if isinstance(found, KeyError) else {"workers": 0}
     with kf.Feed(Broken(found), 4, **options) as feed, pytest.raises((kf.SpecError, KeyError)) as caught:
         list(feed)
-    assert functions(caught.value)[-1] == ("__iter__", True)
+    assert functions(caught.value)[-1] == ("batches_of", True)
     assert sum(own for _, own in functions(caught.value)) == 1
 
 

@@ -3,7 +3,6 @@
 What a framework is not installed for is left out.
 """
 
-import importlib.util
 from functools import partial
 
 import optree
@@ -50,7 +49,7 @@ class Ahead:
 
 
 def loop_ahead(feed, epochs=1):
-    return iter(BatchLoop(feed, partial(feed._loop_cursor, epochs), Ahead(), epochs))
+    return iter(BatchLoop(feed, partial(feed.begin_loop, epochs), Ahead(), epochs))
 
 
 def keras_numpy(feed):
@@ -79,5 +78,6 @@ ADAPTERS = {
     "keras, numpy": keras_numpy,
     "keras, jax": keras_jax,
     "keras, tensorflow": keras_tensorflow,
-    **({"torch": to_torch, "keras, torch": keras_torch} if importlib.util.find_spec("torch") else {}),
+    "torch": to_torch,
+    "keras, torch": keras_torch,
 }

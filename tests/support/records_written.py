@@ -4,6 +4,7 @@ import numpy as np
 import tensorflow as tf
 
 from kerasfeed.readers.tfrecord.example import BYTES, INT64, Values, encode_pieces
+from kerasfeed.readers.tfrecord.framing import framed
 
 COMPRESSIONS = ["", "GZIP", "ZLIB"]
 
@@ -11,6 +12,11 @@ COMPRESSIONS = ["", "GZIP", "ZLIB"]
 def encoded(features):
     """The serialized Example of features."""
     return b"".join(encode_pieces(features))
+
+
+def frame(data):
+    """A record as it stands in a file."""
+    return b"".join(framed([data]))
 
 
 def records_of(count, size=50):

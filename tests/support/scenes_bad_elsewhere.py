@@ -138,3 +138,12 @@ class HangsElsewhere(DiesElsewhere):
         if index == 4 and os.getpid() != self.pid:
             time.sleep(1000)
         return Sound.scene(self, index)
+
+
+class SlowElsewhere(DiesElsewhere):
+    """Takes a third of a second there, as on a machine that has got busy."""
+
+    def scene(self, index):
+        if os.getpid() != self.pid:
+            time.sleep(0.3)
+        return Sound.scene(self, index)

@@ -1,6 +1,5 @@
 """`rechunk` where something is wrong: the new file is whole or is not there, and the old one as it was."""
 
-import hashlib
 import os
 import subprocess
 import sys
@@ -34,7 +33,7 @@ def test_a_name_taken_meanwhile_is_left_to_whoever_took_it(points, tmp_path, mon
 
 def test_what_differs_when_compared_is_never_delivered(points, tmp_path, monkeypatch):
     digests = iter(range(10**6))
-    monkeypatch.setattr(room, "_digest", lambda rows: hashlib.md5(b"%d" % next(digests)).digest())
+    monkeypatch.setattr(room, "digest", lambda rows: str(next(digests)))
     with pytest.raises(OSError, match=r"comparison failed: rows 0 to \d+ of '/points' are not what was written"):
         rechunk(points, tmp_path / "out.h5", "points", 1)
     assert listing(tmp_path) == ["in.h5"]

@@ -253,14 +253,15 @@ def _converted(data: Any, class_weight: Any, batch: Any) -> Any:
 def _cursor_of(data: Any, run: Any) -> Any:
     known = check_alive(data(), "the feed is gone: keep a reference to it while Keras iterates over it")
     if run is None:
-        return SharedCursor(known._keras_cursor(), partial(_converted, data, None), served=False)
+        cursor = known._keras_cursor()
+        return SharedCursor(cursor.take, partial(_converted, data, None), served=False, close=cursor.close)
     if run() is None:
         raise FeedClosedError("the fit, or other run, that this iterator was for is over")
-    return _OfRun(run)
+    return _OfEpoch(run)
 
 
-class _OfRun:
-    """What a run takes from the epoch on in which this is first taken from; the run closes it."""
+class _OfEpoch:
+    """The batches of a run from the epoch on in which the first is asked for; the run closes what it takes from."""
 
     def __init__(self, run: Any) -> None:
         self._run = run
@@ -288,7 +289,7 @@ def _batches_of(data: Any, run: Any, backend: str | None) -> Iterator[Any]:
             data()._refuse_text(backend)
             data()._warn_of_dicts(run and run())
         while True:
-            yield cursor.take(None)
+            yield cursor.take(None)[1]
     except EndOfData:
         return
     except Exception as error:

@@ -14,7 +14,6 @@ from kerasfeed.adapters.loops import FrameworkLoops
 from kerasfeed.errors import FeedWarning
 from kerasfeed.feeds.base import BaseFeed
 from kerasfeed.feeds.feed_cursor import FeedCursor
-from kerasfeed.feeds.loop_cursors import EpochsCursor
 from kerasfeed.feeds.sharding import refuse_second_sharding
 from kerasfeed.loaders.arguments import refuse_skip
 from kerasfeed.orders.base import Sequential
@@ -167,9 +166,6 @@ class Feed(BaseFeed, KerasAdapter, FrameworkLoops):
         self.follow_sequence()
         return dataset_of(self, check_integer("epochs", epochs, 1) * len(self), device, in_order=deterministic)
 
-    def _loop_cursor(self, epochs: int) -> EpochsCursor:
-        return EpochsCursor(self, epochs)
-
     def _known_batches(self) -> int:
         return len(self)
 
@@ -198,7 +194,7 @@ class Feed(BaseFeed, KerasAdapter, FrameworkLoops):
 
     def _keras_cursor(self) -> FeedCursor:
         first = self.clock.current * len(self)
-        return FeedCursor(weakref.ref(self), range(first, first + len(self)), None)
+        return FeedCursor(weakref.ref(self), range(first, first + len(self)), shuffled=None, log=self.request_log)
 
     def _keras_hook(self, *, begins: bool) -> None:
         self.fit_tracker.hooked(begins=begins)

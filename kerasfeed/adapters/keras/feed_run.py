@@ -10,7 +10,7 @@ from kerasfeed.adapters.keras.fit_tracker import FitTracker
 from kerasfeed.adapters.keras.run import KerasRun
 from kerasfeed.adapters.keras.trainer import TrainerRequest, trainer_position
 from kerasfeed.errors import FeedClosedError
-from kerasfeed.feeds.cursor import Cursor, EndOfData
+from kerasfeed.feeds.cursor import EndOfData
 from kerasfeed.feeds.feed_cursor import claim, only_submits
 from kerasfeed.feeds.hooks import TimedTake
 from kerasfeed.feeds.prefetch import Prefetcher, window_of
@@ -111,8 +111,8 @@ class FeedRun(KerasRun):
         if self.built and (self.request.trains or self.other):
             feed.fit_tracker.end_epoch()
 
-    def make_cursor(self) -> Cursor:
-        """See `KerasRun.make_cursor`."""
+    def begin_taking(self) -> None:
+        """See `KerasRun.begin_taking`."""
         feed = self.feed
         if self.window is not None and self.window.next != self.numbers.start:
             self.window.close()
@@ -121,7 +121,17 @@ class FeedRun(KerasRun):
             shuffled = self.shuffled if self.request.trains else None
             numbers = range(self.numbers.start, self.stop)
             self.window = window_of(feed, numbers, shuffled, in_order=self._in_order)
-        return FeedRunCursor(weakref.ref(self), self.window)
+        self._timed = TimedTake(self.window.take, feed.request_log)
+
+    def take(self, timeout: float | None) -> tuple[int, Any]:
+        """See `KerasRun.take`; the place is the batch's number."""
+        window = self.window
+        if self.superseded or window is None:
+            raise FeedClosedError(self.closed)
+        number = window.next
+        if number >= (self.numbers.stop if self.has_epoch_cursors else self.stop):
+            raise EndOfData
+        return number, self._timed(max(0, number - self.numbers.start), timeout)
 
     @property
     def runs_what_users_wrote(self) -> bool:
@@ -145,26 +155,3 @@ class FeedRun(KerasRun):
         self.superseded = True
         if self.window is not None:
             self.window.close()
-
-
-class FeedRunCursor:
-    """The batches of an epoch of a run, or of all that follow; see `kerasfeed.feeds.cursor.Cursor`."""
-
-    def __init__(self, run: Any, window: Any) -> None:
-        self._run = run
-        self._window = window
-        self._stop = run().numbers.stop if run().has_epoch_cursors else None
-        self._timed = TimedTake(window.take, run().feed.request_log)
-
-    def take(self, timeout: float | None) -> Any:
-        """See `kerasfeed.feeds.cursor.Cursor.take`."""
-        run = self._run()
-        if run is None or run.superseded:
-            raise FeedClosedError(FeedRun.closed)
-        number = self._window.next
-        if number >= (run.stop if self._stop is None else self._stop):
-            raise EndOfData
-        return self._timed(max(0, number - run.numbers.start), timeout)
-
-    def close(self, returned: list[Any]) -> None:
-        """See `kerasfeed.feeds.cursor.Cursor.close`; the run closes the window."""

@@ -19,7 +19,7 @@ from kerasfeed.adapters.keras.trainer import (
     execution_of,
 )
 from kerasfeed.errors import FeedClosedError
-from kerasfeed.feeds.cursor import Cursor, run_in_background
+from kerasfeed.feeds.cursor import run_in_background
 from kerasfeed.util.error_text import short_tracebacks
 
 
@@ -167,8 +167,12 @@ class KerasRun(ABC):
         """Whether taking a batch may run scenes, hooks or generators in the calling thread."""
 
     @abstractmethod
-    def make_cursor(self) -> Cursor:
-        """The batches from the epoch that begins on."""
+    def begin_taking(self) -> None:
+        """`take` is about to be called, for the batches from the epoch that begins on."""
+
+    @abstractmethod
+    def take(self, timeout: float | None) -> tuple[Any, Any]:
+        """The next batch with its place; see `kerasfeed.feeds.cursor.Cursor.take`."""
 
     @abstractmethod
     def begin_epoch(self, epoch: int) -> int | None:
@@ -202,7 +206,8 @@ class KerasRun(ABC):
         if self.cursor is None:
             self.seen_at_begin = 0
             waits = self.in_other_threads and self.runs_what_users_wrote
-            self.cursor = SharedCursor(self.make_cursor(), self.convert, waits=waits, served=self._is_asked)
+            self.begin_taking()
+            self.cursor = SharedCursor(self.take, self.convert, waits=waits, served=self._is_asked)
 
     def on_epoch_end(self) -> None:
         """Keras has come to the end of the data, or of as many as it wanted."""

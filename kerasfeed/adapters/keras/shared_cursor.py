@@ -11,34 +11,43 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from kerasfeed.feeds.cursor import Cursor, EndOfData
+from kerasfeed.feeds.cursor import EndOfData
 from kerasfeed.util.error_notes import note_causes
 from kerasfeed.util.polling import POLL_SECONDS, NotYet
 
 _ALONE = 10.0  # s
+Take = Callable[[float | None], tuple[Any, Any]]
 
 
 class SharedCursor:
     """A cursor for two: the trainer's thread, which waits for a batch, and TensorFlow's, which gets it. Thread-safe.
 
     Args:
-        cursor: What is taken from, by one thread at a time.
+        take: Gives the next batch with its place, as `Cursor.take` does; called by one thread at a time.
         convert: Makes of a batch what whoever takes gets.
         waits: Whether whoever gets batches waits for those that `ensure` has taken, and takes none, because that would
             run what users wrote in a thread of TensorFlow.
         served: Whether anybody calls `ensure`.
+        close: Called when no more is taken, as `Cursor.close` is.
 
     Attributes:
         counted: Batches that have come so far.
     """
 
     def __init__(
-        self, cursor: Cursor, convert: Callable[[Any], Any], *, waits: bool = False, served: bool = True
+        self,
+        take: Take,
+        convert: Callable[[Any], Any],
+        *,
+        waits: bool = False,
+        served: bool = True,
+        close: Callable[[list[Any]], None] = lambda returned: None,
     ) -> None:
-        self._cursor = cursor
+        self._take = take
+        self._end = close
         self._convert = convert
         self._waits = waits
-        self._ready: deque[Any] = deque()
+        self._ready: deque[tuple[Any, Any]] = deque()
         self._taker: int | None = None  # the thread that waits for a batch
         self._error: BaseException | None = None
         self._failed_at = 0
@@ -48,7 +57,7 @@ class SharedCursor:
         self.counted = 0
         self._changed = threading.Condition(threading.Lock())
 
-    def take(self, timeout: float | None) -> Any:
+    def take(self, timeout: float | None) -> tuple[Any, Any]:
         """See `Cursor.take`."""
         try:
             with self._changed:
@@ -95,7 +104,7 @@ class SharedCursor:
                 self._leave()
 
     def close(self, returned: list[Any]) -> None:
-        """No more is taken; idempotent. The cursor knows what comes again."""
+        """No more is taken; idempotent. Whoever gives the batches knows what comes again."""
         with self._changed:
             if self._closed:
                 return
@@ -105,7 +114,13 @@ class SharedCursor:
             self._changed.notify_all()
             if self._taker != threading.get_ident():
                 self._changed.wait_for(lambda: self._taker is None)
-        self._cursor.close([])
+        self._end([])
+
+    def received(self, place: Any) -> None:
+        """See `Cursor.received`; Keras does not say so."""
+
+    def end(self) -> None:
+        """See `Cursor.end`; Keras does not say so."""
 
     def _has_something(self) -> bool:
         """Whether a batch, or the end, is there to be told, or may be waited for by whoever asks."""
@@ -130,13 +145,14 @@ class SharedCursor:
             with self._changed:
                 self._changed.notify_all()
 
-    def _next(self, timeout: float | None, *, keep: bool) -> Any:
-        """Take a batch, having begun to; `keep` it for whoever asks next, else an error for `ensure`."""
-        batch, came, ended, failed = None, False, False, None
+    def _next(self, timeout: float | None, *, keep: bool) -> tuple[Any, Any]:
+        """Take a batch with its place, having begun to; `keep` it for whoever asks next, else an error for `ensure`."""
+        taken, came, ended, failed = (None, None), False, False, None
         try:
-            batch = self._convert(self._cursor.take(timeout))
+            place, batch = self._take(timeout)
+            taken = place, self._convert(batch)
             came = True
-            return batch
+            return taken
         except EndOfData:
             ended = True
             raise
@@ -152,7 +168,7 @@ class SharedCursor:
                 if came:
                     self.counted += 1
                     if keep and not self._closed:
-                        self._ready.append(batch)
+                        self._ready.append(taken)
                 # Kept for nobody it would hold, by its traceback, the iterator of TensorFlow that holds this.
                 if failed is not None and self._served and self._error is None and not keep and not self._closed:
                     self._error, self._failed_at = failed, self.counted

@@ -7,12 +7,11 @@ needs. What Keras takes to build a model, and what its backend has taken beyond 
 
 import threading
 import weakref
-from collections.abc import Callable
 from typing import Any
 
 from kerasfeed.adapters.keras.run import KerasRun
 from kerasfeed.adapters.keras.trainer import TrainerRequest
-from kerasfeed.feeds.cursor import Cursor, EndOfData
+from kerasfeed.feeds.cursor import EndOfData
 from kerasfeed.feeds.hooks import TimedTake
 from kerasfeed.feeds.stream_base import EMPTY
 from kerasfeed.feeds.stream_cursor import KEPT, SUPERSEDED, StreamCursor
@@ -25,6 +24,7 @@ class StreamRun(KerasRun):
 
     def __init__(self, feed: Any, iterator: Any, request: TrainerRequest) -> None:
         super().__init__(feed, iterator, request, None)
+        self._feed = weakref.ref(feed)
         self._stream_cursor: StreamCursor | None = None
         self._leaving = threading.RLock()
 
@@ -54,13 +54,33 @@ class StreamRun(KerasRun):
     def end_epoch(self, used: int) -> None:
         """See `KerasRun.end_epoch`."""
 
-    def make_cursor(self) -> Cursor:
-        """See `KerasRun.make_cursor`."""
-        self._stream_cursor = StreamCursor(
-            self.feed, endless=bool(self.steps_per_epoch), afresh=not self.request.trains,
+    def begin_taking(self) -> None:
+        """See `KerasRun.begin_taking`."""
+        goes_on = bool(self.steps_per_epoch)
+        self._stream_cursor = cursor = StreamCursor(
+            self._feed, None if goes_on else 1, chained=goes_on and self.request.trains,
             building=not self.built and self.request.method in ("fit", "evaluate"), kept=KEPT + self.execution,
         )  # fmt: skip
-        return StreamRunCursor(weakref.ref(self), self._stream_cursor)
+        self._timed = TimedTake(cursor.take, self.feed.request_log)
+
+    def take(self, timeout: float | None) -> tuple[Place, Any]:
+        """See `KerasRun.take`."""
+        cursor = self._stream_cursor
+        if cursor is None:
+            raise EndOfData
+        try:
+            taken: tuple[Place, Any] = self._timed(max(0, cursor.taken - self.seen_at_begin), timeout)
+            return taken
+        except EndOfData:
+            if cursor.taken or cursor.left:
+                raise
+            raise ValueError(EMPTY) from None
+        except NotYet:
+            raise
+        except BaseException:
+            if self.feed.goes_on:
+                cursor.leave(self.used)
+            raise
 
     @property
     def runs_what_users_wrote(self) -> bool:
@@ -99,33 +119,3 @@ class StreamRun(KerasRun):
         if self._stream_cursor is not None:
             self._stream_cursor.superseded = True
         self.close()
-
-
-class StreamRunCursor:
-    """The batches of a run, with the moments at which they came; see `kerasfeed.feeds.cursor.Cursor`."""
-
-    def __init__(self, run: Callable[[], Any], cursor: StreamCursor) -> None:
-        self._run = run
-        self._cursor = cursor
-        self._timed = TimedTake(cursor.take, run().feed.request_log)
-
-    def take(self, timeout: float | None) -> Any:
-        """See `kerasfeed.feeds.cursor.Cursor.take`."""
-        run = self._run()
-        if run is None:
-            raise EndOfData
-        try:
-            return self._timed(max(0, self._cursor.taken - run.seen_at_begin), timeout)
-        except EndOfData:
-            if self._cursor.taken or self._cursor.left:
-                raise
-            raise ValueError(EMPTY) from None
-        except NotYet:
-            raise
-        except BaseException:
-            if run.feed.goes_on:
-                self._cursor.leave(run.used)
-            raise
-
-    def close(self, returned: list[Any]) -> None:
-        """See `kerasfeed.feeds.cursor.Cursor.close`; the run leaves what it has taken."""

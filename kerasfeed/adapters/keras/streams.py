@@ -5,6 +5,7 @@ Invariant: to Keras they look ahead by themselves, so Keras's own threads and pr
 
 import contextvars
 import weakref
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -13,12 +14,11 @@ from kerasfeed.adapters.keras.run import RunningFit
 from kerasfeed.adapters.keras.stream_run import StreamRun
 from kerasfeed.adapters.keras.trainer import KerasCall, TrainerRequest, trainer_position
 from kerasfeed.adapters.loops import FrameworkLoops
-from kerasfeed.feeds.cursor import Cursor
-from kerasfeed.feeds.loop_cursors import RepetitionsCursor
+from kerasfeed.feeds.cursor import Cursor, check_alive
 from kerasfeed.feeds.queue_feed import BaseQueueFeed
 from kerasfeed.feeds.sharding import refuse_second_sharding
 from kerasfeed.feeds.stream_base import BaseStream
-from kerasfeed.feeds.stream_cursor import RepetitionCursor, StreamCursor
+from kerasfeed.feeds.stream_cursor import StreamCursor
 from kerasfeed.feeds.stream_feed import BaseStreamFeed
 from kerasfeed.feeds.streams.place import Place
 from kerasfeed.loaders.arguments import refuse_skip
@@ -57,8 +57,8 @@ class KerasStream(BaseStream, KerasAdapter, FrameworkLoops):
 
     def _consumed(self) -> Place | None:
         position, run = trainer_position("fit"), self._running_fit.run
-        if position is not None and run is not None:
-            before = position.hook in (None, "on_train_batch_begin", "on_batch_begin")
+        if run is not None:
+            before = position is not None and position.hook in (None, "on_train_batch_begin", "on_batch_begin")
             place: Place | None = run.place(before=before)
             if place is not None:
                 return place
@@ -97,9 +97,6 @@ class KerasStream(BaseStream, KerasAdapter, FrameworkLoops):
         begin = partial(_begin_cursor, self)
         return dataset_for_keras(begin, self, count=None, device=device, loops=None, run_of=self._keras_run)
 
-    def _loop_cursor(self, epochs: int) -> RepetitionsCursor:
-        return RepetitionsCursor(self, self._options.workers, epochs)
-
     def _known_batches(self) -> None:
         return None
 
@@ -112,14 +109,21 @@ class KerasStream(BaseStream, KerasAdapter, FrameworkLoops):
         return run
 
     def _keras_cursor(self) -> StreamCursor:
-        return StreamCursor(weakref.proxy(self), endless=False, afresh=True)
+        return StreamCursor(weakref.ref(self))
 
     def _keras_hook(self, *, begins: bool) -> None:
         self.request_log.clear()
 
 
 def _begin_cursor(feed: BaseStream, context: contextvars.Context) -> Cursor:
-    return feed.cursors.begin(partial(RepetitionCursor, weakref.ref(feed)), context)
+    return feed.cursors.begin(partial(_begun, weakref.ref(feed)), context)
+
+
+def _begun(feed: Callable[[], BaseStream | None]) -> StreamCursor:
+    known = check_alive(feed())
+    cursor = known.begin_loop()
+    known.note_place(None)
+    return cursor
 
 
 class StreamFeed(BaseStreamFeed, KerasStream):

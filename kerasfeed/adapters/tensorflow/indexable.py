@@ -120,7 +120,7 @@ class ScenesCursor:
         future, self._begun = self._known().read(self._iteration, self._begun, self._length)
         return future
 
-    def take(self, timeout: float | None) -> Any:
+    def take(self, timeout: float | None) -> tuple[int, Any]:
         """See `kerasfeed.feeds.cursor.Cursor.take`: arrays of the fields, scene axis first."""
         if not self._stacks:
             if self._given == self._length:
@@ -131,8 +131,15 @@ class ScenesCursor:
             self._given += 1
             raise stack
         stack = self._with_those_behind(stack)
+        first = self._given
         self._given += len(stack[0])
-        return stack
+        return first, stack
+
+    def received(self, place: int) -> None:
+        """See `kerasfeed.feeds.cursor.Cursor.received`: nobody asks where a consumer stands."""
+
+    def end(self) -> None:
+        """See `kerasfeed.feeds.cursor.Cursor.end`."""
 
     def _with_those_behind(self, stack: list[Any]) -> list[Any]:
         """`stack`, and what of the scenes behind it is read and small and of the same shapes.

@@ -72,7 +72,7 @@ class _Iteration:
                 source = self._source()
                 self._cursor = source.begin(source.context.copy())
                 del source  # while this waits it holds no feed
-            batch = self._cursor.take(POLL_SECONDS)
+            _, batch = self._cursor.take(POLL_SECONDS)
             arrays = arrays_of(batch, paths)
             _check_shapes(arrays, paths, shapes)
         except NotYet:

@@ -7,12 +7,12 @@ there alone. Checks do not change the sequence beyond what reading it does. Load
 import functools
 import pickle
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from kerasfeed.errors import KerasfeedError
 from kerasfeed.explore.checks.reading import MOST_GROWTH, Reader, Reading, Survey, read_all, resident, survey
 from kerasfeed.explore.checks.result import Finding, LostWorkerError, MemoryGrownError, OutOfTimeError, failed
 from kerasfeed.loaders.sequence_argument import check_sequence
-from kerasfeed.pool.base import Pool, PoolOptions, Runner, WorkerContext
+from kerasfeed.pool.base import PoolOptions, Runner, WorkerContext
 from kerasfeed.pool.environment import Environment
 from kerasfeed.pool.factory import make_pool
 from kerasfeed.pool.processes.shared_objects import pickled
@@ -31,6 +31,7 @@ from kerasfeed.util.error_text import class_name, exception_text, message_of
 from kerasfeed.util.frames import as_sequence
 
 Call = Callable[[Reader], Any]
+Found = TypeVar("Found")
 _PASSES = 32  # over the scenes, that all checks make between them
 _SHARE = 0.5  # of the time, for these
 _HANG_SHARE = 1 / 3  # of the time: what takes longer hangs
@@ -82,83 +83,55 @@ class _CallTask(FutureTask):
         self.set_exception(self._lost(note, crash, "a worker thread"))
 
     def _lost(self, note: int, crash: Crash, where: str) -> LostWorkerError:
-        index = None if note == NOWHERE else note
-        if crash.hung:
-            return LostWorkerError(
-                f"{self.text(note) or 'a call'} takes more than {crash.timeout:g} s in {where}", index
-            )
-        return LostWorkerError(str(crash), index)
+        hung = f"{self.text(note) or 'a call'} takes more than {crash.timeout:g} s in {where}" if crash.hung else ""
+        return LostWorkerError(hung or str(crash), None if note == NOWHERE else note)
 
 
-@dataclass(frozen=True)
-class Where:
-    """By whom a call is made.
-
-    Attributes:
-        worker_type: "inline", "thread" or "process".
-        workers: How many of them each make it.
-        environment: Directory and environment of processes; None for those of now.
-        hooks: Whether the sequence's hooks are called.
-    """
-
-    worker_type: str = "thread"
-    workers: int = 1
-    environment: Environment | None = None
-    hooks: bool = True
-
-
-class Calling:
-    """Workers that are making a call.
+@contextmanager
+def calling(
+    sequence: Any, seed: int, function: Call, *, timeout: float, worker_type: str = "thread", workers: int = 1,
+    environment: Environment | None = None, hooks: bool = True,
+) -> Iterator[list[_CallTask]]:  # fmt: skip
+    """Workers that call a function, ended with the block; what it returns is for `results`.
 
     Args:
         sequence: The sequence.
         seed: Seed of the feed that would read it.
-        function: What they call, with a reader of the sequence.
-        where: Who.
-        scene_seconds: What outlasts this between two notes has hung, s.
+        function: What each worker calls, with a reader of the sequence.
+        timeout: What outlasts this between two scenes has hung, s.
+        worker_type: "inline", "thread" or "process".
+        workers: How many there are.
+        environment: Directory and environment of processes; None for those of now.
+        hooks: Whether the sequence's hooks are called.
 
     Raises:
         TypeError, OSError: The sequence cannot be sent to processes.
     """
+    options = PoolOptions(
+        workers, f"the check of {class_name(sequence)}", timeout=timeout, tries=1, tries_in_time=1, addressed=True,
+        environment=environment or Environment.now(),
+    )  # fmt: skip
+    with closing(make_pool(CallRunner(sequence, seed, hooks=hooks), options, worker_type)) as pool:
+        tasks = [_CallTask(0, number, number) for number in range(workers)]
+        pool.post(function)
+        pool.submit(tasks)
+        yield tasks
 
-    def __init__(self, sequence: Any, seed: int, function: Call, where: Where, scene_seconds: float) -> None:
-        options = PoolOptions(
-            where.workers, f"the check of {class_name(sequence)}", timeout=scene_seconds, tries=1, tries_in_time=1,
-            addressed=True, environment=where.environment or Environment.now(),
-        )  # fmt: skip
-        self._pool: Pool = make_pool(CallRunner(sequence, seed, hooks=where.hooks), options, where.worker_type)
-        self._tasks: Sequence[_CallTask] = [_CallTask(0, number, number) for number in range(where.workers)]
-        try:
-            self._pool.post(function)
-            self._pool.submit(self._tasks)
-        except BaseException:
-            self.close()
+
+def results(tasks: Sequence[_CallTask], deadline: float) -> list[Any]:
+    """What the function returned, by worker.
+
+    Raises:
+        OutOfTimeError: It was not there at `deadline`, by `time.monotonic`.
+        LostWorkerError, WorkerStartError: A worker hung, ended, or could not start.
+        Exception: What the function raised.
+    """
+    try:
+        return [task.future.result(max(0.05, deadline - time.monotonic())) for task in tasks]
+    except FutureTimeoutError as error:
+        if all(task.future.done() for task in tasks):  # the user's
             raise
-
-    def results(self, deadline: float) -> list[Any]:
-        """What the call returned, by worker.
-
-        Raises:
-            OutOfTimeError: It was not there at `deadline`, by `time.monotonic`.
-            LostWorkerError, WorkerStartError: A worker hung, ended, or could not start.
-            Exception: What the call raised.
-        """
-        try:
-            return [task.future.result(max(0.05, deadline - time.monotonic())) for task in self._tasks]
-        except FutureTimeoutError as error:
-            if all(task.future.done() for task in self._tasks):  # the user's
-                raise
-            raise OutOfTimeError from error
-
-    def close(self) -> None:
-        """End the workers."""
-        self._pool.close()
-
-
-def call(sequence: Any, seed: int, function: Call, where: Where, scene_seconds: float, deadline: float) -> list[Any]:
-    """What `function` returns, by worker; raises what `Calling` and `Calling.results` raise."""
-    with closing(Calling(sequence, seed, function, where, scene_seconds)) as calling:
-        return calling.results(deadline)
+        raise OutOfTimeError from error
 
 
 def length_of(sequence: Any) -> int:
@@ -185,6 +158,7 @@ class Case:
         self.thread_trouble: Finding | None = None  # why they are read in the calling thread
         self.scene_seconds = min(_HANG_MOST, _HANG_SHARE * seconds)
         self._resident = resident()
+        self._found: dict[Any, Any] = {}
         self.begin()
 
     def begin(self) -> None:
@@ -232,19 +206,28 @@ class Case:
         except Exception:  # noqa: BLE001 - the user's; another check tells of it
             return None
 
+    def once(self, find: Callable[["Case"], Found]) -> Found:
+        """What `find` finds of this case; it is called once."""
+        if find not in self._found:
+            self._found[find] = find(self)
+        return self._found[find]  # type: ignore[no-any-return]
+
     # ---- calls
 
     def call(
         self, function: Callable[..., Any], sequence: Any = None, *, worker_type: str = "", hooks: bool = True,
-        **arguments: Any,
+        timeout: float | None = None, **arguments: Any,
     ) -> Any:  # fmt: skip
         """What one worker gets from `function`, called with a reader of the sequence (or another) and the arguments.
 
         It is a worker of this process, unless `worker_type` says another.
         """
         target = self.sequence if sequence is None else sequence
-        where = Where(worker_type or self._worker_type, hooks=hooks)
-        return call(target, self.seed, partial(function, **arguments), where, self.scene_seconds, self.deadline)[0]
+        with calling(
+            target, self.seed, partial(function, **arguments), timeout=timeout or self.scene_seconds,
+            worker_type=worker_type or self._worker_type, hooks=hooks,
+        ) as tasks:  # fmt: skip
+            return results(tasks, self.deadline)[0]
 
     def read(self, plan: Sequence[int], sequence: Any = None) -> list[Reading]:
         """Readings of these scenes, in this order."""

@@ -7,6 +7,7 @@ Growth counts where it goes on in both halves of what is measured. Loads no fram
 import gc
 import time
 import tracemalloc
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,7 +15,7 @@ from pathlib import Path
 from kerasfeed.errors import KerasfeedError
 from kerasfeed.explore.checks.case import Case
 from kerasfeed.explore.checks.reading import MOST_GROWTH, Reader, resident
-from kerasfeed.explore.checks.repeats import elsewhere_of
+from kerasfeed.explore.checks.repeats import Elsewhere
 from kerasfeed.explore.checks.result import Finding, MemoryGrownError, failed, passed, skipped
 from kerasfeed.pool.processes.pool import processes_supported
 
@@ -22,6 +23,7 @@ _READS, _FEWEST = 1000, 64
 _SHARE, _MOST = 1 / 6, 10.0  # of the time; s
 _WARM_ROUNDS = 2
 _LEAST_A_SCENE = 24  # bytes: a list that takes a number for every scene grows by 36, and the noise is 10
+_TRACED_LEAST = 4_096  # bytes; looking costs up to 700, whatever the number of scenes
 _RSS_LEAST = 8e6  # bytes; what comes and goes with the allocator is less
 _PACKAGE = str(Path(__file__).parent)
 
@@ -62,15 +64,8 @@ def _sample() -> tuple[int, int, int]:
     return tracemalloc.get_traced_memory()[0], resident(), descriptors_open()
 
 
-def _grown(reader: Reader, *, plan: list[int], seconds: float) -> Growth | MemoryGrownError | None:
+def _measured(reader: Reader, *, plan: list[int], seconds: float) -> Growth | None:
     """Read the scenes of `plan` again and again, for so long at most; None where these were too few."""
-    try:
-        return _measured(reader, plan, seconds)
-    except MemoryGrownError as error:
-        return error
-
-
-def _measured(reader: Reader, plan: list[int], seconds: float) -> Growth | None:
     begun = time.monotonic()
     for _ in range(_WARM_ROUNDS):
         before_round = resident()
@@ -88,6 +83,7 @@ def _measured(reader: Reader, plan: list[int], seconds: float) -> Growth | None:
         tracemalloc.start()
     try:
         _read(reader, plan, len(plan))  # what is measured is measured alike
+        _sample()
         samples = [_sample()]
         _read(reader, plan, half)
         samples.append(_sample())
@@ -116,32 +112,30 @@ def _most(before: tracemalloc.Snapshot, after: tracemalloc.Snapshot) -> str:
     return ""
 
 
-def growth_of(case: Case) -> Growth | MemoryGrownError | None:
-    """What grows, found out once a case: in a worker process, where nothing else goes on, if it can be had."""
-    known = vars(case)
-    if "growth" not in known:
-        call = partial(case.call, _grown, plan=case.few, seconds=min(_MOST, _SHARE * case.seconds))
-        try:
-            if not processes_supported() or elsewhere_of(case).is_broken:
-                raise TypeError  # other checks say why
-            known["growth"] = call(case.unread(), worker_type="process")
-        except (TypeError, OSError, KerasfeedError):
-            known["growth"] = call()
-    found: Growth | MemoryGrownError | None = known["growth"]
-    return found
+def _growth(case: Case) -> Growth | MemoryGrownError | None:
+    """What grows: in a worker process, where nothing else goes on, if it can be had."""
+    call = partial(case.call, _measured, plan=case.few, seconds=min(_MOST, _SHARE * case.seconds))
+    try:
+        if processes_supported() and not case.once(Elsewhere).is_broken:  # other checks say why it is
+            with suppress(TypeError, OSError, KerasfeedError):
+                return call(case.unread(), worker_type="process")  # type: ignore[no-any-return]
+        return call()  # type: ignore[no-any-return]
+    except MemoryGrownError as error:
+        return error
 
 
 def memory(case: Case) -> Finding:
     """Memory does not grow."""
-    found = growth_of(case)
+    found = case.once(_growth)
     if found is None:
         return skipped(f"fewer than {_FEWEST} scenes can be read in the time: give more seconds=")
     if isinstance(found, MemoryGrownError):
         return failed(f"{found.text}, {found.nbytes / found.reads:,.0f} bytes each; these were {len(case.few)} scenes")
-    traced, whole = found.traced, found.resident
-    if traced > _LEAST_A_SCENE * found.reads or whole > _RSS_LEAST:
-        grown = max(traced, whole if whole > _RSS_LEAST else 0) / found.reads
-        where = f", most of it at {found.line}" if found.line and traced > _LEAST_A_SCENE * found.reads else ""
+    traced = found.traced if found.traced > max(_TRACED_LEAST, _LEAST_A_SCENE * found.reads) else 0
+    whole = found.resident if found.resident > _RSS_LEAST else 0
+    if traced or whole:
+        grown = max(found.traced, whole) / found.reads
+        where = f", most of it at {found.line}" if found.line and traced else ""
         return failed(
             f"memory grows by {grown:,.0f} bytes a scene, over {2 * found.reads:,} readings of {len(case.few)} scenes"
             f"{where}"
@@ -151,7 +145,7 @@ def memory(case: Case) -> Finding:
 
 def descriptors(case: Case) -> Finding:
     """No descriptors are left open."""
-    found = growth_of(case)
+    found = case.once(_growth)
     if found is None:
         return skipped(f"fewer than {_FEWEST} scenes can be read in the time: give more seconds=")
     if isinstance(found, MemoryGrownError):

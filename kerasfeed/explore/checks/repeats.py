@@ -8,14 +8,13 @@ import contextlib
 import os
 import tempfile
 import time
-from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 
 from kerasfeed.errors import KerasfeedError
-from kerasfeed.explore.checks.case import Calling, Case, Where, call, length_of, lost
+from kerasfeed.explore.checks.case import Case, calling, length_of, lost, results
 from kerasfeed.explore.checks.reading import Reader, Reading, difference, first_difference, read_all
 from kerasfeed.explore.checks.result import Finding, failed, passed, skipped, warned
 from kerasfeed.pool.environment import Environment
@@ -24,6 +23,7 @@ from kerasfeed.pool.processes.shared_objects import copy_as_sent, pickled
 from kerasfeed.util.counted import counted
 from kerasfeed.util.error_text import exception_text
 from kerasfeed.util.frames import is_in_memory
+from kerasfeed.util.report import bytes_text
 
 _FIRST = "when it is read first"
 _THREADS = 4
@@ -33,6 +33,7 @@ _NOT_SAFE = (
     'Leave thread_safe unset, and worker_type="thread" alone: then several threads never read it. Or keep nothing of a '
     "scene in self while it is read, and open files for each thread or process (kerasfeed.HDF5File does)"
 )
+_SHARED_REMEDY = "Number, or work out, in __init__ what all scenes share, and keep it in self"
 _LARGE_NBYTES, _LONG_SECONDS = 100e6, 1.0  # of a pickle
 _HERE = "in this process"
 
@@ -62,7 +63,7 @@ def any_order(case: Case) -> Finding:
     before, now = "in a new copy that reads the first scene first", "in one that reads the last scene first"
     found = first_difference(ascending, backwards, before, now)
     if found is not None:
-        return replace(found, remedy="Number, or work out, in __init__ what all scenes share, and keep it in self")
+        return replace(found, remedy=_SHARED_REMEDY)
     return passed(f"{text}, also by new copies")
 
 
@@ -71,19 +72,17 @@ def threads(case: Case) -> Finding:
     if case.thread_trouble is not None:
         return case.thread_trouble
     is_said = getattr(case.sequence, "thread_safe", False) is True
-    seconds = min(_THREAD_MOST, _THREAD_SHARE * case.seconds)
-    call_ = partial(
-        case.call, _read_by_threads, hooks=False, plan=case.few, seconds=seconds, scene_seconds=case.scene_seconds / 2
-    )
     copy = case.unread() if processes_supported() else None
-    if copy is not None and elsewhere_of(case).is_broken:
+    if copy is not None and case.once(Elsewhere).is_broken:
         return skipped("the sequence cannot be read in a worker process; see process")
-    if copy is not None:
-        found = call_(copy, worker_type="process")
-    elif is_said:
-        found = call_()
-    else:
+    if copy is None and not is_said:
         return skipped("it cannot be sent to another process, where that is tried, and the class has no thread_safe")
+    seconds = min(_THREAD_MOST, _THREAD_SHARE * case.seconds)
+    # The threads are watched from where they are: the worker that waits for them notes no scene meanwhile.
+    found = case.call(
+        _read_by_threads, copy, worker_type="" if copy is None else "process", hooks=False, timeout=case.seconds,
+        plan=case.few, seconds=seconds, scene_seconds=case.scene_seconds / 2,
+    )  # fmt: skip
     if isinstance(found, Finding):
         return found if is_said else replace(found, status="warned", remedy=_NOT_SAFE)
     text = f"{counted(found, 'scene')} read by {_THREADS} threads at once"
@@ -94,10 +93,11 @@ def threads(case: Case) -> Finding:
 def _read_by_threads(reader: Reader, *, plan: list[int], seconds: float, scene_seconds: float) -> Finding | int:
     """How many scenes several threads of this process have read; or the first that differs."""
     end = time.monotonic() + seconds + 2 * scene_seconds
-    of = reader.sequence, reader.seed
-    expected = call(*of, partial(read_all, plan=plan), Where("thread"), scene_seconds, end)[0]
-    function = partial(_read_at_random, expected=expected, seconds=seconds)
-    found = call(*of, function, Where("thread", _THREADS), scene_seconds, end)
+    start = partial(calling, reader.sequence, reader.seed, timeout=scene_seconds)
+    with start(partial(read_all, plan=plan)) as tasks:
+        expected = results(tasks, end)[0]
+    with start(partial(_read_at_random, expected=expected, seconds=seconds), workers=_THREADS) as tasks:
+        found = results(tasks, end)
     return next((each for each in found if isinstance(each, Finding)), None) or sum(found)
 
 
@@ -142,8 +142,7 @@ def pickle_cost(case: Case) -> Finding:
     except Exception as error:  # noqa: BLE001 - the user's
         return skipped(f"the sequence cannot be pickled ({type(error).__name__}); see pickle")
     seconds, nbytes = time.perf_counter() - begun, sum(part.nbytes for part in parts)
-    size = f"{nbytes / 1e6:,.3g} MB" if nbytes >= 1e6 else f"{nbytes / 1e3:,.3g} kB"
-    text = f"{size} in {1e3 * seconds:,.3g} ms"
+    text = f"{bytes_text(nbytes)} in {1e3 * seconds:,.3g} ms"
     if seconds > _LONG_SECONDS or nbytes > _LARGE_NBYTES:
         return warned(f"pickling takes {text}; every start of worker processes pays that")
     return passed(text)
@@ -174,7 +173,7 @@ _CHANGED = Setting(2, elsewhere=True, backwards=True)
 
 
 class Elsewhere:
-    """What processes of several settings have read.
+    """What worker processes of several settings have read.
 
     Args:
         case: The case.
@@ -182,59 +181,57 @@ class Elsewhere:
 
     def __init__(self, case: Case) -> None:
         self.case = case
-        self._known: dict[Setting, list[Reading] | KerasfeedError] = {}
+        self._seen: dict[Setting, tuple[list[Reading], KerasfeedError | None]] = {}
 
-    def read(self, *settings: Setting) -> None:
+    def _read(self, *settings: Setting) -> None:
         """Have these processes, started together, read the scenes."""
         case = self.case
-        wanted = [setting for setting in settings if setting not in self._known]
         with contextlib.ExitStack() as stack:
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="check-"))
-            calls = []
-            for setting in wanted:
-                now = Environment.now()
-                variables = {**now.environment, "PYTHONHASHSEED": str(setting.hash_seed)}
-                where = Where("process", environment=replace(now, environment=variables))
-                plan = case.good[::-1] if setting.backwards else case.good
-                call = partial(_read_from, folder=folder if setting.elsewhere else "", plan=plan)
-                copy = case.unread()
-                sequence = case.sequence if copy is None else copy
-                calling = Calling(sequence, case.seed, call, where, case.scene_seconds)
-                calls.append(stack.enter_context(closing(calling)))
-            for setting, calling in zip(wanted, calls, strict=True):
+            running = {}
+            for setting in settings:
+                if setting not in self._seen:
+                    now = Environment.now()
+                    variables = {**now.environment, "PYTHONHASHSEED": str(setting.hash_seed)}
+                    plan = case.good[::-1] if setting.backwards else case.good
+                    copy = case.unread()
+                    tasks = calling(
+                        case.sequence if copy is None else copy, case.seed,
+                        partial(_read_from, folder=folder if setting.elsewhere else "", plan=plan),
+                        timeout=case.scene_seconds, worker_type="process",
+                        environment=replace(now, environment=variables),
+                    )  # fmt: skip
+                    running[setting] = stack.enter_context(tasks)
+            for setting, its_tasks in running.items():
                 try:
-                    self._known[setting] = calling.results(case.deadline)[0]
+                    self._seen[setting] = results(its_tasks, case.deadline)[0], None
                 except KerasfeedError as error:
-                    self._known[setting] = error
+                    self._seen[setting] = [], error
 
     def difference(self, one: Setting | None, other: Setting, before: str, now: str) -> Finding | None:
         """What tells the scenes of two processes apart; None stands for this process."""
-        self.read(*([other] if one is None else [one, other]))
-        expected, found = (self.case.readings if each is None else self._known[each] for each in (one, other))
-        for each in (expected, found):
-            if isinstance(each, KerasfeedError):
-                return lost(each)
-        assert isinstance(expected, list)
-        assert isinstance(found, list)
-        return first_difference(expected, found, before, now)
+        self._read(*([other] if one is None else [one, other]))
+        expected, error = (self.case.readings, None) if one is None else self._seen[one]
+        readings, other_error = self._seen[other]
+        error = error or other_error
+        return first_difference(expected, readings, before, now) if error is None else lost(error)
 
-    def readings(self, setting: Setting) -> list[Reading]:
-        """What such a process has read; nothing where it ended."""
-        found = self._known[setting]
-        return found if isinstance(found, list) else []
+    def fails_in(self, setting: Setting) -> bool:
+        """Whether a scene raises in such a process, which has read."""
+        return any(reading.error for reading in self._seen[setting][0])
 
     @property
     def is_broken(self) -> bool:
         """Whether such a process ended, hung or did not start."""
-        return any(isinstance(each, KerasfeedError) for each in self._known.values())
+        return any(error is not None for _, error in self._seen.values())
 
     @property
     def all_equal(self) -> bool:
         """Whether neither a process like this one nor one with all changed differs."""
-        self.read(_LIKE_THIS, _CHANGED)
-        if self.is_broken:
-            return False
-        return all(self.difference(None, each, "", "") is None for each in (_LIKE_THIS, _CHANGED))
+        self._read(_LIKE_THIS, _CHANGED)
+        return not self.is_broken and all(
+            self.difference(None, setting, "", "") is None for setting in (_LIKE_THIS, _CHANGED)
+        )
 
 
 def _read_from(reader: Reader, *, folder: str, plan: list[int]) -> list[Reading]:
@@ -252,15 +249,15 @@ def process(case: Case) -> Finding:
     """A worker process reads the same bits."""
     if not processes_supported():
         return skipped("there are no worker processes on this system")
-    seen = elsewhere_of(case)
+    seen = case.once(Elsewhere)
     if seen.all_equal:
         return passed(f"{counted(len(case.good), 'scene')} read by two worker processes")
     found = seen.difference(None, _LIKE_THIS, _HERE, "in a worker process")
     if found is None and not seen.is_broken:
         now = "in another one that reads the last scene first"
-        found = seen.difference(_LIKE_THIS, Setting(backwards=True), "in a worker process", now)
-        if found is not None:
-            return replace(found, remedy="Number, or work out, in __init__ what all scenes share, and keep it in self")
+        backwards = seen.difference(_LIKE_THIS, Setting(backwards=True), "in a worker process", now)
+        if backwards is not None:
+            return replace(backwards, remedy=_SHARED_REMEDY)
     if found is None or seen.is_broken:
         return found or passed("a worker process reads the same bits")
     # Processes of one hash seed: the one of this process nobody knows.
@@ -272,27 +269,18 @@ def process(case: Case) -> Finding:
 
 def hash_seed(case: Case) -> Finding:
     """Scenes do not depend on the hash seed of the process."""
-    seen = elsewhere_of(case)
-    found = None
-    if not seen.all_equal:
-        now = "in one with PYTHONHASHSEED=2"
-        found = seen.difference(_LIKE_THIS, Setting(2), "in a process with PYTHONHASHSEED=1", now)
+    seen = case.once(Elsewhere)
+    before, now = "in a process with PYTHONHASHSEED=1", "in one with PYTHONHASHSEED=2"
+    found = None if seen.all_equal else seen.difference(_LIKE_THIS, Setting(2), before, now)
     return found or passed("the same with PYTHONHASHSEED=1 and 2")
 
 
 def directory(case: Case) -> Finding:
     """Scenes do not depend on the current directory."""
-    seen = elsewhere_of(case)
-    found = None
-    if not seen.all_equal:
-        found = seen.difference(_LIKE_THIS, Setting(elsewhere=True), "in this directory", "in another directory")
-        raises = any(reading.error for reading in seen.readings(Setting(elsewhere=True)))
-        if found is not None and raises:  # workers of a feed start in its directory: nothing wrong is read
-            return replace(found, status="warned")
+    seen, elsewhere = case.once(Elsewhere), Setting(elsewhere=True)
+    if seen.all_equal:
+        return passed("the same from another directory")
+    found = seen.difference(_LIKE_THIS, elsewhere, "in this directory", "in another directory")
+    if found is not None and seen.fails_in(elsewhere):  # workers of a feed start in its directory: none reads wrong
+        return replace(found, status="warned")
     return found or passed("the same from another directory")
-
-
-def elsewhere_of(case: Case) -> Elsewhere:
-    """What is known of other processes, one object a case."""
-    found: Elsewhere = vars(case).setdefault("elsewhere", Elsewhere(case))
-    return found

@@ -3,7 +3,6 @@
 Invariant: reads no scene, and looks at a few thousand positions however long the epoch is.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,18 +36,9 @@ class PlotPoints:
     steps: NDArray[np.int64]
 
 
-def draw_order(
-    order: Any, length: int | None, batch_size: int | None, seed: int, epoch: int, axes_of: Callable[[], Any]
-) -> Any:
-    """Draw an order, or a plan, into the axes that `axes_of` gives, once it is known that it can be drawn.
-
-    Raises:
-        TypeError: `order` is neither, or an argument is given that the plan already tells.
-        ValueError: The order does not fit the length.
-    """
-    plan, batched = _plan(order, length, batch_size, seed)
+def draw_order(plan: Plan, batched: bool, epoch: int, axes: Any) -> None:
+    """Draw a plan, in batches where it is `batched`, into matplotlib axes."""
     points = points_of(plan, epoch, batched)
-    axes = axes_of()
     told_apart = batched and plan.steps <= _MOST_STEPS_TOLD_APART
     colours = np.array(_COLOURS)[points.steps % 2] if told_apart else _COLOURS[0]
     size = min(16.0, max(1.5, 8_000 / len(points.positions)))
@@ -57,7 +47,6 @@ def draw_order(
     axes.set_xlabel(f"position in epoch {epoch}")
     axes.set_ylabel("index")
     axes.set_ylim(-0.02 * plan.length, 1.02 * plan.length)
-    return axes.get_figure()
 
 
 def points_of(plan: Plan, epoch: int, batched: bool) -> PlotPoints:
@@ -98,8 +87,13 @@ def _points_of_steps(plan: Plan, epoch: int) -> PlotPoints:
     return PlotPoints(np.concatenate(positions)[kept], np.concatenate(found)[kept], np.repeat(steps, counts)[kept])
 
 
-def _plan(order: Any, length: int | None, batch_size: int | None, seed: int) -> tuple[Plan, bool]:
-    """The plan to draw, and whether in batches."""
+def plan_of(order: Any, length: int | None, batch_size: int | None, seed: int) -> tuple[Plan, bool]:
+    """The plan to draw for an order or a plan, and whether in batches.
+
+    Raises:
+        TypeError: `order` is neither, or an argument is given that the plan already tells.
+        ValueError: The order does not fit the length.
+    """
     if isinstance(order, Plan) and not order.length:  # that of a stream, of which nobody knows how long it is
         order, seed = order.order, order.seed
     if isinstance(order, Plan):

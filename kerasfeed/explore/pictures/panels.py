@@ -1,33 +1,33 @@
-"""A part of a scene drawn into matplotlib axes, by its kind: point clouds, curves, tables and text; images, `images`.
+"""A part of a scene drawn into matplotlib axes, by its kind: images, volumes, point clouds, curves, tables, text.
 
 Invariant: looks at a bounded number of values, and says where it has left some out. Axes are given, so nothing here
-imports matplotlib, and no state of pyplot is touched. Point clouds have equal aspect, and near points hide far ones.
-What text holds is never taken for mathematics.
+imports matplotlib, and no state of pyplot is touched. Point clouds have equal aspect, and near points hide far ones. A
+class of 0 is the background of images and volumes, and stays clear. What text holds is never taken for mathematics.
 """
 
 import textwrap
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kerasfeed.explore.pictures.images import draw_image, draw_mask, draw_volume, slices_of
-from kerasfeed.explore.pictures.kinds import spatial_shape
-from kerasfeed.explore.pictures.panel import ACCENT, INK, LINE, MUTED, Panel, class_colours, joined
-from kerasfeed.spec.array_pictures import MOST_CURVES, channels_of, runs, seen, spread
+from kerasfeed.explore.pictures.parts import ACCENT, INK, LINE, MUTED, Panel, class_colours, joined, spatial_shape
+from kerasfeed.spec.array_pictures import MOST_CURVES, channels_of, image_of, in_unit_range, runs, seen, spread
 
+_MOST_PIXELS = (320, 1_200)  # along a side, in a grid and alone
+_MASK_OPACITY = 0.5
+_BACKGROUND = (0.93, 0.94, 0.95)
 _MOST_POINTS = (2_500, 30_000)  # in a grid and alone
 _MOST_MOMENTS = (1_000, 6_000)
 _MOST_CELLS = (6, 12)  # along a side
 _CHARACTERS = (220, 2_000)
 # Inches of a panel in a grid, and of one that is alone; the height of pictures follows from their shape.
-_SIZES: dict[str, tuple[tuple[float, float], tuple[float, float]]] = {
-    "image": ((1.85, 1.85), (5.6, 5.6)),
-    "mask": ((1.85, 1.85), (5.6, 5.6)),
+_SIZES = {
+    **dict.fromkeys(("image", "mask"), ((1.85, 1.85), (5.6, 5.6))),
+    **dict.fromkeys(("signal", "spectrum"), ((2.35, 1.1), (9.0, 2.8))),
     "points": ((1.85, 1.85), (6.0, 6.0)),
     "volume": ((3.2, 1.3), (8.4, 3.1)),
-    "signal": ((2.35, 1.1), (9.0, 2.8)),
-    "spectrum": ((2.35, 1.1), (9.0, 2.8)),
     "table": ((2.5, 0.9), (7.0, 2.6)),
     "text": ((2.5, 1.0), (8.0, 2.6)),
 }
@@ -37,24 +37,16 @@ def panel_size(value: Any, kind: str, large: bool) -> tuple[float, float]:
     """Width and height of a panel for a field, inches."""
     wide, high = _SIZES[kind][large]
     if kind == "table":
-        rows, columns = cells_of(value, large)
-        unit = (0.75, 0.26) if large else (0.5, 0.19)
-        return max(1.5, columns * unit[0]), max(1, rows) * unit[1]
+        cells, unit = cells_of(value, large), (0.75, 0.26) if large else (0.5, 0.19)
+        return max(1.5, cells[1] * unit[0]), max(1, cells[0]) * unit[1]
     if kind not in ("image", "mask", "volume"):
         return wide, high
-    tall, broad = _picture_shape(value, kind)
-    high = min(max(wide * tall / max(1.0, broad), 0.3 * wide), 1.25 * wide)
-    return wide, high
-
-
-def _picture_shape(value: NDArray[Any], kind: str) -> tuple[float, float]:
-    """Rows and columns of the picture of an image or a volume."""
-    if kind != "volume":
-        shape = spatial_shape(value, kind) if kind == "image" else value.shape
-        return float(shape[0]), float(shape[1])
-    pieces = slices_of(value)[0]
-    rows = max(piece.shape[0] for piece in pieces)
-    return 1.1 * rows, sum(piece.shape[1] for piece in pieces) + 0.12 * rows
+    rows, columns = map(float, spatial_shape(value, kind)[:2])
+    if kind == "volume":
+        pieces = slices_of(value)[0]
+        rows = 1.1 * max(piece.shape[0] for piece in pieces)
+        columns = sum(piece.shape[1] for piece in pieces) + 0.11 * rows
+    return wide, min(max(wide * rows / max(1.0, columns), 0.3 * wide), 1.25 * wide)
 
 
 def draw_panel(axes: Any, panel: Panel) -> str:
@@ -64,16 +56,110 @@ def draw_panel(axes: Any, panel: Panel) -> str:
     return said
 
 
+def draw_image(axes: Any, panel: Panel) -> str:
+    """An image with its mask over it."""
+    array, channels = image_of(panel.value)
+    array, step = _thinned(array, _MOST_PIXELS[panel.large])
+    array = np.abs(array) if array.dtype.kind == "c" else array
+    pixels, scaled = in_unit_range(array)
+    if pixels.ndim == 3:
+        axes.imshow(pixels[..., : 4 if pixels.shape[-1] == 4 else 3], interpolation="nearest")
+    else:
+        axes.imshow(pixels, cmap="gray", vmin=0, vmax=1, interpolation="nearest")
+    labels = panel.labels(step)
+    if labels is not None:
+        axes.imshow(_overlay(labels), interpolation="nearest")
+    _frame(axes)
+    one = f"channel 0 of {channels}" if channels == 2 else ""
+    return joined(one, f"1 of {step**2} pixels" if step > 1 else "", scaled)
+
+
+def draw_mask(axes: Any, panel: Panel) -> str:
+    """Labels of pixels, a colour each."""
+    array = panel.value
+    array, step = _thinned(array[..., 0] if array.ndim == 3 else array, _MOST_PIXELS[panel.large])
+    colours = class_colours(array)
+    colours[array == 0] = _BACKGROUND
+    axes.imshow(colours, interpolation="nearest")
+    _frame(axes)
+    return f"1 of {step**2} pixels" if step > 1 else ""
+
+
+def draw_volume(axes: Any, panel: Panel) -> str:
+    """Three slices through the middle, side by side; of frames in colour the first, the middle and the last."""
+    labels = panel.labels()
+    slices, titles, said = slices_of(panel.value)
+    over = None if labels is None else _middles(labels)
+    flat = np.concatenate([piece.reshape(-1)[:: max(1, piece.size // 50_000)] for piece in slices])
+    flat = flat[np.isfinite(flat)]
+    low, high = (float(flat.min()), float(flat.max())) if flat.size else (0.0, 1.0)
+    begin, height = 0.0, max(piece.shape[0] for piece in slices)
+    for number, piece in enumerate(slices):
+        rows, columns = piece.shape[:2]
+        extent = (begin, begin + columns, (height + rows) / 2, (height - rows) / 2)
+        thin, step = _thinned(piece, _MOST_PIXELS[panel.large])
+        pixels = in_unit_range(thin)[0] if piece.ndim == 3 else np.clip((thin - low) / max(high - low, 1e-30), 0, 1)
+        axes.imshow(pixels, cmap="gray", vmin=0, vmax=1, extent=extent, interpolation="nearest")
+        if over is not None:
+            axes.imshow(_overlay(over[number][::step, ::step]), extent=extent, interpolation="nearest")
+        axes.text(begin, height * 1.02, titles[number], va="top", fontsize=8 if panel.large else 6, color=MUTED)
+        begin += columns + 0.06 * height
+    axes.set_xlim(0, begin - 0.06 * height)
+    axes.set_ylim(height * 1.1, 0)
+    axes.set_axis_off()
+    return said
+
+
+def slices_of(volume: NDArray[Any]) -> tuple[list[NDArray[Any]], list[str], str]:
+    """The slices that are drawn, what each is called, and what was left out."""
+    volume = volume[0] if volume.ndim == 5 else volume
+    volume = np.abs(volume) if volume.dtype.kind == "c" else volume
+    if volume.ndim == 4 and volume.shape[-1] in (3, 4):
+        chosen = [0, len(volume) // 2, len(volume) - 1]
+        return [volume[place] for place in chosen], [f"frame {place}" for place in chosen], f"{len(volume):,} frames"
+    said = f"channel 0 of {volume.shape[-1]}" if volume.ndim == 4 and volume.shape[-1] > 1 else ""
+    volume = volume[..., 0] if volume.ndim == 4 else volume
+    return _middles(volume), [f"{axis} = {size // 2}" for axis, size in zip("zyx", volume.shape, strict=True)], said
+
+
+def _middles(volume: NDArray[Any]) -> list[NDArray[Any]]:
+    z, y, x = (size // 2 for size in volume.shape[:3])
+    return [volume[z], volume[:, y], volume[:, :, x]]
+
+
+def _overlay(labels: NDArray[np.int64]) -> NDArray[np.float64]:
+    """float64[..., 4]: colours of classes, clear where the class is 0, with an opaque edge."""
+    inside = labels != 0
+    edge = np.zeros_like(inside)
+    rows, columns = labels[1:] != labels[:-1], labels[:, 1:] != labels[:, :-1]
+    for side, differs in ((edge[1:], rows), (edge[:-1], rows), (edge[:, 1:], columns), (edge[:, :-1], columns)):
+        side |= differs
+    opacity = np.where(inside, np.where(edge, 0.95, _MASK_OPACITY), 0.0)
+    return np.concatenate([class_colours(labels), opacity[..., None]], axis=-1)
+
+
+def _thinned(array: NDArray[Any], most: int) -> tuple[NDArray[Any], int]:
+    step = -(-max(array.shape[:2]) // most)
+    return array[::step, ::step], step
+
+
+def _frame(axes: Any) -> None:
+    axes.set_xticks([])
+    axes.set_yticks([])
+    for spine in axes.spines.values():
+        spine.set_color(LINE)
+
+
 def draw_points(axes: Any, panel: Panel) -> str:
     """Points as a distant eye sees them, coloured by their labels, else by height."""
-    cloud, labels = np.asarray(panel.value), panel.labels
+    cloud, labels = np.asarray(panel.value), panel.labels()
     total = len(cloud)
     kept = np.ones(total, bool) if panel.valid is None else panel.valid
     padded, finite = total - int(kept.sum()), np.isfinite(cloud[:, :3]).all(axis=1)
     lost = int((kept & ~finite).sum())
     kept = kept & finite
     places = np.flatnonzero(kept)
-    most = panel.most(_MOST_POINTS)
+    most = _MOST_POINTS[panel.large]
     said = ""
     if len(places) > most:
         said = f"{most:,} of {len(places):,} points"
@@ -105,7 +191,7 @@ def draw_signal(axes: Any, panel: Panel) -> str:
     """Values over their number, a line a channel; padding is grey, and labels of moments colour the ground."""
     series = channels_of(np.asarray(panel.value))
     length, channels = series.shape
-    places = spread(length, panel.most(_MOST_MOMENTS))
+    places = spread(length, _MOST_MOMENTS[panel.large])
     shown = min(channels, MOST_CURVES)
     values = series[places][:, :shown].astype(np.float64)
     colours = class_colours(np.arange(shown))
@@ -114,7 +200,7 @@ def draw_signal(axes: Any, panel: Panel) -> str:
     _axes_of_curve(axes, length)
     if panel.valid is not None:
         _shade_padding(axes, panel.valid)
-    labels = panel.labels
+    labels = panel.labels()
     if labels is not None:
         _shade_classes(axes, labels)
     more = f"{shown} of {channels} channels" if channels > shown else ""
@@ -125,7 +211,7 @@ def draw_spectrum(axes: Any, panel: Panel) -> str:
     """Values over their number, the area below filled."""
     array = np.asarray(panel.value)
     spectrum = np.abs(array).astype(np.float64).reshape(-1)
-    bins = min(len(spectrum), panel.most(_MOST_MOMENTS))
+    bins = min(len(spectrum), _MOST_MOMENTS[panel.large])
     # The highest of neighbours stands for them, so that no line is lost.
     begins = np.unique(np.linspace(0, len(spectrum), bins, endpoint=False).astype(np.intp))
     peaks = np.maximum.reduceat(spectrum, begins)
@@ -172,24 +258,30 @@ def draw_table(axes: Any, panel: Panel) -> str:
     table = np.asarray(panel.value)
     table = table.reshape(1, -1) if table.ndim < 2 else table.reshape(len(table), -1)
     rows, columns = cells_of(panel.value, panel.large)
-    shown = table[:rows, :columns]
-    small = 9 if panel.large else 6.5
-    for row in range(rows):
-        for column in range(columns):
-            if row % 2 == 0 and column == 0:
-                axes.axhspan(row - 0.5, row + 0.5, color="#f1f4f7", linewidth=0)
-            text = f"{shown[row, column]:.3g}"[:9] if shown.dtype.kind in "fc" else str(shown[row, column])
-            axes.text(column + 0.42, row, text, ha="right", va="center", fontsize=small, color=INK)
-    axes.set_xlim(-0.5, columns - 0.5)
-    axes.set_ylim(max(rows, 1) - 0.5, -0.5)
-    axes.set_axis_off()
+    is_float = table.dtype.kind in "fc"
+    cells = [[f"{value:.3g}"[:9] if is_float else str(value) for value in row[:columns]] for row in table[:rows]]
+    write_table(axes, cells, 9 if panel.large else 6.5)
     left_out = (rows, columns) != table.shape
     return f"{rows} x {columns} of {table.shape[0]:,} x {table.shape[1]:,} numbers" if left_out else ""
 
 
+def write_table(axes: Any, rows: Sequence[Sequence[str]], size: float, widths: Sequence[float] | None = None) -> Any:
+    """Write text into rows and columns that fill axes, every second row shaded; returns the matplotlib `Table`."""
+    axes.set_axis_off()
+    shades = [["#f1f4f7" if row % 2 == 0 else "none"] * len(cells) for row, cells in enumerate(rows)]
+    texts = [[text.replace("$", r"\$") for text in cells] for cells in rows]
+    table = axes.table(texts, shades, cellLoc="right", colWidths=widths, bbox=(0, 0, 1, 1))
+    table.auto_set_font_size(False)
+    table.set_fontsize(size)
+    for cell in table.get_celld().values():
+        cell.set_linewidth(0)
+        cell.get_text().set(color=INK)
+    return table
+
+
 def draw_text(axes: Any, panel: Panel) -> str:
     """Text in lines, cut where it is long."""
-    value, most = panel.value, panel.most(_CHARACTERS)
+    value, most = panel.value, _CHARACTERS[panel.large]
     if isinstance(value, np.ndarray):
         text = ", ".join(plain_text(each[:most]) for each in value.reshape(-1)[:50].tolist())
         length = len(text)

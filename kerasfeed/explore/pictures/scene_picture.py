@@ -1,20 +1,23 @@
 """A grid of scenes as one picture: each scene its parts side by side, under its number and its labels.
 
 Invariant: decides what stands where; what is drawn there, `panels` does. A scene that cannot be read, or drawn, takes
-its place with the error.
+its place with the error. The one module that imports matplotlib, and no pyplot: so no state is shared with the user's
+own figures, there is no window, and any backend or none will do.
 """
 
+import io
 import math
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
+from matplotlib.figure import Figure
 
-from kerasfeed.explore.pictures.kinds import Fields, Part, parts_of
-from kerasfeed.explore.pictures.panel import INK, MUTED, WRONG, ClassNames, Panel, class_colours
-from kerasfeed.explore.pictures.panels import draw_panel, panel_size, plain_text
+from kerasfeed.explore.pictures.panels import draw_panel, panel_size, plain_text, write_table
+from kerasfeed.explore.pictures.parts import INK, MUTED, WRONG, ClassNames, Panel, Part, class_colours, joined, parts_of
+from kerasfeed.explore.pictures.shown_scenes import Shown, ShownScene
 from kerasfeed.util.error_text import exception_text
 
 _WIDTH = 10.0  # of a grid, inches, as are all sizes here
@@ -27,46 +30,54 @@ _MOST_NAMED = 12
 _LINE = 0.21
 
 
-@dataclass(frozen=True)
-class ShownScene:
-    """A scene to be drawn.
+class Picture(Figure):  # type: ignore[misc, unused-ignore]
+    """A matplotlib `Figure` that is drawn where a notebook shows it, whether or not pyplot was imported."""
 
-    Attributes:
-        title: What it is called, such as `scene 12`.
-        fields: By path; empty where it failed.
-        error: Why it failed; empty where it did not.
-    """
-
-    title: str
-    fields: Fields
-    error: str = ""
+    def _repr_png_(self) -> bytes:
+        drawn = io.BytesIO()
+        self.savefig(drawn, format="png", dpi=self.dpi)
+        return drawn.getvalue()
 
 
-def draw_scenes(
-    new_picture: Any, scenes: Sequence[ShownScene], title: str, kinds: Mapping[str, str], names: ClassNames
-) -> Any:
-    """A picture of scenes, which `new_picture` makes of a width and a height in inches.
+def new_picture(width: float, height: float, layout: Literal["constrained"] | None = None) -> Picture:
+    """An empty picture; width and height in inches. `layout`: how matplotlib finds places for axes, None for not."""
+    return Picture(figsize=(width, height), dpi=100, layout=layout)
+
+
+def draw_scenes(shown: Shown, kinds: Mapping[str, str], names: ClassNames) -> Picture:
+    """A picture of scenes.
+
+    Args:
+        shown: The scenes.
+        kinds: Kinds of fields that the user has given, by path.
+        names: Names of classes.
 
     Raises:
         ValueError: `kinds` names a field that there is not.
     """
-    parts = _common_parts(scenes, kinds)
-    drawn = [part for part in parts if part.is_drawn]
+    scenes, title = shown.scenes, shown.title
     first = next((scene.fields for scene in scenes if scene.fields), {})
-    if not drawn and len(first) > 0:
-        return _draw_numbers(new_picture, scenes, parts, title, names)
+    unknown = [path for path in kinds if path not in first]
+    if unknown and first:
+        raise ValueError(
+            f"kinds names the field {unknown[0]!r}, which scenes do not have: their fields are "
+            f"{', '.join(map(repr, first))}"
+        )
+    parts = parts_of(first, kinds)  # of the first scene that can be read
+    drawn = [part for part in parts if part.is_drawn]
+    if first and not drawn:
+        return _draw_numbers(scenes, parts, title, names)
     large = len(scenes) == 1
     grid = _Grid.of(len(scenes), [panel_size(first[part.path], part.kind, large) for part in drawn], large)
     classes = _classes([Panel(scene.fields, part, large) for scene in scenes if scene.fields for part in drawn])
-    legend = _LEGEND if classes else 0.0
-    height = _TITLE + grid.rows * (grid.height + _GAP) + legend + _MARGIN
+    height = _TITLE + grid.rows * (grid.height + _GAP) + (_LEGEND if classes else 0.0) + _MARGIN
     picture = new_picture(grid.columns * (grid.width + _GAP) + 2 * _MARGIN, height)
     _write(picture, _MARGIN, 0.12, _cut(title, int(9.5 * picture.get_figwidth())), 10, INK, below=True, bold=True)
-    below = [_draw_scene(picture, grid, place, scene, drawn) for place, scene in enumerate(scenes)]
+    below = [_draw_scene(picture, grid, number, scene, drawn) for number, scene in enumerate(scenes)]
     up = (0.24 if large else 0.2) if any(below) else 0.06
-    for place, scene in enumerate(scenes):
-        left, top = grid.place(place, 0)
-        text = _joined(scene.title, *_written(scene, parts, names))
+    for number, scene in enumerate(scenes):
+        left, top = grid.corner(number, 0)
+        text = joined(scene.title, *_written(scene, parts, names), by=" · ")
         _write(picture, left, top - up, _cut(text, int(grid.width * _CHARACTERS[large])), 10 if large else 8, INK)
     if classes:
         _add_legend(picture, classes, names)
@@ -91,28 +102,27 @@ class _Grid:
     large: bool
 
     @classmethod
-    def of(cls, count: int, sizes: list[tuple[float, float]], large: bool) -> "_Grid":
+    def of(cls, count: int, sizes: Sequence[tuple[float, float]], large: bool) -> "_Grid":
         """For so many scenes whose panels have these sizes."""
-        sizes = sizes or [(2.4, 0.6)]
-        stacked = sum(width for width, _ in sizes) > _WIDTH
-        width = max(each[0] for each in sizes) if stacked else sum(each[0] + _GAP for each in sizes) - _GAP
-        most = max(1, min(count, int((_WIDTH + _GAP) // (width + _GAP))))
-        rows = math.ceil(count / most)
-        return cls(rows, math.ceil(count / rows), tuple(sizes), stacked, large)
+        sizes = tuple(sizes) or ((2.4, 0.6),)
+        one_row = cls(1, count, sizes, sum(width for width, _ in sizes) > _WIDTH, large)
+        fitting = max(1, min(count, int((_WIDTH + _GAP) // (one_row.width + _GAP))))
+        rows = math.ceil(count / fitting)
+        return replace(one_row, rows=rows, columns=math.ceil(count / rows))
 
     @property
     def width(self) -> float:
         """Width of a scene."""
-        widths = [each[0] for each in self.sizes]
+        widths = [width for width, _ in self.sizes]
         return max(widths) if self.stacked else sum(widths) + _GAP * (len(widths) - 1)
 
     @property
     def height(self) -> float:
         """Height of a scene, with what is written over it."""
-        heights = [each[1] for each in self.sizes]
+        heights = [height for _, height in self.sizes]
         return sum(heights) + _HEAD * len(heights) if self.stacked else max(heights) + _HEAD
 
-    def place(self, scene: int, panel: int) -> tuple[float, float]:
+    def corner(self, scene: int, panel: int) -> tuple[float, float]:
         """Left edge and upper edge of a panel, from the left and from the top of the picture."""
         left = _MARGIN + (scene % self.columns) * (self.width + _GAP)
         top = _TITLE + (scene // self.columns) * (self.height + _GAP) + _HEAD
@@ -122,51 +132,37 @@ class _Grid:
         return left + sum(width + _GAP for width, _ in before), top
 
 
-def _common_parts(scenes: Sequence[ShownScene], kinds: Mapping[str, str]) -> tuple[Part, ...]:
-    """What the first scene that can be read is made of."""
-    for scene in scenes:
-        if scene.fields:
-            unknown = [path for path in kinds if path not in scene.fields]
-            if unknown:
-                raise ValueError(
-                    f"kinds names the field {unknown[0]!r}, which scenes do not have: their fields are "
-                    f"{', '.join(map(repr, scene.fields))}"
-                )
-            return parts_of(scene.fields, kinds)
-    return ()
-
-
-def _draw_scene(picture: Any, grid: _Grid, place: int, scene: ShownScene, drawn: Sequence[Part]) -> bool:
+def _draw_scene(picture: Picture, grid: _Grid, number: int, scene: ShownScene, drawn: Sequence[Part]) -> bool:
     """Draw the parts of a scene; returns whether something is written over them."""
     if scene.error:
-        left, top = grid.place(place, 0)
+        left, top = grid.corner(number, 0)
         lines = textwrap.wrap(scene.error, max(16, int(grid.width * 14)))[:8]
         _write(picture, left, top, "\n".join(lines), 7, WRONG, below=True)
         return False
     texts = []
-    for number, part in enumerate(drawn):
-        left, top = grid.place(place, number)
-        wide, high = grid.sizes[number]
+    for panel, part in enumerate(drawn):
+        left, top = grid.corner(number, panel)
+        wide, high = grid.sizes[panel]
         inset = _TICKS if part.kind in ("signal", "spectrum") else (0.0, 0.0)
         if part.path not in scene.fields:
             _write(picture, left, top, f"no field {part.path!r}", 7, WRONG, below=True)
             continue
         axes = _axes_at(picture, left + inset[0], top, wide - inset[0], high - inset[1])
         said = _draw_part(axes, Panel(scene.fields, part, grid.large))
-        text = _joined(_named(part) if len(drawn) > 1 else "", said)
+        text = joined(_named(part) if len(drawn) > 1 else "", said, by=" · ")
         fits = int(wide * _SMALL_CHARACTERS[grid.large])
         _write(picture, left, top - 0.05, _cut(text, fits), 8.5 if grid.large else 6.5, MUTED)
         texts.append(text)
     return any(texts)
 
 
-def _axes_at(picture: Any, left: float, top: float, wide: float, high: float) -> Any:
+def _axes_at(picture: Picture, left: float, top: float, wide: float, high: float) -> Any:
     width, height = picture.get_size_inches()
     return picture.add_axes((left / width, 1 - (top + high) / height, wide / width, high / height))
 
 
 def _write(
-    picture: Any, left: float, top: float, text: str, size: float, colour: str,
+    picture: Picture, left: float, top: float, text: str, size: float, colour: str,
     *, below: bool = False, right: bool = False, bold: bool = False,
 ) -> None:  # fmt: skip
     width, height = picture.get_size_inches()
@@ -198,30 +194,22 @@ def _classes(panels: Sequence[Panel]) -> list[tuple[str, int]]:
     return sorted(found)
 
 
-def _draw_numbers(
-    new_picture: Any, scenes: Sequence[ShownScene], parts: Sequence[Part], title: str, names: ClassNames
-) -> Any:
+def _draw_numbers(scenes: Sequence[ShownScene], parts: Sequence[Part], title: str, names: ClassNames) -> Picture:
     """Scenes of single numbers and short texts: a table with a row a scene and a column a field."""
-    head = ["", *(_named(part) for part in parts)]
-    rows = [[scene.title, *(_value_text(scene, part, names) for part in parts)] for scene in scenes]
-    widths = [max(len(row[place]) for row in [head, *rows]) * 0.075 + 0.3 for place in range(len(head))]
-    width = max(sum(widths) + 2 * _MARGIN, 0.1 * len(title) + 0.5)
-    height = _TITLE + (len(rows) + 1.4) * _LINE + _MARGIN
-    picture = new_picture(width, height)
+    rows = [["", *(_named(part) for part in parts)]]
+    rows += [[scene.title, *(_value_text(scene, part, names) for part in parts)] for scene in scenes]
+    widths = [max(map(len, column)) * 0.075 + 0.3 for column in zip(*rows, strict=True)]
+    width, height = sum(widths) + 2 * _MARGIN, len(rows) * _LINE
+    picture = new_picture(max(width, 0.1 * len(title) + 0.5), _TITLE + height + 2 * _MARGIN)
     _write(picture, _MARGIN, 0.12, title, 10, INK, below=True, bold=True)
-    axes = _axes_at(picture, _MARGIN, _TITLE + _LINE, width - 2 * _MARGIN, len(rows) * _LINE)
-    axes.set_axis_off()
-    axes.set_ylim(len(rows), 0)
-    for number, cells in enumerate([head, *rows]):
-        top, left = _TITLE + (number + 0.75) * _LINE, _MARGIN + 0.06
-        if number % 2:
-            axes.axhspan(number - 1, number, color="#f1f4f7", linewidth=0)
-        for place, cell in enumerate(cells):
-            wrong = number > 0 and place == 1 and rows[number - 1][1] == scenes[number - 1].error != ""
-            colour = WRONG if wrong else MUTED if number == 0 or place == 0 else INK
-            right = place > 0 and not wrong
-            _write(picture, left + (widths[place] - 0.2 if right else 0), top, cell, 8, colour, right=right)
-            left += widths[place]
+    table = write_table(_axes_at(picture, _MARGIN, _TITLE, sum(widths), height), rows, 8, widths)
+    for (row, column), cell in table.get_celld().items():
+        if row == 0 or column == 0:
+            cell.get_text().set(color=MUTED)
+        if column == 0 or (row > 0 and scenes[row - 1].error):
+            cell.get_text().set(ha="left")
+        if row > 0 and column == 1 and scenes[row - 1].error:
+            cell.get_text().set(color=WRONG)
     return picture
 
 
@@ -258,7 +246,7 @@ def _named(part: Part) -> str:
     return f"[{part.path}]" if part.path.isdigit() else part.path
 
 
-def _add_legend(picture: Any, classes: list[tuple[str, int]], names: ClassNames) -> None:
+def _add_legend(picture: Picture, classes: list[tuple[str, int]], names: ClassNames) -> None:
     axes = picture.add_axes((0, 0, 0.01, 0.01))
     axes.set_axis_off()
     handles = [
@@ -270,10 +258,6 @@ def _add_legend(picture: Any, classes: list[tuple[str, int]], names: ClassNames)
         handles=handles, loc="lower left", bbox_to_anchor=(0.03 / width, 0.02 / height), ncols=len(handles),
         frameon=False, fontsize=8, handletextpad=0.1, columnspacing=1.0, borderaxespad=0.2,
     )  # fmt: skip
-
-
-def _joined(*texts: str) -> str:
-    return " · ".join(filter(None, texts))
 
 
 def _cut(text: str, most: int) -> str:

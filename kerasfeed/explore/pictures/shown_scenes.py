@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 import optree
 
-from kerasfeed.explore.pictures.kinds import Fields, fields_of
-from kerasfeed.explore.pictures.scene_picture import ShownScene
+from kerasfeed.explore.pictures.parts import Fields, fields_of
 from kerasfeed.feeds.load_one import load
 from kerasfeed.pool.base import PoolOptions, Runner, WorkerContext
 from kerasfeed.pool.local import InlinePool
@@ -23,6 +22,21 @@ from kerasfeed.sequences.context import SceneContext, enter_context
 from kerasfeed.spec.field_forms import RaggedArray
 from kerasfeed.util.counted import counted
 from kerasfeed.util.error_text import class_name, exception_text, is_the_programs
+
+
+@dataclass(frozen=True)
+class ShownScene:
+    """A scene to be drawn.
+
+    Attributes:
+        title: What it is called, such as `scene 12`.
+        fields: By path; empty where it failed.
+        error: Why it failed; empty where it did not.
+    """
+
+    title: str
+    fields: Fields
+    error: str = ""
 
 
 @dataclass(frozen=True)

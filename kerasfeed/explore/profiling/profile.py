@@ -133,23 +133,20 @@ class Profile:
     @property
     def parts(self) -> tuple[tuple[str, float], ...]:
         """The time of a scene, by what it is spent on: name and seconds."""
-        found = [
+        transport = self.transport_seconds if self.worker_type == "process" else None
+        return (
             ("waiting", self.cost.waiting_seconds),
             ("holding the GIL", self.cost.gil_seconds),
             ("computing without the GIL", self.cost.free_seconds),
             ("collation", self.cost.collate_seconds),
-        ]
-        if self.transport_seconds is not None and self.worker_type == "process":
-            found.append(("transport", self.transport_seconds))
-        return tuple(found)
+            *([] if transport is None else [("transport", transport)]),
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """All figures as numbers, texts, lists and dicts; times in seconds."""
-        found = dataclasses.asdict(self)
-        found["parts"] = dict(self.parts)
-        found["training_rate"] = self.training_rate
-        found["predictions"] = [dataclasses.asdict(each) for each in self.predictions]
-        return found
+        figures = dataclasses.asdict(self)
+        own = {"parts": dict(self.parts), "training_rate": self.training_rate}
+        return {**figures, "predictions": list(figures["predictions"]), **own}
 
     def _report(self) -> Report:
         total = self.cost.seconds + self.cost.collate_seconds

@@ -4,11 +4,12 @@ Invariant: a remedy is told only where it applies, with what it is expected to b
 """
 
 import dataclasses
+import time
 from collections.abc import Callable
+from contextlib import closing, suppress
 from typing import Any
 
 from kerasfeed.explore.profiling.profile import Prediction
-from kerasfeed.loaders.auto_workers import trial
 from kerasfeed.loaders.base import Job
 from kerasfeed.loaders.batches.layout import Layout
 from kerasfeed.loaders.loader import Loader
@@ -21,6 +22,7 @@ from kerasfeed.sequences.cached import Cached, gives_the_same_twice
 from kerasfeed.sequences.view_base import View
 from kerasfeed.util.frames import is_in_memory
 from kerasfeed.util.read_cost import ReadCost
+from kerasfeed.util.report import bytes_text
 from kerasfeed.util.resources import memory
 
 _TINY = 2e-3  # s that a batch takes: below, what each batch costs counts
@@ -28,6 +30,7 @@ _LARGER = 4  # times as many scenes in a batch
 _MEMORY_SHARE = 2  # half of the memory may hold scenes
 _SLOW = 5.0  # times slower to read than to write into the batch: then a cache pays
 _CACHED_SECONDS = 2e-6  # to get a scene from one
+_READ_SECONDS = 0.4  # for finding out what reading costs
 
 Rate = Callable[..., float | None]
 
@@ -44,47 +47,34 @@ def remedies(job: Job, layout: Layout, setup: Setup, cost: SceneCost, rate: floa
         rate_of: Scenes/s of a setup in a trial, given the setup, the share of the time, the rate that is
             expected, a job and its layout.
     """
-    found = _of_reading(job, layout, cost, rate)
-    found += _cached(job, setup, cost, rate)
-    found += _larger_batches(job, layout, setup, cost, rate, rate_of)
-    return found
+    return [
+        *_of_reading(job, layout, cost, rate), *_cached(job, setup, cost, rate),
+        *_larger_batches(job, layout, setup, cost, rate, rate_of),
+    ]  # fmt: skip
 
 
 # ---- files
 
 
 def _read_costs(job: Job, layout: Layout) -> list[ReadCost]:
-    """What reading costs each dataset, by a trial in this thread."""
-    loaders: list[Loader] = []
-
-    def make(inline: Job, worker_type: str, its_layout: Layout) -> Loader:
-        loaders.append(_Kept(inline, worker_type, its_layout))
-        return loaders[0]
-
-    trial(job, Setup(0, "inline"), layout, make, seconds=0.4)
-    return loaders[0].read_costs() if loaders else []
-
-
-class _Kept(Loader):
-    """A loader that keeps what reading has cost when it is closed."""
-
-    _costs: list[ReadCost] | None = None
-
-    def read_costs(self) -> list[ReadCost]:
-        """See `Loader.read_costs`."""
-        return super().read_costs() if self._costs is None else self._costs
-
-    def close(self) -> None:
-        """See `Loader.close`."""
-        self._costs = super().read_costs()
-        super().close()
+    """What reading costs each dataset, found by loading batches in this thread."""
+    end = time.monotonic() + _READ_SECONDS
+    with closing(Loader(job.with_workers(0), "inline", layout)) as loader:
+        with suppress(Exception):  # of a scene that raises: what was read before counts
+            for step in range(job.plan.steps):
+                loader.submit(0, step).result()
+                if time.monotonic() > end:
+                    break
+        return loader.read_costs()
 
 
 def _of_reading(job: Job, layout: Layout, cost: SceneCost, rate: float) -> list[Prediction]:
     if isinstance(job.plan.order, Sequential) or is_in_memory(job.sequence):
         return []
-    costs = [each for each in _read_costs(job, layout) if each.storage.unit == "chunk"]
-    wasted = [each for each in costs if each.is_amplified and each.storage.nbytes > each.storage.cache_bytes]
+    wasted = [
+        read for read in _read_costs(job, layout)
+        if read.storage.unit == "chunk" and read.is_amplified and read.storage.nbytes > read.storage.cache_bytes
+    ]  # fmt: skip
     if not wasted:
         return []
     worst = max(wasted, key=lambda each: each.seconds)
@@ -95,19 +85,10 @@ def _of_reading(job: Job, layout: Layout, cost: SceneCost, rate: float) -> list[
     rows = max(1, round(worst.scene_bytes / storage.row_bytes))
     block = max(1, storage.block_size // rows)
     decoded = f"{worst.amplification:.0f} times what the scenes hold is decoded"
-    found = [
-        Prediction(
-            f"kf.rechunk(path, out, {storage.short_name!r})", gain * rate, gain, note=f"{decoded}; writes a new file"
-        )
-    ]
+    changes = [(f"kf.rechunk(path, out, {storage.short_name!r})", "writes a new file")]
     if not isinstance(job.plan.order, BlockShuffled):
-        found.append(
-            Prediction(
-                f"order=kf.BlockShuffled({block})", gain * rate, gain,
-                note=f"{decoded}; scenes of a chunk then stay near each other",
-            )
-        )  # fmt: skip
-    return found
+        changes.append((f"order=kf.BlockShuffled({block})", "scenes of a chunk then stay near each other"))
+    return [Prediction(change, gain * rate, gain, note=f"{decoded}; {note}") for change, note in changes]
 
 
 # ---- memory
@@ -128,7 +109,7 @@ def _cached(job: Job, setup: Setup, cost: SceneCost, rate: float) -> list[Predic
     return [
         Prediction(
             "kf.Cached(sequence)", expected, expected / rate,
-            note=f"with threads, from the second epoch on; takes {nbytes / 1e6:,.3g} MB",
+            note=f"with threads, from the second epoch on; takes {bytes_text(nbytes)}",
         )
     ]  # fmt: skip
 

@@ -1,7 +1,7 @@
-"""What `kf.describe` returns: statistics of fields and of scenes, as values.
+"""What `kf.describe` returns: statistics of fields and of scenes, as values, and the report that they make.
 
 Invariant: frozen, and made of numbers, text and small arrays alone. What depends on the machine, times of scenes,
-stands apart from what depends on the data.
+stands apart from what depends on the data. The report never raises on account of what scenes hold.
 """
 
 import math
@@ -12,7 +12,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kerasfeed.explore.statistics.description_report import description_report
+from kerasfeed.loaders.worker_choice import duration
+from kerasfeed.util.counted import counted
+from kerasfeed.util.report import Picture, Report, Table, bytes_text, histogram
+
+_COLUMNS = ("field", "dtype", "shape", "min", "max", "mean", "std", "histogram")
+_NUMBERS = ("min", "max", "mean", "std")
+_MOST_BARS = 40
+_SHOWN_FEATURES = 3
+_SHOWN_CLASSES = 6
+_SHOWN_INDICES = 5
+_SHOWN_GROUPS = 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,13 +189,28 @@ class Description(Mapping[str, FieldDescription]):
 
     def to_text(self) -> str:
         """The text that a terminal shows."""
-        return description_report(self).text
+        return self._report().text
 
     def __repr__(self) -> str:
         return self.to_text()
 
     def _repr_html_(self) -> str:
-        return description_report(self).html
+        return self._report().html
+
+    def _report(self) -> Report:
+        rows = [_row(field) for field in self.values()]
+        notes = [(path, "; ".join([*_classes_text(field), *_remarks(field, self)])) for path, field in self.items()]
+        notes = [*(note for note in notes if note[1]), *_scenes_report(self)]
+        timing, some = self.timing, f"{self.scenes:,} of " if self.scenes != self.length else ""
+        facts = [
+            ("", f"{some}{counted(self.length, 'scene')}"),
+            ("each", f"{bytes_text(self.nbytes)} (95 %: {bytes_text(self.nbytes_95)})"),
+            ("read in", f"{duration(timing.seconds)} (95 %: {duration(timing.seconds_95)})"),
+        ]
+        return Report(
+            self.name, facts if self.scenes > self.failed else facts[:1],
+            [Table(_COLUMNS, rows, _NUMBERS), Table((), notes)],
+        )  # fmt: skip
 
 
 def _plain(value: Any) -> Any:
@@ -198,3 +223,145 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value.decode(errors="backslashreplace") if isinstance(value, bytes) else value
+
+
+# ---- the report
+
+
+def _row(field: FieldDescription) -> tuple[str | Picture, ...]:
+    unit = " chars" if "str" in field.dtypes else " bytes" if field.is_text else ""
+    numbers = _number_text(field.min), _number_text(field.max), _numbers_text(field.mean), _numbers_text(field.std)
+    shape = _shape_text(field)
+    return field.path, " or ".join(field.dtypes), shape, *(f"{text}{unit}" for text in numbers), _histogram(field)
+
+
+def _histogram(field: FieldDescription) -> Picture:
+    if 1 < len(field.classes) <= _MOST_BARS:
+        total = sum(field.classes.values())
+        shares = [count / total for count in field.classes.values()]
+        labels = [f"{value}: {_share_text(share)}" for value, share in zip(field.classes, shares, strict=True)]
+    else:
+        shares, ends = list(field.shares), zip(field.edges, field.edges[1:], field.shares, strict=False)
+        labels = [f"{_number_text(low)} to {_number_text(high)}: {_share_text(share)}" for low, high, share in ends]
+    return histogram(shares, labels, field.shares)
+
+
+def _number_text(value: Any) -> str:
+    """A number in few characters: four digits, thousands apart."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool | int):
+        return f"{int(value):,}"
+    if not math.isfinite(value):
+        return "-" if math.isnan(value) else str(float(value))
+    if value == round(value) and abs(value) < 1e6:
+        return f"{value:,.0f}"
+    if 1e-3 <= abs(value) < 1e6:
+        return f"{value:,.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
+    return f"{value:.3g}"
+
+
+def _numbers_text(values: Any) -> str:
+    """A number; of few all, of many the smallest and the largest."""
+    if not isinstance(values, np.ndarray):
+        return _number_text(values)
+    if len(values) <= _SHOWN_FEATURES:
+        return ", ".join(_number_text(value) for value in values.tolist())
+    if np.isnan(values).all():
+        return "-"
+    return f"{_number_text(float(np.nanmin(values)))} to {_number_text(float(np.nanmax(values)))}"
+
+
+def _shape_text(field: FieldDescription) -> str:
+    """The shape of a field: `[2048, 3]`, `[12-900, 3]`, or how many there are."""
+    if field.shape is None:
+        return " or ".join(str(list(shape)) for shape in list(field.shapes)[:3]) or "of different numbers of axes"
+    sizes = [str(low) if low == high else f"{low:,}-{high:,}" for low, high in field.sizes]
+    return f"[{', '.join(sizes)}]"
+
+
+def _classes_text(field: FieldDescription) -> list[str]:
+    """The most frequent values, with their share; nothing where there are none, or many."""
+    if not _is_class(field):
+        return []
+    total = sum(field.classes.values())
+    frequent = sorted(field.classes.items(), key=lambda pair: -pair[1])
+    shown = [f"{_class_name(value)}: {_share_text(count / total)}" for value, count in frequent[:_SHOWN_CLASSES]]
+    more = len(frequent) - _SHOWN_CLASSES
+    return [", ".join([*shown, *([f"{more} more"] if more > 0 else [])])]
+
+
+def _class_name(value: Any) -> str:
+    text = repr(value) if isinstance(value, str | bytes) else str(value)
+    return text if len(text) <= 20 else text[:19] + "…"
+
+
+def _share_text(share: float) -> str:
+    """A share as percent."""
+    if 0 < share < 1e-3:
+        return "< 0.1 %"
+    if 0.999 < share < 1:
+        return "> 99.9 %"
+    return f"{100 * share:.3g} %"
+
+
+def _remarks(field: FieldDescription, description: Description) -> list[str]:
+    """What deserves a look: NaN, infinities, zeros, a constant, other dtypes or shapes, scenes without the field."""
+    found, scenes = [], description.scenes - description.failed
+    if field.scenes < scenes:
+        found.append(f"in {field.scenes:,} of {scenes:,} scenes only")
+    if field.nan:
+        found.append(f"{field.nan:,} NaN in {_scenes_text(field.nan_scenes)}")
+    if field.infinite:
+        found.append(f"{field.infinite:,} infinite in {_scenes_text(field.infinite_scenes)}")
+    if len(field.uniform_scenes) and not field.constant and field.min != field.max:
+        found.append(f"one value in {_scenes_text(field.uniform_scenes)}")
+    if field.min_scene is not None and field.min != field.max and not _is_class(field):
+        found.append(f"min in scene {field.min_scene}, max in scene {field.max_scene}")
+    if field.zeros and not _is_class(field):
+        what = "empty" if field.is_text else "zeros"
+        found.append(f"{_share_text(field.zeros / max(1, field.values))} {what}")
+    if field.constant:
+        found.append("the same in all scenes")
+    elif field.min is not None and field.min == field.max and not field.is_text:
+        found.append(f"all values are {_number_text(field.min)}")
+    if len(field.dtypes) > 1:
+        found.append("of different dtypes")
+    if len(field.shapes) > 1:
+        found.append(f"{len(field.shapes)} shapes")
+    return found
+
+
+def _scenes_text(scenes: Any) -> str:
+    """How many scenes, and the first of them."""
+    shown = ", ".join(map(str, scenes[:_SHOWN_INDICES].tolist()))
+    return f"{counted(len(scenes), 'scene')}: {shown}{', …' if len(scenes) > _SHOWN_INDICES else ''}"
+
+
+def _is_class(field: FieldDescription) -> bool:
+    return 0 < len(field.classes) <= 100
+
+
+def _scenes_report(description: Description) -> list[tuple[str, str]]:
+    """What is known of single scenes: those that failed, are there twice, or are slow."""
+    rows = []
+    if description.failed:
+        shown = [f"{index} ({text})" for index, text in description.failures[:_SHOWN_GROUPS]]
+        rows.append(("failed", _first_text(description.failed, shown, description.failed - len(shown), "more")))
+    if description.duplicates:
+        count = sum(len(group) - 1 for group in description.duplicates)
+        shown = [_group_text(group) for group in description.duplicates[:_SHOWN_GROUPS]]
+        rows.append(("duplicates", _first_text(count, shown, len(description.duplicates) - len(shown), "more groups")))
+    if description.timing.slowest:
+        slow = [f"{index} ({duration(seconds)})" for index, seconds in description.timing.slowest]
+        rows.append(("slowest", ", ".join(slow)))
+    return rows
+
+
+def _first_text(count: int, shown: list[str], more: int, what: str) -> str:
+    return f"{count:,}: " + "; ".join([*shown, *([f"{more:,} {what}"] if more > 0 else [])])
+
+
+def _group_text(group: tuple[int, ...]) -> str:
+    shown = " = ".join(map(str, group[:_SHOWN_INDICES]))
+    return shown if len(group) <= _SHOWN_INDICES else f"{shown} = … ({len(group):,})"

@@ -41,14 +41,13 @@ class FieldStatistics:
         first: Whether the scene that comes first decides them.
 
     Attributes:
-        scenes: How many have the field.
+        counts: Number of `scenes` that have the field, of `values`, and of those that are `nan`, `infinite`, `zeros`.
         dtypes: Number of scenes by name of the dtype; `str` and `bytes` for text.
-        shapes: Number of scenes by shape; None where there are more than 16 shapes.
+        shapes: Number of scenes by shape, of up to 16 shapes.
         sizes: By number of axes, the smallest and the largest size of each.
-        values, nan, infinite, zeros: How many.
         low, high: Smallest and largest finite value, and the first position that has it; None without one.
-        nan_in, infinite_in: Positions of scenes in which there are some, int64[n] each, in any order.
-        uniform_in: The same of scenes in which all values, of which there are several, are equal.
+        scenes_with: Positions of scenes in which there are `nan` or `infinite`, or which are `uniform`: all values, of
+            which there are several, are equal; int64[n] each, in any order.
         columns, whole: Moments by column, and those of all values, of scenes whose last axis is no such thing.
         few: Counts of single values; of text, too.
         spread: Counts of ranges of values, or of lengths.
@@ -57,17 +56,14 @@ class FieldStatistics:
     """
 
     def __init__(self, shifts: tuple[NDArray[np.float64] | None, float] | None = None, *, first: bool = False) -> None:
-        self.scenes = 0
         self._first = first
+        self.counts: Counter[str] = Counter()
         self.dtypes: Counter[str] = Counter()
-        self.shapes: Counter[tuple[int, ...]] | None = Counter()
+        self.shapes = FewValues(_MOST_SHAPES)
         self.sizes: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = {}
-        self.values = self.nan = self.infinite = self.zeros = 0
         self.low: tuple[Any, int] | None = None
         self.high: tuple[Any, int] | None = None
-        self.nan_in: list[NDArray[np.int64]] = []
-        self.infinite_in: list[NDArray[np.int64]] = []
-        self.uniform_in: list[NDArray[np.int64]] = []
+        self.scenes_with: dict[str, list[NDArray[np.int64]]] = {"nan": [], "infinite": [], "uniform": []}
         self.columns: Moments | None = None
         self.whole: Moments | None = None
         self.few = FewValues()
@@ -98,7 +94,7 @@ class FieldStatistics:
 
     def add(self, value: Any, position: int) -> bytes:
         """Add what the scene at `position` has here, as `as_array` gives it; returns what tells its bits apart."""
-        self.scenes += 1
+        self.counts["scenes"] += 1
         if isinstance(value, str | bytes):
             bits = self._add_text([value], "str" if isinstance(value, str) else "bytes", ())
         elif value.dtype.kind in "OUST":
@@ -113,25 +109,23 @@ class FieldStatistics:
             self.constant = bits == self._bits
         return bits
 
-    def _add_shape(self, shape: tuple[int, ...], count: int) -> None:
-        if self.shapes is not None:
-            self.shapes[shape] += count
-            if len(self.shapes) > _MOST_SHAPES:
-                self.shapes = None
-        low, high = self.sizes.get(len(shape), (shape, shape))
-        if low != shape or high != shape:
-            low, high = tuple(map(min, low, shape)), tuple(map(max, high, shape))
-        self.sizes[len(shape)] = low, high
+    def _add_kind(self, dtype: str, shape: tuple[int, ...], scenes: int, values: int) -> None:
+        self.dtypes[dtype] += scenes
+        self.shapes.add(shape, scenes)
+        self._add_sizes(shape, shape)
+        self.counts["values"] += values
+
+    def _add_sizes(self, low: tuple[int, ...], high: tuple[int, ...]) -> None:
+        own = self.sizes.get(len(low), (low, high))
+        self.sizes[len(low)] = tuple(map(min, own[0], low)), tuple(map(max, own[1], high))
 
     def _add_text(self, texts: list[Any], kind: str, shape: tuple[int, ...]) -> bytes:
-        self._add_shape(shape, 1)
-        self.dtypes[kind] += 1
-        self.values += len(texts)
+        self._add_kind(kind, shape, 1, len(texts))
         parts = []
         for text in texts:
             data = text if isinstance(text, bytes) else text.encode(errors="surrogatepass")
             parts += [struct.pack("<q", len(data)), data]
-            self.zeros += not text
+            self.counts["zeros"] += not text
             self._add_lengths(1, len(text), len(text), len(text), len(text) ** 2)
             if len(text) <= _LONGEST_CLASS:
                 self.few.add(text)
@@ -174,9 +168,7 @@ class FieldStatistics:
 
     def _add_arrays(self, rows: NDArray[Any], shape: tuple[int, ...], positions: list[int]) -> None:
         """Add arrays of one shape, flat, a row each."""
-        self._add_shape(shape, len(rows))
-        self.dtypes[self._name] += len(rows)
-        self.values += rows.size
+        self._add_kind(self._name, shape, len(rows), rows.size)
         with np.errstate(all="ignore"):
             numbers = _as_numbers(rows)
             if numbers is not None:
@@ -200,15 +192,14 @@ class FieldStatistics:
         if finite is not None and flat.size < rows.size:
             nan = np.count_nonzero(np.isnan(rows), axis=1)
             infinite = rows.shape[1] - np.count_nonzero(finite, axis=1) - nan
-            self.nan += int(nan.sum())
-            self.infinite += int(infinite.sum())
-            self.nan_in.append(positions[nan > 0])
-            self.infinite_in.append(positions[infinite > 0])
-        self.zeros += flat.size - int(np.count_nonzero(flat))
+            for what, numbers in (("nan", nan), ("infinite", infinite)):
+                self.counts[what] += int(numbers.sum())
+                self._note(what, positions, numbers > 0)
+        self.counts["zeros"] += flat.size - int(np.count_nonzero(flat))
         if flat.size == rows.size:
             lows, highs = rows.min(axis=1), rows.max(axis=1)
             if rows.shape[1] > 1:
-                self.uniform_in.append(positions[lows == highs])
+                self._note("uniform", positions, lows == highs)
         elif flat.size and finite is not None:
             lows = np.min(rows, axis=1, where=finite, initial=np.inf)
             highs = np.max(rows, axis=1, where=finite, initial=-np.inf)
@@ -222,6 +213,10 @@ class FieldStatistics:
         else:
             self.few.forget()
 
+    def _note(self, what: str, positions: NDArray[np.int64], where: NDArray[np.bool_]) -> None:
+        if where.any():
+            self.scenes_with[what].append(positions[where])
+
     # ---- several
 
     def close(self, begin: int, end: int) -> None:
@@ -233,24 +228,15 @@ class FieldStatistics:
 
     def merge(self, other: "FieldStatistics") -> None:
         """Add what `other` knows, of scenes behind these; both are closed."""
-        self.scenes += other.scenes
+        self.counts.update(other.counts)
         self.dtypes.update(other.dtypes)
-        if self.shapes is not None and other.shapes is not None:
-            self.shapes.update(other.shapes)
-        if other.shapes is None or (self.shapes is not None and len(self.shapes) > _MOST_SHAPES):
-            self.shapes = None
-        for axes, (low, high) in other.sizes.items():
-            own = self.sizes.get(axes, (low, high))
-            self.sizes[axes] = tuple(map(min, own[0], low)), tuple(map(max, own[1], high))
-        self.values += other.values
-        self.nan += other.nan
-        self.infinite += other.infinite
-        self.zeros += other.zeros
+        self.shapes.merge(other.shapes)
+        for sizes in other.sizes.values():
+            self._add_sizes(*sizes)
         self.low = _lower(self.low, other.low)
         self.high = _higher(self.high, other.high)
-        self.nan_in += other.nan_in
-        self.infinite_in += other.infinite_in
-        self.uniform_in += other.uniform_in
+        for what, positions in other.scenes_with.items():
+            self.scenes_with[what] += positions
         self.columns = _merged(self.columns, other.columns)
         self.whole = _merged(self.whole, other.whole)
         self.spread = _merged(self.spread, other.spread)
@@ -261,10 +247,6 @@ class FieldStatistics:
         self.constant = self.constant and other.constant and same
         self._bits = self._bits or other._bits
 
-    def __getstate__(self) -> dict[str, Any]:
-        places = {name: [_joined(getattr(self, name))] for name in ("nan_in", "infinite_in", "uniform_in")}
-        return {**self.__dict__, **places}
-
 
 def _identity(data: Any) -> bytes:
     """What differs where bytes differ: the bytes themselves, or of many their number and two checksums, at 10 GB/s."""
@@ -273,19 +255,14 @@ def _identity(data: Any) -> bytes:
     return struct.pack("<qII", memoryview(data).nbytes, isal_zlib.crc32(data), isal_zlib.adler32(data))
 
 
-def _joined(positions: list[NDArray[np.int64]]) -> NDArray[np.int64]:
-    return np.concatenate(positions) if positions else np.empty(0, np.int64)
-
-
-def _lower(one: Any, other: Any) -> Any:
+def _lower(*pairs: tuple[Any, int] | None) -> tuple[Any, int] | None:
     """The pair of value and position with the smaller value, of equal ones that which comes first."""
-    return min((each for each in (one, other) if each is not None), default=None)
+    return min((pair for pair in pairs if pair is not None), default=None)
 
 
-def _higher(one: Any, other: Any) -> Any:
+def _higher(*pairs: tuple[Any, int] | None) -> tuple[Any, int] | None:
     """The same with the larger value."""
-    found = [each for each in (one, other) if each is not None]
-    return max(found, key=lambda each: (each[0], -each[1]), default=None)
+    return max((pair for pair in pairs if pair is not None), key=lambda pair: (pair[0], -pair[1]), default=None)
 
 
 def _merged(one: Any, other: Any) -> Any:

@@ -157,17 +157,21 @@ def pooled(counts: Any, means: Any, variances: Any) -> tuple[float, float]:
 class FewValues:
     """How often each value comes, as long as there are few of them.
 
+    Args:
+        most: How many different ones are counted.
+
     Attributes:
-        counts: Number of scenes, or of values, by value; None where there are too many different ones.
+        counts: Number of scenes, or of values, by value; None where there are more different ones.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = _MOST_VALUES) -> None:
         self.counts: Counter[Any] | None = Counter()
+        self._most = most
 
-    def add(self, value: Any) -> None:
-        """Count one value."""
+    def add(self, value: Any, count: int = 1) -> None:
+        """Count a value that comes so many times."""
         if self.counts is not None:
-            self.counts[value] += 1
+            self.counts[value] += count
             self._check()
 
     def add_rows(self, rows: NDArray[Any]) -> None:
@@ -188,17 +192,17 @@ class FewValues:
     def _add_long(self, row: NDArray[Any], low: int, high: int) -> None:
         """Count those of one scene, of which `low` is the smallest and `high` the largest."""
         if high - low < _ONE_BY_ONE:
-            found = {value: int(np.count_nonzero(row == value)) for value in range(low, high)}
-            found[high] = row.size - sum(found.values())
+            counts = [int(np.count_nonzero(row == value)) for value in range(low, high)]
+            counts.append(row.size - sum(counts))
         else:
             # int8 from -128 to 127, and uint64 beyond int64, wrap around to the difference.
             apart = np.subtract(row, row.dtype.type(low)).view(f"u{row.dtype.itemsize}")
-            bins = np.bincount(apart.astype(np.int64))
-            found = {low + int(place): int(bins[place]) for place in np.flatnonzero(bins)}
-        if len(found) > _MOST_IN_ARRAY:
+            counts = np.bincount(apart.astype(np.int64)).tolist()
+        by_value = {low + number: count for number, count in enumerate(counts) if count}
+        if len(by_value) > _MOST_IN_ARRAY:
             self.counts = None
         elif self.counts is not None:
-            self.counts.update({value: count for value, count in found.items() if count})
+            self.counts.update(by_value)
 
     def forget(self) -> None:
         """Count no more: there are too many, or they are no classes."""
@@ -213,7 +217,7 @@ class FewValues:
         self._check()
 
     def _check(self) -> None:
-        if self.counts is not None and len(self.counts) > _MOST_VALUES:
+        if self.counts is not None and len(self.counts) > self._most:
             self.counts = None
 
 

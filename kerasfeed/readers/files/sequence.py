@@ -26,9 +26,8 @@ from kerasfeed.sequences.view_base import Refreshable, is_safe_function
 from kerasfeed.util import opened_files, read_cost, resources
 from kerasfeed.util.counted import counted
 from kerasfeed.util.error_text import add_note, message_of, reworded
-from kerasfeed.util.lru import Lru
+from kerasfeed.util.lru import Lru, PerProcess
 from kerasfeed.util.opened_files import Identity, identity_of
-from kerasfeed.util.per_process import PerProcess
 from kerasfeed.util.validate import check_integer
 
 _STREAM_SHARE = 8  # of the bytes of the cache, for what is kept of one file that is read forward
@@ -88,7 +87,7 @@ class _FileCache(Lru[int, Contents]):
             contents.retire()
 
 
-class _KeptHere:
+class _FilesRead:
     """What one process keeps of the files of one sequence.
 
     Attributes:
@@ -196,7 +195,7 @@ class FileSequence(Refreshable, SceneSequence):
         if on_error not in ("raise", "skip"):
             raise ValueError(f"on_error must be 'raise' or 'skip' for counting, received {on_error!r}")
         self._taken = 0  # how often `close` has allowed files to be others
-        self._kept = PerProcess(partial(_KeptHere, self._cache_files, self._cache_bytes))
+        self._kept = PerProcess(partial(_FilesRead, self._cache_files, self._cache_bytes))
         self._count, self._counts_cache, self._skip = count, counts_cache, on_error == "skip"
         self._known: KnownCounts | None = None  # what was counted, for `refresh`
         self._take_in(_checked_paths(paths), count, None)
@@ -314,7 +313,7 @@ class FileSequence(Refreshable, SceneSequence):
     def _reopened(self, path: Any) -> Iterator[Any]:
         return iter(self._read_file(path))
 
-    def _read_counted(self, file: int, kept: _KeptHere) -> Contents:
+    def _read_counted(self, file: int, kept: _FilesRead) -> Contents:
         """The contents of a file that has as many scenes as were counted, for the cache."""
         path, count = self.paths[file], int(self.counts[file])
         began = time.perf_counter()
@@ -340,7 +339,7 @@ class FileSequence(Refreshable, SceneSequence):
             raise self._miscounted(file, contents.count)
         return contents
 
-    def _refuse_change(self, file: int, kept: _KeptHere) -> None:
+    def _refuse_change(self, file: int, kept: _FilesRead) -> None:
         """Raise where a file is not what it was when it was first read, here or by another worker process."""
         where = file_of(self.paths[file])
         if not isinstance(where, Path):  # a URL is not watched: to look at it takes as long as a small read

@@ -20,7 +20,7 @@ from kerasfeed.readers.hdf5.chunk_cache import ChunkCache
 from kerasfeed.readers.hdf5.decode_pool import share
 from kerasfeed.readers.hdf5.selection import Box
 from kerasfeed.readers.hdf5.stats import Counters
-from kerasfeed.readers.hdf5.storage import Chunked, ChunkLocation, Part, Piece
+from kerasfeed.readers.hdf5.storage import AxisPiece, Chunked, ChunkLocation, ChunkPart
 from kerasfeed.util import read_cost
 from kerasfeed.util.file_bytes import ByteSource
 
@@ -82,7 +82,7 @@ class ChunkedReader:
         """
         self._read(self._grid.pieces(box), out)
 
-    def _read(self, pieces: list[list[Piece]], out: NDArray[Any]) -> None:
+    def _read(self, pieces: list[list[AxisPiece]], out: NDArray[Any]) -> None:
         meter = read_cost.current()
         share(self._grid.parts(pieces), lambda part: self._place(part, out, meter), self._helpers(pieces))
 
@@ -142,7 +142,7 @@ class ChunkedReader:
             self.counters.hit()
         return chunk
 
-    def _helpers(self, pieces: list[list[Piece]]) -> int:
+    def _helpers(self, pieces: list[list[AxisPiece]]) -> int:
         count = math.prod(len(along) for along in pieces)
         if count < 2 or count * self._nbytes < _HELPED_NBYTES or decode_pool.shared().workers < 2:
             return 0
@@ -153,7 +153,7 @@ class ChunkedReader:
                 return 0
         return min(decode_pool.shared().workers, count) - 1
 
-    def _place(self, part: Part, out: NDArray[Any], meter: read_cost.Meter | None) -> None:
+    def _place(self, part: ChunkPart, out: NDArray[Any], meter: read_cost.Meter | None) -> None:
         """Move what one chunk contributes to its place in the result."""
         if part.whole and not self._keeps_whole:
             target = out[part.target]

@@ -12,7 +12,6 @@ cache does not hold it; then it pays.
 """
 
 import math
-from itertools import pairwise
 from typing import Any
 
 import h5py
@@ -20,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kerasfeed.readers.hdf5.chunk_cache import ChunkCache
-from kerasfeed.readers.hdf5.selection import Box
+from kerasfeed.readers.hdf5.selection import Box, runs
 from kerasfeed.readers.hdf5.stats import Counters
 from kerasfeed.readers.hdf5.storage import Contiguous
 from kerasfeed.util.file_bytes import ByteSource
@@ -94,9 +93,9 @@ class ContiguousReader:
 
     def _rows(self, places: NDArray[np.int64], out: NDArray[np.uint8]) -> None:
         """Rows, each run of neighbours at once, into uint8[n, bytes of a row]."""
-        begins = [0, *(np.flatnonzero(np.diff(places) != 1) + 1).tolist(), len(places)]
-        firsts = (places[begins[:-1]] * self._row_nbytes + self._address).tolist()
-        for address, (begin, end) in zip(firsts, pairwise(begins), strict=True):
+        bounds = runs(places)
+        firsts = (places[[begin for begin, _ in bounds]] * self._row_nbytes + self._address).tolist()
+        for address, (begin, end) in zip(firsts, bounds, strict=True):
             self._source.read_into(address, out[begin:end])
         self.counters.read(out.nbytes)
 

@@ -1,9 +1,9 @@
 """Threads that decode chunks for whoever reads, shared by all files of a process, and work done together with them.
 
-Invariant: never more threads than cores; they are daemons that end after a second without work and when the process
-ends, and after a fork the child starts with none. Work given here is optional: whoever gives it must be able to do
-without, for a task may be dropped. Whoever shares work (`share`) works too and waits only for what a helper has begun,
-so nothing can hang on a full pool; when `share` returns or raises, nobody works on any more.
+Invariant: never more threads than cores; they are daemons that end when the process ends, and after a fork the child
+starts with none. Work given here is optional: whoever gives it must be able to do without, for a task may be dropped.
+Whoever shares work (`share`) works too and waits only for what a helper has begun, so nothing can hang on a full pool;
+when `share` returns or raises, nobody works on any more.
 """
 
 import atexit
@@ -12,11 +12,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import TypeVar
 
 from kerasfeed.util.resources import cores
 
-_IDLE_SECONDS = 1.0
 _EXIT_SECONDS = 2.0
 
 DecodeTask = Callable[[], object]
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class DecodePool:
-    """A queue of tasks and the threads that work it off. All methods may be called from any thread.
+    """Tasks, and the threads that do them. All methods may be called from any thread.
 
     Attributes:
         workers: The most threads there may be.
@@ -32,12 +32,10 @@ class DecodePool:
 
     def __init__(self, workers: int) -> None:
         self.workers = workers
-        self._changed = threading.Condition(threading.Lock())
         self._tasks: deque[DecodeTask] = deque()
-        self._threads: set[threading.Thread] = set()
-        self._idle = 0
-        self._serial = 0
-        self._ended = False
+        self._due = threading.Semaphore(0)  # one for each task
+        self._lock = threading.Lock()
+        self._threads: list[threading.Thread] = []
 
     def submit(self, task: DecodeTask, *, urgent: bool = False) -> None:
         """Run `task` on a thread of the pool, soon. What it raises is dropped: it concerns nobody.
@@ -46,53 +44,38 @@ class DecodePool:
             task: Called without arguments.
             urgent: Somebody waits for it: it goes before tasks that are done ahead.
         """
-        with self._changed:
-            if self._ended:
-                return
-            if urgent:
-                self._tasks.appendleft(task)
-            else:
-                self._tasks.append(task)
-            if self._idle >= len(self._tasks):
-                self._changed.notify()
-            elif len(self._threads) < self.workers:
-                self._serial += 1
-                thread = threading.Thread(target=self._run, name=f"kerasfeed-decode-{self._serial}", daemon=True)
-                self._threads.add(thread)
-                try:
+        if urgent:
+            self._tasks.appendleft(task)
+        else:
+            self._tasks.append(task)
+        self._due.release()
+        with self._lock:
+            if len(self._threads) < self.workers:
+                name = f"kerasfeed-decode-{len(self._threads) + 1}"
+                thread = threading.Thread(target=self._run, name=name, daemon=True)
+                with suppress(RuntimeError):  # the interpreter is ending, or the system has no thread left
                     thread.start()
-                except RuntimeError:  # the interpreter is ending, or the system has no thread left
-                    self._threads.discard(thread)
-            else:
-                self._changed.notify()
+                    self._threads.append(thread)
 
     def _run(self) -> None:
         while True:
-            with self._changed:
-                self._idle += 1
-                until = time.monotonic() + _IDLE_SECONDS
-                while not self._tasks and not self._ended and (left := until - time.monotonic()) > 0:
-                    self._changed.wait(left)
-                self._idle -= 1
-                if self._ended or not self._tasks:
-                    self._threads.discard(threading.current_thread())
-                    return
-                task = self._tasks.popleft()
+            self._due.acquire()
             try:
+                task = self._tasks.popleft()
+            except IndexError:  # the end
+                return
+            with suppress(Exception):  # the read that needs the chunk meets the same error and raises it
                 task()
-            except Exception:  # noqa: BLE001  # the read that needs the chunk meets the same error and raises it
-                pass
             del task  # it may be the last that holds a file open
 
     def end(self) -> None:
         """Drop what waits, and wait a little for what runs, so that the process does not end amid a decode."""
-        with self._changed:
-            self._ended = True
-            self._tasks.clear()
-            self._changed.notify_all()
-            threads = list(self._threads)
+        with self._lock:
+            self.workers = 0
+        self._tasks.clear()
+        self._due.release(len(self._threads) + 1)
         until = time.monotonic() + _EXIT_SECONDS
-        for thread in threads:
+        for thread in self._threads:
             thread.join(max(0.0, until - time.monotonic()))
 
 
@@ -129,54 +112,42 @@ def share(items: Iterator[T], work: Callable[[T], None], helpers: int) -> None:
         for item in items:
             work(item)
         return
-    team = _Team(items, work)
-    for _ in range(helpers):
-        shared().submit(team.help, urgent=True)
-    team.finish()
+    changed = threading.Condition(threading.Lock())
+    errors: list[BaseException] = []
+    busy, is_over = 0, False
 
-
-class _Team:
-    def __init__(self, items: Iterator[object], work: Callable[..., None]) -> None:
-        self._items: Iterator[object] = items
-        self._work: Callable[..., None] | None = work
-        self._changed = threading.Condition(threading.Lock())
-        self._busy = 0
-        self._error: BaseException | None = None
-
-    def help(self) -> None:
-        """Work as a thread of the pool, unless it is all done."""
-        with self._changed:
-            if self._work is None:
-                return
-            self._busy += 1
-        try:
-            self._drain()
-        finally:
-            with self._changed:
-                self._busy -= 1
-                self._changed.notify_all()
-
-    def finish(self) -> None:
-        """Work as the caller, and wait for the others."""
-        try:
-            self._drain()
-        finally:  # whoever interrupts the caller does not interrupt the helpers, which write to its memory
-            with self._changed:
-                self._work, self._items = None, iter(())  # tasks still in the pool's queue keep nothing alive
-                while self._busy:
-                    self._changed.wait()
-        if self._error is not None:
-            raise self._error
-
-    def _drain(self) -> None:
-        work = self._work
-        while work is not None:
+    def drain() -> None:
+        while True:
             try:
-                with self._changed:
-                    item = None if self._error is not None else next(self._items, None)
+                with changed:
+                    item = None if errors else next(items, None)
                 if item is None:
                     return
                 work(item)
             except BaseException as error:  # noqa: BLE001  # raised again by the caller
-                with self._changed:
-                    self._error = error if self._error is None else self._error
+                errors.append(error)
+
+    def help_out() -> None:
+        nonlocal busy
+        with changed:
+            if is_over:
+                return
+            busy += 1
+        try:
+            drain()
+        finally:
+            with changed:
+                busy -= 1
+                changed.notify_all()
+
+    for _ in range(helpers):
+        shared().submit(help_out, urgent=True)
+    try:
+        drain()
+    finally:  # whoever interrupts the caller does not interrupt the helpers, which write to its memory
+        with changed:
+            is_over = True
+            while busy:
+                changed.wait()
+    if errors:
+        raise errors[0]

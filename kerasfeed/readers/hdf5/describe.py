@@ -4,7 +4,9 @@ Invariant: only looks; data are not read, but the storage of every dataset shown
 """
 
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import h5py
@@ -59,63 +61,46 @@ def entries(group: h5py.Group, path: str, links: Any = None, most: int | None = 
     Raises:
         OSError: The file is damaged.
     """
-    walk = _Walk(links, most)
     try:
-        walk.go(group.id)
+        return list(islice(_walk(group.id, links), most))
     except _ERRORS as error:
         raise OSError(f"cannot list what is in {path!r}: a damaged HDF5 file ({message_of(error)})") from error
-    return walk.found
 
 
-class _Walk:
-    """A walk over groups. HDF5's own ends the interpreter where an object in it cannot be opened."""
+def _walk(group: Any, links: Any) -> Iterator[Entry]:
+    """What is below a group of h5py's low level. HDF5's own walk ends the interpreter where an object is damaged."""
+    info = h5py.h5o.get_info(group)
+    seen = {(info.fileno, info.addr)}
+    behind: deque[tuple[Any, str, bytes]] = deque()  # links: in which group, path, and name in the group
 
-    def __init__(self, links: Any, most: int | None) -> None:
-        self._links = links
-        self._most = most
-        self.found: list[Entry] = []
-        self._seen: set[tuple[int, int]] = set()
-        self._behind: deque[tuple[Any, str, bytes]] = deque()  # links: in which group, path, and name in the group
-
-    def go(self, group: Any) -> None:
-        info = h5py.h5o.get_info(group)
-        self._seen.add((info.fileno, info.addr))
-        self._members(group, "")
-        while self._behind and not self._is_enough():
-            self._follow(*self._behind.popleft())
-
-    def _is_enough(self) -> bool:
-        return self._most is not None and len(self.found) >= self._most
-
-    def _members(self, group: Any, prefix: str) -> None:
+    def members(group: Any, prefix: str) -> Iterator[Entry]:
         for stored in group:
-            if self._is_enough():
-                return
             name = prefix + shown_name(stored)
             if group.links.get_info(stored).type == h5py.h5l.TYPE_HARD:
-                self._add(group, name, stored, "")
+                yield from found(group, name, stored, "")
             else:
-                self._behind.append((group, name, stored))
+                behind.append((group, name, stored))
 
-    def _add(self, group: Any, name: str, stored: bytes, target: str) -> None:
-        info = h5py.h5o.get_info(group, stored, lapl=self._links)
+    def found(group: Any, name: str, stored: bytes, target: str) -> Iterator[Entry]:
+        info = h5py.h5o.get_info(group, stored, lapl=links)
         kind, key = _KINDS.get(info.type, "datatype"), (info.fileno, info.addr)
-        is_known = key in self._seen
+        is_known = key in seen
+        seen.add(key)
         if target or not is_known:
-            self.found.append(Entry(name, kind, target, is_known))
-        if not is_known:
-            self._seen.add(key)
-            if kind == "group":
-                self._members(h5py.h5o.open(group, stored, self._links), f"{name}/")
+            yield Entry(name, kind, target, is_known)
+        if kind == "group" and not is_known:
+            yield from members(h5py.h5o.open(group, stored, links), f"{name}/")
 
-    def _follow(self, group: Any, name: str, stored: bytes) -> None:
+    yield from members(group, "")
+    while behind:
+        group, name, stored = behind.popleft()
         target = link_target(group, stored)
         try:
-            h5py.h5o.get_info(group, stored, lapl=self._links)
+            h5py.h5o.get_info(group, stored, lapl=links)
         except _ERRORS:
-            self.found.append(Entry(name, "nothing", target))
+            yield Entry(name, "nothing", target)
         else:
-            self._add(group, name, stored, target)
+            yield from found(group, name, stored, target)
 
 
 def dataset_names(group: h5py.Group, path: str, links: Any = None) -> list[str]:

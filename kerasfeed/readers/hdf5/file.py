@@ -35,19 +35,15 @@ class Members(ABC):
     says so in its name descends into groups.
     """
 
+    @property
     @abstractmethod
+    def _in_file(self) -> "tuple[HDF5File, str]":
+        """The file, and the path of this in it."""
+
     def _group(self) -> Any:
         """h5py's group, of the open file."""
-
-    @property
-    @abstractmethod
-    def _path_of_file(self) -> str:
-        """Where the file is."""
-
-    @property
-    @abstractmethod
-    def _links(self) -> Any:
-        """How links are followed."""
+        file, name = self._in_file
+        return file._open().handle[stored_name(name)]
 
     @abstractmethod
     def __getitem__(self, name: str) -> Any:
@@ -126,7 +122,32 @@ class Members(ABC):
             ['scene_0/points', 'scene_1/points']
             >>> file.close()
         """
-        return describe.dataset_names(self._group(), self._path_of_file, self._links)
+        file, _ = self._in_file
+        return describe.dataset_names(self._group(), file.path, file._open().links)
+
+    def tree(self) -> str:
+        """Groups and datasets as indented text.
+
+        For each dataset: shape, dtype, chunks, filters, and whether h5py reads it, and why. For each soft or external
+        link: where it leads, and whether something is there.
+
+        Examples:
+            >>> import h5py
+            >>> with h5py.File("rooms.h5", "w") as file:
+            ...     file["labels"] = np.arange(10)
+            >>> file = kf.HDF5File("rooms.h5")
+            >>> print(file.tree())
+            rooms.h5
+              labels  int64 (10,)  contiguous  none  [direct]
+            >>> file.close()
+        """
+        file, name = self._in_file
+        title = Path(file.path).name + ("" if name == "/" else f": {name}")
+        return describe.tree(title, name, self._group(), file._open(), file._cache_limit)
+
+    def _repr_html_(self) -> str:
+        file, name = self._in_file
+        return describe.table(repr(self), name, self._group(), file._open(), file._cache_limit)
 
     def _ipython_key_completions_(self) -> list[str]:
         return list(self)
@@ -321,37 +342,9 @@ class HDF5File(Members):
         except KeyError:  # a link that leads nowhere
             return False
 
-    def _group(self) -> h5py.Group:
-        return self._open().handle
-
     @property
-    def _path_of_file(self) -> str:
-        return self.path
-
-    @property
-    def _links(self) -> Any:
-        return self._open().links
-
-    def tree(self) -> str:
-        """Groups and datasets as indented text.
-
-        For each dataset: shape, dtype, chunks, filters, and whether h5py reads it, and why. For each soft or external
-        link: where it leads, and whether something is there.
-
-        Examples:
-            >>> import h5py
-            >>> with h5py.File("rooms.h5", "w") as file:
-            ...     file["labels"] = np.arange(10)
-            >>> file = kf.HDF5File("rooms.h5")
-            >>> print(file.tree())
-            rooms.h5
-              labels  int64 (10,)  contiguous  none  [direct]
-            >>> file.close()
-        """
-        return HDF5Group(self, "/").tree()
-
-    def _repr_html_(self) -> str:
-        return HDF5Group(self, "/")._repr_html_()
+    def _in_file(self) -> "tuple[HDF5File, str]":
+        return self, "/"
 
     def close(self) -> None:
         """Close this process's handle of the file; the next read opens it again. May be called again.
@@ -402,16 +395,9 @@ class HDF5Group(Members):
         self.file = file
         self.name = name
 
-    def _group(self) -> h5py.Group:
-        return self.file._open().handle[stored_name(self.name)]
-
     @property
-    def _path_of_file(self) -> str:
-        return self.file.path
-
-    @property
-    def _links(self) -> Any:
-        return self.file._links
+    def _in_file(self) -> "tuple[HDF5File, str]":
+        return self.file, self.name
 
     def _path(self, name: str) -> str:
         return name if name.startswith("/") else f"{self.name.rstrip('/')}/{name}"
@@ -430,16 +416,6 @@ class HDF5Group(Members):
 
     def __contains__(self, name: object) -> bool:
         return isinstance(name, str) and self._path(name) in self.file
-
-    def tree(self) -> str:
-        """Groups and datasets below as indented text: shape, dtype, chunks, filters, and who reads each and why."""
-        opened = self.file._open()
-        title = Path(self.file.path).name + ("" if self.name == "/" else f": {self.name}")
-        return describe.tree(title, self.name, self._group(), opened, self.file._cache_limit)
-
-    def _repr_html_(self) -> str:
-        opened = self.file._open()
-        return describe.table(repr(self), self.name, self._group(), opened, self.file._cache_limit)
 
     def __repr__(self) -> str:
         return repr(self.file) if self.name == "/" else f"HDF5Group({self.name!r}, file={self.file.path!r})"

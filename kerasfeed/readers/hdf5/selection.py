@@ -9,6 +9,7 @@ planned here is left to h5py, errors included. What is read directly is a box; N
 import math
 import operator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -126,6 +127,12 @@ def plan(selection: Any, shape: tuple[int, ...], where: str) -> Selection | None
 def rows(places: Places, shape: tuple[int, ...]) -> Selection:
     """The selection of whole rows of axis 0: `places`, each within the axis."""
     return Selection((places, *map(range, shape[1:])), (len(places), *shape[1:]), plain=False)
+
+
+def runs(places: Places) -> list[tuple[int, int]]:
+    """Where runs of neighbours begin and end in `places`, at least one."""
+    begins = (np.flatnonzero(np.diff(places) != 1) + 1).tolist()
+    return [*pairwise([0, *begins, len(places)])]
 
 
 def around(axis: Axis) -> list[tuple[Any, Any]]:

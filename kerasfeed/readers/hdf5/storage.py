@@ -20,7 +20,7 @@ from kerasfeed.readers.hdf5.codecs import Pipeline
 from kerasfeed.readers.hdf5.selection import Box
 
 
-class Piece(NamedTuple):
+class AxisPiece(NamedTuple):
     """What one row of chunks contributes along one axis.
 
     Attributes:
@@ -36,7 +36,7 @@ class Piece(NamedTuple):
     whole: bool
 
 
-class Part(NamedTuple):
+class ChunkPart(NamedTuple):
     """What one chunk contributes to a box.
 
     Attributes:
@@ -120,18 +120,18 @@ class Grid:
         return any(size % chunk for size, chunk in zip(self.shape, self.chunks, strict=True))
 
     @staticmethod
-    def parts(pieces: list[list[Piece]]) -> Iterator[Part]:
+    def parts(pieces: list[list[AxisPiece]]) -> Iterator[ChunkPart]:
         """The chunks that a box touches, each once; made of what `pieces` gives."""
         for combined in product(*pieces):
             offsets, targets, sources, wholes = zip(*combined, strict=True)
-            yield Part(sum(offsets), targets, sources, all(wholes))
+            yield ChunkPart(sum(offsets), targets, sources, all(wholes))
 
     @staticmethod
-    def numbers(pieces: list[list[Piece]]) -> list[int]:
+    def numbers(pieces: list[list[AxisPiece]]) -> list[int]:
         """The chunks that a box touches, in the order of `parts`."""
         return [sum(combined) for combined in product(*([piece.offset for piece in along] for along in pieces))]
 
-    def pieces(self, box: Box) -> list[list[Piece]]:
+    def pieces(self, box: Box) -> list[list[AxisPiece]]:
         """What each row of chunks contributes along each axis; their product is the chunks touched."""
         return [
             _range(places, chunk, stride) if isinstance(places, range) else _listed(places, chunk, stride)
@@ -139,17 +139,17 @@ class Grid:
         ]
 
 
-def _range(places: range, chunk: int, stride: int) -> list[Piece]:
+def _range(places: range, chunk: int, stride: int) -> list[AxisPiece]:
     pieces = []
     for number in range(places.start // chunk, -(-places.stop // chunk)):
         first = number * chunk
         begin, end = max(first, places.start), min(first + chunk, places.stop)
         target, source = slice(begin - places.start, end - places.start), slice(begin - first, end - first)
-        pieces.append(Piece(number * stride, target, source, end - begin == chunk))
+        pieces.append(AxisPiece(number * stride, target, source, end - begin == chunk))
     return pieces
 
 
-def _listed(places: NDArray[np.int64], chunk: int, stride: int) -> list[Piece]:
+def _listed(places: NDArray[np.int64], chunk: int, stride: int) -> list[AxisPiece]:
     numbers, within = np.divmod(places, chunk)
     order, starts = _groups(numbers)
     pieces = []
@@ -158,7 +158,7 @@ def _listed(places: NDArray[np.int64], chunk: int, stride: int) -> list[Piece]:
         number = int(numbers[members[0]])
         source, target = _run(within[members]), _run(members)
         both = isinstance(source, slice) and isinstance(target, slice)
-        pieces.append(Piece(number * stride, target, source, both and source.stop - source.start == chunk))
+        pieces.append(AxisPiece(number * stride, target, source, both and source.stop - source.start == chunk))
     return pieces
 
 

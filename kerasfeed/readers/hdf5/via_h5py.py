@@ -5,7 +5,6 @@ what only NumPy knows (lists unsorted or with repeats, steps backwards, masks ov
 takes and put in order afterwards.
 """
 
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,8 @@ from numpy.typing import NDArray
 
 from kerasfeed.readers.hdf5.inspection import missing_filters
 from kerasfeed.readers.hdf5.open_files import OpenDataset, SharedFile
-from kerasfeed.readers.hdf5.selection import Selection, around
+from kerasfeed.readers.hdf5.selection import Selection, around, runs
+from kerasfeed.readers.hdf5.storage import plain_of
 
 _LISTED_RUNS = 16  # above, h5py's own lists (quadratic) are slower than one read each run of neighbours
 
@@ -84,9 +84,8 @@ def _gathered(dataset: Any, index: list[Any]) -> NDArray[Any]:
     if listed is None:
         return np.asarray(dataset[tuple(index)])
     places = index[listed]
-    begins = [0, *(np.flatnonzero(np.diff(places) != 1) + 1).tolist(), len(places)]
     out: NDArray[Any] | None = None
-    for begin, end in pairwise(begins):
+    for begin, end in runs(places):
         index[listed] = slice(int(places[begin]), int(places[end - 1]) + 1)
         part = dataset[tuple(index)]
         if out is None:  # np.concatenate would lose byte order, padding and what h5py notes in a dtype
@@ -100,7 +99,7 @@ def _gathered(dataset: Any, index: list[Any]) -> NDArray[Any]:
 def put(found: Any, out: NDArray[Any]) -> None:
     """Copy what was read into `out`, of its shape."""
     if out.dtype == found.dtype and out.dtype.names and not out.dtype.hasobject:
-        opaque = np.dtype((np.void, out.dtype.itemsize))  # so the padding of structures moves along
+        opaque = plain_of(out.dtype)  # so the padding of structures moves along
         out.view(opaque)[...] = np.asarray(found).view(opaque)
     else:
         out[...] = found

@@ -40,22 +40,14 @@ def _masked(crc: int) -> int:
     return ((crc >> 15 | crc << 17) + _MASK) & 0xFFFFFFFF
 
 
-def frame(data: bytes) -> bytes:
-    """A record as it stands in the file."""
-    length = _LENGTH.pack(len(data))
-    return b"".join((length, _CHECKSUM.pack(masked_crc(length)), data, _CHECKSUM.pack(masked_crc(data))))
-
-
 def framed(pieces: list[Piece]) -> list[Piece]:
-    """The same of data in pieces: in one piece where it is small, else with large pieces as they are."""
-    size = sum(map(len, pieces))
-    if size < _COPIED:
-        return [frame(b"".join(pieces))]
-    crc = 0
+    """A record as it stands in the file, of data in pieces: in one where it is small, else large ones as they are."""
+    size, crc = sum(map(len, pieces)), 0
     for piece in pieces:
         crc = google_crc32c.extend(crc, piece)
     length = _LENGTH.pack(size)
-    return [b"".join((length, _CHECKSUM.pack(masked_crc(length)))), *pieces, _CHECKSUM.pack(_masked(crc))]
+    parts = [length + _CHECKSUM.pack(masked_crc(length)), *pieces, _CHECKSUM.pack(_masked(crc))]
+    return [b"".join(parts)] if size < _COPIED else parts
 
 
 def read_header(data: bytes, start: int = 0) -> Header:

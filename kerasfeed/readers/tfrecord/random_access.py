@@ -13,6 +13,7 @@ import weakref
 import zlib
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 from isal import isal_zlib
@@ -143,6 +144,9 @@ class _Point:
     state: Any
 
 
+_START = attrgetter("start")
+
+
 class _Compressed(Stream):
     def __init__(
         self, source: ByteSource, header: int, cache: Windows, members: list[tuple[int, int]] | None, length: int | None
@@ -154,7 +158,6 @@ class _Compressed(Stream):
         self._cache = cache
         self._lock = threading.Lock()
         self._points = [_Point(start, compressed, None) for compressed, start in members or [(0, 0)]]
-        self._starts = [point.start for point in self._points]
         self.length = length
 
     @property
@@ -167,7 +170,7 @@ class _Compressed(Stream):
         pieces: list[bytes] = []
         while size > 0 and (self.length is None or start < self.length):
             with self._lock:
-                point = self._points[bisect.bisect_right(self._starts, start) - 1]
+                point = self._points[bisect.bisect_right(self._points, start, key=_START) - 1]
             try:
                 data = self._window(point)
             except RecordError:
@@ -200,7 +203,7 @@ class _Compressed(Stream):
     def _member(self, point: _Point) -> bytes | None:
         """A whole small member, of which is known where it ends."""
         with self._lock:
-            place = bisect.bisect_right(self._starts, point.start)
+            place = bisect.bisect_right(self._points, point.start, key=_START)
             following = self._points[place] if place < len(self._points) else None
         if following is not None:
             stop, start = following.compressed, following.start
@@ -245,7 +248,7 @@ class _Compressed(Stream):
             if state is None and compressed == self.identity.size:
                 self.length = start
                 return
-            first, place = bisect.bisect_left(self._starts, start), bisect.bisect_right(self._starts, start)
+            first = bisect.bisect_left(self._points, start, key=_START)
+            place = bisect.bisect_right(self._points, start, key=_START)
             if all(point.compressed != compressed for point in self._points[first:place]):
                 self._points.insert(place, _Point(start, compressed, state))
-                self._starts.insert(place, start)

@@ -29,9 +29,8 @@ from kerasfeed.spec.spec_json import as_scene_spec
 from kerasfeed.util.counted import counted
 from kerasfeed.util.deferred_warnings import warn_caller
 from kerasfeed.util.error_text import message_of
-from kerasfeed.util.lru import Lru
+from kerasfeed.util.lru import Lru, PerProcess
 from kerasfeed.util.opened_files import in_worker
-from kerasfeed.util.per_process import PerProcess
 from kerasfeed.util.resources import cores
 from kerasfeed.util.validate import local_path
 
@@ -41,7 +40,7 @@ _RUN_BYTES = 1 << 20
 _LEAST_THREADS, _MOST_THREADS = 4, 32  # heads are found by waiting for the disk more than by computing
 
 
-class _KeptHere:
+class _OpenRecordFiles:
     """What one process keeps: open files by their number, and decompressed pieces of them."""
 
     def __init__(self) -> None:
@@ -117,7 +116,7 @@ class TFRecordSequence(Refreshable, SceneSequence):
         self._stops = list(itertools.accumulate(map(len, self._files)))
         if not len(self):
             raise RecordError(f"{_listed(found)} hold{'s' * (len(found) == 1)} no record")
-        self._kept = PerProcess(_KeptHere)
+        self._kept = PerProcess(_OpenRecordFiles)
         known = self._known_spec(found)
         self._is_inferred = given is None and known is None
         self._codec = SceneCodec(given or known or self._inferred_spec())

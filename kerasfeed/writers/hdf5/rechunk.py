@@ -4,7 +4,6 @@ Invariant: `out` is either what it was or a complete, compared copy. Values, dty
 shapes are kept; storage alone changes. Memory is bounded by 256 MiB or a few chunks, whichever is more.
 """
 
-import hashlib
 import math
 import os
 import time
@@ -19,10 +18,11 @@ import numpy as np
 from kerasfeed.readers.hdf5.describe import dataset_names, entries
 from kerasfeed.readers.hdf5.error_messages import listing, stored_name
 from kerasfeed.util.error_text import message_of, reworded
+from kerasfeed.util.fingerprint import digest
 from kerasfeed.util.progress import progress_bar
 from kerasfeed.util.validate import check_integer, local_path
+from kerasfeed.writers.hdf5.columns import CHUNK_LIMIT, LEAST_CHUNK_BYTES, Filters, filters_for
 from kerasfeed.writers.hdf5.copy import Key, TreeCopy, holds_references, key_of, links_in_utf8
-from kerasfeed.writers.hdf5.filters import CHUNK_LIMIT, LEAST_CHUNK_BYTES, Filters, filters_for
 from kerasfeed.writers.hdf5.sink import Sink, appearing, interruptible
 
 _MEMORY = 1 << 28
@@ -192,7 +192,7 @@ class _Move:
     def __init__(self, source: h5py.Dataset, scenes_per_chunk: int | None, filters: Filters) -> None:
         self.source = source
         self.name: str = source.name
-        self.digests: list[tuple[int, int, bytes]] = []
+        self.digests: list[tuple[int, int, str]] = []
         self._filters = filters
         row = max(1, math.prod(source.shape[1:])) * source.dtype.itemsize
         self.nbytes = source.shape[0] * row
@@ -250,7 +250,7 @@ def _write(
                 sink.check()
                 rows = move.source[start:stop]
                 new[start:stop] = rows
-                move.digests.append((start, stop, _digest(rows)))
+                move.digests.append((start, stop, digest(rows)))
                 advance((stop - start) * move.nbytes // move.source.shape[0])
     sink.check()
     if block:
@@ -267,9 +267,9 @@ def _compare(
             old, new = move.source, made[move.name]
             if (new.shape, new.maxshape, new.dtype) != (old.shape, old.maxshape, old.dtype):
                 raise OSError(f"comparison failed: {move.name!r} became {new}")
-            for start, stop, digest in move.digests:
+            for start, stop, written in move.digests:
                 check()
-                if _digest(new[start:stop]) != digest:
+                if digest(new[start:stop]) != written:
                     raise OSError(
                         f"comparison failed: rows {start} to {stop} of {move.name!r} are not what was written"
                     )
@@ -278,21 +278,3 @@ def _compare(
             count = math.prod(-(-size // chunk) for size, chunk in zip(old.shape, move.chunks, strict=True))
             done.append(RechunkedDataset(move.name, old.chunks, move.chunks, count, *sizes))
         return tuple(done)
-
-
-def _digest(rows: Any) -> bytes:
-    digest = hashlib.blake2b(digest_size=16)
-    _feed(digest, np.asarray(rows))
-    return digest.digest()
-
-
-def _feed(digest: Any, values: Any) -> None:
-    if values.dtype.names:  # member by member: what stands between them is of no account
-        for name in values.dtype.names:
-            _feed(digest, values[name])
-    elif values.dtype.hasobject:
-        for value in values.ravel():
-            text = value if isinstance(value, bytes) else repr(np.asarray(value).tolist()).encode()
-            digest.update(len(text).to_bytes(8, "little") + text)
-    else:
-        digest.update(np.ascontiguousarray(values).reshape(-1).view(np.uint8))

@@ -19,8 +19,7 @@ from kerasfeed.util.validate import check_integer, local_path
 from kerasfeed.writers.hdf5.columns import Columns, ColumnWriter, columns_for, write_rows
 from kerasfeed.writers.hdf5.sink import Sink, appearing, check_place, interruptible
 from kerasfeed.writers.shard_set import FileSet, WorkerOptions, remove_parts, write_set
-from kerasfeed.writers.shard_task import failed_write
-from kerasfeed.writers.shared_progress import PlannedShard, ShardFormat
+from kerasfeed.writers.shard_task import PlannedShard, ShardFormat, failed_write
 
 _COPIED_BYTES = 1 << 24
 

@@ -27,7 +27,7 @@ from kerasfeed.util.deferred_warnings import warn_caller
 from kerasfeed.util.opened_files import Identity
 from kerasfeed.util.validate import check_integer, local_path
 from kerasfeed.writers.shard_set import FileSet, WorkerOptions, remove_parts, write_set
-from kerasfeed.writers.shared_progress import PlannedShard, ShardFormat
+from kerasfeed.writers.shard_task import PlannedShard, ShardFormat
 
 ASSIGNMENTS = ("round_robin", "contiguous")
 COMPRESSIONS = (None, "GZIP")

@@ -11,7 +11,7 @@ import time
 import h5py
 import numpy as np
 import pytest
-from waits import PROGRAM_SECONDS, wait_until
+from waits import PROGRAM_SECONDS
 
 import kerasfeed as kf
 from kerasfeed.readers.hdf5 import decode_pool as pool
@@ -159,8 +159,7 @@ def test_the_error_of_a_helping_thread_is_raised_here(tmp_path, monkeypatch):
             data.take(np.arange(8))
 
 
-@pytest.mark.heavy
-def test_threads_of_the_pool_end_when_there_is_nothing_to_do():
+def test_a_pool_has_no_more_threads_than_it_may_and_none_after_its_end():
     own = pool.DecodePool(2)
     done = threading.Semaphore(0)
     for _ in range(20):
@@ -168,11 +167,11 @@ def test_threads_of_the_pool_end_when_there_is_nothing_to_do():
     own.submit(lambda: 1 / 0)
     for _ in range(20):
         assert done.acquire(timeout=60)
-    assert len(own._threads) <= 2
-    wait_until(lambda: not own._threads)
     own.submit(done.release)
     assert done.acquire(timeout=60)
+    assert len(own._threads) == 2
     own.end()
+    assert not any(thread.is_alive() for thread in own._threads)
     own.submit(done.release)
     assert not done.acquire(timeout=0.2)
 

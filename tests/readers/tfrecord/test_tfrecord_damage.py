@@ -9,11 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from records_written import COMPRESSIONS, by_tensorflow, records_of
+from records_written import COMPRESSIONS, by_tensorflow, frame, records_of
 from scenes_records import Small, assert_same, listing
 
 import kerasfeed as kf
-from kerasfeed.readers.tfrecord.framing import frame
 
 
 def test_the_index_is_kept_beside_the_files_and_never_used_of_another_state(tmp_path, monkeypatch):

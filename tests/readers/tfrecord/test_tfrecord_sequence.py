@@ -9,12 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
-from records_written import COMPRESSIONS, by_tensorflow, encoded, records_of
+from records_written import COMPRESSIONS, by_tensorflow, encoded, frame, records_of
 from scenes_records import Everything, Small, assert_same, listing
 
 import kerasfeed as kf
 from kerasfeed.readers.tfrecord.example import BYTES, FLOAT, INT64, Values
-from kerasfeed.readers.tfrecord.framing import frame
 from kerasfeed.util.lru import Lru
 
 # ---- TensorFlow's files and ours
