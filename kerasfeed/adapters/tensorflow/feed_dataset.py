@@ -8,18 +8,12 @@ itself.
 What is not public here: `tf.data.Dataset` asks its subclasses for `_inputs`, and functions of TensorFlow that are given
 an iterator read attributes of its own class. `FeedIterator` is of that class, which is had from `tf.data.IteratorSpec`,
 and passes on what it lacks. Where a later TensorFlow would look elsewhere, loops go on and such functions fail.
-
-A loop asks for its batches by the operation that TensorFlow's `next` runs. That takes 18 us. `next` spends 60 us more
-in Python, to see of what shapes and nesting a batch is, which is known of those of a feed.
 """
 
 import _thread
 import contextvars
 import weakref
-from collections.abc import Callable
 from typing import Any, Protocol
-
-import optree
 
 from kerasfeed.adapters.tensorflow.framework import tf
 from kerasfeed.adapters.tensorflow.iteration import BatchSource
@@ -91,9 +85,6 @@ class FeedIterator(_TensorFlowIterator):  # type: ignore[misc]
         self._dataset = dataset
         self._loop = loop
         self._held = [iter(dataset._tensors)]
-        resources = tf.nest.flatten(self._held[0], expand_composites=True)
-        self._ask = _quick_next(dataset.element_spec) if len(resources) == 1 else None
-        self._held += resources
         weakref.finalize(self, _let_go, self._held)
 
     def __getattr__(self, name: str) -> Any:
@@ -106,15 +97,8 @@ class FeedIterator(_TensorFlowIterator):  # type: ignore[misc]
             return super().__next__()
         if self._loop is not None and not self._loop.goes_on():
             raise StopIteration
-        original = None
         try:
-            # Where operations run asynchronously (a thread may change that), only `next` is told of the end.
-            if self._ask is not None and tf.config.experimental.get_synchronous_execution():
-                batch = self._ask(self._held[1])
-            else:
-                batch = next(self._held[0])
-        except tf.errors.OutOfRangeError:
-            pass  # the end
+            batch = next(self._held[0])
         except tf.errors.OpError as error:
             original = self._dataset._source.raised.original(error)
             if original is None:
@@ -123,26 +107,8 @@ class FeedIterator(_TensorFlowIterator):  # type: ignore[misc]
             if self._loop is not None:
                 self._loop.got()
             return batch
-        if original is None:
-            raise StopIteration
         with short_tracebacks:
             raise original
-
-
-def _quick_next(spec: Any) -> Callable[[Any], Any] | None:
-    """A function that asks the resource of an iterator for a batch of `spec`; None where only `next` can."""
-    specs = tf.nest.flatten(spec)
-    places, treespec = optree.tree_flatten(tf.nest.pack_sequence_as(spec, list(range(len(specs)))))
-    are_tensors = all(type(each) is tf.TensorSpec for each in specs) and all(type(place) is int for place in places)
-    if not specs or not are_tensors:
-        return None
-    types, shapes = [each.dtype for each in specs], [each.shape for each in specs]
-
-    def ask(resource: Any) -> Any:
-        found = tf.raw_ops.IteratorGetNext(iterator=resource, output_types=types, output_shapes=shapes)
-        return optree.tree_unflatten(treespec, [found[place] for place in places])
-
-    return ask
 
 
 def _let_go(held: list[Any]) -> None:

@@ -66,11 +66,9 @@ def _described(leaf):
     [kf.Map(np.arange(10.0), nested), Nesting(), scenes.Clouds(10), np.arange(10.0)],
     ids=["dict", "dict with None", "tuple", "array"],
 )
-@pytest.mark.parametrize("synchronous", [True, False])
-def test_a_loop_gives_what_an_iterator_of_tensorflow_does(sequence, synchronous, monkeypatch):
+def test_a_loop_gives_what_an_iterator_of_tensorflow_does(sequence):
     with kf.Feed(sequence, 5, workers=1, worker_type="thread") as feed:
         iterator, others = iter(feed.to_tf_dataset()), feed.to_tf_dataset().take(len(feed))
-        monkeypatch.setattr(tf.config.experimental, "get_synchronous_execution", lambda: synchronous)
         found, expected = list(iterator), list(others)
     assert len(found) == len(expected) == len(sequence) // 5
     for one, other in zip(found, expected, strict=True):
