@@ -17,7 +17,8 @@ PICKLES = {"pickle", "cloudpickle", "_pickle", "dill", "joblib", "marshal", "she
 ALLOWED = {
     "pool/processes/shared_objects.py": "what the parent put into a memory file that the worker has inherited, "
     "or this process has just pickled",
-    "pool/exception_pickle.py": "what the worker has just pickled, and what came over its socket pair",
+    "pool/exception_pickle.py": "what a worker has packed, over the socket pair that it inherited, "
+    "or a producer that knows the key",
     "loaders/session.py": "a batch that a worker has packed, over the socket pair that it inherited",
     "explore/checks/case.py": "a copy of the sequence that was pickled here",
     "util/user_modules.py": "the code in the .pyc of a module that Python has loaded from there",

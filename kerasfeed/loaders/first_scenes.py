@@ -1,18 +1,14 @@
 """The first scenes of a sequence, read by one worker, from which the spec of all is inferred.
 
-Invariant: a scene is read as epoch 0 reads it, or the epoch whose hook has been called. What goes wrong is what the
-task's future gives, and is dealt with by whoever asked.
+Invariant: a scene is read as epoch 0 reads it, or the epoch whose hook has been called.
 """
 
 import time
-from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from kerasfeed.loaders.batches.filler import probe
-from kerasfeed.loaders.batches.pending_batch import BatchInProgress, scene_text
-from kerasfeed.loaders.failures.exceptions import SceneLocation, for_consumer
-from kerasfeed.pool.task import NOWHERE, Crash, FutureTask, Note, Place, Task
+from kerasfeed.pool.task import Note
 from kerasfeed.sequences.context import SceneContext
 from kerasfeed.sequences.global_random import GlobalRandomWatch, SeedingContext
 from kerasfeed.spec.collation import Custom
@@ -157,16 +153,6 @@ def _pickled(scene: Any) -> bytes | None:
         return None
 
 
-class Session(Protocol):
-    """Whoever is told of crashes; see `kerasfeed.loaders.session.Session`."""
-
-    def crash_error(self, index: int, batch: BatchInProgress | None, crash: Crash, count: int) -> BaseException:
-        """What to raise for a scene that ends its workers."""
-
-    def note_result(self, payload: Any) -> Any:
-        """A worker has told something beside its payload, which is returned."""
-
-
 @dataclass(frozen=True)
 class FailedFirst:
     """One of the first scenes has failed.
@@ -178,54 +164,3 @@ class FailedFirst:
 
     index: int | None
     error: BaseException
-
-
-@dataclass(frozen=True, eq=False)
-class FirstTask(FutureTask):
-    """The scenes of the `FirstOrder` that was posted; the future gives `FirstScenes`, or a `FailedFirst`."""
-
-    session: Session | None = None
-    order: FirstOrder = FirstOrder(())
-
-    def done(self, payload: Any, seconds: float, worker: str) -> Sequence[Task]:
-        """See `Task.done`."""
-        assert self.session is not None
-        self.session.note_result(None)
-        self.set_result(payload)
-        return ()
-
-    def failed(self, place: Place, error: BaseException, worker: str, traceback: str) -> Sequence[Task]:
-        """See `Task.failed`."""
-        indices = () if place.scene is None else (place.scene,)
-        location = SceneLocation(indices, None, None, worker, place.method)
-        try:
-            self.set_result(FailedFirst(place.scene, for_consumer(error, location, traceback)))
-            return ()
-        finally:
-            del error, self  # the traceback ends in this frame: only the collector would free them
-
-    def crashed(self, note: int, crash: Crash, count: int) -> Sequence[Task]:
-        """See `Task.crashed`; noted where the others are that fail while the spec is inferred."""
-        assert self.session is not None
-        self.set_result(FailedFirst(note, self.session.crash_error(note, None, crash, count)))
-        return ()
-
-    def culprit(self, note: int) -> Hashable | None:
-        """See `Task.culprit`."""
-        return None if note == NOWHERE else note
-
-    def culprits(self) -> Iterable[Hashable]:
-        """See `Task.culprits`."""
-        return self.order.indices
-
-    def stuck(self, note: int, crash: Crash) -> None:
-        """See `Task.stuck`."""
-        self.set_result(FailedFirst(note, crash.kind(f"{self.text(note) or 'a scene'} {crash.thread_text}")))
-
-    def text(self, note: int) -> str:
-        """See `Task.text`."""
-        return "" if note == NOWHERE else scene_text(None, note)
-
-    def set_exception(self, error: BaseException) -> None:
-        """See `FutureTask`; what fails is dealt with by whoever asked."""
-        self.set_result(FailedFirst(None, error))

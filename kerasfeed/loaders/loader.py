@@ -126,7 +126,7 @@ class Loader:
         Raises:
             TypeError, OSError: There can be no worker processes, or the sequence cannot be pickled.
         """
-        self._session()
+        self._sessions.current(self._start_session)
 
     def _start_pool(self, runner: BatchRunner) -> Pool:
         job = self._job
@@ -149,17 +149,16 @@ class Loader:
         self.worker_type = pool.worker_type
         return pool
 
-    def _session(self) -> Session:
-        return self._sessions.current(
-            lambda: Session(self._job, self.failure_log, self._start_pool, self.layout, self._context, self._seconds)
-        )
+    def _start_session(self) -> Session:
+        return Session(self._job, self.failure_log, self._start_pool, self.layout, self._context, self._seconds)
 
     def _ready(self, least: int = 1) -> Session:
         """The session, its slots set up; where items are batches, at least so many are read to infer the spec."""
-        session = self._session()
+        session = self._sessions.current(self._start_session)
         if session.slots is None or self._free:
             with self._inferring:
-                session = self._session()  # another thread may have chosen other workers meanwhile
+                # Another thread may have chosen other workers meanwhile.
+                session = self._sessions.current(self._start_session)
                 if session.slots is None:
                     session.infer(self.epoch, least)
                     if session.first is not None:
@@ -220,7 +219,7 @@ class Loader:
         self._seconds = session.timing.seconds
         self._sessions.end_present()
         self._settle(choice)
-        session = self._session()
+        session = self._sessions.current(self._start_session)
         session.infer(self.epoch)  # reads nothing: the layout is known
         return session
 

@@ -22,13 +22,12 @@ from kerasfeed.loaders.batches.layout import Layout
 from kerasfeed.loaders.batches.pending_batch import BatchInProgress, SceneTiming, begin_batch, scene_text
 from kerasfeed.loaders.batches.slots import SlotPool
 from kerasfeed.loaders.batches.spec_inference import Read, read_first_scenes, watched
-from kerasfeed.loaders.failures.crash_text import fatal_text, function_text
-from kerasfeed.loaders.failures.exceptions import SceneLocation, for_consumer
+from kerasfeed.loaders.failures.exceptions import SceneLocation, fatal_text, for_consumer, function_text
 from kerasfeed.loaders.failures.failure_log import FailureLog
 from kerasfeed.loaders.failures.recovery import Range, Recovery
-from kerasfeed.loaders.first_scenes import FailedFirst, FirstOrder, FirstScenes, FirstTask
+from kerasfeed.loaders.first_scenes import FailedFirst, FirstOrder, FirstScenes
 from kerasfeed.pool.base import CLOSED_BEFORE_DONE, Pool
-from kerasfeed.pool.task import NOWHERE, Crash, FailedTaskError, Place, Record, Task
+from kerasfeed.pool.task import NOWHERE, Crash, FailedTaskError, FutureTask, Place, Record, Task
 from kerasfeed.sequences.context import SceneContext
 from kerasfeed.sequences.global_random import WARNING_KIND, warning_text
 from kerasfeed.util.error_text import is_the_programs
@@ -122,10 +121,7 @@ class Session:
         tasks = [FirstTask(DESCRIBE, 0, session=self, order=order) for _ in range(count)]
         self.pool.submit(tasks)
         found: FirstScenes | FailedFirst = tasks[0].future.result()
-        try:
-            return found
-        finally:
-            del tasks, found  # the traceback of what was raised ends in this frame: only the collector frees them
+        return found
 
     # ---- batches
 
@@ -142,21 +138,16 @@ class Session:
         """
         assert self.slots is not None
         indices = self.job.plan.indices(epoch, step)
-        future: Future[Any] | None = None
         is_kept = kept is not None and kept[:2] == (epoch, int(indices[0]))
         if self.pool.worker_type != "process" and not is_kept:
-            future = self._read_ahead(epoch, step, indices)
-            try:
-                if future is not None:
-                    return future
-            finally:
-                del future  # the traceback of what was raised ends in this frame, and the future holds it
+            failed = self._read_ahead(epoch, step, indices)
+            if failed is not None:
+                return failed
         try:
             held = self.slots.acquire(timeout)
         except FeedClosedError:  # the slots close with the session: say why that ended
             raise self.pool.failure or FeedClosedError(CLOSED_BEFORE_DONE) from None
         batch: BatchInProgress | None = None
-        tasks: list[Task] = []
         try:
             batch = begin_batch(self.job, held, epoch, step, indices)
             if kept is not None and is_kept:
@@ -171,7 +162,7 @@ class Session:
             tasks = [LoadTask(self, batch, start, stop) for start, stop in ranges]
             self.pool.submit(tasks, batch)
             if not ranges:  # none of its scenes is to be tried; of threads some always is
-                self.finish(batch)
+                self.account(batch)
             return batch.future
         except BaseException as error:  # Ctrl-C: nobody will wait for this batch, and its slot must come back
             if batch is not None:
@@ -179,8 +170,6 @@ class Session:
             if batch is None or batch.landed or not batch.sent:
                 self.slots.release(held)
             raise
-        finally:
-            del batch, tasks  # see above
 
     def _read_ahead(self, epoch: int, step: int, indices: Any) -> Future[Any] | None:
         """Announce a batch to the sequence; where that raises, note it, and return a failed future if that is to raise.
@@ -200,27 +189,11 @@ class Session:
             location = SceneLocation(tuple(indices.tolist()), epoch, step, worker, carrier.place.method)
             error = for_consumer(error, location)
             self.failure_log.note(None, epoch, step, error)
-            future: Future[Any] | None = None
-            try:
-                if self.failure_log.policy.on_error == "raise":
-                    future = Future()
-                    future.set_exception(error)
+            if self.failure_log.policy.on_error == "raise":
+                future: Future[Any] = Future()
+                future.set_exception(error)
                 return future
-            finally:
-                del error, future  # the traceback ends in this frame: only the collector would free them
         return None
-
-    def finish(self, batch: BatchInProgress) -> None:
-        """Deliver a batch of which no row is missing."""
-        assert self.slots is not None
-        if batch in self._stuck:
-            self._note_stuck(batch, False)
-        copied = batch.finish(self.slots)
-        if copied:
-            self.failure_log.note_copied(self.slots.ceiling)
-        with self.lock:
-            self.batches += 1
-            self.copied += copied
 
     def _note_stuck(self, batch: BatchInProgress, stuck: bool) -> None:
         assert self.slots is not None
@@ -230,12 +203,22 @@ class Session:
 
     # ---- what came of tasks
 
-    def account(self, batch: BatchInProgress, start: int, stop: int, beside: Any) -> None:
-        """Rows [start, stop) have been loaded, or skipped."""
+    def account(self, batch: BatchInProgress, start: int = 0, stop: int = 0, beside: Any = None) -> None:
+        """Rows [start, stop) have been loaded, or skipped; a batch of which none is missing is delivered."""
+        assert self.slots is not None
         with self.lock:
-            complete = batch.add(start, stop, beside)
-        if complete:
-            self.finish(batch)
+            batch.add(start, stop, beside or {})
+            if batch.missing or batch.landed:
+                return
+            batch.landed = True
+        if batch in self._stuck:
+            self._note_stuck(batch, False)
+        copied = batch.deliver(self.slots)
+        if copied:
+            self.failure_log.note_copied(self.slots.ceiling)
+        with self.lock:
+            self.batches += 1
+            self.copied += copied
 
     def recover(
         self, batch: BatchInProgress, start: int, stop: int, row: int | None, error: BaseException
@@ -243,9 +226,7 @@ class Session:
         """Deal with rows [start, stop), of which `row` failed; the tasks to do in their place."""
         with self.lock:
             ranges: list[Range] = self.recovery.handle(batch, start, stop, row, error)
-            complete = batch.missing == 0
-        if complete:
-            self.finish(batch)
+        self.account(batch)
         return [LoadTask(self, batch, first, last) for first, last in ranges]
 
     def give_up_stuck(self, batch: BatchInProgress, error: BaseException) -> None:
@@ -305,7 +286,7 @@ class LoadTask(Task):
         session = self.session
         payload = session.note_result(payload)
         session.timing.note(seconds, self.stop - self.start)
-        session.account(self.batch, self.start, self.stop, payload or {})
+        session.account(self.batch, self.start, self.stop, payload)
         return ()
 
     def failed(self, place: Place, error: BaseException, worker: str, traceback: str) -> Sequence[Task]:
@@ -314,17 +295,14 @@ class LoadTask(Task):
         indices = self._indices() if place.scene is None else (place.scene,)
         location = SceneLocation(indices, batch.epoch, batch.step, worker, place.method)
         error = for_consumer(error, location, traceback)
-        try:
-            self.session.failure_log.note(place.scene, batch.epoch, batch.step, error)
-            return self.session.recover(batch, self.start, self.stop, place.row, error)
-        finally:
-            del error, batch, self  # the traceback ends in this frame: only the collector would free them
+        self.session.failure_log.note(place.scene, batch.epoch, batch.step, error)
+        return self.session.recover(batch, self.start, self.stop, place.row, error)
 
     def cancelled(self) -> None:
         """See `Task.cancelled`."""
         if not self.batch.is_given_up:
             raise ValueError(f"a worker has left out {self.text(MANY)}, for which somebody waits")
-        self.session.account(self.batch, self.start, self.stop, {})
+        self.session.account(self.batch, self.start, self.stop)
 
     def crashed(self, note: int, crash: Crash, count: int) -> Sequence[Task]:
         """See `Task.crashed`."""
@@ -339,9 +317,8 @@ class LoadTask(Task):
     def broken(self, error: BaseException) -> None:
         """See `Task.broken`."""
         with self.session.lock:
-            complete = self.batch.fail(self.start, self.stop, self.start, error)
-        if complete:
-            self.session.finish(self.batch)
+            self.batch.fail(self.start, self.stop, self.start, error)
+        self.session.account(self.batch)
 
     def give_up(self, error: BaseException) -> None:
         """See `Task.give_up`."""
@@ -391,3 +368,52 @@ class LoadTask(Task):
 
     def _only(self, row: int) -> int:
         return self.start if row == MANY and self.stop - self.start == 1 else row
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class FirstTask(FutureTask):
+    """The scenes of the `FirstOrder` that was posted; the future gives `FirstScenes`, or a `FailedFirst`.
+
+    What goes wrong is what the future gives, and is dealt with by whoever asked.
+    """
+
+    session: Session
+    order: FirstOrder
+
+    def done(self, payload: Any, seconds: float, worker: str) -> Sequence[Task]:
+        """See `Task.done`."""
+        self.session.note_result(None)
+        self.set_result(payload)
+        return ()
+
+    def failed(self, place: Place, error: BaseException, worker: str, traceback: str) -> Sequence[Task]:
+        """See `Task.failed`."""
+        indices = () if place.scene is None else (place.scene,)
+        location = SceneLocation(indices, None, None, worker, place.method)
+        self.set_result(FailedFirst(place.scene, for_consumer(error, location, traceback)))
+        return ()
+
+    def crashed(self, note: int, crash: Crash, count: int) -> Sequence[Task]:
+        """See `Task.crashed`; noted where the others are that fail while the spec is inferred."""
+        self.set_result(FailedFirst(note, self.session.crash_error(note, None, crash, count)))
+        return ()
+
+    def culprit(self, note: int) -> Hashable | None:
+        """See `Task.culprit`."""
+        return None if note == NOWHERE else note
+
+    def culprits(self) -> Iterable[Hashable]:
+        """See `Task.culprits`."""
+        return self.order.indices
+
+    def stuck(self, note: int, crash: Crash) -> None:
+        """See `Task.stuck`."""
+        self.set_result(FailedFirst(note, crash.kind(f"{self.text(note) or 'a scene'} {crash.thread_text}")))
+
+    def text(self, note: int) -> str:
+        """See `Task.text`."""
+        return "" if note == NOWHERE else scene_text(None, note)
+
+    def set_exception(self, error: BaseException) -> None:
+        """See `FutureTask`; what fails is dealt with by whoever asked."""
+        self.set_result(FailedFirst(None, error))

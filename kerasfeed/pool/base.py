@@ -210,11 +210,8 @@ class Pool(ABC):
 
     def run(self, task: FutureTask) -> Future[Any]:
         """Have a worker do `task`; its future."""
-        try:
-            self.submit([task])
-            return task.future
-        finally:
-            del task  # the traceback of what was raised inline ends in this frame: only the collector would free them
+        self.submit([task])
+        return task.future
 
     @abstractmethod
     def post(self, value: Any) -> None:

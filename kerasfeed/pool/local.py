@@ -74,12 +74,9 @@ class LocalWorker:
 def do_all(tasks: Sequence[Task], caller: LocalWorker, runner: Runner) -> None:
     """Do tasks in this thread, of which `caller` tells, and then what is to be done in their place."""
     waiting = deque(tasks)
-    try:
-        while waiting:
-            caller.task = waiting.popleft()
-            waiting.extend(run_here(caller.task, runner, caller))
-    finally:
-        del tasks, waiting, caller  # the traceback of what was raised ends here: only the collector would free them
+    while waiting:
+        caller.task = waiting.popleft()
+        waiting.extend(run_here(caller.task, runner, caller))
 
 
 def look_at_callers(
@@ -145,10 +142,7 @@ def run_here(task: Task, runner: Runner, worker: LocalWorker) -> Sequence[Task]:
             raise error from None
     else:
         return task.done(payload, time.perf_counter() - started, worker.name)
-    try:
-        return task.failed(place, error, worker.name, "")
-    finally:
-        del error, task  # the traceback of what was raised ends in this frame: only the collector would free them
+    return task.failed(place, error, worker.name, "")
 
 
 class InlinePool(Pool):
@@ -179,10 +173,8 @@ class InlinePool(Pool):
             do_all(tasks, caller, self.runner)
         finally:
             self._callers.pop(caller, None)
-            caller.task = None
             if self.closed:
                 self._tell_end()
-            del caller, tasks, receipt  # the traceback of what was raised ends here: only the collector would free them
 
     def _begin(self) -> None:
         with self._beginning:
@@ -194,11 +186,8 @@ class InlinePool(Pool):
                 )
             begin = partial(begin_worker, self.runner.target, Worker(0, 1, "inline"), CALLER)
             failed = self.options.turn.run(begin)
-            try:
-                if failed is not None:
-                    raise failed
-            finally:
-                del failed  # whose traceback holds this frame: only the collector would free them
+            if failed is not None:
+                raise failed
             self._begun = True
 
     def look(self) -> None:

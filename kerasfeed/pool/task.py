@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kerasfeed.errors import SceneTimeoutError, WorkerDiedError
-from kerasfeed.util.error_text import cause_of
 
 # What is to be done, for the runner: its kind, and at most seven numbers.
 Record = tuple[int, ...]
@@ -50,9 +49,8 @@ class FailedTaskError(Exception):
     @property
     def error(self) -> BaseException:
         """What the user's code raised."""
-        error = cause_of(self)
-        assert error is not None
-        return error
+        assert self.__cause__ is not None
+        return self.__cause__
 
 
 class CancelledTaskError(Exception):

@@ -114,7 +114,6 @@ class ThreadPool(Pool):
             self._do_all(worker, trouble)
         if trouble is None:
             defer_failed_end(self.options.deferred_warnings, in_turn(worker, partial(end_worker, target, worker.name)))
-        del trouble  # its cause has a traceback that holds this frame
 
     def _do_all(self, worker: LocalWorker, trouble: BaseException | None) -> None:
         """Do tasks as long as there are any."""
@@ -126,7 +125,6 @@ class ThreadPool(Pool):
             with self.lock:
                 if task is not None:
                     self._forget(task)
-                    task = None  # this frame is the caller of that in which a traceback ends
                 if worker.given_up:  # and taken from the count
                     return
                 if not waiting:
@@ -150,9 +148,7 @@ class ThreadPool(Pool):
         worker.busy, worker.task = False, None
         if followers:
             self._follow(followers)
-        again = task in followers
-        del task, followers  # the traceback of what was raised ends in this frame: only the collector would free them
-        return again
+        return task in followers
 
     def _follow(self, tasks: Sequence[Task]) -> None:
         try:

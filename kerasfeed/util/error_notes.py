@@ -1,54 +1,64 @@
 """Exceptions of users' code on their way to whoever waits for the scene.
 
-Invariant: what kerasfeed knows is attached as notes, never mixed into the user's own message.
+Invariant: the consumer catches the type that the user's code raised. What kerasfeed knows (index, epoch, step, worker,
+the worker's traceback) is attached as notes, never mixed into the user's own message.
 """
 
 from typing import TypeVar
 
 from kerasfeed.errors import SceneError
-from kerasfeed.util.error_text import add_note, full_text, has_causes, is_printable, is_true, notes_of, summary
+from kerasfeed.util.error_text import add_note, full_text, notes_of, set_notes, summary, without_own_frames
 
 TRACEBACK_HEAD = "Traceback in the worker:"
 CAUSE_HEAD = "Traceback with its causes:"
 _E = TypeVar("_E", bound=Exception)
 
 
-def noted(error: BaseException, what: str, note: str) -> BaseException:
-    """`error` with a note, where it can travel and takes one; else what stands for it: see `wrapped`."""
-    if can_travel(error) and add_note(error, note):  # a frozen exception takes none
-        return error
-    found: SceneError = wrapped(error, what)
-    add_note(found, note)
-    return found
+def noted(
+    error: BaseException, note: str, traceback: str = "", *, replaces: str = "", what: str = "the sequence raised "
+) -> BaseException:
+    """`error`, from the user's first frame on and with a note; what stands for it where it may not travel: `wrapped`.
+
+    Args:
+        error: What the user's code raised.
+        note: What is known of it; may be empty.
+        traceback: Of another process, as text.
+        replaces: How the notes begin that this one replaces: the same object may have been raised before.
+        what: What raised it, for `wrapped`.
+    """
+    error.with_traceback(without_own_frames(error.__traceback__))
+    if replaces:
+        set_notes(error, [each for each in notes_of(error) if not each.startswith(replaces)])
+    if not can_travel(error) or (note and not add_note(error, note)):  # a frozen exception takes none
+        error = wrapped(error, what)
+        add_note(error, note)
+    if traceback:
+        # A note and not the cause: Keras raises what it caught `from None`.
+        add_note(error, f"{TRACEBACK_HEAD}\n{traceback}")
+    return error
 
 
 def can_travel(error: BaseException) -> bool:
     """Whether consumers can be given `error` itself.
 
     `StopIteration` would end a loop in silence, `KeyboardInterrupt`, `SystemExit` and `GeneratorExit` would be taken
-    for the consumer's own. A future passes over one that does not count as true, and what cannot be looked at would
-    fail again wherever it is printed.
+    for the consumer's own. A future passes over one that does not count as true.
     """
-    kind = type(error)
-    steers = issubclass(kind, StopIteration | StopAsyncIteration) or not issubclass(kind, Exception)
-    return not steers and is_true(error) and is_printable(error)
+    return isinstance(error, Exception) and not isinstance(error, StopIteration | StopAsyncIteration) and bool(error)
 
 
 def wrapped(error: BaseException, what: str, kind: type[_E] = SceneError) -> _E:  # type: ignore[assignment]
-    """A `kind` in place of `error`, "<what><type and message>"; `error` is the cause, where others can look at it."""
+    """A `kind` in place of `error`, "<what><type and message>", with `error` as its cause."""
     made = kind(f"{what}{summary(error)}")
-    if is_printable(error):
-        made.__cause__ = error
-    else:
-        add_note(made, f"{CAUSE_HEAD}\n{full_text(error)}")
+    made.__cause__ = error
     return made
 
 
 def note_causes(error: BaseException) -> None:
     """Keep the text of the causes of `error` in a note, for a consumer that raises it `from None`, as Keras does."""
-    if not has_causes(error) or _tells_traceback(error):
-        return
-    add_note(error, f"{CAUSE_HEAD}\n{full_text(error, with_notes=False)}")
+    has_causes = error.__cause__ is not None or not (error.__suppress_context__ or error.__context__ is None)
+    if has_causes and not _tells_traceback(error):
+        add_note(error, f"{CAUSE_HEAD}\n{full_text(error, with_notes=False)}")
 
 
 def text_of(error: BaseException) -> str:

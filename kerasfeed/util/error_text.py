@@ -1,6 +1,6 @@
 """Text, notes and ownership of exceptions.
 
-Invariant: nothing here raises, whatever the methods, properties and metaclass of an exception's class do, but for the
+Invariant: nothing here raises, whatever `__str__`, `__repr__` and `__setattr__` of an exception's class do, but for the
 program's own Ctrl-C. The text of an exception is made here and nowhere else, for it is the user's code that makes it.
 """
 
@@ -25,22 +25,18 @@ TEXT_LIMIT = 20_000  # characters of a text that repeats an exception: of a 2 MB
 _MAX_LINE = 200
 _T = TypeVar("_T")
 _E = TypeVar("_E", bound=BaseException)
-# Past whatever a class, or its metaclass, has under the same name.
-_name_of = vars(type)["__name__"].__get__
-_traceback_of = vars(BaseException)["__traceback__"].__get__
 
 
 def class_name(value: object) -> str:
     """The name of the class of `value`."""
-    return str(_name_of(type(value)))
+    return type(value).__name__
 
 
 def message_of(error: BaseException, *, whole: bool = False) -> str:
     """What `str` makes of an exception, unless `whole` without its middle where that is very long."""
 
     def made() -> str:
-        text = str.__str__(str(error))  # an instance of a subclass of str may be what comes
-        return text if whole else shortened(text)
+        return str(error) if whole else shortened(str(error))
 
     return guarded(made, lambda broken: f"(its message cannot be had: __str__ raised {class_name(broken)})")
 
@@ -58,18 +54,11 @@ def exception_text(error: BaseException) -> str:
 
 def full_text(error: BaseException, *, with_notes: bool = True) -> str:
     """Traceback of an exception with its causes, and with its own notes; it begins with the user's frames."""
-
-    def described() -> str:
-        found = traceback.TracebackException.from_exception(error)
-        _begin_with_the_users(found)
-        if not with_notes:
-            found.__notes__ = []
-        return shortened("".join(found.format()))
-
-    def bare(_: BaseException) -> str:  # without its causes and notes: looking for them has failed
-        return shortened("".join([*traceback.format_tb(_traceback_of(error)), summary(error), "\n"]))
-
-    return guarded(described, bare)
+    found = traceback.TracebackException.from_exception(error)
+    _begin_with_the_users(found)
+    if not with_notes:
+        found.__notes__ = []
+    return shortened("".join(found.format()))
 
 
 def without_own_frames(frames: TracebackType | None) -> TracebackType | None:
@@ -133,7 +122,7 @@ def _is_spec_error(described: traceback.TracebackException) -> bool:
 def shown(value: object) -> str:
     """A short `repr` of what a user has made."""
     return guarded(
-        lambda: str.__str__(reprlib.repr(value)),
+        lambda: reprlib.repr(value),
         lambda broken: f"a {class_name(value)} (whose __repr__ raised {class_name(broken)})",
     )
 
@@ -148,19 +137,14 @@ def shortened(text: str) -> str:
 
 def notes_of(error: BaseException) -> list[str]:
     """The notes of an exception; those that are text."""
-
-    def texts() -> list[str]:
-        notes = getattr(error, "__notes__", ())
-        return [str.__str__(note) for note in list(notes) if issubclass(type(note), str)]
-
-    return guarded(texts, lambda _: [])
+    return [note for note in getattr(error, "__notes__", ()) if isinstance(note, str)]
 
 
 def add_note(error: BaseException, note: str) -> bool:
     """Add a note to an exception; returns whether it takes one (a frozen dataclass does not)."""
 
     def add() -> bool:
-        BaseException.add_note(error, note)
+        error.add_note(note)
         return True
 
     return guarded(add, lambda _: False)
@@ -181,9 +165,9 @@ def reworded(error: _E, text: str) -> _E:
 
     def made() -> _E:
         # Many OSErrors, h5py's own among them, have no errno.
-        number = getattr(error, "errno", None) if issubclass(type(error), OSError) else None
+        number = getattr(error, "errno", None) if isinstance(error, OSError) else None
         found = type(error)(text) if number is None else type(error)(number, text)
-        return found if issubclass(type(found), type(error)) else error
+        return found if isinstance(found, type(error)) else error
 
     found = guarded(made, lambda _: error)
     if found is error:
@@ -193,51 +177,18 @@ def reworded(error: _E, text: str) -> _E:
 
 def cause_of(error: BaseException) -> BaseException | None:
     """What an exception was raised from."""
-    return guarded(lambda: error.__cause__, lambda _: None)
+    return error.__cause__
 
 
 def cause_message(error: BaseException) -> str:
     """The message of what an exception was raised from; its own where that is nothing."""
-    cause = cause_of(error)
-    return message_of(error if cause is None else cause)
-
-
-def has_causes(error: BaseException) -> bool:
-    """Whether others are told of with an exception: what it was raised from, or while."""
-    return guarded(
-        lambda: error.__cause__ is not None or not (error.__suppress_context__ or error.__context__ is None),
-        lambda _: False,
-    )
-
-
-def traceback_of(error: BaseException) -> TracebackType | None:
-    """The traceback of an exception."""
-    found: TracebackType | None = _traceback_of(error)
-    return found
+    return message_of(error if error.__cause__ is None else error.__cause__)
 
 
 def drop_frame(error: BaseException) -> None:
     """Take the outermost frame out of its traceback."""
-    trace = _traceback_of(error)
-    vars(BaseException)["__traceback__"].__set__(error, None if trace is None else trace.tb_next)
-
-
-def is_true(error: BaseException) -> bool:
-    """Whether it counts as true, as `concurrent.futures` takes for granted: it returns None in place of others."""
-    return guarded(lambda: bool(error), lambda _: False)
-
-
-def is_printable(error: BaseException) -> bool:
-    """Whether others can print it and ask for its class, as tracebacks, notebooks and frameworks do."""
-
-    def looked_at() -> bool:
-        isinstance(error, _Nobody)  # which asks for its `__class__`
-        kind = type(error)
-        names = (kind.__name__, kind.__qualname__, kind.__module__)
-        _ = error.__traceback__, error.__cause__, error.__context__, error.__suppress_context__, error.with_traceback
-        return all(type(name) is str for name in names) and type(getattr(error, "__notes__", [])) is list
-
-    return guarded(looked_at, lambda _: False)
+    trace = error.__traceback__
+    error.with_traceback(None if trace is None else trace.tb_next)
 
 
 def is_the_programs(error: BaseException) -> bool:
@@ -245,12 +196,12 @@ def is_the_programs(error: BaseException) -> bool:
 
     Both strike the main thread, wherever it is. A worker process ignores Ctrl-C.
     """
-    if issubclass(type(error), Exception) or threading.get_ident() != threading.main_thread().ident:
+    if isinstance(error, Exception) or threading.get_ident() != threading.main_thread().ident:
         return False
-    if issubclass(type(error), KeyboardInterrupt):
+    if isinstance(error, KeyboardInterrupt):
         return signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
     handlers = {_code_of(signal.getsignal(number)) for number in signal.valid_signals()} - {None}
-    return bool(handlers) and any(frame.f_code in handlers for frame, _ in traceback.walk_tb(_traceback_of(error)))
+    return bool(handlers) and any(frame.f_code in handlers for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
 def _code_of(handler: Any) -> CodeType | None:
@@ -269,7 +220,3 @@ def guarded(make: Callable[[], _T], otherwise: Callable[[BaseException], _T]) ->
         if is_the_programs(broken):
             raise
         return otherwise(broken)
-
-
-class _Nobody:
-    """A class that nothing is an instance of."""

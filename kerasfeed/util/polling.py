@@ -35,13 +35,10 @@ def result_of(future: "Future[Any]", timeout: float | None) -> Any:
         NotYet: It is not there yet.
         Exception: What the future raises.
     """
-    try:
-        if timeout is not None:
-            try:
-                return future.result(timeout)
-            except TimeoutError:
-                if not future.done():
-                    raise NotYet from None
-        return future.result()
-    finally:
-        del future  # it holds what it raises, whose traceback holds this frame: only the collector would free them
+    if timeout is not None:
+        try:
+            return future.result(timeout)
+        except TimeoutError:
+            if not future.done():
+                raise NotYet from None
+    return future.result()

@@ -14,7 +14,6 @@ from typing import Any, TypeVar
 from kerasfeed.errors import SpecError, WorkerDiedError
 from kerasfeed.loaders.batch_runner import WATCHED, load_seeded
 from kerasfeed.loaders.batches.filler import probe
-from kerasfeed.loaders.failures.exceptions import with_note
 from kerasfeed.pool.base import Runner, WorkerContext
 from kerasfeed.pool.task import (
     NOWHERE,
@@ -29,6 +28,7 @@ from kerasfeed.pool.task import (
 )
 from kerasfeed.sequences.context import SceneContext, enter_context
 from kerasfeed.spec.scene_spec import SceneSpec
+from kerasfeed.util.error_notes import noted
 from kerasfeed.util.error_text import message_of, reworded
 from kerasfeed.writers.hdf5.sink import appearing
 
@@ -202,7 +202,7 @@ class ShardTask(FutureTask):
         note = ""
         if place.scene is not None:
             note = f"kerasfeed: {self.text(place.scene)}\nReproduce it here: sequence[{place.scene}]"
-        self.set_exception(with_note(error, note, traceback))
+        self.set_exception(noted(error, note, traceback))
         return ()
 
     def crashed(self, note: int, crash: Crash, count: int) -> Sequence[Task]:

@@ -1,31 +1,84 @@
 """Exceptions as bytes, from a worker process to whoever waits."""
 
+from dataclasses import dataclass
+
 import pytest
 from error_kinds import KINDS
 
-from kerasfeed.pool.exception_pickle import pack, unpack
+import kerasfeed as kf
+from kerasfeed.pool.exception_pickle import arrived, pack
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if KINDS[kind].make is not None])
-def test_notes_travel_with_every_kind_of_exception(kind):
+def _sent(error):
+    return arrived(pack(error), "its text")
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if KINDS[kind].make is not None and kind != "lock"])
+def test_every_kind_of_exception_arrives_with_its_message_attributes_and_notes(kind):
     error = KINDS[kind].make()
     error.add_note("first")
     error.add_note("second")
-    packed = pack(error)
-    assert unpack(packed.data).__notes__[:2] == ["first", "second"]
-    assert packed.complete is (kind != "lock")
+    made = _sent(error)
+    assert type(made).__name__ == type(error).__name__
+    assert made.__notes__ == ["first", "second"]
+    assert made.args == error.args or kind == "group"
+    if kind != "mute":
+        assert str(made) == str(error)
+    assert getattr(made, "why", None) == getattr(error, "why", None)
 
 
-def test_an_exception_that_raises_when_it_is_looked_at_travels_as_text():
-    class Hostile(Exception):
-        @property
-        def __dict__(self):
-            raise MemoryError("not for you")
+def test_an_exception_is_pickled_once_and_made_anew_once():
+    counts = {"pickled": 0, "made": 0}
 
+    class Counting:
         def __reduce__(self):
-            raise RuntimeError("nor for pickle")
+            counts["pickled"] += 1
+            return _count, (counts,)
 
-    assert pack(Hostile("x")).data is None
+    def _count(found):
+        counts["made"] += 1
+
+    error = ValueError("x")
+    error.attribute = Counting()
+    packed = pack(error)
+    assert counts["pickled"] == 1
+    assert type(arrived(packed, "x")) is ValueError
+
+
+def test_what_does_not_pickle_arrives_as_its_text():
+    error = _sent(KINDS["lock"].make())
+    assert type(error) is kf.SceneError
+    assert str(error) == "the sequence raised its text (an exception that cannot be sent to this process)"
+
+
+def test_what_cannot_be_made_anew_arrives_as_its_text():
+    class Exits(Exception):
+        def __reduce__(self):
+            return exec, ("raise SystemExit",)
+
+    class Number(Exception):
+        def __reduce__(self):
+            return int, (3,)
+
+    assert type(_sent(Exits("x"))) is type(_sent(Number("x"))) is kf.SceneError
+
+
+def test_a_frozen_exception_and_one_with_slots_keep_their_attributes():
+    @dataclass(frozen=True)
+    class Frozen(Exception):
+        scan: str
+        line: int
+
+    class Slots(Exception):
+        __slots__ = ("scan",)
+
+        def __init__(self, scan, line):
+            super().__init__(f"{scan}:{line}")
+            self.scan = scan
+
+    frozen, slots = _sent(Frozen("a", 3)), _sent(Slots("b", 4))
+    assert (frozen.scan, frozen.line, frozen.args) == ("a", 3, ("a", 3))
+    assert (slots.scan, str(slots)) == ("b", "b:4")
 
 
 def test_an_os_error_with_a_constructor_of_its_own_keeps_errno():
@@ -34,5 +87,17 @@ def test_an_os_error_with_a_constructor_of_its_own_keeps_errno():
             super().__init__(code, f"disk {disk}")
             self.disk = disk
 
-    error = unpack(pack(DiskError("sda", 5)).data)
+    error = _sent(DiskError("sda", 5))
     assert (error.errno, error.strerror, error.disk, str(error)) == (5, "disk sda", "sda", "[Errno 5] disk sda")
+
+
+def test_attributes_that_builtin_exceptions_send_beside_their_arguments_arrive():
+    class Missing(ImportError):
+        def __init__(self, module):
+            super().__init__(f"no {module}", name=module)
+
+    class File(OSError):
+        pass
+
+    assert (_sent(Missing("x")).name, str(_sent(Missing("x")))) == ("x", "no x")
+    assert _sent(File(2, "gone", "a.h5")).filename == "a.h5"

@@ -324,7 +324,6 @@ class JoinedGenerators(Source):
             self.leave()
             raise
         finally:
-            del future  # it holds what it raises, whose traceback holds this frame
             if not waits:
                 with self._lock:
                     generator.pending.popleft()
@@ -409,12 +408,8 @@ class JoinedGenerators(Source):
 
     def _fail(self, generator: JoinedGenerator) -> None:
         self._drop_pending(generator)
-        error, generator.error = generator.error, None
-        assert error is not None
-        try:
-            self._bear(generator.n, generator.received, error)
-        finally:
-            del error  # whose traceback holds this frame: only the collector would free it
+        assert generator.error is not None
+        self._bear(generator.n, generator.received, generator.error)
 
     def _drop(self, n: int, items: int) -> None:
         """Generator `n` leaves, when `items` items have been joined for whoever takes."""
@@ -437,7 +432,6 @@ class JoinedGenerators(Source):
         Raises:
             Exception: `error` itself, or TooManyFailuresError.
         """
-        ending = None
         self._drop(n, 0)
         try:
             self.failure_log.note(position * self.generators.count + n, self._repetition, None, error)
@@ -449,8 +443,6 @@ class JoinedGenerators(Source):
         except BaseException:
             self.leave()
             raise
-        finally:
-            del ending, error  # whose traceback holds this frame: only the collector would free them
 
     def _ending(self, n: int, position: int, error: BaseException) -> BaseException | None:
         """What ends the repetition now that generator `n` has failed with `error`; None where it goes on."""

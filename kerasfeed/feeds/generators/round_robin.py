@@ -11,8 +11,7 @@ from typing import Any
 
 from kerasfeed.feeds.generators.generators import GeneratorRun
 from kerasfeed.feeds.streams.place import Departure, Start
-from kerasfeed.util.error_notes import can_travel, wrapped
-from kerasfeed.util.error_text import notes_of, set_notes
+from kerasfeed.util.error_notes import noted
 
 _NOTE = "kerasfeed: generator "
 
@@ -138,7 +137,9 @@ def _go_round(robin: RoundRobin, given: dict[int, int], items: int) -> None:
     robin.turn = (robin.turn + more) % len(robin.living)
 
 
-def named(error: BaseException, n: int, count: int, position: int, repetition: int, where: str = "") -> BaseException:
+def named(
+    error: BaseException, n: int, count: int, position: int, repetition: int, where: str = "", traceback: str = ""
+) -> BaseException:
     """The error to raise for generator `n`: `error` with the place as a note, where its type can travel.
 
     Args:
@@ -148,10 +149,8 @@ def named(error: BaseException, n: int, count: int, position: int, repetition: i
         position: The number of its scene, from 0.
         repetition: Number of the repetition.
         where: Who ran it, for example "worker process 1 (pid 4711)".
+        traceback: Of another process, as text.
     """
     place = f"{_NOTE}{n} of {count}, at its scene {position}, repetition {repetition}"
-    if not can_travel(error):
-        error = wrapped(error, f"generator {n} raised ")
-    notes = [note for note in notes_of(error) if not note.startswith(_NOTE)]
-    set_notes(error, [place + (f", in {where}" if where else ""), *notes])
-    return error
+    note = place + (f", in {where}" if where else "")
+    return noted(error, note, traceback, replaces=_NOTE, what=f"generator {n} raised ")

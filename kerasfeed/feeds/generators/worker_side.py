@@ -112,7 +112,7 @@ class _ChunkedRun:
                 if now > until:
                     break
         except BaseException as error:
-            if not len(writer.data) or issubclass(type(error), KeyboardInterrupt):
+            if not len(writer.data) or isinstance(error, KeyboardInterrupt):
                 raise
             self._raised, self._raised_at = error, note[1]
         return None if writer.fits else writer.data

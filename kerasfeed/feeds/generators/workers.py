@@ -24,7 +24,7 @@ from kerasfeed.feeds.generators.round_robin import named
 from kerasfeed.feeds.generators.worker_side import CHUNK, ChunkRunner
 from kerasfeed.loaders.base import LoaderStats
 from kerasfeed.loaders.batches.slots import Held, Slot, SlotFuture, SlotPool
-from kerasfeed.loaders.failures.crash_text import ending_text
+from kerasfeed.loaders.failures.exceptions import ending_text
 from kerasfeed.loaders.failures.policy import FailurePolicy
 from kerasfeed.pool.base import CLOSED_BEFORE_DONE, Pool, PoolOptions
 from kerasfeed.pool.environment import Environment
@@ -32,8 +32,6 @@ from kerasfeed.pool.factory import make_pool
 from kerasfeed.pool.sessions import Sessions
 from kerasfeed.pool.task import NOWHERE, Crash, FutureTask, Place, Record, Task
 from kerasfeed.util.deferred_warnings import DeferredWarnings
-from kerasfeed.util.error_notes import TRACEBACK_HEAD
-from kerasfeed.util.error_text import add_note, traceback_of, without_own_frames
 
 _serials = itertools.count(1)
 
@@ -199,15 +197,8 @@ class ChunkTask(FutureTask):
 
     def failed(self, place: Place, error: BaseException, worker: str, traceback: str) -> Sequence[Task]:
         """See `Task.failed`."""
-        BaseException.with_traceback(error, without_own_frames(traceback_of(error)))  # which a frozen exception takes
         assert place.scene is not None
-        try:
-            error = named(error, self.number, self.session.generators.count, place.scene, self.repetition, worker)
-            if traceback:
-                add_note(error, f"{TRACEBACK_HEAD}\n{traceback}")
-            return self._fail(error)
-        finally:
-            del error, self  # the traceback ends in this frame: only the collector would free them
+        return self._fail(self._named(error, place.scene, worker, traceback))
 
     def crashed(self, note: int, crash: Crash, count: int) -> Sequence[Task]:
         """See `Task.crashed`."""
@@ -237,8 +228,8 @@ class ChunkTask(FutureTask):
         self.set_result(error)
         return ()
 
-    def _named(self, error: BaseException, position: int) -> BaseException:
-        return named(error, self.number, self.session.generators.count, position, self.repetition)
+    def _named(self, error: BaseException, position: int, worker: str = "", traceback: str = "") -> BaseException:
+        return named(error, self.number, self.session.generators.count, position, self.repetition, worker, traceback)
 
 
 class GeneratorWorkers:

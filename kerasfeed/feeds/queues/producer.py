@@ -128,7 +128,7 @@ class Producer:
         Raises:
             TypeError: `error` is not an exception.
         """
-        if not issubclass(type(error), BaseException):
+        if not isinstance(error, BaseException):
             raise TypeError(f"fail() takes an exception, for example fail(OSError('...')); received {shown(error)}")
         self.calls().ask(Request("fail", (pack(error), summary(error), full_text(error))))
 
@@ -138,7 +138,7 @@ class Producer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool:
-        gone = issubclass(type(error), ConsumerGoneError)
+        gone = isinstance(error, ConsumerGoneError)
         try:
             if error is not None and not gone:
                 with contextlib.suppress(ConsumerGoneError):
@@ -288,7 +288,7 @@ class _Call:
 
 def _say_farewell(calls: _Calls) -> None:
     error = _ending() if util.is_exiting() else None
-    if error is not None and not (issubclass(type(error), SystemExit) and not getattr(error, "code", None)):
+    if error is not None and not (isinstance(error, SystemExit) and not getattr(error, "code", None)):
         with contextlib.suppress(Exception):  # the feed may be gone
             calls.ask(Request("fail", (pack(error), summary(error), full_text(error))))
     calls.end()

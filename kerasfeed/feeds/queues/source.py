@@ -25,7 +25,7 @@ from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.util.counted import counted
 from kerasfeed.util.deferred_warnings import DeferredWarnings
 from kerasfeed.util.error_notes import can_travel, wrapped
-from kerasfeed.util.error_text import add_note, message_of, shown, summary, traceback_of
+from kerasfeed.util.error_text import add_note, message_of, shown, summary
 from kerasfeed.util.polling import wait_for_exit
 
 _JOIN_SECONDS = 5.0
@@ -123,7 +123,7 @@ class QueueSource(Source):
             TypeError: `error` is no exception.
         """
         self._refuse_other_process()
-        if not issubclass(type(error), BaseException):
+        if not isinstance(error, BaseException):
             raise TypeError(f"fail() takes an exception, for example fail(OSError('...')); received {shown(error)}")
         if not can_travel(error):
             error = wrapped(error, "a producer of the queue ended with ")
@@ -131,7 +131,7 @@ class QueueSource(Source):
         with self._lock:
             if self._failure is not None or self._is_closed:
                 return
-            self._failure, self._traceback = error, traceback_of(error)
+            self._failure, self._traceback = error, error.__traceback__
             self._wake_everyone()
 
     @contextlib.contextmanager
@@ -204,7 +204,7 @@ class QueueSource(Source):
                         return []
                     taken = self._queue.next(limit)
                     if taken is None and self._failure is not None:
-                        raise BaseException.with_traceback(self._failure, self._traceback)
+                        raise self._failure.with_traceback(self._traceback)
                     if taken is not None or self._is_finished:
                         self._at_end = not taken
                         self._producers.wake(len(taken or ()) or 1)

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kerasfeed.errors import SpecError
 from kerasfeed.loaders.base import Job
 from kerasfeed.loaders.batches.filler import MANY
 from kerasfeed.loaders.batches.layout import Layout, SlotView, aligned_copy, aligned_empty, field_array
@@ -252,7 +251,7 @@ class BatchInProgress:
         self.on_error = on_error
         self.filler = filler
         self.sent = False  # whether it is for the workers to account for its rows
-        self.landed = False  # whether no worker can write to its slot any more
+        self.landed = False  # whether no worker can write to its slot any more, and it is being delivered
         self.empty_rows: set[int] = set()  # rows that hold no scene
         self.replaced: dict[int, tuple[int, int]] = {}  # row -> the scene that failed, stand-ins tried
         self.beside: Beside = {}
@@ -265,19 +264,17 @@ class BatchInProgress:
         """Whether nobody waits for it. The future is not asked: Ctrl-C in a thread that waits may leave it locked."""
         return bool(self.slot.view.control[0] == self.serial)
 
-    def add(self, start: int, stop: int, beside: Beside) -> bool:
-        """Account for rows [start, stop); True when none is missing."""
+    def add(self, start: int, stop: int, beside: Beside) -> None:
+        """Account for rows [start, stop)."""
         for number, values in beside.items():
             self.beside.setdefault(number, {}).update(values)
         self.missing -= stop - start
-        return self.missing == 0
 
-    def fail(self, start: int, stop: int, row: int, error: BaseException) -> bool:
-        """Account for rows [start, stop) of which `row` failed; True when none is missing."""
+    def fail(self, start: int, stop: int, row: int, error: BaseException) -> None:
+        """Account for rows [start, stop) of which `row` failed."""
         if row < self.failure_row or self.failure is None:
             self.failure, self.failure_row = error, row
         self.missing -= stop - start
-        return self.missing == 0
 
     def leave_out(self, row: int) -> None:
         """Account for one row that will hold no scene."""
@@ -292,12 +289,10 @@ class BatchInProgress:
             pass  # done or cancelled meanwhile
         self.slot.view.control[0] = self.serial
 
-    def finish(self, pool: SlotPool) -> bool:
+    def deliver(self, pool: SlotPool) -> bool:
         """Deliver the batch, or its failure; returns whether it had to be copied out of its slot."""
-        self.landed = True
         copied = False
         try:
-            result = None
             try:
                 delivers = self.failure is None and not self.is_given_up
                 if delivers:
@@ -315,8 +310,6 @@ class BatchInProgress:
         except InvalidStateError:
             pass  # cancelled meanwhile
         except Exception as error:  # noqa: BLE001 - whatever went wrong belongs to whoever waits for the batch
-            if isinstance(error, SpecError):  # it says all; its traceback would keep the slot until the collector runs
-                error.__traceback__ = None
             if not self.future.done():
                 self.future.set_exception(error)
         return copied

@@ -57,35 +57,31 @@ def read_first_scenes(
     others = iter(job.plan.other_probes())
     attempts = {index: (index, 0) for index in order.indices}  # in place of which a scene is read, and stand-ins tried
     first_error: BaseException | None = None
-    result: FirstScenes | FailedFirst | None = None
-    try:
-        while order.indices:
-            result = read(order)
-            if isinstance(result, FirstScenes):
-                layout = _layout_of_most(job, result.specs, are_all=len(result.specs) == len(order.indices))
-                if layout is not None:
-                    return result, layout
-                order = replace(order, least=len(order.indices))
-                continue
-            index = _check_failure(failure_log, result)
-            first_error = first_error or result.error
-            original, attempt = attempts.pop(index)
-            stand_in = None
-            if not job.plan.length:
-                stand_in = next(others, None)
-            elif job.plan.length > 1 and attempt < MOST_STAND_INS:
-                stand_in = replacement(job.plan.seed, 0, original, attempt + 1, job.plan.length)
-            left = [each for each in order.indices if each != index]
-            if stand_in is not None and stand_in not in left:
-                attempts[stand_in] = original, attempt + 1
-                left.insert(order.indices.index(index), stand_in)
-            order = replace(order, indices=tuple(left), keeps=False)
-        assert first_error is not None
-        if job.plan.length:
-            raise first_error
-        raise NothingReadError from first_error
-    finally:
-        del result, first_error  # a scene read in this thread has a traceback that ends in this frame
+    while order.indices:
+        result = read(order)
+        if isinstance(result, FirstScenes):
+            layout = _layout_of_most(job, result.specs, are_all=len(result.specs) == len(order.indices))
+            if layout is not None:
+                return result, layout
+            order = replace(order, least=len(order.indices))
+            continue
+        index = _check_failure(failure_log, result)
+        first_error = first_error or result.error
+        original, attempt = attempts.pop(index)
+        stand_in = None
+        if not job.plan.length:
+            stand_in = next(others, None)
+        elif job.plan.length > 1 and attempt < MOST_STAND_INS:
+            stand_in = replacement(job.plan.seed, 0, original, attempt + 1, job.plan.length)
+        left = [each for each in order.indices if each != index]
+        if stand_in is not None and stand_in not in left:
+            attempts[stand_in] = original, attempt + 1
+            left.insert(order.indices.index(index), stand_in)
+        order = replace(order, indices=tuple(left), keeps=False)
+    assert first_error is not None
+    if job.plan.length:
+        raise first_error
+    raise NothingReadError from first_error
 
 
 def _order(job: Job, epoch: int, least: int) -> FirstOrder:
@@ -109,17 +105,13 @@ def _check_failure(failure_log: FailureLog, failed: FailedFirst) -> int:
         BaseException: Errors are to be raised, or this is one too many.
     """
     index, error = failed.index, failed.error
-    refusal: BaseException | None = None
-    try:
-        failure_log.note(index, None, None, error)
-        if index is None or failure_log.policy.on_error == "raise" or not isinstance(error, Exception):
-            raise error
-        refusal = failure_log.refusal(index, 0, error)
-        if refusal is not None:
-            raise refusal
-        return index
-    finally:
-        del error, refusal, failed  # see `read_first_scenes`
+    failure_log.note(index, None, None, error)
+    if index is None or failure_log.policy.on_error == "raise" or not isinstance(error, Exception):
+        raise error
+    refusal = failure_log.refusal(index, 0, error)
+    if refusal is not None:
+        raise refusal
+    return index
 
 
 def _layout_of_most(job: Job, specs: Specs, *, are_all: bool) -> Layout | None:
@@ -138,29 +130,26 @@ def _layout_of_most(job: Job, specs: Specs, *, are_all: bool) -> Layout | None:
     def fits(layout: Layout) -> bool:
         return not same_sizes or all(field.is_fixed or field.is_text for field in layout.spec.fields)
 
-    try:
-        if job.policy.on_error == "raise" or (layout is not None and fits(layout)):
-            if error is not None:
-                raise error
-            return layout
-        if not are_all:
-            return None
-        alike: list[Any] = []
-        for one in specs:
-            like = []
-            for other in specs:
-                with suppress(SpecError):
-                    if fits(layout_for(job, (one, other))):
-                        like.append(other)
-            alike = max(alike, like, key=len)
-        # Scenes whose sizes differ may be meant to: then all but one must agree.
-        if len(alike) > len(specs) / 2 and (error is not None or len(alike) == len(specs) - 1 > 1):
-            return layout_for(job, tuple(alike))
+    if job.policy.on_error == "raise" or (layout is not None and fits(layout)):
         if error is not None:
             raise error
         return layout
-    finally:
-        del error  # its traceback holds this frame
+    if not are_all:
+        return None
+    alike: list[Any] = []
+    for one in specs:
+        like = []
+        for other in specs:
+            with suppress(SpecError):
+                if fits(layout_for(job, (one, other))):
+                    like.append(other)
+        alike = max(alike, like, key=len)
+    # Scenes whose sizes differ may be meant to: then all but one must agree.
+    if len(alike) > len(specs) / 2 and (error is not None or len(alike) == len(specs) - 1 > 1):
+        return layout_for(job, tuple(alike))
+    if error is not None:
+        raise error
+    return layout
 
 
 def watched(job: Job, failure_log: FailureLog, read: Read) -> Read:
@@ -182,10 +171,7 @@ def watched(job: Job, failure_log: FailureLog, read: Read) -> Read:
             used &= ~watch.used()
             if used:
                 failure_log.deferred_warnings.defer(WARNING_KIND, warning_text(used, seeded=False), FeedWarning)
-        try:
-            return result
-        finally:
-            del result  # see `read_first_scenes`
+        return result
 
     return reading
 

@@ -1,19 +1,13 @@
-"""Exceptions on their way from a worker to the consumer.
+"""What the consumer is told of scenes that raise, and of those that end their workers.
 
-Invariant: the consumer catches the type that the sequence raised. What kerasfeed knows (index, epoch, step, worker,
-the worker's traceback) is attached as notes, never mixed into the user's own message.
+Invariant: a message names the scene, what has become of it, how to see that again, and what to do.
 """
 
 from dataclasses import dataclass
 
-from kerasfeed.util.error_notes import TRACEBACK_HEAD, can_travel, noted
-from kerasfeed.util.error_text import (
-    add_note,
-    notes_of,
-    set_notes,
-    traceback_of,
-    without_own_frames,
-)
+from kerasfeed.pool.task import Crash
+from kerasfeed.util.error_notes import noted
+from kerasfeed.util.error_text import notes_of, set_notes
 
 _REPRODUCTION = "Reproduce it here: "
 
@@ -66,23 +60,11 @@ class SceneLocation:
 
 
 def for_consumer(error: BaseException, place: SceneLocation, traceback: str = "") -> BaseException:
-    """The exception to raise in the consumer: `error` itself with the place as a note, where its type can travel.
+    """The exception to raise in the consumer, with the place as a note; see `noted`.
 
-    Others arrive as the cause of a `SceneError`; see `can_travel`. The `traceback` of another process becomes a note.
+    What was noted when the same object was raised for the same scene before goes.
     """
-    if can_travel(error):
-        _forget(error, place)
-    return with_note(error, str(place), traceback)
-
-
-def with_note(error: BaseException, note: str, traceback: str = "") -> BaseException:
-    """`for_consumer`, with any note; none where it is empty."""
-    BaseException.with_traceback(error, without_own_frames(traceback_of(error)))  # which a frozen exception takes too
-    found = noted(error, "the sequence raised ", note) if note else error
-    if traceback:
-        # A note and not the cause: Keras raises what it caught `from None`.
-        add_note(found, f"{TRACEBACK_HEAD}\n{traceback}")
-    return found
+    return noted(error, str(place), traceback, replaces=f"kerasfeed: {place.scenes}, ")
 
 
 def without_reproduction(error: BaseException) -> None:
@@ -91,7 +73,50 @@ def without_reproduction(error: BaseException) -> None:
         set_notes(error, [note.split(f"\n{_REPRODUCTION}")[0] for note in notes])
 
 
-def _forget(error: BaseException, place: SceneLocation) -> None:
-    """Drop what was noted when the same object was raised for the same scene before."""
-    if notes := notes_of(error):
-        set_notes(error, [note for note in notes if not note.startswith(f"kerasfeed: {place.scenes}, ")])
+def fatal_text(crash: Crash, index: int, count: int, batch: str, item: str | None = None) -> str:
+    """Why a scene that ended its worker is not tried again.
+
+    Args:
+        crash: The last.
+        index: Index of the scene.
+        count: How often it was tried.
+        batch: The call that loads the batch, for reproduction; empty while the spec is inferred.
+        item: What was given to the function of a stream, as text; None for a sequence.
+    """
+    remedy = (
+        f"Reproduce it in a Python of its own, for it may end that too: sequence[{index}]{batch and f', or {batch}'}."
+    )
+    other = " To go on without such scenes use on_error='replace'"
+    if item is not None:
+        remedy = (
+            f"The item was {item}. To reproduce it call the function with that in a Python of its own, for it may end "
+            "that too."
+        )
+        other = " To go on without such items use on_error='skip'"
+    return f"{ending_text(crash, count, ', as often as max_failures allows')} {remedy}{other}"
+
+
+def ending_text(crash: Crash, count: int, allowed: str = "") -> str:
+    """How a scene has ended its worker, `count` times; `allowed` says of these times what they are."""
+    times = "" if count == 1 else f" {count} times"
+    if crash.hung:
+        what = (
+            f"{crash.place} took longer than timeout={crash.timeout} s{times} in {crash.worker}, which was ended for "
+            f"that{crash.memory}."
+        )
+    else:
+        what = (
+            f"{crash.worker} {crash.ending} while it loaded {crash.place}{crash.memory}. The scene has ended its worker"
+            f"{times and times + allowed}. Out of memory shows as SIGKILL, a fault in a compiled library as SIGSEGV."
+        )
+    return what + crash.stack_text
+
+
+def function_text(crash: Crash, epoch: int, step: int) -> str:
+    """Why a batch is not tried again whose making, by the function given as collate, ended its worker."""
+    what = "took too long and was ended" if crash.hung else crash.ending
+    return (
+        f"{crash.worker} {what} while the function given as collate made the batch of epoch {epoch}, step {step}"
+        f"{crash.memory}, as often as max_failures allows.{crash.stack_text} Reproduce it in a Python of its own, for "
+        f"it may end that too: kf.load(feed, epoch={epoch}, step={step})"
+    )

@@ -23,7 +23,7 @@ from kerasfeed.pool.processes.protocol import (
     STOP,
     TASK_BYTES,
     Result,
-    Start,
+    WorkerStart,
     decode_results,
     encode_task,
 )
@@ -77,14 +77,10 @@ class Pipes:
                 except OSError:  # over the user's quota of pipe memory: 64 KiB serve too, with more system calls
                     break
 
-    def send(self, tasks: Sequence[bytes], pipe: int = 0) -> bool:
-        """Write tasks; returns False when some must wait for `flush`."""
+    def write(self, pipe: int = 0, tasks: Sequence[bytes] = ()) -> bool:
+        """Write `tasks` behind those that wait; returns False when some must wait for `flush`."""
         waiting = self._waiting[pipe]
         waiting.extend(b"".join(tasks[first : first + _GROUP]) for first in range(0, len(tasks), _GROUP))
-        return self._write(pipe)
-
-    def _write(self, pipe: int) -> bool:
-        waiting = self._waiting[pipe]
         while waiting:
             group = waiting.popleft()  # first: Ctrl-C may lose it here, and must not have it written twice
             try:
@@ -96,7 +92,7 @@ class Pipes:
 
     def flush(self) -> list[int]:
         """Write what waits; returns the descriptors that take no more."""
-        return [fd for pipe, fd in enumerate(self.tasks_in) if not self._write(pipe)]
+        return [fd for pipe, fd in enumerate(self.tasks_in) if not self.write(pipe)]
 
     def forget(self, pipe: int | None = None) -> None:
         """Drop the tasks that wait, for one pipe or for all."""
@@ -168,7 +164,7 @@ class Dispatch:
             undo.callback(self.memory.close)
             self.stacks = StackDumps()
             undo.callback(self.stacks.close)
-            self._start = Start(search_path(), options.workers, module_texts(), options.first_opened.copy())
+            self._start = WorkerStart(search_path(), options.workers, module_texts(), options.first_opened.copy())
             self.shared_objects.post(Topic.START, self._start)
             self.post_runner()
             self.pipes = Pipes(options.workers if options.addressed else 1)
@@ -222,26 +218,20 @@ class Dispatch:
             if receipt is not None:
                 receipt.sent = True  # and not a call earlier: Ctrl-C comes after calls
             self.tasks.update(sent)
-            if not self._write(sent):
+            records: dict[int, list[bytes]] = {}
+            for number, task in sent.items():
+                if (pipe := self._pipe_of(task)) not in self._withheld:
+                    records.setdefault(pipe, []).append(encode_task(number, self.version, task.record()))
+            written = [self.pipes.write(pipe, found) for pipe, found in records.items()]
+            if not all(written):
                 self.pipes.wake()
         except BaseException:  # Ctrl-C: which of them were written is not known
             self.doubtful = True
             self.pipes.wake()
             raise
 
-    def _write(self, sent: dict[int, Task]) -> bool:
-        version = self.version
-        if not self.options.addressed:
-            return self.pipes.send([encode_task(number, version, task.record()) for number, task in sent.items()])
-        written = True
-        for number, task in sent.items():
-            pipe = self._pipe_of(task)
-            if pipe not in self._withheld:
-                written &= self.pipes.send([encode_task(number, version, task.record())], pipe)
-        return written
-
     def _pipe_of(self, task: Task) -> int:
-        return (task.worker or 0) % self.options.workers
+        return (task.worker or 0) % len(self.pipes.tasks_in)
 
     def replace(self, number: int, tasks: Sequence[Task]) -> None:
         """Account for task `number`, and send `tasks` in its place."""
@@ -291,7 +281,7 @@ class Dispatch:
         # End of file alone would not do: a fork of this process holds the pipes open too.
         stop = encode_task(STOP, 0, ())
         for pipe in range(len(self.pipes.tasks_in)):
-            self.pipes.send([stop] * (1 if self.options.addressed else len(self.workers)), pipe)
+            self.pipes.write(pipe, [stop] * (1 if self.options.addressed else len(self.workers)))
         self.pipes.close_tasks()
 
     def close(self) -> None:

@@ -4,7 +4,6 @@ Invariant: results are read, and workers that died replaced, by one supervisor t
 (`kerasfeed.pool.processes.supervisor`), never the user's, so that Ctrl-C in the main thread cannot tear the state.
 """
 
-import copy
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -127,7 +126,4 @@ class ProcessPool(Pool):
         end_workers(self._dispatch.workers, grace=0.2 if dead else _GRACE)
         self._supervisor.read_final_reports()
         self._dispatch.close()
-        # Whoever was told of the failure has a traceback of it that refers to this pool.
-        self.failure = copy.copy(self.failure)
-        # What else refers to it goes too: the sequence would stay until the collector runs.
         self._supervisor.forget(self.failure)

@@ -130,7 +130,7 @@ class Failure:
 
 
 @dataclass(frozen=True)
-class Start:
+class WorkerStart:
     """What a worker knows first.
 
     Attributes:

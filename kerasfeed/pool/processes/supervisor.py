@@ -108,7 +108,12 @@ class Supervisor:
                 pipes.calm()
             gone = [self._links[fd] for fd in ready & self._links.keys() if not self._links[fd].receive()]
             if pipes.result_out in ready:
-                self._handle_results()
+                results = pipes.results()
+                for result in results:
+                    self._handle(result)
+                last = results[-1]
+                if dispatch.tasks and last.status == Status.DONE and last.seconds < _BURST_TASK_SECONDS:
+                    time.sleep(_BURST_SECONDS)
             if time.monotonic() >= self._next_look:
                 gone += [handle for handle in self._look() if handle not in gone]
             for handle in gone:
@@ -137,13 +142,6 @@ class Supervisor:
         return blocked
 
     # ---- results
-
-    def _handle_results(self) -> None:
-        results = self._dispatch.pipes.results()
-        for result in results:
-            self._handle(result)
-        if self._dispatch.tasks and results[-1].status == Status.DONE and results[-1].seconds < _BURST_TASK_SECONDS:
-            time.sleep(_BURST_SECONDS)
 
     def read_final_reports(self) -> None:
         """Post what workers told as they ended; after `join`, on the thread that closes the pool."""

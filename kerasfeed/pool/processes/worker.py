@@ -26,8 +26,8 @@ from kerasfeed.pool.processes.protocol import (
     TASK_BYTES,
     Failure,
     Result,
-    Start,
     Status,
+    WorkerStart,
     decode_task,
 )
 from kerasfeed.pool.processes.shared_objects import SharedObjects, Topic
@@ -93,7 +93,7 @@ class WorkerProcess:
 
     def _begin(self) -> None:
         _, start = self._shared_objects.read(Topic.START)
-        assert isinstance(start, Start)
+        assert isinstance(start, WorkerStart)
         sys.path[:] = start.sys_path
         opened_files.begin_worker(start.first_opened)
         self._modules = ModuleWatch(start.modules)
