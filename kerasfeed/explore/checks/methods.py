@@ -13,7 +13,7 @@ import numpy as np
 from kerasfeed.errors import KerasfeedError
 from kerasfeed.explore.checks.case import Case, length_of
 from kerasfeed.explore.checks.growth import descriptors_open
-from kerasfeed.explore.checks.reading import Reader, Reading, difference, reading_of
+from kerasfeed.explore.checks.reading import Reader, Reading, difference, first, reading_of
 from kerasfeed.explore.checks.result import Finding, failed, passed, skipped, warned
 from kerasfeed.sequences.base import SceneSequence, Subset
 from kerasfeed.sequences.context import Worker
@@ -63,10 +63,12 @@ def _batches(reader: Reader, *, batches: list[list[int]], expected: list[Reading
                 return failed(f"{called} raises {exception_text(error)}; sequence[index] does not", index=chosen[0])
             if isinstance(rows, str):
                 return failed(f"{called} {rows}", index=chosen[0])
-            for index, scene in zip(chosen, rows, strict=True):
-                finding = _compared(by_index[index], scene, spec, f"as sequence[{index}]", f"from {called}")
-                if finding is not None:
-                    return finding
+            finding = first(
+                _compared(by_index[index], scene, spec, f"as sequence[{index}]", f"from {called}")
+                for index, scene in zip(chosen, rows, strict=True)
+            )
+            if finding is not None:
+                return finding
     return None
 
 
@@ -161,10 +163,10 @@ def _announced(reader: Reader, *, expected: list[Reading]) -> Finding:
             raise
         return failed(f"read_ahead({_shown(indices.tolist())}) raises {exception_text(error)}", index=int(indices[0]))
     seconds = time.perf_counter() - begun
-    for one in expected:
-        finding = difference(one, reader.read(one.index), "before read_ahead", "after read_ahead")
-        if finding is not None:
-            return finding
+    now = "before read_ahead", "after read_ahead"
+    finding = first(difference(one, reader.read(one.index), *now) for one in expected)
+    if finding is not None:
+        return finding
     reading = sum(one.seconds for one in expected)
     text = f"{1e3 * seconds:,.3g} ms for {len(expected)} scenes that take {1e3 * reading:,.3g} ms to read"
     if seconds > max(_AHEAD_SECONDS, 0.5 * reading):

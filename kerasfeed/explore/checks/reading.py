@@ -291,5 +291,9 @@ def difference(expected: Reading, actual: Reading, before: str, now: str) -> Fin
 def first_difference(expected: Sequence[Reading], readings: Sequence[Reading], before: str, now: str) -> Finding | None:
     """The first difference of readings of the same scenes; the second ones may be in any order."""
     by_index = {reading.index: reading for reading in expected}
-    differences = (difference(by_index[reading.index], reading, before, now) for reading in readings)
-    return next((finding for finding in differences if finding is not None), None)
+    return first(difference(by_index[reading.index], reading, before, now) for reading in readings)
+
+
+def first(findings: Iterable[Finding | None]) -> Finding | None:
+    """The first finding that is there."""
+    return next(filter(None, findings), None)

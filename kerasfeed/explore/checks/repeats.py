@@ -15,7 +15,7 @@ import numpy as np
 
 from kerasfeed.errors import KerasfeedError
 from kerasfeed.explore.checks.case import Case, calling, length_of, lost, results
-from kerasfeed.explore.checks.reading import Reader, Reading, difference, first_difference, read_all
+from kerasfeed.explore.checks.reading import Reader, Reading, difference, first, first_difference, read_all
 from kerasfeed.explore.checks.result import Finding, failed, passed, skipped, warned
 from kerasfeed.pool.environment import Environment
 from kerasfeed.pool.processes.pool import processes_supported
@@ -25,7 +25,6 @@ from kerasfeed.util.error_text import exception_text
 from kerasfeed.util.frames import is_in_memory
 from kerasfeed.util.report import bytes_text
 
-_FIRST = "when it is read first"
 _THREADS = 4
 _THREAD_SHARE, _THREAD_MOST = 1 / 60, 0.5  # of the time; s
 _ROUNDS = 200
@@ -35,16 +34,12 @@ _NOT_SAFE = (
 )
 _SHARED_REMEDY = "Number, or work out, in __init__ what all scenes share, and keep it in self"
 _LARGE_NBYTES, _LONG_SECONDS = 100e6, 1.0  # of a pickle
-_HERE = "in this process"
 
 
 def same_twice(case: Case) -> Finding:
     """The same scene, read twice in a row, has the same bits."""
-    for one, two in case.twice:
-        finding = difference(one, two, _FIRST, "when it is read again")
-        if finding is not None:
-            return finding
-    return passed(f"{counted(len(case.twice), 'scene')}, each read twice in a row")
+    finding = first(difference(one, two, "when it is read first", "when it is read again") for one, two in case.twice)
+    return finding or passed(f"{counted(len(case.twice), 'scene')}, each read twice in a row")
 
 
 def any_order(case: Case) -> Finding:
@@ -254,7 +249,7 @@ def process(case: Case) -> Finding:
     seen = case.once(Elsewhere)
     if seen.all_equal:
         return passed(f"{counted(len(case.good), 'scene')} read by two worker processes")
-    finding = seen.difference(None, _LIKE_THIS, _HERE, "in a worker process")
+    finding = seen.difference(None, _LIKE_THIS, "in this process", "in a worker process")
     if finding is None and not seen.is_broken:
         now = "in another one that reads the last scene first"
         backwards = seen.difference(_LIKE_THIS, Setting(backwards=True), "in a worker process", now)
