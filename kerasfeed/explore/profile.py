@@ -111,8 +111,8 @@ class _Measurement:
         predictions = self._predictions(cost, rate, training)
         best = None if share is not None and share < LITTLE else recommended(predictions)
         if best is not None and best.setup is not None and not best.measured:  # there was no time
-            predictions = [self._tried(each, rate, training) if each is best else each for each in predictions]
-            predictions.sort(key=lambda each: -each.rate)
+            predictions = [self._tried(option, rate, training) if option is best else option for option in predictions]
+            predictions.sort(key=lambda option: -option.rate)
             best = recommended(predictions)
         return Profile(
             type(self.job.sequence).__name__, self.setup.workers, self.setup.worker_type, self.rows, rate, cost,
@@ -210,17 +210,21 @@ class _Measurement:
             tries = setup in tried and self._has_time()
             predictions.append(self._tried(predicted, rate, training) if tries else predicted)
         predictions += remedies(self.job, self.layout, self.setup, cost, rate, self._rate)
-        waits = [dataclasses.replace(each, wait_share=_left(each.rate, training)) for each in predictions]
-        return sorted(waits, key=lambda each: -each.rate)
+        waits = [dataclasses.replace(option, wait_share=_left(option.rate, training)) for option in predictions]
+        return sorted(waits, key=lambda option: -option.rate)
 
     def _tried(self, predicted: Prediction, rate: float, training: float | None) -> Prediction:
         """The same with what a trial has found."""
         assert predicted.setup is not None
-        found = self._rate(predicted.setup, 0.08, predicted.rate)
-        if found is None:
+        measured_rate = self._rate(predicted.setup, 0.08, predicted.rate)
+        if measured_rate is None:
             return predicted
         return dataclasses.replace(
-            predicted, rate=found, gain=found / rate, measured=True, wait_share=_left(found, training)
+            predicted,
+            rate=measured_rate,
+            gain=measured_rate / rate,
+            measured=True,
+            wait_share=_left(measured_rate, training),
         )
 
     def _has_time(self) -> bool:

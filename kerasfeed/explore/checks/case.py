@@ -276,8 +276,8 @@ class Case:
     def twice(self) -> list[tuple[Reading, Reading]]:
         """Each of these scenes, read twice in a row, in ascending order."""
         _ = self.first
-        found = self.read([index for index in self.indices for _ in range(2)])
-        return list(zip(found[::2], found[1::2], strict=True))
+        readings = self.read([index for index in self.indices for _ in range(2)])
+        return list(zip(readings[::2], readings[1::2], strict=True))
 
     @functools.cached_property
     def readings(self) -> list[Reading]:
@@ -297,7 +297,7 @@ class Case:
     @functools.cached_property
     def spec(self) -> SceneSpec:
         """Their spec; raises SpecError where they have none in common."""
-        return merge([(each.index, each.spec) for each in self.readings if each.spec is not None])
+        return merge([(reading.index, reading.spec) for reading in self.readings if reading.spec is not None])
 
 
 def lost(error: KerasfeedError) -> Finding:

@@ -144,7 +144,7 @@ class Reader:
         """A reading of what `scene()` returns."""
         begun = time.perf_counter()
         try:
-            found = scene()
+            value = scene()
         except MemoryGrownError:
             raise
         except BaseException as error:
@@ -154,7 +154,7 @@ class Reader:
                 index, error=exception_text(error), out_of_range=isinstance(error, IndexError),
                 seconds=time.perf_counter() - begun,
             )  # fmt: skip
-        return reading_of(index, found, time.perf_counter() - begun)
+        return reading_of(index, value, time.perf_counter() - begun)
 
 
 def reading_of(index: int, scene: Any, seconds: float = 0.0) -> Reading:
@@ -195,7 +195,7 @@ def _not_finite(array: Any) -> str:
     nan = int(np.isnan(array).sum())
     infinite = int(array.size - finite.sum()) - nan
     parts = [f"{count:,} {what}" for count, what in ((nan, "NaN"), (infinite, "infinite")) if count]
-    first = [int(place) for place in np.argwhere(~finite)[0]]
+    first = [int(position) for position in np.argwhere(~finite)[0]]
     return " and ".join(parts) + f" of {array.size:,} values" + (f", the first at {first}" if first else "")
 
 
@@ -230,52 +230,52 @@ class Survey:
 
 def survey(reader: Reader, *, plan: Iterable[int], seconds: float) -> Survey:
     """Read each scene of `plan` once, for so many seconds at most."""
-    found, kinds = Survey(), set[Any]()
+    seen, kinds = Survey(), set[Any]()
     end = time.monotonic() + seconds
     for index in plan:
         if time.monotonic() > end:
-            found.stopped = "the time"
+            seen.stopped = "the time"
             break
-        if found.count % _LOOK_READS == 0 and reader.grown() > MOST_GROWTH / 2:  # the sequence may keep what it reads
-            found.stopped = "memory"
+        if seen.count % _LOOK_READS == 0 and reader.grown() > MOST_GROWTH / 2:  # the sequence may keep what it reads
+            seen.stopped = "memory"
             break
         reading = reader.read(index)
-        found.count += 1
-        found.slowest = max(found.slowest, reading.seconds)
+        seen.count += 1
+        seen.slowest = max(seen.slowest, reading.seconds)
         if reading.error:
-            found.failed += 1
-            found.error = found.error or reading
+            seen.failed += 1
+            seen.error = seen.error or reading
         elif reading.refusal:
-            found.refusal = found.refusal or reading
+            seen.refusal = seen.refusal or reading
         else:
-            if any(each.not_finite for each in reading.fields):
-                found.not_finite += 1
-                found.not_finite_in = found.not_finite_in or reading
-            kind = reading.structure, *((each.path, each.spec) for each in reading.fields)
+            if any(field.not_finite for field in reading.fields):
+                seen.not_finite += 1
+                seen.not_finite_in = seen.not_finite_in or reading
+            kind = reading.structure, *((field.path, field.spec) for field in reading.fields)
             if kind not in kinds and len(kinds) < _MOST_UNLIKE:
                 kinds.add(kind)
-                found.unlike.append(reading)
-    return found
+                seen.unlike.append(reading)
+    return seen
 
 
-def difference(expected: Reading, found: Reading, before: str, now: str) -> Finding | None:
+def difference(expected: Reading, actual: Reading, before: str, now: str) -> Finding | None:
     """What tells two readings of one scene apart; None for nothing.
 
     Args:
         expected: The first.
-        found: The second.
+        actual: The second.
         before: When or where the first was taken, as in "when it is read first".
         now: The same of the second.
     """
-    if expected == found:
+    if expected == actual:
         return None
     index = expected.index
-    if found.error or found.refusal:
-        return failed(f"scene {index} {now} raises {found.error or found.refusal}; {before} it does not", index=index)
-    if expected.structure != found.structure:
-        texts = f"{expected.structure} {before}, {found.structure} {now}"
+    if actual.error or actual.refusal:
+        return failed(f"scene {index} {now} raises {actual.error or actual.refusal}; {before} it does not", index=index)
+    if expected.structure != actual.structure:
+        texts = f"{expected.structure} {before}, {actual.structure} {now}"
         return failed(f"scene {index} has another structure: {texts}", index=index)
-    for one, other in zip(expected.fields, found.fields, strict=True):
+    for one, other in zip(expected.fields, actual.fields, strict=True):
         if one == other:
             continue
         if one.spec != other.spec:
@@ -288,8 +288,12 @@ def difference(expected: Reading, found: Reading, before: str, now: str) -> Find
     return None
 
 
-def first_difference(expected: Sequence[Reading], found: Sequence[Reading], before: str, now: str) -> Finding | None:
+def first_difference(expected: Sequence[Reading], readings: Sequence[Reading], before: str, now: str) -> Finding | None:
     """The first difference of readings of the same scenes; the second ones may be in any order."""
     by_index = {reading.index: reading for reading in expected}
-    differences = (difference(by_index[each.index], each, before, now) for each in found)
-    return next((each for each in differences if each is not None), None)
+    return first(difference(by_index[reading.index], reading, before, now) for reading in readings)
+
+
+def first(findings: Iterable[Finding | None]) -> Finding | None:
+    """The first finding that is there."""
+    return next(filter(None, findings), None)

@@ -223,8 +223,8 @@ class ClassNames:
     def __init__(self, given: Any) -> None:
         self._all: Any = None
         self._of: dict[str, Any] = {}
-        if isinstance(given, Mapping) and given and all(_is_names(each) for each in given.values()):
-            self._of = {str(path): each for path, each in given.items()}
+        if isinstance(given, Mapping) and given and all(_is_names(names) for names in given.values()):
+            self._of = {str(path): names for path, names in given.items()}
         elif given is None or _is_names(given):
             self._all = given
         else:

@@ -185,13 +185,13 @@ def _draw_part(axes: Any, panel: Panel) -> str:
 
 def _classes(panels: Sequence[Panel]) -> list[tuple[str, int]]:
     """Field and number of the classes in the picture, where they are few."""
-    found: set[tuple[str, int]] = set()
+    classes: set[tuple[str, int]] = set()
     for panel in panels:
         path = panel.part.labels or panel.part.path
-        found.update((path, value) for value in panel.classes())
-        if len(found) > _MOST_NAMED:
+        classes.update((path, value) for value in panel.classes())
+        if len(classes) > _MOST_NAMED:
             return []
-    return sorted(found)
+    return sorted(classes)
 
 
 def _draw_numbers(scenes: Sequence[ShownScene], parts: Sequence[Part], title: str, names: ClassNames) -> Picture:
@@ -221,14 +221,14 @@ def _value_text(scene: ShownScene, part: Part, names: ClassNames) -> str:
 
 def _written(scene: ShownScene, parts: Sequence[Part], names: ClassNames) -> list[str]:
     """Labels, numbers and short texts of a scene, as they are written over it."""
-    found = []
+    texts = []
     for part in parts:
         if part.is_drawn or part.path not in scene.fields:
             continue
         text = _written_value(scene.fields[part.path], part, names)
         plain = part.kind == "word" or (part.kind == "label" and names.knows(part.path))
-        found.append(text if plain else f"{_named(part)} {text}")
-    return found
+        texts.append(text if plain else f"{_named(part)} {text}")
+    return texts
 
 
 def _written_value(value: Any, part: Part, names: ClassNames) -> str:
