@@ -13,7 +13,7 @@ import numpy as np
 from kerasfeed.errors import KerasfeedError
 from kerasfeed.explore.checks.case import Case, length_of
 from kerasfeed.explore.checks.growth import descriptors_open
-from kerasfeed.explore.checks.reading import Reader, Reading, difference, first, reading_of
+from kerasfeed.explore.checks.reading import Reader, SceneReading, difference, first, reading_of
 from kerasfeed.explore.checks.result import Finding, failed, passed, skipped, warned
 from kerasfeed.sequences.base import SceneSequence, Subset
 from kerasfeed.sequences.context import Worker
@@ -43,7 +43,9 @@ def get_batch(case: Case) -> Finding:
     return finding or passed(f"{len(batches)} batches, in ascending, descending and random order")
 
 
-def _batches(reader: Reader, *, batches: list[list[int]], expected: list[Reading], spec: SceneSpec) -> Finding | None:
+def _batches(
+    reader: Reader, *, batches: list[list[int]], expected: list[SceneReading], spec: SceneSpec
+) -> Finding | None:
     method = batch_reader(reader.sequence)
     assert method is not None
     by_index = {reading.index: reading for reading in expected}
@@ -90,7 +92,7 @@ def _rows(batch: Any, out: Any, spec: SceneSpec, count: int) -> list[Any] | str:
     return [spec.unflatten([leaf[row] for leaf in leaves]) for row in range(count)]
 
 
-def _compared(expected: Reading, scene: Any, spec: SceneSpec, before: str, now: str) -> Finding | None:
+def _compared(expected: SceneReading, scene: Any, spec: SceneSpec, before: str, now: str) -> Finding | None:
     """What tells a scene apart from how it was read; Python numbers may come back as any dtype that holds them."""
     assert expected.spec is not None
     leaves = [
@@ -126,7 +128,7 @@ def read_into(case: Case) -> Finding:
     return finding or passed(f"{len(case.readings)} scenes, written as __getitem__ returns them")
 
 
-def _written(reader: Reader, *, expected: list[Reading], spec: SceneSpec) -> Finding | None:
+def _written(reader: Reader, *, expected: list[SceneReading], spec: SceneSpec) -> Finding | None:
     method = scene_writer(reader.sequence)
     assert method is not None
     for one in expected:
@@ -151,7 +153,7 @@ def read_ahead(case: Case) -> Finding:
     return case.call(_announced, expected=case.readings)  # type: ignore[no-any-return]
 
 
-def _announced(reader: Reader, *, expected: list[Reading]) -> Finding:
+def _announced(reader: Reader, *, expected: list[SceneReading]) -> Finding:
     method = ahead_reader(reader.sequence)
     assert method is not None
     indices = np.array([one.index for one in expected], np.int64)

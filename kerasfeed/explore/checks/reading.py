@@ -60,7 +60,7 @@ class FieldReading:
 
 
 @dataclass(frozen=True)
-class Reading:
+class SceneReading:
     """One scene, as it was read once.
 
     Attributes:
@@ -136,11 +136,11 @@ class Reader:
         finally:
             enter_context(previous)
 
-    def read(self, index: int, place: int | None = None) -> Reading:
+    def read(self, index: int, place: int | None = None) -> SceneReading:
         """A reading of scene `index`; what it raises is part of that."""
         return self.taken(index, lambda: self.scene(index, place))
 
-    def taken(self, index: int, scene: Any) -> Reading:
+    def taken(self, index: int, scene: Any) -> SceneReading:
         """A reading of what `scene()` returns."""
         begun = time.perf_counter()
         try:
@@ -150,22 +150,22 @@ class Reader:
         except BaseException as error:
             if is_the_programs(error):
                 raise
-            return Reading(
+            return SceneReading(
                 index, error=exception_text(error), out_of_range=isinstance(error, IndexError),
                 seconds=time.perf_counter() - begun,
             )  # fmt: skip
         return reading_of(index, value, time.perf_counter() - begun)
 
 
-def reading_of(index: int, scene: Any, seconds: float = 0.0) -> Reading:
+def reading_of(index: int, scene: Any, seconds: float = 0.0) -> SceneReading:
     """The reading of a scene that is there."""
     try:
         leaves, treespec = flatten(scene)
         spec = describe(scene)
         fields = tuple(_field(leaf, path) for leaf, path in zip(leaves, field_paths(treespec), strict=True))
-        return Reading(index, structure_text(treespec), fields, seconds=seconds, spec=spec)
+        return SceneReading(index, structure_text(treespec), fields, seconds=seconds, spec=spec)
     except SpecError as error:
-        return Reading(index, refusal=message_of(error), seconds=seconds)
+        return SceneReading(index, refusal=message_of(error), seconds=seconds)
 
 
 def _field(leaf: Any, path: str) -> FieldReading:
@@ -199,7 +199,7 @@ def _not_finite(array: Any) -> str:
     return " and ".join(parts) + f" of {array.size:,} values" + (f", the first at {first}" if first else "")
 
 
-def read_all(reader: Reader, *, plan: Iterable[int]) -> list[Reading]:
+def read_all(reader: Reader, *, plan: Iterable[int]) -> list[SceneReading]:
     """Readings of the scenes of `plan`, in its order."""
     return [reader.read(index) for index in plan]
 
@@ -220,10 +220,10 @@ class Survey:
     count: int = 0
     failed: int = 0
     not_finite: int = 0
-    error: Reading | None = None
-    refusal: Reading | None = None
-    not_finite_in: Reading | None = None
-    unlike: list[Reading] = field(default_factory=list)
+    error: SceneReading | None = None
+    refusal: SceneReading | None = None
+    not_finite_in: SceneReading | None = None
+    unlike: list[SceneReading] = field(default_factory=list)
     slowest: float = 0.0
     stopped: str = ""
 
@@ -258,7 +258,7 @@ def survey(reader: Reader, *, plan: Iterable[int], seconds: float) -> Survey:
     return seen
 
 
-def difference(expected: Reading, actual: Reading, before: str, now: str) -> Finding | None:
+def difference(expected: SceneReading, actual: SceneReading, before: str, now: str) -> Finding | None:
     """What tells two readings of one scene apart; None for nothing.
 
     Args:
@@ -288,7 +288,9 @@ def difference(expected: Reading, actual: Reading, before: str, now: str) -> Fin
     return None
 
 
-def first_difference(expected: Sequence[Reading], readings: Sequence[Reading], before: str, now: str) -> Finding | None:
+def first_difference(
+    expected: Sequence[SceneReading], readings: Sequence[SceneReading], before: str, now: str
+) -> Finding | None:
     """The first difference of readings of the same scenes; the second ones may be in any order."""
     by_index = {reading.index: reading for reading in expected}
     return first(difference(by_index[reading.index], reading, before, now) for reading in readings)

@@ -15,7 +15,7 @@ import numpy as np
 
 from kerasfeed.errors import KerasfeedError
 from kerasfeed.explore.checks.case import Case, calling, length_of, lost, results
-from kerasfeed.explore.checks.reading import Reader, Reading, difference, first, first_difference, read_all
+from kerasfeed.explore.checks.reading import Reader, SceneReading, difference, first, first_difference, read_all
 from kerasfeed.explore.checks.result import Finding, failed, passed, skipped, warned
 from kerasfeed.pool.environment import Environment
 from kerasfeed.pool.processes.pool import processes_supported
@@ -96,7 +96,7 @@ def _read_by_threads(reader: Reader, *, plan: list[int], seconds: float, scene_s
     return next((count for count in counts if isinstance(count, Finding)), None) or sum(counts)
 
 
-def _read_at_random(reader: Reader, *, expected: list[Reading], seconds: float) -> Finding | int:
+def _read_at_random(reader: Reader, *, expected: list[SceneReading], seconds: float) -> Finding | int:
     """How many scenes were read in this time, in a random order; or the first that differs."""
     rng = np.random.default_rng(reader.worker.index)
     end, count = time.monotonic() + seconds, 0
@@ -176,7 +176,7 @@ class Elsewhere:
 
     def __init__(self, case: Case) -> None:
         self.case = case
-        self._seen: dict[Setting, tuple[list[Reading], KerasfeedError | None]] = {}
+        self._seen: dict[Setting, tuple[list[SceneReading], KerasfeedError | None]] = {}
 
     def _read(self, *settings: Setting) -> None:
         """Have these processes, started together, read the scenes."""
@@ -231,7 +231,7 @@ class Elsewhere:
         )
 
 
-def _read_from(reader: Reader, *, folder: str, plan: list[int]) -> list[Reading]:
+def _read_from(reader: Reader, *, folder: str, plan: list[int]) -> list[SceneReading]:
     """What a process, a worker that does nothing else, reads from a directory; from its own where that is empty."""
     if not folder:
         return read_all(reader, plan=plan)

@@ -7,7 +7,7 @@ import numpy as np
 
 from kerasfeed.errors import SpecError
 from kerasfeed.explore.checks.case import Case, length_of
-from kerasfeed.explore.checks.reading import Reader, Reading, difference, reading_of
+from kerasfeed.explore.checks.reading import Reader, SceneReading, difference, reading_of
 from kerasfeed.explore.checks.result import Finding, failed, passed, skipped, warned
 from kerasfeed.sequences.global_random import GlobalRandomWatch, globals_put_back, names, seed_globals
 from kerasfeed.spec.inference import merge
@@ -46,7 +46,7 @@ def scenes_load(case: Case) -> Finding:
     return passed(f"{_read_text(case)} read{stopped}, at most {1e3 * slowest:,.3g} ms each")
 
 
-def _unreadable(first: Reading, count: int, read: int, case: Case) -> Finding:
+def _unreadable(first: SceneReading, count: int, read: int, case: Case) -> Finding:
     more = f" ({count} of the {read} scenes that were read fail)" if count > 1 else ""
     if first.out_of_range:
         return failed(
@@ -83,7 +83,7 @@ def same_spec(case: Case) -> Finding:
     return passed(f"the same in {_read_text(case)}{rows}")
 
 
-def _unlike(readings: list[Reading], are_batches: bool) -> Finding | None:
+def _unlike(readings: list[SceneReading], are_batches: bool) -> Finding | None:
     """What tells some scenes apart; of batches the number of rows does not."""
     try:
         spec = merge([(reading.index, reading.spec) for reading in readings if reading.spec is not None])
@@ -100,7 +100,7 @@ def _unlike(readings: list[Reading], are_batches: bool) -> Finding | None:
     return None
 
 
-def _other(first: Reading, readings: list[Reading]) -> tuple[Reading, str | None]:
+def _other(first: SceneReading, readings: list[SceneReading]) -> tuple[SceneReading, str | None]:
     """The first scene that does not go with the first, and the field in which it does not."""
     for reading in readings[1:]:
         if reading.structure != first.structure:
@@ -112,7 +112,7 @@ def _other(first: Reading, readings: list[Reading]) -> tuple[Reading, str | None
     return first, None
 
 
-def _unequal(path: str, readings: list[Reading]) -> tuple[tuple[int, str], tuple[int, str]]:
+def _unequal(path: str, readings: list[SceneReading]) -> tuple[tuple[int, str], tuple[int, str]]:
     specs = [(reading.index, field.spec) for reading in readings for field in reading.fields if field.path == path]
     return specs[0], next(spec for spec in specs if spec[1] != specs[0][1])
 
@@ -129,7 +129,7 @@ def finite(case: Case) -> Finding:
     return failed(text, index=first.index, field=field.path)
 
 
-def _bad(reading: Reading) -> bool:
+def _bad(reading: SceneReading) -> bool:
     return any(field.not_finite for field in reading.fields)
 
 
@@ -155,7 +155,7 @@ def indices(case: Case) -> Finding:
     )
 
 
-def _outside(reader: Reader, *, length: int) -> tuple[Reading, ...]:
+def _outside(reader: Reader, *, length: int) -> tuple[SceneReading, ...]:
     last = length - 1
     # Of one index, so that they can be compared; and with the random numbers of one place.
     return (

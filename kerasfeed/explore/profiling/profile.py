@@ -10,7 +10,7 @@ from typing import Any
 
 from kerasfeed.loaders.scene_cost import SceneCost
 from kerasfeed.loaders.worker_choice import Setup, duration, held_text
-from kerasfeed.util.report import ACCENT, PALE, Picture, Report, Table, bar
+from kerasfeed.util.report import ACCENT, PALE, Graphic, Report, Table, bar
 
 _NOTABLE = 1.1  # times as fast
 LITTLE = 0.05  # share of the time: training that waits so little does not wait
@@ -172,7 +172,7 @@ class Profile:
 
     def _row(
         self, what: str, rate: float, gain: str = "", how: str = "", note: str = "", *, best: bool = False
-    ) -> tuple[str | Picture, ...]:
+    ) -> tuple[str | Graphic, ...]:
         most = max([self.rate, self.training_rate or 0.0, *(option.rate for option in self.predictions)]) or 1.0
         return what, f"{rate:,.0f}", gain, bar(rate / most, ACCENT if best else PALE), how, note
 

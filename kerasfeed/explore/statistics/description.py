@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from kerasfeed.loaders.worker_choice import duration
 from kerasfeed.util.counted import counted
-from kerasfeed.util.report import Picture, Report, Table, bytes_text, histogram
+from kerasfeed.util.report import Graphic, Report, Table, bytes_text, histogram
 
 _COLUMNS = ("field", "dtype", "shape", "min", "max", "mean", "std", "histogram")
 _NUMBERS = ("min", "max", "mean", "std")
@@ -228,14 +228,14 @@ def _plain(value: Any) -> Any:
 # ---- the report
 
 
-def _row(field: FieldDescription) -> tuple[str | Picture, ...]:
+def _row(field: FieldDescription) -> tuple[str | Graphic, ...]:
     unit = " chars" if "str" in field.dtypes else " bytes" if field.is_text else ""
     numbers = _number_text(field.min), _number_text(field.max), _numbers_text(field.mean), _numbers_text(field.std)
     shape = _shape_text(field)
     return field.path, " or ".join(field.dtypes), shape, *(f"{text}{unit}" for text in numbers), _histogram(field)
 
 
-def _histogram(field: FieldDescription) -> Picture:
+def _histogram(field: FieldDescription) -> Graphic:
     if 1 < len(field.classes) <= _MOST_BARS:
         total = sum(field.classes.values())
         shares = [count / total for count in field.classes.values()]
