@@ -36,7 +36,7 @@ def pytest_collection_modifyitems(session: pytest.Session, items: list[pytest.It
 
 
 def _items(session: pytest.Session, place: str) -> Iterator[pytest.Item]:
-    from kerasfeed.explore.checks.table import CHECKS
+    from kerasfeed.explore.check import CHECKS
     from kerasfeed.testing import SequenceUnderTest
 
     try:

@@ -10,13 +10,12 @@ Examples:
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from kerasfeed.errors import FeedWarning
-from kerasfeed.explore.check import refuse
-from kerasfeed.explore.checks.case import Case
+from kerasfeed.explore.check import CHECKS, Checks, check_names, refuse
 from kerasfeed.explore.checks.result import CheckResult
-from kerasfeed.explore.checks.table import CHECKS, Checks, check_names
 from kerasfeed.util.deferred_warnings import warn_caller
 from kerasfeed.util.error_text import class_name
 
@@ -33,7 +32,7 @@ class SequenceUnderTest:
 
     def __init__(self, given: Any, *, scenes: int = 64, seconds: float = 60.0, seed: int = 0) -> None:
         self._given = given
-        self._options = {"scenes": scenes, "seconds": seconds, "seed": seed}
+        self._make_checks = partial(Checks, scenes=scenes, seconds=seconds, seed=seed)
         self._is_made = not (isinstance(given, type) or (callable(given) and not hasattr(type(given), "__getitem__")))
         self._checks: Checks | None = None
         if self._is_made:
@@ -55,7 +54,7 @@ class SequenceUnderTest:
     def result(self, name: str) -> CheckResult:
         """What the check `name` finds."""
         if self._checks is None:
-            self._checks = Checks(Case(self.sequence, **self._options))  # type: ignore[arg-type]
+            self._checks = self._make_checks(self.sequence)
         self._checks.case.begin()
         return self._checks.result(name)
 

@@ -1,14 +1,18 @@
-"""`kf.check_sequence`: is this class of scenes right?"""
+"""`kf.check_sequence`: the checks, in the order in which they are run, each with its reason and its remedy.
+
+Invariant: a check that needs another one is skipped where that has failed, so that one fault is told once.
+"""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from kerasfeed.explore.checks.case import Case
-from kerasfeed.explore.checks.result import SequenceReport
-from kerasfeed.explore.checks.table import CHECKS, Checks, check_names
+from kerasfeed.explore.checks import growth, methods, repeats, scenes
+from kerasfeed.explore.checks.case import Case, guarded
+from kerasfeed.explore.checks.result import CheckResult, Finding, SequenceReport, skipped
 from kerasfeed.feeds.any_feed import AnyFeed
 from kerasfeed.loaders.sequence_argument import check_sequence as check_arguments
 from kerasfeed.util.error_text import class_name
@@ -18,6 +22,224 @@ from kerasfeed.util.validate import check_integer
 
 _LONGEST = 86_400
 _CALLER = "kf.check_sequence()"
+
+
+@dataclass(frozen=True)
+class Check:
+    """A check.
+
+    Attributes:
+        name: Its name.
+        run: What finds out.
+        reason: Why it matters.
+        remedy: What to change where it fails.
+        needs: The checks that must not have failed.
+    """
+
+    name: str
+    run: Callable[[Case], Finding]
+    reason: str
+    remedy: str
+    needs: tuple[str, ...] = ()
+
+
+_READ = ("scenes_load", "fields")
+_STABLE = (*_READ, "same_twice", "any_order")
+_MEMORY = ("memory", "descriptors")  # measured in a worker process
+_BOUND = "Keep what a scene needs in the object, or read it in __getitem__"
+
+CHECKS: dict[str, Check] = {
+    check.name: check
+    for check in (
+        Check(
+            "length", scenes.length,
+            "A feed reads the scenes 0 to len(sequence) - 1, and counts its batches by that.",
+            "Return the number of scenes from __len__, the same at every call",
+        ),
+        Check(
+            "scenes_load", scenes.scenes_load,
+            "A scene that fails ends fit, unless the feed is told to replace it.",
+            "Read it here, sequence[index], in a debugger. Leave the scene out with kf.Subset, or give the feed "
+            'on_error="replace"',
+            ("length",),
+        ),
+        Check(
+            "fields", scenes.fields,
+            "A batch holds numbers and text: other objects cannot be sent to a model.",
+            "Return NumPy arrays, numbers, str or bytes, nested in tuples, lists or dicts", ("scenes_load",),
+        ),
+        Check(
+            "same_spec", scenes.same_spec,
+            "Scenes are stacked into batches, so they need one structure, and for each field one dtype and one shape.",
+            "Crop, pad or resample in __getitem__; or give the feed collate=kf.Pad(...), kf.Ragged(...) or "
+            "order=kf.Bucketed(...)", _READ,
+        ),
+        Check(
+            "finite", scenes.finite,
+            "One NaN makes the loss, and then every weight of the model, NaN.",
+            "Replace it, np.nan_to_num(array), or leave the scene out with kf.Subset; find it with np.isnan", _READ,
+        ),
+        Check(
+            "indices", scenes.indices,
+            "Feeds use 0 to len(sequence) - 1 alone. People write sequence[-1], and loops end with IndexError.",
+            "Begin __getitem__ with: if not 0 <= index < len(self): raise IndexError(index)", _READ,
+        ),
+        Check(
+            "same_twice", repeats.same_twice,
+            "A batch is to be a function of seed, epoch and index: else no run can be repeated or resumed.",
+            "Draw random numbers from self.rng (kf.current_rng() in functions); do not write into what is stored; do "
+            "not use the time, or counters", _READ,
+        ),
+        Check(
+            "any_order", repeats.any_order,
+            "Scenes are read in any order, by several workers: what depends on the scene before is left to chance.",
+            "Keep nothing from one scene to the next, but caches; seek before each read", (*_READ, "same_twice"),
+        ),
+        Check(
+            "own_arrays", scenes.own_arrays,
+            "Collate functions, kf.Cached and your own code hold several scenes at once.",
+            "Return a new array for each scene: array.copy() of what is filled again", _READ,
+        ),
+        Check(
+            "global_random", scenes.global_random,
+            "Worker threads share the global generators with the whole program, so scenes differ from run to run; and "
+            "seeding them in a scene changes what everybody else draws.",
+            "Draw from self.rng (kf.current_rng() in functions, self.rng_for(index) in get_batch)", _READ,
+        ),
+        Check(
+            "pickle", repeats.copied,
+            "The sequence is pickled to be sent to worker processes.",
+            "Open files and connections in __getitem__ or on_worker_begin (for HDF5, keep a kerasfeed.HDF5File, which "
+            "pickles), leave locks out of __getstate__, and restore all that __getitem__ needs", _READ,
+        ),
+        Check(
+            "pickle_cost", repeats.pickle_cost,
+            "Worker processes start when the sequence has been pickled.",
+            "Keep names of files in place of what was read from them, or use np.load(..., mmap_mode='r') or a "
+            "kerasfeed.HDF5File, which are sent by name", ("length",),
+        ),
+        Check(
+            "process", repeats.process,
+            "What this process alone knows (globals set later, its id, its handles) is another thing in a worker.",
+            _BOUND + "; set no globals that it uses", (*_STABLE, "pickle"),
+        ),
+        Check(
+            "hash_seed", repeats.hash_seed,
+            "Python hashes text differently in every run, unless PYTHONHASHSEED is set, and so orders sets of text.",
+            "Sort sets before they are used, and hash with zlib.crc32 or hashlib in place of hash()",
+            (*_STABLE, "pickle", "process"),
+        ),
+        Check(
+            "directory", repeats.directory,
+            "Relative paths mean another file after os.chdir, on another host, or in another program.",
+            "Keep absolute paths: Path(path).resolve() in __init__", (*_STABLE, "pickle", "process"),
+        ),
+        Check(
+            "threads", repeats.threads,
+            'With thread_safe = True in the class, or worker_type="thread", several threads read from one object at '
+            "the same time.",
+            "Set no thread_safe. Or keep nothing of a scene in self while it is read; open files for each thread or "
+            "process (kerasfeed.HDF5File does), or guard them with a lock", _STABLE,
+        ),
+        Check(
+            "get_batch", methods.get_batch,
+            "Feeds read through get_batch where a class defines it: its rows are to be the scenes of __getitem__.",
+            "Return for each field an axis of len(indices), in the order of indices; draw from self.rng_for(index)",
+            (*_STABLE, "same_spec"),
+        ),
+        Check(
+            "read_into", methods.read_into,
+            "Feeds read through read_into where a class defines it: it is to write the scene of __getitem__.",
+            "Write every element, out[...] = array, and draw random numbers in the same order", (*_STABLE, "same_spec"),
+        ),
+        Check(
+            "read_ahead", methods.read_ahead,
+            "It is called before a batch is loaded, by the thread that asks for it: it is to begin work, not to do it.",
+            "Start the reading in the background, and return; draw nothing from self.rng", _STABLE,
+        ),
+        Check(
+            "hooks", methods.hooks,
+            "Workers are replaced, share the sequence if they are threads, and serve feeds that are closed.",
+            "Define on_worker_begin(self, worker), on_worker_end(self), on_epoch_begin(self) and on_epoch_end(self) so "
+            "that each may be called again", ("length",),
+        ),
+        Check(
+            "views", methods.views,
+            "kf.split, slices, kf.Subset and others read through the sequence.",
+            "Let __getitem__ take integers, and __iter__ go through the scenes, or leave __iter__ out", _STABLE,
+        ),
+        Check(
+            "memory", growth.memory,
+            "What grows with every scene ends an epoch, or a night, later.",
+            "Keep nothing of what was read, or bound it (functools.lru_cache(maxsize=...), kf.Cached)", _READ,
+        ),
+        Check(
+            "descriptors", growth.descriptors,
+            "A process may have some thousand files open; the next open() then fails.",
+            "Open files with `with`, or once for each process", _READ,
+        ),
+    )
+}  # fmt: skip
+
+
+def check_names(names: object, argument: str) -> list[str]:
+    """Names of checks, as given.
+
+    Raises:
+        TypeError: They are a single text, or no list.
+        ValueError: There is no such check.
+    """
+    if isinstance(names, str) or not isinstance(names, Iterable):
+        remedy = f": write [{names!r}]" if isinstance(names, str) else ""
+        raise TypeError(f"{argument} must be names of checks in a list, received {names!r}{remedy}")
+    checked: list[str] = list(names)
+    for name in checked:
+        if name not in CHECKS:
+            raise ValueError(f"{argument} names {name!r}, and there is no such check: {', '.join(CHECKS)}")
+    return checked
+
+
+class Checks:
+    """The checks of one sequence: each is run once, when its result is asked for.
+
+    Args:
+        sequence: The sequence.
+        scenes: How many scenes are compared, at most.
+        seconds: How long the checks may take, s.
+        seed: Behind each scene's `rng`.
+    """
+
+    def __init__(self, sequence: Any, *, scenes: int, seconds: float, seed: int) -> None:
+        self.case = Case(as_sequence(sequence), scenes=scenes, seconds=seconds, seed=seed)
+        self._known: dict[str, CheckResult] = {}
+        self._culprits: dict[str, str] = {}  # from what has failed, or was skipped for that, to what has failed
+
+    def result(self, name: str) -> CheckResult:
+        """The result of a check; those that it needs are run before."""
+        if name not in self._known:
+            self._known[name] = self._run(CHECKS[name])
+        return self._known[name]
+
+    def _run(self, check: Check) -> CheckResult:
+        for needed in check.needs:
+            self.result(needed)
+        begun = time.monotonic()
+        culprit = next((self._culprits[needed] for needed in check.needs if needed in self._culprits), None)
+        if culprit is not None:
+            finding = skipped(f"{culprit} has failed")
+        elif self.case.over:
+            finding = skipped(f"the {self.case.seconds:g} s are over: give more seconds=")
+        elif check.name not in _MEMORY and self.case.has_grown:
+            finding = skipped("reading scenes has taken much memory; see memory")
+        else:
+            finding = guarded(check.run, self.case)
+        if culprit is not None or (finding.status == "failed" and finding.blocks):
+            self._culprits[check.name] = culprit or check.name
+        remedy = check.remedy if finding.remedy is None else finding.remedy
+        return CheckResult(
+            check.name, finding.status, finding.message, check.reason, remedy, finding.index, finding.field,
+            time.monotonic() - begun,
+        )  # fmt: skip
 
 
 def check_sequence(
@@ -79,18 +301,15 @@ def check_sequence(
     left_out = set(check_names(skip, "skip"))
     wanted = set(CHECKS if checks is None else check_names(checks, "checks")) - left_out
     names = [name for name in CHECKS if name in wanted]
-    case = Case(as_sequence(sequence), scenes=scenes, seconds=float(seconds), seed=seed)
     begun = time.monotonic()
-    every = Checks(case)
+    checker = Checks(sequence, scenes=scenes, seconds=float(seconds), seed=seed)
     results = []
     with progress_bar("checking", len(names), progress, tty=True, after=1.0) as advance:
         for name in names:
-            results.append(every.result(name))
+            results.append(checker.result(name))
             advance(1)
-    compared = len(vars(case).get("readings", ()))
-    length = vars(case).get("length", 0)
     seconds = time.monotonic() - begun
-    return SequenceReport(class_name(sequence), compared, case.read_count, length, tuple(results), seconds)
+    return SequenceReport(class_name(sequence), *checker.case.counts(), tuple(results), seconds)
 
 
 def refuse(sequence: Any) -> None:
@@ -106,16 +325,11 @@ def refuse(sequence: Any) -> None:
     try:
         check_arguments(as_sequence(sequence), _CALLER)
     except TypeError:
-        if hasattr(type(sequence), "__len__") and hasattr(type(sequence), "__getitem__") and _len_fails(sequence):
-            return
+        if hasattr(type(sequence), "__len__") and hasattr(type(sequence), "__getitem__"):
+            try:
+                len(sequence)
+            except Exception:  # noqa: BLE001 - the user's, which is checked
+                return
         raise
     except Exception:  # noqa: BLE001 - of __len__, which is checked
         return
-
-
-def _len_fails(sequence: Any) -> bool:
-    try:
-        len(sequence)
-    except Exception:  # noqa: BLE001 - the user's
-        return True
-    return False

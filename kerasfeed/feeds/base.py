@@ -25,9 +25,8 @@ from kerasfeed.feeds.cursor import batches_of
 from kerasfeed.feeds.display import feed_html, feed_text
 from kerasfeed.feeds.epoch_clock import EpochClock
 from kerasfeed.feeds.feed_cursor import FeedCursor
-from kerasfeed.feeds.hooks import SequenceHooks
+from kerasfeed.feeds.hooks import Refreshes, SequenceHooks
 from kerasfeed.feeds.options import FeedOptions
-from kerasfeed.feeds.refreshes import Refreshes
 from kerasfeed.feeds.sharding import find_shard
 from kerasfeed.feeds.state import FeedState, forget_fingerprint, number_of, state_of, warn_of_hooks
 from kerasfeed.loaders.arguments import check_collate, check_order, check_seed
@@ -493,12 +492,10 @@ class BaseFeed(AnyFeed):
         return _made_anew, (kind, self.sequence, self.plan.batch_size, self._arguments), added or None
 
     def __repr__(self) -> str:
-        return feed_text(self.sequence, self.plan, self.shard, self.stats(), self.worker_choice)
+        return feed_text(self)
 
     def _repr_html_(self) -> str:
-        return feed_html(
-            self.sequence, self.plan, self.shard, self.stats(), lambda: self.element_spec, self.worker_choice
-        )
+        return feed_html(self)
 
 
 def _made_anew(kind: Any, sequence: Any, batch_size: int | None, arguments: dict[str, Any]) -> Any:

@@ -80,7 +80,7 @@ class BatchLoop(Generic[Converted]):
         self._begin = begin
         self._conversion = conversion
         self._epochs = epochs
-        self._running: weakref.WeakSet[_Iteration[Converted]] = weakref.WeakSet()
+        self._running: weakref.WeakSet[_LoopIteration[Converted]] = weakref.WeakSet()
 
     def __len__(self) -> int:
         """Batches in an iteration. The first one after `feed.set_state` has only those that are left of the epoch.
@@ -95,7 +95,7 @@ class BatchLoop(Generic[Converted]):
 
     def __iter__(self) -> Iterator[Any]:
         """The batches of the next epochs of the feed."""
-        iteration = _Iteration(self._begin, self._conversion)
+        iteration = _LoopIteration(self._begin, self._conversion)
         self._running.add(iteration)
         return iteration.batches()
 
@@ -123,7 +123,7 @@ class BatchLoop(Generic[Converted]):
         return f"<batches for {self._conversion}{epochs}, of {self._feed!r}>"
 
 
-class _Iteration(Generic[Converted]):
+class _LoopIteration(Generic[Converted]):
     def __init__(self, begin: Callable[[], Cursor], conversion: Conversion[Converted]) -> None:
         self._begin = begin
         self._conversion = conversion

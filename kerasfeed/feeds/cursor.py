@@ -21,7 +21,7 @@ from typing import Any, Protocol, TypeVar
 from kerasfeed.errors import FeedClosedError
 from kerasfeed.pool.resource_errors import start_thread
 from kerasfeed.util.error_text import drop_frame, short_tracebacks
-from kerasfeed.util.polling import POLL_SECONDS, NotYet
+from kerasfeed.util.polling import POLL_SECONDS, NotYet, wait_for_exit
 
 Owner = TypeVar("Owner")
 _GONE = "the feed of this dataset is gone: keep a reference to the feed, or to the dataset, while it is iterated"
@@ -78,7 +78,7 @@ def batches_of(begin: Callable[[], Cursor]) -> Iterator[Any]:
     with short_tracebacks:
         cursor = begin()
         try:
-            while taken := _next_of(cursor):
+            while taken := next_of(cursor):
                 cursor.received(taken[0])
                 yield taken.pop()  # what has been left in the middle then holds no batch
             cursor.end()
@@ -86,12 +86,15 @@ def batches_of(begin: Callable[[], Cursor]) -> Iterator[Any]:
             cursor.close([])
 
 
-def _next_of(cursor: Cursor) -> list[Any]:
-    """Place and batch; nothing at the end."""
+def next_of(cursor: Cursor) -> list[Any]:
+    """Wait for the next batch, as long as it takes: place and batch; nothing at the end."""
     try:
         return list(cursor.take(None))
     except EndOfData:
         return []
+    except FeedClosedError:
+        wait_for_exit()
+        raise
 
 
 _background_calls: list[Any] = []  # locks of what runs elsewhere; a child of a fork runs nothing of it

@@ -3,7 +3,6 @@
 Invariant: never raises, whatever the sequence does.
 """
 
-from collections.abc import Callable
 from itertools import takewhile
 from typing import Any
 
@@ -13,7 +12,6 @@ from kerasfeed.feeds.sharding import Shard
 from kerasfeed.loaders.base import LoaderStats
 from kerasfeed.loaders.worker_choice import Choice
 from kerasfeed.orders.base import Sequential
-from kerasfeed.orders.plan import Plan
 from kerasfeed.spec.array_pictures import FIELD_COLUMNS, field_cells
 from kerasfeed.spec.field_forms import RaggedArray
 from kerasfeed.spec.nesting import field_paths
@@ -25,14 +23,14 @@ from kerasfeed.util.report import Report, Table
 _PACKAGE = __name__.split(".")[0]
 
 
-def feed_text(sequence: Any, plan: Plan, shard: Shard, stats: LoaderStats, choice: Choice | None = None) -> str:
-    """One line."""
-    part = f", shard {shard}" if _is_told(shard) else ""
-    order = "" if isinstance(plan.order, Sequential) else f", {plan.order}"
-    return (
-        f"Feed({type(sequence).__name__}: {_length(plan)}, batch_size={plan.batch_size}, "
-        f"{counted(plan.steps, 'step')}{order}{part}, {workers_text(stats, choice)})"
-    )
+def feed_text(feed: Any) -> str:
+    """A `BaseFeed` in one line."""
+    plan = feed.plan
+    length = counted(plan.length, "scene") if plan.batch_size else counted(plan.length, "batch", "batches")
+    parts = [f"{type(feed.sequence).__name__}: {length}", f"batch_size={plan.batch_size}", counted(plan.steps, "step")]
+    parts += [] if isinstance(plan.order, Sequential) else [str(plan.order)]
+    parts += [f"shard {feed.shard}"] if _has_shards(feed.shard) else []
+    return f"Feed({', '.join([*parts, workers_text(feed.stats(), feed.worker_choice)])})"
 
 
 def public_names(feed: Any, public: frozenset[str]) -> list[str]:
@@ -42,24 +40,18 @@ def public_names(feed: Any, public: frozenset[str]) -> list[str]:
     return sorted(added | {name for name in object.__dir__(feed) if name in public or name.startswith("__")})
 
 
-def feed_html(
-    sequence: Any,
-    plan: Plan,
-    shard: Shard,
-    stats: LoaderStats,
-    spec_of: Callable[[], Any],
-    choice: Choice | None = None,
-) -> str:
-    """A table of the fields of a batch; `spec_of` gives its nesting of `ArraySpec`s, or raises."""
+def feed_html(feed: Any) -> str:
+    """A `BaseFeed` as a table of the fields of a batch; where a scene cannot be read, the error."""
+    plan, stats = feed.plan, feed.stats()
     facts = [
         ("scenes" if plan.batch_size else "batches", f"{plan.length:,}"),
         ("batch size", str(plan.batch_size)),
         ("steps in an epoch", f"{plan.steps:,}"),
         ("order", f"{plan.order}" + (f", seed {plan.seed}" if plan.order.needs_seed else "")),
-        ("workers", workers_text(stats, choice)),
+        ("workers", workers_text(stats, feed.worker_choice)),
     ]
-    if _is_told(shard):
-        facts.append(("shard", str(shard)))
+    if _has_shards(feed.shard):
+        facts.append(("shard", str(feed.shard)))
     if plan.pad_remainder:
         facts.append(("short batches", "filled up, with weight 0"))
     if stats.respawns:
@@ -67,10 +59,10 @@ def feed_html(
     if stats.failed:
         facts.append(("failed scenes", f"{stats.failed:,}"))
     try:
-        spec = spec_of()
+        spec = feed.element_spec
     except Exception as error:  # noqa: BLE001 - a notebook must show the feed even when a scene cannot be read
         return Report("Feed", [*facts, ("error", summary(error))]).html
-    return Report(f"Feed of {type(sequence).__name__}", facts, [_fields(spec)]).html
+    return Report(f"Feed of {type(feed.sequence).__name__}", facts, [_fields(spec)]).html
 
 
 def stream_html(kind: str, facts: list[tuple[str, str]], spec: Any | None) -> str:
@@ -84,11 +76,7 @@ def _fields(spec: Any) -> Table:
     return Table(FIELD_COLUMNS, [field_cells(*part) for path, leaf in named for part in _parts(path, leaf)])
 
 
-def _length(plan: Plan) -> str:
-    return counted(plan.length, "scene") if plan.batch_size else counted(plan.length, "batch", "batches")
-
-
-def _is_told(shard: Shard) -> bool:
+def _has_shards(shard: Shard) -> bool:
     return shard.count > 1 or bool(shard.source)
 
 

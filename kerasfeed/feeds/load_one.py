@@ -5,7 +5,7 @@ sequence raises is raised here, whatever the feed does about errors. The feed, i
 alone.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,6 @@ from kerasfeed.sequences.base import SceneContext, Worker, enter_context, option
 from kerasfeed.sequences.global_random import SeedingContext, globals_put_back
 from kerasfeed.sequences.view_base import apart
 from kerasfeed.spec.inference import describe
-from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.util.counted import counted
 from kerasfeed.util.deferred_warnings import warn_caller
 from kerasfeed.util.error_text import short_tracebacks
@@ -71,7 +70,6 @@ def load(feed: "BaseFeed", *, epoch: int, step: int | None = None, index: int | 
             f"kf.load needs either step (a whole batch) or index (one scene), received step={step!r}, index={index!r}"
         )
     epoch = check_integer("epoch", epoch, 0)
-    sequence = _for_itself(feed.sequence)
     stats = feed.stats()  # workers seed the global random generators where the first scenes use them
     seeds = stats.seeds_random or (stats.worker_type == "process" and feed.layout is None)
     kind, put_back = (SeedingContext, globals_put_back) if seeds else (SceneContext, nullcontext)
@@ -82,17 +80,18 @@ def load(feed: "BaseFeed", *, epoch: int, step: int | None = None, index: int | 
             raise IndexError(
                 f"index {index} is out of range: the sequence has {counted(last + 1, 'scene')}, 0 to {last}"
             )
-        with short_tracebacks, _at_work(sequence), put_back():
-            return _scene(sequence, kind(feed.plan.seed, epoch), index, None)
+        with short_tracebacks, scenes_read_here(feed.sequence, kind(feed.plan.seed, epoch)) as read, put_back():
+            return read(index, None)
     step = check_integer("step", step, 0)
     indices = feed.plan.indices(epoch, step).tolist()  # refuses a step that is out of range
-    job = Job(sequence, feed.plan, 1, _MEMORY, 1, collate=feed.collation)
+    job = Job(_for_itself(feed.sequence), feed.plan, 1, _MEMORY, 1, collate=feed.collation)
     layout = feed.layout
     if layout is None:  # no feed has come so far: the scenes of this batch tell, for another may be the one that fails
-        with short_tracebacks, _at_work(sequence), put_back():
-            each = dict.fromkeys(indices)  # some may fill a short batch up, or be drawn twice
-            scenes = [(index, _scene(sequence, kind(feed.plan.seed, epoch), index, step)) for index in each]
-        layout = layout_for(job, [(index, _described(job, scene)) for index, scene in scenes])
+        describe_scene = describe if job.maker is None else job.maker.describe
+        with short_tracebacks, scenes_read_here(feed.sequence, kind(feed.plan.seed, epoch)) as read, put_back():
+            # Some may fill a short batch up, or be drawn twice.
+            scenes = [(index, read(index, step)) for index in dict.fromkeys(indices)]
+        layout = layout_for(job, [(index, describe_scene(scene)) for index, scene in scenes])
     loader = Loader(job, "inline", layout, kind)
     try:
         with short_tracebacks, put_back():
@@ -104,10 +103,6 @@ def load(feed: "BaseFeed", *, epoch: int, step: int | None = None, index: int | 
     return with_weights(batch, len(indices), (), 0) if feed.job.weighs and not job.weighs else batch
 
 
-def _described(job: Job, scene: Any) -> SceneSpec:
-    return describe(scene) if job.maker is None else job.maker.describe(scene)
-
-
 def _for_itself(sequence: Any) -> Any:
     """A sequence that `on_worker_begin` may change: what it opens must not replace, nor close, what the feed's has."""
     if optional_method(sequence, "on_worker_begin") is None and optional_method(sequence, "on_worker_end") is None:
@@ -116,26 +111,32 @@ def _for_itself(sequence: Any) -> Any:
 
 
 @contextmanager
-def _at_work(sequence: Any) -> Iterator[None]:
-    begin = optional_method(sequence, "on_worker_begin")
+def scenes_read_here(sequence: Any, context: SceneContext) -> Iterator[Callable[[int, int | None], Any]]:
+    """Read scenes in the calling thread, between `on_worker_begin` and `on_worker_end` of a copy of the sequence.
+
+    Yields:
+        A function from the index of a scene, and the step that errors name, to the scene.
+    """
+    own = _for_itself(sequence)
+
+    def read(index: int, step: int | None) -> Any:
+        context.move_to(index)
+        previous = enter_context(context)
+        try:
+            return own[index]
+        except Exception as error:
+            # For the note: itself it is raised below.
+            for_consumer(error, SceneLocation((index,), context.epoch, step, _WORKER))
+            raise
+        finally:
+            enter_context(previous)
+
+    begin = optional_method(own, "on_worker_begin")
     if begin is not None:
         begin(Worker(0, 1, "inline"))
     try:
-        yield
+        yield read
     finally:
-        told = end_worker(sequence, _WORKER)
-        if told:
-            warn_caller(told, FeedWarning)
-
-
-def _scene(sequence: Any, context: SceneContext, index: int, step: int | None) -> Any:
-    context.move_to(index)
-    previous = enter_context(context)
-    try:
-        return sequence[index]
-    except Exception as error:
-        # For the note: itself it is raised below.
-        for_consumer(error, SceneLocation((index,), context.epoch, step, _WORKER))
-        raise
-    finally:
-        enter_context(previous)
+        warning = end_worker(own, _WORKER)
+        if warning:
+            warn_caller(warning, FeedWarning)

@@ -12,7 +12,7 @@ from typing import Any
 
 from kerasfeed.errors import FeedClosedError, WorkerStartError
 from kerasfeed.pool.base import CLOSED_BEFORE_DONE
-from kerasfeed.util.polling import NotYet, result_of, wait_for_exit
+from kerasfeed.util.polling import NotYet, result_of
 
 Submit = Callable[[int, float | None], "Future[Any]"]
 
@@ -66,14 +66,6 @@ class Prefetcher:
             FeedClosedError: Another thread has closed the window, or the feed.
             Exception: What the sequence raised.
         """
-        try:
-            return self._take(timeout)
-        except FeedClosedError:
-            if timeout is None:  # else TensorFlow calls, which waits for its calls as the program ends
-                wait_for_exit()
-            raise
-
-    def _take(self, timeout: float | None) -> Any:
         self._fill(timeout)
         try:
             future = self._pending[0]

@@ -18,7 +18,7 @@ from kerasfeed.feeds.options import FeedOptions
 from kerasfeed.feeds.sharding import ONE_SHARD, Shard
 from kerasfeed.feeds.stream_cursor import StreamCursor
 from kerasfeed.feeds.streams.pipeline import Function, StreamLoader, UpcomingRepetition, make_stream_loader
-from kerasfeed.feeds.streams.place import Place
+from kerasfeed.feeds.streams.place import StreamPlace
 from kerasfeed.feeds.streams.plan import StreamPlan
 from kerasfeed.feeds.streams.repetition import Repetition
 from kerasfeed.feeds.streams.source import Source
@@ -41,7 +41,7 @@ class BaseStream(AnyFeed):
     """Batches of a `Source`, for loops: what `kerasfeed.StreamFeed` and `QueueFeed` are without Keras."""
 
     plan: StreamPlan
-    _place: Place | None
+    _place: StreamPlace | None
     _no_methods = NO_METHODS_OF_STREAMS
     _public = frozenset([
         "close", "element_spec", "failures", "map", "num_batches", "plan", "scene_spec", "seed", "stats",
@@ -71,11 +71,11 @@ class BaseStream(AnyFeed):
         super().__init__(options)
         self._init_framework(options.ahead)
 
-    def _consumed(self) -> Place | None:
+    def _consumed(self) -> StreamPlace | None:
         """Where the consumer stands."""
         return self._place
 
-    def note_place(self, place: Place | None) -> None:
+    def note_place(self, place: StreamPlace | None) -> None:
         """Whoever takes batches now stands at `place`; None where only it knows."""
         self._place = place
 
@@ -85,7 +85,7 @@ class BaseStream(AnyFeed):
         self._lock = threading.RLock()
         self._parts: StreamLoader | None = None
         self._upcoming = UpcomingRepetition()
-        self._place = Place()  # of the consumer; None where only it knows
+        self._place = StreamPlace()  # of the consumer; None where only it knows
         self._closed = False
 
     # ---- what subclasses say
@@ -172,7 +172,7 @@ class BaseStream(AnyFeed):
         self.keep_repetition(repetition, chained=False, untouched=True)
         passed = number is not None and repetition.number != number
         if passed:
-            self._place = Place(repetition.number)
+            self._place = StreamPlace(repetition.number)
         return passed
 
     def end_fit(self) -> None:

@@ -10,9 +10,9 @@ from typing import Any
 
 from kerasfeed.errors import FeedClosedError
 from kerasfeed.feeds.cursor import EndOfData, check_alive
-from kerasfeed.feeds.streams.place import Place
+from kerasfeed.feeds.streams.place import StreamPlace
 from kerasfeed.util.error_text import is_the_programs
-from kerasfeed.util.polling import NotYet, wait_for_exit
+from kerasfeed.util.polling import NotYet
 
 SUPERSEDED = "another fit, or loop, of the stream has begun. A stream is read by one at a time; make a feed for each"
 KEPT = 8  # more than Keras and its backends take ahead of what they use
@@ -51,14 +51,14 @@ class StreamCursor:
         self.building = building
         self._repetition: Any = None
         self._last: deque[Any] = deque(maxlen=kept)
-        self._places: deque[Place] = deque(maxlen=kept + 1)  # behind each of these, and before
+        self._places: deque[StreamPlace] = deque(maxlen=kept + 1)  # behind each of these, and before
         self.taken = 0
         self._given = 0  # of these, by the present repetition
         self._ended = self._failed = False
         self.left = self.superseded = False
         self._lock = threading.Lock()
 
-    def take(self, timeout: float | None) -> tuple[Place, Any]:
+    def take(self, timeout: float | None) -> tuple[StreamPlace, Any]:
         """See `kerasfeed.feeds.cursor.Cursor.take`. An error ends the repetition; there is no batch after it.
 
         Raises:
@@ -67,15 +67,10 @@ class StreamCursor:
             FeedClosedError: Another fit, or a loop, has begun.
             Exception: What the stream raised.
         """
-        try:
-            with self._lock:
-                return self._take(check_alive(self._feed()), timeout)
-        except FeedClosedError:
-            if timeout is None:  # else TensorFlow calls, which waits for its calls as the program ends
-                wait_for_exit()
-            raise
+        with self._lock:
+            return self._take(check_alive(self._feed()), timeout)
 
-    def _take(self, feed: Any, timeout: float | None) -> tuple[Place, Any]:
+    def _take(self, feed: Any, timeout: float | None) -> tuple[StreamPlace, Any]:
         if timeout == 0 and not feed.reads_ahead:
             raise NotYet
         empty = False
@@ -89,7 +84,7 @@ class StreamCursor:
                 batch = self._take_from(feed, timeout)
             except EndOfData:
                 if self._repetitions == 1:
-                    self._places[-1] = Place(self._repetition.number + 1)
+                    self._places[-1] = StreamPlace(self._repetition.number + 1)
                 if self._repetitions == 1 or (self._repetitions is None and empty):
                     self._ended = True
                     break
@@ -126,7 +121,7 @@ class StreamCursor:
             self._failed = not is_the_programs(error)
             raise
 
-    def received(self, place: Place) -> None:
+    def received(self, place: StreamPlace) -> None:
         """See `kerasfeed.feeds.cursor.Cursor.received`."""
         check_alive(self._feed()).note_place(place)
 
@@ -136,11 +131,11 @@ class StreamCursor:
         with self._lock:
             repetition, self._repetition = self._repetition, None
         if repetition is not None:
-            feed.note_place(Place(repetition.number + 1))
+            feed.note_place(StreamPlace(repetition.number + 1))
             repetition.close()
         feed.issue_warnings()
 
-    def place_after(self, used: int) -> Place | None:
+    def place_after(self, used: int) -> StreamPlace | None:
         """Where a consumer stands that has used so many batches; None where nothing was taken, or nobody knows."""
         behind = max(0, self.taken - used)
         return self._places[-1 - behind] if behind < len(self._places) else None

@@ -168,11 +168,11 @@ class Cached(SceneByScene, SceneSequence):
     def _read(self, place: int) -> tuple[list[Any], Any]:
         key, files, seen = self._key, self._files, self._seen
         name = name_of(self.sequence)
-        refusal = (
-            f"scene {place} of {name} asks for random numbers, and a cache would keep one draw for every epoch. Put "
-            f"what is random after the cache: kf.Map(kf.Cached({name}(...)), function), where function(scene, rng) is "
-            "given the generator"
+        remedy = (
+            f"for every epoch. Put what is random after the cache: kf.Map(kf.Cached({name}(...)), function), where "
+            "function(scene, rng) is given the generator"
         )
+        refusal = f"scene {place} of {name} asks for random numbers, and a cache would keep one draw {remedy}"
         previous = enter_context(UnrandomContext(refusal))
         try:
             with self._reading(0, [place], [place]):
@@ -181,9 +181,7 @@ class Cached(SceneByScene, SceneSequence):
                 if checked and not _alike((leaves, treespec), frozen_leaves(scene_reader(self.sequence)(place))):
                     raise KerasfeedError(
                         f"scene {place} of {name} differs when it is read again, and a cache would keep one of the two "
-                        f"for every epoch. Put what is random after the cache: kf.Map(kf.Cached({name}(...)), "
-                        "function), where function(scene, rng) is given the generator; or pass key='...' to keep "
-                        "what comes first"
+                        f"{remedy}; or pass key='...' to keep what comes first"
                     )
         finally:
             enter_context(previous)

@@ -1,24 +1,30 @@
 """A set of shards written by the workers of a pool, as asked for: the spec found, each shard a task, progress shown.
 
 Invariant: workers are started once. Whatever ends this, no temporary file of ours is left but those of a program that
-was killed, which the next call removes; shards that were complete stay.
+was killed, which the next call removes; shards that were complete stay. Under their final names they are complete, and
+belong to the set that a small file beside them describes, as long as that exists: it is written before the first shard
+and removed after the last, and one program at a time holds it locked.
 """
 
 import contextlib
+import json
+import os
 import re
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from kerasfeed.errors import FeedWarning, WorkerDiedError
+from kerasfeed.errors import FeedWarning, KerasfeedError, WorkerDiedError
 from kerasfeed.loaders.arguments import check_workers
 from kerasfeed.loaders.loader import worker_type_for
 from kerasfeed.loaders.sequence_argument import check_sequence
 from kerasfeed.pool.base import Pool, PoolOptions
 from kerasfeed.pool.factory import make_pool
+from kerasfeed.readers.tfrecord.spec_file import FORMAT, VERSION, read_json
 from kerasfeed.sequences.global_random import WARNING_KIND, warning_text
 from kerasfeed.spec.inference import merge, probe_indices
 from kerasfeed.spec.scene_spec import SceneSpec
@@ -28,7 +34,6 @@ from kerasfeed.util.error_text import class_name
 from kerasfeed.util.frames import as_sequence
 from kerasfeed.util.progress import progress_bar
 from kerasfeed.util.validate import check_integer
-from kerasfeed.writers.resume_lock import claimed
 from kerasfeed.writers.shard_task import (
     DESCRIBE,
     WRITE,
@@ -38,6 +43,11 @@ from kerasfeed.writers.shard_task import (
     ShardTask,
     WritePlan,
 )
+
+if sys.platform != "win32":
+    import fcntl
+
+_SHOWN = 3
 
 
 class WorkerOptions:
@@ -114,87 +124,66 @@ def write_set(
     with claimed(Path(f"{hidden}.unfinished")) as claim:
         if not overwrite:
             claim.refuse(files.names)
-        with _Writer(options, files) as writer:
-            spec = writer.learn(spec)
-            shards, shard_format = files.cut(spec)
-            fingerprint = {
-                "sequence": type(options.sequence).__qualname__,
-                "length": options.length,
-                "seed": options.seed,
-                **files.arguments,
-                "files": [path.name for path in files.names],
-                "shards": len(shards),
-                "spec": spec_to_json(spec),
-            }
-            claim.begin(fingerprint, overwrite=overwrite, discard=files.discard)
-            writer.write(shards, shard_format, bar=progress)
-        writer.issue_warnings()
-        files.finish(spec, shards)
-        claim.done()
-
-
-class _Writer(contextlib.AbstractContextManager["_Writer"]):
-    """One pool that learns the spec, then writes the shards."""
-
-    def __init__(self, options: WorkerOptions, files: FileSet) -> None:
-        self._options = options
-        self._files = files
-        self._warnings = DeferredWarnings()
-        self._runner = ShardRunner(options.sequence, options.seed)
-        self._pool: Pool | None = None
-        self._shards: tuple[PlannedShard, ...] = ()
-
-    def learn(self, spec: SceneSpec | None) -> SceneSpec:
-        """Start the workers, and have them find the spec of a scene from a few of them, where it is not given.
-
-        Raises:
-            Exception: What the sequence raised; SpecError.
-        """
-        self._pool = self._options.pool(self._runner, self._files.most, self._warnings)
-        if spec is not None:
-            return spec
-        indices = probe_indices(self._options.length)
-        futures = [_submitted(self._pool, ShardTask(DESCRIBE, index)) for index in indices]
-        return as_scene_spec(merge([(index, future.result()) for index, future in zip(indices, futures, strict=True)]))
-
-    def write(self, shards: tuple[PlannedShard, ...], shard_format: ShardFormat, *, bar: bool) -> None:
-        """Write all shards.
-
-        Raises:
-            Exception: What the sequence raised; OSError; WorkerDiedError.
-        """
-        for folder in {Path(shard.path).parent for shard in shards}:
-            folder.mkdir(exist_ok=True)
-        pool = self._pool
-        assert pool is not None
-        self._shards = shards
-        pool.post(WritePlan(shards, shard_format))
-        self._warnings.mute("respawn")  # what it would say is said here
-        total = sum(len(shard.indices) for shard in shards)
-        with progress_bar(self._files.title, total, bar, tty=True, unit="scenes") as advance:
-            _do_all(pool, [ShardTask(WRITE, shard.number, shard=shard) for shard in shards], advance)
-
-    def __exit__(self, *_: object) -> None:
-        self._runner.stopped = True
-        pool = self._pool
-        if pool is not None:
-            if pool.used_random:
-                self._warnings.defer(WARNING_KIND, warning_text(pool.used_random, seeded=True), FeedWarning)
-            pool.close()
-        self._warnings.issue_last()
-        for shard in self._shards:
-            remove_parts(Path(shard.path))
-
-    def issue_warnings(self) -> None:
-        """Warn of workers that died."""
-        assert self._pool is not None
-        count = self._pool.respawns
-        if count:
+        shards: tuple[PlannedShard, ...] = ()
+        try:
+            with _workers(options, files.most) as (pool, deferred_warnings):
+                spec = spec or _learned(pool, options.length)
+                shards, shard_format = files.cut(spec)
+                fingerprint = {
+                    "sequence": type(options.sequence).__qualname__,
+                    "length": options.length,
+                    "seed": options.seed,
+                    **files.arguments,
+                    "files": [path.name for path in files.names],
+                    "shards": len(shards),
+                    "spec": spec_to_json(spec),
+                }
+                claim.begin(fingerprint, overwrite=overwrite, discard=files.discard)
+                for folder in {Path(shard.path).parent for shard in shards}:
+                    folder.mkdir(exist_ok=True)
+                pool.post(WritePlan(shards, shard_format))
+                deferred_warnings.mute("respawn")  # what it would say is said here
+                total = sum(len(shard.indices) for shard in shards)
+                with progress_bar(files.title, total, progress, tty=True, unit="scenes") as advance:
+                    _do_all(pool, [ShardTask(WRITE, shard.number, shard=shard) for shard in shards], advance)
+        finally:
+            for shard in shards:
+                remove_parts(Path(shard.path))
+        if count := pool.respawns:
             warn_caller(
                 f"{count} worker process{'es' * (count > 1)} died and had to be replaced. What they "
                 "were writing was begun anew: no scene is lost, none is there twice",
                 FeedWarning,
             )
+        files.finish(spec, shards)
+        claim.done()
+
+
+@contextlib.contextmanager
+def _workers(options: WorkerOptions, most: int) -> Iterator[tuple[Pool, DeferredWarnings]]:
+    """A pool that can describe and write, at most `most` shards at a time, and what it has to tell the user."""
+    deferred_warnings = DeferredWarnings()
+    runner = ShardRunner(options.sequence, options.seed)
+    pool = options.pool(runner, most, deferred_warnings)
+    try:
+        yield pool, deferred_warnings
+    finally:
+        runner.stopped = True
+        if pool.used_random:
+            deferred_warnings.defer(WARNING_KIND, warning_text(pool.used_random, seeded=True), FeedWarning)
+        pool.close()
+        deferred_warnings.issue_last()
+
+
+def _learned(pool: Pool, length: int) -> SceneSpec:
+    """The spec of a scene, from a few of them.
+
+    Raises:
+        Exception: What the sequence raised; SpecError.
+    """
+    indices = probe_indices(length)
+    futures = [_submitted(pool, ShardTask(DESCRIBE, index)) for index in indices]
+    return as_scene_spec(merge([(index, future.result()) for index, future in zip(indices, futures, strict=True)]))
 
 
 def _submitted(pool: Pool, task: ShardTask) -> Future[Any]:
@@ -237,3 +226,113 @@ def remove_parts(path: Path) -> None:
 
 def _literal(name: str) -> str:
     return re.sub(r"([*?\[])", r"[\1]", name)
+
+
+class Claim:
+    """The right to write a set of files.
+
+    Attributes:
+        path: The file that says so.
+    """
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self.path = path
+        self._descriptor = descriptor
+
+    def refuse(self, names: Sequence[Path]) -> None:
+        """Refuse to write where files are, unless they are of an unfinished set.
+
+        Args:
+            names: The files that will be there at the end.
+
+        Raises:
+            FileExistsError: There are some.
+        """
+        existing = [str(name) for name in names if name.exists()]
+        if existing and read_json(self.path) is None:
+            listed = ", ".join(existing[:_SHOWN]) + (", ..." if len(existing) > _SHOWN else "")
+            raise FileExistsError(
+                f"{len(existing)} of the files to be written exist already: {listed}. Write elsewhere, or replace "
+                "them with overwrite=True"
+            )
+
+    def begin(self, fingerprint: dict[str, Any], *, overwrite: bool, discard: Callable[[list[str]], None]) -> None:
+        """Begin, or go on, and note what is being written.
+
+        Args:
+            fingerprint: What is to be written, as JSON: equal for calls that may go on with each other's work.
+            overwrite: Whether to begin anew.
+            discard: Removes all of an earlier set; takes names of files that an unfinished one had.
+
+        Raises:
+            FileExistsError: There is an unfinished set that was begun in another way.
+        """
+        begun = read_json(self.path)
+        if overwrite:
+            os.ftruncate(self._descriptor, 0)  # from here on nothing under these names is taken for complete
+            discard([] if begun is None else begun["fingerprint"]["files"])
+        elif begun is not None:
+            _compare(begun["fingerprint"], fingerprint, self.path)
+            return
+        value = {"format": FORMAT, "version": VERSION, "fingerprint": fingerprint}
+        os.pwrite(self._descriptor, json.dumps(value).encode(), 0)
+        os.fsync(self._descriptor)
+
+    def done(self) -> None:
+        """The set is complete."""
+        self.path.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def claimed(path: Path) -> Iterator[Claim]:
+    """Claim a set of files, whose unfinished state `path` tells.
+
+    Raises:
+        KerasfeedError: Another program is writing it.
+    """
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            _lock(descriptor, path)
+            if path.exists() and os.path.samestat(path.stat(), os.fstat(descriptor)):
+                break
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)  # whoever had it has just finished
+    try:
+        yield Claim(path, descriptor)
+    finally:
+        if os.fstat(descriptor).st_size == 0:  # refused before anything began
+            path.unlink(missing_ok=True)
+        os.close(descriptor)
+
+
+def _lock(descriptor: int, path: Path) -> None:
+    if sys.platform == "win32":
+        return
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise KerasfeedError(
+            f"another program is writing the same files now ({str(path)!r} is locked). Wait for it, or write elsewhere"
+        ) from None
+    except OSError:
+        pass  # some network file systems cannot
+
+
+def _compare(begun: dict[str, Any], wanted: dict[str, Any], path: Path) -> None:
+    wanted = json.loads(json.dumps(wanted))
+    different = [name for name in wanted if begun.get(name) != wanted[name]]
+    if different:
+        name = different[0]
+        raise FileExistsError(
+            f"an unfinished write stands in {str(path.parent)!r}, begun with another {name}: "
+            f"{_short(begun.get(name))}, now {_short(wanted[name])}. Call it as before to "
+            "go on, or begin anew with overwrite=True"
+        )
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 120 else text[:117] + "..."

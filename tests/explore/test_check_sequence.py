@@ -19,10 +19,10 @@ from scenes import Batched, Clouds, Nested, Sized
 from scenes_views import Hooked, Noisy, NoisyInto, Squares, tripled
 
 import kerasfeed as kf
+from kerasfeed.explore.check import CHECKS
 from kerasfeed.explore.checks import case as case_module
 from kerasfeed.explore.checks import growth as growth_module
 from kerasfeed.explore.checks import reading
-from kerasfeed.explore.checks.table import CHECKS
 from kerasfeed.feeds.base import BaseFeed
 
 # The class, its check, what is said; index and field that are named; other checks that find it, too.

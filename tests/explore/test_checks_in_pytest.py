@@ -11,7 +11,7 @@ from places import ROOT
 from waits import PROGRAM_SECONDS
 
 import kerasfeed as kf
-from kerasfeed.explore.checks.table import CHECKS
+from kerasfeed.explore.check import CHECKS
 
 QUICK = {"process", "hash_seed", "directory", "memory", "descriptors", "threads"}
 

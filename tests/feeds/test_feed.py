@@ -485,6 +485,8 @@ def test_a_stream_that_has_not_begun_says_how_many_workers_were_asked_for():
         assert feed.workers == 1
         assert len(list(feed)) == 1
         assert feed.workers == 1
+        with pytest.raises(AttributeError, match=r"given when it is made: StreamFeed\(\.\.\., workers=N\)"):
+            feed.workers = 2
 
 
 def test_a_sparse_matrix_is_answered_with_dense_rows():

@@ -27,7 +27,7 @@ from kerasfeed.adapters.keras.trainer import (
     request_of_caller,
 )
 from kerasfeed.errors import FeedClosedError, FeedWarning
-from kerasfeed.feeds.cursor import Begin, Cursor, EndOfData, check_alive
+from kerasfeed.feeds.cursor import Begin, Cursor, EndOfData, check_alive, next_of
 from kerasfeed.spec.nesting import lists_as_tuples
 from kerasfeed.spec.scene_spec import ArraySpec
 from kerasfeed.util.deferred_warnings import warn_caller
@@ -288,10 +288,8 @@ def _batches_of(data: Any, run: Any, backend: str | None) -> Iterator[Any]:
         if backend is not None:
             data()._refuse_text(backend)
             data()._warn_of_dicts(run and run())
-        while True:
-            yield cursor.take(None)[1]
-    except EndOfData:
-        return
+        while taken := next_of(cursor):
+            yield taken.pop()
     except Exception as error:
         note_causes(error)
         raise

@@ -15,7 +15,7 @@ from kerasfeed.feeds.cursor import EndOfData
 from kerasfeed.feeds.hooks import TimedTake
 from kerasfeed.feeds.stream_base import EMPTY
 from kerasfeed.feeds.stream_cursor import KEPT, SUPERSEDED, StreamCursor
-from kerasfeed.feeds.streams.place import Place
+from kerasfeed.feeds.streams.place import StreamPlace
 from kerasfeed.util.polling import NotYet
 
 
@@ -63,13 +63,13 @@ class StreamRun(KerasRun):
         )  # fmt: skip
         self._timed = TimedTake(cursor.take, self.feed.request_log)
 
-    def take(self, timeout: float | None) -> tuple[Place, Any]:
+    def take(self, timeout: float | None) -> tuple[StreamPlace, Any]:
         """See `KerasRun.take`."""
         cursor = self._stream_cursor
         if cursor is None:
             raise EndOfData
         try:
-            taken: tuple[Place, Any] = self._timed(max(0, cursor.taken - self.seen_at_begin), timeout)
+            taken: tuple[StreamPlace, Any] = self._timed(max(0, cursor.taken - self.seen_at_begin), timeout)
             return taken
         except EndOfData:
             if cursor.taken or cursor.left:
@@ -101,7 +101,7 @@ class StreamRun(KerasRun):
             if cursor is not None:
                 cursor.leave(0 if cursor.building else self.used)
 
-    def place(self, *, before: bool) -> Place | None:
+    def place(self, *, before: bool) -> StreamPlace | None:
         """Where training stands, `before` the execution that runs or behind it; None where nothing was taken yet."""
         cursor = self._stream_cursor
         if cursor is None or not self.built:

@@ -20,7 +20,7 @@ from kerasfeed.feeds.sharding import refuse_second_sharding
 from kerasfeed.feeds.stream_base import BaseStream
 from kerasfeed.feeds.stream_cursor import StreamCursor
 from kerasfeed.feeds.stream_feed import BaseStreamFeed
-from kerasfeed.feeds.streams.place import Place
+from kerasfeed.feeds.streams.place import StreamPlace
 from kerasfeed.loaders.arguments import refuse_skip
 
 if TYPE_CHECKING:
@@ -55,11 +55,11 @@ class KerasStream(BaseStream, KerasAdapter, FrameworkLoops):
         rest, self._rest = self._rest, None
         return rest
 
-    def _consumed(self) -> Place | None:
+    def _consumed(self) -> StreamPlace | None:
         position, run = trainer_position("fit"), self._running_fit.run
         if run is not None:
             before = position is not None and position.hook in (None, "on_train_batch_begin", "on_batch_begin")
-            place: Place | None = run.place(before=before)
+            place: StreamPlace | None = run.place(before=before)
             if place is not None:
                 return place
         return super()._consumed()

@@ -48,7 +48,7 @@ class BatchSource:
         _sources[self.number] = self
 
 
-class _Iteration:
+class _DatasetIteration:
     def __init__(self, source: int, count: int | None) -> None:
         self._number = source
         self._left = count  # places still to fill, with a batch or an error; None where the data end by themselves
@@ -106,7 +106,7 @@ class _Iteration:
 
 _numbers = itertools.count()
 _sources: "weakref.WeakValueDictionary[int, BatchSource]" = weakref.WeakValueDictionary()
-_iterations: dict[int, _Iteration] = {}
+_iterations: dict[int, _DatasetIteration] = {}
 _calls: list[int] = []  # iterations of which a batch is asked for at this moment
 _exits = False  # whether the program ends
 _EXIT_SECONDS, _QUIET_SECONDS = 2.0, 0.05  # at exit: the most that is waited, and how long no call is seen then
@@ -136,7 +136,7 @@ def begin(source: int, count: int | None, _: Any) -> np.int64:
         count: Batches of the iteration; None where it ends with the data.
     """
     number = next(_numbers)
-    _iterations[number] = _Iteration(source, count)
+    _iterations[number] = _DatasetIteration(source, count)
     return np.int64(number)
 
 
@@ -162,7 +162,7 @@ def _check_shapes(arrays: Sequence[Any], paths: Sequence[str], shapes: Sequence[
 
 
 def take(paths: Sequence[str], shapes: Sequence[Any], placeholders: list[Any], number: Any) -> list[Any]:
-    """Ask for the next batch of an iteration; see `_Iteration.take`.
+    """Ask for the next batch of an iteration; see `_DatasetIteration.take`.
 
     Returns:
         Whether the answer has come, else ask again; whether it is a batch, and not the end; its arrays, or

@@ -28,7 +28,6 @@ from kerasfeed.pool.task import NOWHERE, Crash, FailedTaskError, FutureTask, Not
 from kerasfeed.spec.inference import merge, probe_indices
 from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.util.error_text import class_name, exception_text, message_of
-from kerasfeed.util.frames import as_sequence
 
 Call = Callable[[Reader], Any]
 Found = TypeVar("Found")
@@ -150,7 +149,7 @@ class Case:
     """
 
     def __init__(self, sequence: Any, *, scenes: int, seconds: float, seed: int = 0) -> None:
-        self.sequence = as_sequence(sequence)
+        self.sequence = sequence
         self.seconds = seconds
         self.seed = seed
         self._most = scenes
@@ -267,11 +266,11 @@ class Case:
         plan = range(0, self.length, -(-self.length // fitting))
         return self.call(survey, plan=plan, seconds=seconds)  # type: ignore[no-any-return]
 
-    @property
-    def read_count(self) -> int:
-        """How many scenes were read."""
-        known = vars(self)
-        return max(len(known.get("twice", ())), known["survey"].count if "survey" in known else 0)
+    def counts(self) -> tuple[int, int, int]:
+        """How many scenes were compared, how many were read, and how many there are, as far as checks have asked."""
+        asked = vars(self)
+        read = max(len(asked.get("twice", ())), asked["survey"].count if "survey" in asked else 0)
+        return len(asked.get("readings", ())), read, asked.get("length", 0)
 
     @functools.cached_property
     def twice(self) -> list[tuple[Reading, Reading]]:

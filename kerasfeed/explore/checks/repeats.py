@@ -213,8 +213,10 @@ class Elsewhere:
         self._read(*([other] if one is None else [one, other]))
         expected, error = (self.case.readings, None) if one is None else self._seen[one]
         readings, other_error = self._seen[other]
-        error = error or other_error
-        return first_difference(expected, readings, before, now) if error is None else lost(error)
+        for lost_error in (error, other_error):
+            if lost_error is not None:
+                return lost(lost_error)
+        return first_difference(expected, readings, before, now)
 
     def fails_in(self, setting: Setting) -> bool:
         """Whether a scene raises in such a process, which has read."""

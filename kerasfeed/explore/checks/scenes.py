@@ -58,7 +58,7 @@ def _unreadable(first: Reading, count: int, read: int, case: Case) -> Finding:
 
 def _read_text(case: Case) -> str:
     """How many of how many scenes were read."""
-    return f"{case.read_count:,} of {counted(case.length, 'scene')}"
+    return f"{case.counts()[1]:,} of {counted(case.length, 'scene')}"
 
 
 def fields(case: Case) -> Finding:

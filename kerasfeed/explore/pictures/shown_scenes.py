@@ -6,7 +6,6 @@ are left alone.
 
 import copy
 from collections.abc import Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,11 +13,8 @@ import numpy as np
 import optree
 
 from kerasfeed.explore.pictures.parts import Fields, fields_of
-from kerasfeed.feeds.load_one import load
-from kerasfeed.pool.base import PoolOptions, Runner, WorkerContext
-from kerasfeed.pool.local import InlinePool
-from kerasfeed.pool.task import FailedTaskError, FutureTask, Note, Place, Record
-from kerasfeed.sequences.context import SceneContext, enter_context
+from kerasfeed.feeds.load_one import load, scenes_read_here
+from kerasfeed.sequences.context import SceneContext
 from kerasfeed.spec.field_forms import RaggedArray
 from kerasfeed.util.counted import counted
 from kerasfeed.util.error_text import class_name, exception_text, is_the_programs
@@ -52,41 +48,26 @@ class Shown:
     scenes: tuple[ShownScene, ...]
 
 
-class _SceneRunner(Runner):
-    def __init__(self, sequence: Any, seed: int, epoch: int) -> None:
-        self.target = sequence
-        self._place = SceneContext(seed, epoch)
-
-    def run(self, record: Record, note: Note, context: WorkerContext) -> Any:
-        self._place.move_to(record[1])
-        previous = enter_context(self._place)
-        try:
-            return self.target[record[1]]
-        except BaseException as error:
-            raise FailedTaskError(Place(record[1])) from error
-        finally:
-            enter_context(previous)
-
-
 def scenes_of_sequence(
     sequence: Any, length: int, indices: Sequence[int], *, alone: bool, seed: int, epoch: int
 ) -> Shown:
     """Scenes of a sequence, read in the calling thread; one that is `alone` raises what it raises."""
-    found = []
-    options = PoolOptions(1, f"kf.show of {class_name(sequence)}")
-    with closing(InlinePool(_SceneRunner(sequence, seed, epoch), options)) as pool:
+    scenes, name = [], class_name(sequence)
+    with scenes_read_here(sequence, SceneContext(seed, epoch)) as read:
         for index in indices:
             try:
-                fields = fields_of(pool.run(FutureTask(0, index)).result())
-                found.append(ShownScene("" if alone else f"scene {index:,}", fields))
+                scenes.append(ShownScene("" if alone else f"scene {index:,}", fields_of(read(index, None))))
             except BaseException as error:
                 if alone or is_the_programs(error):
                     raise
-                found.append(ShownScene(f"scene {index:,}", {}, exception_text(error)))
-    options.deferred_warnings.issue_last()  # of an on_worker_end that has failed
-    some = "" if len(indices) == length else f"{len(indices):,} of "
-    title = f"{class_name(sequence)}, {some}{counted(length, 'scene')}"
-    return Shown(title if not alone else f"{class_name(sequence)}, scene {indices[0]:,} of {length:,}", tuple(found))
+                scenes.append(ShownScene(f"scene {index:,}", {}, exception_text(error)))
+    if alone:
+        return Shown(f"{name}, scene {indices[0]:,} of {length:,}", tuple(scenes))
+    return Shown(f"{name}, {_some_of(len(scenes), length)}", tuple(scenes))
+
+
+def _some_of(shown: int, count: int) -> str:
+    return ("" if shown == count else f"{shown:,} of ") + counted(count, "scene")
 
 
 def scenes_of_feed(feed: Any, index: int | None, most: int, *, epoch: int, step: int) -> Shown:
@@ -122,13 +103,10 @@ def _rows(batch: Any, title: str, indices: list[int] | None, most: int) -> Shown
     if len(counts) != 1 or None in counts or (indices is not None and counts != {len(indices)}):
         return Shown(title, (ShownScene("batch", fields_of(batch)),))  # a user's own function has made it
     count = counts.pop() or 0
-    places = np.unique(np.linspace(0, count - 1, min(count, most)).astype(int)).tolist()
-    scenes = []
-    for row in places:
-        name = f"row {row}" if indices is None else f"scene {indices[row]:,}"
-        scenes.append(ShownScene(name, _row_fields(leaves, treespec, row)))
-    some = "" if len(places) == count else f"{len(places)} of "
-    return Shown(f"{title}, {some}{counted(count, 'scene')}", tuple(scenes))
+    rows = np.unique(np.linspace(0, count - 1, min(count, most)).astype(int)).tolist()
+    names = {row: f"row {row}" if indices is None else f"scene {indices[row]:,}" for row in rows}
+    scenes = [ShownScene(name, _row_fields(leaves, treespec, row)) for row, name in names.items()]
+    return Shown(f"{title}, {_some_of(len(scenes), count)}", tuple(scenes))
 
 
 def _count(leaf: Any) -> int | None:

@@ -16,7 +16,7 @@ from kerasfeed.feeds.generators.generators import Generators
 from kerasfeed.feeds.sharding import Shard
 from kerasfeed.feeds.state import VERSION, changes
 from kerasfeed.feeds.streams.pipeline import Function, StreamLoader
-from kerasfeed.feeds.streams.place import Departure, Place
+from kerasfeed.feeds.streams.place import Departure, StreamPlace
 from kerasfeed.feeds.streams.plan import StreamPlan
 from kerasfeed.orders.buffered import BufferShuffled
 from kerasfeed.util.counted import counted
@@ -38,7 +38,7 @@ class StreamState:
     """
 
     seed: int
-    place: Place
+    place: StreamPlace
     fingerprint: dict[str, Any]
 
     def as_dict(self) -> dict[str, Any]:
@@ -70,7 +70,7 @@ class StreamState:
             check_integer(f"{name} of the state", state[name], 0) for name in ("seed", "epoch", "step")
         )
         departures = _departures(state["departures"], state["fingerprint"].get("count"))
-        return cls(seed, Place(epoch, step, departures), dict(state["fingerprint"]))
+        return cls(seed, StreamPlace(epoch, step, departures), dict(state["fingerprint"]))
 
     def check(self, seed: int, fingerprint: Mapping[str, Any]) -> None:
         """Refuse a feed of another seed or fingerprint.
@@ -129,13 +129,13 @@ def fingerprint_of(
     }
 
 
-def known_place(epoch: Any, step: Any, core: StreamLoader | None) -> Place:
+def known_place(epoch: Any, step: Any, core: StreamLoader | None) -> StreamPlace:
     """A place that a user gave; `core` is None before the first batch.
 
     Raises:
         TypeError, ValueError: It is none, or nothing is known of it.
     """
-    place = Place(check_integer("epoch", epoch, 0), check_integer("step", step, 0))
+    place = StreamPlace(check_integer("epoch", epoch, 0), check_integer("step", step, 0))
     logs = [log for log in (core.logs if core else ()) if log.place.repetition == place.repetition]
     if place.step and not any(log.steps >= place.step for log in logs):
         raise ValueError(
@@ -145,7 +145,7 @@ def known_place(epoch: Any, step: Any, core: StreamLoader | None) -> Place:
     return dataclasses.replace(place, departures=logs[-1].departures if logs else ())
 
 
-def cut_place(place: Place, core: StreamLoader | None) -> Place:
+def cut_place(place: StreamPlace, core: StreamLoader | None) -> StreamPlace:
     """A place with those generators alone that had left before the last item was read; the same at any time."""
     if not place.step or core is None:
         return dataclasses.replace(place, departures=tuple(place.departures) if place.step else ())
@@ -161,7 +161,7 @@ class ResumeCost:
         self._generators = generators
         self._told = False
 
-    def tell(self, quick: bool, place: Place | None = None, scenes: int = 0) -> None:
+    def tell(self, quick: bool, place: StreamPlace | None = None, scenes: int = 0) -> None:
         """Warn, the first time, of generators that are run again from the beginning.
 
         Args:

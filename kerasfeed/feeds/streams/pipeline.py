@@ -16,7 +16,7 @@ from typing import Any
 from kerasfeed.errors import FeedClosedError
 from kerasfeed.feeds.options import FeedOptions
 from kerasfeed.feeds.streams.item_store import FileStore, ItemStore, MemoryStore
-from kerasfeed.feeds.streams.place import Place
+from kerasfeed.feeds.streams.place import StreamPlace
 from kerasfeed.feeds.streams.plan import StreamPlan
 from kerasfeed.feeds.streams.repetition import Repetition, RepetitionLog
 from kerasfeed.feeds.streams.source import Source
@@ -88,7 +88,7 @@ class StreamLoader:
         self._lock = threading.RLock()
         self._closed = False
 
-    def begin(self, place: Place) -> Repetition:
+    def begin(self, place: StreamPlace) -> Repetition:
         """Begin a repetition at `place`; the one that runs ends.
 
         Raises:
@@ -184,7 +184,7 @@ class UpcomingRepetition:
         self._kept: Repetition | None = None
         self.is_chained = False
         self._next = 0
-        self._resumed: Place | None = None  # where the next repetition that is asked for begins
+        self._resumed: StreamPlace | None = None  # where the next repetition that is asked for begins
         self._closed = False
 
     @property
@@ -219,7 +219,7 @@ class UpcomingRepetition:
             raise
         with self._lock:
             number, self._next = self._next, self._next + 1
-        return core.begin(Place(number))
+        return core.begin(StreamPlace(number))
 
     def keep(self, repetition: Repetition, *, chained: bool, untouched: bool, goes_on: bool) -> None:
         """Keep a repetition that was left, for whoever comes next, or close it.
@@ -237,7 +237,7 @@ class UpcomingRepetition:
         if not again:
             repetition.close()
 
-    def resume(self, place: Place) -> None:
+    def resume(self, place: StreamPlace) -> None:
         """The next repetition begins at `place`; what is kept of one is closed."""
         with self._lock:
             kept, self._kept = self._kept, None

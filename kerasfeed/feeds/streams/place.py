@@ -37,7 +37,7 @@ BEGINNING = Start()
 
 
 @dataclass(frozen=True)
-class Place:
+class StreamPlace:
     """Where a consumer stands in a stream.
 
     Attributes:

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from kerasfeed.errors import FeedClosedError
 from kerasfeed.feeds.cursor import EndOfData
-from kerasfeed.feeds.streams.place import Departure, Place, Start
+from kerasfeed.feeds.streams.place import Departure, Start, StreamPlace
 from kerasfeed.feeds.streams.plan import StreamPlan
 from kerasfeed.feeds.streams.source import Source
 from kerasfeed.loaders.batches.spec_inference import NothingReadError
@@ -53,7 +53,7 @@ class RepetitionLog:
         steps: The step after that of the last batch of which all items have been read.
     """
 
-    place: Place
+    place: StreamPlace
     departures: Sequence[Departure] = ()
     steps: int = 0
 
@@ -64,7 +64,7 @@ class RepetitionLog:
 class Repetition:
     """One run of the source from its beginning, as the consumer sees it: batches in their order, loaded ahead."""
 
-    def __init__(self, core: Batches, place: Place) -> None:
+    def __init__(self, core: Batches, place: StreamPlace) -> None:
         """Begin at `place`.
 
         Attributes:
@@ -279,10 +279,10 @@ class Repetition:
             self._returned.appendleft((self._steps.pop(), batch))
 
     @property
-    def place(self) -> Place:
+    def place(self) -> StreamPlace:
         """Where whoever has taken all that was handed out stands."""
         step = self._returned[0][0] if self._returned else self._handed
-        return Place(self.number, step, self.log.departures)
+        return StreamPlace(self.number, step, self.log.departures)
 
     @property
     def is_resumed(self) -> bool:

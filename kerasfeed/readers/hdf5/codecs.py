@@ -216,17 +216,25 @@ def fletcher32(data: NDArray[np.uint8]) -> tuple[int, int]:
     return low, high
 
 
-def _lzf(_: tuple[int, ...]) -> Decoder | None:
-    module = _imagecodecs("LZF")
-    if module is None:
-        return None
+def _sized(codec: str, *, always: bool) -> Callable[[tuple[int, ...]], Decoder | None]:
+    """A codec of imagecodecs that writes where it is told; `always`: whether it has to know how much it gives."""
 
-    def decode(data: Bytes, size: int | None, into: NDArray[np.uint8] | None) -> Bytes:
-        if size is None:
-            raise DecodeError("lzf needs to know the size")
-        return _filled(module.lzf_decode(data, out=size if into is None else into), size, into)
+    def make(_: tuple[int, ...]) -> Decoder | None:
+        module = _imagecodecs(codec)
+        if module is None:
+            return None
+        undo = getattr(module, f"{codec.lower()}_decode")
 
-    return decode
+        def decode(data: Bytes, size: int | None, into: NDArray[np.uint8] | None) -> Bytes:
+            if size is None and always:
+                raise DecodeError(f"{codec.lower()} needs to know the size")
+            if size is None:
+                return undo(data)
+            return _filled(undo(data, out=size if into is None else into), size, into)
+
+        return decode
+
+    return make
 
 
 def _blosc(_: tuple[int, ...]) -> Decoder | None:
@@ -243,19 +251,6 @@ def _blosc(_: tuple[int, ...]) -> Decoder | None:
             raise DecodeError(f"a blosc header of {nbytes:,} bytes from {stored:,}, where {len(data):,} are stored")
         into = None if size is None else into
         return _filled(module.blosc_decode(data, numthreads=1, out=nbytes if into is None else into), nbytes, into)
-
-    return decode
-
-
-def _zstd(_: tuple[int, ...]) -> Decoder | None:
-    module = _imagecodecs("ZSTD")
-    if module is None:
-        return None
-
-    def decode(data: Bytes, size: int | None, into: NDArray[np.uint8] | None) -> Bytes:
-        if size is None:
-            return module.zstd_decode(data)
-        return _filled(module.zstd_decode(data, out=size if into is None else into), size, into)
 
     return decode
 
@@ -312,8 +307,8 @@ _DECODERS: dict[int, Callable[[tuple[int, ...]], Decoder | None]] = {
     DEFLATE: _deflate,
     SHUFFLE: _shuffle,
     FLETCHER32: _fletcher32,
-    LZF: _lzf,
+    LZF: _sized("LZF", always=True),
     BLOSC: _blosc,
     BITSHUFFLE: _bitshuffle,
-    ZSTD: _zstd,
+    ZSTD: _sized("ZSTD", always=False),
 }

@@ -110,7 +110,6 @@ class SharedFile:
             self.identity = Identity.of(os.fstat(descriptor))
             self.source = OpenFile(path, descriptor, self.identity)
         self._refusal = refusal(self.handle, how.driver or self.handle.driver)
-        self._is_readonly = self.handle.mode == "r"
         self.links = _link_access()
         self.used = 0  # number of the last use; the highest is the latest
         self.is_damaged = False  # as far as is known: HDF5 may crash where it lists the members of a damaged group
@@ -149,18 +148,14 @@ class SharedFile:
             KeyError: There is such a name, a link that leads nowhere.
             OSError: What stands there is damaged.
         """
-        stored = stored_name(name)
-        try:  # as h5py does it, which asks for the file's mode each time: that takes as long as to open the dataset
-            found = h5py.h5o.open(self.handle.id, stored.encode() if isinstance(stored, str) else stored, self.links)
+        try:
+            return self.handle[stored_name(name)]
         except (KeyError, RuntimeError, ValueError, OSError):
             error = unfollowed(self.handle.id, name, self.path, self.links)
             if error is None:
                 return None
             self.is_damaged = self.is_damaged or isinstance(error, OSError)
             raise error from None
-        if isinstance(found, h5py.h5d.DatasetID):
-            return h5py.Dataset(found, readonly=self._is_readonly)
-        return self.handle.get(stored)
 
     def check_sources(self, opened: OpenDataset) -> None:
         """See `kerasfeed.readers.hdf5.inspection.check_sources`; done once where many files may have to be opened."""

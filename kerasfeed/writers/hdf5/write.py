@@ -56,7 +56,7 @@ def write_hdf5(
         worker_type: "thread", "process" or "auto"; see `Feed`. h5py compresses on one thread of a process at a time.
         overwrite: Whether to replace `path`, and to begin again where a call was interrupted.
         seed: Integer >= 0 that decides each scene's `rng`, which is that of epoch 0.
-        progress: Whether to show a progress bar, if there is a terminal or a notebook.
+        progress: Whether to show a progress bar, if there is a terminal or a notebook; it moves with each segment.
 
     Returns:
         The absolute path.

@@ -75,7 +75,7 @@ def write_tfrecords(
         spec: A nesting of `kf.ArraySpec`s, if five scenes spread over the sequence do not tell which axes vary.
         overwrite: Whether to replace files of these names, and the rest of the set that they belong to.
         seed: Integer >= 0 that decides each scene's `rng`, which is that of epoch 0.
-        progress: Whether to show a progress bar, if there is a terminal or a notebook.
+        progress: Whether to show a progress bar, if there is a terminal or a notebook; it moves with each shard.
 
     Returns:
         The absolute paths of the shards, in order.
