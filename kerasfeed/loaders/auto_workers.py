@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -301,7 +301,7 @@ def trial(job: Job, setup: Setup, layout: Layout, make: MakeLoader, *, seconds: 
     loader = _loader_for(job, setup, layout, make)
     if loader is None:
         return None
-    try:
+    with closing(loader):
         found = Trial(loader.submit, job.plan, setup.workers, loader.look_ahead)
         rates: list[float] = []
         while len(rates) < _MOST_RUNS and (rate := found.run(seconds / _FEWEST_RUNS)) is not None:
@@ -309,8 +309,6 @@ def trial(job: Job, setup: Setup, layout: Layout, make: MakeLoader, *, seconds: 
             if len(rates) >= _FEWEST_RUNS and rate < _FASTER * max(rates[:-1]):
                 break
         return max(rates, default=None)
-    finally:
-        loader.close()
 
 
 def smaller_batches(job: Job, layout: Layout, scenes: float) -> tuple[Job, Layout]:

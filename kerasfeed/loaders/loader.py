@@ -283,16 +283,15 @@ class Loader:
             FeedClosedError: The loader is closed.
         """
         session = self._ready()
+        kept, self._kept = self._kept, None
         try:
-            return session.submit(epoch, step, timeout, self._kept)
+            return session.submit(epoch, step, timeout, kept)
         except WorkerDiedError as error:  # just now: this batch shares the fate of those in flight
             if session.pool.failure is None:
                 raise
             promise: Future[Any] = Future()
             promise.set_exception(error)
             return promise
-        finally:
-            self._kept = None
 
     def refresh(self, change: Callable[[], None]) -> None:
         """Run `change`, which alters `job.sequence`, while no scene is being loaded; workers then see the result."""

@@ -26,7 +26,7 @@ from kerasfeed.loaders.failures.exceptions import SceneLocation, fatal_text, for
 from kerasfeed.loaders.failures.failure_log import FailureLog
 from kerasfeed.loaders.failures.recovery import Range, Recovery
 from kerasfeed.loaders.first_scenes import FailedFirst, FirstOrder, FirstScenes
-from kerasfeed.pool.base import CLOSED_BEFORE_DONE, Pool
+from kerasfeed.pool.base import CLOSED_BEFORE_DONE, Pool, Receipt
 from kerasfeed.pool.task import NOWHERE, Crash, FailedTaskError, FutureTask, Place, Record, Task
 from kerasfeed.sequences.context import SceneContext
 from kerasfeed.sequences.global_random import WARNING_KIND, warning_text
@@ -147,7 +147,7 @@ class Session:
             held = self.slots.acquire(timeout)
         except FeedClosedError:  # the slots close with the session: say why that ended
             raise self.pool.failure or FeedClosedError(CLOSED_BEFORE_DONE) from None
-        batch: BatchInProgress | None = None
+        batch, receipt = None, Receipt()
         try:
             batch = begin_batch(self.job, held, epoch, step, indices)
             if kept is not None and is_kept:
@@ -160,14 +160,14 @@ class Session:
                 with self.lock:
                     ranges = self.recovery.begin(batch, ranges)
             tasks = [LoadTask(self, batch, start, stop) for start, stop in ranges]
-            self.pool.submit(tasks, batch)
+            self.pool.submit(tasks, receipt)
             if not ranges:  # none of its scenes is to be tried; of threads some always is
                 self.account(batch)
             return batch.future
         except BaseException as error:  # Ctrl-C: nobody will wait for this batch, and its slot must come back
             if batch is not None:
                 batch.give_up(error)
-            if batch is None or batch.landed or not batch.sent:
+            if batch is None or batch.landed or not receipt.sent:
                 self.slots.release(held)
             raise
 

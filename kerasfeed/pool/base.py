@@ -151,14 +151,15 @@ class PoolOptions:
     turn: Turn = field(default_factory=Turn)
 
 
-class Receipt(Protocol):
+@dataclass
+class Receipt:
     """Where it is noted that tasks were sent.
 
     Attributes:
         sent: Whether they were, so that their outcome will be told.
     """
 
-    sent: bool
+    sent: bool = False
 
 
 class Pool(ABC):

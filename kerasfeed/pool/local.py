@@ -79,31 +79,12 @@ def do_all(tasks: Sequence[Task], caller: LocalWorker, runner: Runner) -> None:
         waiting.extend(run_here(caller.task, runner, caller))
 
 
-def look_at_callers(
-    callers: Sequence[LocalWorker], timer: watchdog.StallTimer, options: PoolOptions, kind: str
-) -> None:
-    """Warn where one of the `callers` has been at its task for very long.
-
-    Args:
-        callers: Threads of the program that do tasks just now; of those of one thread the last counts.
-        timer: The pool's; a round of looks has begun.
-        options: The pool's.
-        kind: The pool's `worker_type`.
-    """
-    for ident, caller in {caller.thread.ident: caller for caller in callers if caller.thread is not None}.items():
-        seconds = timer.look(-(ident or 0), caller.token())  # workers are known to it by their numbers, from 0
-        if seconds >= watchdog.STALL_SECONDS:
-            warn_of_stall(caller, seconds, options, kind, ident)
-
-
-def warn_of_stall(
-    worker: LocalWorker, seconds: float, options: PoolOptions, kind: str, consumer: int | None = None
-) -> None:
-    """Warn that a worker of a pool of `kind` has been at its task for so many seconds; see `watchdog.warn_of_stall`."""
+def warn_of_stall(worker: LocalWorker, seconds: float, options: PoolOptions, consumer: int | None = None) -> None:
+    """Warn that a worker has been at its task for so many seconds; see `watchdog.warn_of_stall`."""
     task, thread = worker.task, worker.thread
     assert thread is not None
     watchdog.warn_of_stall(
-        options.deferred_warnings, kind, options.timeout, worker.name,
+        options.deferred_warnings, worker.worker.worker_type, options.timeout, worker.name,
         None if task is None else task.text(worker.note[1]) or "its work", seconds,
         partial(watchdog.stack_of, thread), consumer,
     )  # fmt: skip
@@ -112,10 +93,7 @@ def warn_of_stall(
 def in_turn(worker: LocalWorker, call: Callable[[], _T]) -> _T:
     """Call when it is the worker's turn; waiting for that is no work, which might take too long."""
     worker.busy = False
-    try:
-        return worker.turn.run(partial(_at_work, worker, call))
-    finally:
-        worker.busy = True
+    return worker.turn.run(partial(_at_work, worker, call))
 
 
 def _at_work(worker: LocalWorker, call: Callable[[], _T]) -> _T:
@@ -193,7 +171,11 @@ class InlinePool(Pool):
     def look(self) -> None:
         """Warn of a scene that does not end; called by the watching thread."""
         self._stall_timer.begin(time.monotonic())
-        look_at_callers(list(self._callers), self._stall_timer, self.options, self.worker_type)
+        callers = {caller.thread.ident: caller for caller in list(self._callers) if caller.thread is not None}
+        for ident, caller in callers.items():  # of a thread the last counts
+            seconds = self._stall_timer.look(ident or 0, caller.token())
+            if seconds >= watchdog.STALL_SECONDS:
+                warn_of_stall(caller, seconds, self.options, ident)
 
     @property
     def in_flight(self) -> int:

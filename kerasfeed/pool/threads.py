@@ -166,12 +166,6 @@ class ThreadPool(Pool):
         if not self._tasks:
             self._idle.notify_all()
 
-    def _call_all(self) -> None:
-        wanted = 1 if self.options.addressed else self.options.workers
-        for calls in self._calls:
-            for _ in range(wanted - calls.qsize()):
-                calls.put(True)
-
     # ---- the watching thread
 
     def look(self) -> None:
@@ -189,10 +183,10 @@ class ThreadPool(Pool):
             if timeout is not None and task is not None and seconds >= timeout * task.items_at(note):
                 self._give_up_thread(worker, task, note)
             elif seconds >= watchdog.STALL_SECONDS:
-                warn_of_stall(worker, seconds, self.options, self.worker_type)
-        with self.lock:
-            if any(self._waiting):  # what Ctrl-C may have left out
-                self._call_all()
+                warn_of_stall(worker, seconds, self.options)
+        with self.lock:  # what Ctrl-C may have left out
+            for number in range(len(self._waiting)):
+                self._call(number)
 
     def _give_up_thread(self, worker: LocalWorker, task: Task, note: int) -> None:
         """Give up what a hung thread is at, and let another take its number: a thread cannot be ended."""
@@ -221,7 +215,7 @@ class ThreadPool(Pool):
             if self.closed:
                 return
             self._start_thread(worker.worker.index)
-        self._call_all()
+            self._call(worker.worker.index % len(self._waiting))
 
     def post(self, value: Any) -> None:
         """See `Pool.post`."""

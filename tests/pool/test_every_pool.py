@@ -10,10 +10,11 @@ import time
 
 import pytest
 from every_pool import EVERY, EVERY_PARALLEL, gives, outcome_of, outcomes_of
-from pool_kinds import Do, Receipt, Told, WrongError
+from pool_kinds import Do, Told, WrongError
 from waits import SECONDS, wait_until
 
 from kerasfeed.errors import FeedClosedError
+from kerasfeed.pool.base import Receipt
 from kerasfeed.pool.task import FutureTask, Place
 from kerasfeed.pool.threads import ThreadPool
 

@@ -144,10 +144,3 @@ class Told(FutureTask):
 
     def cancelled(self):
         self._told("cancelled")
-
-
-@dataclass
-class Receipt:
-    """Whether tasks were sent."""
-
-    sent: bool = False

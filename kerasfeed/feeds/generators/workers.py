@@ -26,7 +26,7 @@ from kerasfeed.loaders.base import LoaderStats
 from kerasfeed.loaders.batches.slots import Held, Slot, SlotFuture, SlotPool
 from kerasfeed.loaders.failures.exceptions import ending_text
 from kerasfeed.loaders.failures.policy import FailurePolicy
-from kerasfeed.pool.base import CLOSED_BEFORE_DONE, Pool, PoolOptions
+from kerasfeed.pool.base import CLOSED_BEFORE_DONE, Pool, PoolOptions, Receipt
 from kerasfeed.pool.environment import Environment
 from kerasfeed.pool.factory import make_pool
 from kerasfeed.pool.sessions import Sessions
@@ -34,13 +34,6 @@ from kerasfeed.pool.task import NOWHERE, Crash, FutureTask, Place, Record, Task
 from kerasfeed.util.deferred_warnings import DeferredWarnings
 
 _serials = itertools.count(1)
-
-
-@dataclass
-class _Receipt:
-    """See `kerasfeed.pool.base.Receipt`."""
-
-    sent: bool = False
 
 
 class ChunkSession:
@@ -71,7 +64,7 @@ class ChunkSession:
             held = self.slots.acquire()
         except FeedClosedError:  # the slots close with the pool: say why that ended
             raise self.pool.failure or FeedClosedError(CLOSED_BEFORE_DONE) from None
-        receipt, task = _Receipt(), None
+        receipt, task = Receipt(), None
         try:
             serial = next(_serials)
             worker = self.generators.numbers.index(n) % self.pool.options.workers

@@ -232,7 +232,7 @@ class BatchInProgress:
 
     __slots__ = (
         "beside", "empty_rows", "epoch", "failure", "failure_row", "filler", "future", "held", "landed", "missing",
-        "on_error", "replaced", "rows", "sent", "serial", "slot", "step",
+        "on_error", "replaced", "rows", "serial", "slot", "step",
     )  # fmt: skip
 
     def __init__(
@@ -250,7 +250,6 @@ class BatchInProgress:
         self.missing = rows
         self.on_error = on_error
         self.filler = filler
-        self.sent = False  # whether it is for the workers to account for its rows
         self.landed = False  # whether no worker can write to its slot any more, and it is being delivered
         self.empty_rows: set[int] = set()  # rows that hold no scene
         self.replaced: dict[int, tuple[int, int]] = {}  # row -> the scene that failed, stand-ins tried

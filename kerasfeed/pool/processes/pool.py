@@ -43,23 +43,16 @@ class ProcessPool(Pool):
         self._dispatch = Dispatch(runner, options, self.who, self.lock, self.ending)
         self.memory = self._dispatch.memory
         self._supervisor = Supervisor(self._dispatch, self.fail, self._note_idle)
-        started = False
         try:
             # The first few at once, each next one when one is up: interpreters that start together share the cores,
             # and the first batch would wait for the last of them.
             with self._dispatch.naming_descriptors():
                 for number in range(min(options.workers, 2 * cores())):
                     self._dispatch.start_worker(number)
-            started = True
-        finally:
-            try:
-                self._supervisor.start()
-            except RuntimeError:  # it needs a thread
-                started = False
-                raise
-            finally:
-                if not started:
-                    self.close()
+            self._supervisor.start()
+        except BaseException:
+            self.close()
+            raise
 
     def submit(self, tasks: Sequence[Task], receipt: Receipt | None = None) -> None:
         """See `Pool.submit`."""

@@ -16,8 +16,6 @@ import threading
 import time
 from typing import Any
 
-import cloudpickle
-
 from kerasfeed.pool.base import Runner
 from kerasfeed.pool.exception_pickle import pack
 from kerasfeed.pool.processes.protocol import (
@@ -37,6 +35,7 @@ from kerasfeed.sequences.context import Worker
 from kerasfeed.util import opened_files
 from kerasfeed.util.error_text import full_text, message_of, summary
 from kerasfeed.util.optional_methods import optional_method
+from kerasfeed.util.picklers import cloud_pickled
 from kerasfeed.util.user_modules import ModuleEditedError, ModuleWatch
 
 
@@ -168,7 +167,7 @@ class WorkerProcess:
             self._report(link, Status.OPENED, -1, 0.0, opened)
         nbytes = 0
         if payload is not None:
-            pickled = cloudpickle.dumps(payload)
+            pickled = cloud_pickled(payload)
             nbytes = len(pickled)
             link.sendall(pickled)  # before the record, so that the parent finds it when it reads the record
         os.write(self._result_fd, Result(status, number, self._number, nbytes, seconds).encode())
