@@ -14,6 +14,7 @@ import cloudpickle
 from kerasfeed.errors import SceneError
 from kerasfeed.util.error_text import (
     add_note,
+    cause_of,
     class_name,
     guarded,
     is_printable,
@@ -124,6 +125,34 @@ def arrived(packed: Packed, text: str) -> BaseException:
     if error is not None and is_printable(error):
         wrapped.__cause__ = error
     return wrapped
+
+
+@dataclass(frozen=True)
+class Sent:
+    """An exception on its way from another host, with what it was raised from.
+
+    Attributes:
+        packed: The exception.
+        text: Its type and message.
+        cause: Its cause, if there is one.
+    """
+
+    packed: Packed
+    text: str
+    cause: "Sent | None" = None
+
+    @classmethod
+    def of(cls, error: BaseException, causes: int = 2) -> "Sent":
+        """`error`, with so many of its causes, one behind the other."""
+        cause = cause_of(error) if causes else None
+        return cls(pack(error), summary(error), None if cause is None else cls.of(cause, causes - 1))
+
+    def arrived(self) -> BaseException:
+        """The exception."""
+        error = arrived(self.packed, self.text)
+        if self.cause is not None and error.__cause__ is None:
+            error.__cause__ = self.cause.arrived()
+        return error
 
 
 def _tried(value: Any, error: BaseException | None) -> bytes | None:
