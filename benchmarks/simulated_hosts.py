@@ -1,9 +1,8 @@
 """Simulated hosts, for what it costs by itself to decide which host is asked for what; see `benchmarks.hosts`."""
 
-import itertools
 import threading
 import time
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from typing import Any
 
 from kerasfeed.loaders.hosts.calls import Cluster, HostAnswer, HostCalls, Hosts, pack
@@ -84,13 +83,14 @@ def deciding_cost(count: int, seconds: float) -> tuple[float, float]:
         time.sleep(0.01)
     window = threading.Semaphore(2 * count)
     stop = time.monotonic() + seconds
-    done = itertools.count()
+    futures: list[Future[Any]] = []
     before, started = time.clock_gettime(clock), time.monotonic()
     while time.monotonic() < stop:
         if window.acquire(timeout=0.1):
             future = calls.ask("a batch", lambda answer: None, "batch", 0, 0)
-            future.add_done_callback(lambda _: (window.release(), next(done)))
-    batches = next(done)
-    cost = (time.clock_gettime(clock) - before) / batches, batches / (time.monotonic() - started)
+            future.add_done_callback(lambda _: window.release())
+            futures.append(future)
+    wait(futures)
+    cost = (time.clock_gettime(clock) - before) / len(futures), len(futures) / (time.monotonic() - started)
     calls.close()
     return cost

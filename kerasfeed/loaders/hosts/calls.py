@@ -542,24 +542,27 @@ class HostCalls:
     def _sendings(self, now: float) -> Iterator[tuple[_HostCall, _Host]]:
         """What is to be asked of whom: always of the host that has the fewest calls."""
         with self._idle:
-            free = [host for host in self._hosts.values() if host.has_room(now, self._wish.silence)]
+            silence = self._wish.silence
+            free = [host for host in self._hosts.values() if self._waiting and host.has_room(now, silence)]
             kept = []
             while self._waiting and free:
                 call = self._waiting.popleft()
                 if call not in self._open or call.future.cancelled():
                     self._settle(call)
                     continue
-                others = [host for host in free if host not in call.asked]
+                others = (host for host in free if host not in call.asked)
                 host = min(others, key=lambda host: len(host.calls) / host.depth, default=None)
                 if host is None or (call.lost and host.calls):  # all have it; or one is to finish first
                     kept.append(call)
-                    free = [other for other in free if other is not host]
+                    if host is not None:
+                        free.remove(host)
                     continue
                 self._hedged += bool(call.asked)
                 call.asked[host] = now
                 host.news = host.news if host.calls else now  # it had nothing to tell
                 host.calls.append(call)
-                free = [host for host in free if host.has_room(now, self._wish.silence)]
+                if not host.has_room(now, silence):
+                    free.remove(host)
                 yield call, host
             self._waiting.extendleft(reversed(kept))
 
