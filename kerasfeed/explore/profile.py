@@ -40,7 +40,8 @@ def profile(feed: "BaseFeed", model: Any = None, seconds: float = 10.0) -> Profi
     and by the workers of the feed. The best of the other set-ups are tried. Several threads read only where the feed
     has them, or the class says `thread_safe = True` (what does not overlap then holds the GIL). With a model, training
     steps are timed with one batch again and again, and with batches as they come. All of it happens beside the feed:
-    its position, its counters and the model stay as they are. Figures are of this machine with what else it was doing.
+    its position, its counters and the model stay as they are. Figures are of this machine with what else it was doing;
+    so they are where the feed has `hosts`.
 
     Args:
         feed: A `kerasfeed.Feed`.
@@ -72,7 +73,7 @@ def profile(feed: "BaseFeed", model: Any = None, seconds: float = 10.0) -> Profi
     if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not 1 <= seconds < math.inf:
         raise ValueError(f"seconds must be a number of at least 1, received {seconds!r}")
     # Failures are counted by the feed alone, and a profile of scenes that fail tells nothing.
-    job = dataclasses.replace(feed.job, policy=FailurePolicy(timeout=feed.job.policy.timeout))
+    job = dataclasses.replace(feed.job, policy=FailurePolicy(timeout=feed.job.policy.timeout), hosts=None)
     return _Measurement(job, feed.stats(), model, seconds).profile()
 
 
