@@ -16,7 +16,7 @@ from kerasfeed.loaders.batches.spec_inference import layout_for
 from kerasfeed.loaders.failures.exceptions import SceneLocation, for_consumer
 from kerasfeed.loaders.loader import Loader
 from kerasfeed.pool.worker_hooks import end_worker
-from kerasfeed.sequences.base import SceneContext, Worker, enter_context, optional_method
+from kerasfeed.sequences.base import SceneContext, Worker, optional_method
 from kerasfeed.sequences.global_random import SeedingContext, globals_put_back
 from kerasfeed.sequences.view_base import apart
 from kerasfeed.spec.inference import describe
@@ -121,15 +121,13 @@ def scenes_read_here(sequence: Any, context: SceneContext) -> Iterator[Callable[
 
     def read(index: int, step: int | None) -> Any:
         context.move_to(index)
-        previous = enter_context(context)
         try:
-            return own[index]
+            with context:
+                return own[index]
         except Exception as error:
             # For the note: itself it is raised below.
             for_consumer(error, SceneLocation((index,), context.epoch, step, _WORKER))
             raise
-        finally:
-            enter_context(previous)
 
     begin = optional_method(own, "on_worker_begin")
     if begin is not None:

@@ -18,7 +18,7 @@ from kerasfeed.loaders.batches.filler import Filler
 from kerasfeed.loaders.batches.layout import Layout, SlotView
 from kerasfeed.loaders.scene_cost import SceneCost
 from kerasfeed.sequences.base import scene_reader
-from kerasfeed.sequences.context import SceneContext, enter_context
+from kerasfeed.sequences.context import SceneContext
 from kerasfeed.sequences.view_base import part_reader
 from kerasfeed.spec.collation import Custom
 from kerasfeed.util.optional_methods import scene_writer
@@ -69,14 +69,11 @@ class _Reader:
         return filler.fill(view, 0, len(indices), -1, context, [0, 0])
 
     def _scenes(self, indices: NDArray[np.int64], context: SceneContext) -> list[Any]:
-        previous = enter_context(context)
         found = []
-        try:
+        with context:
             for index in indices.tolist():
                 context.move_to(index)
                 found.append(self._scene(index))
-        finally:
-            enter_context(previous)
         return found
 
     @property

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from kerasfeed.sequences.context import SceneContext as SceneContext
 from kerasfeed.sequences.context import Worker as Worker
 from kerasfeed.sequences.context import current_context, current_rng
-from kerasfeed.sequences.context import enter_context as enter_context
 from kerasfeed.sequences.context import scene_rng as scene_rng
 from kerasfeed.sequences.indexing import means_many, picked, picks_of
 from kerasfeed.sequences.routed import Routed

@@ -19,7 +19,7 @@ from kerasfeed.errors import FeedWarning, KerasfeedError
 from kerasfeed.sequences.base import SceneSequence, scene_reader
 from kerasfeed.sequences.cache_files import SceneFiles, frozen_leaves, nbytes_of
 from kerasfeed.sequences.cache_key import Key, key_of
-from kerasfeed.sequences.context import UnrandomContext, Worker, enter_context
+from kerasfeed.sequences.context import UnrandomContext, Worker
 from kerasfeed.sequences.indexing import place_in
 from kerasfeed.sequences.view_base import SceneByScene, View, identity_of
 from kerasfeed.spec.lists import own
@@ -173,18 +173,14 @@ class Cached(SceneByScene, SceneSequence):
             "function(scene, rng) is given the generator"
         )
         refusal = f"scene {place} of {name} asks for random numbers, and a cache would keep one draw {remedy}"
-        previous = enter_context(UnrandomContext(refusal))
-        try:
-            with self._reading(0, [place], [place]):
-                leaves, treespec = frozen_leaves(scene_reader(self.sequence)(place))
-                checked = self._given_key is None and self._probes > 0
-                if checked and not _alike((leaves, treespec), frozen_leaves(scene_reader(self.sequence)(place))):
-                    raise KerasfeedError(
-                        f"scene {place} of {name} differs when it is read again, and a cache would keep one of the two "
-                        f"{remedy}; or pass key='...' to keep what comes first"
-                    )
-        finally:
-            enter_context(previous)
+        with UnrandomContext(refusal), self._reading(0, [place], [place]):
+            leaves, treespec = frozen_leaves(scene_reader(self.sequence)(place))
+            checked = self._given_key is None and self._probes > 0
+            if checked and not _alike((leaves, treespec), frozen_leaves(scene_reader(self.sequence)(place))):
+                raise KerasfeedError(
+                    f"scene {place} of {name} differs when it is read again, and a cache would keep one of the two "
+                    f"{remedy}; or pass key='...' to keep what comes first"
+                )
         self._probes -= 1
         self._check_key(afresh=self._probes >= 0)
         if self._key.digest == key.digest and (len(key.files) > _MANY_FILES or key.holds()):
@@ -283,11 +279,8 @@ def gives_the_same_twice(sequence: Any, places: Iterable[int]) -> bool:
         Exception: What the sequence raises.
     """
     read = scene_reader(sequence)
-    previous = enter_context(UnrandomContext("drawn"))
-    try:
+    with UnrandomContext("drawn"):
         return all(_alike(frozen_leaves(read(place)), frozen_leaves(read(place))) for place in places)
-    finally:
-        enter_context(previous)
 
 
 def _alike(one: tuple[list[Any], Any], other: tuple[list[Any], Any]) -> bool:

@@ -41,9 +41,12 @@ class Worker:
 
 
 class SceneContext:
-    """Place of the scene being loaded: seed, epoch and index; one object a thread, moved from scene to scene."""
+    """Place of the scene being loaded: seed, epoch and index; one object a thread, moved from scene to scene.
 
-    __slots__ = ("_places", "_rng", "_why_no_rng", "epoch", "index", "seed")
+    Within `with context:` it is the thread's.
+    """
+
+    __slots__ = ("_outer", "_places", "_rng", "_why_no_rng", "epoch", "index", "seed")
 
     def __init__(self, seed: int, epoch: int) -> None:
         self.seed = seed
@@ -51,10 +54,20 @@ class SceneContext:
         self.index: int | None = None
         self._rng: np.random.Generator | None = None
         self._why_no_rng = _READS_MANY
+        self._outer: list[SceneContext | None] = []
         self._places: dict[int, int] | None = None  # index inside a view -> index of the feed, while many are read
 
+    def __enter__(self) -> None:
+        """Become this thread's context."""
+        self._outer.append(_current.context)
+        _current.context = self
+
+    def __exit__(self, *_: object) -> None:
+        """Put back the one that it has replaced."""
+        _current.context = self._outer.pop()
+
     def move_to(self, index: int | None) -> None:
-        """Enter the scene `index`; None while many scenes are read at once."""
+        """Go to the scene `index`; None while many scenes are read at once."""
         self.index = index
         self._rng = None
 
@@ -144,13 +157,6 @@ def scene_rng(seed: int, epoch: int, index: int) -> np.random.Generator:
 def current_context() -> SceneContext | None:
     """This thread's context; None outside a feed."""
     return _current.context
-
-
-def enter_context(context: SceneContext | None) -> SceneContext | None:
-    """Make `context` this thread's; returns the one it replaces, to be put back."""
-    previous = _current.context
-    _current.context = context
-    return previous
 
 
 def current_rng() -> np.random.Generator:

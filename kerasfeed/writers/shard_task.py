@@ -25,7 +25,7 @@ from kerasfeed.pool.task import (
     Record,
     Task,
 )
-from kerasfeed.sequences.context import SceneContext, enter_context
+from kerasfeed.sequences.context import SceneContext
 from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.util.error_notes import noted
 from kerasfeed.util.error_text import message_of, reworded
@@ -164,14 +164,12 @@ class ShardRunner(Runner):
             if os.fstat(descriptor).st_nlink < links:  # by whoever wants nothing any more
                 raise FileNotFoundError("its temporary file was removed meanwhile")
             note[1] = index
-            previous = enter_context(context)
             try:
-                context.move_to(index)
-                encoded = _checked(shard_format, self.target[index], index)
+                with context:
+                    context.move_to(index)
+                    encoded = _checked(shard_format, self.target[index], index)
             except BaseException as error:
                 raise FailedTaskError(Place(index)) from error
-            finally:
-                enter_context(previous)
             yield encoded
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from kerasfeed.errors import SpecError
 from kerasfeed.loaders.failures.exceptions import SceneLocation, for_consumer, without_reproduction
 from kerasfeed.pool.worker_hooks import begin_worker
-from kerasfeed.sequences.base import SceneContext, Worker, enter_context, optional_method, scene_reader
+from kerasfeed.sequences.base import SceneContext, Worker, optional_method, scene_reader
 from kerasfeed.spec.conformance import SceneCheck
 from kerasfeed.spec.inference import describe, merge
 from kerasfeed.spec.scene_spec import SceneSpec
@@ -135,24 +135,23 @@ class _Reading:
         stack: _Stack | None = None
         context = SceneContext(self._seed, task.iteration or 0)
         started = time.perf_counter()
-        previous = enter_context(context)
-        for place, index in enumerate(task.indices):
-            context.move_to(index)
-            try:
-                if trouble is not None:
-                    raise trouble
-                read = self._checked(index, task.iteration is None)
-            except BaseException as error:  # noqa: BLE001 - whatever it is, somebody waits
-                stack = None
-                found.append(for_consumer(error, SceneLocation((index,), task.iteration, None, name)))
-                without_reproduction(found[-1])
-                continue
-            if task.iteration is None:
-                found.append(read)
-            elif stack is None or not stack.add(read):
-                stack = _Stack(read, len(task.indices) - place)
-                found.append(stack)
-        enter_context(previous)
+        with context:
+            for place, index in enumerate(task.indices):
+                context.move_to(index)
+                try:
+                    if trouble is not None:
+                        raise trouble
+                    read = self._checked(index, task.iteration is None)
+                except BaseException as error:  # noqa: BLE001 - whatever it is, somebody waits
+                    stack = None
+                    found.append(for_consumer(error, SceneLocation((index,), task.iteration, None, name)))
+                    without_reproduction(found[-1])
+                    continue
+                if task.iteration is None:
+                    found.append(read)
+                elif stack is None or not stack.add(read):
+                    stack = _Stack(read, len(task.indices) - place)
+                    found.append(stack)
         if task.iteration is not None:
             self._note(time.perf_counter() - started, len(task.indices), stack)
         return [each.fields() if isinstance(each, _Stack) else each for each in found]

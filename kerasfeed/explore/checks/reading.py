@@ -17,7 +17,7 @@ from kerasfeed.errors import SpecError
 from kerasfeed.explore.checks.result import Finding, MemoryGrownError, failed
 from kerasfeed.pool.task import Note
 from kerasfeed.sequences.base import scene_reader
-from kerasfeed.sequences.context import SceneContext, Worker, enter_context
+from kerasfeed.sequences.context import SceneContext, Worker
 from kerasfeed.spec.field_values import as_array, describe_leaf
 from kerasfeed.spec.inference import describe
 from kerasfeed.spec.nesting import field_paths, flatten, structure_text
@@ -130,11 +130,8 @@ class Reader:
         """What `call()` returns where the scene `place` is being loaded; None where many are."""
         self._note[1] = noted
         self._context.move_to(place)
-        previous = enter_context(self._context)
-        try:
+        with self._context:
             return call()
-        finally:
-            enter_context(previous)
 
     def read(self, index: int, place: int | None = None) -> SceneReading:
         """A reading of scene `index`; what it raises is part of that."""

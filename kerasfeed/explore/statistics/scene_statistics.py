@@ -23,7 +23,7 @@ from kerasfeed.pool.base import Pool, PoolOptions, Runner, WorkerContext
 from kerasfeed.pool.factory import make_pool
 from kerasfeed.pool.processes.pool import processes_supported
 from kerasfeed.pool.task import NOWHERE, FailedTaskError, FutureTask, Note, Place, Record
-from kerasfeed.sequences.context import SceneContext, enter_context
+from kerasfeed.sequences.context import SceneContext
 from kerasfeed.spec.field_values import as_array
 from kerasfeed.spec.inference import no_field_text
 from kerasfeed.spec.nesting import field_paths, flatten
@@ -154,8 +154,7 @@ class StatisticsRunner(Runner):
         """See `Runner.run`: the statistics of the positions from `record[1]` on, `record[2]` of them."""
         statistics, shifts = SceneStatistics(), context.posted()
         scene_context = SceneContext(self._seed, 0)
-        previous = enter_context(scene_context)
-        try:
+        with scene_context:
             for position in range(record[1], record[1] + record[2]):
                 index = note[1] = int(self._indices[position])
                 scene_context.move_to(index)
@@ -170,8 +169,6 @@ class StatisticsRunner(Runner):
                     statistics.fail(position, exception_text(error))
                 if shifts is None:
                     shifts = statistics.shifts() or None
-        finally:
-            enter_context(previous)
         statistics.close(record[1], record[1] + record[2])
         return statistics
 

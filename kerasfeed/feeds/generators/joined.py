@@ -31,7 +31,6 @@ from kerasfeed.loaders.failures.policy import FailurePolicy
 from kerasfeed.loaders.failures.table import FailedScene
 from kerasfeed.pool.base import CLOSED
 from kerasfeed.pool.environment import Environment
-from kerasfeed.sequences.context import enter_context
 from kerasfeed.spec.conformance import own_copy
 from kerasfeed.util.counted import counted
 from kerasfeed.util.error_text import add_note, exception_text, is_the_programs, notes_of
@@ -279,23 +278,21 @@ class JoinedGenerators(Source):
     def _make(self, generator: JoinedGenerator, run: GeneratorRun) -> None:
         """The next item of a generator that runs here; where it cannot begin with it, those before are thrown away."""
         item: Any = None
-        previous = enter_context(run.context)
         try:
-            while run.position < generator.received and item is not ENDED and not self._gone:
+            with run.context:
+                while run.position < generator.received and item is not ENDED and not self._gone:
+                    item = run.next(_NO_NOTE)
+                if run.position < generator.received:
+                    generator.ended = True
+                    if item is ENDED:
+                        self._tell_shorter(generator.n, run.position, generator.received)
+                    return
                 item = run.next(_NO_NOTE)
-            if run.position < generator.received:
-                generator.ended = True
-                if item is ENDED:
-                    self._tell_shorter(generator.n, run.position, generator.received)
-                return
-            item = run.next(_NO_NOTE)
         except BaseException as error:  # whatever it is, the policy decides
             if is_the_programs(error):
                 raise
             generator.error = named(error, generator.n, self.generators.count, generator.received, self._repetition)
             return
-        finally:
-            enter_context(previous)
         if item is ENDED:
             generator.ended = True
         else:

@@ -16,7 +16,7 @@ from kerasfeed.feeds.generators.chunks import ChunkLayout, ChunkSlot, ChunkWrite
 from kerasfeed.feeds.generators.generators import ENDED, GeneratorRun, Generators, generator_seed
 from kerasfeed.pool.base import Runner, WorkerContext
 from kerasfeed.pool.task import CancelledTaskError, FailedTaskError, Note, Place, Record
-from kerasfeed.sequences.context import Worker, enter_context
+from kerasfeed.sequences.context import Worker
 from kerasfeed.sequences.global_random import restore, seed_globals, states
 from kerasfeed.spec.conformance import own_copy
 from kerasfeed.util.error_text import message_of
@@ -191,13 +191,11 @@ class ChunkRunner(Runner):
         control[Word.LOST] = run is None
         if run is None:
             return None
-        previous = enter_context(run.run.context)
         try:
-            return run.chunk(slot, serial, note)
+            with run.run.context:
+                return run.chunk(slot, serial, note)
         except BaseException as error:
             raise FailedTaskError(Place(note[1])) from error
-        finally:
-            enter_context(previous)
 
     def _continued(self, state: _WorkerState, n: int, repetition: int) -> _ChunkedRun | None:
         run = state.runs.get(n)

@@ -15,7 +15,7 @@ from kerasfeed.loaders.batches.layout import Layout, SlotView
 from kerasfeed.loaders.batches.scene_writer import Beside, SceneWriter
 from kerasfeed.loaders.batches.variable_rows import Runs
 from kerasfeed.pool.task import CancelledTaskError, FailedTaskError, Note, Place
-from kerasfeed.sequences.base import SceneContext, enter_context, scene_reader
+from kerasfeed.sequences.base import SceneContext, scene_reader
 from kerasfeed.sequences.global_random import SeedingContext
 from kerasfeed.sequences.view_base import part_reader
 from kerasfeed.spec.collation import Custom
@@ -125,41 +125,41 @@ class Filler:
         """
         beside: Beside = {}
         indices = view.indices[start:stop].tolist()
-        previous, previous_meter = enter_context(context), read_cost.enter(self.meter)
+        previous = read_cost.enter(self.meter)
         row, index = start, None
         try:
-            if self._collate is not None:
-                self._load_whole(view, start, stop, serial, context, note, beside)
-                return beside
-            if self._get_batch is not None and view.control[0] != serial:
-                note[1] = MANY
-                self._load_batches(view, start, stop, context, beside)
-                return beside
-            control, move_to, scene, read_into = view.control, context.move_to, self._scene, self._read_into
-            write, places = self._writer.write, self._writer.places(view)
-            runs = Runs(self._layout, view, start, stop) if self._layout.forms else None
-            for row, index in enumerate(indices, start):
-                if control[0] == serial:
-                    raise CancelledTaskError
-                move_to(index)
-                note[1] = row
-                if read_into is None:
-                    write(view, row, scene(index), places, beside, runs)
-                    continue
-                if not self._checked:
-                    mark_unwritten(view, row, row + 1)
-                read_into(index, rows_of(self._spec, view, row))
-                if not self._checked:
-                    self._check(view, row, context, "read_into")
-            if runs is not None:
-                runs.finish(beside)
+            with context:
+                if self._collate is not None:
+                    self._load_whole(view, start, stop, serial, context, note, beside)
+                    return beside
+                if self._get_batch is not None and view.control[0] != serial:
+                    note[1] = MANY
+                    self._load_batches(view, start, stop, context, beside)
+                    return beside
+                control, move_to, scene, read_into = view.control, context.move_to, self._scene, self._read_into
+                write, places = self._writer.write, self._writer.places(view)
+                runs = Runs(self._layout, view, start, stop) if self._layout.forms else None
+                for row, index in enumerate(indices, start):
+                    if control[0] == serial:
+                        raise CancelledTaskError
+                    move_to(index)
+                    note[1] = row
+                    if read_into is None:
+                        write(view, row, scene(index), places, beside, runs)
+                        continue
+                    if not self._checked:
+                        mark_unwritten(view, row, row + 1)
+                    read_into(index, rows_of(self._spec, view, row))
+                    if not self._checked:
+                        self._check(view, row, context, "read_into")
+                if runs is not None:
+                    runs.finish(beside)
         except (CancelledTaskError, FailedTaskError):
             raise
         except BaseException as error:
             raise failed(index, None if index is None else row) from error
         finally:
-            enter_context(previous)
-            read_cost.enter(previous_meter)
+            read_cost.enter(previous)
             self.meter.note_scenes(stop - start)
         return beside
 
@@ -261,17 +261,15 @@ def probe(sequence: Any, index: int, context: SceneContext, collate: Custom | No
     Raises:
         FailedTaskError: The cause is the sequence's exception, or a SpecError that names index and field.
     """
-    previous = enter_context(context)
     try:
-        scene = scene_reader(sequence)(index)
-        if collate is not None:
-            context.begin_collate()
-            return scene, collate.describe(scene)
-        try:
-            return scene, describe(scene)
-        except SpecError as error:
-            raise SpecError(f"scene {index}: {message_of(error)}") from None
+        with context:
+            scene = scene_reader(sequence)(index)
+            if collate is not None:
+                context.begin_collate()
+                return scene, collate.describe(scene)
+            try:
+                return scene, describe(scene)
+            except SpecError as error:
+                raise SpecError(f"scene {index}: {message_of(error)}") from None
     except BaseException as error:
         raise failed(index, None) from error
-    finally:
-        enter_context(previous)

@@ -209,4 +209,5 @@ def test_a_profile_is_of_this_machine():
     feed, _ = feed_of(Noisy(0.003, 150))
     with feed:
         found = kf.profile(feed, seconds=1)
-    assert found.worker_type == "process" and found.rate > 0
+    assert found.worker_type == "process"
+    assert found.rate > 0
