@@ -20,7 +20,7 @@ import psutil
 from ray.cluster_utils import Cluster
 
 import kerasfeed as kf
-from benchmarks.simulated_hosts import supervisor_cost
+from benchmarks.simulated_hosts import deciding_cost
 from kerasfeed.feeds.base import BaseFeed
 
 BATCH = 32
@@ -151,7 +151,7 @@ def moving(count: int, repeats: int) -> list[tuple[float, Rate]]:
 # ---- recovery
 
 
-def agents(node: Any, name: str = "ray::RayAgent") -> list[int]:
+def agents(node: Any, name: str = "ray::FeedHost") -> list[int]:
     """Process ids of a node's processes of that name."""
     raylet = psutil.Process(node.all_processes["raylet"][0].process.pid)
     return [child.pid for child in raylet.children(recursive=True) if name in " ".join(child.cmdline())]
@@ -228,13 +228,13 @@ def recovery() -> None:
         )
 
 
-def arithmetic(costs: list[tuple[float, Rate]], supervisor: float) -> None:
+def arithmetic(costs: list[tuple[float, Rate]], deciding: float) -> None:
     """Print how many hosts one driver can feed, from what was measured, if a batch takes a host a second."""
-    print("\n| a batch | network of 10 Gbit/s | copies and Ray, one core | supervisor | hosts, at a batch a second |")
+    print("\n| a batch | network of 10 Gbit/s | copies and Ray, one core | deciding | hosts, at a batch a second |")
     print("|---|---|---|---|---|")
     for megabytes, cost in costs:
         # About half of the CPU time is spent where the batch is sent.
-        limits = [1250 / megabytes, 1 / max(1e-4, cost.cpu / 2), 1 / supervisor]
+        limits = [1250 / megabytes, 1 / max(1e-4, cost.cpu / 2), 1 / deciding]
         cells = " | ".join(f"{limit:,.0f}/s" for limit in limits)
         print(f"| {megabytes:.0f} MB | {cells} | {min(limits):,.0f} |")
 
@@ -246,10 +246,10 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=4.0, help="length of an epoch")
     arguments = parser.parse_args()
     print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} before we began\n")
-    print("| hosts | supervisor, us a batch | batches a second, of a batch a second a host |\n|---|---|---|")
+    print("| hosts | deciding, us a batch | batches a second, of a batch a second a host |\n|---|---|---|")
     cost = 0.0
     for count in (10, 100, 1000):
-        cost, rate = supervisor_cost(count, arguments.seconds)
+        cost, rate = deciding_cost(count, arguments.seconds)
         print(f"| {count:,} | {1e6 * cost:,.0f} | {rate:,.0f} |", flush=True)
     print(
         "\n| scenes/s | local | hosts | ratio | CPU ms a batch, local | hosts |\n|---|---|---|---|---|---|", flush=True

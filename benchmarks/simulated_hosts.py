@@ -1,113 +1,96 @@
-"""Simulated hosts, for what the supervisor of hosts costs by itself; see `benchmarks.hosts`."""
+"""Simulated hosts, for what it costs by itself to decide which host is asked for what; see `benchmarks.hosts`."""
 
-import itertools
 import threading
 import time
-from collections.abc import Callable
+from concurrent.futures import Future, wait
 from typing import Any
 
-import numpy as np
-
-from kerasfeed.pool.base import PoolOptions, Runner
-from kerasfeed.pool.hosts.agent import versions
-from kerasfeed.pool.hosts.engine import Engine, Hosts, News, Parcel, pack
-from kerasfeed.pool.hosts.messages import Answer, Outcome, Started
-from kerasfeed.pool.hosts.pool import HostPool
-from kerasfeed.pool.task import FutureTask
+from kerasfeed.loaders.hosts.calls import Cluster, HostAnswer, HostCalls, Hosts, pack
+from kerasfeed.pool.base import PoolOptions
 
 
-class Idle(Runner):
-    """Holds nothing."""
-
-    target = None
-
-    def run(self, record: Any, note: Any, context: Any) -> Any:
-        """Never called: the hosts are simulated."""
-
-
-class Simulated(Hosts):
+class Simulated(Cluster, Hosts):
     """Hosts that answer after `seconds`, without doing anything.
 
     Args:
         count: How many.
         seconds: What a batch takes.
-        nbytes: What an answer carries.
     """
 
     ship, start_timeout, silence = (), 60.0, 30.0
 
-    def __init__(self, count: int, seconds: float, nbytes: int) -> None:
-        self.count, self.seconds, self.nbytes = count, seconds, nbytes
-
-    def start_engine(self, tell: Callable[..., object], calls: int) -> Engine:
-        """See `Hosts.start_engine`."""
-        return SimulatedEngine(self, tell)
-
-
-class SimulatedEngine(Engine):
-    """See `Simulated`."""
-
-    def __init__(self, hosts: Simulated, tell: Callable[..., object]) -> None:
-        self._hosts, self._tell, self._over = hosts, tell, False
-        self._due: list[tuple[float, int, int]] = []
-        answer = pack(Answer((Outcome("done", (None, 0.1, "worker process 0")),)))
-        self._answer = Parcel(answer.data, (np.ones(hosts.nbytes, np.uint8),) if hosts.nbytes else ())
+    def __init__(self, count: int, seconds: float) -> None:
+        self.count, self.seconds, self._over = count, seconds, False
+        self._due: list[tuple[float, Future[Any]]] = []
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
-        tell(News.PLACES, [str(number) for number in range(hosts.count)])
 
     def _run(self) -> None:
         while not self._over:
             time.sleep(0.005)
             now, due = time.monotonic(), self._due
             while due and due[0][0] <= now:
-                _, key, number = due.pop(0)
-                self._tell(News.ANSWER, key, number, self._answer)
+                due.pop(0)[1].set_result(HostAnswer())
 
-    def share(self, parcel: Parcel) -> Any:
-        """See `Engine.share`."""
-        return parcel
+    def join(self) -> Cluster:
+        """See `Hosts.join`."""
+        return self
 
-    def start(self, key: int, place: str, version: str, setup: Parcel, runner: Any) -> None:
-        """See `Engine.start`."""
-        self._tell(News.STARTED, key, pack(Started(place, 1, version=versions())))
+    def places(self) -> list[str]:
+        """See `Cluster.places`."""
+        return [str(number) for number in range(self.count)]
 
-    def send(self, key: int, number: int, work: Parcel, shared: dict[str, Any]) -> None:
-        """See `Engine.send`."""
-        self._due.append((time.monotonic() + self._hosts.seconds, key, number))
+    def share(self, packed: Any) -> Any:
+        """See `Cluster.share`."""
+        return packed
 
-    def stop(self, key: int) -> None:
-        """See `Engine.stop`."""
-        self._tell(News.STOPPED, key, pack(Answer()))
+    def start(self, place: str) -> Any:
+        """See `Cluster.start`."""
+        return place
 
-    def kill(self, key: int) -> None:
-        """See `Engine.kill`."""
+    def call(self, host: Any, method: str, *arguments: Any) -> "Future[Any]":
+        """See `Cluster.call`."""
+        future: Future[Any] = Future()
+        if method == "batch":
+            self._due.append((time.monotonic() + self.seconds, future))
+        elif method != "live":
+            future.set_result(HostAnswer(pack((host, 1))))
+        return future
+
+    def kill(self, host: Any) -> None:
+        """See `Cluster.kill`."""
+
+    def ending(self, error: BaseException) -> str:
+        """See `Cluster.ending`."""
+        return str(error)
+
+    def missing(self) -> str:
+        """See `Cluster.missing`."""
+        return ""
 
     def close(self) -> None:
-        """See `Engine.close`."""
+        """See `Cluster.close`."""
         self._over = True
         self._thread.join()
 
-    def missing(self) -> str:
-        """See `Engine.missing`."""
-        return ""
 
-
-def supervisor_cost(count: int, seconds: float) -> tuple[float, float]:
-    """CPU time of the supervisor, s a batch, with `count` hosts, and the batches a second that came."""
-    pool = HostPool(Idle(), PoolOptions(1, "the simulation", hosts=Simulated(count, 1.0, 0)))
+def deciding_cost(count: int, seconds: float) -> tuple[float, float]:
+    """CPU time of the thread that decides, s a batch, with `count` hosts, and the batches a second that came."""
+    calls = HostCalls(Simulated(count, 1.0), PoolOptions(1, "the simulation"), lambda: pack(None), lambda _: 2)
     thread = next(each for each in threading.enumerate() if each.name == "kerasfeed-hosts")
     clock = time.pthread_getcpuclockid(thread.ident or 0)
+    while calls.stats().alive < count:
+        time.sleep(0.01)
     window = threading.Semaphore(2 * count)
     stop = time.monotonic() + seconds
-    done = itertools.count()
+    futures: list[Future[Any]] = []
     before, started = time.clock_gettime(clock), time.monotonic()
     while time.monotonic() < stop:
         if window.acquire(timeout=0.1):
-            future = pool.run(FutureTask(1, 1))
-            future.add_done_callback(lambda _: (window.release(), next(done)))
-    pool.wait_until_idle()
-    batches = next(done)
-    cost = (time.clock_gettime(clock) - before) / batches, batches / (time.monotonic() - started)
-    pool.close()
+            future = calls.ask("a batch", lambda answer: None, "batch", 0, 0)
+            future.add_done_callback(lambda _: window.release())
+            futures.append(future)
+    wait(futures)
+    cost = (time.clock_gettime(clock) - before) / len(futures), len(futures) / (time.monotonic() - started)
+    calls.close()
     return cost

@@ -31,13 +31,13 @@ from kerasfeed.explore.profile import profile as profile
 from kerasfeed.explore.show import show as show
 from kerasfeed.feeds.labels import labels_of as labels_of
 from kerasfeed.feeds.load_one import load as load
+from kerasfeed.loaders.hosts.ray_hosts import RayHosts as RayHosts
 from kerasfeed.orders.base import Sequential as Sequential
 from kerasfeed.orders.base import Shuffled as Shuffled
 from kerasfeed.orders.blocks import BlockShuffled as BlockShuffled
 from kerasfeed.orders.bucketed import Bucketed as Bucketed
 from kerasfeed.orders.weighted import Balanced as Balanced
 from kerasfeed.orders.weighted import Weighted as Weighted
-from kerasfeed.pool.hosts.ray_hosts import RayHosts as RayHosts
 from kerasfeed.readers.files.sequence import FileSequence as FileSequence
 from kerasfeed.readers.hdf5.file import HDF5File as HDF5File
 from kerasfeed.readers.hdf5.scenes import HDF5Scenes as HDF5Scenes

@@ -22,7 +22,7 @@ ALLOWED = {
     "keras": ("adapters/keras/", "demo/"),
     "h5py": ("readers/hdf5/", "writers/hdf5/", "demo/"),
     "matplotlib": ("explore/pictures/scene_picture.py",),
-    "ray": ("pool/hosts/ray_cluster.py",),
+    "ray": ("loaders/hosts/ray_hosts.py",),
 }
 MODULES = sorted(PACKAGE.rglob("*.py"))
 PACKAGES = sorted(path.parent for path in MODULES if path.name == "__init__.py" and path.parent != PACKAGE)

@@ -64,10 +64,10 @@ def describe(
 
     Examples:
         >>> clouds = kf.Zip(np.zeros((6, 100, 3), np.float32), [0, 1, 2, 0, 1, 0])
-        >>> found = kf.describe(clouds, workers=0, progress=False)
-        >>> found["0"].mean, found["1"].classes
+        >>> statistics = kf.describe(clouds, workers=0, progress=False)
+        >>> statistics["0"].mean, statistics["1"].classes
         (array([0., 0., 0.]), {0: 3, 1: 2, 2: 1})
-        >>> found.duplicates
+        >>> statistics.duplicates
         ((0, 3, 5), (1, 4))
     """
     if isinstance(sequence, AnyFeed) and hasattr(sequence, "sequence"):  # else `check_sequence` says why
@@ -78,14 +78,14 @@ def describe(
     count = check_workers(workers, worker_type)
     here_first = workers == worker_type == "auto"
     count = min(count, len(indices))
-    found = collect(sequence, indices, count, worker_type, here_first=here_first, progress=progress)
-    return _description(class_name(sequence), length, indices, found)
+    statistics = collect(sequence, indices, count, worker_type, here_first=here_first, progress=progress)
+    return _description(class_name(sequence), length, indices, statistics)
 
 
 def _description(
-    name: str, length: int, indices: Sequence[int] | NDArray[np.int64], found: SceneStatistics
+    name: str, length: int, indices: Sequence[int] | NDArray[np.int64], statistics: SceneStatistics
 ) -> Description:
-    table = found.table()
+    table = statistics.table()
     numbers = np.asarray(indices)[table["position"]] if len(table) else np.empty(0, np.int64)
     slow = np.argsort(-table["seconds"], kind="stable")[:_SLOWEST]
     seconds, nbytes = table["seconds"], table["nbytes"]
@@ -95,12 +95,12 @@ def _description(
         tuple((int(numbers[row]), float(seconds[row])) for row in slow),
     )
     given = np.asarray(indices)
-    paths = sorted(found.fields, key=found.first_seen.__getitem__)
+    paths = sorted(statistics.fields, key=statistics.first_seen.__getitem__)
     return Description(
-        name, length, len(indices), found.failed,
-        tuple((int(indices[position]), text) for position, text in found.failures),
+        name, length, len(indices), statistics.failed,
+        tuple((int(indices[position]), text) for position, text in statistics.failures),
         _duplicates(table["bits"], numbers), _quantile(nbytes, 0.5), _quantile(nbytes, 0.95), timing,
-        {path: _field(path, found.fields[path], given) for path in paths},
+        {path: _field(path, statistics.fields[path], given) for path in paths},
     )  # fmt: skip
 
 
@@ -157,8 +157,8 @@ def _moments(field: FieldStatistics) -> tuple[Any, Any, int | None]:
         means, variances = columns.means()
         if np.isfinite(variances[columns.counts > 0]).all():
             return means, variances, -1
-    each = [(moments.counts, *moments.means()) for moments in (columns, whole) if moments is not None]
-    mean, variance = pooled(*map(np.concatenate, zip(*each, strict=True))) if each else (math.nan, math.nan)
+    parts = [(moments.counts, *moments.means()) for moments in (columns, whole) if moments is not None]
+    mean, variance = pooled(*map(np.concatenate, zip(*parts, strict=True))) if parts else (math.nan, math.nan)
     return (mean, variance, None) if math.isfinite(variance) else (math.nan, math.nan, None)
 
 

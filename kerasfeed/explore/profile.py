@@ -40,7 +40,8 @@ def profile(feed: "BaseFeed", model: Any = None, seconds: float = 10.0) -> Profi
     and by the workers of the feed. The best of the other set-ups are tried. Several threads read only where the feed
     has them, or the class says `thread_safe = True` (what does not overlap then holds the GIL). With a model, training
     steps are timed with one batch again and again, and with batches as they come. All of it happens beside the feed:
-    its position, its counters and the model stay as they are. Figures are of this machine with what else it was doing.
+    its position, its counters and the model stay as they are. Figures are of this machine with what else it was doing;
+    so they are where the feed has `hosts`.
 
     Args:
         feed: A `kerasfeed.Feed`.
@@ -72,7 +73,7 @@ def profile(feed: "BaseFeed", model: Any = None, seconds: float = 10.0) -> Profi
     if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not 1 <= seconds < math.inf:
         raise ValueError(f"seconds must be a number of at least 1, received {seconds!r}")
     # Failures are counted by the feed alone, and a profile of scenes that fail tells nothing.
-    job = dataclasses.replace(feed.job, policy=FailurePolicy(timeout=feed.job.policy.timeout))
+    job = dataclasses.replace(feed.job, policy=FailurePolicy(timeout=feed.job.policy.timeout), hosts=None)
     return _Measurement(job, feed.stats(), model, seconds).profile()
 
 
@@ -111,8 +112,8 @@ class _Measurement:
         predictions = self._predictions(cost, rate, training)
         best = None if share is not None and share < LITTLE else recommended(predictions)
         if best is not None and best.setup is not None and not best.measured:  # there was no time
-            predictions = [self._tried(each, rate, training) if each is best else each for each in predictions]
-            predictions.sort(key=lambda each: -each.rate)
+            predictions = [self._tried(option, rate, training) if option is best else option for option in predictions]
+            predictions.sort(key=lambda option: -option.rate)
             best = recommended(predictions)
         return Profile(
             type(self.job.sequence).__name__, self.setup.workers, self.setup.worker_type, self.rows, rate, cost,
@@ -210,17 +211,21 @@ class _Measurement:
             tries = setup in tried and self._has_time()
             predictions.append(self._tried(predicted, rate, training) if tries else predicted)
         predictions += remedies(self.job, self.layout, self.setup, cost, rate, self._rate)
-        waits = [dataclasses.replace(each, wait_share=_left(each.rate, training)) for each in predictions]
-        return sorted(waits, key=lambda each: -each.rate)
+        waits = [dataclasses.replace(option, wait_share=_left(option.rate, training)) for option in predictions]
+        return sorted(waits, key=lambda option: -option.rate)
 
     def _tried(self, predicted: Prediction, rate: float, training: float | None) -> Prediction:
         """The same with what a trial has found."""
         assert predicted.setup is not None
-        found = self._rate(predicted.setup, 0.08, predicted.rate)
-        if found is None:
+        measured_rate = self._rate(predicted.setup, 0.08, predicted.rate)
+        if measured_rate is None:
             return predicted
         return dataclasses.replace(
-            predicted, rate=found, gain=found / rate, measured=True, wait_share=_left(found, training)
+            predicted,
+            rate=measured_rate,
+            gain=measured_rate / rate,
+            measured=True,
+            wait_share=_left(measured_rate, training),
         )
 
     def _has_time(self) -> bool:

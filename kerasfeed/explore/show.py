@@ -142,7 +142,7 @@ def _refuse(what: str, **given: Any) -> None:
 
 
 def _place(index: Any, length: int) -> int:
-    place = check_integer("index", index, -length if -length < 0 else 0)
-    if place >= length:
+    number = check_integer("index", index, -length if -length < 0 else 0)
+    if number >= length:
         raise IndexError(f"index {index} is out of range: the sequence has {counted(length, 'scene')}")
-    return place % length
+    return number % length

@@ -34,12 +34,12 @@ from kerasfeed.loaders.base import LoaderStats
 from kerasfeed.loaders.batches.layout import Layout
 from kerasfeed.loaders.failures.failure_log import FailureLog
 from kerasfeed.loaders.failures.table import FailureTable
+from kerasfeed.loaders.hosts.calls import Hosts
 from kerasfeed.loaders.loader import make_loader
 from kerasfeed.loaders.plan_checks import check_plan
 from kerasfeed.loaders.sequence_argument import check_sequence, length_of, refuse_other_items
 from kerasfeed.orders.base import Order
 from kerasfeed.orders.plan import Plan
-from kerasfeed.pool.hosts.engine import Hosts
 from kerasfeed.spec.collation import Custom
 from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.util.frames import as_sequence

@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 
 from kerasfeed.errors import FeedWarning
 from kerasfeed.feeds.base import BaseFeed
+from kerasfeed.loaders.hosts.calls import Hosts
 from kerasfeed.loaders.loader import worker_type_for
 from kerasfeed.loaders.sequence_argument import check_sequence
 from kerasfeed.orders.groups import Portable
-from kerasfeed.pool.hosts.engine import Hosts
 from kerasfeed.sequences.cache_key import key_of
 from kerasfeed.sequences.split import FieldOf
 from kerasfeed.util.atomic_write import write_whole

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from kerasfeed.loaders.failures.policy import ON_ERROR, FailurePolicy
+from kerasfeed.loaders.hosts.calls import Hosts
 from kerasfeed.orders.base import Order, Sequential, Shuffled
 from kerasfeed.orders.custom import CustomOrder
 from kerasfeed.orders.plan import Plan
-from kerasfeed.pool.hosts.engine import Hosts
 from kerasfeed.spec.collation import Collation, Custom, Pad, Ragged, Stack
 from kerasfeed.util.resources import cores
 from kerasfeed.util.validate import check_integer, local_path, refuse_class

@@ -7,15 +7,18 @@ import dataclasses
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kerasfeed.loaders.failures.policy import FailurePolicy
 from kerasfeed.orders.plan import Plan
+from kerasfeed.pool.base import HostPlace
 from kerasfeed.pool.environment import Environment
-from kerasfeed.pool.hosts.engine import Hosts, HostStats
 from kerasfeed.sequences.view_base import is_safe_function, is_thread_safe
 from kerasfeed.spec.collation import Collation, Custom, Stack
 from kerasfeed.spec.scene_spec import SceneSpec
+
+if TYPE_CHECKING:
+    from kerasfeed.loaders.hosts.calls import Hosts, HostStats
 
 
 @dataclass(frozen=True)
@@ -35,8 +38,9 @@ class Job:
         item_text: What messages call an item of a stream, by epoch and index; None where an index tells.
         environment: Directory and environment of worker processes: those of the moment when the feed was made.
         watches_random: Whether to look if the first scenes use the global random generators.
-        hosts: Where worker processes are to be, `workers` on each; None for this machine.
+        hosts: The hosts that make the batches, by `workers` worker processes each; None for this machine.
         every_core: Whether each host has as many workers as cores instead.
+        place: Where this machine is among those hosts, in a loader of one of them.
         free: What of the workers is to be chosen with the first batch: "workers", "worker_type", both or nothing.
     """
 
@@ -52,8 +56,9 @@ class Job:
     item_text: Callable[[int, int], str] | None = None
     environment: Environment = field(default_factory=Environment.now)
     watches_random: bool = True
-    hosts: Hosts | None = None
+    hosts: "Hosts | None" = None
     every_core: bool = False
+    place: HostPlace = field(default_factory=HostPlace)
     free: frozenset[str] = frozenset()
 
     def with_workers(self, workers: int) -> "Job":
@@ -74,12 +79,6 @@ class Job:
     def thread_safe(self) -> bool:
         """Whether the user has said that several threads may load batches at once, or none of the user's code runs."""
         return is_thread_safe(self.sequence) and (self.maker is None or is_safe_function(self.maker.function))
-
-    @property
-    def ahead_per_host(self) -> int:
-        """Batches to keep in flight for each host: one to work on and one on its way, and two scenes a worker."""
-        rows = 1 if self.maker is not None else self.plan.rows
-        return max(2, -(-2 * self.workers // rows))
 
     @property
     def weighs(self) -> bool:
@@ -120,7 +119,7 @@ class LoaderStats:
     respawns: int = 0
     failed: int = 0
     seeds_random: bool = False
-    hosts: HostStats | None = None
+    hosts: "HostStats | None" = None
     chosen: str = ""
 
     @property

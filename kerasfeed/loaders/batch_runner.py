@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from kerasfeed.loaders.base import Job
 from kerasfeed.loaders.batches.filler import MANY, Filler
 from kerasfeed.loaders.batches.layout import Layout, SlotView
-from kerasfeed.loaders.batches.slot_carrier import SlotCarrier
 from kerasfeed.loaders.first_scenes import FirstOrder, FirstScenes, read_first
 from kerasfeed.loaders.scene_cost import SceneCost
 from kerasfeed.loaders.scene_measure import measure
@@ -27,7 +26,7 @@ from kerasfeed.util.error_text import message_of
 from kerasfeed.util.picklers import cloud_pickled
 from kerasfeed.util.read_cost import ReadCost
 
-LOAD, DESCRIBE, MEASURE = 1, 2, 3
+READY, LOAD, DESCRIBE, MEASURE = range(4)
 WATCHED = 4  # tasks of each worker process, beside the scenes that are read to infer the spec
 _T = TypeVar("_T")
 
@@ -105,10 +104,6 @@ class BatchRunner(Runner):
             )
         return super().unpicklable(error)
 
-    def carrier(self) -> SlotCarrier:
-        """See `Runner.carrier`."""
-        return SlotCarrier()
-
     def follow(self, previous: Runner) -> None:
         """See `Runner.follow`; the slots stay, and the function given as collate with its state."""
         assert isinstance(previous, BatchRunner)
@@ -132,6 +127,8 @@ class BatchRunner(Runner):
 
     def run(self, record: Record, note: Note, context: WorkerContext) -> Any:
         """See `Runner.run`: the spec of a scene, or what stands beside the slot."""
+        if record[0] == READY:
+            return None
         if record[0] == DESCRIBE:
             return self._describe(note, context)
         if record[0] == MEASURE:

@@ -19,6 +19,7 @@ from kerasfeed.loaders.batch_runner import BatchRunner
 from kerasfeed.loaders.batches.layout import Layout
 from kerasfeed.loaders.failures.failure_log import FailureLog
 from kerasfeed.loaders.first_scenes import FirstScenes
+from kerasfeed.loaders.hosts.session import HostsSession
 from kerasfeed.loaders.scene_cost import SceneCost
 from kerasfeed.loaders.session import Session
 from kerasfeed.loaders.worker_choice import WORKERS, Choice, Setup, known_of
@@ -34,6 +35,7 @@ from kerasfeed.util.frames import is_in_memory
 from kerasfeed.util.read_cost import ReadCost
 
 _QUICK_BYTES = 1 << 20  # of a batch
+LoaderSession = Session | HostsSession
 
 
 def worker_type_for(sequence: Any, worker_type: str) -> str:
@@ -117,7 +119,7 @@ class Loader:
             if known is not None:
                 self._settle(known)
                 LOGGER.info("the feed of %s: auto chooses, as before, %s", class_name(job.sequence), known)
-        self._sessions: Sessions[Session] = Sessions(self, forks=worker_type == "inline")
+        self._sessions: Sessions[LoaderSession] = Sessions(self, forks=worker_type == "inline")
         self.failure_log = failure_log or FailureLog(job.policy, job.plan.length, job.plan.shard_count)
 
     def start(self) -> None:
@@ -141,18 +143,19 @@ class Loader:
             inherit=job.inherit,
             first_opened=self._sessions.first_opened,
             deferred_warnings=self.failure_log.deferred_warnings,
-            hosts=job.hosts,
-            every_core=job.every_core,
+            place=job.place,
             thread_safe=job.thread_safe,
         )
         pool = make_pool(runner, options, self.worker_type)
         self.worker_type = pool.worker_type
         return pool
 
-    def _start_session(self) -> Session:
-        return Session(self._job, self.failure_log, self._start_pool, self.layout, self._context, self._seconds)
+    def _start_session(self) -> LoaderSession:
+        if self._job.hosts is not None:
+            return HostsSession(self._job, self.failure_log)
+        return Session(self._job, self.failure_log, self._start_pool, self._context, self._seconds)
 
-    def _ready(self, least: int = 1) -> Session:
+    def _ready(self, least: int = 1) -> LoaderSession:
         """The session, its slots set up; where items are batches, at least so many are read to infer the spec."""
         session = self._sessions.current(self._start_session)
         if session.slots is None or self._free:
@@ -160,8 +163,8 @@ class Loader:
                 # Another thread may have chosen other workers meanwhile.
                 session = self._sessions.current(self._start_session)
                 if session.slots is None:
-                    session.infer(self.epoch, least)
-                    if session.first is not None:
+                    session.infer(self.layout, self.epoch, least)
+                    if isinstance(session, Session) and session.first is not None:
                         # What is not wanted at once may have changed when it is, where the user holds the object.
                         is_wanted = least == 1 or session.pool.worker_type == "process"
                         self._kept = session.first.kept if is_wanted else None
@@ -169,7 +172,7 @@ class Loader:
                         self._warn_of_first(session, session.first)
                         if session.first.trouble and "workers" in self._asked and session.job.workers > 1:
                             self._free = self._asked  # what was known of the class was of another object
-                if self._free:
+                if self._free and isinstance(session, Session):
                     session = self._with_chosen_workers(session)
         assert session.slots is not None
         self.layout = session.slots.layout
@@ -191,7 +194,7 @@ class Loader:
 
     # ---- the choice of workers
 
-    def _with_chosen_workers(self, session: Session) -> Session:
+    def _with_chosen_workers(self, session: Session) -> LoaderSession:
         """Choose workers, unless that was done before for such a sequence; the session with them."""
         assert session.slots is not None
         self.layout = session.slots.layout
@@ -219,9 +222,9 @@ class Loader:
         self._seconds = session.timing.seconds
         self._sessions.end_present()
         self._settle(choice)
-        session = self._sessions.current(self._start_session)
-        session.infer(self.epoch)  # reads nothing: the layout is known
-        return session
+        chosen = self._sessions.current(self._start_session)
+        chosen.infer(self.layout, self.epoch)  # reads nothing: the layout is known
+        return chosen
 
     def _settle(self, choice: Choice) -> None:
         self._job = self._job.with_workers(choice.setup.workers)
@@ -233,12 +236,39 @@ class Loader:
 
         Several threads read at once only where that is wanted.
         """
-        return measure_scenes(self._ready(), seconds, 10 * seconds, several=several)
+        session = self._ready()
+        assert isinstance(session, Session), "hosts measure nothing"
+        return measure_scenes(session, seconds, 10 * seconds, several=several)
 
     @property
     def choice(self) -> Choice | None:
         """What "auto" came to; None where nothing was to be chosen, or not yet."""
         return self._choice
+
+    # ---- a loader of a host
+
+    @property
+    def pool(self) -> Pool | None:
+        """The workers, also where they have failed; None before they are started, and where hosts load."""
+        present = self._sessions.present
+        return present.pool if isinstance(present, Session) else None
+
+    def infer(self, epoch: int, least: int) -> Layout | None:
+        """The layout, for which scenes are read as in `epoch`, at least so many where items are batches."""
+        self.epoch = epoch
+        self._ready(least)
+        return self.layout
+
+    def replace_sequence(self, sequence: Any) -> None:
+        """Load scenes of `sequence` from now on: the job's, in another state."""
+
+        def change() -> None:
+            self._job = dataclasses.replace(self._job, sequence=sequence)
+            present = self._sessions.present
+            if present is not None:
+                present.runner.target = sequence
+
+        self.refresh(change)
 
     # ---- batches
 
@@ -256,10 +286,7 @@ class Loader:
             return 1
         session = self._ready()
         assert session.slots is not None
-        hosts, ahead = session.pool.host_stats(), session.job.look_ahead
-        if hosts is not None:
-            ahead = max(ahead, hosts.wanted * self._job.ahead_per_host)
-        return max(1, min(ahead, session.slots.limit - 1))
+        return max(1, min(session.look_ahead, session.slots.limit - 1))
 
     def submit(self, epoch: int, step: int, *, timeout: float | None = None) -> Future[Any]:
         """Promise one batch: the scene's nesting, each field an ndarray with a leading axis, or as `job.collate` says.
@@ -324,11 +351,11 @@ class Loader:
             session.copied if session else 0,
             slots.total if slots else 0,
             slots.layout.nbytes if slots else 0,
-            session.pool.pids() if session else (),
+            session.pids() if session else (),
             self._sessions.respawns,
             self.failure_log.failed,
             seeds_random=self.worker_type == "process" and warned,
-            hosts=session.pool.host_stats() if session else None,
+            hosts=session.host_stats() if session else None,
             chosen="" if self._choice is None else str(self._choice),
         )
 

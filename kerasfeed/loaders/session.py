@@ -50,11 +50,10 @@ class Session:
         job: Job,
         failure_log: FailureLog,
         start_pool: Callable[[BatchRunner], Pool],
-        layout: Layout | None = None,
         context: type[SceneContext] = SceneContext,
         seconds: float = 0.0,
     ) -> None:
-        """Start a pool; the layout, where it is known, need not be inferred. Scenes are read in a `context`.
+        """Start a pool. Scenes are read in a `context`.
 
         A scene is known to take `seconds`; 0 where it is not known.
         """
@@ -73,7 +72,6 @@ class Session:
         self.slots: SlotPool | None = None
         self.batches = 0
         self.copied = 0
-        self._layout = layout
         self._waste: ReadCost | None = None
         self._stuck: set[BatchInProgress] = set()  # a thread that was given up may still write to them
 
@@ -88,7 +86,7 @@ class Session:
 
     # ---- spec
 
-    def infer(self, epoch: int, least: int = 1) -> None:
+    def infer(self, layout: Layout | None, epoch: int, least: int = 1) -> None:
         """Have a worker read a few scenes of `epoch`, unless the layout is known, then set the slots up. Waits.
 
         Raises:
@@ -96,7 +94,7 @@ class Session:
         """
         if self.is_inline:
             self.pool.submit(())  # has the sequence begin: it may be told of scenes before any is read
-        layout = self._layout or self._inferred(epoch, least)
+        layout = layout or self._inferred(epoch, least)
         self.pool.post(layout)
         in_flight = 1 if self.is_inline else self.job.look_ahead
         with self.lock:
@@ -254,6 +252,18 @@ class Session:
             self._waste = payload.cost
             return payload.payload
         return payload
+
+    @property
+    def look_ahead(self) -> int:
+        """Batches to keep in flight."""
+        return self.job.look_ahead
+
+    def pids(self) -> tuple[int, ...]:
+        """Process ids of the workers."""
+        return self.pool.pids()
+
+    def host_stats(self) -> None:
+        """What became of batches on hosts: there are none."""
 
     def wasted(self) -> ReadCost | None:
         """What one worker reads wastefully; see `Loader.waste`."""

@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 from kerasfeed.errors import FeedClosedError
 from kerasfeed.pool.environment import Environment
@@ -27,9 +27,6 @@ from kerasfeed.util.deferred_warnings import DeferredWarnings
 from kerasfeed.util.error_text import class_name, message_of
 from kerasfeed.util.opened_files import Identity, Opened
 from kerasfeed.util.picklers import cloud_pickled
-
-if TYPE_CHECKING:
-    from kerasfeed.pool.hosts.engine import Hosts, HostStats
 
 LOGGER = logging.getLogger("kerasfeed")  # of what happens to workers, and never once a batch; workers log nothing
 CLOSED = "the feed is closed; make a new one"
@@ -85,10 +82,6 @@ class Runner(ABC):
     def follow(self, previous: "Runner") -> None:  # noqa: B027 - most keep nothing
         """Take over what stays as it is, from the runner before; called in a worker process after `Pool.renew`."""
 
-    def carrier(self) -> Any:
-        """How what tasks read and write travels: a `kerasfeed.pool.hosts.messages.Carrier`; None for no memory."""
-        return None
-
     def unpicklable(self, error: Exception) -> TypeError:
         """What to raise where this cannot be pickled, because of `error`."""
         name, attribute = class_name(self.target), unpicklable_attribute(self.target)
@@ -113,6 +106,21 @@ def unpicklable_attribute(target: Any) -> str:
 
 
 @dataclass(frozen=True)
+class HostPlace:
+    """Where the workers of a pool stand among those of several hosts.
+
+    Attributes:
+        first: Number of the first of them.
+        count: Workers of all hosts, as far as is known; 0 where there are no others.
+        text: What messages say after the name of a worker.
+    """
+
+    first: int = 0
+    count: int = 0
+    text: str = ""
+
+
+@dataclass(frozen=True)
 class PoolOptions:
     """How a pool is to be.
 
@@ -128,8 +136,7 @@ class PoolOptions:
         inherit: Descriptors that worker processes inherit for the object's sake.
         first_opened: What files were when worker processes first opened them, which the pool adds to.
         deferred_warnings: Where the user is told of workers that were lost, or that hang.
-        hosts: Where workers are to be, `workers` on each; None for this machine.
-        every_core: Whether each host has as many workers as cores instead.
+        place: Where the workers stand, if there are others on other hosts.
         thread_safe: Whether several threads may do tasks at once where nobody asked for threads by name.
         turn: By which the user's code runs in this process.
     """
@@ -145,8 +152,7 @@ class PoolOptions:
     inherit: tuple[int, ...] = ()
     first_opened: dict[Opened, Identity] = field(default_factory=dict)
     deferred_warnings: DeferredWarnings = field(default_factory=DeferredWarnings)
-    hosts: "Hosts | None" = None
-    every_core: bool = False
+    place: HostPlace = field(default_factory=HostPlace)
     thread_safe: bool = False
     turn: Turn = field(default_factory=Turn)
 
@@ -247,6 +253,9 @@ class Pool(ABC):
         """The global random generators that scenes were seen to use in worker processes; see `GlobalRandomWatch`."""
         return 0
 
+    def note_random(self, used: int) -> None:  # noqa: B027 - of worker processes alone
+        """Have workers know of global random generators that scenes were seen to use elsewhere."""
+
     @property
     def respawns(self) -> int:
         """Workers that were lost and replaced."""
@@ -255,10 +264,6 @@ class Pool(ABC):
     def pids(self) -> tuple[int, ...]:
         """Process ids of the workers that live; none of threads."""
         return ()
-
-    def host_stats(self) -> "HostStats | None":
-        """What became of batches on other hosts; None where there are none."""
-        return None
 
     @property
     def is_here(self) -> bool:

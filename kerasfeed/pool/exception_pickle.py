@@ -7,10 +7,11 @@ would look like one that died.
 
 import io
 import pickle
+from dataclasses import dataclass
 from typing import Any
 
 from kerasfeed.errors import SceneError
-from kerasfeed.util.error_text import guarded, notes_of, set_notes
+from kerasfeed.util.error_text import cause_of, guarded, notes_of, set_notes, summary
 from kerasfeed.util.picklers import CloudPickler
 
 Packed = bytes | None  # of `pack`; None where it does not pickle
@@ -71,3 +72,31 @@ def arrived(packed: Packed, text: str) -> BaseException:
     if error is not None:
         return error
     return SceneError(f"the sequence raised {text} (an exception that cannot be sent to this process)")
+
+
+@dataclass(frozen=True)
+class Sent:
+    """An exception on its way from another host, with what it was raised from.
+
+    Attributes:
+        packed: The exception.
+        text: Its type and message.
+        cause: Its cause, if there is one.
+    """
+
+    packed: Packed
+    text: str
+    cause: "Sent | None" = None
+
+    @classmethod
+    def of(cls, error: BaseException, causes: int = 2) -> "Sent":
+        """`error`, with so many of its causes, one behind the other."""
+        cause = cause_of(error) if causes else None
+        return cls(pack(error), summary(error), None if cause is None else cls.of(cause, causes - 1))
+
+    def arrived(self) -> BaseException:
+        """The exception."""
+        error = arrived(self.packed, self.text)
+        if self.cause is not None and error.__cause__ is None:
+            error.__cause__ = self.cause.arrived()
+        return error

@@ -8,7 +8,6 @@ import dataclasses
 
 from kerasfeed.pool.base import Pool, PoolOptions, Runner
 from kerasfeed.pool.environment import DirectoryGoneError
-from kerasfeed.pool.hosts.pool import HostPool
 from kerasfeed.pool.local import InlinePool
 from kerasfeed.pool.processes.pool import ProcessPool, processes_supported
 from kerasfeed.pool.threads import ThreadPool
@@ -25,8 +24,6 @@ def make_pool(runner: Runner, options: PoolOptions, worker_type: str) -> Pool:
     Raises:
         TypeError, OSError: Worker processes were asked for and cannot be started, or the runner cannot be pickled.
     """
-    if options.hosts is not None:
-        return HostPool(runner, options)
     if worker_type in ("inline", "auto") and not options.thread_safe:
         options = dataclasses.replace(options, turn=Turn() if runner.target is None else Turn(runner.target))
     if worker_type != "auto":

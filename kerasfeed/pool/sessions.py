@@ -11,14 +11,27 @@ from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
 from kerasfeed.errors import FeedClosedError
-from kerasfeed.pool.base import CLOSED, Pool
+from kerasfeed.pool.base import CLOSED, PoolOptions
 from kerasfeed.util.opened_files import Identity, Opened
 
 
-class PoolSession(Protocol):
-    """Whoever gives tasks to a pool; `close` closes it."""
+class AnyPool(Protocol):
+    """Workers of whatever kind; see `Pool`."""
 
-    pool: Pool
+    failure: BaseException | None
+    options: PoolOptions
+
+    @property
+    def respawns(self) -> int:
+        """Workers that were lost and replaced."""
+
+
+class PoolSession(Protocol):
+    """Whoever gives work to workers; `close` closes them."""
+
+    @property
+    def pool(self) -> AnyPool:
+        """The workers."""
 
     def close(self) -> None:
         """End the workers and free everything; idempotent."""

@@ -20,7 +20,7 @@ from kerasfeed.spec.inference import describe
 from kerasfeed.spec.nesting import flatten
 from kerasfeed.spec.scene_spec import ArraySpec
 from kerasfeed.util.error_text import summary
-from kerasfeed.util.report import Picture, Report, Table
+from kerasfeed.util.report import Graphic, Report, Table
 
 FIELD_COLUMNS = ("field", "shape", "dtype")
 WRITTEN = ("label", "number", "word")  # over or beside pictures
@@ -310,7 +310,7 @@ def sequence_report(sequence: Any) -> Report:
         length, scene = len(sequence), sequence[0]
         spec = describe(scene)
         rows = [
-            (*field_cells(path, field), Picture("", preview(np.asarray(as_array(leaf, path)), path)))
+            (*field_cells(path, field), Graphic("", preview(np.asarray(as_array(leaf, path)), path)))
             for path, field, leaf in zip(spec.paths, spec.fields, flatten(scene)[0], strict=True)
         ]
     except Exception as error:  # noqa: BLE001 - a notebook must show the sequence even when a scene cannot be read

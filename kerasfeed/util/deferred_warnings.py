@@ -20,10 +20,15 @@ _INTERNAL = {
 
 
 class DeferredWarnings:
-    """Warnings that wait for the user. Thread-safe."""
+    """Warnings that wait for the user. Thread-safe.
+
+    Attributes:
+        is_of_host: Whether they are for the user of another process, who is told what is `taken`.
+    """
 
     def __init__(self) -> None:
-        self._waiting: deque[tuple[str, type[Warning]]] = deque()
+        self.is_of_host = False
+        self._waiting: deque[tuple[str, str, type[Warning]]] = deque()
         self._known: set[str] = set()
         self._lock = threading.Lock()
         self._consumer: int | None = None  # the thread that asked for a batch last
@@ -31,7 +36,7 @@ class DeferredWarnings:
     def defer(self, kind: str, text: str, category: type[Warning]) -> None:
         """Have `text` issued at the next `issue`, unless something of this kind was deferred before."""
         if self._is_first(kind):
-            self._waiting.append((text, category))
+            self._waiting.append((kind, text, category))
 
     def mute(self, *kinds: str) -> None:
         """Have nothing of these kinds issued any more."""
@@ -48,7 +53,11 @@ class DeferredWarnings:
             self._known.add(kind)
             return first
 
-    def _next(self) -> tuple[str, type[Warning]] | None:
+    def taken(self) -> list[tuple[str, str, type[Warning]]]:
+        """Kind, text and class of those that wait, which nobody else is told."""
+        return list(iter(self._next, None))
+
+    def _next(self) -> tuple[str, str, type[Warning]] | None:
         try:
             return self._waiting.popleft()
         except IndexError:  # another consumer was faster
@@ -58,19 +67,21 @@ class DeferredWarnings:
         """Warn of what waits; 80 ns where nothing does."""
         self._consumer = threading.get_ident()
         while self._waiting and (waiting := self._next()) is not None:
-            warn_caller(*waiting)
+            warn_caller(*waiting[1:])
 
     def issue_last(self) -> None:
         """Warn of what waits, and raise nothing: where warnings are errors, on stderr."""
-        while self._waiting and (waiting := self._next()) is not None:
-            _say(*waiting)
+        while self._waiting and not self.is_of_host and (waiting := self._next()) is not None:
+            _say(*waiting[1:])
 
     def issue_now(self, kind: str, text: str, category: type[Warning], consumer: int | None = None) -> None:
         """Warn from this thread, of ours, for the user's may be waiting; where warnings are errors, on stderr.
 
         The line that is named is where the thread `consumer` stands, or whoever last asked for a batch.
         """
-        if self._is_first(kind):
+        if self.is_of_host:
+            self.defer(kind, text, category)
+        elif self._is_first(kind):
             _say(text, category, consumer or self._consumer)
 
 

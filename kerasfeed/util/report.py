@@ -21,7 +21,7 @@ _WRAPPED = "white-space:normal;max-width:70em"
 
 
 @dataclass(frozen=True)
-class Picture:
+class Graphic:
     """What is not plain text.
 
     Attributes:
@@ -33,7 +33,7 @@ class Picture:
     html: str
 
 
-Cell = str | Picture
+Cell = str | Graphic
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Table:
     def text(self) -> str:
         """Lines of at most 118 columns, unless what stands before the last column is longer."""
         rows = [*([self.columns] if self.columns else []), *self.rows]
-        cells = [[cell.text if isinstance(cell, Picture) else cell for cell in row] for row in rows]
+        cells = [[cell.text if isinstance(cell, Graphic) else cell for cell in row] for row in rows]
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
         aligned = [
             [f"{cell:{side}{width}}" for cell, side, width in zip(row, self._sides("<", ">"), widths, strict=True)]
@@ -63,7 +63,7 @@ class Table:
         ]
         return "\n".join(
             "  ".join(texts).rstrip()
-            if isinstance(row[-1], Picture)
+            if isinstance(row[-1], Graphic)
             else _wrapped("  ".join([*texts[:-1], ""]), texts[-1])
             for row, texts in zip(rows, aligned, strict=True)
         )
@@ -138,7 +138,7 @@ def _wrapped(head: str, text: str) -> str:
 
 
 def _cells(row: Sequence[Cell], sides: Sequence[str]) -> str:
-    contents = [cell.html if isinstance(cell, Picture) else html.escape(cell) for cell in row]
+    contents = [cell.html if isinstance(cell, Graphic) else html.escape(cell) for cell in row]
     if isinstance(row[0], str):
         contents[0] = f"<code>{contents[0]}</code>"
     styles = [f"{_CELL};text-align:{side}" for side in sides]
@@ -149,23 +149,23 @@ def _cells(row: Sequence[Cell], sides: Sequence[str]) -> str:
     return "".join(f'<td style="{style}">{content}</td>' for style, content in zip(styles, contents, strict=True))
 
 
-def coloured(text: str, colour: str, *, bold: bool = False) -> Picture:
+def coloured(text: str, colour: str, *, bold: bool = False) -> Graphic:
     """Text in a colour."""
     weight = ";font-weight:bold" if bold else ""
-    return Picture(text, f'<span style="color:{colour}{weight}">{html.escape(text)}</span>')
+    return Graphic(text, f'<span style="color:{colour}{weight}">{html.escape(text)}</span>')
 
 
-def code(text: str) -> Picture:
+def code(text: str) -> Graphic:
     """Text as code."""
-    return Picture(text, f"<code>{html.escape(text)}</code>")
+    return Graphic(text, f"<code>{html.escape(text)}</code>")
 
 
-def bar(share: float, colour: str = ACCENT) -> Picture:
+def bar(share: float, colour: str = ACCENT) -> Graphic:
     """A bar, as long as a share of the longest one, in [0, 1]; what is not 0 is seen."""
     if not share:
-        return Picture("", "")
+        return Graphic("", "")
     whole, eighths = divmod(max(1, round(8 * _BAR_COLUMNS * share)), 8)
-    return Picture(
+    return Graphic(
         "█" * whole + " ▏▎▍▌▋▊▉"[eighths].strip(),
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{_BAR_PIXELS}" height="12" style="vertical-align:middle">'
         f'<rect width="{max(1.0, _BAR_PIXELS * share):.1f}" height="12" fill="{colour}"/></svg>',
@@ -180,7 +180,7 @@ def bytes_text(count: float) -> str:
     return f"{count:.0f} B"
 
 
-def histogram(shares: Sequence[float], labels: Sequence[str], sparkline: Sequence[float]) -> Picture:
+def histogram(shares: Sequence[float], labels: Sequence[str], sparkline: Sequence[float]) -> Graphic:
     """Bars of which the highest is as high as the picture; what is not 0 is seen.
 
     Args:
@@ -191,7 +191,7 @@ def histogram(shares: Sequence[float], labels: Sequence[str], sparkline: Sequenc
     most, largest = max(shares, default=0.0), max(sparkline, default=0.0)
     text = "".join(_BARS[max(1, round(8 * each / largest))] if each else " " for each in sparkline) if largest else ""
     if not most:
-        return Picture(text, "")
+        return Graphic(text, "")
     step = _WIDTH / len(shares)
     rects = "".join(
         f'<rect x="{place * step:.1f}" y="{_HEIGHT - high:.1f}" width="{step - (step > 3):.1f}" height="{high:.1f}">'
@@ -199,7 +199,7 @@ def histogram(shares: Sequence[float], labels: Sequence[str], sparkline: Sequenc
         for place, (share, label) in enumerate(zip(shares, labels, strict=True))
         if (high := max(1.0, (_HEIGHT - 2) * share / most) if share else 0.0)
     )
-    return Picture(
+    return Graphic(
         text,
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{_HEIGHT}" viewBox="0 0 {_WIDTH} {_HEIGHT}"'
         f' style="vertical-align:middle"><g fill="{ACCENT}">{rects}</g></svg>',

@@ -127,28 +127,26 @@ def write_set(
         shards: tuple[PlannedShard, ...] = ()
         try:
             with _workers(options, files.most) as (pool, deferred_warnings):
-                spec = spec or _learned(pool, options.length)
-                shards, shard_format = files.cut(spec)
-                fingerprint = {
-                    "sequence": type(options.sequence).__qualname__,
-                    "length": options.length,
-                    "seed": options.seed,
-                    **files.arguments,
-                    "files": [path.name for path in files.names],
-                    "shards": len(shards),
-                    "spec": spec_to_json(spec),
-                }
-                claim.begin(fingerprint, overwrite=overwrite, discard=files.discard)
-                for folder in {Path(shard.path).parent for shard in shards}:
-                    folder.mkdir(exist_ok=True)
-                pool.post(WritePlan(shards, shard_format))
-                deferred_warnings.mute("respawn")  # what it would say is said here
-                total = sum(len(shard.indices) for shard in shards)
-                with progress_bar(files.title, total, progress, tty=True, unit="scenes") as advance:
-                    _do_all(pool, [ShardTask(WRITE, shard.number, shard=shard) for shard in shards], advance)
+                try:
+                    spec = spec or _learned(pool, options.length)
+                    shards, shard_format = files.cut(spec)
+                    fingerprint = {
+                        "sequence": type(options.sequence).__qualname__,
+                        "length": options.length,
+                        "seed": options.seed,
+                        **files.arguments,
+                        "files": [path.name for path in files.names],
+                        "shards": len(shards),
+                        "spec": spec_to_json(spec),
+                    }
+                    claim.begin(fingerprint, overwrite=overwrite, discard=files.discard)
+                    deferred_warnings.mute("respawn")  # what it would say is said here
+                    _write(pool, shards, shard_format, files.title, bar=progress)
+                except BaseException:
+                    _remove_parts_of(shards)  # whoever writes to one finds it gone, and stops
+                    raise
         finally:
-            for shard in shards:
-                remove_parts(Path(shard.path))
+            _remove_parts_of(shards)
         if count := pool.respawns:
             warn_caller(
                 f"{count} worker process{'es' * (count > 1)} died and had to be replaced. What they "
@@ -163,12 +161,10 @@ def write_set(
 def _workers(options: WorkerOptions, most: int) -> Iterator[tuple[Pool, DeferredWarnings]]:
     """A pool that can describe and write, at most `most` shards at a time, and what it has to tell the user."""
     deferred_warnings = DeferredWarnings()
-    runner = ShardRunner(options.sequence, options.seed)
-    pool = options.pool(runner, most, deferred_warnings)
+    pool = options.pool(ShardRunner(options.sequence, options.seed), most, deferred_warnings)
     try:
         yield pool, deferred_warnings
     finally:
-        runner.stopped = True
         if pool.used_random:
             deferred_warnings.defer(WARNING_KIND, warning_text(pool.used_random, seeded=True), FeedWarning)
         pool.close()
@@ -195,27 +191,33 @@ def _submitted(pool: Pool, task: ShardTask) -> Future[Any]:
     return task.future
 
 
-def _do_all(pool: Pool, tasks: Sequence[ShardTask], advance: Callable[[int], None]) -> None:
-    """Have all tasks done in turn, a few submitted ahead; whichever fails first ends it.
-
-    Args:
-        pool: Who does them.
-        tasks: The tasks.
-        advance: Called with the number of scenes of each shard that is complete.
+def _write(pool: Pool, shards: tuple[PlannedShard, ...], shard_format: ShardFormat, title: str, *, bar: bool) -> None:
+    """Have all shards written in turn, one by each worker at a time; whichever fails first ends it.
 
     Raises:
         Exception: What has failed.
     """
-    ahead = 1 if pool.worker_type == "inline" else 2 * pool.options.workers
-    remaining = iter(tasks)
+    for folder in {Path(shard.path).parent for shard in shards}:
+        folder.mkdir(exist_ok=True)
+    pool.post(WritePlan(shards, shard_format))
+    remaining = (ShardTask(WRITE, shard.number, shard=shard) for shard in shards)
     waiting: set[Future[int]] = set()
-    while True:
-        waiting |= {_submitted(pool, task) for task in islice(remaining, ahead - len(waiting))}
-        if not waiting:
-            return
-        done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
-        for future in done:
-            advance(future.result())
+    total = sum(len(shard.indices) for shard in shards)
+    with progress_bar(title, total, bar, tty=True, unit="scenes") as advance:
+        while True:
+            # No more than there are workers: one that stops shall find no other task.
+            free = islice(remaining, pool.options.workers - len(waiting))
+            waiting |= {_submitted(pool, task) for task in free}
+            if not waiting:
+                return
+            done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+            for future in done:
+                advance(future.result())
+
+
+def _remove_parts_of(shards: Sequence[PlannedShard]) -> None:
+    for shard in shards:
+        remove_parts(Path(shard.path))
 
 
 def remove_parts(path: Path) -> None:

@@ -17,7 +17,6 @@ from kerasfeed.loaders.batches.filler import probe
 from kerasfeed.pool.base import Runner, WorkerContext
 from kerasfeed.pool.task import (
     NOWHERE,
-    CancelledTaskError,
     Crash,
     FailedTaskError,
     FutureTask,
@@ -91,16 +90,11 @@ class WritePlan:
 
 
 class ShardRunner(Runner):
-    """What workers that write hold: the sequence, whose scenes they describe, or write.
-
-    Attributes:
-        stopped: Whether worker threads are to stop before their next scene; processes are ended.
-    """
+    """What workers that write hold: the sequence, whose scenes they describe, or write."""
 
     def __init__(self, sequence: Any, seed: int) -> None:
         """Write scenes of `sequence`; `seed` is behind each scene's `rng`."""
         self.target = sequence
-        self.stopped = False
         self._seed = seed
         self._plan: WritePlan | None = None
         self._to_watch = WATCHED
@@ -117,7 +111,7 @@ class ShardRunner(Runner):
         shard = self._plan.shards[number]
         try:
             self._complete(shard, self._plan.shard_format, note, context)
-        except (CancelledTaskError, FailedTaskError):
+        except FailedTaskError:
             raise
         except BaseException as error:
             raise FailedTaskError(Place()) from error
@@ -147,7 +141,7 @@ class ShardRunner(Runner):
             def write(context_type: type[SceneContext]) -> Any:
                 os.ftruncate(descriptor, 0)  # it may be written once more, with seeded generators
                 os.lseek(descriptor, 0, os.SEEK_SET)
-                encoded = self._encoded(shard.indices, shard_format, note, context_type)
+                encoded = self._encoded(shard.indices, shard_format, descriptor, note, context_type)
                 return shard_format.write(descriptor, encoded, len(shard.indices))
 
             try:
@@ -157,12 +151,18 @@ class ShardRunner(Runner):
         shard_format.finish(path, written)
 
     def _encoded(
-        self, indices: range, shard_format: ShardFormat, note: Note, context_type: type[SceneContext]
+        self,
+        indices: range,
+        shard_format: ShardFormat,
+        descriptor: int,
+        note: Note,
+        context_type: type[SceneContext],
     ) -> Iterator[Any]:
         context = context_type(self._seed, 0)
+        links = os.fstat(descriptor).st_nlink  # 0 on some file systems
         for index in indices:
-            if self.stopped:
-                raise CancelledTaskError
+            if os.fstat(descriptor).st_nlink < links:  # by whoever wants nothing any more
+                raise FileNotFoundError("its temporary file was removed meanwhile")
             note[1] = index
             try:
                 with context:

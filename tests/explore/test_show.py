@@ -8,7 +8,7 @@ import scenes
 
 import kerasfeed as kf
 from kerasfeed.explore.pictures.panels import draw_text
-from kerasfeed.explore.pictures.parts import Panel, Part, fields_of, parts_of
+from kerasfeed.explore.pictures.parts import Panel, ScenePart, fields_of, parts_of
 
 pytest.importorskip("matplotlib", reason="needs the extra `plot`")
 
@@ -60,25 +60,25 @@ def test_what_a_field_is_its_shape_dtype_and_values_tell(value, kind):
 
 
 def test_what_a_user_says_goes_before_what_is_told():
-    assert parts_of(fields_of({"x": np.stack([SMOOTH] * 3, 1)}), {"x": "signal"}) == (Part("x", "signal"),)
-    assert parts_of(fields_of((CLOUD, IMAGE)), {"1": "hidden"}) == (Part("0", "points"),)
+    assert parts_of(fields_of({"x": np.stack([SMOOTH] * 3, 1)}), {"x": "signal"}) == (ScenePart("x", "signal"),)
+    assert parts_of(fields_of((CLOUD, IMAGE)), {"1": "hidden"}) == (ScenePart("0", "points"),)
 
 
 @pytest.mark.parametrize(
     ("scene", "part"),
     [
-        ((IMAGE, LABELS), Part("0", "image", "1")),
-        ((IMAGE, LABELS[..., None]), Part("0", "image", "1")),
-        ((IMAGE, LABELS > 1), Part("0", "image", "1")),
-        ((IMAGE, (LABELS > 1).astype(np.float32)[..., None]), Part("0", "image", "1")),
+        ((IMAGE, LABELS), ScenePart("0", "image", "1")),
+        ((IMAGE, LABELS[..., None]), ScenePart("0", "image", "1")),
+        ((IMAGE, LABELS > 1), ScenePart("0", "image", "1")),
+        ((IMAGE, (LABELS > 1).astype(np.float32)[..., None]), ScenePart("0", "image", "1")),
         ((IMAGE, np.eye(3)[LABELS][..., [0, 1, 2]] * 1.0), None),
-        ((IMAGE, np.eye(5)[LABELS]), Part("0", "image", "1")),
-        ((VOLUME, np.zeros(VOLUME.shape, np.int8)), Part("0", "volume", "1")),
-        ((CLOUD, np.zeros(100, np.int64)), Part("0", "points", "1")),
-        ({"mask": LABELS, "image": IMAGE}, Part("image", "image", "mask")),
-        ((CLOUD, np.zeros(100, np.bool_)), Part("0", "points", "1")),
-        (((CLOUD, np.arange(100) < 60),), Part("0.0", "points", "", "0.1")),
-        ({"x": SMOOTH, "x_mask": np.arange(400) < 60}, Part("x", "signal", "", "x_mask")),
+        ((IMAGE, np.eye(5)[LABELS]), ScenePart("0", "image", "1")),
+        ((VOLUME, np.zeros(VOLUME.shape, np.int8)), ScenePart("0", "volume", "1")),
+        ((CLOUD, np.zeros(100, np.int64)), ScenePart("0", "points", "1")),
+        ({"mask": LABELS, "image": IMAGE}, ScenePart("image", "image", "mask")),
+        ((CLOUD, np.zeros(100, np.bool_)), ScenePart("0", "points", "1")),
+        (((CLOUD, np.arange(100) < 60),), ScenePart("0.0", "points", "", "0.1")),
+        ({"x": SMOOTH, "x_mask": np.arange(400) < 60}, ScenePart("x", "signal", "", "x_mask")),
     ],
 )
 def test_labels_and_masks_are_drawn_over_what_they_belong_to(scene, part):
@@ -191,7 +191,7 @@ def test_of_a_long_text_the_beginning_alone_is_looked_at():
             raise AssertionError("read to its end")
 
     scene = {"notes": Text("word " * 10_000)}
-    panel = Panel(scene, Part("notes", "text"), large=True)
+    panel = Panel(scene, ScenePart("notes", "text"), large=True)
     axes = kf.show([1.0]).add_subplot()
     assert draw_text(axes, panel) == "2000 of 50,000 characters"
 

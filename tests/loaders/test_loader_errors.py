@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 import scenes
-from loader_kinds import LOADERS, PARALLEL
+from loader_kinds import HOSTS, LOADERS, PARALLEL
 
 import kerasfeed as kf
 from kerasfeed.errors import SceneError, SpecError, WorkerStartError
@@ -47,7 +47,7 @@ def make(make):
 
 
 @pytest.mark.light(where=lambda kind, error: kind != "process" or type(error) is ValueError)
-@pytest.mark.parametrize("kind", LOADERS)
+@pytest.mark.parametrize("kind", [*LOADERS, HOSTS])
 @pytest.mark.parametrize("error", [ValueError("bad scan"), KeyError("points"), OSError(5, "io"), IndexError("beyond")])
 def test_an_exception_arrives_with_its_type_and_its_place(make, kind, error):
     loader = make(kind, scenes.Failing(7, error))
@@ -66,7 +66,7 @@ def test_an_exception_arrives_with_its_type_and_its_place(make, kind, error):
     assert len(loader.submit(2, good).result(timeout=30)[1])
 
 
-@pytest.mark.parametrize("kind", LOADERS)
+@pytest.mark.parametrize("kind", [*LOADERS, HOSTS])
 def test_of_two_failed_scenes_the_one_in_the_lowest_row_is_reported(make, kind):
     class Bad(scenes.Clouds):
         def __getitem__(self, index):
@@ -86,7 +86,7 @@ def test_of_two_failed_scenes_the_one_in_the_lowest_row_is_reported(make, kind):
 
 
 @pytest.mark.light(where=lambda kind, error: kind != "process" or type(error) is SystemExit)
-@pytest.mark.parametrize("kind", PARALLEL)
+@pytest.mark.parametrize("kind", [*PARALLEL, HOSTS])
 @pytest.mark.parametrize("error", [StopIteration("done"), SystemExit(3), KeyboardInterrupt(), GeneratorExit()])
 def test_an_exception_that_would_steer_the_consumer_arrives_as_a_scene_error(make, kind, error):
     with pytest.raises(SceneError, match=f"the sequence raised {type(error).__name__}"):
@@ -103,13 +103,13 @@ def test_an_exception_that_does_not_pickle_arrives_as_text_with_its_traceback_an
     assert "without its attribute 'lock'" in caught.value.__cause__.__notes__[0]
 
 
-@pytest.mark.parametrize("kind", LOADERS)
+@pytest.mark.parametrize("kind", [*LOADERS, HOSTS])
 def test_an_exception_whose_constructor_takes_several_arguments_arrives_as_itself(make, kind):
     with pytest.raises(TwoArgumentsError, match=r"^1 and 2\n"):
         make(kind, Raising(lambda: TwoArgumentsError(1, 2)), 37).submit(0, 0).result(timeout=30)
 
 
-@pytest.mark.parametrize("kind", LOADERS)
+@pytest.mark.parametrize("kind", [*LOADERS, HOSTS])
 def test_an_exception_group_and_a_huge_message_arrive_whole(make, kind):
     def group():
         return ExceptionGroup("several", [ValueError("x" * 2_000_000), KeyError("y")])
@@ -131,7 +131,7 @@ class Deviant(scenes.Clouds):
 
 
 @pytest.mark.light(where=lambda kind, message: kind != "process" or "float64" in message)
-@pytest.mark.parametrize("kind", LOADERS)
+@pytest.mark.parametrize("kind", [*LOADERS, HOSTS])
 @pytest.mark.parametrize(
     ("scene", "message"),
     [
@@ -151,14 +151,14 @@ def test_a_scene_unlike_the_spec_names_index_field_expected_and_received(make, k
 
 
 @pytest.mark.light(where=lambda kind: kind != "process")
-@pytest.mark.parametrize("kind", LOADERS)
+@pytest.mark.parametrize("kind", [*LOADERS, HOSTS])
 def test_scenes_of_unequal_shape_in_one_batch_name_both(make, kind):
     with pytest.raises(SpecError, match=r"field '0' cannot be stacked: scene \d+ has shape .* and scene \d+ has shape"):
         make(kind, scenes.Sized(), 4).submit(0, 0).result(timeout=30)
 
 
 @pytest.mark.light(where=lambda kind: kind != "process")
-@pytest.mark.parametrize("kind", LOADERS)
+@pytest.mark.parametrize("kind", [*LOADERS, HOSTS])
 def test_a_get_batch_of_the_wrong_length_is_refused(make, kind):
     class Short(scenes.Batched):
         def get_batch(self, indices):
@@ -169,7 +169,7 @@ def test_a_get_batch_of_the_wrong_length_is_refused(make, kind):
         make(kind, Short()).submit(0, 0).result(timeout=30)
 
 
-@pytest.mark.parametrize("kind", LOADERS)
+@pytest.mark.parametrize("kind", [*LOADERS, HOSTS])
 def test_a_sequence_that_fails_at_once_says_so_while_inferring_the_spec(make, kind):
     loader = make(kind, scenes.Failing(0, ValueError("no data")))
     for _ in range(2):
@@ -178,7 +178,7 @@ def test_a_sequence_that_fails_at_once_says_so_while_inferring_the_spec(make, ki
         assert "scene 0, while inferring the spec" in caught.value.__notes__[0]
 
 
-@pytest.mark.parametrize("kind", LOADERS)
+@pytest.mark.parametrize("kind", [*LOADERS, HOSTS])
 def test_a_bad_step_is_an_index_error_of_the_call(make, kind):
     with pytest.raises(IndexError, match="step 5 is out of range"):
         make(kind, scenes.Clouds()).submit(0, 5)
@@ -190,13 +190,13 @@ class FrozenError(Exception):
 
 
 @pytest.mark.light(where=lambda kind: kind != "process")
-@pytest.mark.parametrize("kind", LOADERS)
+@pytest.mark.parametrize("kind", [*LOADERS, HOSTS])
 def test_an_exception_that_takes_no_note_arrives_all_the_same(make, kind):
     with pytest.raises((SceneError, FrozenError), match="FrozenError"):
         make(kind, Raising(lambda: FrozenError(3)), 37).submit(0, 0).result(timeout=30)
 
 
-@pytest.mark.parametrize("kind", LOADERS)
+@pytest.mark.parametrize("kind", [*LOADERS, HOSTS])
 def test_on_worker_begin_that_fails_is_a_worker_start_error(make, kind):
     class Bad(scenes.Clouds):
         def on_worker_begin(self, worker):
@@ -249,7 +249,7 @@ class Wide(Reused):
 
 
 @pytest.mark.light(where=lambda kind, message: kind != "process" or "masked" in message)
-@pytest.mark.parametrize("kind", LOADERS)
+@pytest.mark.parametrize("kind", [*LOADERS, HOSTS])
 @pytest.mark.parametrize(
     ("scene", "message"),
     [
@@ -265,14 +265,14 @@ def test_values_that_no_batch_can_hold_are_refused_before_they_do_harm(make, kin
 
 
 @pytest.mark.light(where=lambda kind: kind != "process")
-@pytest.mark.parametrize("kind", LOADERS)
+@pytest.mark.parametrize("kind", [*LOADERS, HOSTS])
 def test_an_empty_numpy_string_is_a_string(make, kind):
     words = np.array(["", "ab", "c"])
     assert sorted(make(kind, [words[k] for k in range(3)], 3).submit(0, 0).result().tolist()) == ["", "ab", "c"]
 
 
 @pytest.mark.light(where=lambda kind: kind != "process")
-@pytest.mark.parametrize("kind", LOADERS)
+@pytest.mark.parametrize("kind", [*LOADERS, HOSTS])
 def test_an_integer_too_large_names_scene_and_field(make, kind):
     class Large(scenes.Clouds):
         def __getitem__(self, index):
@@ -283,7 +283,7 @@ def test_an_integer_too_large_names_scene_and_field(make, kind):
 
 
 @pytest.mark.light(where=lambda kind: kind != "process")
-@pytest.mark.parametrize("kind", LOADERS)
+@pytest.mark.parametrize("kind", [*LOADERS, HOSTS])
 def test_a_batch_size_beyond_the_sequence_takes_memory_for_the_sequence_only(make, kind):
     loader = make(kind, scenes.Clouds(), 10**9)
     assert len(loader.submit(0, 0).result()[1]) == 37

@@ -9,7 +9,7 @@ import pytest
 import scenes
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from loader_kinds import LOADERS, PARALLEL
+from loader_kinds import HOSTS, LOADERS, PARALLEL
 from waits import SECONDS, wait_until
 
 from kerasfeed.orders.base import Shuffled
@@ -53,7 +53,7 @@ LIGHT = ["one scene", "nested", "augmented", "vectorised", "sized batches"]
 
 
 @pytest.mark.light(where=lambda kind, name: kind == "thread" or name in LIGHT)
-@pytest.mark.parametrize("kind", PARALLEL)
+@pytest.mark.parametrize("kind", [*PARALLEL, HOSTS])
 @pytest.mark.parametrize("name", SEQUENCES)
 def test_every_loader_equals_the_reference_bit_for_bit(make, kind, name):
     sequence, batch_size = SEQUENCES[name]
@@ -75,7 +75,7 @@ def test_the_reference_equals_stacking_the_scenes(make):
         assert labels.dtype == np.int64
 
 
-@pytest.mark.parametrize("kind", LOADERS)
+@pytest.mark.parametrize("kind", [*LOADERS, HOSTS])
 def test_text_arrives_as_str_and_bytes_unharmed(make, kind):
     batch = make(kind, scenes.Nested(), 5).submit(0, 0).result()
     indices = Plan(23, 5, Shuffled(), 3).indices(0, 0)
@@ -86,7 +86,7 @@ def test_text_arrives_as_str_and_bytes_unharmed(make, kind):
     assert isinstance(batch["list"], list)
 
 
-@pytest.mark.parametrize("kind", LOADERS)
+@pytest.mark.parametrize("kind", [*LOADERS, HOSTS])
 def test_get_batch_is_used_and_equals_the_scenes(make, kind):
     plain, vectorised = make(kind, scenes.Clouds()), make(kind, scenes.Batched())
     for step in range(5):
@@ -94,7 +94,7 @@ def test_get_batch_is_used_and_equals_the_scenes(make, kind):
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("kind", LOADERS)
+@pytest.mark.parametrize("kind", [*LOADERS, HOSTS])
 def test_random_numbers_depend_on_seed_epoch_and_index_alone(make, kind):
     shuffled, other_cut = make(kind, scenes.Augmented()), make(kind, scenes.Augmented(), 5, workers=2)
     found = {}
@@ -136,7 +136,7 @@ def test_threads_agree_with_the_reference_whatever_the_sizes(make, length, batch
 # ---- memory and life
 
 
-@pytest.mark.parametrize("kind", LOADERS)
+@pytest.mark.parametrize("kind", [*LOADERS, HOSTS])
 def test_a_batch_stays_what_it_was_while_others_are_made(make, kind):
     loader = make(kind, scenes.Clouds(), 4)
     kept = [loader.submit(0, step).result() for step in range(5)]
@@ -148,7 +148,7 @@ def test_a_batch_stays_what_it_was_while_others_are_made(make, kind):
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("kind", LOADERS)
+@pytest.mark.parametrize("kind", [*LOADERS, HOSTS])
 def test_batches_are_aligned_writable_and_reuse_few_slots(make, kind):
     loader = make(kind, scenes.Clouds(), 4)
     for epoch in range(100):
@@ -161,7 +161,7 @@ def test_batches_are_aligned_writable_and_reuse_few_slots(make, kind):
     assert loader.stats().batches == 500
 
 
-@pytest.mark.parametrize("kind", LOADERS)
+@pytest.mark.parametrize("kind", [*LOADERS, HOSTS])
 def test_a_consumer_that_hoards_gets_copies_and_never_waits(make, kind):
     loader = make(kind, scenes.Clouds(400), 4, max_memory=20 * 4096)
     hoard = []
@@ -176,7 +176,7 @@ def test_a_consumer_that_hoards_gets_copies_and_never_waits(make, kind):
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("kind", PARALLEL)
+@pytest.mark.parametrize("kind", [*PARALLEL, HOSTS])
 def test_workers_read_many_scenes_at_once_whatever_the_batch_size(make, kind, tmp_path):
     loader = make(kind, scenes.Meeting(tmp_path, 4), 16, workers=8)
     _ = loader.spec

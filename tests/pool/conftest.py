@@ -22,8 +22,6 @@ def make(target):
     made = []
 
     def _make(kind, workers=2, runner=None, **options):
-        if kind == "hosts" and options.get("addressed"):
-            pytest.skip("hosts refuse tasks that name their worker")
         made.append(KINDS[kind](runner or Doer(target), PoolOptions(workers=workers, who="the test", **options)))
         return made[-1]
 

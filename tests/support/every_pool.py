@@ -6,14 +6,9 @@ from waits import SECONDS
 
 from kerasfeed.pool.task import FutureTask
 
-
-def _each(kinds):
-    """Hosts take seconds to start, and are heavy."""
-    marks = {"hosts": pytest.mark.heavy}
-    return pytest.mark.parametrize("kind", [pytest.param(kind, marks=marks.get(kind, ())) for kind in kinds])
-
-
-EVERY, EVERY_PARALLEL, EVERY_SEPARATE = _each(KINDS), _each(PARALLEL), _each(SEPARATE)
+EVERY, EVERY_PARALLEL, EVERY_SEPARATE = (
+    pytest.mark.parametrize("kind", kinds) for kinds in (KINDS, PARALLEL, SEPARATE)
+)
 
 
 def outcome_of(pool, task):

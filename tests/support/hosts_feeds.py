@@ -9,7 +9,7 @@ from kerasfeed.feeds.base import BaseFeed
 def feed_of(scenes, *, count=2, silence=30.0, start_timeout=60.0, **arguments):
     hosts = SubprocessHosts(count, silence, start_timeout)
     feed = BaseFeed(scenes, 16, hosts=hosts, **{"shuffle": True, "seed": 3, "workers": 1, **arguments})
-    return feed, hosts.engines[0]
+    return feed, hosts.clusters[0]
 
 
 def reference(scenes, epochs=1, **arguments):

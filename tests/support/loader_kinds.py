@@ -1,6 +1,10 @@
 """The loaders by name, and how tests make them."""
 
+import dataclasses
 from functools import partial
+
+import pytest
+from subprocess_hosts import SubprocessHosts
 
 from kerasfeed.loaders.base import Job
 from kerasfeed.loaders.loader import Loader
@@ -10,10 +14,17 @@ from kerasfeed.orders.plan import Plan
 InlineLoader = partial(Loader, worker_type="inline")
 ThreadLoader = partial(Loader, worker_type="thread")
 ProcessLoader = partial(Loader, worker_type="process")
+
+
+def HostsLoader(job):
+    return Loader(dataclasses.replace(job, hosts=SubprocessHosts()), "process")
+
+
 LOADERS = {"inline": InlineLoader, "thread": ThreadLoader, "process": ProcessLoader}
 PARALLEL = ["thread", "process"]
+HOSTS = pytest.param("hosts", marks=pytest.mark.heavy)  # which take seconds to start
 
 
 def new_loader(kind, sequence, batch_size=8, *, workers=2, max_memory=1 << 30, seed=3, look_ahead=4, **plan):
     job = Job(sequence, Plan(len(sequence), batch_size, Shuffled(), seed, **plan), workers, max_memory, look_ahead)
-    return LOADERS[kind](job)
+    return HostsLoader(job) if kind == "hosts" else LOADERS[kind](job)

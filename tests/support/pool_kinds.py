@@ -6,14 +6,13 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from subprocess_hosts import host_pool
 from subprocess_pool import SubprocessPool
 
 from kerasfeed.pool.base import Runner
 from kerasfeed.pool.factory import POOLS
 from kerasfeed.pool.task import CancelledTaskError, FailedTaskError, FutureTask, Place
 
-KINDS = {**POOLS, "subprocess": SubprocessPool, "hosts": host_pool}
+KINDS = {**POOLS, "subprocess": SubprocessPool}
 PARALLEL = [kind for kind in KINDS if kind != "inline"]
 SEPARATE = [kind for kind in PARALLEL if kind != "thread"]
 

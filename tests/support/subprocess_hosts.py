@@ -1,8 +1,9 @@
-"""An engine whose hosts are plain processes of this machine, which tests may kill, freeze and add.
+"""A cluster whose hosts are plain processes of this machine, which tests may kill, freeze and add.
 
 Messages are pickles behind their length, over the standard streams of the hosts.
 """
 
+import itertools
 import os
 import pickle
 import signal
@@ -10,12 +11,12 @@ import struct
 import subprocess
 import sys
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from kerasfeed.pool.hosts.agent import Agent
-from kerasfeed.pool.hosts.engine import Engine, Hosts, News, Parcel
+from kerasfeed.loaders.hosts.calls import Cluster, Hosts
+from kerasfeed.loaders.hosts.host import FeedHost
 
 _COMMAND = "import sys; sys.path[:] = {!r}; import subprocess_hosts; subprocess_hosts.serve()"
 _LENGTH = struct.Struct("=q")
@@ -37,113 +38,122 @@ def _read(stream):
 
 def serve():
     """Body of a host."""
-    tasks, results = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb", buffering=0)
+    calls, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)  # what scenes print is no message
-    agent, lock = Agent(lambda parcel: parcel), threading.Lock()
+    host, lock = FeedHost(lambda parcel: parcel), threading.Lock()
 
-    def answer(kind, method, number, *arguments):
-        message = _frame((kind, number, method(*arguments)))
+    def answer(number, method, arguments):
+        message = _frame((number, getattr(host, method)(*arguments)))
         with lock:
-            results.write(message)
+            answers.write(message)
 
     executor = ThreadPoolExecutor(64)
-    while (message := _read(tasks)) is not None:
-        kind, number, *arguments = message
-        executor.submit(answer, *{
-            "start": (News.STARTED, agent.start), "run": (News.ANSWER, agent.run), "stop": (News.STOPPED, agent.stop)
-        }[kind], number, *arguments)  # fmt: skip
-    agent.stop()
+    while (message := _read(calls)) is not None:
+        executor.submit(answer, *message)
+    host.stop(None)
     os._exit(0)
 
 
 @dataclass(frozen=True)
 class SubprocessHosts(Hosts):
-    """So many hosts; with `joinable`, as many as `engine.places` are told of."""
+    """So many hosts; more can `join` the cluster."""
 
     count: int = 2
     silence: float = 30.0
     start_timeout: float = 60.0
     ship: tuple = ()
-    engines: list = field(default_factory=list, compare=False)
+    clusters: list = field(default_factory=list, compare=False)
 
-    def start_engine(self, tell, calls):
-        self.engines.append(SubprocessEngine(tell, self.count))
-        return self.engines[-1]
+    def join(self):
+        self.clusters.append(SubprocessCluster(self.count))
+        return self.clusters[-1]
 
     def __reduce__(self):
         return type(self), (self.count, self.silence, self.start_timeout, self.ship)
 
 
-class SubprocessEngine(Engine):
-    """See the module."""
+class SubprocessCluster(Cluster):
+    """See the module.
 
-    def __init__(self, tell, count):
-        self.tell = tell
-        self.processes = {}
-        self._readers = {}
-        self.join(count)
+    Attributes:
+        count: Hosts that there should be.
+        over: Why there can be none any more.
+        hosts: All that were started.
+    """
 
-    def join(self, count):
-        """Have so many places."""
-        self.tell(News.PLACES, [str(number) for number in range(count)])
+    def __init__(self, count):
+        self.count, self.over, self.hosts = count, None, []
+
+    @property
+    def processes(self):
+        return [host.process for host in self.hosts]
+
+    def places(self):
+        if self.over is not None:
+            raise self.over
+        return [str(number) for number in range(self.count)]
 
     def share(self, parcel):
         return parcel
 
-    def start(self, key, place, version, setup, runner):
-        process = subprocess.Popen(
+    def start(self, place):
+        self.hosts.append(SubprocessHost())
+        return self.hosts[-1]
+
+    def call(self, host, method, *arguments):
+        return host.call(method, *arguments)
+
+    def kill(self, host):
+        host.process.kill()
+
+    def ending(self, error):
+        return str(error)
+
+    def close(self):
+        for host in self.hosts:
+            host.process.kill()
+            host.process.stdin.close()
+            host.thread.join()
+
+    def missing(self):
+        return f"{len(self.hosts)} were started"
+
+
+class SubprocessHost:
+    """One process."""
+
+    def __init__(self):
+        self.process = subprocess.Popen(
             [sys.executable, "-c", _COMMAND.format(sys.path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
         )
-        self.processes[key] = process
-        self._readers[key] = threading.Thread(target=self._listen, args=(key, process), name="kerasfeed-test-host")
-        self._readers[key].start()
-        self._tell(key, "start", 0, version, setup, runner)
+        self._numbers, self._calls, self._lock = itertools.count(), {}, threading.Lock()
+        self._how = None
+        self.thread = threading.Thread(target=self._listen, name="kerasfeed-test-host")
+        self.thread.start()
 
-    def _listen(self, key, process):
-        with suppress(OSError, ValueError, EOFError, pickle.UnpicklingError), process.stdout as stream:
+    def call(self, method, *arguments):
+        future = Future()
+        with self._lock:
+            number, how = next(self._numbers), self._how
+            if how is None:
+                self._calls[number] = future
+                with suppress(OSError):  # it is gone, as will be told
+                    self.process.stdin.write(_frame((number, method, arguments)))
+        if how is not None:
+            future.set_exception(RuntimeError(how))
+        return future
+
+    def _listen(self):
+        with suppress(OSError, ValueError, EOFError, pickle.UnpicklingError), self.process.stdout as stream:
             buffered = os.fdopen(os.dup(stream.fileno()), "rb")
             with buffered:
                 while (message := _read(buffered)) is not None:
-                    kind, number, parcel = message
-                    self.tell(kind, key, *((number,) if kind is News.ANSWER else ()), parcel)
-        code = process.wait()
-        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-        self.tell(News.GONE, key, how)
-
-    def _tell(self, key, *message):
-        with suppress(OSError):  # it is gone, as will be told
-            self.processes[key].stdin.write(_frame(message))
-
-    def send(self, key, number, work, shared):
-        self._tell(key, "run", number, work, shared)
-
-    def stop(self, key):
-        self._tell(key, "stop", 0)
-
-    def kill(self, key):
-        self.processes[key].kill()
-
-    def close(self):
-        for key, process in self.processes.items():
-            process.kill()
-            process.stdin.close()
-            self._readers[key].join()
-
-    def missing(self):
-        return f"{len(self.processes)} were started"
-
-    def pids(self):
-        return tuple(process.pid for process in self.processes.values() if process.poll() is None)
+                    self._calls.pop(message[0]).set_result(message[1])
+        code = self.process.wait()
+        with self._lock:
+            self._how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        for future in self._calls.values():
+            future.set_exception(RuntimeError(self._how))
 
 
-def host_pool(runner, options):
-    """A pool of hosts of one worker each."""
-    from dataclasses import replace
-
-    from kerasfeed.pool.hosts.pool import HostPool
-
-    hosts = SubprocessHosts(options.workers)
-    return HostPool(runner, replace(options, workers=1, hosts=hosts))
-
-
-__all__ = ["Parcel", "SubprocessEngine", "SubprocessHosts", "host_pool", "serve"]
+__all__ = ["SubprocessCluster", "SubprocessHost", "SubprocessHosts", "serve"]

@@ -2,7 +2,7 @@
 
 import xml.etree.ElementTree as ElementTree
 
-from kerasfeed.util.report import Picture, Report, Table, bar, code, coloured, histogram
+from kerasfeed.util.report import Graphic, Report, Table, bar, code, coloured, histogram
 
 NOTE = "it goes on and on, " * 20
 
@@ -40,12 +40,12 @@ def test_a_long_last_column_goes_on_below_itself_and_is_not_cut():
 
 
 def test_a_picture_is_never_broken_over_lines():
-    assert Table((), [["x" * 100, Picture("# " * 40, "")]]).text == f"{'x' * 100}  {'# ' * 40}".rstrip()
+    assert Table((), [["x" * 100, Graphic("# " * 40, "")]]).text == f"{'x' * 100}  {'# ' * 40}".rstrip()
 
 
 def test_the_smallest_share_is_seen_and_none_is_not():
-    assert (bar(1e-9).text, bar(1.0).text, bar(0.0)) == ("▏", "█" * 20, Picture("", ""))
+    assert (bar(1e-9).text, bar(1.0).text, bar(0.0)) == ("▏", "█" * 20, Graphic("", ""))
     picture = histogram([0.0, 1e-9, 1.0], ["none", "few", "most"], [0.0, 1e-9, 1.0])
     assert picture.text == " ▁█"
     assert [text in picture.html for text in ("none", "few", "most")] == [False, True, True]
-    assert histogram([], [], []) == Picture("", "")
+    assert histogram([], [], []) == Graphic("", "")

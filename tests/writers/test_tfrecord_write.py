@@ -258,6 +258,34 @@ def test_a_program_that_is_interrupted_leaves_no_process_and_no_half_file(tmp_pa
     assert not [name for name in listing(tmp_path) if name.endswith((".part", ".progress"))]
 
 
+@pytest.mark.parametrize("worker_type", ["thread", "process"])
+def test_workers_stop_before_their_next_scene_once_another_shard_has_failed(tmp_path, worker_type):
+    (tmp_path / "flag").touch()
+
+    class Slow(FailsAt):
+        def __getitem__(self, index):
+            with (tmp_path / "log").open("a") as file:
+                file.write(".")
+            time.sleep(0.01)
+            return super().__getitem__(index)
+
+    with pytest.raises(ValueError, match="no such scene"):
+        write(Slow(2000, 1001, tmp_path / "flag"), tmp_path, 2, assignment="contiguous", worker_type=worker_type)
+    assert (tmp_path / "log").stat().st_size < 200
+    assert listing(tmp_path) == [f".{SIDECAR}.unfinished", "flag", "log"]
+
+
+def test_a_temporary_file_that_somebody_removes_is_an_error(tmp_path):
+    class Removes(Small):
+        def __getitem__(self, index):
+            for part in tmp_path.glob(".*.part"):
+                part.unlink()
+            return super().__getitem__(index)
+
+    with pytest.raises(FileNotFoundError, match=r"writing .* left nothing of it: its temporary file was removed"):
+        write(Removes(40), tmp_path, workers=0)
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_full_disk_is_an_error_and_leaves_no_half_file(tmp_path, workers):
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from kerasfeed.errors import KerasfeedError
-from kerasfeed.explore.checks.reading import MOST_GROWTH, Reader, Reading, Survey, read_all, resident, survey
+from kerasfeed.explore.checks.reading import MOST_GROWTH, Reader, SceneReading, Survey, read_all, resident, survey
 from kerasfeed.explore.checks.result import Finding, LostWorkerError, MemoryGrownError, OutOfTimeError, failed
 from kerasfeed.loaders.sequence_argument import check_sequence
 from kerasfeed.pool.base import PoolOptions, Runner, WorkerContext
@@ -228,14 +228,14 @@ class Case:
         ) as tasks:  # fmt: skip
             return results(tasks, self.deadline)[0]
 
-    def read(self, plan: Sequence[int], sequence: Any = None) -> list[Reading]:
+    def read(self, plan: Sequence[int], sequence: Any = None) -> list[SceneReading]:
         """Readings of these scenes, in this order."""
         return self.call(read_all, sequence, plan=plan)  # type: ignore[no-any-return]
 
     # ---- what is known of the scenes
 
     @functools.cached_property
-    def first(self) -> tuple[Reading, Reading]:
+    def first(self) -> tuple[SceneReading, SceneReading]:
         """Scene 0, read twice; decides in which thread scenes are read."""
         _ = self._unread
         one, two = self.read([0, 0])
@@ -273,14 +273,14 @@ class Case:
         return len(asked.get("readings", ())), read, asked.get("length", 0)
 
     @functools.cached_property
-    def twice(self) -> list[tuple[Reading, Reading]]:
+    def twice(self) -> list[tuple[SceneReading, SceneReading]]:
         """Each of these scenes, read twice in a row, in ascending order."""
         _ = self.first
-        found = self.read([index for index in self.indices for _ in range(2)])
-        return list(zip(found[::2], found[1::2], strict=True))
+        readings = self.read([index for index in self.indices for _ in range(2)])
+        return list(zip(readings[::2], readings[1::2], strict=True))
 
     @functools.cached_property
-    def readings(self) -> list[Reading]:
+    def readings(self) -> list[SceneReading]:
         """The first reading of each scene, of those that could be read."""
         return [one for one, _ in self.twice if not one.error and not one.refusal]
 
@@ -297,7 +297,7 @@ class Case:
     @functools.cached_property
     def spec(self) -> SceneSpec:
         """Their spec; raises SpecError where they have none in common."""
-        return merge([(each.index, each.spec) for each in self.readings if each.spec is not None])
+        return merge([(reading.index, reading.spec) for reading in self.readings if reading.spec is not None])
 
 
 def lost(error: KerasfeedError) -> Finding:

@@ -70,12 +70,12 @@ def _measured(reader: Reader, *, plan: list[int], seconds: float) -> Growth | No
     for _ in range(_WARM_ROUNDS):
         before_round = resident()
         _read(reader, plan, len(plan))
-    each = (time.monotonic() - begun) / (_WARM_ROUNDS * len(plan))
+    scene_seconds = (time.monotonic() - begun) / (_WARM_ROUNDS * len(plan))
     # Traced, Python takes some three times as long.
-    most = min(_READS, int(seconds / (3 * each + 1e-9)))
+    count = min(_READS, int(seconds / (3 * scene_seconds + 1e-9)))
     if (grown := resident() - before_round) > 0:
-        most = min(most, max(_FEWEST, int(MOST_GROWTH / 2 / grown * len(plan))))
-    half = most // (2 * len(plan)) * len(plan)
+        count = min(count, max(_FEWEST, int(MOST_GROWTH / 2 / grown * len(plan))))
+    half = count // (2 * len(plan)) * len(plan)
     if half < _FEWEST / 2:
         return None
     ours = not tracemalloc.is_tracing()
@@ -105,9 +105,9 @@ def _read(reader: Reader, plan: list[int], count: int) -> None:
 
 
 def _most(before: tracemalloc.Snapshot, after: tracemalloc.Snapshot) -> str:
-    for each in after.compare_to(before, "lineno"):
-        frame = each.traceback[0]
-        if each.size_diff > 0 and not frame.filename.startswith(_PACKAGE) and "tracemalloc" not in frame.filename:
+    for difference in after.compare_to(before, "lineno"):
+        frame = difference.traceback[0]
+        if difference.size_diff > 0 and not frame.filename.startswith(_PACKAGE) and "tracemalloc" not in frame.filename:
             return f"{frame.filename}:{frame.lineno}"
     return ""
 
@@ -126,32 +126,34 @@ def _growth(case: Case) -> Growth | MemoryGrownError | None:
 
 def memory(case: Case) -> Finding:
     """Memory does not grow."""
-    found = case.once(_growth)
-    if found is None:
+    growth = case.once(_growth)
+    if growth is None:
         return skipped(f"fewer than {_FEWEST} scenes can be read in the time: give more seconds=")
-    if isinstance(found, MemoryGrownError):
-        return failed(f"{found.text}, {found.nbytes / found.reads:,.0f} bytes each; these were {len(case.few)} scenes")
-    traced = found.traced if found.traced > max(_TRACED_LEAST, _LEAST_A_SCENE * found.reads) else 0
-    whole = found.resident if found.resident > _RSS_LEAST else 0
-    if traced or whole:
-        grown = max(found.traced, whole) / found.reads
-        where = f", most of it at {found.line}" if found.line and traced else ""
+    if isinstance(growth, MemoryGrownError):
         return failed(
-            f"memory grows by {grown:,.0f} bytes a scene, over {2 * found.reads:,} readings of {len(case.few)} scenes"
+            f"{growth.text}, {growth.nbytes / growth.reads:,.0f} bytes each; these were {len(case.few)} scenes"
+        )
+    traced = growth.traced if growth.traced > max(_TRACED_LEAST, _LEAST_A_SCENE * growth.reads) else 0
+    whole = growth.resident if growth.resident > _RSS_LEAST else 0
+    if traced or whole:
+        grown = max(growth.traced, whole) / growth.reads
+        where = f", most of it at {growth.line}" if growth.line and traced else ""
+        return failed(
+            f"memory grows by {grown:,.0f} bytes a scene, over {2 * growth.reads:,} readings of {len(case.few)} scenes"
             f"{where}"
         )
-    return passed(f"none over {2 * found.reads:,} scenes")
+    return passed(f"none over {2 * growth.reads:,} scenes")
 
 
 def descriptors(case: Case) -> Finding:
     """No descriptors are left open."""
-    found = case.once(_growth)
-    if found is None:
+    growth = case.once(_growth)
+    if growth is None:
         return skipped(f"fewer than {_FEWEST} scenes can be read in the time: give more seconds=")
-    if isinstance(found, MemoryGrownError):
-        return skipped(f"{found.text}; see memory")
-    if found.opened is None:
+    if isinstance(growth, MemoryGrownError):
+        return skipped(f"{growth.text}; see memory")
+    if growth.opened is None:
         return skipped("this system does not tell how many descriptors are open")
-    if found.descriptors >= max(2, found.reads // 100):
-        return failed(f"{found.opened:,} more descriptors are open after {2 * found.reads:,} scenes")
-    return passed(f"none left open by {2 * found.reads:,} scenes")
+    if growth.descriptors >= max(2, growth.reads // 100):
+        return failed(f"{growth.opened:,} more descriptors are open after {2 * growth.reads:,} scenes")
+    return passed(f"none left open by {2 * growth.reads:,} scenes")

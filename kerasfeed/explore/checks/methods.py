@@ -13,7 +13,7 @@ import numpy as np
 from kerasfeed.errors import KerasfeedError
 from kerasfeed.explore.checks.case import Case, length_of
 from kerasfeed.explore.checks.growth import descriptors_open
-from kerasfeed.explore.checks.reading import Reader, Reading, difference, reading_of
+from kerasfeed.explore.checks.reading import Reader, SceneReading, difference, first, reading_of
 from kerasfeed.explore.checks.result import Finding, failed, passed, skipped, warned
 from kerasfeed.sequences.base import SceneSequence, Subset
 from kerasfeed.sequences.context import Worker
@@ -39,11 +39,13 @@ def get_batch(case: Case) -> Finding:
     stackable = all(None not in field.shape for field in case.spec.fields)
     shuffled = np.random.default_rng(case.seed).permutation(good).tolist()
     batches = [good, good[::-1], [*shuffled, shuffled[0]]] if stackable else [[index] for index in good]
-    found = case.call(_batches, batches=batches, expected=case.readings, spec=case.spec)
-    return found or passed(f"{len(batches)} batches, in ascending, descending and random order")
+    finding = case.call(_batches, batches=batches, expected=case.readings, spec=case.spec)
+    return finding or passed(f"{len(batches)} batches, in ascending, descending and random order")
 
 
-def _batches(reader: Reader, *, batches: list[list[int]], expected: list[Reading], spec: SceneSpec) -> Finding | None:
+def _batches(
+    reader: Reader, *, batches: list[list[int]], expected: list[SceneReading], spec: SceneSpec
+) -> Finding | None:
     method = batch_reader(reader.sequence)
     assert method is not None
     by_index = {reading.index: reading for reading in expected}
@@ -63,10 +65,12 @@ def _batches(reader: Reader, *, batches: list[list[int]], expected: list[Reading
                 return failed(f"{called} raises {exception_text(error)}; sequence[index] does not", index=chosen[0])
             if isinstance(rows, str):
                 return failed(f"{called} {rows}", index=chosen[0])
-            for index, scene in zip(chosen, rows, strict=True):
-                found = _compared(by_index[index], scene, spec, f"as sequence[{index}]", f"from {called}")
-                if found is not None:
-                    return found
+            finding = first(
+                _compared(by_index[index], scene, spec, f"as sequence[{index}]", f"from {called}")
+                for index, scene in zip(chosen, rows, strict=True)
+            )
+            if finding is not None:
+                return finding
     return None
 
 
@@ -88,7 +92,7 @@ def _rows(batch: Any, out: Any, spec: SceneSpec, count: int) -> list[Any] | str:
     return [spec.unflatten([leaf[row] for leaf in leaves]) for row in range(count)]
 
 
-def _compared(expected: Reading, scene: Any, spec: SceneSpec, before: str, now: str) -> Finding | None:
+def _compared(expected: SceneReading, scene: Any, spec: SceneSpec, before: str, now: str) -> Finding | None:
     """What tells a scene apart from how it was read; Python numbers may come back as any dtype that holds them."""
     assert expected.spec is not None
     leaves = [
@@ -108,10 +112,10 @@ def _is_fixed(spec: SceneSpec) -> bool:
 
 
 def _unwritten(spec: SceneSpec, rows: tuple[int, ...] = ()) -> list[Any]:
-    found = [np.zeros((*rows, *(size or 0 for size in field.shape)), field.dtype) for field in spec.fields]
-    for array in found:
+    arrays = [np.zeros((*rows, *(size or 0 for size in field.shape)), field.dtype) for field in spec.fields]
+    for array in arrays:
         array.reshape(-1).view(np.uint8)[...] = _UNWRITTEN
-    return found
+    return arrays
 
 
 def read_into(case: Case) -> Finding:
@@ -120,11 +124,11 @@ def read_into(case: Case) -> Finding:
         return _absent(case.sequence, "read_into")
     if not _is_fixed(case.spec):
         return skipped("it is not used, for a field differs in shape or is text")
-    found = case.call(_written, expected=case.readings, spec=case.spec)
-    return found or passed(f"{len(case.readings)} scenes, written as __getitem__ returns them")
+    finding = case.call(_written, expected=case.readings, spec=case.spec)
+    return finding or passed(f"{len(case.readings)} scenes, written as __getitem__ returns them")
 
 
-def _written(reader: Reader, *, expected: list[Reading], spec: SceneSpec) -> Finding | None:
+def _written(reader: Reader, *, expected: list[SceneReading], spec: SceneSpec) -> Finding | None:
     method = scene_writer(reader.sequence)
     assert method is not None
     for one in expected:
@@ -136,9 +140,9 @@ def _written(reader: Reader, *, expected: list[Reading], spec: SceneSpec) -> Fin
                 raise
             return failed(f"read_into({one.index}, out) raises {exception_text(error)}", index=one.index)
         scene = spec.unflatten([array[()] if array.ndim == 0 else array for array in out])
-        found = _compared(one, scene, spec, "from __getitem__", "written by read_into")
-        if found is not None:
-            return found
+        finding = _compared(one, scene, spec, "from __getitem__", "written by read_into")
+        if finding is not None:
+            return finding
     return None
 
 
@@ -146,11 +150,10 @@ def read_ahead(case: Case) -> Finding:
     """`read_ahead` returns at once, and changes no scene."""
     if ahead_reader(case.sequence) is None:
         return _absent(case.sequence, "read_ahead")
-    found: Finding = case.call(_announced, expected=case.readings)
-    return found
+    return case.call(_announced, expected=case.readings)  # type: ignore[no-any-return]
 
 
-def _announced(reader: Reader, *, expected: list[Reading]) -> Finding:
+def _announced(reader: Reader, *, expected: list[SceneReading]) -> Finding:
     method = ahead_reader(reader.sequence)
     assert method is not None
     indices = np.array([one.index for one in expected], np.int64)
@@ -162,10 +165,10 @@ def _announced(reader: Reader, *, expected: list[Reading]) -> Finding:
             raise
         return failed(f"read_ahead({_shown(indices.tolist())}) raises {exception_text(error)}", index=int(indices[0]))
     seconds = time.perf_counter() - begun
-    for one in expected:
-        found = difference(one, reader.read(one.index), "before read_ahead", "after read_ahead")
-        if found is not None:
-            return found
+    now = "before read_ahead", "after read_ahead"
+    finding = first(difference(one, reader.read(one.index), *now) for one in expected)
+    if finding is not None:
+        return finding
     reading = sum(one.seconds for one in expected)
     text = f"{1e3 * seconds:,.3g} ms for {len(expected)} scenes that take {1e3 * reading:,.3g} ms to read"
     if seconds > max(_AHEAD_SECONDS, 0.5 * reading):
@@ -178,8 +181,8 @@ def views(case: Case) -> Finding:
     if not hasattr(type(case.sequence), "__len__"):
         return skipped("views need a __len__, and the class says num_batches alone")
     plan = [case.good[-1], case.good[0], case.good[-1]]
-    found = case.call(_viewed, plan=plan, length=case.length)
-    return found or passed("slices, Subset, Concat and Map have its scenes")
+    finding = case.call(_viewed, plan=plan, length=case.length)
+    return finding or passed("slices, Subset, Concat and Map have its scenes")
 
 
 def _viewed(reader: Reader, *, plan: list[int], length: int) -> Finding | None:
@@ -196,16 +199,18 @@ def _viewed(reader: Reader, *, plan: list[int], length: int) -> Finding | None:
         (Concat(sequence, sequence), "kf.Concat(sequence, sequence)", {plan[1]: plan[1], length + plan[0]: plan[0]}),
         (Map(sequence, _same), "kf.Map(sequence, lambda scene: scene)", {index: index for index in plan}),
     ]
-    for view, called, places in kinds:
-        if len(view) < len(places) or type(view) is tuple:
-            return failed(f"{called} has {len(view)} scenes, and should have {len(places)}")
+    for view, called, in_view in kinds:
+        if len(view) < len(in_view) or type(view) is tuple:
+            return failed(f"{called} has {len(view)} scenes, and should have {len(in_view)}")
         of_view = reader.of(view)
-        for place, index in places.items():
+        for number, index in in_view.items():
             # Its random numbers are those of the place in the view.
-            expected, other = reader.read(index, place), of_view.read(place)
-            found = difference(expected, replace(other, index=index), f"as sequence[{index}]", f"as {called}[{place}]")
-            if found is not None:
-                return found
+            expected, other = reader.read(index, number), of_view.read(number)
+            finding = difference(
+                expected, replace(other, index=index), f"as sequence[{index}]", f"as {called}[{number}]"
+            )
+            if finding is not None:
+                return finding
     return _iterated(reader, length)
 
 
@@ -222,9 +227,9 @@ def _iterated(reader: Reader, length: int) -> Finding | None:
     scenes = reader.within(0, lambda: iter(sequence), 0)
     for index in range(min(2, length)):
         other = reader.taken(index, partial(reader.within, index, partial(next, scenes), index))
-        found = difference(reader.read(index), other, f"as sequence[{index}]", "from `for scene in sequence`")
-        if found is not None:
-            return found
+        finding = difference(reader.read(index), other, f"as sequence[{index}]", "from `for scene in sequence`")
+        if finding is not None:
+            return finding
     return None
 
 
@@ -264,8 +269,8 @@ def hooks(case: Case) -> Finding:
         index = case.good[0] if case.good else None
     except KerasfeedError:  # of on_worker_begin, perhaps; else another check says so
         index = None
-    found: Finding | None = case.call(_hooked, apart(case.sequence), hooks=False, index=index, length=case.length)
-    return found or passed(", ".join(present))
+    finding: Finding | None = case.call(_hooked, apart(case.sequence), hooks=False, index=index, length=case.length)
+    return finding or passed(", ".join(present))
 
 
 def _hooked(reader: Reader, *, index: int | None, length: int) -> Finding | None:

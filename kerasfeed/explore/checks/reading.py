@@ -60,7 +60,7 @@ class FieldReading:
 
 
 @dataclass(frozen=True)
-class Reading:
+class SceneReading:
     """One scene, as it was read once.
 
     Attributes:
@@ -133,36 +133,36 @@ class Reader:
         with self._context:
             return call()
 
-    def read(self, index: int, place: int | None = None) -> Reading:
+    def read(self, index: int, place: int | None = None) -> SceneReading:
         """A reading of scene `index`; what it raises is part of that."""
         return self.taken(index, lambda: self.scene(index, place))
 
-    def taken(self, index: int, scene: Any) -> Reading:
+    def taken(self, index: int, scene: Any) -> SceneReading:
         """A reading of what `scene()` returns."""
         begun = time.perf_counter()
         try:
-            found = scene()
+            value = scene()
         except MemoryGrownError:
             raise
         except BaseException as error:
             if is_the_programs(error):
                 raise
-            return Reading(
+            return SceneReading(
                 index, error=exception_text(error), out_of_range=isinstance(error, IndexError),
                 seconds=time.perf_counter() - begun,
             )  # fmt: skip
-        return reading_of(index, found, time.perf_counter() - begun)
+        return reading_of(index, value, time.perf_counter() - begun)
 
 
-def reading_of(index: int, scene: Any, seconds: float = 0.0) -> Reading:
+def reading_of(index: int, scene: Any, seconds: float = 0.0) -> SceneReading:
     """The reading of a scene that is there."""
     try:
         leaves, treespec = flatten(scene)
         spec = describe(scene)
         fields = tuple(_field(leaf, path) for leaf, path in zip(leaves, field_paths(treespec), strict=True))
-        return Reading(index, structure_text(treespec), fields, seconds=seconds, spec=spec)
+        return SceneReading(index, structure_text(treespec), fields, seconds=seconds, spec=spec)
     except SpecError as error:
-        return Reading(index, refusal=message_of(error), seconds=seconds)
+        return SceneReading(index, refusal=message_of(error), seconds=seconds)
 
 
 def _field(leaf: Any, path: str) -> FieldReading:
@@ -192,11 +192,11 @@ def _not_finite(array: Any) -> str:
     nan = int(np.isnan(array).sum())
     infinite = int(array.size - finite.sum()) - nan
     parts = [f"{count:,} {what}" for count, what in ((nan, "NaN"), (infinite, "infinite")) if count]
-    first = [int(place) for place in np.argwhere(~finite)[0]]
+    first = [int(position) for position in np.argwhere(~finite)[0]]
     return " and ".join(parts) + f" of {array.size:,} values" + (f", the first at {first}" if first else "")
 
 
-def read_all(reader: Reader, *, plan: Iterable[int]) -> list[Reading]:
+def read_all(reader: Reader, *, plan: Iterable[int]) -> list[SceneReading]:
     """Readings of the scenes of `plan`, in its order."""
     return [reader.read(index) for index in plan]
 
@@ -217,62 +217,62 @@ class Survey:
     count: int = 0
     failed: int = 0
     not_finite: int = 0
-    error: Reading | None = None
-    refusal: Reading | None = None
-    not_finite_in: Reading | None = None
-    unlike: list[Reading] = field(default_factory=list)
+    error: SceneReading | None = None
+    refusal: SceneReading | None = None
+    not_finite_in: SceneReading | None = None
+    unlike: list[SceneReading] = field(default_factory=list)
     slowest: float = 0.0
     stopped: str = ""
 
 
 def survey(reader: Reader, *, plan: Iterable[int], seconds: float) -> Survey:
     """Read each scene of `plan` once, for so many seconds at most."""
-    found, kinds = Survey(), set[Any]()
+    seen, kinds = Survey(), set[Any]()
     end = time.monotonic() + seconds
     for index in plan:
         if time.monotonic() > end:
-            found.stopped = "the time"
+            seen.stopped = "the time"
             break
-        if found.count % _LOOK_READS == 0 and reader.grown() > MOST_GROWTH / 2:  # the sequence may keep what it reads
-            found.stopped = "memory"
+        if seen.count % _LOOK_READS == 0 and reader.grown() > MOST_GROWTH / 2:  # the sequence may keep what it reads
+            seen.stopped = "memory"
             break
         reading = reader.read(index)
-        found.count += 1
-        found.slowest = max(found.slowest, reading.seconds)
+        seen.count += 1
+        seen.slowest = max(seen.slowest, reading.seconds)
         if reading.error:
-            found.failed += 1
-            found.error = found.error or reading
+            seen.failed += 1
+            seen.error = seen.error or reading
         elif reading.refusal:
-            found.refusal = found.refusal or reading
+            seen.refusal = seen.refusal or reading
         else:
-            if any(each.not_finite for each in reading.fields):
-                found.not_finite += 1
-                found.not_finite_in = found.not_finite_in or reading
-            kind = reading.structure, *((each.path, each.spec) for each in reading.fields)
+            if any(field.not_finite for field in reading.fields):
+                seen.not_finite += 1
+                seen.not_finite_in = seen.not_finite_in or reading
+            kind = reading.structure, *((field.path, field.spec) for field in reading.fields)
             if kind not in kinds and len(kinds) < _MOST_UNLIKE:
                 kinds.add(kind)
-                found.unlike.append(reading)
-    return found
+                seen.unlike.append(reading)
+    return seen
 
 
-def difference(expected: Reading, found: Reading, before: str, now: str) -> Finding | None:
+def difference(expected: SceneReading, actual: SceneReading, before: str, now: str) -> Finding | None:
     """What tells two readings of one scene apart; None for nothing.
 
     Args:
         expected: The first.
-        found: The second.
+        actual: The second.
         before: When or where the first was taken, as in "when it is read first".
         now: The same of the second.
     """
-    if expected == found:
+    if expected == actual:
         return None
     index = expected.index
-    if found.error or found.refusal:
-        return failed(f"scene {index} {now} raises {found.error or found.refusal}; {before} it does not", index=index)
-    if expected.structure != found.structure:
-        texts = f"{expected.structure} {before}, {found.structure} {now}"
+    if actual.error or actual.refusal:
+        return failed(f"scene {index} {now} raises {actual.error or actual.refusal}; {before} it does not", index=index)
+    if expected.structure != actual.structure:
+        texts = f"{expected.structure} {before}, {actual.structure} {now}"
         return failed(f"scene {index} has another structure: {texts}", index=index)
-    for one, other in zip(expected.fields, found.fields, strict=True):
+    for one, other in zip(expected.fields, actual.fields, strict=True):
         if one == other:
             continue
         if one.spec != other.spec:
@@ -285,8 +285,14 @@ def difference(expected: Reading, found: Reading, before: str, now: str) -> Find
     return None
 
 
-def first_difference(expected: Sequence[Reading], found: Sequence[Reading], before: str, now: str) -> Finding | None:
+def first_difference(
+    expected: Sequence[SceneReading], readings: Sequence[SceneReading], before: str, now: str
+) -> Finding | None:
     """The first difference of readings of the same scenes; the second ones may be in any order."""
     by_index = {reading.index: reading for reading in expected}
-    differences = (difference(by_index[each.index], each, before, now) for each in found)
-    return next((each for each in differences if each is not None), None)
+    return first(difference(by_index[reading.index], reading, before, now) for reading in readings)
+
+
+def first(findings: Iterable[Finding | None]) -> Finding | None:
+    """The first finding that is there."""
+    return next(filter(None, findings), None)

@@ -15,7 +15,7 @@ import numpy as np
 
 from kerasfeed.errors import KerasfeedError
 from kerasfeed.explore.checks.case import Case, calling, length_of, lost, results
-from kerasfeed.explore.checks.reading import Reader, Reading, difference, first_difference, read_all
+from kerasfeed.explore.checks.reading import Reader, SceneReading, difference, first, first_difference, read_all
 from kerasfeed.explore.checks.result import Finding, failed, passed, skipped, warned
 from kerasfeed.pool.environment import Environment
 from kerasfeed.pool.processes.pool import processes_supported
@@ -25,7 +25,6 @@ from kerasfeed.util.error_text import exception_text
 from kerasfeed.util.frames import is_in_memory
 from kerasfeed.util.report import bytes_text
 
-_FIRST = "when it is read first"
 _THREADS = 4
 _THREAD_SHARE, _THREAD_MOST = 1 / 60, 0.5  # of the time; s
 _ROUNDS = 200
@@ -35,25 +34,21 @@ _NOT_SAFE = (
 )
 _SHARED_REMEDY = "Number, or work out, in __init__ what all scenes share, and keep it in self"
 _LARGE_NBYTES, _LONG_SECONDS = 100e6, 1.0  # of a pickle
-_HERE = "in this process"
 
 
 def same_twice(case: Case) -> Finding:
     """The same scene, read twice in a row, has the same bits."""
-    for one, two in case.twice:
-        found = difference(one, two, _FIRST, "when it is read again")
-        if found is not None:
-            return found
-    return passed(f"{counted(len(case.twice), 'scene')}, each read twice in a row")
+    finding = first(difference(one, two, "when it is read first", "when it is read again") for one, two in case.twice)
+    return finding or passed(f"{counted(len(case.twice), 'scene')}, each read twice in a row")
 
 
 def any_order(case: Case) -> Finding:
     """Scenes do not depend on those that were read before."""
     plan = [*case.good[::-1], *np.random.default_rng(case.seed).permutation(case.good).tolist()]
     now = "after others"
-    found = first_difference(case.readings, case.read(plan), "when they are read in ascending order", now)
-    if found is not None:
-        return found
+    finding = first_difference(case.readings, case.read(plan), "when they are read in ascending order", now)
+    if finding is not None:
+        return finding
     text = f"{counted(len(case.good), 'scene')}, read backwards and shuffled"
     one, other = case.unread(), case.unread()
     if one is None or other is None:
@@ -61,9 +56,9 @@ def any_order(case: Case) -> Finding:
     # What the first scene leaves behind shows where that is another one: in copies of which nothing was read.
     ascending, backwards = case.read(case.good, one), case.read(case.good[::-1], other)
     before, now = "in a new copy that reads the first scene first", "in one that reads the last scene first"
-    found = first_difference(ascending, backwards, before, now)
-    if found is not None:
-        return replace(found, remedy=_SHARED_REMEDY)
+    finding = first_difference(ascending, backwards, before, now)
+    if finding is not None:
+        return replace(finding, remedy=_SHARED_REMEDY)
     return passed(f"{text}, also by new copies")
 
 
@@ -79,13 +74,13 @@ def threads(case: Case) -> Finding:
         return skipped("it cannot be sent to another process, where that is tried, and the class has no thread_safe")
     seconds = min(_THREAD_MOST, _THREAD_SHARE * case.seconds)
     # The threads are watched from where they are: the worker that waits for them notes no scene meanwhile.
-    found = case.call(
+    finding = case.call(
         _read_by_threads, copy, worker_type="" if copy is None else "process", hooks=False, timeout=case.seconds,
         plan=case.few, seconds=seconds, scene_seconds=case.scene_seconds / 2,
     )  # fmt: skip
-    if isinstance(found, Finding):
-        return found if is_said else replace(found, status="warned", remedy=_NOT_SAFE)
-    text = f"{counted(found, 'scene')} read by {_THREADS} threads at once"
+    if isinstance(finding, Finding):
+        return finding if is_said else replace(finding, status="warned", remedy=_NOT_SAFE)
+    text = f"{counted(finding, 'scene')} read by {_THREADS} threads at once"
     may = "" if is_said or is_in_memory(case.sequence) else ", all the same: the class may set thread_safe = True"
     return passed(text + may)
 
@@ -97,22 +92,22 @@ def _read_by_threads(reader: Reader, *, plan: list[int], seconds: float, scene_s
     with start(partial(read_all, plan=plan)) as tasks:
         expected = results(tasks, end)[0]
     with start(partial(_read_at_random, expected=expected, seconds=seconds), workers=_THREADS) as tasks:
-        found = results(tasks, end)
-    return next((each for each in found if isinstance(each, Finding)), None) or sum(found)
+        counts = results(tasks, end)
+    return next((count for count in counts if isinstance(count, Finding)), None) or sum(counts)
 
 
-def _read_at_random(reader: Reader, *, expected: list[Reading], seconds: float) -> Finding | int:
+def _read_at_random(reader: Reader, *, expected: list[SceneReading], seconds: float) -> Finding | int:
     """How many scenes were read in this time, in a random order; or the first that differs."""
     rng = np.random.default_rng(reader.worker.index)
     end, count = time.monotonic() + seconds, 0
     for _ in range(_ROUNDS):
-        for place in rng.permutation(len(expected)).tolist():
-            one = expected[place]
+        for number in rng.permutation(len(expected)).tolist():
+            one = expected[number]
             count += 1
             other = reader.read(one.index)
-            found = difference(one, other, "in one thread", "while other threads read, too,")
-            if found is not None:
-                return found
+            finding = difference(one, other, "in one thread", "while other threads read, too,")
+            if finding is not None:
+                return finding
         if time.monotonic() > end:
             break
     return count
@@ -130,8 +125,8 @@ def copied(case: Case) -> Finding:
         return passed(
             "a copy has as many scenes; they were not compared, for they are not the same when they are read again"
         )
-    found = first_difference(case.readings, case.read(case.good, copy), "in the sequence", "in a copy")
-    return found or passed(f"a copy has the same {counted(len(case.good), 'scene')}")
+    finding = first_difference(case.readings, case.read(case.good, copy), "in the sequence", "in a copy")
+    return finding or passed(f"a copy has the same {counted(len(case.good), 'scene')}")
 
 
 def pickle_cost(case: Case) -> Finding:
@@ -181,7 +176,7 @@ class Elsewhere:
 
     def __init__(self, case: Case) -> None:
         self.case = case
-        self._seen: dict[Setting, tuple[list[Reading], KerasfeedError | None]] = {}
+        self._seen: dict[Setting, tuple[list[SceneReading], KerasfeedError | None]] = {}
 
     def _read(self, *settings: Setting) -> None:
         """Have these processes, started together, read the scenes."""
@@ -236,7 +231,7 @@ class Elsewhere:
         )
 
 
-def _read_from(reader: Reader, *, folder: str, plan: list[int]) -> list[Reading]:
+def _read_from(reader: Reader, *, folder: str, plan: list[int]) -> list[SceneReading]:
     """What a process, a worker that does nothing else, reads from a directory; from its own where that is empty."""
     if not folder:
         return read_all(reader, plan=plan)
@@ -254,27 +249,27 @@ def process(case: Case) -> Finding:
     seen = case.once(Elsewhere)
     if seen.all_equal:
         return passed(f"{counted(len(case.good), 'scene')} read by two worker processes")
-    found = seen.difference(None, _LIKE_THIS, _HERE, "in a worker process")
-    if found is None and not seen.is_broken:
+    finding = seen.difference(None, _LIKE_THIS, "in this process", "in a worker process")
+    if finding is None and not seen.is_broken:
         now = "in another one that reads the last scene first"
         backwards = seen.difference(_LIKE_THIS, Setting(backwards=True), "in a worker process", now)
         if backwards is not None:
             return replace(backwards, remedy=_SHARED_REMEDY)
-    if found is None or seen.is_broken:
-        return found or passed("a worker process reads the same bits")
+    if finding is None or seen.is_broken:
+        return finding or passed("a worker process reads the same bits")
     # Processes of one hash seed: the one of this process nobody knows.
     unlike = seen.difference(_LIKE_THIS, Setting(number=1), "in one worker process", "in another one")
     if unlike is None and hash_seed(case).status == "failed":
         return skipped("scenes depend on the hash seed, in which every process differs; see hash_seed")
-    return unlike or found
+    return unlike or finding
 
 
 def hash_seed(case: Case) -> Finding:
     """Scenes do not depend on the hash seed of the process."""
     seen = case.once(Elsewhere)
     before, now = "in a process with PYTHONHASHSEED=1", "in one with PYTHONHASHSEED=2"
-    found = None if seen.all_equal else seen.difference(_LIKE_THIS, Setting(2), before, now)
-    return found or passed("the same with PYTHONHASHSEED=1 and 2")
+    finding = None if seen.all_equal else seen.difference(_LIKE_THIS, Setting(2), before, now)
+    return finding or passed("the same with PYTHONHASHSEED=1 and 2")
 
 
 def directory(case: Case) -> Finding:
@@ -282,7 +277,7 @@ def directory(case: Case) -> Finding:
     seen, elsewhere = case.once(Elsewhere), Setting(elsewhere=True)
     if seen.all_equal:
         return passed("the same from another directory")
-    found = seen.difference(_LIKE_THIS, elsewhere, "in this directory", "in another directory")
-    if found is not None and seen.fails_in(elsewhere):  # workers of a feed start in its directory: none reads wrong
-        return replace(found, status="warned")
-    return found or passed("the same from another directory")
+    finding = seen.difference(_LIKE_THIS, elsewhere, "in this directory", "in another directory")
+    if finding is not None and seen.fails_in(elsewhere):  # workers of a feed start in its directory: none reads wrong
+        return replace(finding, status="warned")
+    return finding or passed("the same from another directory")

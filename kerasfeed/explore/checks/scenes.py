@@ -7,7 +7,7 @@ import numpy as np
 
 from kerasfeed.errors import SpecError
 from kerasfeed.explore.checks.case import Case, length_of
-from kerasfeed.explore.checks.reading import Reader, Reading, difference, reading_of
+from kerasfeed.explore.checks.reading import Reader, SceneReading, difference, reading_of
 from kerasfeed.explore.checks.result import Finding, failed, passed, skipped, warned
 from kerasfeed.sequences.global_random import GlobalRandomWatch, globals_put_back, names, seed_globals
 from kerasfeed.spec.inference import merge
@@ -22,15 +22,15 @@ _IDLE_SECONDS = 0.05  # other threads may draw random numbers, too
 def length(case: Case) -> Finding:
     """`len` is a positive integer, the same at every call."""
     try:
-        found = case.length
+        count = case.length
     except Exception as error:  # noqa: BLE001 - the user's
         return failed(f"len(sequence) raises {exception_text(error)}")
-    if found < 1:
+    if count < 1:
         return failed("the sequence is empty: len(sequence) is 0", remedy="Check the path or the filter that made it")
     again = length_of(case.sequence)
-    if again != found:
-        return failed(f"len(sequence) was {found:,}, and is {again:,} when it is asked again")
-    return passed(counted(found, "scene"))
+    if again != count:
+        return failed(f"len(sequence) was {count:,}, and is {again:,} when it is asked again")
+    return passed(counted(count, "scene"))
 
 
 def scenes_load(case: Case) -> Finding:
@@ -46,7 +46,7 @@ def scenes_load(case: Case) -> Finding:
     return passed(f"{_read_text(case)} read{stopped}, at most {1e3 * slowest:,.3g} ms each")
 
 
-def _unreadable(first: Reading, count: int, read: int, case: Case) -> Finding:
+def _unreadable(first: SceneReading, count: int, read: int, case: Case) -> Finding:
     more = f" ({count} of the {read} scenes that were read fail)" if count > 1 else ""
     if first.out_of_range:
         return failed(
@@ -68,26 +68,25 @@ def fields(case: Case) -> Finding:
     refused = refused or case.survey.refusal
     if refused is not None:
         return Finding("failed", f"scene {refused.index}: {refused.refusal}", refused.index, None, "", blocks)
-    found = case.readings[0]
-    return passed(", ".join(f"{field.path}: {field.spec}" for field in found.fields))
+    return passed(", ".join(f"{field.path}: {field.spec}" for field in case.readings[0].fields))
 
 
 def same_spec(case: Case) -> Finding:
     """All scenes have one structure, one dtype a field, and one shape."""
     compared = case.readings
-    unlike = {each.index: each for each in [*compared, *case.survey.unlike]}
+    unlike = {reading.index: reading for reading in [*compared, *case.survey.unlike]}
     for readings in (compared, [unlike[index] for index in sorted(unlike)]):
-        found = _unlike(readings, case.items_are_batches)
-        if found is not None:
-            return replace(found, blocks=readings is compared)
+        finding = _unlike(readings, case.items_are_batches)
+        if finding is not None:
+            return replace(finding, blocks=readings is compared)
     rows = " but for the number of rows, for items are batches" if case.items_are_batches else ""
     return passed(f"the same in {_read_text(case)}{rows}")
 
 
-def _unlike(readings: list[Reading], are_batches: bool) -> Finding | None:
+def _unlike(readings: list[SceneReading], are_batches: bool) -> Finding | None:
     """What tells some scenes apart; of batches the number of rows does not."""
     try:
-        spec = merge([(each.index, each.spec) for each in readings if each.spec is not None])
+        spec = merge([(reading.index, reading.spec) for reading in readings if reading.spec is not None])
     except SpecError as error:
         other, field = _other(readings[0], readings)
         return failed(message_of(error), index=other.index, field=field, remedy="")
@@ -101,36 +100,36 @@ def _unlike(readings: list[Reading], are_batches: bool) -> Finding | None:
     return None
 
 
-def _other(first: Reading, readings: list[Reading]) -> tuple[Reading, str | None]:
+def _other(first: SceneReading, readings: list[SceneReading]) -> tuple[SceneReading, str | None]:
     """The first scene that does not go with the first, and the field in which it does not."""
-    for each in readings[1:]:
-        if each.structure != first.structure:
-            return each, None
-        for one, other in zip(first.fields, each.fields, strict=True):
+    for reading in readings[1:]:
+        if reading.structure != first.structure:
+            return reading, None
+        for one, other in zip(first.fields, reading.fields, strict=True):
             kinds = [(field.spec.split("[")[0], field.spec.count(",")) for field in (one, other)]
             if kinds[0] != kinds[1]:
-                return each, one.path
+                return reading, one.path
     return first, None
 
 
-def _unequal(path: str, readings: list[Reading]) -> tuple[tuple[int, str], tuple[int, str]]:
-    specs = [(each.index, field.spec) for each in readings for field in each.fields if field.path == path]
-    return specs[0], next(each for each in specs if each[1] != specs[0][1])
+def _unequal(path: str, readings: list[SceneReading]) -> tuple[tuple[int, str], tuple[int, str]]:
+    specs = [(reading.index, field.spec) for reading in readings for field in reading.fields if field.path == path]
+    return specs[0], next(spec for spec in specs if spec[1] != specs[0][1])
 
 
 def finite(case: Case) -> Finding:
     """No field holds NaN or infinity."""
     seen = case.survey
-    first = next((each for each in [*case.readings, seen.not_finite_in] if each is not None and _bad(each)), None)
+    first = next(filter(_bad, [*case.readings, *filter(None, [seen.not_finite_in])]), None)
     if first is None:
         return passed(f"none in {_read_text(case)}")
-    field = next(each for each in first.fields if each.not_finite)
+    field = next(field for field in first.fields if field.not_finite)
     more = f" ({seen.not_finite} of the {seen.count} scenes that were read hold some)" if seen.not_finite > 1 else ""
     text = f"scene {first.index}, field {field.path!r}: {field.not_finite}{more}"
     return failed(text, index=first.index, field=field.path)
 
 
-def _bad(reading: Reading) -> bool:
+def _bad(reading: SceneReading) -> bool:
     return any(field.not_finite for field in reading.fields)
 
 
@@ -146,19 +145,17 @@ def indices(case: Case) -> Finding:
         return warned(
             f"sequence[{last + 1}] raises {beyond.error}, so `for scene in sequence` ends with that", remedy=remedy
         )
-    if not negative.error and difference(expected, negative, "", "") is not None:
-        found = difference(expected, negative, f"as sequence[{last}]", "as sequence[-1]")
-        return warned(
-            f"sequence[-1] returns a scene that is not the last: {found.message if found else ''}", index=-1,
-            remedy=remedy,
-        )  # fmt: skip
+    unlike = difference(expected, negative, f"as sequence[{last}]", "as sequence[-1]")
+    if not negative.error and unlike is not None:
+        text = f"sequence[-1] returns a scene that is not the last: {unlike.message}"
+        return warned(text, index=-1, remedy=remedy)
     return passed(
         f"sequence[{last + 1}] raises {beyond.error.split(':')[0]}; sequence[-1] "
         + (f"raises {negative.error.split(':')[0]}" if negative.error else "is the last scene")
     )
 
 
-def _outside(reader: Reader, *, length: int) -> tuple[Reading, ...]:
+def _outside(reader: Reader, *, length: int) -> tuple[SceneReading, ...]:
     last = length - 1
     # Of one index, so that they can be compared; and with the random numbers of one place.
     return (
@@ -170,11 +167,10 @@ def _outside(reader: Reader, *, length: int) -> tuple[Reading, ...]:
 
 def own_arrays(case: Case) -> Finding:
     """An array that was returned does not change when another scene is read."""
-    found = case.call(_reused, plan=case.good)
-    return found if isinstance(found, Finding) else passed(found)
+    return case.call(_reused, plan=case.good)  # type: ignore[no-any-return]
 
 
-def _reused(reader: Reader, *, plan: list[int]) -> Finding | str:
+def _reused(reader: Reader, *, plan: list[int]) -> Finding:
     first = plan[0]
     held = reader.scene(first)
     before = reading_of(first, held)
@@ -183,28 +179,27 @@ def _reused(reader: Reader, *, plan: list[int]) -> Finding | str:
         changed = difference(before, reading_of(first, held), "as it was returned", f"once scene {index} was read")
         if changed is not None:
             return changed
-    kept = [
+    views = [
         path
         for path, one, two in zip(
-            (each.path for each in before.fields), flatten(held)[0], flatten(other)[0], strict=True
+            (field.path for field in before.fields), flatten(held)[0], flatten(other)[0], strict=True
         )
         if isinstance(one, np.ndarray) and one.flags.writeable and np.may_share_memory(one, two)
     ]
-    if kept and not is_in_memory(reader.sequence):
-        names_ = ", ".join(map(repr, kept))
-        return (
-            f"returned arrays stay as they are; field {names_} is a view of what the sequence keeps, so a function "
-            "that writes into it would change the data"
+    if views and not is_in_memory(reader.sequence):
+        return passed(
+            f"returned arrays stay as they are; field {', '.join(map(repr, views))} is a view of what the sequence "
+            "keeps, so a function that writes into it would change the data"
         )
-    return "returned arrays stay as they are"
+    return passed("returned arrays stay as they are")
 
 
 def global_random(case: Case) -> Finding:
     """No scene draws from, or seeds, the global generators of `random` and `numpy.random`."""
-    found: tuple[int, int] | None = case.call(_draws, plan=case.good)
-    if found is None:
+    drawn: tuple[int, int] | None = case.call(_draws, plan=case.good)
+    if drawn is None:
         return passed(f"not used by {counted(len(case.good), 'scene')}")
-    index, used = found
+    index, used = drawn
     if not used:
         return skipped("other threads of this program draw from the global generators meanwhile")
     return failed(f"scene {index} draws from, or seeds, the global generators of {names(used)}", index=index)

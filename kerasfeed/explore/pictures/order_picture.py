@@ -58,11 +58,11 @@ def points_of(plan: Plan, epoch: int, batched: bool) -> PlotPoints:
     if count <= _MOST_POINTS:
         indices = plan.order.indices(0, count, length=plan.length, seed=plan.seed, epoch=epoch)
     else:
-        found = [
+        parts = [
             plan.order.indices(position, position + 1, length=plan.length, seed=plan.seed, epoch=epoch)
             for position in positions.tolist()
         ]
-        indices = np.concatenate(found)
+        indices = np.concatenate(parts)
     return PlotPoints(positions, indices, np.zeros_like(positions))
 
 
@@ -73,18 +73,18 @@ def _points_of_steps(plan: Plan, epoch: int) -> PlotPoints:
     else:
         count = max(_FEWEST_STEPS, _MOST_POINTS // plan.rows)
         steps = np.unique(np.linspace(0, plan.steps - 1, count).astype(np.int64))
-    found = []
+    batches = []
     for step in steps.tolist():
         indices = plan.indices(epoch, step)
-        found.append(indices[: len(indices) - plan.filler(epoch, step)])
-    counts = np.array([len(indices) for indices in found])
+        batches.append(indices[: len(indices) - plan.filler(epoch, step)])
+    counts = np.array([len(indices) for indices in batches])
     if len(steps) == plan.steps:
         begins = np.cumsum(counts) - counts
     else:
         begins = (steps * (plan.cut.kept / (plan.cut.steps * plan.shard_count))).astype(np.int64)
     positions = [begin + np.arange(count) for begin, count in zip(begins.tolist(), counts.tolist(), strict=True)]
-    kept = slice(None, None, -(-int(counts.sum()) // _MOST_POINTS))
-    return PlotPoints(np.concatenate(positions)[kept], np.concatenate(found)[kept], np.repeat(steps, counts)[kept])
+    drawn = slice(None, None, -(-int(counts.sum()) // _MOST_POINTS))
+    return PlotPoints(np.concatenate(positions)[drawn], np.concatenate(batches)[drawn], np.repeat(steps, counts)[drawn])
 
 
 def plan_of(order: Any, length: int | None, batch_size: int | None, seed: int) -> tuple[Plan, bool]:

@@ -116,7 +116,8 @@ def slices_of(volume: NDArray[Any]) -> tuple[list[NDArray[Any]], list[str], str]
     volume = np.abs(volume) if volume.dtype.kind == "c" else volume
     if volume.ndim == 4 and volume.shape[-1] in (3, 4):
         chosen = [0, len(volume) // 2, len(volume) - 1]
-        return [volume[place] for place in chosen], [f"frame {place}" for place in chosen], f"{len(volume):,} frames"
+        titles = [f"frame {number}" for number in chosen]
+        return [volume[number] for number in chosen], titles, f"{len(volume):,} frames"
     said = f"channel 0 of {volume.shape[-1]}" if volume.ndim == 4 and volume.shape[-1] > 1 else ""
     volume = volume[..., 0] if volume.ndim == 4 else volume
     return _middles(volume), [f"{axis} = {size // 2}" for axis, size in zip("zyx", volume.shape, strict=True)], said
@@ -154,18 +155,18 @@ def draw_points(axes: Any, panel: Panel) -> str:
     """Points as a distant eye sees them, coloured by their labels, else by height."""
     cloud, labels = np.asarray(panel.value), panel.labels()
     total = len(cloud)
-    kept = np.ones(total, bool) if panel.valid is None else panel.valid
-    padded, finite = total - int(kept.sum()), np.isfinite(cloud[:, :3]).all(axis=1)
-    lost = int((kept & ~finite).sum())
-    kept = kept & finite
-    places = np.flatnonzero(kept)
+    shown = np.ones(total, bool) if panel.valid is None else panel.valid
+    padded, finite = total - int(shown.sum()), np.isfinite(cloud[:, :3]).all(axis=1)
+    lost = int((shown & ~finite).sum())
+    shown = shown & finite
+    rows = np.flatnonzero(shown)
     most = _MOST_POINTS[panel.large]
     said = ""
-    if len(places) > most:
-        said = f"{most:,} of {len(places):,} points"
-        places = places[spread(len(places), most)]
+    if len(rows) > most:
+        said = f"{most:,} of {len(rows):,} points"
+        rows = rows[spread(len(rows), most)]
     said = joined(said, f"{padded:,} padded" if padded else "", f"{lost:,} not finite" if lost else "")
-    points = cloud[places, :3].astype(np.float64)
+    points = cloud[rows, :3].astype(np.float64)
     axes.set_axis_off()
     axes.set_aspect("equal")
     if not len(points):
@@ -176,7 +177,7 @@ def draw_points(axes: Any, panel: Panel) -> str:
     size = min(60.0, max(0.5, (9_000.0 if panel.large else 2_200.0) / len(points)))
     style: dict[str, Any] = {"s": size, "linewidths": 0}
     if labels is not None:
-        style["c"] = class_colours(labels[places][order])
+        style["c"] = class_colours(labels[rows][order])
     else:
         style.update(c=values[order], cmap="viridis", vmax=float(values.max()) + 0.12 * float(np.ptp(values)) + 1e-12)
     axes.scatter(across[order], up[order], **style)
@@ -191,12 +192,12 @@ def draw_signal(axes: Any, panel: Panel) -> str:
     """Values over their number, a line a channel; padding is grey, and labels of moments colour the ground."""
     series = channels_of(np.asarray(panel.value))
     length, channels = series.shape
-    places = spread(length, _MOST_MOMENTS[panel.large])
+    moments = spread(length, _MOST_MOMENTS[panel.large])
     shown = min(channels, MOST_CURVES)
-    values = series[places][:, :shown].astype(np.float64)
+    values = series[moments][:, :shown].astype(np.float64)
     colours = class_colours(np.arange(shown))
     for channel in range(shown):
-        axes.plot(places, values[:, channel], color=colours[channel] if shown > 1 else ACCENT, linewidth=0.9)
+        axes.plot(moments, values[:, channel], color=colours[channel] if shown > 1 else ACCENT, linewidth=0.9)
     _axes_of_curve(axes, length)
     if panel.valid is not None:
         _shade_padding(axes, panel.valid)
@@ -204,7 +205,7 @@ def draw_signal(axes: Any, panel: Panel) -> str:
     if labels is not None:
         _shade_classes(axes, labels)
     more = f"{shown} of {channels} channels" if channels > shown else ""
-    return joined(f"{len(places):,} of {length:,} values" if len(places) < length else "", more)
+    return joined(f"{len(moments):,} of {length:,} values" if len(moments) < length else "", more)
 
 
 def draw_spectrum(axes: Any, panel: Panel) -> str:
@@ -304,7 +305,7 @@ def draw_text(axes: Any, panel: Panel) -> str:
 def plain_text(value: str | bytes) -> str:
     """Text that can be printed."""
     text = value if isinstance(value, str) else value.decode(errors="backslashreplace")
-    return "".join(each if each.isprintable() else " " for each in text)
+    return "".join(character if character.isprintable() else " " for character in text)
 
 
 _DRAWN = {

@@ -31,7 +31,7 @@ Fields = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Part:
+class ScenePart:
     """One thing to draw of a scene, or to write.
 
     Attributes:
@@ -65,7 +65,7 @@ def fields_of(scene: Any) -> Fields:
     return {path: widened(value) if isinstance(value, np.ndarray) else value for path, value in values}
 
 
-def parts_of(fields: Fields, said: Mapping[str, str]) -> tuple[Part, ...]:
+def parts_of(fields: Fields, said: Mapping[str, str]) -> tuple[ScenePart, ...]:
     """What to draw of a scene, in the order of its fields; `said` are the kinds that the user has given."""
     kinds = {path: said.get(path) or kind_of(path, value) for path, value in fields.items()}
     labels, padding = {}, {}
@@ -78,7 +78,7 @@ def parts_of(fields: Fields, said: Mapping[str, str]) -> tuple[Part, ...]:
                 labels[owner] = path
     beside = {*labels.values(), *padding.values()}
     return tuple(
-        Part(path, kind, labels.get(path, ""), padding.get(path, ""))
+        ScenePart(path, kind, labels.get(path, ""), padding.get(path, ""))
         for path, kind in kinds.items()
         if kind != "hidden" and path not in beside
     )
@@ -158,7 +158,7 @@ class Panel:
     """
 
     fields: Fields
-    part: Part
+    part: ScenePart
     large: bool
 
     @property
@@ -223,8 +223,8 @@ class ClassNames:
     def __init__(self, given: Any) -> None:
         self._all: Any = None
         self._of: dict[str, Any] = {}
-        if isinstance(given, Mapping) and given and all(_is_names(each) for each in given.values()):
-            self._of = {str(path): each for path, each in given.items()}
+        if isinstance(given, Mapping) and given and all(_is_names(names) for names in given.values()):
+            self._of = {str(path): names for path, names in given.items()}
         elif given is None or _is_names(given):
             self._all = given
         else:

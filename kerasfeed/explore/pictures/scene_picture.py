@@ -16,7 +16,17 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from kerasfeed.explore.pictures.panels import draw_panel, panel_size, plain_text, write_table
-from kerasfeed.explore.pictures.parts import INK, MUTED, WRONG, ClassNames, Panel, Part, class_colours, joined, parts_of
+from kerasfeed.explore.pictures.parts import (
+    INK,
+    MUTED,
+    WRONG,
+    ClassNames,
+    Panel,
+    ScenePart,
+    class_colours,
+    joined,
+    parts_of,
+)
 from kerasfeed.explore.pictures.shown_scenes import Shown, ShownScene
 from kerasfeed.util.error_text import exception_text
 
@@ -132,7 +142,7 @@ class _Grid:
         return left + sum(width + _GAP for width, _ in before), top
 
 
-def _draw_scene(picture: Picture, grid: _Grid, number: int, scene: ShownScene, drawn: Sequence[Part]) -> bool:
+def _draw_scene(picture: Picture, grid: _Grid, number: int, scene: ShownScene, drawn: Sequence[ScenePart]) -> bool:
     """Draw the parts of a scene; returns whether something is written over them."""
     if scene.error:
         left, top = grid.corner(number, 0)
@@ -185,16 +195,16 @@ def _draw_part(axes: Any, panel: Panel) -> str:
 
 def _classes(panels: Sequence[Panel]) -> list[tuple[str, int]]:
     """Field and number of the classes in the picture, where they are few."""
-    found: set[tuple[str, int]] = set()
+    classes: set[tuple[str, int]] = set()
     for panel in panels:
         path = panel.part.labels or panel.part.path
-        found.update((path, value) for value in panel.classes())
-        if len(found) > _MOST_NAMED:
+        classes.update((path, value) for value in panel.classes())
+        if len(classes) > _MOST_NAMED:
             return []
-    return sorted(found)
+    return sorted(classes)
 
 
-def _draw_numbers(scenes: Sequence[ShownScene], parts: Sequence[Part], title: str, names: ClassNames) -> Picture:
+def _draw_numbers(scenes: Sequence[ShownScene], parts: Sequence[ScenePart], title: str, names: ClassNames) -> Picture:
     """Scenes of single numbers and short texts: a table with a row a scene and a column a field."""
     rows = [["", *(_named(part) for part in parts)]]
     rows += [[scene.title, *(_value_text(scene, part, names) for part in parts)] for scene in scenes]
@@ -213,25 +223,25 @@ def _draw_numbers(scenes: Sequence[ShownScene], parts: Sequence[Part], title: st
     return picture
 
 
-def _value_text(scene: ShownScene, part: Part, names: ClassNames) -> str:
+def _value_text(scene: ShownScene, part: ScenePart, names: ClassNames) -> str:
     if scene.error:
         return scene.error if part.path else ""
     return _written_value(scene.fields.get(part.path), part, names)
 
 
-def _written(scene: ShownScene, parts: Sequence[Part], names: ClassNames) -> list[str]:
+def _written(scene: ShownScene, parts: Sequence[ScenePart], names: ClassNames) -> list[str]:
     """Labels, numbers and short texts of a scene, as they are written over it."""
-    found = []
+    texts = []
     for part in parts:
         if part.is_drawn or part.path not in scene.fields:
             continue
         text = _written_value(scene.fields[part.path], part, names)
         plain = part.kind == "word" or (part.kind == "label" and names.knows(part.path))
-        found.append(text if plain else f"{_named(part)} {text}")
-    return found
+        texts.append(text if plain else f"{_named(part)} {text}")
+    return texts
 
 
-def _written_value(value: Any, part: Part, names: ClassNames) -> str:
+def _written_value(value: Any, part: ScenePart, names: ClassNames) -> str:
     if isinstance(value, str | bytes):
         return plain_text(value)
     if not isinstance(value, np.ndarray) or value.size != 1:
@@ -242,7 +252,7 @@ def _written_value(value: Any, part: Part, names: ClassNames) -> str:
     return names.name(part.path, one)
 
 
-def _named(part: Part) -> str:
+def _named(part: ScenePart) -> str:
     return f"[{part.path}]" if part.path.isdigit() else part.path
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from kerasfeed.loaders.scene_cost import SceneCost
 from kerasfeed.loaders.worker_choice import Setup, duration, held_text
-from kerasfeed.util.report import ACCENT, PALE, Picture, Report, Table, bar
+from kerasfeed.util.report import ACCENT, PALE, Graphic, Report, Table, bar
 
 _NOTABLE = 1.1  # times as fast
 LITTLE = 0.05  # share of the time: training that waits so little does not wait
@@ -84,11 +84,11 @@ def recommended(predictions: Sequence[Prediction]) -> Prediction | None:
     Args:
         predictions: The best first.
     """
-    helpful = [each for each in predictions if each.remedy and each.gain > _NOTABLE]
-    workers = [each for each in helpful if each.setup is not None]
+    helpful = [option for option in predictions if option.remedy and option.gain > _NOTABLE]
+    workers = [option for option in helpful if option.setup is not None]
     # What was measured is worth more than what was calculated.
-    surest = [each for each in workers if each.measured] or workers
-    ends = [each for each in (*surest, *helpful) if each.wait_share is not None and each.wait_share < LITTLE]
+    surest = [option for option in workers if option.measured] or workers
+    ends = [option for option in (*surest, *helpful) if option.wait_share is not None and option.wait_share < LITTLE]
     return next(iter((*ends, *surest, *helpful)), None)
 
 
@@ -155,8 +155,15 @@ class Profile:
         scene = Table(["a scene in one worker", duration(total), ""], parts, right=[duration(total)])
         rows = [self._row(f"as it is, {Setup(self.workers, self.worker_type)}", self.rate)]
         rows += [
-            self._row(each.change, each.rate, f"x {each.gain:.2g}", each.how, each.note, best=each == self.recommended)
-            for each in self.predictions
+            self._row(
+                option.change,
+                option.rate,
+                f"x {option.gain:.2g}",
+                option.how,
+                option.note,
+                best=option == self.recommended,
+            )
+            for option in self.predictions
         ]
         if self.training_rate is not None:
             rows.append(self._row("the model, batches being there", self.training_rate))
@@ -165,8 +172,8 @@ class Profile:
 
     def _row(
         self, what: str, rate: float, gain: str = "", how: str = "", note: str = "", *, best: bool = False
-    ) -> tuple[str | Picture, ...]:
-        most = max([self.rate, self.training_rate or 0.0, *(each.rate for each in self.predictions)]) or 1.0
+    ) -> tuple[str | Graphic, ...]:
+        most = max([self.rate, self.training_rate or 0.0, *(option.rate for option in self.predictions)]) or 1.0
         return what, f"{rate:,.0f}", gain, bar(rate / most, ACCENT if best else PALE), how, note
 
     def __repr__(self) -> str:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from kerasfeed.loaders.worker_choice import duration
 from kerasfeed.util.counted import counted
-from kerasfeed.util.report import Picture, Report, Table, bytes_text, histogram
+from kerasfeed.util.report import Graphic, Report, Table, bytes_text, histogram
 
 _COLUMNS = ("field", "dtype", "shape", "min", "max", "mean", "std", "histogram")
 _NUMBERS = ("min", "max", "mean", "std")
@@ -100,11 +100,11 @@ class FieldDescription:
 
     def to_dict(self) -> dict[str, Any]:
         """All attributes, for JSON: NaN is None, shapes and classes are lists of pairs."""
-        found = {name: value for name, value in vars(self).items() if name not in ("shapes", "classes")}
-        found["std"] = self.std
-        found["shapes"] = [[list(shape), count] for shape, count in self.shapes.items()]
-        found["classes"] = [[_plain(value), count] for value, count in self.classes.items()]
-        return {name: _plain(value) for name, value in found.items()}
+        values = {name: value for name, value in vars(self).items() if name not in ("shapes", "classes")}
+        values["std"] = self.std
+        values["shapes"] = [[list(shape), count] for shape, count in self.shapes.items()]
+        values["classes"] = [[_plain(value), count] for value, count in self.classes.items()]
+        return {name: _plain(value) for name, value in values.items()}
 
 
 @dataclass(frozen=True)
@@ -164,10 +164,10 @@ class Description(Mapping[str, FieldDescription]):
         Raises:
             KeyError: There is no such field; the message names those that there are.
         """
-        found = self.fields.get(str(path))
-        if found is None:
+        field = self.fields.get(str(path))
+        if field is None:
             raise KeyError(f"no scene has a field {str(path)!r}: there are {', '.join(map(repr, self.fields))}")
-        return found
+        return field
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.fields)
@@ -179,13 +179,13 @@ class Description(Mapping[str, FieldDescription]):
         """All of it for JSON: plain numbers, text, lists and dicts; NaN is None.
 
         Examples:
-            >>> found = kf.describe([1.0, 3.0], workers=0, progress=False).to_dict()
-            >>> found["scenes"], found["fields"]["scene"]["mean"]
+            >>> values = kf.describe([1.0, 3.0], workers=0, progress=False).to_dict()
+            >>> values["scenes"], values["fields"]["scene"]["mean"]
             (2, 2.0)
         """
         own = {name: _plain(value) for name, value in vars(self).items() if name not in ("fields", "timing")}
         own["timing"] = {name: _plain(value) for name, value in vars(self.timing).items()}
-        return {**own, "fields": {path: each.to_dict() for path, each in self.fields.items()}}
+        return {**own, "fields": {path: field.to_dict() for path, field in self.fields.items()}}
 
     def to_text(self) -> str:
         """The text that a terminal shows."""
@@ -217,9 +217,9 @@ def _plain(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return _plain(value.tolist())
     if isinstance(value, Mapping):
-        return {str(key): _plain(each) for key, each in value.items()}
+        return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, tuple | list):
-        return [_plain(each) for each in value]
+        return [_plain(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value.decode(errors="backslashreplace") if isinstance(value, bytes) else value
@@ -228,14 +228,14 @@ def _plain(value: Any) -> Any:
 # ---- the report
 
 
-def _row(field: FieldDescription) -> tuple[str | Picture, ...]:
+def _row(field: FieldDescription) -> tuple[str | Graphic, ...]:
     unit = " chars" if "str" in field.dtypes else " bytes" if field.is_text else ""
     numbers = _number_text(field.min), _number_text(field.max), _numbers_text(field.mean), _numbers_text(field.std)
     shape = _shape_text(field)
     return field.path, " or ".join(field.dtypes), shape, *(f"{text}{unit}" for text in numbers), _histogram(field)
 
 
-def _histogram(field: FieldDescription) -> Picture:
+def _histogram(field: FieldDescription) -> Graphic:
     if 1 < len(field.classes) <= _MOST_BARS:
         total = sum(field.classes.values())
         shares = [count / total for count in field.classes.values()]
@@ -307,29 +307,29 @@ def _share_text(share: float) -> str:
 
 def _remarks(field: FieldDescription, description: Description) -> list[str]:
     """What deserves a look: NaN, infinities, zeros, a constant, other dtypes or shapes, scenes without the field."""
-    found, scenes = [], description.scenes - description.failed
+    remarks, scenes = [], description.scenes - description.failed
     if field.scenes < scenes:
-        found.append(f"in {field.scenes:,} of {scenes:,} scenes only")
+        remarks.append(f"in {field.scenes:,} of {scenes:,} scenes only")
     if field.nan:
-        found.append(f"{field.nan:,} NaN in {_scenes_text(field.nan_scenes)}")
+        remarks.append(f"{field.nan:,} NaN in {_scenes_text(field.nan_scenes)}")
     if field.infinite:
-        found.append(f"{field.infinite:,} infinite in {_scenes_text(field.infinite_scenes)}")
+        remarks.append(f"{field.infinite:,} infinite in {_scenes_text(field.infinite_scenes)}")
     if len(field.uniform_scenes) and not field.constant and field.min != field.max:
-        found.append(f"one value in {_scenes_text(field.uniform_scenes)}")
+        remarks.append(f"one value in {_scenes_text(field.uniform_scenes)}")
     if field.min_scene is not None and field.min != field.max and not _is_class(field):
-        found.append(f"min in scene {field.min_scene}, max in scene {field.max_scene}")
+        remarks.append(f"min in scene {field.min_scene}, max in scene {field.max_scene}")
     if field.zeros and not _is_class(field):
         what = "empty" if field.is_text else "zeros"
-        found.append(f"{_share_text(field.zeros / max(1, field.values))} {what}")
+        remarks.append(f"{_share_text(field.zeros / max(1, field.values))} {what}")
     if field.constant:
-        found.append("the same in all scenes")
+        remarks.append("the same in all scenes")
     elif field.min is not None and field.min == field.max and not field.is_text:
-        found.append(f"all values are {_number_text(field.min)}")
+        remarks.append(f"all values are {_number_text(field.min)}")
     if len(field.dtypes) > 1:
-        found.append("of different dtypes")
+        remarks.append("of different dtypes")
     if len(field.shapes) > 1:
-        found.append(f"{len(field.shapes)} shapes")
-    return found
+        remarks.append(f"{len(field.shapes)} shapes")
+    return remarks
 
 
 def _scenes_text(scenes: Any) -> str:

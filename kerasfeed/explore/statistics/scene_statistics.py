@@ -121,8 +121,8 @@ class SceneStatistics:
 
     def shifts(self) -> Shifts:
         """From what values of each field are taken as differences, for the scenes after the first."""
-        found = {path: field.shifts() for path, field in self.fields.items()}
-        return {path: shift for path, shift in found.items() if shift is not None}
+        shifts = {path: field.shifts() for path, field in self.fields.items()}
+        return {path: shift for path, shift in shifts.items() if shift is not None}
 
     def __getstate__(self) -> dict[str, Any]:
         self._tables = [self.table()]
@@ -152,25 +152,25 @@ class StatisticsRunner(Runner):
 
     def run(self, record: Record, note: Note, context: WorkerContext) -> SceneStatistics:
         """See `Runner.run`: the statistics of the positions from `record[1]` on, `record[2]` of them."""
-        found, shifts = SceneStatistics(), context.posted()
-        place = SceneContext(self._seed, 0)
-        with place:
+        statistics, shifts = SceneStatistics(), context.posted()
+        scene_context = SceneContext(self._seed, 0)
+        with scene_context:
             for position in range(record[1], record[1] + record[2]):
                 index = note[1] = int(self._indices[position])
-                place.move_to(index)
+                scene_context.move_to(index)
                 try:
                     begin = time.perf_counter()
                     scene = self.target[index]
                     seconds = time.perf_counter() - begin
-                    found.add(position, scene, seconds, shifts)
+                    statistics.add(position, scene, seconds, shifts)
                 except BaseException as error:
                     if is_the_programs(error):
                         raise FailedTaskError(Place(index)) from error
-                    found.fail(position, exception_text(error))
+                    statistics.fail(position, exception_text(error))
                 if shifts is None:
-                    shifts = found.shifts() or None
-        found.close(record[1], record[1] + record[2])
-        return found
+                    shifts = statistics.shifts() or None
+        statistics.close(record[1], record[1] + record[2])
+        return statistics
 
 
 @dataclass(frozen=True, eq=False)
@@ -212,15 +212,15 @@ def collect(
         return make_pool(runner, PoolOptions(max(1, workers), name, tries=2, deferred_warnings=quiet), kind)
 
     with progress_bar("describing", len(indices), progress, unit="scenes") as advance:
-        found = _Pass(len(indices), advance)
+        reading = _Pass(len(indices), advance)
         if here_first or not workers:
             with closing(pool_of("inline")) as pool:
-                found.run(pool, _HERE_SECONDS if workers else None)
-        if not found.is_done:
+                reading.run(pool, _HERE_SECONDS if workers else None)
+        if not reading.is_done:
             with closing(_workers(sequence, worker_type, pool_of)) as pool:
-                found.run(pool, None)
+                reading.run(pool, None)
     quiet.issue_last()  # of an on_worker_end that has failed
-    return found.found
+    return reading.statistics
 
 
 def _workers(sequence: Any, worker_type: str, pool_of: Callable[[str], Pool]) -> Pool:
@@ -238,8 +238,8 @@ def _workers(sequence: Any, worker_type: str, pool_of: Callable[[str], Pool]) ->
     try:
         return pool_of("process")
     except (TypeError, OSError) as error:
-        place = "threads" if otherwise == "thread" else "the calling thread alone"
-        warn_caller(f"kf.describe reads in {place}: {message_of(error)}", UserWarning)
+        readers = "threads" if otherwise == "thread" else "the calling thread alone"
+        warn_caller(f"kf.describe reads in {readers}: {message_of(error)}", UserWarning)
         return pool_of(otherwise)
 
 
@@ -249,7 +249,7 @@ class _Pass:
     def __init__(self, length: int, advance: Callable[[int], None]) -> None:
         self._length = length
         self._advance = advance
-        self.found = SceneStatistics()
+        self.statistics = SceneStatistics()
         self._position = 0
         self._running: dict[Future[Any], tuple[int, int]] = {}
         self._items = 1
@@ -284,14 +284,14 @@ class _Pass:
 
     def _first_scenes(self) -> None:
         """Read scenes until one does not fail, from which the others' values are taken as differences."""
-        self._pool.post(None if not self.found.fields else self.found.shifts())
-        if self.found.fields:
+        self._pool.post(None if not self.statistics.fields else self.statistics.shifts())
+        if self.statistics.fields:
             return
-        while self._position < min(self._length, _FIRST_TRIED) and not self.found.fields:
+        while self._position < min(self._length, _FIRST_TRIED) and not self.statistics.fields:
             self._submit(self._position, 1)
             self._position += 1
             self._take()
-        self._pool.post(self.found.shifts())
+        self._pool.post(self.statistics.shifts())
 
     def _submit(self, position: int, items: int) -> None:
         task = StatisticsTask(0, position, items=items)
@@ -306,16 +306,16 @@ class _Pass:
             elif self._pool.failure is not None or not isinstance(error, _LOST) or isinstance(error, WorkerStartError):
                 raise error
             elif items > 1:
-                for each in range(position, position + items):
-                    self._submit(each, 1)
+                for number in range(position, position + items):
+                    self._submit(number, 1)
                 continue
             else:
                 part = SceneStatistics()
                 part.fail(position, exception_text(error))
-                self.found.merge(part)  # which orders failures
+                self.statistics.merge(part)  # which orders failures
             self._advance(items)
 
     def _merge(self, part: SceneStatistics, items: int) -> None:
         seconds = float(part.table()["seconds"].sum()) / items
-        self.found.merge(part)
+        self.statistics.merge(part)
         self._items = min(_MOST_ITEMS, max(1, int(_TASK_SECONDS / max(1e-6, seconds))))

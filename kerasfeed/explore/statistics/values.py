@@ -91,7 +91,7 @@ class Moments:
         return np.concatenate([np.add.reduce(table, 1), np.add.reduce(table * table, 1)], axis=1)
 
     def _sums_of_large(self, flat: NDArray[Any], finite: NDArray[np.bool_] | None) -> NDArray[np.float64]:
-        found = np.zeros((2, self._width))
+        sums = np.zeros((2, self._width))
         shifts, values = self._rooms
         for begin in range(0, flat.size, self._size):
             block = flat[begin : begin + self._size]
@@ -103,10 +103,10 @@ class Moments:
             if finite is not None:
                 room[~finite[begin : begin + self._size]] = 0
             table = values[:end].reshape(-1, self._width)
-            found[0] += np.add.reduce(table, 0)
+            sums[0] += np.add.reduce(table, 0)
             np.multiply(table, table, out=table)
-            found[1] += np.add.reduce(table, 0)
-        return np.asarray(found.reshape(2, self._rows, -1).sum(axis=1).reshape(1, -1))
+            sums[1] += np.add.reduce(table, 0)
+        return np.asarray(sums.reshape(2, self._rows, -1).sum(axis=1).reshape(1, -1))
 
     def _add(self, level: int, place: int, sums: NDArray[np.float64]) -> None:
         while (other := self._nodes.pop((level, place ^ 1), None)) is not None:
@@ -118,7 +118,7 @@ class Moments:
         """No more scenes come of the positions from `begin` to `end`: a half whose other half lacks is the whole."""
         for level in range(end.bit_length()):
             size = 2 << level
-            for place in [place for found, place in self._nodes if found == level]:
+            for place in [place for its_level, place in self._nodes if its_level == level]:
                 first = (place >> 1) * size
                 if begin <= first and first + size <= end and (level, place) in self._nodes:
                     self._add(level + 1, place >> 1, self._nodes.pop((level, place)))

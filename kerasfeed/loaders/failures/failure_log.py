@@ -8,6 +8,7 @@ import bisect
 import json
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +33,7 @@ class FailureLog:
         deferred_warnings: Warnings for the user.
         respawns: Worker processes that were replaced.
         muted: Whether nothing is recorded: the batches are nobody's.
+        on_note: Told of each failure that is recorded, by `note`'s arguments; None for nobody.
     """
 
     def __init__(self, policy: FailurePolicy, length: int, shard_count: int = 1) -> None:
@@ -43,6 +45,7 @@ class FailureLog:
         self.deferred_warnings = DeferredWarnings()
         self.respawns = 0
         self.muted = False
+        self.on_note: Callable[[int | None, int | None, int | None, BaseException], object] | None = None
         self._length = length
         self._shard_count = shard_count
         # Scenes that failed by ending or hanging their workers, with the error. Of a stream those of one repetition,
@@ -69,6 +72,8 @@ class FailureLog:
             else:
                 count = 1 if before is None else before.count + 1
                 self._rows[index, text] = FailedScene(index, epoch, step, text, count)
+        if self.on_note is not None:
+            self.on_note(index, epoch, step, error)
         if self.policy.error_log is not None:
             self._log(self.policy.error_log, index, epoch, step, error)
 

@@ -164,7 +164,8 @@ class Dispatch:
             undo.callback(self.memory.close)
             self.stacks = StackDumps()
             undo.callback(self.stacks.close)
-            self._start = WorkerStart(search_path(), options.workers, module_texts(), options.first_opened.copy())
+            first, count = options.place.first, max(options.place.count, options.place.first + options.workers)
+            self._start = WorkerStart(search_path(), first, count, module_texts(), options.first_opened.copy())
             self.shared_objects.post(Topic.START, self._start)
             self.post_runner()
             self.pipes = Pipes(options.workers if options.addressed else 1)
@@ -205,6 +206,7 @@ class Dispatch:
             inherit=self.options.inherit,
             environment=self.options.environment,
             seed=self.options.seed,
+            where=self.options.place.text,
         )
         self.workers[number : number + 1] = [handle]
         return handle

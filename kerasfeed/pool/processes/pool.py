@@ -88,6 +88,10 @@ class ProcessPool(Pool):
         """See `Pool.used_random`."""
         return self._dispatch.shared_objects.used_random
 
+    def note_random(self, used: int) -> None:
+        """See `Pool.note_random`."""
+        self._dispatch.shared_objects.note_random(used)
+
     @property
     def respawns(self) -> int:
         """See `Pool.respawns`."""

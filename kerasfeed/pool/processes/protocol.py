@@ -135,12 +135,14 @@ class WorkerStart:
 
     Attributes:
         sys_path: The parent's module search path; the empty entry means the worker's directory.
-        count: Number of workers.
+        first: Number of the first worker of this pool.
+        count: Number of workers, those of other hosts too.
         modules: The modules of the user's that the parent has imported.
         first_opened: What files were when workers of the feed first opened them, as far as they have told.
     """
 
     sys_path: tuple[str, ...]
+    first: int
     count: int
     modules: ModuleTexts
     first_opened: Mapping[Opened, Identity]

@@ -71,8 +71,8 @@ def _open_memmap(name: str, dtype: Any, mode: Any, offset: int, shape: tuple[int
     return np.memmap(name, dtype, mode, offset, shape, order)
 
 
-def pickled(value: Any) -> list[memoryview]:
-    """`value` as workers get it: its pickle, and the large arrays that travel beside that, which are not copied.
+def pickled(value: Any, beside_from: int = _OUT_OF_BAND_FROM) -> list[memoryview]:
+    """`value` as workers get it: its pickle, and the arrays of so many bytes that stand beside that, not copied.
 
     Raises:
         Exception: What pickling raised.
@@ -81,7 +81,7 @@ def pickled(value: Any) -> list[memoryview]:
 
     def keep_in_band(buffer: pickle.PickleBuffer) -> bool:
         raw = buffer.raw()
-        if raw.nbytes < _OUT_OF_BAND_FROM:
+        if raw.nbytes < beside_from:
             return True
         buffers.append(raw)
         return False
@@ -209,7 +209,7 @@ class SharedObjects:
         return self._lines[_RANDOM]
 
     def note_random(self, used: int) -> None:
-        """Note that scenes use them; by the worker that has seen it, for all."""
+        """Note that scenes use them; by whoever has seen it, for all."""
         if used:
             self._lines[_RANDOM] |= used
 

@@ -96,7 +96,7 @@ class WorkerProcess:
         sys.path[:] = start.sys_path
         opened_files.begin_worker(start.first_opened)
         self._modules = ModuleWatch(start.modules)
-        self.worker = Worker(self._number, start.count, "process")
+        self.worker = Worker(start.first + self._number, start.count, "process")
         self._version, self._runner = self._shared_objects.read(Topic.RUNNER)
         self._begin_worker()
 

@@ -44,6 +44,7 @@ class WorkerHandle:
         inbox: Payload bytes received and not yet claimed by a result.
         spawn_thread: Thread that ends with the process, after it has ended the link.
         inherited_peak: Memory that the system may ascribe to it because this process held it at its start, bytes.
+        where: On which host it stands, in words.
         peak: Most memory it was seen to hold, bytes; 0 where that is not known.
         started: Whether it has loaded the sequence.
         hung: Where it was ended for taking too long, the stack it was at.
@@ -55,6 +56,7 @@ class WorkerHandle:
     inbox: bytearray
     spawn_thread: threading.Thread
     inherited_peak: int
+    where: str = ""
     peak: int = 0
     started: bool = False
     hung: str | None = None
@@ -62,7 +64,7 @@ class WorkerHandle:
     @cached_property
     def name(self) -> str:
         """As messages name it."""
-        return f"worker process {self.number} (pid {self.process.pid})"
+        return f"worker process {self.number} (pid {self.process.pid}){self.where}"
 
     def receive(self) -> bool:
         """Move what has arrived into the inbox; returns False at the end of file."""
@@ -278,10 +280,12 @@ def start_worker(
     inherit: tuple[int, ...] = (),
     environment: Environment,
     seed: int,
+    where: str = "",
 ) -> WorkerHandle:
     """Start worker `number` of `count`, in `environment`, with hashes of text of the feed's `seed`.
 
     It inherits its ends, `fds` (of tasks, results, slots, shared objects and stacks), and what else it is to `inherit`.
+    Messages say `where` it stands.
 
     Raises:
         OSError: The process could not be started.
@@ -298,4 +302,4 @@ def start_worker(
             raise OSError(message_of(error)) from error
         raise
     spawn_thread.ours.setblocking(False)
-    return WorkerHandle(number, process, spawn_thread.ours, bytearray(), spawn_thread, own_peak())
+    return WorkerHandle(number, process, spawn_thread.ours, bytearray(), spawn_thread, own_peak(), where)

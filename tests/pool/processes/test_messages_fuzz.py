@@ -165,7 +165,7 @@ class Worker:
         self.stacks = StackDumps()
         sequence = scenes.Clouds()
         layout = Layout(merge([(0, describe(sequence[0]))]), 8, True, (48, 8))
-        self.shared_objects.post(Topic.START, WorkerStart(tuple(sys.path), 1, ModuleTexts({}, {}), {}))
+        self.shared_objects.post(Topic.START, WorkerStart(tuple(sys.path), 0, 1, ModuleTexts({}, {}), {}))
         self.shared_objects.post(Topic.RUNNER, BatchRunner(Job(sequence, Plan(37, 8), 1, 1 << 30, 4)))
         self.shared_objects.post(Topic.POSTED, layout)
         self.segment_bytes = 2 * layout.nbytes

@@ -100,7 +100,7 @@ def same(batches, others):
 
 def nothing_is_left(cluster):
     wait_until(lambda: not every(cluster, "kerasfeed.pool.processes.worker"))
-    wait_until(lambda: not every(cluster, "ray::RayAgent"))
+    wait_until(lambda: not every(cluster, "ray::FeedHost"))
 
 
 def kill_worker(cluster):
@@ -108,18 +108,18 @@ def kill_worker(cluster):
 
 
 def kill_actor(cluster):
-    os.kill(every(cluster, "ray::RayAgent")[0], signal.SIGKILL)
+    os.kill(every(cluster, "ray::FeedHost")[0], signal.SIGKILL)
 
 
 def kill_raylet(cluster):
-    node = next(node for node in cluster.worker_nodes if pids(node, "ray::RayAgent"))
+    node = next(node for node in cluster.worker_nodes if pids(node, "ray::FeedHost"))
     node.kill_raylet()
     cluster.worker_nodes.remove(node)
     node.kill_all_processes(check_alive=False, allow_graceful=False)
 
 
 def kill_node(cluster):
-    node = next(node for node in cluster.worker_nodes if pids(node, "ray::RayAgent"))
+    node = next(node for node in cluster.worker_nodes if pids(node, "ray::FeedHost"))
     cluster.remove_node(node, allow_graceful=False)
 
 
@@ -160,7 +160,7 @@ def test_a_node_that_is_frozen_is_not_waited_for(nodes):
         wait_until(lambda: feed.stats().hosts.alive == 2)
         batches = iter(feed)
         found = [next(batches) for _ in range(5)]
-        node = next(node for node in nodes.worker_nodes if pids(node, "ray::RayAgent"))
+        node = next(node for node in nodes.worker_nodes if pids(node, "ray::FeedHost"))
         raylet = psutil.Process(node.all_processes["raylet"][0].process.pid)
         frozen = [raylet, *raylet.children(recursive=True)]
         for process in frozen:
@@ -286,7 +286,7 @@ def wait_for_batch(process, number):
 def test_nothing_is_left_on_the_cluster_of_a_driver_that_was_killed(nodes):
     with driver(nodes, 1) as process:
         wait_for_batch(process, 0)
-        assert every(nodes, "ray::RayAgent")
+        assert every(nodes, "ray::FeedHost")
         process.kill()
     nothing_is_left(nodes)
 

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from hosts_feeds import feed_of, reference, same
 from scenes_hosts import Noisy
-from subprocess_hosts import SubprocessEngine, SubprocessHosts
+from subprocess_hosts import SubprocessCluster, SubprocessHost, SubprocessHosts
 from waits import SECONDS, wait_until
 
 import kerasfeed as kf
 from kerasfeed.feeds.base import BaseFeed
-from kerasfeed.pool.hosts import fleet
-from kerasfeed.pool.hosts.engine import News, pack
+from kerasfeed.loaders.hosts import calls
+from kerasfeed.loaders.hosts.calls import pack, unpack
 
 pytestmark = [
     pytest.mark.timeout(200),
@@ -27,10 +27,9 @@ pytestmark = [
 
 
 def fails(match, **arguments):
-    feed, engine = feed_of(Noisy(0, 32), **arguments)
+    feed, _ = feed_of(Noisy(0, 32), **arguments)
     with feed, pytest.raises(kf.WorkerDiedError, match=match):
         list(feed)
-    return engine
 
 
 def test_a_feed_that_has_no_host_in_time_says_so():
@@ -38,17 +37,24 @@ def test_a_feed_that_has_no_host_in_time_says_so():
 
 
 def test_a_host_with_another_version_is_refused(monkeypatch):
-    monkeypatch.setattr(fleet, "versions", lambda: "kerasfeed 9 on Python 3.0")
+    monkeypatch.setattr(calls, "versions", lambda: "kerasfeed 9 on Python 3.0")
     fails(r"host \d \(.*\) has kerasfeed .*, and this process kerasfeed 9 on Python 3.0")
 
 
 def test_a_host_that_is_refused_is_no_error_where_another_one_works(monkeypatch):
-    feed, engine = feed_of(Noisy(0, 160), count=1)
+    feed, cluster = feed_of(Noisy(0, 160), count=1)
     with feed:
         batches = iter(feed)
         found = [next(batches)]
-        monkeypatch.setattr(fleet, "versions", lambda: "kerasfeed 9 on Python 3.0")
-        engine.join(2)
+        call = SubprocessHost.call
+
+        def of_another_version(self, method, *arguments):
+            if method == "start":
+                arguments = (*arguments[:3], "kerasfeed 9 on Python 3.0", *arguments[4:])
+            return call(self, method, *arguments)
+
+        monkeypatch.setattr(SubprocessHost, "call", of_another_version)
+        cluster.count = 2
         wait_until(lambda: feed.stats().hosts.lost)
         found += batches
         assert set(feed.stats().hosts.batches) == {0}
@@ -61,8 +67,8 @@ def test_a_feed_all_of_whose_hosts_are_gone_says_so():
         batches = iter(feed)
         next(batches)
         object.__setattr__(hosts, "start_timeout", 0.3)
-        hosts.engines[0].join(0)
-        for process in hosts.engines[0].processes.values():
+        hosts.clusters[0].count = 0
+        for process in hosts.clusters[0].processes:
             process.kill()
         with pytest.raises(kf.HostLostError, match=r"has had no host for start_timeout=0.3 s: 1 were started"):
             list(batches) + list(feed)
@@ -121,31 +127,32 @@ def test_threads_that_pack_at_once_all_send_the_modules_that_they_ship(tmp_path,
         thread.join(SECONDS)
     monkeypatch.delitem(sys.modules, "my_shipped_module")
     monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry != str(tmp_path)])
-    assert [type(parcels[name].unpack()).__name__ for name in ("first", "second")] == ["Value", "Value"]
+    assert [type(unpack(parcels[name])).__name__ for name in ("first", "second")] == ["Value", "Value"]
 
 
-def test_a_pool_that_cannot_be_made_closes_its_engine(monkeypatch):
+def test_hosts_that_cannot_be_had_leave_their_cluster(monkeypatch):
     def refused(self, parcel):
         raise kf.HostLostError("the cluster has gone")
 
-    monkeypatch.setattr(SubprocessEngine, "share", refused)
+    monkeypatch.setattr(SubprocessCluster, "share", refused)
     closed = []
-    monkeypatch.setattr(SubprocessEngine, "close", lambda self: closed.append(self))
+    monkeypatch.setattr(SubprocessCluster, "close", lambda self: closed.append(self))
     hosts = SubprocessHosts()
     with pytest.raises(kf.HostLostError, match="has gone"):
         BaseFeed(Noisy(0, 32), 16, workers=1, hosts=hosts)
-    assert closed == hosts.engines
+    assert closed == hosts.clusters
 
 
 def test_a_cluster_that_is_gone_is_an_error_for_whoever_waits():
-    feed, engine = feed_of(Noisy(5.0, 32))
+    feed, cluster = feed_of(Noisy(5.0, 32))
     with feed:
-        threading.Timer(0.5, engine.tell, (News.FAILED, "it was shut down")).start()
+        error = kf.HostLostError("there are no hosts any more: it was shut down")
+        threading.Timer(0.5, setattr, (cluster, "over", error)).start()
         started = time.monotonic()
         with pytest.raises(kf.HostLostError, match="no hosts any more: it was shut down"):
             feed[0]
         assert time.monotonic() - started < SECONDS
-        for process in engine.processes.values():
+        for process in cluster.processes:
             process.kill()
 
 

@@ -110,12 +110,12 @@ def test_a_dataset_and_fit_take_the_batches_of_hosts():
 # ---- hosts that are lost
 
 
-def storm(engine, seed, over):
+def storm(cluster, seed, over):
     """Kill, freeze and add hosts, as `seed` draws, until `over`."""
     rng = random.Random(seed)
     frozen, places = set(), 3
     while not over.wait(rng.uniform(0.05, 0.6)):
-        alive = [process for process in engine.processes.values() if process.poll() is None]
+        alive = [process for process in cluster.processes if process.poll() is None]
         act = rng.choice(["kill", "freeze", "freeze", "join"])
         if act == "kill" and alive:
             rng.choice(alive).kill()
@@ -125,7 +125,7 @@ def storm(engine, seed, over):
             frozen.add(process)
         elif act == "join" and places < 5:
             places += 1
-            engine.join(places)
+            cluster.count = places
         for process in [each for each in frozen if rng.random() < 0.4]:
             process.send_signal(signal.SIGCONT)  # its answers are late
             frozen.remove(process)
@@ -137,12 +137,12 @@ def storm(engine, seed, over):
 @pytest.mark.parametrize("seed", range(1, 9))
 def test_every_batch_comes_once_through_drawn_kills_freezes_late_answers_and_joins(seed):
     scenes = Noisy(0.002 if seed == 1 else 0.006, 480)
-    feed, engine = feed_of(scenes, count=3, silence=0.3, max_failures=50)
+    feed, cluster = feed_of(scenes, count=3, silence=0.3, max_failures=50)
     over = threading.Event()
     with feed:
         batches = iter(feed)
         found = [next(batches)]
-        thread = threading.Thread(target=storm, args=(engine, seed, over))
+        thread = threading.Thread(target=storm, args=(cluster, seed, over))
         thread.start()
         try:
             found += batches
@@ -154,12 +154,12 @@ def test_every_batch_comes_once_through_drawn_kills_freezes_late_answers_and_joi
 
 
 def test_a_host_that_is_frozen_is_not_waited_for_and_its_late_answers_are_dropped():
-    feed, engine = feed_of(Noisy(0.002, 320), silence=0.3)
+    feed, cluster = feed_of(Noisy(0.002, 320), silence=0.3)
     with feed:
         wait_until(lambda: feed.stats().hosts.alive == 2)
         batches = iter(feed)
         found = [next(batches)]
-        process = next(iter(engine.processes.values()))
+        process = cluster.processes[0]
         process.send_signal(signal.SIGSTOP)
         found += batches
         stats = feed.stats().hosts
@@ -180,7 +180,7 @@ def test_a_scene_that_kills_its_worker_is_named_with_signal_worker_and_host():
 
 @pytest.mark.heavy
 def test_a_scene_that_takes_longer_than_the_timeout_is_named_and_the_other_batches_come():
-    feed, _engine = feed_of(Hanging(0, 96), shuffle=False, timeout=1.0)
+    feed, _cluster = feed_of(Hanging(0, 96), shuffle=False, timeout=1.0)
     with feed:
         futures = [feed.submit(0, step) for step in range(6)]
         with pytest.raises(kf.SceneTimeoutError, match=r"scene 40 .*epoch 0, step 2"):
@@ -193,7 +193,7 @@ def test_a_scene_that_takes_longer_than_the_timeout_is_named_and_the_other_batch
 
 
 def test_a_batch_that_loses_its_host_again_and_again_is_an_error_and_the_others_are_not():
-    feed, engine = feed_of(Killing("host"), count=1, max_failures=2, shuffle=False)
+    feed, cluster = feed_of(Killing("host"), count=1, max_failures=2, shuffle=False)
     with feed:
         futures = [feed.submit(0, step) for step in (0, 2)]
         assert futures[0].result(SECONDS).tolist() == list(range(16))
@@ -201,4 +201,13 @@ def test_a_batch_that_loses_its_host_again_and_again_is_an_error_and_the_others_
         with pytest.raises(kf.HostLostError, match=match):
             futures[1].result(SECONDS)
         assert feed.submit(0, 4).result(SECONDS).tolist() == list(range(64, 80))
-        assert feed.stats().hosts.lost == 2 == len(engine.processes) - 1
+        assert feed.stats().hosts.lost == 2 == len(cluster.processes) - 1
+
+
+@pytest.mark.heavy
+def test_a_profile_is_of_this_machine():
+    feed, _ = feed_of(Noisy(0.003, 150))
+    with feed:
+        found = kf.profile(feed, seconds=1)
+    assert found.worker_type == "process"
+    assert found.rate > 0

@@ -1,0 +1,1 @@
+"""Batches that other hosts make: each holds a loader of its own, reached through Ray."""

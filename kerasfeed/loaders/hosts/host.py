@@ -1,0 +1,152 @@
+"""A host: a loader with worker processes of its own, which answers batches.
+
+Invariant: a call brings with it what a host must know to answer it. All methods may be called by several threads at
+once, but for `start`, which is called first.
+"""
+
+import os
+import platform
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from kerasfeed.errors import WorkerStartError
+from kerasfeed.loaders.base import Job
+from kerasfeed.loaders.batch_runner import READY
+from kerasfeed.loaders.failures.failure_log import FailureLog
+from kerasfeed.loaders.hosts.calls import MOST_CALLS, HostAnswer, Packed, State, pack, unpack, versions
+from kerasfeed.loaders.loader import Loader
+from kerasfeed.pool.base import HostPlace
+from kerasfeed.pool.environment import Environment
+from kerasfeed.pool.exception_pickle import Sent
+from kerasfeed.pool.task import FutureTask
+from kerasfeed.util.error_notes import wrapped
+from kerasfeed.util.error_text import full_text, message_of, summary
+from kerasfeed.util.opened_files import WorkersDisagreeError
+from kerasfeed.util.resources import cores, memory
+
+Failures = list[tuple[int | None, int | None, int | None, Sent]]
+
+
+class FeedHost:
+    """One host. Each method but `live` returns a `HostAnswer`."""
+
+    def __init__(self, fetch: Callable[[Any], Packed]) -> None:
+        """`fetch`: from what `Cluster.share` has returned to what that was given."""
+        self._fetch = fetch
+        self._taking, self._over = threading.Lock(), threading.Event()
+        self._loader: Loader | None = None
+        self._generation = 0
+        self._failures: Failures = []
+
+    def start(self, state: State, number: int, hosts: int, version: str, search_path: Sequence[str]) -> HostAnswer:
+        """Start the workers; the name of this machine and their number, when one of them can take work."""
+        name = f"host {number} ({platform.node()})"
+        try:
+            if version != versions():
+                raise WorkerStartError(
+                    f"{name} has {versions()}, and this process {version}: batches might differ. Install the same on "
+                    "all hosts"
+                )
+            sys.path.extend(entry for entry in search_path if entry not in sys.path and Path(entry).exists())
+            job: Job = unpack(self._fetch(state.job[0]))
+            count = cores() if job.every_core else job.workers
+            place = HostPlace(number * count, hosts * count, f" on {name}")
+            job = replace(
+                job, workers=count, look_ahead=MOST_CALLS, max_memory=max(job.max_memory, memory() // 4),
+                environment=_environment(job.environment), place=place,
+            )  # fmt: skip
+            log = FailureLog(job.policy, job.plan.length, job.plan.shard_count)
+            log.on_note = self._note
+            log.deferred_warnings.mute("copied")  # of memory of this host alone
+            log.deferred_warnings.is_of_host = True
+            self._loader, self._generation = Loader(job, "process", failure_log=log), state.generation
+            self._loader.start()
+            assert self._loader.pool is not None
+            self._loader.pool.run(FutureTask(READY, 0)).result()
+            return HostAnswer(pack((platform.node(), count)))
+        except BaseException as error:  # noqa: BLE001 - the driver raises it where the user sees it
+            return HostAnswer(error=Sent.of(_start_error(error, name)))
+
+    def infer(self, state: State, epoch: int, least: int) -> HostAnswer:
+        """The layout; scenes are read as in `epoch`, at least so many where items are batches."""
+        return self._answer(state, lambda loader: loader.infer(epoch, least), None)
+
+    def batch(self, state: State, epoch: int, step: int) -> HostAnswer:
+        """The batch; all its arrays stand beside, for the driver has them begin at 64-byte boundaries."""
+        return self._answer(state, lambda loader: loader.submit(epoch, step).result(), (epoch, step), beside_from=1)
+
+    def live(self, state: State) -> None:
+        """Return when the host is to end: where it ends before, whoever waits is told."""
+        self._over.wait()
+
+    def stop(self, state: State | None) -> HostAnswer:
+        """End the workers."""
+        self._over.set()
+        if self._loader is None:
+            return HostAnswer()
+        self._loader.close()
+        return HostAnswer(warnings=self._loader.failure_log.deferred_warnings.taken())
+
+    def _answer(
+        self, state: State, make: Callable[[Loader], Any], place: tuple[int, int] | None, **how: Any
+    ) -> HostAnswer:
+        loader = self._loader
+        assert loader is not None
+        value: Packed = ()
+        error, has_failed = None, False
+        try:
+            self._take(state, loader)
+            value = pack(make(loader), **how)
+        except BaseException as found:  # noqa: BLE001 - as above
+            has_failed = loader.pool is not None and loader.pool.failure is found
+            error, has_failed = Sent.of(found), has_failed and not isinstance(found, WorkersDisagreeError)
+        failures = [failure for failure in self._failures if failure[1:3] in (place, (None, None))]
+        for failure in failures:
+            self._failures.remove(failure)
+        return HostAnswer(
+            value, error, has_failed, failures, loader.failure_log.deferred_warnings.taken(), loader.stats().respawns,
+            loader.pool.used_random if loader.pool else 0, loader.waste(),
+        )  # fmt: skip
+
+    def _take(self, state: State, loader: Loader) -> None:
+        """See that the loader knows what the driver does."""
+        with self._taking:
+            if state.generation > self._generation:
+                loader.replace_sequence(unpack(self._fetch(state.job[0])).sequence)
+                self._generation = state.generation
+            loader.layout = loader.layout or state.layout
+            if loader.pool is not None:
+                loader.pool.note_random(state.used_random)
+
+    def _note(self, index: int | None, epoch: int | None, step: int | None, error: BaseException) -> None:
+        """See `FailureLog.on_note`."""
+        self._failures.append((index, epoch, step, Sent.of(error)))
+
+
+def _start_error(error: BaseException, name: str) -> BaseException:
+    if isinstance(error, ModuleNotFoundError):
+        module = error.name or message_of(error)
+        package = module.split(".")[0]
+        return WorkerStartError(
+            f"{name} has no module {module!r}, which the sequence needs. A module of yours can be sent along: "
+            f"kf.RayHosts(ship=({package},)); others are installed on the hosts, or with "
+            f"kf.RayHosts(runtime_env={{'pip': [{package!r}]}})"
+        )
+    if isinstance(error, WorkerStartError):
+        return error if name in message_of(error) else wrapped(error, f"on {name}: ", WorkerStartError)
+    found = WorkerStartError(f"on {name}: the sequence could not be loaded: {summary(error)}\n{full_text(error)}")
+    found.__cause__ = error
+    return found
+
+
+def _environment(driver: Environment) -> Environment:
+    """That of this process, but for what would make batches differ, and in the driver's directory where it is here."""
+    variables = {**os.environ, "PYTHONHASHSEED": driver.environment.get("PYTHONHASHSEED", "")}
+    if variables.get("RAY_RAYLET_PID"):  # Ray sets it to the CPUs of the actor; each worker would start so many threads
+        variables.pop("OMP_NUM_THREADS", None)
+    here = driver.directory is not None and Path(driver.directory).is_dir()
+    return Environment(driver.directory if here else Environment.now().directory, variables)
