@@ -23,7 +23,17 @@ def __getattr__(name: str) -> Any:
     if name not in _MODULE_OF:
         raise AttributeError(f"module 'kerasfeed' has no attribute {name!r}")
     module = _MODULE_OF[name]
-    value = import_module(f"{module}.{name}") if module == __name__ else getattr(import_module(module), name)
+    try:
+        value = import_module(f"{module}.{name}") if module == __name__ else getattr(import_module(module), name)
+    except ModuleNotFoundError as error:
+        package = str(error.name).partition(".")[0]
+        if package not in ("tensorflow", "jax", "torch"):
+            raise
+        raise ImportError(
+            f"kerasfeed.{name} needs Keras, which cannot be imported without its backend ({error}): pip install "
+            f"{package}, or the extra kerasfeed[{package}], or set KERAS_BACKEND to one that is installed",
+            name=package,
+        ) from error
     globals()[name] = value
     return value
 

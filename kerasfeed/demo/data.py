@@ -28,6 +28,8 @@ class PointClouds(kf.SceneSequence):
             by up to 20 % along each axis and displaced by noise of 0.01.
     """
 
+    thread_safe = True
+
     def __init__(self, path: str | os.PathLike[str], *, points: int, augment: bool = False) -> None:
         self.file = kf.HDF5File(path)
         self.points = points

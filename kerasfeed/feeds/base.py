@@ -42,6 +42,7 @@ from kerasfeed.orders.base import Order
 from kerasfeed.orders.plan import Plan
 from kerasfeed.spec.collation import Custom
 from kerasfeed.spec.scene_spec import SceneSpec
+from kerasfeed.util.error_text import short_tracebacks
 from kerasfeed.util.frames import as_sequence
 from kerasfeed.util.validate import check_integer
 
@@ -188,7 +189,8 @@ class BaseFeed(AnyFeed):
             step += len(self)
         request = self.request_log.begin()
         epoch = self.clock.current
-        batch = self.submit(epoch, step).result()
+        with short_tracebacks:
+            batch = self.submit(epoch, step).result()
         self.request_log.finish(request, time.perf_counter())
         if batch is None:
             raise SceneError(f"every scene of step {step} of epoch {epoch} failed and was skipped; see feed.failures")

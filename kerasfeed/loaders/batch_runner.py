@@ -21,7 +21,7 @@ from kerasfeed.loaders.scene_measure import measure
 from kerasfeed.pool.base import Runner, WorkerContext
 from kerasfeed.pool.task import FailedTaskError, Note, Record
 from kerasfeed.sequences.context import SceneContext
-from kerasfeed.sequences.global_random import GlobalRandomWatch, SeedingContext, has_tensorflow
+from kerasfeed.sequences.global_random import GlobalRandomWatch, SeedingContext, frameworks
 from kerasfeed.util.error_text import message_of
 from kerasfeed.util.picklers import cloud_pickled
 from kerasfeed.util.read_cost import ReadCost
@@ -213,10 +213,10 @@ def load_seeded(load: Callable[[type[SceneContext]], _T], context: WorkerContext
         watched: Whether to look if they do.
     """
     if context.used_random:
-        had_tensorflow = has_tensorflow()
+        before = frameworks()
         payload = load(SeedingContext)
-        # Scenes that import TensorFlow have drawn from a generator that was not seeded.
-        return payload if had_tensorflow or not has_tensorflow() else load(SeedingContext)
+        # Scenes that import PyTorch or TensorFlow have drawn from a generator that was not seeded.
+        return payload if frameworks() == before else load(SeedingContext)
     if not watched:
         return load(SceneContext)
     watch = GlobalRandomWatch()

@@ -113,7 +113,7 @@ def read_first(
             watch, wall, cpu = GlobalRandomWatch(), time.perf_counter(), time.process_time()
             scene, spec = probe(sequence, index, context, maker)
             times.append((time.perf_counter() - wall, time.process_time() - cpu))
-            if not watch.missed():  # else it has imported TensorFlow, whose generator was not seeded then
+            if not watch.missed():
                 used |= watch.used()
                 return scene, spec
 

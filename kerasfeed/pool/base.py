@@ -84,7 +84,7 @@ class Runner(ABC):
 
     def unpicklable(self, error: Exception) -> TypeError:
         """What to raise where this cannot be pickled, because of `error`."""
-        name, attribute = class_name(self.target), unpicklable_attribute(self.target)
+        name, attribute = class_name(parts_of(self.target)[0]), unpicklable_attribute(self.target)
         what = f"its attribute {attribute} does not pickle: " if attribute else ""
         return TypeError(
             f"the sequence ({name}) cannot be sent to worker processes: {what}{message_of(error)}. Leave what does not "

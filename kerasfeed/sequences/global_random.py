@@ -68,15 +68,15 @@ class GlobalRandomWatch:
 
     def __init__(self) -> None:
         tensorflow = _tensorflow()
-        self._may_miss = in_worker() and tensorflow is None
+        self._frameworks = frameworks()
         if in_worker() and tensorflow is not None and _tensorflow_state() is None:
             tensorflow.random.set_seed(int.from_bytes(os.urandom(4), "little"))
         self._python, self._numpy = _python_state(), _numpy_state()
         self._torch, self._tensorflow = _torch_state(), _tensorflow_state()
 
     def missed(self) -> bool:
-        """Whether TensorFlow was imported since, so that its use cannot be told."""
-        return self._may_miss and _tensorflow() is not None
+        """Whether a worker's scene has imported PyTorch or TensorFlow, whose generator was not seeded then."""
+        return in_worker() and frameworks() != self._frameworks
 
     def used(self) -> int:
         """`PYTHON` and `NUMPY`, added, as far as they were used; by any thread."""
@@ -123,9 +123,9 @@ def _fresh_torch_state() -> bytes:
     return fresh.get_state().numpy().tobytes()  # type: ignore[no-any-return]
 
 
-def has_tensorflow() -> bool:
-    """Whether the user's code has imported TensorFlow."""
-    return _tensorflow() is not None
+def frameworks() -> int:
+    """How many of PyTorch and TensorFlow the user's code has imported."""
+    return (_torch_generator() is not None) + (_tensorflow() is not None)
 
 
 def _tensorflow() -> Any:

@@ -102,6 +102,8 @@ def _is_ours(kind: type) -> bool:
 
 def parts_of(sequence: Any) -> list[Any]:
     """The sequences of which a view is made in the end; of any other sequence itself."""
+    if isinstance(sequence, HookForwarder):
+        return parts_of(sequence.sequence)
     if not isinstance(sequence, View):
         return [sequence]
     return [each for part in sequence._parts for each in parts_of(part)]

@@ -79,14 +79,17 @@ class _ShortTracebacks:
     def __enter__(self) -> None:
         """See the class."""
 
-    def __exit__(self, kind: type[BaseException] | None, _: Any, first: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, first: TracebackType | None
+    ) -> None:
         """Leave out what stands between; see the class."""
-        if kind is None or first is None:
+        if kind is None or error is None or first is None:
             return
         found, last = first.tb_next, ""
         while found is not None and _carries(last := found.tb_frame.f_code.co_filename):
             found = found.tb_next
         is_told = issubclass(kind, (KerasfeedError, FeedWarning, KeyboardInterrupt)) or not _is_own(last)
+        is_told = is_told or any(note.startswith("kerasfeed: ") for note in notes_of(error))  # which says whose it is
         if found is not None or is_told:
             first.tb_next = found
 

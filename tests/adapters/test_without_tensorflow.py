@@ -41,6 +41,13 @@ ERRORS = """
             except ImportError as error:
                 print("pip install tensorflow" in str(error), "kerasfeed[tensorflow]" in str(error))
 """
+WITHOUT_KERAS = """
+    for name in ("SummaryWriter", "BackupAndRestore", "InputMonitor"):
+        try:
+            getattr(kf, name)
+        except ImportError as error:
+            print("pip install tensorflow" in str(error), "kerasfeed[tensorflow]" in str(error))
+"""
 FIT = """
     import keras
     model = keras.Sequential([keras.layers.Dense(1)])
@@ -80,6 +87,11 @@ def test_there_tensors_of_pytorch_are_given_too(tmp_path):
 @pytest.mark.heavy
 def test_what_needs_tensorflow_names_package_and_extra(tmp_path):
     assert printed(tmp_path, "jax", ERRORS) == 6 * ["True True"]
+
+
+@pytest.mark.heavy
+def test_what_needs_keras_names_package_and_extra_where_that_has_no_backend(tmp_path):
+    assert printed(tmp_path, "tensorflow", WITHOUT_KERAS) == 3 * ["True True"]
 
 
 @pytest.mark.heavy

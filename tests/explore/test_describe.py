@@ -393,6 +393,12 @@ class Damaged(kf.SceneSequence):
         return {"image": image, "mask": mask, "row": np.full(3, index % 2, np.float32)}
 
 
+def test_constant_scenes_are_named_beside_others_that_hold_no_numbers():
+    scenes = np.random.default_rng(0).random((60, 3, 2))
+    scenes[33], scenes[5, 0, 0], scenes[7] = 1, np.nan, np.inf
+    assert described(scenes)["scene"].uniform_scenes.tolist() == [33]
+
+
 @pytest.mark.parametrize("more", [{}, {"workers": 3, "worker_type": "thread"}])
 def test_the_scenes_of_nan_infinities_extremes_and_constant_fields_are_named(more):
     found = described(Damaged(), **more)

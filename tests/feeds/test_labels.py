@@ -1,6 +1,7 @@
 """`kf.labels_of`: one field of every scene, read once, and never an old one."""
 
 import os
+import threading
 from pathlib import Path
 
 import h5py
@@ -53,6 +54,19 @@ def test_a_field_is_named_by_its_place_or_by_a_function(field, expected, workers
     found = _read(Shapes(), field, workers=workers)
     assert found.dtype == expected.dtype
     assert np.array_equal(found, expected)
+
+
+class Locked(Shapes):
+    def __init__(self):
+        super().__init__()
+        self.lock = threading.Lock()
+
+
+def test_a_class_that_does_not_pickle_is_named_by_its_own_name():
+    with pytest.warns(UserWarning, match=r"the sequence \(Locked\) .*may read Locked at once"):
+        kf.labels_of(Locked(), "1.label", progress=False)
+    with pytest.warns(UserWarning, match=r"the sequence \(Locked\)"), kf.Feed(kf.Map(Locked(), len), 4) as feed:
+        feed[0]
 
 
 def test_processes_read_them_too_and_a_bar_tells_how_far_they_are(capsys):

@@ -94,8 +94,24 @@ def test_errors_of_kerasfeeds_and_of_worker_processes_have_that_frame_alone(foun
     assert sum(own for _, own in functions(caught.value)) == 1
 
 
+class AllBroken(kf.SceneSequence):
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        raise KeyError("x")
+
+
+@pytest.mark.parametrize("take", [list, lambda feed: feed[0]])
+def test_so_have_errors_of_worker_processes_while_the_spec_is_inferred(take):
+    with kf.Feed(AllBroken(), 4, workers=1, worker_type="process") as feed, pytest.raises(KeyError) as caught:
+        take(feed)
+    assert sum(own for _, own in functions(caught.value)) == 1
+    assert "AllBroken" in "".join(caught.value.__notes__) or "__getitem__" in "".join(caught.value.__notes__)
+
+
 def test_a_defect_of_kerasfeeds_keeps_its_frames(monkeypatch):
     monkeypatch.setattr(prefetch, "result_of", None)
     with kf.Feed(np.zeros((8, 3)), 4, workers=0) as feed, pytest.raises(TypeError) as caught:
         list(feed)
-    assert ("_take", True) in functions(caught.value)
+    assert ("take", True) in functions(caught.value)

@@ -240,6 +240,15 @@ class OfTorch(Old):
         return np.array([index, float(torch.rand(()))])
 
 
+class ImportingTorch(Old):
+    """It draws from PyTorch's generator, and is what imports it."""
+
+    def __getitem__(self, index):
+        import torch
+
+        return np.array([index, float(torch.rand(()))])
+
+
 class OfTensorFlow(Old):
     """It draws from TensorFlow's generator, and is what imports it."""
 
@@ -250,7 +259,9 @@ class OfTensorFlow(Old):
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize(("sequence", "name"), [(OfTorch, "torch"), (OfTensorFlow, "tf.random")])
+@pytest.mark.parametrize(
+    ("sequence", "name"), [(OfTorch, "torch"), (ImportingTorch, "torch"), (OfTensorFlow, "tf.random")]
+)
 def test_generators_of_frameworks_give_the_same_numbers_in_every_run(sequence, name):
     pytest.importorskip("torch")
     with pytest.warns(kf.FeedWarning, match=f"{_WARNS} {name}, .* with seed=... every run") as told:

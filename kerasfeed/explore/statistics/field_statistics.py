@@ -198,12 +198,12 @@ class FieldStatistics:
         self.counts["zeros"] += flat.size - int(np.count_nonzero(flat))
         if flat.size == rows.size:
             lows, highs = rows.min(axis=1), rows.max(axis=1)
-            if rows.shape[1] > 1:
-                self._note("uniform", positions, lows == highs)
-        elif flat.size and finite is not None:
+        elif finite is not None:
             lows = np.min(rows, axis=1, where=finite, initial=np.inf)
             highs = np.max(rows, axis=1, where=finite, initial=-np.inf)
         if flat.size:
+            if rows.shape[1] > 1:
+                self._note("uniform", positions, (lows == highs) & (True if finite is None else finite.all(axis=1)))
             to_number = float if flat.dtype.kind == "f" else int
             low, high = int(lows.argmin()), int(highs.argmax())
             self.low = _lower(self.low, (to_number(lows[low]), int(positions[low])))

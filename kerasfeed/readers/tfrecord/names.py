@@ -102,7 +102,8 @@ def _expand_one(given: str | os.PathLike[str]) -> list[Place]:
             folder, _, name = path.rpartition("/")
             globbed = re.sub(r"\{[^{}]*\}", "*", name)
             return _shards(path, name, {last_part(url): url for url in find(f"{glob.escape(folder)}/{globbed}")})
-        return _sorted(find(path))
+        hidden = not last_part(path).startswith(".")  # which a local glob leaves out, too
+        return _sorted(url for url in find(path) if not (hidden and last_part(url).startswith(".")))
     literal = Path(path).absolute()
     if literal.is_file():
         return [literal]

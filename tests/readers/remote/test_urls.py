@@ -101,6 +101,17 @@ def test_records_are_found_by_globs_and_patterns_and_their_spec_beside_them(url,
         each.close()
 
 
+def test_a_glob_of_urls_takes_no_hidden_files(folder):
+    files = fsspec.filesystem("memory")
+    files.pipe_file("/hidden/t-0.tfrecord", (folder / "t-00-of-02.tfrecord").read_bytes())
+    files.pipe_file("/hidden/.t-0.tfrecord.index.npz", b"")
+    local = kf.TFRecordSequence(f"{folder}/t-*.tfrecord")
+    found = kf.TFRecordSequence("memory://hidden/*t-0.tfrecord*", spec=local.spec)
+    assert found.paths == ("memory://hidden/t-0.tfrecord",)
+    for each in (local, found):
+        each.close()
+
+
 def test_a_glob_of_urls_of_files_is_given_to_read_file_one_by_one(url):
     files = kf.FileSequence(f"{url}/part-*.npz", read_npz)
     assert files.paths == (f"{url}/part-0.npz", f"{url}/part-1.npz")
