@@ -26,12 +26,14 @@ def __getattr__(name: str) -> Any:
     try:
         value = import_module(f"{module}.{name}") if module == __name__ else getattr(import_module(module), name)
     except ModuleNotFoundError as error:
+        from kerasfeed.util.error_text import message_of
+
         package = str(error.name).partition(".")[0]
         if package not in ("tensorflow", "jax", "torch"):
             raise
         raise ImportError(
-            f"kerasfeed.{name} needs Keras, which cannot be imported without its backend ({error}): pip install "
-            f"{package}, or the extra kerasfeed[{package}], or set KERAS_BACKEND to one that is installed",
+            f"kerasfeed.{name} needs Keras, which cannot be imported without its backend ({message_of(error)}): "
+            f"pip install {package}, or the extra kerasfeed[{package}], or set KERAS_BACKEND to one that is installed",
             name=package,
         ) from error
     globals()[name] = value

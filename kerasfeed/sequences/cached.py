@@ -169,17 +169,20 @@ class Cached(SceneByScene, SceneSequence):
         key, files, seen = self._key, self._files, self._seen
         name = name_of(self.sequence)
         remedy = (
-            f"for every epoch. Put what is random after the cache: kf.Map(kf.Cached({name}(...)), function), where "
-            "function(scene, rng) is given the generator"
+            f"Put what is random after the cache: kf.Map(kf.Cached({name}(...)), function), where function(scene, rng) "
+            "is given the generator"
         )
-        refusal = f"scene {place} of {name} asks for random numbers, and a cache would keep one draw {remedy}"
+        refusal = (
+            f"scene {place} of {name} asks for random numbers, and a cache would keep one draw for every epoch. "
+            f"{remedy}"
+        )
         with UnrandomContext(refusal), self._reading(0, [place], [place]):
             leaves, treespec = frozen_leaves(scene_reader(self.sequence)(place))
             checked = self._given_key is None and self._probes > 0
             if checked and not _alike((leaves, treespec), frozen_leaves(scene_reader(self.sequence)(place))):
                 raise KerasfeedError(
                     f"scene {place} of {name} differs when it is read again, and a cache would keep one of the two "
-                    f"{remedy}; or pass key='...' to keep what comes first"
+                    f"for every epoch. {remedy}; or pass key='...' to keep what comes first"
                 )
         self._probes -= 1
         self._check_key(afresh=self._probes >= 0)
