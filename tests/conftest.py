@@ -48,7 +48,8 @@ _RANK = {f"test_{name}": rank for rank, name in enumerate(_LONGEST)}
 
 def pytest_configure(config):
     config.pluginmanager.register(Stuck())
-    if not config.option.skipped_before and "PYTEST_XDIST_WORKER" not in os.environ and hasattr(config, "cache"):
+    is_light = config.option.markexpr == "not heavy" and not config.option.skipped_before
+    if is_light and "PYTEST_XDIST_WORKER" not in os.environ and hasattr(config, "cache"):
         config.pluginmanager.register(_SkippedTests(config))
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell starts what it runs in the background
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -61,7 +62,7 @@ def pytest_configure(config):
 
 def pytest_addoption(parser):
     parser.addoption(
-        "--skipped-before", action="store_true", help="run the tests alone that the run before without this has skipped"
+        "--skipped-before", action="store_true", help="run the tests alone that the last run of light ones has skipped"
     )
 
 

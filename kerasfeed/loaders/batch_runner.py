@@ -148,8 +148,9 @@ class BatchRunner(Runner):
             view = SlotView(layout, context.memory_at(segment_offset, segment_bytes), slot_offset)
             self._views[segment_offset, slot_offset] = view
         if layout.first is not None and not self._is_warm and context.worker.worker_type == "process":
-            if view.indices[start] != layout.first[1]:  # else it is read now
-                self._warm_up(layout.first, epoch, note)
+            first = epoch if self.renewed else layout.first[0], layout.first[1]
+            if (epoch, view.indices[start]) != first:  # else it is read now
+                self._warm_up(first, note)
             self._is_warm = True
         if context.worker.worker_type != "process":
             return filler.fill(view, start, stop, serial, self._context(self._seed, epoch), note)
@@ -176,10 +177,10 @@ class BatchRunner(Runner):
             self._first = order, found
         return self._first[1]
 
-    def _warm_up(self, first: tuple[int, int], epoch: int, note: Note) -> None:
-        """Read the item that another worker has read first; what it raises, it has raised there."""
+    def _warm_up(self, first: tuple[int, int], note: Note) -> None:
+        """Read the item (epoch, index) that another worker has read first; what it raises, it has raised there."""
         note[1] = MANY
-        order = FirstOrder((first[1],), 1, epoch if self.renewed else first[0])
+        order = FirstOrder((first[1],), 1, first[0])
         with contextlib.suppress(FailedTaskError):
             read_first(self.target, order, self._seed, self._maker, [0, 0], seeds=True)
 

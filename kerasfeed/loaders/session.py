@@ -141,11 +141,11 @@ class Session:
             failed = self._read_ahead(epoch, step, indices)
             if failed is not None:
                 return failed
+        batch, receipt = None, Receipt()
         try:
-            held = self.slots.acquire(timeout)
+            held = self.slots.acquire(timeout)  # no call between this one and the next try: Ctrl-C comes with calls
         except FeedClosedError:  # the slots close with the session: say why that ended
             raise self.pool.failure or FeedClosedError(CLOSED_BEFORE_DONE) from None
-        batch, receipt = None, Receipt()
         try:
             batch = begin_batch(self.job, held, epoch, step, indices)
             if kept is not None and is_kept:

@@ -1,5 +1,7 @@
 """What is read before the first batch, in which order, by whom, and what is concluded from it."""
 
+import os
+import signal
 import threading
 import warnings
 
@@ -202,9 +204,6 @@ def test_an_order_that_a_class_draws_when_first_asked_is_the_same_in_all_process
 
 
 def test_a_replaced_worker_begins_with_the_same_item():
-    import os
-    import signal
-
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", kf.FeedWarning)
         with BaseFeed(scenes_first.LazyOrder(400), None, seed=1, workers=2, worker_type="process") as feed:
@@ -214,6 +213,15 @@ def test_a_replaced_worker_begins_with_the_same_item():
                 if len(found) == 100:
                     os.kill(feed.stats().pids[0], signal.SIGKILL)
     assert sorted(found) == list(range(400))
+
+
+def test_a_worker_whose_first_task_is_that_item_in_a_later_epoch_begins_as_the_others_have():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", kf.FeedWarning)
+        with BaseFeed(scenes_first.LazyOrder(), None, seed=1, workers=1, worker_type="process") as feed:
+            first = np.concatenate(list(feed)).tolist()
+            os.kill(feed.stats().pids[0], signal.SIGKILL)
+            assert np.concatenate(list(feed)).tolist() == first
 
 
 # ---- hooks come first
