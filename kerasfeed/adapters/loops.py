@@ -93,7 +93,8 @@ class FrameworkLoops:
             device: Where batches go, for example "cuda". None is the CPU. To a CUDA device they are copied on a stream
                 of their own, which the current stream waits for where it gets the batch.
             pin_memory: Whether batches are copied to page-locked memory, from which a GPU copies by itself. "auto" does
-                so on the way to a CUDA device. With `device=None`, True gives tensors in such memory.
+                not: with worker processes on the same cores such a copy takes longer than it saves. With
+                `device=None`, True gives tensors in page-locked memory.
             prefetch: Batches that are on their way to the device while the consumer has the one before, at least 0.
                 Only batches that are loaded by then. Nothing is copied ahead where nothing is copied, or where the feed
                 has `workers=0`.

@@ -32,6 +32,21 @@ class Numbered(kf.SceneSequence):
         return np.full(1, index, np.float32), np.full(1, index, np.float32)
 
 
+class Large(kf.SceneSequence):
+    """Scenes int32[values] that hold their own index."""
+
+    values = 200_000
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    def __len__(self):
+        return self.length
+
+    def __getitem__(self, index):
+        return np.full(self.values, index, np.int32)
+
+
 class Nesting(kf.SceneSequence):
     """Every kind of nesting that TensorFlow can hold."""
 

@@ -35,7 +35,7 @@ class TorchConversion:
 
         Args:
             device: A `torch.device`, the name of one, or None for the CPU.
-            pin_memory: Whether batches are copied to page-locked memory, a bool; "auto": on their way to a CUDA device.
+            pin_memory: Whether batches are copied to page-locked memory, a bool; "auto" is False.
             prefetch: Batches on their way ahead of the consumer, where they are copied at all.
 
         Raises:
@@ -46,8 +46,9 @@ class TorchConversion:
         if pin_memory not in ("auto", True, False):
             raise ValueError(f'pin_memory is True, False or "auto", received {pin_memory!r}')
         on_cuda = self._device.type == "cuda"
-        self._pins = on_cuda if pin_memory == "auto" else bool(pin_memory)
-        if pin_memory is True and not torch.accelerator.is_available():
+        # PyTorch fills page-locked memory with a team of threads, which wait for each other where workers use the cores.
+        self._pins = pin_memory is True
+        if self._pins and not torch.accelerator.is_available():
             raise RuntimeError("pin_memory=True locks memory for a GPU, and PyTorch finds none: leave it out")
         self._stream = torch.cuda.Stream(self._device) if on_cuda else None  # type: ignore[no-untyped-call]
         self.ahead = prefetch if self._device.type != "cpu" or self._pins else 0

@@ -5,7 +5,7 @@ import optree
 import pytest
 from field_addresses import addresses_made
 from programs import finish, launch
-from scenes_frameworks import Mixed
+from scenes_frameworks import Large, Mixed
 
 import kerasfeed as kf
 
@@ -113,6 +113,22 @@ def test_queues_and_streams_feed_pytorch():
             assert batch.tolist() == [0, 1]
             break
         assert [batch.tolist() for batch in feed.to_torch()] == [[2, 3]]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch finds no GPU")
+@pytest.mark.parametrize("prefetch", [0, 2])
+@pytest.mark.parametrize("pin_memory", ["auto", True])
+def test_batches_that_a_busy_gpu_gets_are_those_of_the_feed(pin_memory, prefetch):
+    matrix = torch.ones(2048, 2048, device="cuda")
+    sums = []
+    with kf.Feed(Large(160), 4, workers=2, worker_type="process", max_memory=1 << 26) as feed:
+        for step, batch in enumerate(feed.to_torch("cuda", pin_memory=pin_memory, prefetch=prefetch)):
+            for _ in range(10):
+                torch.mm(matrix, matrix)
+            sums.append(batch.sum(dim=1))
+            if step % 8 == 7:
+                sums[-1].tolist()
+    assert torch.stack(sums).tolist() == (torch.arange(160).reshape(40, 4) * Large.values).tolist()
 
 
 KERAS = """
