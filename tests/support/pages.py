@@ -65,7 +65,7 @@ def run_page(page: Path, folder: Path, forked: ForkedScripts | None = None) -> N
     script = folder / f"{page.stem.replace('-', '_')}.py"
     script.write_text("".join(parts))
     if forked is not None:
-        done = forked.run(script, PROGRAM_SECONDS)
+        done = forked.run(script, folder, seconds=PROGRAM_SECONDS)
     else:
         done = subprocess.run(
             [sys.executable, "-X", "faulthandler", script.name],
