@@ -170,7 +170,7 @@ def nothing_leaks():
             return
         waited = time.monotonic() - begin
         if collected_at is None or waited > 2 * collected_at:  # seldom: it takes 0.5 s once TensorFlow is loaded
-            gc.collect()
+            let_tensorflow_free_memory()
             collected_at = time.monotonic() - begin
         elif waited > SECONDS:
             pytest.fail(f"left behind: threads {after[0]}, processes {after[1]}, descriptors {after[2]}")
@@ -237,13 +237,6 @@ def feed_of():
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", kf.FeedWarning)
             feed.close()
-
-
-@pytest.fixture
-def memory_freed():
-    """Before `nothing_leaks` looks."""
-    yield
-    let_tensorflow_free_memory()
 
 
 @pytest.fixture
