@@ -112,7 +112,9 @@ def run(environment: Environment, folder: Path, processes: int) -> bool | None:
     home = folder / environment.name
     python = str(home / "bin" / "python")
     subprocess.run([sys.executable, "-m", "uv", "venv", "--quiet", "--python", interpreter, str(home)], check=True)
-    install = ["--index-strategy", "unsafe-best-match", "--quiet", str(ROOT), *environment.requirements()]
+    # Compiled once: else, where PYTHONDONTWRITEBYTECODE is set, every process of the tests compiles TensorFlow again.
+    install = ["--compile-bytecode", "--index-strategy", "unsafe-best-match", "--quiet", str(ROOT)]
+    install += environment.requirements()
     subprocess.run([sys.executable, "-m", "uv", "pip", "install", "--python", python, *install], check=True)
     names = "keras, tensorflow, numpy, h5py" if environment.tensorflow else "keras, jax, numpy, h5py"
     shown = f"import sys, {names}; print(*('%s %s' % (m.__name__, m.__version__)"

@@ -33,15 +33,21 @@ os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 settings.register_profile("busy machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy machine")
 
-# Files that take longest, so that the last ones to run are short ones. Left to itself, pytest-xdist begins with those
-# of most tests, and ends with those that run whole programs.
+# Files that take longest, those of heavy tests first, so that the last ones to run are short ones. Left to itself,
+# pytest-xdist begins with those of most tests, and ends with those that run whole programs.
 _LONGEST = [
-    "on_jax", "on_torch", "hangs", "let_go", "worker_faults", "closed", "hostile_errors", "text_fit", "files_replaced",
-    "global_random", "processes", "resume_fit", "shards_processes", "loaders", "abandoned",
-    "on_error", "collate_function", "shuffle_cost", "collate_loaders", "loader_errors", "feed", "zero_copy", "life",
-    "keras_fit_models", "keras_fit", "tfrecord_write", "keras_fit_errors", "notebooks", "messages_fuzz",
-    "hdf5_matrix", "hdf5_selections", "hdf5_damage", "epochs_fit", "write_hdf5", "demo", "resume_kill", "imports",
-    "error_hdf5", "life_ends", "read_into", "tf_data_graphs", "hdf5_drivers", "chaos", "to_jax", "other_loaders",
+    "pages", "ray_cluster", "on_jax", "notebooks", "resume_exact", "resume_fit", "on_torch", "let_go",
+    "hdf5_matrix", "shards_processes", "resume_kill", "abandoned", "check_sequence", "first_scenes",
+    "hostile_errors", "auto_workers", "worker_faults", "every_pool", "step_time", "collate_loaders", "hosts",
+    "exits", "hangs", "stream_fit", "tf_data", "hdf5_drivers", "processes", "files_grow", "epochs_fit",
+    "every_reader", "loader_errors", "to_jax", "loaders", "resume_refusals", "every_pool_lost", "describe",
+    "error_tf_data", "docstrings", "imports", "demo", "every_adapter", "predicted_order", "hdf5_outputs",
+    "stream_resume", "keras_fit", "urls", "cached_key", "shards_evaluate", "hdf5_feed", "on_error",
+    "files_replaced", "hosts_errors", "read_into", "error_fit", "lists", "tfrecord_write", "other_loaders",
+    "shards_filler", "stream_sources", "every_pool_object", "show", "zero_copy", "tfrecord_workers",
+    "keras_adapter", "error_texts", "state", "global_random", "feed", "closed", "text_fit", "collate_function",
+    "shuffle_cost", "life", "keras_fit_models", "keras_fit_errors", "messages_fuzz", "hdf5_selections",
+    "hdf5_damage", "write_hdf5", "error_hdf5", "life_ends", "tf_data_graphs", "chaos",
 ]  # fmt: skip
 _RANK = {f"test_{name}": rank for rank, name in enumerate(_LONGEST)}
 
@@ -170,7 +176,7 @@ def nothing_leaks():
             return
         waited = time.monotonic() - begin
         if collected_at is None or waited > 2 * collected_at:  # seldom: it takes 0.5 s once TensorFlow is loaded
-            gc.collect()
+            let_tensorflow_free_memory()
             collected_at = time.monotonic() - begin
         elif waited > SECONDS:
             pytest.fail(f"left behind: threads {after[0]}, processes {after[1]}, descriptors {after[2]}")
@@ -237,13 +243,6 @@ def feed_of():
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", kf.FeedWarning)
             feed.close()
-
-
-@pytest.fixture
-def memory_freed():
-    """Before `nothing_leaks` looks."""
-    yield
-    let_tensorflow_free_memory()
 
 
 @pytest.fixture

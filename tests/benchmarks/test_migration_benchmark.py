@@ -9,7 +9,6 @@ from benchmarks.migrate import scenes, today, with_kerasfeed
 from benchmarks.migrate.__main__ import rate, row
 from benchmarks.migrate.cases import CASES, Case
 
-pytestmark = pytest.mark.usefixtures("memory_freed")
 PAIRS = {
     "one generator": (
         lambda: today.from_generator("instant"),

@@ -35,14 +35,16 @@ def test_a_notebook_says_what_it_needs_and_begins_with_an_import_and_a_class(pat
 
 @pytest.fixture
 def run(tmp_path, monkeypatch):
-    """Run a notebook in a folder of its own: its cells by their id."""
+    """Run a notebook, or its cells before the one called `until`, in a folder of its own: its cells by their id."""
     nbclient = pytest.importorskip("nbclient", reason="needs nbclient (pip install kerasfeed[test])")
     pytest.importorskip("ipykernel", reason="needs ipykernel (pip install kerasfeed[test])")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
 
-    def run(name):
+    def run(name, until=None):
         notebook = nbformat.read(ROOT / "notebooks" / name, as_version=4)
+        if until is not None:
+            notebook.cells = notebook.cells[: [cell.id for cell in notebook.cells].index(until)]
         nbclient.NotebookClient(
             notebook, timeout=240, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
         ).execute()
@@ -88,25 +90,38 @@ def test_the_hdf5_notebook_draws_what_chunks_cost_and_counts_fewer_decodes_in_bl
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Jupyter's own packages
 @pytest.mark.heavy
-@pytest.mark.parametrize("data", ["real", "made"])
-def test_the_notebook_looks_describes_checks_and_ends_what_training_waits_for(run, monkeypatch, request, data):
+def test_the_notebook_looks_describes_checks_and_ends_what_training_waits_for(run):
     pytest.importorskip("matplotlib", reason="needs matplotlib (pip install kerasfeed[test])")
-    if data == "real":
-        monkeypatch.setenv("BIMNET10", str(request.getfixturevalue("real_data")))
     cells = run("03_explore.ipynb")
-    assert ("bimnet10_train.h5" if data == "real" else "shapes.h5") in _printed(cells["setup"])
-    for name in ("look", "look_at_one", "batch"):
-        assert [output for output in cells[name].outputs if "image/png" in output.get("data", {})], name
-    assert "<svg" in cells["describe"].outputs[0].data["text/html"]
-    report = cells["check"].outputs[0].data["text/plain"]
-    assert "failed   same_twice" in report
-    assert "failed   global_random" in report
-    assert _printed(cells["second_class"]) == "True\n"
+    _assert_looks_and_checks(cells, "shapes.h5")
+    assert [output for output in cells["batch"].outputs if "image/png" in output.get("data", {})]
     before = [int(share) for share in re.findall(r"(\d+)% of the time", _printed(cells["model"]))]
     after = [int(share) for share in re.findall(r"(\d+)% of the time", _printed(cells["cached"]))]
     assert before[-1] > after[-1]  # 90 and 3 on a quiet machine
     assert "training waits" in _printed(cells["verdict"])
     assert _warnings(cells) == []
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Jupyter's own packages
+@pytest.mark.heavy
+def test_the_notebook_looks_at_real_data_as_at_what_it_makes(run, monkeypatch, real_data):
+    pytest.importorskip("matplotlib", reason="needs matplotlib (pip install kerasfeed[test])")
+    monkeypatch.setenv("BIMNET10", str(real_data))
+    cells = run("03_explore.ipynb", until="batch")
+    _assert_looks_and_checks(cells, "bimnet10_train.h5")
+    assert _warnings(cells) == []
+
+
+def _assert_looks_and_checks(cells, name):
+    """What the cells before the first batch show of the file of this name."""
+    assert name in _printed(cells["setup"])
+    for look in ("look", "look_at_one"):
+        assert [output for output in cells[look].outputs if "image/png" in output.get("data", {})], look
+    assert "<svg" in cells["describe"].outputs[0].data["text/html"]
+    report = cells["check"].outputs[0].data["text/plain"]
+    assert "failed   same_twice" in report
+    assert "failed   global_random" in report
+    assert _printed(cells["second_class"]) == "True\n"
 
 
 def _warnings(cells):

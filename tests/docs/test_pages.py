@@ -1,23 +1,34 @@
 """Every page of the docs holds a program that runs, and prints what the page says."""
 
+import contextlib
+
 import pytest
-from pages import blocks_of, run_page, unseen_blocks
+from forked_scripts import ForkedScripts
+from pages import blocks_of, environment_of_pages, run_page, unseen_blocks
 from places import ROOT
 
 DOCS = ROOT / "docs"
 PAGES = [page for page in sorted(DOCS.rglob("*.md")) if blocks_of(page)]
-LIGHT = {"start/first-feed.md"}
+OWN = {DOCS / "start/first-feed.md"}  # which is light, so that a run of light ones starts one process, not two
 
 
 def weight(page):
-    return () if str(page.relative_to(DOCS)) in LIGHT else pytest.mark.heavy
+    return () if page in OWN else pytest.mark.heavy
+
+
+@pytest.fixture(scope="module")
+def forked():
+    """Runs scripts with Keras and TensorFlow imported already."""
+    with contextlib.closing(ForkedScripts(environment_of_pages())) as scripts:
+        yield scripts
 
 
 @pytest.mark.parametrize(
     "page", [pytest.param(page, marks=weight(page), id=str(page.relative_to(DOCS))) for page in PAGES]
 )
-def test_the_program_of_a_page_runs_and_prints_what_the_page_says(page, tmp_path):
-    run_page(page, tmp_path)
+def test_the_program_of_a_page_runs_and_prints_what_the_page_says(request, page, tmp_path):
+    needs_its_own = page in OWN or "KERAS_BACKEND" in page.read_text()  # which must be set before Keras is imported
+    run_page(page, tmp_path, None if needs_its_own else request.getfixturevalue("forked"))
 
 
 def test_no_python_of_a_page_is_passed_over_unmarked():

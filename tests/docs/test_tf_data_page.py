@@ -16,7 +16,6 @@ import kerasfeed as kf
 
 DOCUMENT = ROOT / "docs" / "how-to" / "from-tf-data.md"
 SNIPPETS = dict(re.findall(r"<!-- tested: (.*?) -->\n```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL))
-pytestmark = pytest.mark.usefixtures("memory_freed")
 
 
 class Page:

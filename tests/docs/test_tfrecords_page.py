@@ -12,8 +12,6 @@ import kerasfeed as kf
 
 PAGE = ROOT / "docs" / "how-to" / "tfrecords.md"
 
-pytestmark = pytest.mark.usefixtures("memory_freed")
-
 
 @pytest.mark.heavy
 def test_the_calls_of_the_page_write_and_read_scenes_of_another_kind(tmp_path, monkeypatch):

@@ -274,11 +274,13 @@ class Promises(elsewhere.NotForThreads):
     thread_safe = True
 
 
+@pytest.mark.heavy
 def test_a_class_that_says_it_is_safe_and_is_not_has_failed():
     assert kf.check_sequence(Promises(), checks=["threads"])["threads"].status == "failed"
     assert kf.check_sequence(elsewhere.NotForThreads(), checks=["threads"])["threads"].status == "warned"
 
 
+@pytest.mark.heavy
 def test_scenes_that_get_slow_while_threads_read_them_are_no_fault():
     found = kf.check_sequence(elsewhere.SlowElsewhere(), seconds=9.0, checks=["threads"])["threads"]
     assert found.status in ("passed", "skipped"), found.message  # 12 scenes outlast what one scene may take, 3 s

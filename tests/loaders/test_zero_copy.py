@@ -10,7 +10,7 @@ import optree
 import pytest
 import scenes
 from field_addresses import address, addresses_made
-from scenes_frameworks import Mixed, Numbered, let_tensorflow_free_memory
+from scenes_frameworks import Mixed, Numbered
 
 import kerasfeed as kf
 
@@ -22,13 +22,6 @@ def frameworks():
     for framework in FRAMEWORKS:
         with contextlib.suppress(ImportError):
             importlib.import_module(framework)
-
-
-@pytest.fixture(autouse=True)
-def memory_freed():
-    """Before `nothing_leaks` looks."""
-    yield
-    let_tensorflow_free_memory()
 
 
 _handed_over = []

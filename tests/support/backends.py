@@ -16,20 +16,16 @@ import pytest
 from places import ROOT, TESTS
 from scenes_frameworks import environment_of
 
-# Files of tests that run on JAX and on PyTorch, too; the first ones by default.
-LIGHT = ["keras_fit"]
-HEAVY = [
-    "collate_frameworks", "epochs_fit", "error_fit", "evaluate", "hosts_fit", "keras_adapter", "keras_fit_errors",
-    "keras_fit_models", "keras_processes", "keras_versions", "predicted_order", "resume_fit", "resume_refusals",
-    "shards_evaluate", "stream_fit", "summary", "text_fit",
+# Files of tests that run on JAX and on PyTorch, too.
+FILES = [
+    "collate_frameworks", "epochs_fit", "error_fit", "evaluate", "hosts_fit", "keras_adapter", "keras_fit",
+    "keras_fit_errors", "keras_fit_models", "keras_processes", "keras_versions", "predicted_order", "resume_fit",
+    "resume_refusals", "shards_evaluate", "stream_fit", "summary", "text_fit",
 ]  # fmt: skip
 SECONDS = 1500  # for tests that take 100 s
 
 
-def each_file(*marked_files):
-    """Parametrise a test by pairs of an expression of marks and the files whose tests it selects."""
-    cases = [pytest.param(name, marked, id=name) for marked, names in marked_files for name in names]
-    return pytest.mark.parametrize(("file", "marked"), cases)
+each_file = pytest.mark.parametrize("file", FILES)
 
 
 def assert_holds_on(backend, request):
@@ -39,16 +35,15 @@ def assert_holds_on(backend, request):
     """
     if importlib.util.find_spec(backend) is None:
         pytest.skip(f"{backend} is not installed")
-    own = request.node.callspec.params
-    cases = [item.callspec.params for item in request.session.items if getattr(item, "obj", None) is request.function]
-    files = tuple(case["file"] for case in cases if case["marked"] == own["marked"])
-    failed = _failures(backend, own["marked"], files)
-    if own["file"] in failed:
-        pytest.fail(f"on {backend}, test_{own['file']}.py:\n{failed[own['file']]}", pytrace=False)
+    own = request.node.callspec.params["file"]
+    cases = [item for item in request.session.items if getattr(item, "obj", None) is request.function]
+    failed = _failures(backend, tuple(case.callspec.params["file"] for case in cases))
+    if own in failed:
+        pytest.fail(f"on {backend}, test_{own}.py:\n{failed[own]}", pytrace=False)
 
 
 @functools.cache
-def _failures(backend, marked, files):
+def _failures(backend, files):
     """By file, what failed in it; those in which all holds are left out."""
     paths = [str(path) for name in files for path in TESTS.glob(f"adapters/*/test_{name}.py")]
     assert len(paths) == len(files)
@@ -56,7 +51,7 @@ def _failures(backend, marked, files):
         report = Path(folder, "report.xml")
         run = subprocess.run(
             [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=short", f"--junitxml={report}",
-             "-m", marked, *paths],
+             "-m", "", *paths],
             env=environment_of(KERAS_BACKEND=backend), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             text=True, timeout=SECONDS,
         )  # fmt: skip

@@ -137,7 +137,4 @@ def make_feed(length=24, batch_size=6, **arguments):
     return kf.Feed(Numbered(length), batch_size, **arguments)
 
 
-QUICK_MARKS = [  # of modules whose feeds have no worker processes, and so no memory to let go of: 0.3 s a test
-    pytest.mark.filterwarnings("ignore:__array__ implementation"),  # Keras's own, under NumPy 2.4
-]
-MARKS = [*QUICK_MARKS, pytest.mark.usefixtures("memory_freed")]
+MARKS = [pytest.mark.filterwarnings("ignore:__array__ implementation")]  # Keras's own, under NumPy 2.4

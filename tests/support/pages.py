@@ -12,6 +12,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from forked_scripts import ForkedScripts
 from places import ROOT
 from waits import PROGRAM_SECONDS
 
@@ -47,21 +48,33 @@ def unseen_blocks(page: Path) -> int:
     return len(_FENCE.findall(text)) - len(_BLOCK.findall(text))
 
 
-def run_page(page: Path, folder: Path) -> None:
-    """Run a page's blocks as one script in `folder`; fails as the script does, or where it prints something else."""
+def environment_of_pages() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3", "MPLBACKEND": "agg"}
+
+
+def run_page(page: Path, folder: Path, forked: ForkedScripts | None = None) -> None:
+    """Run a page's blocks as one script in `folder`; fails as the script does, or where it prints something else.
+
+    Args:
+        page: The page.
+        folder: An empty one.
+        forked: Where the script is run; None: in a Python of its own.
+    """
     blocks = blocks_of(page)
     parts = [f"{block.code}\nprint({_END.format(k)!r}, flush=True)\n" for k, block in enumerate(blocks)]
     script = folder / f"{page.stem.replace('-', '_')}.py"
     script.write_text("".join(parts))
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3", "MPLBACKEND": "agg"}
-    done = subprocess.run(
-        [sys.executable, "-X", "faulthandler", script.name],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=PROGRAM_SECONDS,
-    )
+    if forked is not None:
+        done = forked.run(script, folder, seconds=PROGRAM_SECONDS)
+    else:
+        done = subprocess.run(
+            [sys.executable, "-X", "faulthandler", script.name],
+            cwd=folder,
+            env=environment_of_pages(),
+            capture_output=True,
+            text=True,
+            timeout=PROGRAM_SECONDS,
+        )
     assert done.returncode == 0, f"{page.name}: {done.stderr[-4000:]}"
     told = [text for text in _UNWANTED if text in done.stderr]
     assert told == [], f"{page.name} warns: {done.stderr[-4000:]}"

@@ -17,7 +17,6 @@ import kerasfeed as kf
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:__array__ implementation"),  # Keras's own, under NumPy 2.4
-    pytest.mark.usefixtures("memory_freed"),
 ]
 on_tensorflow = pytest.mark.skipif(BACKEND != "tensorflow", reason="TensorFlow alone turns exceptions into text")
 

@@ -5,12 +5,12 @@ import itertools
 import keras
 import numpy as np
 import pytest
-from keras_fits import BACKEND, QUICK_MARKS
+from keras_fits import BACKEND, MARKS
 
 import kerasfeed as kf
 from kerasfeed.adapters.keras.evaluate import _counting
 
-pytestmark = QUICK_MARKS
+pytestmark = MARKS
 
 
 class Values(kf.SceneSequence):

@@ -4,8 +4,8 @@ import backends
 import pytest
 
 
-@backends.each_file(("", backends.LIGHT + backends.HEAVY))
+@backends.each_file
 @pytest.mark.heavy
 @pytest.mark.timeout(2 * backends.SECONDS)
-def test_all_tests_of_keras_hold_on_pytorch(request, file, marked):
+def test_all_tests_of_keras_hold_on_pytorch(request, file):
     backends.assert_holds_on("torch", request)

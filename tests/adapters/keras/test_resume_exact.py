@@ -52,9 +52,13 @@ def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("undisturbed")
 
 
+# Each place within an epoch, each epoch, and each end of one, with the kill before the backup and behind it.
+KILLS = [(batch, ((batch - 1) // 4 + batch) % 2 == 0) for batch in range(2, STEPS + 1)]
+KILLS += [(epoch, behind) for epoch in (-2, -4) for behind in (False, True)]
+
+
 @pytest.mark.light(where=lambda batch, behind: (batch, behind) == (7, True) and BACKEND != "jax")
-@pytest.mark.parametrize("behind", [False, True])
-@pytest.mark.parametrize("batch", [*range(2, STEPS + 1), -2, -4])
+@pytest.mark.parametrize(("batch", "behind"), KILLS)
 def test_killed_at_any_step_a_training_ends_with_the_numbers_of_an_undisturbed_one(batch, behind, tmp_path, folder):
     with pytest.raises(Killed):
         exact_script.train(tmp_path / "backup", behind=behind, others=[kill_at(batch)])

@@ -3,11 +3,11 @@
 On TensorFlow alone: what is on the disk then is what `test_resume_fit.py` finds there on every backend.
 """
 
+import contextlib
 import signal
-import subprocess
-import sys
 
 import pytest
+from forked_scripts import ForkedScripts
 from places import SUPPORT
 from resumable import chain_of, make_feed, stream
 from scenes_frameworks import environment_of
@@ -17,37 +17,39 @@ SCRIPT = SUPPORT / "resumable_script.py"
 STEPS, EPOCHS = 10, 3  # of a feed of 60 scenes
 
 
+@pytest.fixture(scope="module")
+def run():
+    """Run a script with arguments, of which the first are a folder and the batch at which it kills itself."""
+    with contextlib.closing(ForkedScripts(environment_of(KERAS_BACKEND="tensorflow"))) as scripts:
+
+        def run(script, folder, kill_at, *arguments):
+            given = (str(folder), str(kill_at), *arguments)
+            done = scripts.run(SUPPORT / script, SUPPORT, *given, seconds=PROGRAM_SECONDS)
+            assert done.returncode == (0 if kill_at < 0 else -signal.SIGKILL), done.stderr[-4000:]
+            return done.stdout.split()[-4:]
+
+        yield run
+
+
 @pytest.mark.heavy
-def test_a_training_process_that_was_killed_twice_saw_the_batches_of_an_undisturbed_one(tmp_path):
-    environment = environment_of(KERAS_BACKEND="tensorflow")
+def test_a_training_process_that_was_killed_twice_saw_the_batches_of_an_undisturbed_one(tmp_path, run):
     for kill_at in (13, 6):
-        command = [sys.executable, str(SCRIPT), str(tmp_path), str(kill_at)]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PROGRAM_SECONDS)
-        assert done.returncode == -signal.SIGKILL, done.stderr[-4000:]
+        run("resumable_script.py", tmp_path, kill_at)
     assert {path.name for path in tmp_path.iterdir()} == {"backup"}
-    command = [sys.executable, str(SCRIPT), str(tmp_path), "-1"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PROGRAM_SECONDS)
-    assert done.returncode == 0, done.stderr[-4000:]
+    resumed = run("resumable_script.py", tmp_path, -1)
     with make_feed(length=60) as feed:
         expected = chain_of(stream(feed, STEPS * EPOCHS))
-    assert done.stdout.split()[-4:] == [str(expected), str(STEPS * EPOCHS), "epochs", "1,2"]
+    assert resumed == [str(expected), str(STEPS * EPOCHS), "epochs", "1,2"]
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("kind", ["replayed", "steps"])
-def test_a_training_process_on_a_stream_that_was_killed_twice_ends_as_an_undisturbed_one(tmp_path, kind):
-    def run(folder, kill_at):
-        command = [sys.executable, str(SUPPORT / "stream_script.py"), str(tmp_path / folder), str(kill_at), kind]
-        environment = environment_of(KERAS_BACKEND="tensorflow")
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PROGRAM_SECONDS)
-        assert done.returncode == (0 if kill_at < 0 else -signal.SIGKILL), done.stderr[-4000:]
-        return done.stdout.split()[-4:]
-
-    undisturbed = run("undisturbed", -1)
+def test_a_training_process_on_a_stream_that_was_killed_twice_ends_as_an_undisturbed_one(tmp_path, run, kind):
+    undisturbed = run("stream_script.py", tmp_path / "undisturbed", -1, kind)
     for kill_at in (13, 6):  # the second time in another epoch than the first
-        run("killed", kill_at)
-    killed = run("killed", -1)
+        run("stream_script.py", tmp_path / "killed", kill_at, kind)
+    killed = run("stream_script.py", tmp_path / "killed", -1, kind)
     assert killed[:2] == undisturbed[:2]
     assert (undisturbed[3], killed[3]) == ("0,1,2", "1,2")
     assert not list((tmp_path / "killed").iterdir())

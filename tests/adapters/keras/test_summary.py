@@ -10,13 +10,13 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
-from keras_fits import BACKEND, QUICK_MARKS
+from keras_fits import BACKEND, MARKS
 from programs import launch
 from waits import PROGRAM_SECONDS
 
 import kerasfeed as kf
 
-pytestmark = QUICK_MARKS
+pytestmark = MARKS
 anywhere = pytest.mark.skipif(BACKEND != "tensorflow", reason="Keras has no part in it")
 
 

@@ -12,8 +12,6 @@ from keras_fits import identity
 
 import kerasfeed as kf
 
-pytestmark = pytest.mark.usefixtures("memory_freed")
-
 
 @pytest.fixture(scope="module")
 def model():

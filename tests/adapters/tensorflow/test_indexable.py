@@ -16,8 +16,6 @@ from scenes_frameworks import Numbered, run_script
 import kerasfeed as kf
 from kerasfeed.util.resources import cores
 
-pytestmark = pytest.mark.usefixtures("memory_freed")
-
 
 class Clouds(kf.SceneSequence):
     """Nested, with text, and of lengths that vary."""

@@ -6,8 +6,6 @@ from tf_batches import indices_of, order_of
 
 import kerasfeed as kf
 
-pytestmark = pytest.mark.usefixtures("memory_freed")
-
 
 def make_feed(**arguments):
     return kf.Feed(scenes.Clouds(37), 8, shuffle=True, seed=1, workers=2, worker_type="thread", **arguments)  # 5 steps

@@ -7,12 +7,12 @@ import weakref
 import numpy as np
 import pytest
 import tensorflow as tf
-from keras_fits import QUICK_MARKS
+from keras_fits import MARKS
 from streams import endless, labels_in, names, numbered, scene_of
 
 import kerasfeed as kf
 
-pytestmark = [*QUICK_MARKS, pytest.mark.usefixtures("memory_freed")]
+pytestmark = MARKS
 LABELS = [list(range(start, min(start + 4, 22))) for start in range(0, 22, 4)]
 
 

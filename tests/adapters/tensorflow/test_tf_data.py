@@ -21,9 +21,6 @@ from tf_batches import WORKERS, assert_batches_equal, encoded, indices_of, order
 import kerasfeed as kf
 from kerasfeed.errors import SpecError
 
-pytestmark = pytest.mark.usefixtures("memory_freed")
-
-
 # ---- specs
 
 

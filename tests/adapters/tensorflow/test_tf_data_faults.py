@@ -15,8 +15,6 @@ from tf_batches import WORKERS, indices_of
 import kerasfeed as kf
 from kerasfeed.errors import FeedClosedError, SceneError, SpecError
 
-pytestmark = pytest.mark.usefixtures("memory_freed")
-
 
 @pytest.mark.parametrize(("workers", "worker_type"), WORKERS)
 def test_the_message_of_an_error_carries_type_place_and_traceback(workers, worker_type):

@@ -17,8 +17,6 @@ import kerasfeed as kf
 from kerasfeed.adapters.tensorflow import iteration as tf_iteration
 from kerasfeed.adapters.tensorflow import raw_datasets
 
-pytestmark = pytest.mark.usefixtures("memory_freed")
-
 
 @pytest.fixture
 def feed():

@@ -20,9 +20,6 @@ from waits import wait_until
 import kerasfeed as kf
 from kerasfeed.adapters.tensorflow import feed_dataset
 
-pytestmark = pytest.mark.usefixtures("memory_freed")
-
-
 # ---- concurrency and lifetimes
 
 

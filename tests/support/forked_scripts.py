@@ -1,0 +1,101 @@
+"""Runs scripts as `python -X faulthandler script.py` would, but that Keras and TensorFlow are imported already.
+
+A process of its own imports both once, which takes 4 s, and forks for each script; neither has a thread of Python or a
+session by then. It imports nothing of kerasfeed, and each script has arguments, a folder and a `__main__` of its own.
+"""
+
+import gc
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import types
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a script ended: its exit status (negative: the signal), and what it wrote."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+class ForkedScripts:
+    """The process that forks. `close` ends it.
+
+    Args:
+        environment: Of every script.
+    """
+
+    def __init__(self, environment: dict[str, str]) -> None:
+        self._outputs = tempfile.TemporaryDirectory()
+        self._process = subprocess.Popen(
+            [sys.executable, "-X", "faulthandler", __file__], env=environment,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1,
+        )  # fmt: skip
+
+    def run(self, script: Path, folder: Path, *arguments: str, seconds: float) -> Ended:
+        """Run a script in a folder; what takes longer than `seconds` is killed, and a `TimeoutError`."""
+        output, errors = Path(self._outputs.name, "stdout"), Path(self._outputs.name, "stderr")
+        told = [str(folder), [str(script), *arguments], [os.devnull, str(output), str(errors)]]
+        self._process.stdin.write(json.dumps(told) + "\n")
+        pid = int(self._process.stdout.readline())
+        if not select.select([self._process.stdout], [], [], seconds)[0]:
+            os.kill(pid, signal.SIGKILL)
+            self._process.stdout.readline()
+            raise TimeoutError(f"{script.name} runs for more than {seconds:g} s:\n{errors.read_text()[-4000:]}")
+        status = int(self._process.stdout.readline())
+        return Ended(status, output.read_text(), errors.read_text())
+
+    def close(self) -> None:
+        self._process.stdin.close()
+        self._process.wait(60)
+        self._process.stdout.close()
+        self._outputs.cleanup()
+
+
+def _become(folder, command, files):
+    """Make of this process one that begins to run a script: in a folder, with its name and arguments, on these files.
+
+    Returns:
+        What it runs then: code, and the namespace of `__main__`.
+    """
+    for stream, path in enumerate(files):
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+        os.dup2(descriptor, stream)
+        os.close(descriptor)
+    os.chdir(folder)
+    script = command[0]
+    sys.argv[:], sys.path[0] = command, str(Path(script).parent)
+    main = types.ModuleType("__main__")
+    main.__file__ = script
+    main.__builtins__ = __builtins__
+    sys.modules["__main__"] = main
+    return compile(Path(script).read_text(), script, "exec"), vars(main)
+
+
+def _serve():
+    """Fork for each line of standard input; what the child, to which alone this returns, is to run."""
+    while line := sys.stdin.readline():
+        if (pid := os.fork()) == 0:
+            return _become(*json.loads(line))
+        print(pid, flush=True)
+        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+    return None
+
+
+if __name__ == "__main__":
+    import keras  # noqa: F401
+    import tensorflow  # noqa: F401
+
+    gc.collect()
+    gc.freeze()  # no script's collector has to look at the million objects of the frameworks, and copy their pages
+    served = _serve()
+    if served is not None:
+        exec(*served)
