@@ -46,7 +46,7 @@ class TorchConversion:
         if pin_memory not in ("auto", True, False):
             raise ValueError(f'pin_memory is True, False or "auto", received {pin_memory!r}')
         on_cuda = self._device.type == "cuda"
-        # PyTorch fills page-locked memory with a team of threads, which wait for each other where workers use the cores.
+        # Several threads of PyTorch fill page-locked memory, and wait for each other where workers use the cores.
         self._pins = pin_memory is True
         if self._pins and not torch.accelerator.is_available():
             raise RuntimeError("pin_memory=True locks memory for a GPU, and PyTorch finds none: leave it out")
