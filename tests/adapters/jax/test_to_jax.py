@@ -49,14 +49,14 @@ def test_memory_is_free_once_no_array_refers_to_it():
 @pytest.mark.parametrize("prefetch", [0, 2])
 def test_batches_that_a_busy_gpu_gets_are_those_of_the_feed(prefetch):
     matrix, sums = jax.numpy.ones((2048, 2048)), []
-    with kf.Feed(Large(160), 4, workers=2, worker_type="process", max_memory=1 << 26) as feed:
-        for step, batch in enumerate(feed.to_jax(prefetch=prefetch)):
+    with kf.Feed(Large(160), 4, workers=2, worker_type="process", max_memory=1 << 27) as feed:
+        for step, batch in enumerate(feed.to_jax(prefetch=prefetch, epochs=3)):
             for _ in range(10):
                 matrix @ matrix
             sums.append(batch.sum(axis=1))
             if step % 8 == 7:  # until here the batches keep their memory
                 sums[-1].block_until_ready()
-    assert np.stack(sums).tolist() == (np.arange(160).reshape(40, 4) * Large.values).tolist()
+    assert np.stack(sums).tolist() == 3 * (np.arange(160).reshape(40, 4) * Large.values).tolist()
 
 
 def test_integers_that_jax_would_cut_off_are_refused_by_the_name_of_their_field():
