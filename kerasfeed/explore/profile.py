@@ -85,6 +85,7 @@ class _Measurement:
         self._seconds = seconds
         self._model = model
         self._scene_seconds = 0.0
+        self._scale = 1.0  # times what is expected of the costs of a scene, what was measured with the feed's workers
         if job.free and not stats.chosen:
             loader = make_loader(job, "auto" if "worker_type" in job.free else stats.worker_type)
         else:
@@ -106,12 +107,13 @@ class _Measurement:
         rate = self._rate(self.setup, 0.12, self._expected(cost, self.setup))
         if rate is None:
             raise RuntimeError(_RAISED)
+        self._scale = rate / self._expected(cost, self.setup)
         transport = self._transport(cost)
         step = self._step()
         training, share = (None, None) if step is None else (self.rows / step, self._wait_share())
         predictions = self._predictions(cost, rate, training)
         best = None if share is not None and share < LITTLE else recommended(predictions)
-        if best is not None and best.setup is not None and not best.measured:  # there was no time
+        while best is not None and best.setup is not None and not best.measured:  # there was no time
             predictions = [self._tried(option, rate, training) if option is best else option for option in predictions]
             predictions.sort(key=lambda option: -option.rate)
             best = recommended(predictions)
@@ -154,7 +156,7 @@ class _Measurement:
         return None if rate is None else max(0.0, 1 / rate - cost.total_seconds)
 
     def _expected(self, cost: SceneCost, setup: Setup) -> float:
-        return cost.predict(setup.workers, setup.worker_type, self.rows)
+        return self._scale * cost.predict(setup.workers, setup.worker_type, self.rows)
 
     def _batches(self, loader: Loader) -> Callable[[], Any]:
         """The batches of epoch 0, loaded ahead, again and again."""
@@ -197,7 +199,6 @@ class _Measurement:
             setups += [Setup(number, "process") for number in (1, cores, 2 * cores, processes_for(cost, cores))]
         rates = {setup: self._expected(cost, setup) for setup in setups if setup != self.setup}
         ordered = sorted(rates, key=lambda setup: (-rates[setup], setup.workers))
-        # By the model the present setup may be as good: what the trial has found of it counts for the others, too.
         # Threads that nobody has asked for are predicted, and not tried: the class may not be made for them.
         safe = {setup: self._safe or setup.worker_type == "process" or setup.workers == 1 for setup in ordered}
         tried = [setup for setup in ordered if safe[setup]][:_TRIED]
@@ -218,8 +219,8 @@ class _Measurement:
         """The same with what a trial has found."""
         assert predicted.setup is not None
         measured_rate = self._rate(predicted.setup, 0.08, predicted.rate)
-        if measured_rate is None:
-            return predicted
+        if measured_rate is None:  # a scene raised
+            return dataclasses.replace(predicted, remedy=False)
         return dataclasses.replace(
             predicted,
             rate=measured_rate,

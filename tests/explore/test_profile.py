@@ -11,6 +11,7 @@ import scenes_costs
 from scenes_chunks import Clouds
 
 import kerasfeed as kf
+from kerasfeed.explore import profile
 from kerasfeed.explore.profiling.profile import Prediction, Profile, recommended, verdict
 from kerasfeed.explore.profiling.remedies import remedies
 from kerasfeed.feeds.base import BaseFeed
@@ -146,6 +147,20 @@ def test_scenes_that_differ_when_they_are_read_twice_are_not_to_be_cached(chunke
             return super().__getitem__(index) + np.float32(np.random.random())
 
     assert "kf.Cached(sequence)" not in _remedies(Drifting(chunked, 1 << 28), kf.Sequential())
+
+
+@pytest.mark.parametrize("wrong", [0.25, 4.0])
+def test_what_is_predicted_is_scaled_by_what_was_measured_with_the_workers_of_the_feed(monkeypatch, wrong):
+    costs = scenes_costs.Waits()
+    true = SceneCost(10e-3, 0.0, 0.0, 2, 5e-3, 64, 20, 2)
+    seen = dataclasses.replace(true, seconds=wrong * true.seconds, apart_seconds=wrong * true.apart_seconds)
+    monkeypatch.setattr(profile._Measurement, "_cost", lambda measurement: seen)
+    monkeypatch.setattr(profile, "trial", lambda job, setup, *given, **arguments: 100.0 if setup.workers == 1 else None)
+    with BaseFeed(costs, 8, workers=1, worker_type="thread") as feed:
+        found = kf.profile(feed, seconds=1)
+    rates = {option.setup: option.rate for option in found.predictions if option.setup is not None}
+    assert found.rate == 100
+    assert rates[Setup(8, "thread")] == pytest.approx(800)
 
 
 def test_what_cannot_be_profiled_is_refused():
