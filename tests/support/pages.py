@@ -75,7 +75,7 @@ def run_page(page: Path, folder: Path, forked: ForkedScripts | None = None) -> N
             text=True,
             timeout=PROGRAM_SECONDS,
         )
-    assert done.returncode == 0, f"{page.name}: {done.stderr[-4000:]}"
+    assert done.returncode == 0, f"{page.name} ended with {done.returncode}: {done.stderr[-4000:]}"
     told = [text for text in _UNWANTED if text in done.stderr]
     assert told == [], f"{page.name} warns: {done.stderr[-4000:]}"
     rest = done.stdout
