@@ -182,7 +182,7 @@ class TwoWorkers:
         return scene
 
     def generate(self, n, count):
-        """The second generator needs the file late, and the first replaces it once a batch with a scene of it is known."""
+        """The second needs the file late, and the first replaces it once a batch with a scene of it is known."""
         if n == 1:
             yield np.ones(8, np.int64)
             _wait_for(self.path.with_name("first"))
@@ -216,14 +216,19 @@ def _on_a_host(path):
     return BaseFeed(TwoWorkers(path), 2, workers=2, hosts=SubprocessHosts(1, ship=(__name__,)))
 
 
+def take_all(feed, found, known):
+    """Append the batches to `found`; the file `known` exists as soon as there is one."""
+    for batch in feed:
+        found.append(batch)
+        known.touch()
+
+
 @pytest.mark.heavy
 @pytest.mark.parametrize("make", [_sequence, _generators, _mapped, _queued, _on_a_host])
 def test_a_worker_that_opens_a_file_late_refuses_one_that_has_changed(path, make):
     found = []
     with make(path) as feed, pytest.raises(OSError, match=f"kerasfeed.h5' {CHANGED}"):
-        for batch in feed:
-            found.append(batch)
-            path.with_name("known").touch()
+        take_all(feed, found, path.with_name("known"))
     assert path.with_name("done").exists()
     assert values(found) <= {1}
 

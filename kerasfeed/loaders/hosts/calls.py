@@ -204,7 +204,7 @@ class HostStats:
         wanted: Hosts that there should be now.
         alive: Of these, hosts that take batches.
         lost: Hosts that were lost.
-        batches: Batches that each host has answered, by the number of the host.
+        batches: Batches that each host has made, by the number of the host.
         hedged: Batches that were asked of a second host because the first was silent.
         resent: Batches that were asked of another host because theirs was lost.
         late: Answers that came after another host had answered, and were dropped.
@@ -291,7 +291,7 @@ class HostCalls:
         self._hosts: dict[str, _Host] = {}  # by their place
         self._retries: dict[str, tuple[int, float]] = {}  # by place: starts that failed in a row, and when to try again
         self._dropped: list[Any] = []  # hosts that are to be killed
-        self._batches: dict[int, int] = {}
+        self._batches: dict[int, int] = {}  # by the number of each host that has answered anything
         self._lost = self._respawns = self._hedged = self._resent = self._late = 0
         self._looked = self._heard = self._had_host = time.monotonic()
         self._attention, self._over = threading.Event(), False
@@ -574,7 +574,8 @@ class HostCalls:
                 host.calls.remove(call)
             is_first = call in self._open
             self._late += not is_first
-            self._batches[host.number] = self._batches.get(host.number, 0) + is_first
+            is_batch = is_first and call.method == "batch" and answer.error is None
+            self._batches[host.number] = self._batches.get(host.number, 0) + is_batch
         self._note(answer)
         if answer.error is not None and answer.has_failed:
             how = f"could not go on: {answer.error.text}"

@@ -141,10 +141,11 @@ scenes = kf.Zip(np.ones((32, 4), np.float32), np.ones(32, np.float32))
 model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
 model.compile(keras.optimizers.SGD(0.1), "mse")
 optimizer = torch.optim.SGD(model.parameters(), 0.1)
+device = next(model.parameters()).device
 with kf.Feed(scenes, 8, workers=2, worker_type="thread") as feed:
-    losses = [float(model.train_on_batch(x, y)) for x, y in feed.to_torch(epochs=3)]
+    losses = [float(model.train_on_batch(x, y)) for x, y in feed.to_torch(device, epochs=3)]
     assert losses[-1] < losses[0] / 2, losses
-    for x, y in feed.to_torch():
+    for x, y in feed.to_torch(device):
         loss = torch.nn.functional.mse_loss(model(x)[:, 0], y)
         optimizer.zero_grad()
         loss.backward()

@@ -55,7 +55,9 @@ def test_batches_on_hosts_are_those_of_the_calling_thread(case):
     feed, _ = feed_of(scenes, **arguments)
     with feed:
         found = [batch for _ in range(2) for batch in feed]
-        assert set(feed.stats().hosts.batches) <= {0, 1}
+        batches = feed.stats().hosts.batches
+        assert set(batches) <= {0, 1}
+        assert sum(batches.values()) == len(found)
     same(found, reference(CASES[case][0], 2, **{**arguments, "workers": 0}))
 
 
