@@ -12,7 +12,7 @@ import queue
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, InvalidStateError, wait
 from contextlib import contextmanager, suppress
@@ -291,7 +291,7 @@ class HostCalls:
         self._hosts: dict[str, _Host] = {}  # by their place
         self._retries: dict[str, tuple[int, float]] = {}  # by place: starts that failed in a row, and when to try again
         self._dropped: list[Any] = []  # hosts that are to be killed
-        self._batches: dict[int, int] = {}  # by the number of each host that has answered anything
+        self._batches = Counter[int]()  # by the number of each host that has answered anything
         self._lost = self._respawns = self._hedged = self._resent = self._late = 0
         self._looked = self._heard = self._had_host = time.monotonic()
         self._attention, self._over = threading.Event(), False
@@ -574,8 +574,7 @@ class HostCalls:
                 host.calls.remove(call)
             is_first = call in self._open
             self._late += not is_first
-            is_batch = is_first and call.method == "batch" and answer.error is None
-            self._batches[host.number] = self._batches.get(host.number, 0) + is_batch
+            self._batches[host.number] += is_first and call.method == "batch" and answer.error is None
         self._note(answer)
         if answer.error is not None and answer.has_failed:
             how = f"could not go on: {answer.error.text}"

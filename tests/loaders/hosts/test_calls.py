@@ -11,6 +11,7 @@ from waits import SECONDS, wait_until
 import kerasfeed as kf
 from kerasfeed.loaders.hosts.calls import MOST_CALLS, Cluster, HostAnswer, HostCalls, Hosts, pack, unpack
 from kerasfeed.pool.base import PoolOptions
+from kerasfeed.pool.exception_pickle import Sent
 
 pytestmark = pytest.mark.filterwarnings("ignore:host :kerasfeed.FeedWarning")
 WORKERS = 2
@@ -26,9 +27,9 @@ class PlayedHost:
     def asked(self):
         return [number for number, _ in self.calls]
 
-    def answer(self, number):
+    def answer(self, number, answer=None):
         future = next(future for asked, future in self.calls if asked == number)
-        future.set_result(HostAnswer(pack(number)))
+        future.set_result(answer or HostAnswer(pack(number)))
 
     def end(self):
         for future in [self.live, *(future for _, future in self.calls)]:
@@ -149,6 +150,20 @@ def test_what_a_silent_host_has_is_asked_of_another_and_the_first_answer_counts(
     first.answer(7)
     wait_until(lambda: calls.stats().late)
     assert (calls.stats().hedged, calls.stats().batches) == (1, {0: 0, 1: 1})
+
+
+def test_only_batches_are_counted_as_made(calls_of):
+    cluster = PlayedCluster(1)
+    calls = calls_of(cluster)
+    calls.ask("the layout", lambda answer: answer.value, "infer", 0).result(SECONDS)
+    failed, made = ask(calls, 1, 2)
+    settled(cluster)
+    (host,) = cluster.hosts
+    host.answer(1, HostAnswer(error=Sent.of(ValueError("no scene"))))
+    host.answer(2)
+    assert failed.exception(SECONDS)
+    assert made.result(SECONDS) == 2
+    assert calls.stats().batches == {0: 1}
 
 
 def test_what_lost_its_host_comes_before_the_rest_and_alone(calls_of):
