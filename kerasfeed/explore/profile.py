@@ -38,7 +38,8 @@ def profile(feed: "BaseFeed", model: Any = None, seconds: float = 10.0) -> Profi
 
     Scenes of epoch 0 are read: by one thread (its processor time tells how long a scene waits), by one worker process,
     and by the workers of the feed. The best of the other set-ups are tried. Several threads read only where the feed
-    has them, or the class says `thread_safe = True` (what does not overlap then holds the GIL). With a model, training
+    has them, or the class says `thread_safe = True` (what does not overlap then holds the GIL). Where runs of one
+    set-up scatter, the slowest and the quickest are told. With a model, training
     steps are timed with one batch again and again, and with batches as they come. All of it happens beside the feed:
     its position, its counters and the model stay as they are. Figures are of this machine with what else it was doing;
     so they are where the feed has `hosts`.
@@ -104,9 +105,11 @@ class _Measurement:
         """All of it."""
         cost = self._cost()
         self._scene_seconds = cost.total_seconds  # so that a trial hands scenes out as the feed does
-        rate = self._rate(self.setup, 0.12, self._expected(cost, self.setup))
-        if rate is None:
+        cost = self._with_threads(cost)
+        rates = self._rate(self.setup, 0.12, self._expected(cost, self.setup))
+        if rates is None:
             raise RuntimeError(_RAISED)
+        least, rate = rates
         self._scale = rate / self._expected(cost, self.setup)
         transport = self._transport(cost)
         step = self._step()
@@ -120,7 +123,7 @@ class _Measurement:
         return Profile(
             type(self.job.sequence).__name__, self.setup.workers, self.setup.worker_type, self.rows, rate, cost,
             transport, step, share, tuple(predictions), best,
-            verdict(cost, self.setup, rate, training, share, best),
+            verdict(cost, self.setup, rate, training, share, best), least,
         )  # fmt: skip
 
     # ---- the parts
@@ -130,8 +133,11 @@ class _Measurement:
 
     def _rate(
         self, setup: Setup, share: float, expected: float, job: Job | None = None, layout: Layout | None = None
-    ) -> float | None:
-        """Scenes/s in a trial that takes a share of the time; about so many are expected."""
+    ) -> tuple[float, float] | None:
+        """Scenes/s of the slowest and the quickest run of a trial that takes a share of the time.
+
+        About so many are expected.
+        """
         seconds = max(0.2, share * self._seconds)
         job, layout = smaller_batches(job or self.job, layout or self.layout, expected * seconds)
         return trial(job, setup, layout, self._make, seconds=seconds)
@@ -144,16 +150,23 @@ class _Measurement:
                 suppress(TypeError, OSError),  # it does not pickle
                 closing(Loader(self.job.with_workers(1), worker_type, self.layout)) as loader,
             ):
-                cost = loader.measure(seconds, several=self._safe)
+                cost = loader.measure(seconds)
                 if cost is not None:
                     return cost
         raise RuntimeError(_RAISED)
 
+    def _with_threads(self, cost: SceneCost) -> SceneCost:
+        """The cost, and how far apart scenes come where as many threads as cores read, if several may."""
+        if not self._safe or cost.cores < 2:
+            return cost
+        rates = self._rate(Setup(cost.cores, "thread"), 0.08, 1 / cost.total_seconds)
+        return cost if rates is None else dataclasses.replace(cost, threads=cost.cores, apart_seconds=1 / rates[1])
+
     def _transport(self, cost: SceneCost) -> float | None:
         if not processes_supported() or is_in_memory(self.job.sequence):
             return None
-        rate = self._rate(Setup(1, "process"), 0.06, 1 / cost.total_seconds)
-        return None if rate is None else max(0.0, 1 / rate - cost.total_seconds)
+        rates = self._rate(Setup(1, "process"), 0.06, 1 / cost.total_seconds)
+        return None if rates is None else max(0.0, 1 / rates[1] - cost.total_seconds)
 
     def _expected(self, cost: SceneCost, setup: Setup) -> float:
         return self._scale * cost.predict(setup.workers, setup.worker_type, self.rows)
@@ -193,10 +206,10 @@ class _Measurement:
     # ---- what else there is
 
     def _predictions(self, cost: SceneCost, rate: float, training: float | None) -> list[Prediction]:
-        cores = cost.cores
-        setups = [Setup(number, "thread") for number in (1, cores, 4 * cores, threads_for(cost, cores))]
+        cores, total, busy = cost.cores, cost.total_seconds, cost.busy_seconds
+        setups = [Setup(number, "thread") for number in (1, cores, 4 * cores, threads_for(total, busy, cores))]
         if processes_supported():
-            setups += [Setup(number, "process") for number in (1, cores, 2 * cores, processes_for(cost, cores))]
+            setups += [Setup(number, "process") for number in (1, cores, 2 * cores, processes_for(total, busy, cores))]
         rates = {setup: self._expected(cost, setup) for setup in setups if setup != self.setup}
         ordered = sorted(rates, key=lambda setup: (-rates[setup], setup.workers))
         # Threads that nobody has asked for are predicted, and not tried: the class may not be made for them.
@@ -218,14 +231,16 @@ class _Measurement:
     def _tried(self, predicted: Prediction, rate: float, training: float | None) -> Prediction:
         """The same with what a trial has found."""
         assert predicted.setup is not None
-        measured_rate = self._rate(predicted.setup, 0.08, predicted.rate)
-        if measured_rate is None:  # a scene raised
+        rates = self._rate(predicted.setup, 0.08, predicted.rate)
+        if rates is None:  # a scene raised
             return dataclasses.replace(predicted, remedy=False)
+        least, measured_rate = rates
         return dataclasses.replace(
             predicted,
             rate=measured_rate,
             gain=measured_rate / rate,
             measured=True,
+            least=least,
             wait_share=_left(measured_rate, training),
         )
 

@@ -31,7 +31,7 @@ def check_workers(workers: Any, worker_type: Any) -> int:
     """
     if worker_type not in WORKER_TYPES:
         raise ValueError(f"worker_type must be one of {', '.join(WORKER_TYPES)}, received {worker_type!r}")
-    remedy = ' (0 loads in the calling thread, "auto" measures what suits)'
+    remedy = ' (0 loads in the calling thread, "auto" takes what suits the scenes)'
     return cores() if workers == "auto" else check_integer("workers", workers, 0, remedy=remedy)
 
 

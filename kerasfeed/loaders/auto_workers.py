@@ -1,7 +1,7 @@
-"""Workers that are chosen with the first batch: scenes are measured by the workers that a loader has begun with.
+"""Workers that are chosen with the first batch, by the time of the first scenes; and trials of workers.
 
-Invariant: takes a second at most, and batches do not depend on it. Where a scene raises, takes too long or ends its
-worker, what the loader has begun with stays.
+Invariant: takes a second at most, and batches do not depend on it. Several threads read only where the class says that
+they may.
 """
 
 import dataclasses
@@ -10,27 +10,28 @@ import math
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import ExitStack, closing
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kerasfeed.loaders.base import Job
 from kerasfeed.loaders.batch_runner import MEASURE, MeasureOrder
 from kerasfeed.loaders.batches.layout import Layout
+from kerasfeed.loaders.first_scenes import FirstScenes
 from kerasfeed.loaders.scene_cost import SceneCost
-from kerasfeed.loaders.scene_measure import SAMPLE
 from kerasfeed.loaders.session import Session
 from kerasfeed.loaders.worker_choice import (
     WORKER_TYPE,
+    WORKERS,
     Choice,
     Setup,
-    best,
     duration,
-    setups,
+    is_faster,
+    processes_for,
     threads_for,
+    waits,
     why,
 )
 from kerasfeed.orders.batch_bounds import EvenCut
@@ -86,16 +87,15 @@ class Trial:
                 future.cancel()
 
 
-_MOST_SECONDS = 1.0
-_MEASURING = 0.5  # of them for reading scenes one by one
 _LEAST_EPOCH = 0.25  # s that a pass over the sequence takes: below, there is nothing to gain
-_TRIAL_SECONDS = 0.06  # at least, and three times as long where batches are slow and there is time
-_TRIAL_ROUNDS = 4
-_LEAST_BATCHES = 4  # in a trial
-_FEWEST_RUNS, _MOST_RUNS, _FASTER = 3, 9, 1.1  # of a trial for a profile
-_SLOW = 0.1  # s that a scene takes: what the first ones have cost says enough, and more would be waited for
+_TRIAL_SECONDS = 0.06  # of a run, at least: as long as a few batches take
+_TRIAL_ROUNDS = 3
+_LEAST_BATCHES = 4  # in a run
+_MOST_TRIAL_SECONDS = 0.2  # of a run: where it would take longer, the time of the first scenes decides
+_RUNS, _MOST_RUNS, _FASTER = 3, 9, 1.1  # of a trial for a profile
 _WORTH_A_HINT = 1.5  # times as many scenes by threads
-_NEAR = 1.6  # times slower than the best by the model: such a setup is tried
+_SAMPLE = 512  # scenes that are measured for a profile
+_TASK_SECONDS = 2e-3  # as many scenes at a time as a loader gives a worker
 
 
 class TrialLoader(Protocol):
@@ -120,11 +120,10 @@ class MeasureTask(FutureTask):
     """Scenes to measure; the future gives a `SceneCost`, or None. Nothing that becomes of it is an error."""
 
     cores: int = 1
-    several: bool = False
 
     def record(self) -> Record:
         """See `Task.record`."""
-        return self.kind, self.number, self.cores, self.several
+        return self.kind, self.number, self.cores
 
     def failed(self, place: Place, error: BaseException, worker: str, traceback: str) -> tuple[Task, ...]:
         """See `Task.failed`."""
@@ -145,34 +144,24 @@ class MeasureTask(FutureTask):
         self.set_result(None)
 
 
-def sample_of(job: Job) -> NDArray[np.int64]:
-    """The first scenes of epoch 0, in its order: int64[N], N <= `SAMPLE`."""
-    found: list[NDArray[np.int64]] = []
-    step = count = 0
-    while step < job.plan.steps and count < SAMPLE:
-        found.append(job.plan.indices(0, step))
-        count += len(found[-1])
-        step += 1
-    return np.concatenate(found)[: max(SAMPLE, len(found[0]) if job.maker else 0)]
-
-
-def measure_scenes(session: Session, seconds: float, wait: float, *, several: bool) -> SceneCost | None:
-    """Have a worker measure what scenes cost; None where it could not within `wait` seconds.
+def measure_scenes(session: Session, seconds: float) -> SceneCost | None:
+    """Have a worker measure what scenes of epoch 0 cost, in their order; None where one raises, or hangs.
 
     Args:
         session: Its workers; slots are set up.
-        seconds: How long the worker may read, s.
-        wait: How long it is waited for, s.
-        several: Whether several threads may read at once.
+        seconds: How long the worker may read, s; ten times as long is waited for.
     """
     assert session.slots is not None
-    layout = session.slots.layout
-    task = MeasureTask(MEASURE, int(seconds * 1e6), cores=cores(), several=several)
-    session.pool.post(MeasureOrder(layout, sample_of(session.job)))
+    layout, plan = session.slots.layout, session.job.plan
+    rows = min(plan.rows, max(1, math.ceil(_TASK_SECONDS / max(session.timing.seconds, 1e-6))))
+    steps = range(min(plan.steps, math.ceil(_SAMPLE / plan.rows)))
+    indices = np.concatenate([plan.indices(0, step) for step in steps])
+    task = MeasureTask(MEASURE, int(seconds * 1e6), cores=cores())
+    session.pool.post(MeasureOrder(dataclasses.replace(layout, rows=rows), indices))
     try:
         session.pool.submit([task])
         try:
-            found = task.future.result(wait)
+            found = task.future.result(10 * seconds)
         except TimeoutError:
             return None
         assert found is None or isinstance(found, SceneCost)
@@ -181,104 +170,94 @@ def measure_scenes(session: Session, seconds: float, wait: float, *, several: bo
         session.pool.post(layout)
 
 
-def choose(session: Session, free: frozenset[str], make: MakeLoader) -> Choice:
-    """Choose the workers of a loader.
+def choose(session: Session, make: MakeLoader) -> Choice:
+    """Choose what of the workers of a loader is to be chosen, by what the first scenes have cost.
+
+    Several threads may read only where the class says so, and are tried beside the worker processes.
 
     Args:
-        session: That with which it has begun, its slots set up; nothing is in flight.
-        free: What is to be chosen.
+        session: That with which the loader has begun, which has read the first scenes; nothing is in flight.
         make: Makes a loader for a trial: of a job, a type of workers, and the layout.
     """
-    begun = time.perf_counter()
-    job, kind = session.job, session.pool.worker_type
-    present = Setup(job.workers, kind)
-    epoch = job.plan.scenes * session.timing.seconds / max(1, min(job.workers, cores()))
+    job, first = session.job, session.first
+    present = Setup(job.workers, session.pool.worker_type)
+    if first is None:
+        return Choice(present, "no scene was read")
+    if first.trouble:
+        return Choice(Setup(1 if WORKERS in job.free else job.workers, present.worker_type), first.trouble)
+    seconds, busy, count = first.seconds, first.cpu_seconds, cores()
+    epoch = job.plan.scenes * seconds / max(1, min(job.workers, count))
     if epoch < _LEAST_EPOCH:
         return Choice(present, f"an epoch takes {duration(epoch)}, and there is little to gain")
-    first = session.first
-    if first is not None and first.seconds > _SLOW:
-        cost: SceneCost | None = SceneCost.of_one(first.seconds, first.cpu_seconds, cores())
-    else:
-        cost = measure_scenes(session, _MEASURING, _MOST_SECONDS - 0.1, several=job.thread_safe)
-    if cost is None:
-        return Choice(present, "scenes could not be measured: they raised, or took longer than 1 s")
-    threads = job.thread_safe and not session.pool.used_random and job.policy.timeout is None
-    rates = {
-        setup: cost.predict(setup.workers, setup.worker_type, job.plan.rows)
-        for setup in setups(cost, present, free, threads=threads)
-    }
-    measured: dict[Setup, float] = {}
-    near = sorted((setup for setup in rates if rates[setup] * _NEAR > max(rates.values())), key=lambda one: -rates[one])
-    if len(near) > 1:
-        needed = _LEAST_BATCHES * job.plan.rows / rates[near[0]]
-        measured = _trials(session, present, near, make, max(_TRIAL_SECONDS, needed), begun + _MOST_SECONDS)
-    if measured:
-        found = best(dict(sorted(measured.items(), key=lambda item: item[0] != present)))
-        others = "; ".join(f"{rate:,.0f} with {setup}" for setup, rate in measured.items() if setup != found)
-        reason = f"{why(cost)}; {measured[found]:,.0f} scenes/s in a trial" + (f", {others}" if others else "")
-        return Choice(found, reason, measured[found], True, cost)
-    found = best(rates)
-    hint = "" if threads or WORKER_TYPE not in free else _hint(job, cost, rates[found])
-    return Choice(found, why(cost), rates[found], True, cost, hint)
+    reason, threads = why(seconds, busy), Setup(job.workers, "thread")
+    if WORKERS in job.free:
+        threads = Setup(threads_for(seconds, busy, count), "thread")
+    if present.worker_type == "thread":
+        return Choice(threads, reason, True)
+    processes = Setup(processes_for(seconds, busy, count), "process") if WORKERS in job.free else present
+    if WORKER_TYPE not in job.free or session.pool.used_random or job.policy.timeout is not None:
+        return Choice(processes, reason, True)
+    if not job.thread_safe:
+        return Choice(processes, reason, True, _hint(job, first, processes, threads))
+    rates = _trials(session, present, threads, make)
+    if rates is None:
+        is_better = threads.workers > processes.workers
+        return Choice(threads if is_better else processes, reason, True)
+    rate, others = rates
+    tried = f"in a trial, {rate:,.0f} scenes/s with {threads}, {others:,.0f} with {present}"
+    # Twice as many processes load twice as much at most.
+    is_better = is_faster(rate, others * processes.workers / present.workers)
+    return Choice(threads if is_better else processes, f"{reason}; {tried}", True)
 
 
-def _hint(job: Job, cost: SceneCost, rate: float) -> str:
+def _hint(job: Job, first: FirstScenes, processes: Setup, threads: Setup) -> str:
     """What `thread_safe = True` would bring, where that is much and the class says nothing of it."""
     names = [class_name(part) for part in parts_of(job.sequence) if not says_if_thread_safe(part)]
-    count, waits = threads_for(cost, cost.cores), cost.waiting_seconds / cost.seconds
-    gain = cost.predict(count, "thread", job.plan.rows) / rate
-    if not names or waits < 0.5 or gain < _WORTH_A_HINT:
+    seconds, busy = first.seconds, first.cpu_seconds
+    gain = min(threads.workers, seconds / max(busy, 1e-6)) / processes.workers
+    if not names or not waits(seconds, busy) or gain < _WORTH_A_HINT:
         return ""
     return (
-        f"scenes of {names[0]} wait for {waits:.0%} of {duration(cost.seconds)}. If several "
-        f"threads may read them at once, set thread_safe = True in the class: {count} threads would load about "
+        f"scenes of {names[0]} wait for {1 - busy / seconds:.0%} of {duration(seconds)}. If several "
+        f"threads may read them at once, set thread_safe = True in the class: {threads} may load about "
         f"{gain:.1f} times as many. thread_safe = False ends this hint"
     )
 
 
-def _trials(
-    session: Session, present: Setup, wanted: list[Setup], make: MakeLoader, seconds: float, deadline: float
-) -> dict[Setup, float]:
-    """What setups reach that need no further processes, as far as there is time.
+def _trials(session: Session, present: Setup, threads: Setup, make: MakeLoader) -> tuple[float, float] | None:
+    """Scenes/s of threads and of the present worker processes; None where that takes too long, or a scene raises.
 
     They run in turns, and the best run of each counts: what is new at first, and what else the machine does, makes one
     slower, never faster.
     """
     assert session.slots is not None
     job, layout = session.job, session.slots.layout
-    tried = [setup for setup in wanted if setup == present or setup.worker_type == "thread"]
-    if present not in tried or job.policy.on_error != "raise":
-        return {}
-    if seconds > 3 * _TRIAL_SECONDS or time.perf_counter() + seconds * len(tried) > deadline:
-        return {}
-    log, before = session.failure_log, (session.batches, session.copied)
-    found: dict[Setup, float] = {}
-    with ExitStack() as undo:
-        trials: dict[Setup, Trial] = {}
-        for number, setup in enumerate(tried):
-            first = number * job.plan.steps // len(tried)
-            if setup == present:
-                trials[setup] = Trial(session.submit, job.plan, job.workers, job.look_ahead, first)
-            elif (loader := _loader_for(job, setup, layout, make)) is not None:
-                undo.callback(loader.close)
-                trials[setup] = Trial(loader.submit, job.plan, setup.workers, loader.look_ahead, first)
-        took = seconds  # with the batches that do not count, the longest
-        for setup in [*trials] * _TRIAL_ROUNDS:
-            begun = time.perf_counter()
-            if begun + took > deadline:
-                break
-            log.muted = setup == present
+    needed = _LEAST_BATCHES * job.plan.rows * session.timing.seconds / present.workers
+    if needed > _MOST_TRIAL_SECONDS or job.policy.on_error != "raise":
+        return None
+    loader = _loader_for(job, threads, layout, make)
+    if loader is None:
+        return None
+    before = session.batches, session.copied
+    rates: list[tuple[float, float]] = []
+    with closing(loader):
+        ahead = loader.look_ahead
+        tried = Trial(loader.submit, job.plan, threads.workers, ahead)
+        processes = Trial(session.submit, job.plan, job.workers, job.look_ahead, job.plan.steps // 2)
+        while len(rates) < _TRIAL_ROUNDS:
             try:
-                rate = trials[setup].run(seconds)
+                session.failure_log.muted = True
+                others = processes.run(max(_TRIAL_SECONDS, needed))
             finally:
-                if setup == present:
-                    session.pool.wait_until_idle()
-                    session.batches, session.copied = before
-                    log.muted = False
-            took = max(took, time.perf_counter() - begun)
-            if rate is not None:
-                found[setup] = max(rate, found.get(setup, 0.0))
-    return found if present in found else {}
+                session.pool.wait_until_idle()
+                session.batches, session.copied = before
+                session.failure_log.muted = False
+            rate = tried.run(max(_TRIAL_SECONDS, needed))
+            if rate is None or others is None:
+                return None
+            rates.append((rate, others))
+    best, best_others = map(max, zip(*rates, strict=True))
+    return best, best_others
 
 
 def _loader_for(job: Job, setup: Setup, layout: Layout, make: MakeLoader) -> TrialLoader | None:
@@ -288,8 +267,10 @@ def _loader_for(job: Job, setup: Setup, layout: Layout, make: MakeLoader) -> Tri
         return None
 
 
-def trial(job: Job, setup: Setup, layout: Layout, make: MakeLoader, *, seconds: float) -> float | None:
-    """Scenes/s that workers reach once they are under way; None where a scene raises, or they cannot be had.
+def trial(job: Job, setup: Setup, layout: Layout, make: MakeLoader, *, seconds: float) -> tuple[float, float] | None:
+    """Scenes/s that workers reach once they are under way: of the slowest run and of the quickest.
+
+    None where a scene raises, or such workers cannot be had.
 
     Args:
         job: What is loaded.
@@ -304,11 +285,12 @@ def trial(job: Job, setup: Setup, layout: Layout, make: MakeLoader, *, seconds: 
     with closing(loader):
         found = Trial(loader.submit, job.plan, setup.workers, loader.look_ahead)
         rates: list[float] = []
-        while len(rates) < _MOST_RUNS and (rate := found.run(seconds / _FEWEST_RUNS)) is not None:
+        while len(rates) < _MOST_RUNS and (rate := found.run(seconds / _RUNS)) is not None:
             rates.append(rate)
-            if len(rates) >= _FEWEST_RUNS and rate < _FASTER * max(rates[:-1]):
+            if len(rates) >= _RUNS and rate < _FASTER * max(rates[:-1]):
                 break
-        return max(rates, default=None)
+    last = rates[-_RUNS:]
+    return (min(last), max(rates)) if rates else None
 
 
 def smaller_batches(job: Job, layout: Layout, scenes: float) -> tuple[Job, Layout]:
@@ -322,8 +304,3 @@ def smaller_batches(job: Job, layout: Layout, scenes: float) -> tuple[Job, Layou
         return job, layout
     plan = dataclasses.replace(plan, batch_size=size, drop_remainder=False, shard_index=0, shard_count=1)
     return dataclasses.replace(job, plan=plan), dataclasses.replace(layout, rows=plan.rows)
-
-
-def free_of(free: frozenset[str], worker_type: str) -> frozenset[str]:
-    """What is left to choose where workers are of this type."""
-    return free - {WORKER_TYPE} if worker_type == "thread" else free

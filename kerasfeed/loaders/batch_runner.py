@@ -49,7 +49,7 @@ class MeasureOrder:
     """Posted for a worker that is to measure what scenes cost.
 
     Attributes:
-        layout: Of a slot.
+        layout: Of a slot of as many scenes as are read at a time.
         indices: int64[N], the scenes to read.
     """
 
@@ -132,7 +132,7 @@ class BatchRunner(Runner):
         if record[0] == DESCRIBE:
             return self._describe(note, context)
         if record[0] == MEASURE:
-            return self._measure(record[1], record[2], bool(record[3]), note, context)
+            return self._measure(record[1], record[2], note, context)
         kind, serial, segment_offset, segment_bytes, slot_offset, epoch, start, stop = record
         if kind != LOAD or min(record) < 0:
             raise ValueError(f"no rows of a batch are loaded by the task {record}")
@@ -184,17 +184,14 @@ class BatchRunner(Runner):
         with contextlib.suppress(FailedTaskError):
             read_first(self.target, order, self._seed, self._maker, [0, 0], seeds=True)
 
-    def _measure(
-        self, microseconds: int, cores: int, several: bool, note: Note, context: WorkerContext
-    ) -> SceneCost | None:
+    def _measure(self, microseconds: int, cores: int, note: Note, context: WorkerContext) -> SceneCost | None:
         note[1] = MANY
         order = context.posted()
         if not isinstance(order, MeasureOrder):  # nobody waits for it any more
             return None
         return measure(
             self.target, order.layout, order.indices, seed=self._seed, length=self._length, collate=self._maker,
-            budget=microseconds / 1e6, cores=cores, several=several,
-            whole_process=context.worker.worker_type == "process",
+            budget=microseconds / 1e6, cores=cores, whole_process=context.worker.worker_type == "process",
         )  # fmt: skip
 
     def _with_waste(self, payload: Any) -> Any:

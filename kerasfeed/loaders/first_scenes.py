@@ -15,6 +15,7 @@ from kerasfeed.spec.collation import Custom
 from kerasfeed.spec.nesting import flatten
 from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.util.picklers import cloud_pickled
+from kerasfeed.util.thread_times import ThreadWatch
 
 # Scenes are read for so long, and at least as many as `FirstOrder.least`, by the time of the quickest: of how many the
 # spec is inferred is not to depend on what else the machine does.
@@ -47,7 +48,7 @@ class FirstScenes:
 
     Attributes:
         specs: Index and spec of each scene.
-        seconds: Time of the quickest, s: the first one also opens files.
+        seconds: Time of the quickest, s: the first one also opens files. Without what other programs took.
         cpu_seconds: Processor time of that one, s.
         kept: Epoch and index of the first scene, and the scene, pickled; None where it was not to be kept.
         is_reused: Whether the arrays of the first scene changed when another was read.
@@ -103,6 +104,7 @@ def read_first(
     first: list[Any] = []  # the first scene, and what it was when it had been read
     kept: tuple[int, int, bytes] | None = None
     is_reused, differs, used = False, False, 0
+    clock = ThreadWatch(whole_process=seeds)  # of a worker process, all threads work for its scenes
     begun = time.perf_counter()
 
     def read(index: int) -> Any:
@@ -110,11 +112,13 @@ def read_first(
         note[1] = index
         while True:
             context.move_to(index)
-            watch, wall, cpu = GlobalRandomWatch(), time.perf_counter(), time.process_time()
+            random = GlobalRandomWatch()
+            clock.restart()
             scene, spec = probe(sequence, index, context, maker)
-            times.append((time.perf_counter() - wall, time.process_time() - cpu))
-            if not watch.missed():
-                used |= watch.used()
+            took = clock.look()
+            times.append((took.own_seconds, took.cpu_seconds))
+            if not random.missed():
+                used |= random.used()
                 return scene, spec
 
     for index in order.indices:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from kerasfeed.errors import FeedWarning, WorkerDiedError
-from kerasfeed.loaders.auto_workers import choose, free_of, measure_scenes
+from kerasfeed.loaders.auto_workers import choose, measure_scenes
 from kerasfeed.loaders.base import Job, LoaderStats
 from kerasfeed.loaders.batch_runner import BatchRunner
 from kerasfeed.loaders.batches.layout import Layout
@@ -22,7 +22,7 @@ from kerasfeed.loaders.first_scenes import FirstScenes
 from kerasfeed.loaders.hosts.session import HostsSession
 from kerasfeed.loaders.scene_cost import SceneCost
 from kerasfeed.loaders.session import Session
-from kerasfeed.loaders.worker_choice import WORKERS, Choice, Setup, known_of
+from kerasfeed.loaders.worker_choice import WORKERS, Choice
 from kerasfeed.pool.base import LOGGER, Pool, PoolOptions
 from kerasfeed.pool.factory import make_pool
 from kerasfeed.pool.sessions import Sessions
@@ -110,15 +110,9 @@ class Loader:
         self._context = context
         self._inferring = threading.RLock()  # held while scenes are read, as nothing is that close() needs
         self._seconds = scene_seconds
-        self._free = self._asked = job.free
-        self._first_key = (job.free, 0 if "workers" in job.free else job.workers, worker_type)
+        self._is_open = bool(job.free) and worker_type != "inline"  # whether workers are still to be chosen
         self._choice: Choice | None = None
         self._kept: tuple[int, int, bytes] | None = None  # a batch that was read before it was asked for
-        if self._free:
-            known = known_of(job.sequence).choices.get(self._first_key)
-            if known is not None:
-                self._settle(known)
-                LOGGER.info("the feed of %s: auto chooses, as before, %s", class_name(job.sequence), known)
         self._sessions: Sessions[LoaderSession] = Sessions(self, forks=worker_type == "inline")
         self.failure_log = failure_log or FailureLog(job.policy, job.plan.length, job.plan.shard_count)
 
@@ -158,7 +152,7 @@ class Loader:
     def _ready(self, least: int = 1) -> LoaderSession:
         """The session, its slots set up; where items are batches, at least so many are read to infer the spec."""
         session = self._sessions.current(self._start_session)
-        if session.slots is None or self._free:
+        if session.slots is None or self._is_open:
             with self._inferring:
                 # Another thread may have chosen other workers meanwhile.
                 session = self._sessions.current(self._start_session)
@@ -170,9 +164,7 @@ class Loader:
                         self._kept = session.first.kept if is_wanted else None
                         session.first = dataclasses.replace(session.first, kept=None)
                         self._warn_of_first(session, session.first)
-                        if session.first.trouble and "workers" in self._asked and session.job.workers > 1:
-                            self._free = self._asked  # what was known of the class was of another object
-                if self._free and isinstance(session, Session):
+                if self._is_open and isinstance(session, Session):
                     session = self._with_chosen_workers(session)
         assert session.slots is not None
         self.layout = session.slots.layout
@@ -182,11 +174,11 @@ class Loader:
         """Warn where the first scenes show that batches would depend on the workers, or hold one scene many times."""
         threads = session.pool.worker_type == "thread" and session.job.workers > 1
         # Each scene is copied into the batch before the next is read, but for a function that gets a list of them.
-        harmless = not (threads or self._asked or self._job.maker)
+        harmless = not (threads or self._is_open or self._job.maker)
         if not first.trouble or (first.is_reused and harmless):
             return
         follows = "With several threads, batches may hold values of other scenes" if threads else ""
-        if "workers" in self._asked:
+        if WORKERS in self._job.free:
             follows = "Until then one worker loads them all"
         elif not first.is_reused:
             follows = "Batches depend on which worker reads a scene"
@@ -195,50 +187,31 @@ class Loader:
     # ---- the choice of workers
 
     def _with_chosen_workers(self, session: Session) -> LoaderSession:
-        """Choose workers, unless that was done before for such a sequence; the session with them."""
+        """Choose workers; the session with them."""
         assert session.slots is not None
         self.layout = session.slots.layout
-        free, known = free_of(self._free, session.pool.worker_type), known_of(self._job.sequence)
-        one_thread = session.pool.worker_type == "thread" and not session.job.thread_safe
-        if not free or one_thread:
-            self._free = frozenset()
+        self._is_open = False
+        if session.pool.worker_type == "thread" and not (session.job.thread_safe and WORKERS in session.job.free):
             return session
-        key, present = self._first_key, (session.job.workers, session.pool.worker_type)
-        with known.lock:
-            choice = known.choices.get(key)
-            if session.first is not None and session.first.trouble:
-                workers = 1 if "workers" in free else session.job.workers
-                choice = Choice(Setup(workers, session.pool.worker_type), session.first.trouble)
-            elif choice is None:
-                choice = choose(session, free, partial(Loader, scene_seconds=session.timing.seconds))
-                if choice.measured:
-                    known.choices[key] = choice
-                if choice.hint:
-                    self.failure_log.deferred_warnings.defer("hint", choice.hint, FeedWarning)
+        self._choice = choice = choose(session, partial(Loader, scene_seconds=session.timing.seconds))
+        if choice.hint:
+            self.failure_log.deferred_warnings.defer("hint", choice.hint, FeedWarning)
         LOGGER.info("the feed of %s: auto chooses %s", class_name(self._job.sequence), choice)
-        if (choice.setup.workers, choice.setup.worker_type) == present:
-            self._choice, self._free = choice, frozenset()
+        if (choice.setup.workers, choice.setup.worker_type) == (session.job.workers, session.pool.worker_type):
             return session
         self._seconds = session.timing.seconds
         self._sessions.end_present()
-        self._settle(choice)
+        self._job = self._job.with_workers(choice.setup.workers)
+        self.worker_type = choice.setup.worker_type
         chosen = self._sessions.current(self._start_session)
         chosen.infer(self.layout, self.epoch)  # reads nothing: the layout is known
         return chosen
 
-    def _settle(self, choice: Choice) -> None:
-        self._job = self._job.with_workers(choice.setup.workers)
-        self.worker_type = choice.setup.worker_type
-        self._choice, self._free = choice, frozenset()
-
-    def measure(self, seconds: float, *, several: bool) -> SceneCost | None:
-        """What a scene costs, measured by a worker for about so many seconds; None where a scene raises.
-
-        Several threads read at once only where that is wanted.
-        """
+    def measure(self, seconds: float) -> SceneCost | None:
+        """What a scene costs, measured by a worker for about so many seconds; None where a scene raises."""
         session = self._ready()
         assert isinstance(session, Session), "hosts measure nothing"
-        return measure_scenes(session, seconds, 10 * seconds, several=several)
+        return measure_scenes(session, seconds)
 
     @property
     def choice(self) -> Choice | None:

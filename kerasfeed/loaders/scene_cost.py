@@ -3,10 +3,9 @@
 Invariant: a value, and arithmetic on it; it is measured in `kerasfeed.loaders.scene_measure`.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 _TASK_COST = {"thread": 80e-6, "process": 60e-6}  # of a batch of tiny scenes, beside what its scenes cost, s
-_COLD = 2.0  # times as long as several threads show that a scene takes at most
 _RESOLVED = 1.2  # times the least that could be: then scenes do not overlap freely
 
 
@@ -18,8 +17,8 @@ class SceneCost:
         seconds: Time to read it in one thread, s.
         cpu_seconds: Of these, time that a processor was busy, s; more than `seconds` where the scene uses threads.
         collate_seconds: Time to write it into its row of a batch, s; 0 where the sequence writes it itself.
-        threads: Threads that then read scenes at once.
-        apart_seconds: Time from scene to scene meanwhile, s; None where there was no time to find out.
+        threads: Threads that then loaded scenes at once; 1 where several may not.
+        apart_seconds: Time from scene to scene meanwhile, s; None likewise.
         nbytes: Bytes of a scene in a batch; 0 where its place is not fixed.
         scenes: Scenes that were read in one thread.
         cores: Cores at that time.
@@ -33,11 +32,6 @@ class SceneCost:
     nbytes: int
     scenes: int
     cores: int
-
-    @classmethod
-    def of_one(cls, seconds: float, cpu_seconds: float, cores: int) -> "SceneCost":
-        """The cost of a scene of which no more is known than the time that it took, s."""
-        return cls(seconds, min(seconds, cpu_seconds), 0.0, 1, None, 0, 1, cores)
 
     @property
     def total_seconds(self) -> float:
@@ -85,22 +79,6 @@ class SceneCost:
         if self.is_bound:
             return self.apart_seconds
         return max(min(self.busy_seconds, self.apart_seconds), 1e-9)
-
-    def under_way(self) -> "SceneCost":
-        """The cost of scenes when others were read before: those that one thread has read first may fill a cache.
-
-        Threads that overlap wholly take `threads` times `apart_seconds` for a scene, and no scene takes longer.
-        """
-        most = self.total_seconds if self.apart_seconds is None else self.threads * self.apart_seconds
-        if self.total_seconds <= _COLD * most:
-            return self
-        share = most / self.total_seconds
-        return replace(
-            self,
-            seconds=share * self.seconds,
-            cpu_seconds=share * self.cpu_seconds,
-            collate_seconds=share * self.collate_seconds,
-        )
 
     def predict(self, workers: int, worker_type: str, batch_size: int = 1, cores: int | None = None) -> float:
         """Scenes/s that so many workers are expected to load.

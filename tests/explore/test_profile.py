@@ -99,6 +99,26 @@ def test_workers_that_end_the_wait_come_before_what_costs_more():
     assert recommended([Prediction("batch_size=99", 300.0, 3.0, remedy=False)]) is None
 
 
+def test_where_runs_scatter_a_range_is_told_and_what_may_lose_is_not_recommended(monkeypatch):
+    least = {Setup(2, "thread"): 95.0, Setup(8, "thread"): 110.0}
+
+    def tried(job, setup, *given, **arguments):
+        return least.get(setup, 60.0), 100.0 if setup == Setup(1, "thread") else 200.0
+
+    monkeypatch.setattr(profile, "trial", tried)
+    with BaseFeed(scenes_costs.Waits(), 8, workers=1, worker_type="thread") as feed:
+        found = kf.profile(feed, seconds=1)
+    assert found.least == 60
+    assert "measured, 60 to 100" in str(found)
+    assert "runs of one set-up scatter" in str(found)
+    assert "runs of one set-up scatter" in found._repr_html_()
+    two = Prediction("workers=2", 200.0, 2.0, True, setup=Setup(2, "thread"), least=95.0)
+    assert recommended([two]) is None
+    eight = dataclasses.replace(two, setup=Setup(8, "thread"), least=110.0)
+    assert recommended([two, eight]) is eight
+    assert (two.how, dataclasses.replace(two, least=190.0).how) == ("measured, 95 to 200", "measured")
+
+
 def _remedies(sequence, order):
     with BaseFeed(sequence, 8, order=order, seed=0, workers=0) as feed:
         loader = Loader(feed.job, "inline")
@@ -155,7 +175,11 @@ def test_what_is_predicted_is_scaled_by_what_was_measured_with_the_workers_of_th
     true = SceneCost(10e-3, 0.0, 0.0, 2, 5e-3, 64, 20, 2)
     seen = dataclasses.replace(true, seconds=wrong * true.seconds, apart_seconds=wrong * true.apart_seconds)
     monkeypatch.setattr(profile._Measurement, "_cost", lambda measurement: seen)
-    monkeypatch.setattr(profile, "trial", lambda job, setup, *given, **arguments: 100.0 if setup.workers == 1 else None)
+
+    def tried(job, setup, *given, **arguments):
+        return (95.0, 100.0) if setup.workers == 1 else None
+
+    monkeypatch.setattr(profile, "trial", tried)
     with BaseFeed(costs, 8, workers=1, worker_type="thread") as feed:
         found = kf.profile(feed, seconds=1)
     rates = {option.setup: option.rate for option in found.predictions if option.setup is not None}

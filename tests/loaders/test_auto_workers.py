@@ -1,5 +1,6 @@
-"""`workers="auto"` and `worker_type="auto"`: measured with the first batch, and nothing else depends on it."""
+"""`workers="auto"` and `worker_type="auto"`: chosen with the first batch, and nothing else depends on it."""
 
+import dataclasses
 import logging
 import warnings
 
@@ -9,27 +10,8 @@ import scenes_costs
 
 import kerasfeed as kf
 from kerasfeed.feeds.base import BaseFeed
-from kerasfeed.loaders import auto_workers, worker_choice
+from kerasfeed.loaders import auto_workers
 from kerasfeed.loaders import loader as loader_module
-
-
-@pytest.fixture(autouse=True)
-def nothing_known(monkeypatch):
-    """As in a program that begins: no class was measured before."""
-    monkeypatch.setattr(worker_choice, "_known", type(worker_choice._known)())
-
-
-@pytest.fixture(autouse=True)
-def costs_of_a_quiet_machine(monkeypatch, request):
-    """Scenes are measured, and then cost what they do on a quiet machine: on a busy one they may cost anything."""
-    measure = auto_workers.measure_scenes
-
-    def measured(session, *given, **options):
-        found = measure(session, *given, **options)
-        return getattr(session.job.sequence, "cost", None) or found
-
-    if "as_measured" not in request.fixturenames:
-        monkeypatch.setattr(auto_workers, "measure_scenes", measured)
 
 
 @pytest.fixture
@@ -37,14 +19,17 @@ def as_measured():
     """What scenes cost here and now decides."""
 
 
-@pytest.fixture
-def choices(monkeypatch):
-    """Every choice that is made."""
+@pytest.fixture(autouse=True)
+def choices(monkeypatch, request):
+    """Every choice that is made. Scenes cost what they do on a quiet machine: on a busy one they may cost anything."""
     made = []
     choose = loader_module.choose
 
-    def noted(*given):
-        made.append(choose(*given))
+    def noted(session, make):
+        cost = getattr(session.job.sequence, "cost", None)
+        if cost and "as_measured" not in request.fixturenames:
+            session.first = dataclasses.replace(session.first, seconds=cost[0], cpu_seconds=cost[1])
+        made.append(choose(session, make))
         return made[-1]
 
     monkeypatch.setattr(loader_module, "choose", noted)
@@ -64,14 +49,12 @@ def _expected(sequence, **arguments):
         return _first(feed)
 
 
-def test_the_log_says_once_a_feed_what_was_chosen_and_why(caplog):
+def test_the_log_says_what_was_chosen_and_why(caplog):
     caplog.set_level(logging.INFO, "kerasfeed")
-    for how in ("auto chooses", "auto chooses, as before,"):
-        with _feed(scenes_costs.Waits()) as feed:
-            _first(feed)
-            chosen = [line for line in caplog.messages if "auto" in line]
-            assert chosen == [f"the feed of Waits: {how} {feed.stats().chosen}"]
-        caplog.clear()
+    with _feed(scenes_costs.Waits()) as feed:
+        _first(feed)
+        chosen = [line for line in caplog.messages if "auto" in line]
+        assert chosen == [f"the feed of Waits: auto chooses {feed.stats().chosen}"]
 
 
 def test_scenes_that_wait_get_many_threads_and_stay_the_same():
@@ -90,9 +73,8 @@ def test_scenes_that_wait_get_many_threads_and_stay_the_same():
 
 @pytest.mark.heavy
 @pytest.mark.parametrize(("kind", "expected"), [(scenes_costs.Waits, "thread"), (scenes_costs.Counts, "process")])
-def test_what_is_measured_decides(kind, expected, as_measured, monkeypatch):
+def test_what_is_measured_decides(kind, expected, as_measured):
     def chosen():
-        monkeypatch.setattr(worker_choice, "_known", type(worker_choice._known)())
         with _feed(kind()) as feed:
             feed[0]
             return feed.stats().worker_type
@@ -100,25 +82,22 @@ def test_what_is_measured_decides(kind, expected, as_measured, monkeypatch):
     assert any(chosen() == expected for _ in range(20))  # a busy machine measures wrong now and then
 
 
-def test_scenes_that_hold_the_gil_get_processes():
+def test_scenes_that_compute_get_processes():
     with _feed(scenes_costs.Counts()) as feed:
         assert _first(feed) == _expected(scenes_costs.Counts())
         assert feed.stats().worker_type == "process"
-        assert "holds the GIL" in feed.stats().chosen
+        assert "a scene takes 1.0 ms and computes for 1.0 ms of it" in feed.stats().chosen
 
 
-def test_scenes_that_wait_get_processes_and_one_hint_where_the_class_does_not_speak_of_threads():
-    def twice():
-        for _ in range(2):
-            with _feed(scenes_costs.Shares()) as feed:
-                assert _first(feed) == _expected(scenes_costs.Shares())
-                assert feed.stats().worker_type == "process"
-                assert feed.stats().workers > 2
-
-    hint = r"scenes of Shares wait for (9\d|100)% of .* set thread_safe = True"
-    with pytest.warns(kf.FeedWarning, match=hint) as told:
-        twice()
-    assert len(told) == 1
+def test_scenes_that_wait_get_processes_and_a_hint_where_the_class_does_not_speak_of_threads():
+    hint = r"scenes of Shares wait for (9\d|100)% of .* set thread_safe = True in the class: 64 threads may"
+    with _feed(scenes_costs.Shares()) as feed:
+        with pytest.warns(kf.FeedWarning, match=hint) as told:
+            found = _first(feed)
+        assert len(told) == 1
+        assert found == _expected(scenes_costs.Shares())
+        assert feed.stats().worker_type == "process"
+        assert feed.stats().workers > 2
 
 
 def test_a_class_that_says_it_is_not_thread_safe_gets_no_hint():
@@ -173,38 +152,7 @@ def test_a_function_given_as_collate_leaves_scenes_to_be_measured():
         assert feed.stats().worker_type == "thread"
 
 
-@pytest.mark.heavy
-def test_a_class_is_measured_once_in_a_program_its_parts_and_views_too(choices):
-    parts = kf.split(scenes_costs.Waits(), [0.5, 0.5], seed=0)
-    for sequence in (*parts, scenes_costs.Waits()):
-        with _feed(sequence) as feed:
-            feed[0]
-            assert feed.stats().worker_type == "thread"
-            assert feed.stats().chosen
-    assert len(choices) == 1
-    with _feed(kf.Map(scenes_costs.Waits(), _slower)) as feed:
-        feed[0]
-    assert len(choices) == 2
-
-
-def _slower(scene):
-    return scene
-
-
-_slower.thread_safe = True
-
-
-@pytest.mark.heavy
-def test_a_feed_of_a_known_class_starts_its_workers_at_once(choices):
-    with _feed(scenes_costs.Counts()) as feed:
-        feed[0]
-    with _feed(scenes_costs.Counts()) as feed:
-        assert feed.stats().chosen
-        assert feed.stats().worker_type == "process"
-    assert len(choices) == 1
-
-
-def test_a_scene_that_raises_ends_the_measurement_and_is_counted_where_it_is_loaded_alone():
+def test_a_scene_that_raises_is_counted_as_with_workers_that_are_given():
     def failed(**workers):
         with _feed(scenes_costs.Fails(), on_error="replace", **workers) as feed:
             found = _first(feed, 8)
@@ -213,14 +161,6 @@ def test_a_scene_that_raises_ends_the_measurement_and_is_counted_where_it_is_loa
     auto, given = failed(), failed(workers=2, worker_type="process")
     assert auto[:2] == given[:2]
     assert auto[2].failed == given[2].failed
-
-
-@pytest.mark.heavy
-def test_scenes_that_take_longer_than_the_measurement_leave_it_at_processes():
-    with _feed(scenes_costs.SlowLater(), workers=2) as feed:
-        assert feed.scene_spec.fields[0].shape == (4,)
-        assert feed.stats().worker_type == "process"
-        assert "could not be measured" in feed.stats().chosen
 
 
 def test_what_workers_are_told_pairs_up(tmp_path):
@@ -233,15 +173,14 @@ def test_what_workers_are_told_pairs_up(tmp_path):
 
 
 def test_counters_begin_with_the_first_batch_of_the_feed(monkeypatch):
-    monkeypatch.setattr(auto_workers, "_NEAR", 1e9)  # threads are tried however slow they seem
-    monkeypatch.setattr(auto_workers, "_MOST_SECONDS", 60.0)
+    monkeypatch.setattr(auto_workers, "_MOST_TRIAL_SECONDS", 60.0)  # threads are tried however slow scenes seem
     with _feed(scenes_costs.Tiny()) as feed:
         _first(feed)
         assert feed.stats().batches == 3
         assert "in a trial" in feed.stats().chosen
 
 
-def test_scenes_in_memory_and_short_epochs_are_not_measured(choices):
+def test_scenes_in_memory_and_short_epochs_get_no_other_workers(choices):
     with _feed(np.zeros((100_000, 2))) as feed:
         feed[0]
         assert feed.stats().worker_type == "inline"
@@ -266,10 +205,28 @@ def test_a_function_that_makes_batches_of_scenes_in_memory_runs_in_workers():
         assert feed.stats().worker_type == "thread"
 
 
-def test_two_threads_that_ask_at_once_measure_once(choices):
+def test_two_threads_that_ask_at_once_choose_once(choices):
     from concurrent.futures import ThreadPoolExecutor
 
-    with _feed(scenes_costs.Waits()) as feed, _feed(scenes_costs.Waits()) as other, ThreadPoolExecutor(4) as crowd:
-        found = list(crowd.map(lambda given: given[0][given[1]][0].tolist(), [(feed, 0), (other, 0), (feed, 1)]))
-        assert found == [feed[0][0].tolist(), feed[0][0].tolist(), feed[1][0].tolist()]
+    with _feed(scenes_costs.Waits()) as feed, ThreadPoolExecutor(4) as crowd:
+        found = list(crowd.map(lambda step: feed[step][0].tolist(), [0, 1, 0]))
+        assert found == [feed[0][0].tolist(), feed[1][0].tolist(), feed[0][0].tolist()]
     assert len(choices) == 1
+
+
+def test_threads_are_chosen_only_where_they_are_faster_than_the_processes_would_be(monkeypatch):
+    rates = {"thread": 100.0, "process": 90.0}
+    monkeypatch.setattr(auto_workers, "_trials", lambda *given: (rates["thread"], rates["process"]))
+
+    class Counts(scenes_costs.Counts):
+        thread_safe = True
+
+    def chosen():
+        with _feed(Counts()) as feed:
+            feed[0]
+            return feed.stats()
+
+    assert chosen().worker_type == "thread"
+    assert "in a trial, 100 scenes/s with 2 threads, 90 with 2 worker processes" in chosen().chosen
+    rates["process"] = 95.0
+    assert chosen().worker_type == "process"

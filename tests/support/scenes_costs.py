@@ -6,22 +6,17 @@ import time
 import numpy as np
 
 import kerasfeed as kf
-from kerasfeed.loaders.scene_cost import SceneCost
-
-
-def _cost(seconds, cpu_seconds, threads=1, apart_seconds=None):
-    return SceneCost(seconds, cpu_seconds, 1e-6, threads, apart_seconds, nbytes=20, scenes=100, cores=2)
 
 
 class Costly(kf.SceneSequence):
     """Scenes float32[4]. The length makes an epoch long enough for a choice to matter.
 
     Attributes:
-        cost: What a scene costs on a quiet machine; None where that is not known.
+        cost: Time and processor time of a scene on a quiet machine, s; None where that is not known.
     """
 
     length = 20_000
-    cost: SceneCost | None = None
+    cost: tuple[float, float] | None = None
 
     def __len__(self):
         return self.length
@@ -37,7 +32,7 @@ class Waits(Costly):
     """Scenes that wait, and that several threads may read."""
 
     thread_safe = True
-    cost = _cost(5e-3, 5e-5, 16, 5e-3 / 16)
+    cost = (5e-3, 5e-5)
 
     def scene(self, index):
         time.sleep(0.005)
@@ -47,7 +42,7 @@ class Waits(Costly):
 class Counts(Costly):
     """Scenes that hold the GIL."""
 
-    cost = _cost(1e-3, 1e-3)
+    cost = (1e-3, 1e-3)
 
     def scene(self, index):
         return super().scene(sum(n & 1 for n in range(30_000)) - 15_000 + index)
@@ -59,7 +54,7 @@ class Shares(Costly):
     They wait for so long that what a busy machine adds to their work does not count.
     """
 
-    cost = _cost(0.03, 1e-4)
+    cost = (0.03, 1e-4)
 
     def scene(self, index):
         self.now = index
@@ -70,7 +65,7 @@ class Shares(Costly):
 class DrawsGlobally(Costly):
     """Scenes that wait and draw from the global generators."""
 
-    cost = _cost(5e-3, 5e-5)
+    cost = (5e-3, 5e-5)
 
     def scene(self, index):
         time.sleep(0.005)
@@ -87,16 +82,6 @@ class Fails(Costly):
         time.sleep(0.005)
         if index % 100 == 7:
             raise ValueError(f"scene {index} is damaged")
-        return super().scene(index)
-
-
-class SlowLater(Costly):
-    """Scenes that take longer than a measurement may, but for every hundredth and the last."""
-
-    length = 101
-
-    def scene(self, index):
-        time.sleep(0.02 if index in (0, 50, 100) else 3.0)
         return super().scene(index)
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 
 from kerasfeed.loaders.base import LoaderStats
-from kerasfeed.loaders.worker_choice import WORKER_TYPE, WORKERS, Choice, Setup, best, held_text, setups
+from kerasfeed.loaders.worker_choice import Setup
 from kerasfeed.orders.batch_bounds import EvenCut
 from kerasfeed.orders.plan import Plan
 from kerasfeed.util.counted import counted
@@ -91,9 +91,9 @@ class InputMonitor(keras.callbacks.Callback):  # type: ignore[misc]
     when the batch has been loaded. With several steps per execution on a backend that computes in the background (JAX),
     the share is an upper limit. The first epoch includes compiling the model.
 
-    After each epoch, `verdict` says how long training waited in it, and why as far as that is known; where it waited
-    for more than a fifth of the epoch, that is printed (not with `verbose=0`), the reasons once. `kerasfeed.profile`
-    measures the causes, and what would help. The `repr` has a line for each epoch.
+    After each epoch, `verdict` says how long training waited in it; where it waited for more than a fifth of the epoch,
+    that is printed (not with `verbose=0`). `kerasfeed.profile` measures why, and what would help. The `repr` has a line
+    for each epoch.
 
     Args:
         feed: The feed that `fit` is given.
@@ -189,7 +189,7 @@ class InputMonitor(keras.callbacks.Callback):  # type: ignore[misc]
                 self._account_execution(before, over)  # else the stream has ended, and there was no such step
         timing = EpochTiming(epoch, self._steps, scenes_of(self.feed.plan, self._steps), over - self._began, self._wait)
         self.epochs.append(timing)
-        self.verdict = verdict_of(timing, self.feed.stats(), self.feed.worker_choice, self.feed.plan.rows)
+        self.verdict = verdict_of(timing, self.feed.stats())
         if timing.input_wait_share > _NOTABLE and self.params and self.params.get("verbose"):
             self._to_tell = wait_text(timing) if self._told else self.verdict
             self._told = True
@@ -244,35 +244,22 @@ def wait_text(timing: EpochTiming) -> str:
     return f"training waited {timing.input_wait_share:.0%} of epoch {timing.epoch} for input"
 
 
-def verdict_of(timing: EpochTiming, stats: LoaderStats, choice: Choice | None, rows: int) -> str:
+def verdict_of(timing: EpochTiming, stats: LoaderStats) -> str:
     """What an epoch waited for, in a sentence.
 
     Args:
         timing: Of the epoch.
         stats: Of the feed.
-        choice: What "auto" came to, with what scenes cost; None where that is not known.
-        rows: Scenes in a batch.
     """
-    share = timing.input_wait_share
     waited_text = wait_text(timing)
     training = timing.seconds - timing.wait_seconds
-    if share <= _NOTABLE or training <= 0:
+    if timing.input_wait_share <= _NOTABLE or training <= 0:
         return waited_text
-    there = Setup(stats.workers_argument, stats.worker_type)
-    text = (
-        f"{waited_text}: {there} loaded {timing.scenes_per_second:,.0f} scenes/s, and training could take "
-        f"{timing.scenes / training:,.0f}"
+    return (
+        f"{waited_text}: {Setup(stats.workers_argument, stats.worker_type)} loaded {timing.scenes_per_second:,.0f} "
+        f"scenes/s, and training could take {timing.scenes / training:,.0f}. kf.profile(feed, model) measures why, and "
+        "what would help"
     )
-    cost = None if choice is None else choice.cost
-    if cost is None:
-        return f"{text}. kf.profile(feed, model) measures why, and what would help"
-    rates = {
-        setup: cost.predict(setup.workers, setup.worker_type, rows)
-        for setup in setups(cost, there, frozenset([WORKERS, WORKER_TYPE]), threads=cost.apart_seconds is not None)
-    }
-    found = best(rates)
-    helps = f"{found} would load {rates[found]:,.0f}" if found != there else "other workers would not load more"
-    return f"{text}; {held_text(cost)}; {helps}. kf.profile(feed, model) measures what else would help"
 
 
 def scenes_of(plan: Plan, steps: int) -> int:

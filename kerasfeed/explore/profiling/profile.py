@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from kerasfeed.loaders.scene_cost import SceneCost
-from kerasfeed.loaders.worker_choice import Setup, duration, held_text
+from kerasfeed.loaders.worker_choice import Setup, duration
 from kerasfeed.util.report import ACCENT, PALE, Graphic, Report, Table, bar
 
 _NOTABLE = 1.1  # times as fast
+_STEADY = 0.75  # of the quickest run: the others reach that on a machine that does nothing else
 LITTLE = 0.05  # share of the time: training that waits so little does not wait
 
 
@@ -29,6 +30,7 @@ class Prediction:
         note: What speaks against it, or what it needs; may be empty.
         remedy: Whether it is a change to make, and not only a set-up to compare with.
         setup: The workers, where it is these that change; else None.
+        least: Scenes/s of the slowest run of those that measured `rate`; None where it was not measured.
     """
 
     change: str
@@ -39,11 +41,19 @@ class Prediction:
     note: str = ""
     remedy: bool = True
     setup: Setup | None = None
+    least: float | None = None
 
     @property
     def how(self) -> str:
-        """Whether it was measured or predicted, in a word."""
-        return "measured" if self.measured else "predicted"
+        """Whether it was measured or predicted, and between which rates runs scatter."""
+        if not self.measured:
+            return "predicted"
+        return "measured" + (f", {self.least:,.0f} to {self.rate:,.0f}" if scatters(self.least, self.rate) else "")
+
+
+def scatters(least: float | None, most: float) -> bool:
+    """Whether runs of one set-up differ by more than noise, in scenes/s: something else was at work meanwhile."""
+    return least is not None and least < _STEADY * most
 
 
 def verdict(
@@ -73,6 +83,18 @@ def verdict(
     return f"training waits {share:.0%} of the time; {scene}; {_change_text(best)} {ends}"
 
 
+def held_text(cost: SceneCost) -> str:
+    """What scenes do for most of their time, in words."""
+    parts = [
+        (cost.waiting_seconds, "scenes wait for"),
+        (cost.gil_seconds, "scenes hold the GIL for"),
+        (cost.free_seconds, "scenes compute without the GIL for"),
+        (cost.collate_seconds, "writing scenes into the batch takes"),
+    ]
+    seconds, text = max(parts)
+    return f"{text} {duration(seconds)} of {duration(cost.total_seconds)}"
+
+
 def _change_text(prediction: Prediction) -> str:
     """A change in words where it is one of workers, else as code."""
     return prediction.change if prediction.setup is None else str(prediction.setup)
@@ -84,12 +106,17 @@ def recommended(predictions: Sequence[Prediction]) -> Prediction | None:
     Args:
         predictions: The best first.
     """
-    helpful = [option for option in predictions if option.remedy and option.gain > _NOTABLE]
+    helpful = [option for option in predictions if option.remedy and option.gain > _NOTABLE and _surely(option)]
     workers = [option for option in helpful if option.setup is not None]
     # What was measured is worth more than what was calculated.
     surest = [option for option in workers if option.measured] or workers
     ends = [option for option in (*surest, *helpful) if option.wait_share is not None and option.wait_share < LITTLE]
     return next(iter((*ends, *surest, *helpful)), None)
+
+
+def _surely(option: Prediction) -> bool:
+    """Whether the slowest run was faster, too, than the feed as it is."""
+    return option.least is None or option.least * option.gain > option.rate
 
 
 @dataclass(frozen=True, repr=False)
@@ -110,6 +137,7 @@ class Profile:
         predictions: What other workers and other changes are expected to bring, the best first.
         recommended: The one to make; None where nothing helps, or nothing is needed.
         verdict: All of it in a sentence.
+        least: Scenes/s of the slowest run of those that measured `rate`.
     """
 
     name: str
@@ -124,6 +152,7 @@ class Profile:
     predictions: tuple[Prediction, ...]
     recommended: Prediction | None
     verdict: str
+    least: float | None = None
 
     @property
     def training_rate(self) -> float | None:
@@ -153,7 +182,10 @@ class Profile:
         longest = max([total, *(seconds for _, seconds in self.parts)]) or 1.0
         parts = [(name, duration(seconds), bar(seconds / longest)) for name, seconds in self.parts]
         scene = Table(["a scene in one worker", duration(total), ""], parts, right=[duration(total)])
-        rows = [self._row(f"as it is, {Setup(self.workers, self.worker_type)}", self.rate)]
+        present = Prediction(
+            f"as it is, {Setup(self.workers, self.worker_type)}", self.rate, 1.0, True, least=self.least
+        )
+        rows = [self._row(present.change, self.rate, how=present.how)]
         rows += [
             self._row(
                 option.change,
@@ -167,8 +199,10 @@ class Profile:
         ]
         if self.training_rate is not None:
             rows.append(self._row("the model, batches being there", self.training_rate))
+        busy = scatters(self.least, self.rate)
+        note = [("", "runs of one set-up scatter: the machine does other things; measure again when it is quiet")]
         changes = Table(["with", "scenes/s", "gain", "", "", ""], rows, right=["scenes/s", "gain"])
-        return Report(self.name, [("", self.verdict)], [scene, changes])
+        return Report(self.name, [("", self.verdict), *(note if busy else [])], [scene, changes])
 
     def _row(
         self, what: str, rate: float, gain: str = "", how: str = "", note: str = "", *, best: bool = False

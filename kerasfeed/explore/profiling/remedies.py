@@ -32,7 +32,7 @@ _SLOW = 5.0  # times slower to read than to write into the batch: then a cache p
 _CACHED_SECONDS = 2e-6  # to get a scene from one
 _READ_SECONDS = 0.4  # for finding out what reading costs
 
-Rate = Callable[..., float | None]
+Rate = Callable[..., tuple[float, float] | None]
 
 
 def remedies(job: Job, layout: Layout, setup: Setup, cost: SceneCost, rate: float, rate_of: Rate) -> list[Prediction]:
@@ -44,8 +44,8 @@ def remedies(job: Job, layout: Layout, setup: Setup, cost: SceneCost, rate: floa
         setup: Its workers.
         cost: What a scene costs.
         rate: Scenes/s that they load.
-        rate_of: Scenes/s of a setup in a trial, given the setup, the share of the time, the rate that is
-            expected, a job and its layout.
+        rate_of: Scenes/s of the slowest and the quickest run of a setup in a trial, given the setup, the share of the
+            time, the rate that is expected, a job and its layout.
     """
     return [
         *_of_reading(job, layout, cost, rate), *_cached(job, setup, cost, rate),
@@ -144,4 +144,9 @@ def _larger_batches(
     measured = rate_of(setup, 0.08, rate, larger, dataclasses.replace(layout, rows=larger.plan.rows))
     if measured is None:
         return []
-    return [Prediction(f"batch_size={size}", measured, measured / rate, True, note="trains otherwise", remedy=False)]
+    least, most = measured
+    return [
+        Prediction(
+            f"batch_size={size}", most, most / rate, True, note="trains otherwise", remedy=False, least=least
+        )
+    ]  # fmt: skip
