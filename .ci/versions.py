@@ -48,6 +48,7 @@ class Environment:
         pins: Requirements beside those of setup.cfg.
         floors: Whether every lower bound of `install_requires` and of TensorFlow in setup.cfg is taken as it stands.
         tensorflow: Whether TensorFlow is installed; without it, Keras runs on JAX.
+        nightly: Whether Keras is what its developers have now (`keras-nightly`), and not a release.
     """
 
     name: str
@@ -55,15 +56,16 @@ class Environment:
     pins: tuple[str, ...] = ()
     floors: bool = False
     tensorflow: bool = True
+    nightly: bool = False
 
     def versions(self) -> list[str]:
         """The versions that it has, "keras==3.10.*"; of what is not named, the newest."""
-        return [*self.pins, *(_floors() if self.floors else [])]
+        return [*self.pins, *(_floors() if self.floors else []), *(["keras-nightly"] if self.nightly else [])]
 
     def requirements(self) -> list[str]:
         """What is installed beside kerasfeed: what its tests need, and the versions."""
         tests = [each for each in _required("test") if self.tensorflow or not each.startswith("tensorflow")]
-        return [*tests, *self.versions()]
+        return [*tests, *self.pins, *(_floors() if self.floors else [])]
 
 
 ENVIRONMENTS = [
@@ -74,6 +76,7 @@ ENVIRONMENTS = [
     Environment("keras-3.13", "3.12", ("keras==3.13.*",)),
     Environment("keras-3.14", "3.12", ("keras==3.14.*",)),
     Environment("newest", "3.13"),
+    Environment("keras-nightly", "3.11", nightly=True),
     Environment("no-tensorflow", "3.11", tensorflow=False),
 ]
 
@@ -115,7 +118,12 @@ def run(environment: Environment, folder: Path, processes: int) -> bool | None:
     # Compiled once: else, where PYTHONDONTWRITEBYTECODE is set, every process of the tests compiles TensorFlow again.
     install = ["--compile-bytecode", "--index-strategy", "unsafe-best-match", "--quiet", str(ROOT)]
     install += environment.requirements()
-    subprocess.run([sys.executable, "-m", "uv", "pip", "install", "--python", python, *install], check=True)
+    uv = [sys.executable, "-m", "uv", "pip"]
+    subprocess.run([*uv, "install", "--python", python, *install], check=True)
+    if environment.nightly:  # both packages are the folder `keras`
+        subprocess.run([*uv, "uninstall", "--quiet", "--python", python, "keras"], check=True)
+        nightly = ["--no-deps", "--prerelease", "allow", "--index-strategy", "unsafe-best-match", "keras-nightly"]
+        subprocess.run([*uv, "install", "--quiet", "--python", python, *nightly], check=True)
     names = "keras, tensorflow, numpy, h5py" if environment.tensorflow else "keras, jax, numpy, h5py"
     shown = f"import sys, {names}; print(*('%s %s' % (m.__name__, m.__version__)"
     shown += f" for m in ({names})), 'python %d.%d.%d' % sys.version_info[:3], sep=', ')"
