@@ -246,7 +246,7 @@ class Filler:
                 scenes.append(self._scene(index))
             except BaseException as error:
                 raise failed(index, row) from error
-        context.begin_collate()
+        context.begin_collate(view.control[2])
         note[1] = MANY
         try:
             batch = self._collate.function(scenes)
@@ -265,7 +265,7 @@ def probe(sequence: Any, index: int, context: SceneContext, collate: Custom | No
         with context:
             scene = scene_reader(sequence)(index)
             if collate is not None:
-                context.begin_collate()
+                context.begin_collate(0)
                 return scene, collate.describe(scene)
             try:
                 return scene, describe(scene)
