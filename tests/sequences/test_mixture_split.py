@@ -131,6 +131,101 @@ def test_parts_are_disjoint_and_all_and_of_the_right_sizes_and_divide_every_clas
     assert all(np.array_equal(one.indices, other.indices) for one, other in zip(parts, again, strict=True))
 
 
+def _groups(sizes, seed=0):
+    """The group of each scene, in random order."""
+    return np.random.default_rng(seed).permutation(np.repeat(np.arange(len(sizes)), sizes))
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(st.integers(1, 30), min_size=5, max_size=60),
+    st.lists(st.integers(1, 20), min_size=1, max_size=5),
+    st.integers(0, 4),
+    st.integers(0, 9),
+)
+def test_no_group_is_in_two_parts_and_a_part_exceeds_its_share_by_one_group_at_most(sizes, shares, classes, seed):
+    groups = _groups(sizes, seed)
+    fractions = [share / sum(shares) for share in shares]
+    labels = np.random.default_rng(seed).integers(0, classes, len(groups)) if classes else None
+    if min(fractions) * len(groups) < 1:
+        return
+    parts = kf.split(range(len(groups)), fractions, seed, labels, groups=groups)
+    indices = [np.asarray(part.indices) for part in parts]
+    assert sorted(np.concatenate(indices).tolist()) == list(range(len(groups)))
+    assert all((np.diff(part) > 0).all() and len(part) for part in indices)
+    assert len(np.unique(groups)) == sum(len(np.unique(groups[part])) for part in indices)
+    if labels is None:
+        assert all(
+            len(part) <= fraction * len(groups) + max(sizes) for part, fraction in zip(indices, fractions, strict=True)
+        )
+    again = kf.split(range(len(groups)), fractions, seed, labels, groups=[f"patient {group:02}" for group in groups])
+    assert all(np.array_equal(one.indices, other.indices) for one, other in zip(parts, again, strict=True))
+
+
+def test_groups_of_one_class_each_are_divided_by_class_as_near_as_they_come():
+    sizes = [7, 3, 5, 9, 4, 6, 8, 2, 5, 7] * 12
+    groups = _groups(sizes)
+    labels = groups % 4 == 0
+    for part, fraction in zip(
+        kf.split(range(len(groups)), (0.7, 0.2, 0.1), 0, labels, groups=groups), (0.7, 0.2, 0.1), strict=True
+    ):
+        assert abs(len(part) - fraction * len(groups)) <= 3
+        assert abs(labels[part.indices].sum() - fraction * labels.sum()) <= 3
+
+
+def test_small_parts_get_a_group_although_none_is_as_small():
+    assert sorted(len(part) for part in kf.split(range(300), (0.98, 0.01, 0.01), 0, groups=_groups([100] * 3))) == [
+        100,
+        100,
+        100,
+    ]
+
+
+def test_groups_come_from_a_field_or_a_function_too():
+    scans = [(np.zeros(2), {"patient": f"p{number // 3}"}) for number in range(24)]
+    by_field = kf.split(scans, (0.5, 0.5), 1, groups="1.patient")
+    by_function = kf.split(scans, (0.5, 0.5), 1, groups=lambda scene: scene[1]["patient"])
+    patients = [{scene[1]["patient"] for scene in part} for part in by_field]
+    assert not patients[0] & patients[1]
+    assert [part.indices.tolist() for part in by_field] == [part.indices.tolist() for part in by_function]
+
+
+@pytest.mark.parametrize("stratify", [None, np.arange(60) % 2])
+@pytest.mark.parametrize("groups", [None, np.arange(60) // 5])
+def test_every_scene_validates_one_fold_and_trains_the_others(groups, stratify):
+    pairs = kf.folds(range(60), 4, seed=3, groups=groups, stratify=stratify)
+    assert len(pairs) == 4
+    validated = np.concatenate([valid.indices for _, valid in pairs])
+    assert sorted(validated.tolist()) == list(range(60))
+    for train, valid in pairs:
+        assert len(valid) == 15
+        assert sorted([*train.indices, *valid.indices]) == list(range(60))
+        if groups is not None:
+            assert not set(groups[train.indices]) & set(groups[valid.indices])
+        if stratify is not None:
+            assert 5 <= stratify[valid.indices].sum() <= 10
+    expected = kf.split(range(60), [1 / 4] * 4, 3, stratify, groups=groups)
+    assert [valid.indices.tolist() for _, valid in pairs] == [part.indices.tolist() for part in expected]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"count": 1}, ValueError, "count must be at least 2, received 1"),
+        ({"count": 40}, ValueError, "Clouds has 37 scenes, too few for 40 folds"),
+        ({"seed": -1}, ValueError, "seed must be at least 0, received -1"),
+        ({"groups": [0, 1]}, ValueError, r"groups needs one label a scene: Clouds has 37 scenes, .* shape \(2,\)$"),
+        ({"groups": [0] * 37}, ValueError, "groups names 1 group, too few for 3 parts, as no group is in two of them"),
+        ({"groups": [None] * 37}, TypeError, "groups must be all numbers, or all text, so that they can be sorted"),
+        ({"groups": "7"}, ValueError, "a scene has no field '7': it has '0', '1'"),
+        ({"stratify": np.zeros((37, 2))}, ValueError, "For one-hot labels use labels.argmax"),
+    ],
+)
+def test_folds_that_cannot_be_are_refused_in_words(arguments, error, message):
+    with pytest.raises(error, match=message):
+        kf.folds(scenes.Clouds(37), **{"count": 3, "seed": 0, **arguments})
+
+
 def test_largest_remainders_are_exact():
     assert [len(part) for part in kf.split(range(10), (0.8, 0.1, 0.1), 0)] == [8, 1, 1]
     assert [len(part) for part in kf.split(range(101), (1 / 3, 1 / 3, 1 / 3), 0)] == [34, 34, 33]
