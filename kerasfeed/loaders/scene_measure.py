@@ -65,7 +65,7 @@ class _Reader:
         view.indices[: len(indices)] = indices
         filler = self._one if alone else self._filler
         if len(indices) > 1:
-            filler.read_ahead(indices)
+            filler.read_ahead(indices, context)
         return filler.fill(view, 0, len(indices), -1, context, [0, 0])
 
     def _scenes(self, indices: NDArray[np.int64], context: SceneContext) -> list[Any]:

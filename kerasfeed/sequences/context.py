@@ -96,6 +96,11 @@ class SceneContext:
             self._batch_rng = _rng(self.seed, SeedStream.COLLATE, self.epoch, self._batch)
         return self._batch_rng
 
+    @property
+    def scene_epoch(self) -> int:
+        """The epoch, for what gives other scenes in each."""
+        return self.epoch
+
     def rng_for(self, index: int) -> np.random.Generator:
         """The generator of the scene that the sequence being read knows as `index`."""
         place = index if self._places is None else self._places.get(index, index)
@@ -125,7 +130,7 @@ class UnrandomContext(SceneContext):
     __slots__ = ("_refusal",)
 
     def __init__(self, refusal: str) -> None:
-        """`refusal` is the message for a scene that asks for random numbers."""
+        """`refusal` is the message for a scene that asks for random numbers, or for its epoch."""
         super().__init__(0, 0)
         self._refusal = refusal
 
@@ -136,6 +141,11 @@ class UnrandomContext(SceneContext):
         Raises:
             KerasfeedError: Always.
         """
+        raise KerasfeedError(self._refusal)
+
+    @property
+    def scene_epoch(self) -> int:
+        """Not to be had; see `rng`."""
         raise KerasfeedError(self._refusal)
 
     def rng_for(self, index: int) -> np.random.Generator:
@@ -171,6 +181,11 @@ def _rng(seed: int, *key: int) -> np.random.Generator:
 def current_context() -> SceneContext | None:
     """This thread's context; None outside a feed."""
     return _current.context
+
+
+def current_epoch() -> int:
+    """Epoch of the scene that this thread is loading; 0 outside a feed."""
+    return 0 if _current.context is None else _current.context.scene_epoch
 
 
 def current_rng() -> np.random.Generator:

@@ -79,9 +79,119 @@ def test_the_sources_of_a_mixture_are_shuffled_apart():
     assert list(longer)[:1000] != list(longer)[1000:]
 
 
+def harder(epoch):
+    return [4, epoch, 0]
+
+
+def by_epoch(seed=0):
+    return kf.Mixture([range(40), range(100, 190), range(200, 203)], harder, num_scenes=24, seed=seed)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_mixture_by_epoch_has_the_proportions_of_each_epoch_and_other_scenes_in_each(workers):
+    found = []
+    with kf.Feed(by_epoch(), 8, workers=workers, worker_type="thread") as feed:
+        for epoch in (0, 2, 4):
+            scenes_of_epoch = np.concatenate(list(feed.epoch(epoch)))
+            assert len(set(scenes_of_epoch)) == 24
+            easy, hard = (scenes_of_epoch < 100).sum(), (scenes_of_epoch >= 100).sum()
+            assert (
+                (easy, hard, 0) == by_epoch().counts(epoch=epoch) == ((24, 0, 0), (16, 8, 0), (12, 12, 0))[epoch // 2]
+            )
+            found.append(set(scenes_of_epoch))
+            again = np.concatenate([kf.load(feed, epoch=epoch, step=step) for step in range(3)])
+            assert np.array_equal(again, scenes_of_epoch)
+    assert len(found[0] & found[1]) < 16
+    assert np.array_equal(list(by_epoch()), [by_epoch()[index] for index in range(24)])
+    assert {int(scene) for scene in by_epoch()} == found[0]
+
+
+class Told(scenes.Clouds):
+    def __init__(self, length):
+        super().__init__(length)
+        self.told, self.read = [], []
+
+    def read_ahead(self, indices):
+        self.told += indices.tolist()
+
+    def __getitem__(self, index):
+        self.read.append(index)
+        return super().__getitem__(index)
+
+
+def test_what_a_mixture_by_epoch_announces_are_the_scenes_of_that_epoch():
+    parts = [Told(40), Told(90)]
+    with kf.Feed(kf.Mixture(parts, lambda epoch: [1, epoch], num_scenes=24), 8, workers=0) as feed:
+        _ = feed.element_spec
+        for part in parts:
+            part.told.clear()
+            part.read.clear()
+        list(feed.epoch(3))
+    for part, count in zip(parts, (6, 18), strict=True):
+        assert sorted(part.told) == sorted(part.read)
+        assert len(part.read) == count
+
+
+def test_a_state_of_a_mixture_or_weights_by_epoch_is_not_that_of_another_function():
+    def softer(epoch):
+        return [4, 0, epoch]
+
+    def feed_of(weights):
+        mixture = kf.Mixture([range(40), range(90), range(3)], weights, num_scenes=24)
+        return kf.Feed(mixture, 8, order=kf.Weighted(lambda epoch: np.full(24, sum(weights(epoch)))), seed=0, workers=0)
+
+    with feed_of(harder) as feed, feed_of(harder) as same, feed_of(softer) as other:
+        state = feed.get_state(epoch=1, step=2)
+        same.set_state(state)
+        with pytest.raises(
+            ValueError, match=r"class was Mixture by .*harder.* order was Weighted\(24 weights of .*lambda"
+        ):
+            other.set_state(state)
+
+
+def test_a_cache_refuses_a_mixture_by_epoch_and_takes_what_is_inside_it():
+    with pytest.raises(kf.KerasfeedError, match="asks for random numbers, or for the epoch, and a cache would keep"):
+        kf.Cached(by_epoch())[0]
+    inside = kf.Mixture([kf.Cached(range(5)), range(5)], lambda epoch: [1, epoch], num_scenes=4)
+    with kf.Feed(inside, 4, workers=0) as feed:
+        assert len(feed[0]) == 4
+
+
+def test_an_error_of_the_function_tells_the_epoch():
+    def failing(epoch):
+        return [1, 1 / (2 - epoch)]
+
+    with kf.Feed(kf.Mixture([range(5), range(5)], failing, num_scenes=4), 4, workers=0) as feed:
+        assert len(feed[0]) == 4
+        with pytest.raises(ZeroDivisionError) as caught:
+            list(feed.epoch(2))
+    assert "failing raised it when called with epoch 2" in "\n".join(caught.value.__notes__)
+
+
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
+        (([range(3)], lambda epoch: [1]), TypeError, "needs num_scenes where weights is a function: as many scenes in"),
+        (
+            ([range(3)], lambda epoch: [0], 3),
+            ValueError,
+            "weights=.*lambda.* for epoch 0: all are 0, and no scene could",
+        ),
+        (
+            ([range(3)], lambda epoch: [-1], 3),
+            ValueError,
+            r"weights=.*lambda.* for epoch 0\[0\] is -1.0: weights must be",
+        ),
+        (
+            ([range(3)], lambda epoch: [1, 2], 3),
+            ValueError,
+            "1 sequences need 1 weights, received 2 as weights=.*lambda",
+        ),
+        (
+            ([range(3)], lambda epoch: None, 3),
+            TypeError,
+            "weights=.*lambda.* for epoch 0 must be numbers, one a sequence",
+        ),
         (([range(3)], [1, 2]), ValueError, "1 sequences need 1 weights, received 2"),
         (([range(3), range(2)], [1, 0]), ValueError, r"weights\[1\] is 0.0: weights must be positive"),
         (([range(3)], ["a"]), TypeError, "weights must be numbers, one a sequence"),
