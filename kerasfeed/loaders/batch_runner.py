@@ -155,7 +155,7 @@ class BatchRunner(Runner):
         if context.worker.worker_type != "process":
             return filler.fill(view, start, stop, serial, self._context(self._seed, epoch), note)
         if stop - start > 1:  # not the whole batch: other workers, with caches of their own, load the rest
-            filler.read_ahead(view.indices[start:stop])
+            filler.read_ahead(view.indices[start:stop], SceneContext(self._seed, epoch))
         watched = self._to_watch > 0
         self._to_watch -= watched
         payload = load_seeded(

@@ -74,7 +74,7 @@ def measure(
         if view is not None:
             view.indices[: len(run)] = run
             if len(run) > 1:
-                filler.read_ahead(run)
+                filler.read_ahead(run, context)
             filler.fill(view, 0, len(run), -1, context, [0, 0])
             return
         with context:

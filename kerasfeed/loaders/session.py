@@ -178,7 +178,7 @@ class Session:
         try:
             filler = self.runner.filler(self.slots.layout)
             if filler.reads_ahead:
-                self.pool.options.turn.run(partial(filler.read_ahead, indices))
+                self.pool.options.turn.run(partial(filler.read_ahead, indices, SceneContext(self.job.plan.seed, epoch)))
         except FailedTaskError as carrier:
             error = carrier.error
             if is_the_programs(error):

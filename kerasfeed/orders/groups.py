@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kerasfeed.util.counted import counted
-from kerasfeed.util.error_text import message_of
+from kerasfeed.util.error_text import add_note, message_of
 from kerasfeed.util.fingerprint import digest, name_of
 from kerasfeed.util.frames import as_sequence
 from kerasfeed.util.lru import Lru
@@ -119,6 +119,18 @@ class Portable:
     def identity(self) -> str:
         """A text that two functions share only if their code and what they enclose are the same."""
         return f"{getattr(self.function, '__module__', '')}.{self} {digest(self.function)}"
+
+    def of_epoch(self, what: str, epoch: int) -> Any:
+        """What the function, given as the argument `what`, returns for an epoch.
+
+        Raises:
+            Exception: What it raises, with the epoch as a note.
+        """
+        try:
+            return self.function(epoch)
+        except Exception as error:
+            add_note(error, f"{what}={self} raised it when called with epoch {epoch}")
+            raise
 
     def __reduce__(self) -> Any:
         from kerasfeed.util.picklers import cloud_pickled  # loads cloudpickle, which most orders do not need

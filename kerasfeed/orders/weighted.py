@@ -12,13 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kerasfeed.orders.base import Order
-from kerasfeed.orders.groups import Groups, Identified, Kept, check_length, check_names, check_numbers
+from kerasfeed.orders.groups import Groups, Identified, Kept, Portable, check_length, check_names, check_numbers
 from kerasfeed.orders.permutation import BLOCK, SMALL_ROUNDS, in_blocks, permute_each, stream_keys, uniforms
 from kerasfeed.util.fingerprint import digest
 from kerasfeed.util.seed_streams import SeedStream
 from kerasfeed.util.validate import check_integer
 
 _BLOCKS_KEPT = 64
+_EPOCHS_KEPT = 3  # the one consumed, the one loaded ahead, and epoch 0
 
 
 class Drawn(Identified, Order):
@@ -76,46 +77,78 @@ class Weighted(Drawn):
 
     Args:
         weights: Numbers >= 0, [number of scenes], in the order of the indices; they need not sum to 1. A scene of
-            weight 0 never comes.
+            weight 0 never comes. Or a function from the epoch, an integer from 0, to such numbers. It must give the
+            same for an epoch each time; it is called for epoch 0 now, and for others when they are first needed.
         num_scenes: Scenes in an epoch, at least 1. None is the number of weights.
 
     Raises:
         TypeError: `weights` are not numbers, or `num_scenes` is not an integer.
         ValueError: `weights` has another length than the sequence, a weight is negative or not finite, or all are 0.
+        Exception: What the function raises, with the epoch as a note.
 
     Examples:
         >>> order = kf.Weighted([0, 1, 3], num_scenes=1000)
         >>> with kf.Feed(np.arange(3), batch_size=1000, order=order, seed=0, workers=0) as feed:
         ...     print(np.bincount(feed[0]))
         [  0 231 769]
+        >>> harder = kf.Weighted(lambda epoch: [1, epoch, epoch**2], num_scenes=1000)
+        >>> with kf.Feed(np.arange(3), batch_size=1000, order=harder, seed=0, workers=0) as feed:
+        ...     print([np.bincount(batch, minlength=3).tolist() for epoch in (0, 1, 2) for batch in feed.epoch(epoch)])
+        [[1000, 0, 0], [365, 295, 340], [157, 295, 548]]
     """
 
     def __init__(self, weights: Any, num_scenes: int | None = None) -> None:
-        checked = check_numbers("weights", weights, whole=False)
-        largest = checked.max()
-        if largest == 0:
-            raise ValueError(f"all {len(checked):,} weights are 0: no scene could be drawn. Give one a weight above 0")
-        cumulative = np.cumsum(checked / largest)
-        cumulative /= cumulative[-1]
-        cumulative[np.flatnonzero(checked)[-1] :] = 1.0  # so that no draw in [0, 1) falls behind
-        cumulative.setflags(write=False)
-        self._cumulative = cumulative
-        super().__init__(f"{len(checked)} weights {digest(cumulative)}", "weights", len(checked), num_scenes)
+        self._function = Portable(weights) if callable(weights) else None
+        self._epochs: Kept[NDArray[np.float64]] = Kept(_EPOCHS_KEPT)
+        self._cumulative = _cumulated("weights", weights) if self._function is None else self._called(0)
+        count = len(self._cumulative)
+        what = digest(self._cumulative) if self._function is None else f"of {self._function.identity()}"
+        super().__init__(f"{count} weights {what}", "weights", count, num_scenes)
 
     def __str__(self) -> str:
         return f"{self._count:,} drawn by weight"
 
     def __repr__(self) -> str:
-        return f"Weighted(<{self.made_for:,} weights>, num_scenes={self._count})"
+        of = "" if self._function is None else f" of {self._function}"
+        return f"Weighted(<{self.made_for:,} weights{of}>, num_scenes={self._count})"
 
     def spread(self, length: int) -> float:
-        """See `Order.spread`: of two draws by these weights."""
+        """See `Order.spread`: of two draws by these weights, in epoch 0."""
         return float(2 * (self._cumulative * (1 - self._cumulative)).sum())
 
     def draw(self, positions: NDArray[np.int64], seed: int, epoch: int) -> NDArray[np.int64]:
         """See `Drawn.draw`; O(log length) a scene."""
         drawn = uniforms(positions, stream_keys(seed, (SeedStream.WEIGHTED, epoch)))
-        return np.searchsorted(self._cumulative, drawn, side="right").astype(np.int64)
+        return np.searchsorted(self._of(epoch), drawn, side="right").astype(np.int64)
+
+    def _of(self, epoch: int) -> NDArray[np.float64]:
+        """Cumulative shares in an epoch, float64[number of scenes]."""
+        if self._function is None or epoch == 0:
+            return self._cumulative
+        found = self._epochs.get_or_load(epoch, lambda: self._called(epoch))[0]
+        if len(found) != self.made_for:
+            raise ValueError(
+                f"weights={self._function} gave {len(found):,} weights for epoch {epoch} and {self.made_for:,} for "
+                "epoch 0: give one for each scene, in the order of their indices"
+            )
+        return found
+
+    def _called(self, epoch: int) -> NDArray[np.float64]:
+        assert self._function is not None
+        return _cumulated(f"weights={self._function} for epoch {epoch}", self._function.of_epoch("weights", epoch))
+
+
+def _cumulated(what: str, weights: Any) -> NDArray[np.float64]:
+    """Cumulative shares of weights; `what` is what messages call these."""
+    checked = check_numbers(what, weights, whole=False)
+    largest = checked.max()
+    if largest == 0:
+        raise ValueError(f"{what}: all {len(checked):,} are 0, and no scene could be drawn. Give one a weight above 0")
+    cumulative = np.cumsum(checked / largest)
+    cumulative /= cumulative[-1]
+    cumulative[np.flatnonzero(checked)[-1] :] = 1.0  # so that no draw in [0, 1) falls behind
+    cumulative.setflags(write=False)
+    return cumulative
 
 
 class Balanced(Drawn):

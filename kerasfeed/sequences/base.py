@@ -162,7 +162,8 @@ class SceneSequence(ABC):
             ...         print(np.array_equal(one[0], two[0]))
             True
         """
-        return current_rng()
+        context = current_context()
+        return current_rng() if context is None else context.rng
 
     @rng.setter
     def rng(self, value: object) -> None:

@@ -173,7 +173,8 @@ class Cached(SceneByScene, SceneSequence):
             "is given the generator"
         )
         refusal = (
-            f"scene {place} of {name} asks for random numbers, and a cache would keep one draw for every epoch. "
+            f"scene {place} of {name} asks for random numbers, or for the epoch, and a cache would keep one draw for "
+            "every epoch. "
             f"{remedy}"
         )
         with UnrandomContext(refusal), self._reading(0, [place], [place]):

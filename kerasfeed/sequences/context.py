@@ -3,6 +3,7 @@
 Invariant: the context of a scene is (seed, epoch, index, worker), kept per thread and set by whoever loads the scene.
 Randomness is a function of the first three alone, so it does not matter which worker loads a scene, or when. The index
 is that of the sequence that the feed was given: a sequence inside a view draws the numbers of its place in the feed.
+A collate function has a generator of its own, a function of (seed, epoch, step, shard).
 """
 
 from __future__ import annotations  # so that annotations do not load numpy.random: 15 ms of a worker's start
@@ -20,8 +21,8 @@ from kerasfeed.util.seed_streams import SeedStream
 
 _READS_MANY = "self.rng belongs to one scene and get_batch reads many: use self.rng_for(index) for each index"
 _COLLATES_MANY = (
-    "self.rng and kf.current_rng() belong to one scene, and a collate function makes a batch of many. Draw random "
-    "numbers where each scene is made, in __getitem__ from self.rng, and return them as a part of it"
+    "self.rng belongs to one scene, and a collate function makes a batch of many: use kf.current_rng(), which there is "
+    "the generator of the batch; or draw in __getitem__, and return the numbers as a part of the scene"
 )
 
 
@@ -46,14 +47,15 @@ class SceneContext:
     Within `with context:` it is the thread's.
     """
 
-    __slots__ = ("_outer", "_places", "_rng", "_why_no_rng", "epoch", "index", "seed")
+    __slots__ = ("_batch", "_batch_rng", "_outer", "_places", "_rng", "epoch", "index", "seed")
 
     def __init__(self, seed: int, epoch: int) -> None:
         self.seed = seed
         self.epoch = epoch
         self.index: int | None = None
         self._rng: np.random.Generator | None = None
-        self._why_no_rng = _READS_MANY
+        self._batch: int | None = None  # the number of the batch of which a collate function is given the scenes
+        self._batch_rng: np.random.Generator | None = None
         self._outer: list[SceneContext | None] = []
         self._places: dict[int, int] | None = None  # index inside a view -> index of the feed, while many are read
 
@@ -71,19 +73,33 @@ class SceneContext:
         self.index = index
         self._rng = None
 
-    def begin_collate(self) -> None:
-        """Leave the last scene, for the function that makes a batch of scenes."""
+    def begin_collate(self, batch: int) -> None:
+        """Leave the last scene, for the function that makes a batch: number `batch` of the epoch, of all shards."""
         self.move_to(None)
-        self._why_no_rng = _COLLATES_MANY
+        self._batch, self._batch_rng = batch, None
 
     @property
     def rng(self) -> np.random.Generator:
         """The scene's generator, made when first asked for (15 us)."""
         if self._rng is None:
             if self.index is None:
-                raise KerasfeedError(self._why_no_rng)
+                raise KerasfeedError(_READS_MANY if self._batch is None else _COLLATES_MANY)
             self._rng = scene_rng(self.seed, self.epoch, self.index)
         return self._rng
+
+    @property
+    def current_rng(self) -> np.random.Generator:
+        """The scene's generator; in a collate function that of the batch."""
+        if self._batch is None or self.index is not None:
+            return self.rng
+        if self._batch_rng is None:
+            self._batch_rng = _rng(self.seed, SeedStream.COLLATE, self.epoch, self._batch)
+        return self._batch_rng
+
+    @property
+    def scene_epoch(self) -> int:
+        """The epoch, for what gives other scenes in each."""
+        return self.epoch
 
     def rng_for(self, index: int) -> np.random.Generator:
         """The generator of the scene that the sequence being read knows as `index`."""
@@ -114,7 +130,7 @@ class UnrandomContext(SceneContext):
     __slots__ = ("_refusal",)
 
     def __init__(self, refusal: str) -> None:
-        """`refusal` is the message for a scene that asks for random numbers."""
+        """`refusal` is the message for a scene that asks for random numbers, or for its epoch."""
         super().__init__(0, 0)
         self._refusal = refusal
 
@@ -125,6 +141,11 @@ class UnrandomContext(SceneContext):
         Raises:
             KerasfeedError: Always.
         """
+        raise KerasfeedError(self._refusal)
+
+    @property
+    def scene_epoch(self) -> int:
+        """Not to be had; see `rng`."""
         raise KerasfeedError(self._refusal)
 
     def rng_for(self, index: int) -> np.random.Generator:
@@ -150,8 +171,11 @@ if hasattr(os, "register_at_fork"):  # all forks would draw the same numbers, as
 
 def scene_rng(seed: int, epoch: int, index: int) -> np.random.Generator:
     """The generator of one scene, a function of its arguments alone (NumPy's SeedSequence and PCG64)."""
-    source = np.random.SeedSequence(entropy=seed, spawn_key=(SeedStream.SCENE, epoch, index))
-    return np.random.Generator(np.random.PCG64(source))
+    return _rng(seed, SeedStream.SCENE, epoch, index)
+
+
+def _rng(seed: int, *key: int) -> np.random.Generator:
+    return np.random.Generator(np.random.PCG64(np.random.SeedSequence(entropy=seed, spawn_key=key)))
 
 
 def current_context() -> SceneContext | None:
@@ -159,12 +183,18 @@ def current_context() -> SceneContext | None:
     return _current.context
 
 
+def current_epoch() -> int:
+    """Epoch of the scene that this thread is loading; 0 outside a feed."""
+    return 0 if _current.context is None else _current.context.scene_epoch
+
+
 def current_rng() -> np.random.Generator:
-    """Random generator of the scene that this thread is loading.
+    """Random generator of the scene that this thread is loading; in a collate function, of the batch.
 
     The same as `self.rng` in a `SceneSequence`, for functions that have no `self`. It depends only on (seed, epoch,
-    index); in a stream on (seed, repetition, number of the item). Outside a feed it is an unseeded generator of this
-    thread.
+    index); in a stream on (seed, repetition, number of the item). In a function given as `collate` it depends only on
+    (seed, epoch, step) and on the shard, in a stream on (seed, repetition, step). Outside a feed it is an unseeded
+    generator of this thread.
 
     Returns:
         A `numpy.random.Generator`.
@@ -175,10 +205,15 @@ def current_rng() -> np.random.Generator:
         >>> with kf.Feed(kf.Map([1.0, 2.0], jitter), batch_size=2, seed=0, workers=0) as feed:
         ...     print(np.array_equal(list(feed.epoch(0)), list(feed.epoch(0))))
         True
+        >>> def shuffled(scenes):
+        ...     return kf.current_rng().permutation(np.stack(scenes))
+        >>> with kf.Feed([1.0, 2.0, 3.0], batch_size=3, seed=0, workers=0, collate=shuffled) as feed:
+        ...     print(np.array_equal(feed[0], kf.load(feed, epoch=0, step=0)))
+        True
     """
     context = _current.context
     if context is not None:
-        return context.rng
+        return context.current_rng
     if _current.unseeded is None:
         _current.unseeded = np.random.default_rng()
     return _current.unseeded

@@ -1,7 +1,8 @@
 """`Mixture`: sequences mixed in fixed proportions.
 
-Invariant: which scene of which source stands at an index is a function of (weights, lengths, seed, index) alone,
-computed in O(sources) memory. In every prefix of the mixture each source has its share, to within two scenes.
+Invariant: which scene of which source stands at an index is a function of (weights, lengths, seed, index) alone, and of
+the epoch where weights are; it is computed in O(sources) memory. In every prefix of the mixture each source has its
+share, to within two scenes.
 
 Method: a Huffman tree of the sources by weight. At each node the scenes that reach it are dealt to the two branches
 as evenly as integers allow: the first branch, of share p, has round(n p) of the first n (a Beatty sequence), in exact
@@ -21,10 +22,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kerasfeed.orders.groups import Kept, Portable
 from kerasfeed.orders.permutation import generator, permute_one, round_keys
 from kerasfeed.sequences.base import SceneSequence
+from kerasfeed.sequences.context import current_epoch
 from kerasfeed.sequences.routed import Routed
-from kerasfeed.sequences.view_base import OfSeveral
+from kerasfeed.sequences.view_base import OfSeveral, is_safe_function
 from kerasfeed.sequences.views import listed_parts
 from kerasfeed.util.counted import counted
 from kerasfeed.util.optional_methods import name_of
@@ -33,6 +36,7 @@ from kerasfeed.util.validate import check_integer
 
 _TABLE_BELOW = 1 << 13  # a table of so many is drawn in 80 us; beyond, scenes of far passes would wait for theirs
 _MOST = 1 << 62
+_EPOCHS_KEPT = 3  # the one consumed, the one loaded ahead, and epoch 0
 
 
 @dataclass(frozen=True)
@@ -54,18 +58,23 @@ class Mixture(Routed, OfSeveral, SceneSequence):
     """Scenes of several sequences in fixed proportions, evenly interleaved.
 
     Each source is gone through in random order, every scene once; then again in another order, as often as needed. An
-    index stands for the same scene in every epoch.
+    index stands for the same scene in every epoch, unless `weights` is a function.
 
     Args:
         sequences: The sources, at least one, none of them empty.
-        weights: One positive number for each source; only their ratios count.
+        weights: One positive number for each source; only their ratios count. Or a function from the epoch, an integer
+            from 0, to such numbers, some of which may be 0. It must give the same for an epoch each time. An epoch then
+            has its own proportions, and goes through each source in an order of its own. Outside a feed the scenes are
+            those of epoch 0.
         num_scenes: Number of scenes in the mixture, at least 1. None is the smallest number with which every scene of
-            every source comes at least once; the scenes of the other sources are then repeated.
+            every source comes at least once; the scenes of the other sources are then repeated. Required where
+            `weights` is a function.
         seed: Integer >= 0 that decides the order within the sources.
 
     Raises:
-        TypeError: A source cannot be indexed, or a number has the wrong type.
+        TypeError: A source cannot be indexed, a number has the wrong type, or `num_scenes` is required.
         ValueError: A source is empty, the weights do not fit, or a number is out of range.
+        Exception: What the function raises, with the epoch as a note.
 
     Examples:
         >>> mixture = kf.Mixture([["a"] * 100, ["b"] * 100], [3, 1], num_scenes=8)
@@ -73,6 +82,9 @@ class Mixture(Routed, OfSeveral, SceneSequence):
         'aaaaaabb'
         >>> mixture.counts()
         (6, 2)
+        >>> harder = kf.Mixture([["a"] * 100, ["b"] * 100], lambda epoch: [3, epoch], num_scenes=8)
+        >>> [harder.counts(epoch=epoch) for epoch in range(4)]
+        [(8, 0), (6, 2), (5, 3), (4, 4)]
     """
 
     def __init__(self, sequences: Any, weights: Any, num_scenes: int | None = None, seed: int = 0) -> None:
@@ -82,8 +94,12 @@ class Mixture(Routed, OfSeveral, SceneSequence):
         for number, length in enumerate(self._lengths):
             if not length:
                 raise ValueError(f"kf.Mixture: sequences[{number}], a {name_of(self._parts[number])}, is empty")
-        self.weights = _shares(weights, len(self._parts))
+        self._function = Portable(weights) if callable(weights) else None
+        if self._function is not None and num_scenes is None:
+            raise TypeError("kf.Mixture needs num_scenes where weights is a function: as many scenes in every epoch")
         self._seed = check_integer("seed", seed, 0)
+        self._epochs: Kept[_Node | int] = Kept(_EPOCHS_KEPT)
+        self.weights = _shares("weights", weights, len(self._parts)) if self._function is None else self._called(0)
         self._tree = _tree_of(self.weights)
         self._num_scenes = self._enough() if num_scenes is None else check_integer("num_scenes", num_scenes, 1)
         if self._num_scenes > _MOST:
@@ -92,11 +108,17 @@ class Mixture(Routed, OfSeveral, SceneSequence):
                 "weights that differ less"
             )
 
-    def counts(self, num_scenes: int | None = None) -> tuple[int, ...]:
+    @property
+    def thread_safe(self) -> bool:
+        """Whether several threads may read scenes at once; a function must say so, `function.thread_safe = True`."""
+        return super().thread_safe and (self._function is None or is_safe_function(self._function.function))
+
+    def counts(self, num_scenes: int | None = None, *, epoch: int = 0) -> tuple[int, ...]:
         """The number of scenes that come from each source.
 
         Args:
             num_scenes: Count only the first `num_scenes` scenes of the mixture. None counts all.
+            epoch: Epoch, from 0, whose proportions count where `weights` is a function.
 
         Returns:
             One integer for each source.
@@ -106,7 +128,8 @@ class Mixture(Routed, OfSeveral, SceneSequence):
             (3, 3)
         """
         found = [0] * len(self._parts)
-        stack: list[tuple[_Node | int, int]] = [(self._tree, len(self) if num_scenes is None else num_scenes)]
+        tree = self._tree_of_epoch(check_integer("epoch", epoch, 0))
+        stack: list[tuple[_Node | int, int]] = [(tree, len(self) if num_scenes is None else num_scenes)]
         while stack:
             node, total = stack.pop()
             if isinstance(node, int):
@@ -129,11 +152,22 @@ class Mixture(Routed, OfSeveral, SceneSequence):
     def _complete(self, num_scenes: int) -> bool:
         return all(found >= length for found, length in zip(self.counts(num_scenes), self._lengths, strict=True))
 
+    def _called(self, epoch: int) -> tuple[Fraction, ...]:
+        assert self._function is not None
+        what = f"weights={self._function} for epoch {epoch}"
+        return _shares(what, self._function.of_epoch("weights", epoch), len(self._parts), zeros=True)
+
+    def _tree_of_epoch(self, epoch: int) -> "_Node | int":
+        if self._function is None or epoch == 0:
+            return self._tree
+        return self._epochs.get_or_load(epoch, lambda: _tree_of(self._called(epoch)))[0]
+
     def __len__(self) -> int:
         return self._num_scenes
 
     def _route(self, place: int) -> tuple[int, int]:
-        node: _Node | int = self._tree
+        epoch = None if self._function is None else current_epoch()
+        node = self._tree_of_epoch(epoch or 0)
         while not isinstance(node, int):
             first = _dealt(node, place)
             if _dealt(node, place + 1) > first:
@@ -141,32 +175,38 @@ class Mixture(Routed, OfSeveral, SceneSequence):
             else:
                 node, place = node.second, place - first
         turn, position = divmod(place, self._lengths[node])
-        return node, _scene_at(position, self._lengths[node], turn, self._seed, node)
+        source = (node,) if epoch is None else (node, epoch)
+        return node, _scene_at(position, self._lengths[node], turn, self._seed, source)
 
     def _routes(self, places: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         routes = np.array([self._route(place) for place in places.tolist()], np.int64).reshape(-1, 2)
         return routes[:, 0], routes[:, 1]
 
     def _choice(self) -> str:
-        return f"{', '.join(map(str, self.weights))} (seed {self._seed})"
+        shares = ", ".join(map(str, self.weights)) if self._function is None else f"by {self._function.identity()}"
+        return f"{shares} (seed {self._seed})"
 
     def __repr__(self) -> str:
         shares = ", ".join(
             f"{float(share):.3g} of {name_of(part)}" for share, part in zip(self.weights, self._parts, strict=True)
         )
-        return f"Mixture of {shares}, {counted(len(self), 'scene')}"
+        first = "" if self._function is None else " in epoch 0"
+        return f"Mixture of {shares}{first}, {counted(len(self), 'scene')}"
 
 
-def _shares(weights: Any, sources: int) -> tuple[Fraction, ...]:
+def _shares(what: str, weights: Any, sources: int, *, zeros: bool = False) -> tuple[Fraction, ...]:
+    """Shares of the sources; `what` is what messages call the weights, of which some may be 0 with `zeros`."""
     try:
         found = [_fraction(weight) for weight in weights]
     except (TypeError, ValueError, OverflowError):
-        raise TypeError(f"weights must be numbers, one a sequence, received {weights!r:.60}") from None
+        raise TypeError(f"{what} must be numbers, one a sequence, received {weights!r:.60}") from None
     if len(found) != sources:
-        raise ValueError(f"{sources} sequences need {sources} weights, received {len(found)}")
+        raise ValueError(f"{sources} sequences need {sources} weights, received {len(found)} as {what}")
     for number, weight in enumerate(found):
-        if weight <= 0:
-            raise ValueError(f"weights[{number}] is {float(weight)}: weights must be positive; leave the sequence out")
+        if weight < 0 or (not weight and not zeros):
+            raise ValueError(f"{what}[{number}] is {float(weight)}: weights must be positive; leave the sequence out")
+    if not any(found):
+        raise ValueError(f"{what}: all are 0, and no scene could be drawn. Give one sequence a weight above 0")
     return tuple(weight / sum(found) for weight in found)
 
 
@@ -177,7 +217,9 @@ def _fraction(weight: Any) -> Fraction:
 
 def _tree_of(shares: tuple[Fraction, ...]) -> "_Node | int":
     ticket = count()  # equal weights are taken in order, so that the tree is one
-    heap: list[tuple[Fraction, int, _Node | int]] = [(share, next(ticket), k) for k, share in enumerate(shares)]
+    heap: list[tuple[Fraction, int, _Node | int]] = [
+        (share, next(ticket), k) for k, share in enumerate(shares) if share
+    ]
     heapq.heapify(heap)
     while len(heap) > 1:
         weight, _, node = heapq.heappop(heap)
@@ -193,21 +235,21 @@ def _dealt(node: _Node, total: int) -> int:
     return (2 * total * share.numerator + share.denominator) // (2 * share.denominator)
 
 
-def _scene_at(position: int, length: int, turn: int, seed: int, source: int) -> int:
+def _scene_at(position: int, length: int, turn: int, seed: int, source: tuple[int, ...]) -> int:
     if length < _TABLE_BELOW:
         return int(_table(length, turn, seed, source)[position])
     return permute_one(position, length, _keys(turn, seed, source))
 
 
 @lru_cache(maxsize=64)  # at most 64 KiB each
-def _table(length: int, turn: int, seed: int, source: int) -> NDArray[np.int64]:
+def _table(length: int, turn: int, seed: int, source: tuple[int, ...]) -> NDArray[np.int64]:
     return generator(_seed_of(seed, source), (0, turn)).permutation(length)
 
 
 @lru_cache(maxsize=64)
-def _keys(turn: int, seed: int, source: int) -> tuple[int, ...]:
+def _keys(turn: int, seed: int, source: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(round_keys(_seed_of(seed, source), turn).tolist())
 
 
-def _seed_of(seed: int, source: int) -> int:
-    return int(np.random.SeedSequence(seed, spawn_key=(SeedStream.MIXTURE, source)).generate_state(1, np.uint64)[0])
+def _seed_of(seed: int, source: tuple[int, ...]) -> int:
+    return int(np.random.SeedSequence(seed, spawn_key=(SeedStream.MIXTURE, *source)).generate_state(1, np.uint64)[0])

@@ -1,7 +1,8 @@
-"""`split`: a sequence divided at random into disjoint subsets, by one field of its scenes if need be.
+"""`split` and `folds`: a sequence divided at random into disjoint subsets, by fields of its scenes if need be.
 
-Invariant: the subsets are a function of (length, fractions, seed, labels) alone. No scene is in two of them, every
-scene is in one, and their sizes are the fractions of the length, rounded by largest remainder.
+Invariant: the subsets are a function of (length, fractions, seed, labels, groups) alone. No scene is in two of them,
+and every scene is in one. Their sizes are the fractions of the length, rounded by largest remainder; or, where groups
+stay together, as near to these as dealing out the largest groups first comes.
 """
 
 import math
@@ -15,6 +16,7 @@ from kerasfeed.sequences.base import Subset
 from kerasfeed.sequences.view_base import HookForwarder, is_safe_function, is_thread_safe
 from kerasfeed.spec.nesting import field_paths, flatten
 from kerasfeed.util.counted import counted
+from kerasfeed.util.error_text import message_of
 from kerasfeed.util.frames import as_sequence
 from kerasfeed.util.optional_methods import check_part, name_of, note_once
 from kerasfeed.util.seed_streams import SeedStream
@@ -68,7 +70,7 @@ class FieldOf(HookForwarder):
         return value if isinstance(value, str | bytes) else array.reshape(())[()]
 
 
-def split(sequence: Any, fractions: Any, seed: int, stratify: Any = None) -> tuple[Subset, ...]:
+def split(sequence: Any, fractions: Any, seed: int, stratify: Any = None, *, groups: Any = None) -> tuple[Subset, ...]:
     """Divide a sequence at random into disjoint parts, for example for training and validation.
 
     Args:
@@ -79,6 +81,10 @@ def split(sequence: Any, fractions: Any, seed: int, stratify: Any = None) -> tup
             scene): one label for each scene, [number of scenes]; the name of a field (1, `"1.label"`); or a function
             from a scene to its class. For a field or function, every scene is read once, now, in this thread. To read
             them with workers, and to keep them, use `kerasfeed.labels_of`.
+        groups: None; or the group of each scene (patient, volume, recording), given as `stratify` is: no group is in
+            two parts. The largest group is dealt out first, each to the part that lacks most: of scenes, and, with
+            `stratify`, of the classes in the group. So the sizes of parts, and their shares of classes, are as near to
+            the fractions as whole groups come in this way.
 
     Returns:
         One `Subset` for each fraction, with its indices in ascending order. Together they hold every scene exactly
@@ -86,7 +92,8 @@ def split(sequence: Any, fractions: Any, seed: int, stratify: Any = None) -> tup
 
     Raises:
         TypeError: An argument has the wrong type.
-        ValueError: The fractions do not sum to 1, a part would be empty, or the labels do not fit.
+        ValueError: The fractions do not sum to 1, a part would be empty, there are fewer groups than parts, or labels
+            or groups do not fit.
 
     Examples:
         >>> train, valid = kf.split(np.arange(10), (0.8, 0.2), seed=0)
@@ -96,10 +103,52 @@ def split(sequence: Any, fractions: Any, seed: int, stratify: Any = None) -> tup
         >>> train, valid = kf.split(np.arange(10), (0.8, 0.2), seed=0, stratify=labels)
         >>> [labels[index] for index in valid.indices]
         [0, 1]
+        >>> train, valid = kf.split(np.arange(6), (0.5, 0.5), seed=0, groups=["a", "a", "a", "b", "b", "c"])
+        >>> train.indices, valid.indices
+        (array([0, 1, 2]), array([3, 4, 5]))
+    """
+    return _split("kf.split", as_sequence(sequence), _shares(fractions), seed, stratify, groups)
+
+
+def folds(
+    sequence: Any, count: int, *, seed: int, groups: Any = None, stratify: Any = None
+) -> list[tuple[Subset, Subset]]:
+    """Pairs of training and validation scenes for cross-validation: every scene is in one validation part.
+
+    Args:
+        sequence: Any object with `__len__` and `__getitem__(index)`.
+        count: Number of folds, at least 2.
+        seed: Integer >= 0; the same seed gives the same folds.
+        groups: See `kerasfeed.split`: no group is in both parts of a pair.
+        stratify: See `kerasfeed.split`.
+
+    Returns:
+        `count` pairs (training, validation) of `Subset`, with indices in ascending order. The validation parts are
+        those of `split(sequence, [1 / count] * count, seed, stratify, groups=groups)`.
+
+    Raises:
+        TypeError: An argument has the wrong type.
+        ValueError: There are fewer scenes or groups than folds, or labels or groups do not fit.
+
+    Examples:
+        >>> for train, valid in kf.folds(np.arange(6), 3, seed=0, groups=["a", "a", "b", "b", "c", "c"]):
+        ...     print(len(train), len(valid), set(train.indices) & set(valid.indices))
+        4 2 set()
+        4 2 set()
+        4 2 set()
     """
     sequence = as_sequence(sequence)
-    length = check_part("kf.split", sequence)
-    shares = _shares(fractions)
+    length, count = check_part("kf.folds", sequence), check_integer("count", count, 2)
+    if count > length:
+        raise ValueError(f"{name_of(sequence)} has {counted(length, 'scene')}, too few for {count} folds")
+    parts = _split("kf.folds", sequence, [1 / count] * count, seed, stratify, groups)
+    return [(Subset(sequence, np.delete(np.arange(length), part.indices)), part) for part in parts]
+
+
+def _split(
+    caller: str, sequence: Any, shares: list[float], seed: int, stratify: Any, groups: Any
+) -> tuple[Subset, ...]:
+    length = check_part(caller, sequence)
     seed = check_integer("seed", seed, 0)
     sizes = _sizes(length, shares)
     if 0 in sizes:
@@ -108,10 +157,13 @@ def split(sequence: Any, fractions: Any, seed: int, stratify: Any = None) -> tup
             f"{sizes.index(0)} would be empty. Use fewer or larger parts"
         )
     rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(SeedStream.SPLIT,))))
-    if stratify is None:
-        parts = np.split(rng.permutation(length), np.cumsum(sizes)[:-1])
+    labels = None if stratify is None else _labels(caller, sequence, length, "stratify", stratify)
+    if groups is not None:
+        parts = _grouped(_labels(caller, sequence, length, "groups", groups), labels, shares, rng)
+    elif labels is not None:
+        parts = _divided(labels, shares, sizes, rng)
     else:
-        parts = _divided(_labels(sequence, length, stratify), shares, sizes, rng)
+        parts = np.split(rng.permutation(length), np.cumsum(sizes)[:-1])
     return tuple(Subset(sequence, np.sort(part)) for part in parts)
 
 
@@ -166,30 +218,70 @@ def _divided(
     return [np.concatenate(chosen) for chosen in parts]
 
 
-def _labels(sequence: Any, length: int, stratify: Any) -> NDArray[np.int64]:
-    """Class of every scene as int64[length], numbered from 0."""
-    if isinstance(stratify, int | np.integer | str) and not isinstance(stratify, bool):
-        found: Any = _read(FieldOf(sequence, length, str(stratify)))
-    elif callable(stratify):
-        found = _read(FieldOf(sequence, length, Portable(stratify)))
+def _grouped(
+    groups: NDArray[np.int64], labels: NDArray[np.int64] | None, shares: list[float], rng: np.random.Generator
+) -> list[NDArray[np.int64]]:
+    """Indices of each part, no group in two of them, every class of `labels` divided by `shares` as near as that comes.
+
+    The largest group first, each goes to the part where it lowers the sum of squares most by which the scenes and the
+    classes of parts miss their shares; the last groups to the parts that have none.
+    """
+    count = int(groups.max()) + 1
+    if count < len(shares):
+        raise ValueError(
+            f"groups names {counted(count, 'group')}, too few for {len(shares)} parts, as no group is in two of them. "
+            "Use fewer parts or smaller groups"
+        )
+    table = np.bincount(groups)[:, None]  # scenes of each group: of all classes, then of each class
+    if labels is not None:
+        classes = int(labels.max()) + 1
+        of_class = np.bincount(groups * classes + labels, minlength=count * classes).reshape(count, classes)
+        table = np.hstack([table, of_class])
+    totals = table.sum(0)
+    lacking = np.tile(shares, (len(totals), 1))
+    part_of = np.full(count, -1)
+    empty = np.ones(len(shares), bool)
+    mixed = rng.permutation(count)
+    for done, group in enumerate(mixed[np.argsort(-table[mixed, 0], kind="stable")]):
+        gain = table[group] @ lacking
+        if count - done == empty.sum():
+            gain[~empty] = -np.inf
+        part = part_of[group] = gain.argmax()
+        lacking[:, part] -= table[group] / totals
+        empty[part] = False
+    return [np.flatnonzero(part_of[groups] == part) for part in range(len(shares))]
+
+
+def _labels(caller: str, sequence: Any, length: int, name: str, given: Any) -> NDArray[np.int64]:
+    """Class, or group, of every scene as int64[length], numbered from 0; `given` as the argument `name`."""
+    if isinstance(given, int | np.integer | str) and not isinstance(given, bool):
+        found: Any = _read(caller, FieldOf(sequence, length, str(given)))
+    elif callable(given):
+        found = _read(caller, FieldOf(sequence, length, Portable(given)))
     else:
-        found = as_sequence(stratify)
+        found = as_sequence(given)
     labels = np.asarray(found)
     if labels.ndim != 1 or len(labels) != length:
+        remedy = ". For one-hot labels use labels.argmax(axis=1), or a function of a scene"
         raise ValueError(
-            f"stratify needs one label a scene: {name_of(sequence)} has {counted(length, 'scene')}, received labels of "
-            f"shape {labels.shape}. For one-hot labels use labels.argmax(axis=1), or a function of a scene"
+            f"{name} needs one label a scene: {name_of(sequence)} has {counted(length, 'scene')}, received labels of "
+            f"shape {labels.shape}{remedy if labels.ndim == 2 else ''}"
         )
-    numbers: NDArray[np.int64] = np.unique(labels, return_inverse=True)[1].astype(np.int64)
+    try:
+        numbers: NDArray[np.int64] = np.unique(labels, return_inverse=True)[1].astype(np.int64)
+    except TypeError as error:
+        raise TypeError(
+            f"{name} must be all numbers, or all text, so that they can be sorted: {message_of(error)}"
+        ) from None
     return numbers
 
 
-def _read(fields: FieldOf) -> list[Any]:
+def _read(caller: str, fields: FieldOf) -> list[Any]:
     labels = []
     for index in range(len(fields)):
         try:
             labels.append(fields[index])
         except Exception as error:
-            note_once(error, f"while reading the label of scene {index} of {name_of(fields.sequence)} for kf.split")
+            note_once(error, f"while reading the label of scene {index} of {name_of(fields.sequence)} for {caller}")
             raise
     return labels

@@ -25,5 +25,6 @@ class SeedStream(IntEnum):
     REPLACEMENT = 13
     GENERATOR = 14
     STREAM_BUFFER = 15
+    COLLATE = 16
     MIXTURE = 0x6D6978
     SPLIT = 0x73706C

@@ -55,6 +55,21 @@ def test_scenes_come_as_often_as_their_weights_say():
     assert ((counts - expected)[kept] ** 2 / expected[kept]).sum() < 23.5  # 4 degrees of freedom, p = 1e-4
 
 
+def test_weights_of_a_function_are_those_of_each_epoch_and_asked_for_once_an_epoch():
+    asked = []
+
+    def harder(epoch):
+        asked.append(epoch)
+        return np.array([4, 1, 1]) if epoch < 2 else [0, 1, epoch]
+
+    order = kf.Weighted(harder, num_scenes=60_000)
+    for epoch, weights in ((0, [4, 1, 1]), (1, [4, 1, 1]), (2, [0, 1, 2]), (5, [0, 1, 5])):
+        counts = np.bincount(epoch_of(order, 3, epoch=epoch), minlength=3)
+        assert np.allclose(counts, 60_000 * np.array(weights) / sum(weights), atol=600)
+        assert np.array_equal(counts, np.bincount(epoch_of(kf.Weighted(weights, 60_000), 3, epoch=epoch), minlength=3))
+    assert asked == [0, 1, 2, 5]
+
+
 def test_weighted_draws_are_independent_of_their_neighbours():
     drawn = epoch_of(kf.Weighted(np.ones(4), 80_000), 4).reshape(-1, 2)
     counts = np.bincount(drawn[:, 0] * 4 + drawn[:, 1], minlength=16)
@@ -125,8 +140,24 @@ def test_labels_may_be_integers_booleans_or_strings(labels):
         (lambda: kf.Weighted([1, -2, -3]), ValueError, "at least 0, received -2 at index 1, and 1 more"),
         (lambda: kf.Weighted([1, np.nan]), ValueError, "finite and at least 0, received nan at index 1"),
         (lambda: kf.Weighted([1, np.inf]), ValueError, "received inf at index 1"),
-        (lambda: kf.Weighted([0, 0]), ValueError, "all 2 weights are 0: no scene could be drawn"),
+        (lambda: kf.Weighted([0, 0]), ValueError, "weights: all 2 are 0, and no scene could be drawn"),
         (lambda: kf.Weighted(["a"]), TypeError, "weights must be numbers, received <U1"),
+        (
+            lambda: kf.Weighted(lambda epoch: [0, 0]),
+            ValueError,
+            "weights=.*lambda.* for epoch 0: all 2 are 0, and no scene could be drawn",
+        ),
+        (lambda: kf.Weighted(lambda epoch: None), ValueError, "weights=.*lambda.* for epoch 0 must be one number"),
+        (
+            lambda: epoch_of(kf.Weighted(lambda epoch: [1.0] * (epoch + 1)), 1, epoch=2),
+            ValueError,
+            "weights=.*lambda.* gave 3 weights for epoch 2 and 1 for epoch 0: give one for each scene",
+        ),
+        (
+            lambda: epoch_of(kf.Weighted(lambda epoch: [1, -epoch]), 2, epoch=3),
+            ValueError,
+            "weights=.*lambda.* for epoch 3 must be finite and at least 0, received -3 at index 1",
+        ),
         (lambda: kf.Weighted([1], num_scenes=0), ValueError, "num_scenes must be at least 1, received 0"),
         (
             lambda: kf.Balanced([0.5, 1.0]),

@@ -79,9 +79,119 @@ def test_the_sources_of_a_mixture_are_shuffled_apart():
     assert list(longer)[:1000] != list(longer)[1000:]
 
 
+def harder(epoch):
+    return [4, epoch, 0]
+
+
+def by_epoch(seed=0):
+    return kf.Mixture([range(40), range(100, 190), range(200, 203)], harder, num_scenes=24, seed=seed)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_mixture_by_epoch_has_the_proportions_of_each_epoch_and_other_scenes_in_each(workers):
+    found = []
+    with kf.Feed(by_epoch(), 8, workers=workers, worker_type="thread") as feed:
+        for epoch in (0, 2, 4):
+            scenes_of_epoch = np.concatenate(list(feed.epoch(epoch)))
+            assert len(set(scenes_of_epoch)) == 24
+            easy, hard = (scenes_of_epoch < 100).sum(), (scenes_of_epoch >= 100).sum()
+            assert (
+                (easy, hard, 0) == by_epoch().counts(epoch=epoch) == ((24, 0, 0), (16, 8, 0), (12, 12, 0))[epoch // 2]
+            )
+            found.append(set(scenes_of_epoch))
+            again = np.concatenate([kf.load(feed, epoch=epoch, step=step) for step in range(3)])
+            assert np.array_equal(again, scenes_of_epoch)
+    assert len(found[0] & found[1]) < 16
+    assert np.array_equal(list(by_epoch()), [by_epoch()[index] for index in range(24)])
+    assert {int(scene) for scene in by_epoch()} == found[0]
+
+
+class Told(scenes.Clouds):
+    def __init__(self, length):
+        super().__init__(length)
+        self.told, self.read = [], []
+
+    def read_ahead(self, indices):
+        self.told += indices.tolist()
+
+    def __getitem__(self, index):
+        self.read.append(index)
+        return super().__getitem__(index)
+
+
+def test_what_a_mixture_by_epoch_announces_are_the_scenes_of_that_epoch():
+    parts = [Told(40), Told(90)]
+    with kf.Feed(kf.Mixture(parts, lambda epoch: [1, epoch], num_scenes=24), 8, workers=0) as feed:
+        _ = feed.element_spec
+        for part in parts:
+            part.told.clear()
+            part.read.clear()
+        list(feed.epoch(3))
+    for part, count in zip(parts, (6, 18), strict=True):
+        assert sorted(part.told) == sorted(part.read)
+        assert len(part.read) == count
+
+
+def test_a_state_of_a_mixture_or_weights_by_epoch_is_not_that_of_another_function():
+    def softer(epoch):
+        return [4, 0, epoch]
+
+    def feed_of(weights):
+        mixture = kf.Mixture([range(40), range(90), range(3)], weights, num_scenes=24)
+        return kf.Feed(mixture, 8, order=kf.Weighted(lambda epoch: np.full(24, sum(weights(epoch)))), seed=0, workers=0)
+
+    with feed_of(harder) as feed, feed_of(harder) as same, feed_of(softer) as other:
+        state = feed.get_state(epoch=1, step=2)
+        same.set_state(state)
+        with pytest.raises(
+            ValueError, match=r"class was Mixture by .*harder.* order was Weighted\(24 weights of .*lambda"
+        ):
+            other.set_state(state)
+
+
+def test_a_cache_refuses_a_mixture_by_epoch_and_takes_what_is_inside_it():
+    with pytest.raises(kf.KerasfeedError, match="asks for random numbers, or for the epoch, and a cache would keep"):
+        kf.Cached(by_epoch())[0]
+    inside = kf.Mixture([kf.Cached(range(5)), range(5)], lambda epoch: [1, epoch], num_scenes=4)
+    with kf.Feed(inside, 4, workers=0) as feed:
+        assert len(feed[0]) == 4
+
+
+def test_an_error_of_the_function_tells_the_epoch():
+    def failing(epoch):
+        return [1, 1 / (2 - epoch)]
+
+    with kf.Feed(kf.Mixture([range(5), range(5)], failing, num_scenes=4), 4, workers=0) as feed:
+        assert len(feed[0]) == 4
+        with pytest.raises(ZeroDivisionError) as caught:
+            list(feed.epoch(2))
+    assert "failing raised it when called with epoch 2" in "\n".join(caught.value.__notes__)
+
+
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
+        (([range(3)], lambda epoch: [1]), TypeError, "needs num_scenes where weights is a function: as many scenes in"),
+        (
+            ([range(3)], lambda epoch: [0], 3),
+            ValueError,
+            "weights=.*lambda.* for epoch 0: all are 0, and no scene could",
+        ),
+        (
+            ([range(3)], lambda epoch: [-1], 3),
+            ValueError,
+            r"weights=.*lambda.* for epoch 0\[0\] is -1.0: weights must be",
+        ),
+        (
+            ([range(3)], lambda epoch: [1, 2], 3),
+            ValueError,
+            "1 sequences need 1 weights, received 2 as weights=.*lambda",
+        ),
+        (
+            ([range(3)], lambda epoch: None, 3),
+            TypeError,
+            "weights=.*lambda.* for epoch 0 must be numbers, one a sequence",
+        ),
         (([range(3)], [1, 2]), ValueError, "1 sequences need 1 weights, received 2"),
         (([range(3), range(2)], [1, 0]), ValueError, r"weights\[1\] is 0.0: weights must be positive"),
         (([range(3)], ["a"]), TypeError, "weights must be numbers, one a sequence"),
@@ -129,6 +239,101 @@ def test_parts_are_disjoint_and_all_and_of_the_right_sizes_and_divide_every_clas
             assert abs(members[part].sum() - fraction * members.sum()) <= 1 + 1e-6
     again = kf.split(range(length), fractions, seed, labels)
     assert all(np.array_equal(one.indices, other.indices) for one, other in zip(parts, again, strict=True))
+
+
+def _groups(sizes, seed=0):
+    """The group of each scene, in random order."""
+    return np.random.default_rng(seed).permutation(np.repeat(np.arange(len(sizes)), sizes))
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(st.integers(1, 30), min_size=5, max_size=60),
+    st.lists(st.integers(1, 20), min_size=1, max_size=5),
+    st.integers(0, 4),
+    st.integers(0, 9),
+)
+def test_no_group_is_in_two_parts_and_a_part_exceeds_its_share_by_one_group_at_most(sizes, shares, classes, seed):
+    groups = _groups(sizes, seed)
+    fractions = [share / sum(shares) for share in shares]
+    labels = np.random.default_rng(seed).integers(0, classes, len(groups)) if classes else None
+    if min(fractions) * len(groups) < 1:
+        return
+    parts = kf.split(range(len(groups)), fractions, seed, labels, groups=groups)
+    indices = [np.asarray(part.indices) for part in parts]
+    assert sorted(np.concatenate(indices).tolist()) == list(range(len(groups)))
+    assert all((np.diff(part) > 0).all() and len(part) for part in indices)
+    assert len(np.unique(groups)) == sum(len(np.unique(groups[part])) for part in indices)
+    if labels is None:
+        assert all(
+            len(part) <= fraction * len(groups) + max(sizes) for part, fraction in zip(indices, fractions, strict=True)
+        )
+    again = kf.split(range(len(groups)), fractions, seed, labels, groups=[f"patient {group:02}" for group in groups])
+    assert all(np.array_equal(one.indices, other.indices) for one, other in zip(parts, again, strict=True))
+
+
+def test_groups_of_one_class_each_are_divided_by_class_as_near_as_they_come():
+    sizes = [7, 3, 5, 9, 4, 6, 8, 2, 5, 7] * 12
+    groups = _groups(sizes)
+    labels = groups % 4 == 0
+    for part, fraction in zip(
+        kf.split(range(len(groups)), (0.7, 0.2, 0.1), 0, labels, groups=groups), (0.7, 0.2, 0.1), strict=True
+    ):
+        assert abs(len(part) - fraction * len(groups)) <= 3
+        assert abs(labels[part.indices].sum() - fraction * labels.sum()) <= 3
+
+
+def test_small_parts_get_a_group_although_none_is_as_small():
+    assert sorted(len(part) for part in kf.split(range(300), (0.98, 0.01, 0.01), 0, groups=_groups([100] * 3))) == [
+        100,
+        100,
+        100,
+    ]
+
+
+def test_groups_come_from_a_field_or_a_function_too():
+    scans = [(np.zeros(2), {"patient": f"p{number // 3}"}) for number in range(24)]
+    by_field = kf.split(scans, (0.5, 0.5), 1, groups="1.patient")
+    by_function = kf.split(scans, (0.5, 0.5), 1, groups=lambda scene: scene[1]["patient"])
+    patients = [{scene[1]["patient"] for scene in part} for part in by_field]
+    assert not patients[0] & patients[1]
+    assert [part.indices.tolist() for part in by_field] == [part.indices.tolist() for part in by_function]
+
+
+@pytest.mark.parametrize("stratify", [None, np.arange(60) % 2])
+@pytest.mark.parametrize("groups", [None, np.arange(60) // 5])
+def test_every_scene_validates_one_fold_and_trains_the_others(groups, stratify):
+    pairs = kf.folds(range(60), 4, seed=3, groups=groups, stratify=stratify)
+    assert len(pairs) == 4
+    validated = np.concatenate([valid.indices for _, valid in pairs])
+    assert sorted(validated.tolist()) == list(range(60))
+    for train, valid in pairs:
+        assert len(valid) == 15
+        assert sorted([*train.indices, *valid.indices]) == list(range(60))
+        if groups is not None:
+            assert not set(groups[train.indices]) & set(groups[valid.indices])
+        if stratify is not None:
+            assert 5 <= stratify[valid.indices].sum() <= 10
+    expected = kf.split(range(60), [1 / 4] * 4, 3, stratify, groups=groups)
+    assert [valid.indices.tolist() for _, valid in pairs] == [part.indices.tolist() for part in expected]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"count": 1}, ValueError, "count must be at least 2, received 1"),
+        ({"count": 40}, ValueError, "Clouds has 37 scenes, too few for 40 folds"),
+        ({"seed": -1}, ValueError, "seed must be at least 0, received -1"),
+        ({"groups": [0, 1]}, ValueError, r"groups needs one label a scene: Clouds has 37 scenes, .* shape \(2,\)$"),
+        ({"groups": [0] * 37}, ValueError, "groups names 1 group, too few for 3 parts, as no group is in two of them"),
+        ({"groups": [None] * 37}, TypeError, "groups must be all numbers, or all text, so that they can be sorted"),
+        ({"groups": "7"}, ValueError, "a scene has no field '7': it has '0', '1'"),
+        ({"stratify": np.zeros((37, 2))}, ValueError, "For one-hot labels use labels.argmax"),
+    ],
+)
+def test_folds_that_cannot_be_are_refused_in_words(arguments, error, message):
+    with pytest.raises(error, match=message):
+        kf.folds(scenes.Clouds(37), **{"count": 3, "seed": 0, **arguments})
 
 
 def test_largest_remainders_are_exact():

@@ -188,14 +188,61 @@ def test_random_numbers_of_a_scene_are_not_for_the_function(feed_on):
             return labels_of(scenes), np.array([self.rng_for(label).random() for _, label in scenes])
 
     sequence = Drawn(LENGTHS)
-    for kind, function in (("inline", sequence.together), ("thread", lambda scenes: kf.current_rng().random())):
-        with pytest.raises(KerasfeedError, match=r"a collate function makes a batch of many. Draw .* in __getitem__"):
-            feed_on(kind, sequence, collate=function)[0]
+    for kind in ("inline", "thread"):
+        with pytest.raises(KerasfeedError, match=r"a collate function makes a batch of many: use kf.current_rng\(\)"):
+            feed_on(kind, sequence, collate=sequence.together)[0]
     drawn = []
     for kind, batch_size in (("inline", 8), ("thread", 5)):
         feed = feed_on(kind, sequence, batch_size, collate=sequence.apart)
         drawn.append({label: number for batch in feed for label, number in zip(*batch, strict=True)})
     assert drawn[0] == drawn[1]
+
+
+def drawn(scenes):
+    return labels_of(scenes), kf.current_rng().random(2), kf.current_rng().random()
+
+
+def numbers(batches):
+    return [tuple(np.append(two, one).tolist()) for _, two, one in batches]
+
+
+@pytest.mark.light(where=lambda kind: kind != "process")
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_function_draws_numbers_of_seed_epoch_and_step_alone(feed_on, kind):
+    feed = feed_on(kind, Broken(LENGTHS, (7,)), collate=drawn, on_error="replace")
+    epochs = [numbers(feed.epoch(epoch)) for epoch in (0, 1)]
+    for epoch, found in enumerate(epochs):
+        expected = [
+            np.random.Generator(np.random.PCG64(np.random.SeedSequence(feed.seed, spawn_key=(16, epoch, step))))
+            for step in range(len(feed))
+        ]
+        assert found == [tuple(rng.random(3).tolist()) for rng in expected]
+    assert len({*epochs[0], *epochs[1]}) == 2 * len(feed)
+    assert numbers([feed.submit(1, 2).result(timeout=30)]) == epochs[1][2:3]
+    assert numbers([kf.load(feed, epoch=1, step=3)]) == epochs[1][3:4]
+
+
+def test_the_function_draws_other_numbers_on_each_shard(feed_on):
+    shards = [
+        numbers(feed_on("thread", Lengths(LENGTHS), 4, collate=drawn, shard_index=shard, shard_count=2))
+        for shard in range(2)
+    ]
+    assert len({*shards[0], *shards[1]}) == len(shards[0]) + len(shards[1]) == 10
+
+
+def test_the_function_draws_the_same_numbers_after_a_resume(feed_on):
+    feed = feed_on("inline", Lengths(LENGTHS), collate=drawn)
+    batches = iter(feed)
+    found = [next(batches) for _ in range(2)]
+    state = feed.get_state()
+    again = feed_on("thread", Lengths(LENGTHS), collate=drawn)
+    again.set_state(state)
+    assert numbers([*found, *again]) == numbers(feed.epoch(0))
+
+
+def test_outside_a_feed_the_function_draws_unseeded_numbers():
+    scenes = [(None, 0), (None, 1)]
+    assert numbers([drawn(scenes)]) != numbers([drawn(scenes)])
 
 
 class Deadly(Lengths):

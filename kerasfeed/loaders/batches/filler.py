@@ -174,8 +174,8 @@ class Filler:
         """Whether the sequence is told which scenes will be loaded soon."""
         return self._read_ahead is not None
 
-    def read_ahead(self, indices: NDArray[np.int64]) -> None:
-        """Tell the sequence, if it cares, which scenes will be loaded soon.
+    def read_ahead(self, indices: NDArray[np.int64], context: SceneContext) -> None:
+        """Tell the sequence, if it cares, which scenes of the context's epoch will be loaded soon.
 
         Raises:
             FailedTaskError: The cause is the sequence's exception.
@@ -184,7 +184,8 @@ class Filler:
             return
         previous = read_cost.enter(self.meter)
         try:
-            self._read_ahead(indices.copy() if self._collate is None else indices[indices >= 0])
+            with context:
+                self._read_ahead(indices.copy() if self._collate is None else indices[indices >= 0])
         except BaseException as error:
             raise failed(None, None, "read_ahead") from error
         finally:
@@ -246,7 +247,7 @@ class Filler:
                 scenes.append(self._scene(index))
             except BaseException as error:
                 raise failed(index, row) from error
-        context.begin_collate()
+        context.begin_collate(view.control[2])
         note[1] = MANY
         try:
             batch = self._collate.function(scenes)
@@ -265,7 +266,7 @@ def probe(sequence: Any, index: int, context: SceneContext, collate: Custom | No
         with context:
             scene = scene_reader(sequence)(index)
             if collate is not None:
-                context.begin_collate()
+                context.begin_collate(0)
                 return scene, collate.describe(scene)
             try:
                 return scene, describe(scene)

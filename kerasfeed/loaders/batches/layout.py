@@ -159,7 +159,8 @@ class SlotView:
     """NumPy views of one slot's memory, for whoever fills it.
 
     Attributes:
-        control: int64[8]; the number of the last batch given up while in this slot, and the rows of the present one.
+        control: int64[8]; the number of the last batch given up while in this slot; of the present one its rows, and
+            its number in the epoch among those of all shards.
         indices: int64[rows]; -1 for a scene that is left out of a batch made whole.
         shapes: int64[rows, axes] of every field without a fixed shape, else None.
         starts: int64[rows] of every field whose rows stand one behind the other, in elements, else None.

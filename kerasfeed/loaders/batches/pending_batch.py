@@ -224,6 +224,7 @@ def scene_text(batch: "BatchInProgress | None", row: int) -> str:
 def begin_batch(job: Job, held: Held, epoch: int, step: int, indices: NDArray[np.int64]) -> "BatchInProgress":
     """The batch of the scenes `indices`, in the slot that is held."""
     held[0].view.indices[: len(indices)] = indices
+    held[0].view.control[2] = step * job.plan.shard_count + job.plan.shard_index
     return BatchInProgress(held, epoch, step, len(indices), job.policy.on_error, job.filler(epoch, step))
 
 

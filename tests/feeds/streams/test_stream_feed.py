@@ -112,6 +112,18 @@ def test_random_numbers_of_a_function_depend_on_seed_repetition_and_item_alone(s
     assert found[0][0] != found[0][1]
 
 
+def test_random_numbers_of_a_collate_function_depend_on_seed_repetition_and_step_alone(stream):
+    def shaken(scenes):
+        return kf.current_rng().random(2), np.array([label for _, label in scenes])
+
+    found = []
+    for workers, worker_type in WAYS:
+        feed = stream(collate=shaken, workers=workers, worker_type=worker_type)
+        found.append([[tuple(batch[0].tolist()) for batch in feed] for _ in range(2)])
+    assert found[0] == found[1] == found[2]
+    assert len({*found[0][0], *found[0][1]}) == 2 * len(LABELS)
+
+
 def test_a_loop_that_is_left_begins_afresh(stream):
     feed = stream(endless)
     for _ in range(3):
