@@ -16,7 +16,9 @@ from numpy.typing import NDArray
 WEIGHTS = ("uniform", "gaussian")
 BORDERS = ("inside", "shift", "pad")
 _SLACK = 1 << 20  # bytes of rows kept beyond a box, so that small boxes are not written out one by one
-_ORDERED = "predict with a feed without shuffle, order, shard and drop_remainder, and give every row once, in its order"
+_ORDERED = (
+    "predict with a feed of all of them in order, without shuffle, order, shard, drop_remainder and pad_remainder"
+)
 
 
 @dataclass(frozen=True)
@@ -176,7 +178,9 @@ class _Sums:
         self._axes = axes
         lines = [_line(axis.size, weights) for axis in axes]
         after = (1,) * len(trailing)
-        self._weights = functools.reduce(np.multiply.outer, lines).astype(dtype)[(..., *(None for _ in after))]
+        self._weights = (
+            functools.reduce(np.multiply.outer, lines).astype(dtype).reshape(*first.shape[: len(axes)], *after)
+        )
         self._totals = [
             axis.totals(line).astype(dtype).reshape(-1, *(1,) * (len(axes) - number - 1), *after)
             for number, (axis, line) in enumerate(zip(axes, lines, strict=True))

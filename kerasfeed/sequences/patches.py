@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from kerasfeed.sequences.base import SceneSequence
 from kerasfeed.sequences.grid import BORDERS, Axis, assembled, blocks, corner
 from kerasfeed.sequences.indexing import place_in
-from kerasfeed.sequences.view_base import is_thread_safe
+from kerasfeed.sequences.view_base import is_thread_safe, parts_of
 from kerasfeed.spec.nesting import field_paths, flatten, structure_text
 from kerasfeed.util.frames import as_sequence
 from kerasfeed.util.optional_methods import name_of
@@ -119,6 +119,7 @@ class Patches(_Boxes):
     of each.
 
     `kf.BlockShuffled(patches)` visits them chunk by chunk where the array is stored in chunks, as HDF5 and zarr do.
+    `kf.Map(patches, function)` changes them.
 
     Args:
         source: An array: of NumPy, a dataset of a `kf.HDF5File`, a memory map, of zarr, or another with `shape`,
@@ -291,6 +292,11 @@ class Windows(_Boxes):
         window = (slice(start, start + axis.extent, axis.step),)
         for number, (field, target) in enumerate(zip(self._fields, out, strict=True)):
             _read_into(field, window if number < self._windowed else (start + self._offset,), target)
+
+
+def is_of_boxes(sequence: Any) -> bool:
+    """Whether a sequence is patches or windows, or a view that holds some."""
+    return any(isinstance(part, _Boxes) for part in parts_of(sequence))
 
 
 def _read_into(array: Any, where: tuple[Any, ...], out: NDArray[Any]) -> None:

@@ -364,7 +364,7 @@ def read_only(array):
         (np.zeros((3, 1)), {}, ValueError, r"for each of the 4 scenes, received shape \(3, 1\): predict"),
         (np.zeros((5, 1)), {}, ValueError, r"received shape \(5, 1\)"),
         (np.float64(1), {}, ValueError, r"received shape \(\)"),
-        ([FOUR[:3]], {}, ValueError, "each of the 4 scenes, received 3: predict with a feed without shuf"),
+        ([FOUR[:3]], {}, ValueError, "each of the 4 scenes, received 3: predict with a feed of all of them in"),
         ([], {}, ValueError, "received 0: predict"),
         ([FOUR[:3], FOUR[:2]], {}, ValueError, "one output for each of the 4 scenes, received more"),
         ([FOUR, FOUR[:0]], {"weights": "hann"}, ValueError, "weights must be 'uniform' or 'gaussian', received 'hann'"),
