@@ -97,8 +97,9 @@ def test_a_number_of_patches_beyond_memory_takes_none():
     assert patches[-1].shape == (64, 64, 3)
 
 
+@pytest.mark.parametrize("border", ["shift", "pad"])
 @pytest.mark.parametrize("kind", ["HDF5File", "zarr", "memmap"])
-def test_patches_of_stored_arrays_read_what_they_hold(volume, kind, tmp_path):
+def test_patches_of_stored_arrays_read_what_they_hold(volume, kind, border, tmp_path):
     image = np.asarray(volume["image"])
     if kind == "zarr":
         source = zarr.create_array(tmp_path / "a.zarr", data=image, chunks=(8, 8, 8))
@@ -107,8 +108,8 @@ def test_patches_of_stored_arrays_read_what_they_hold(volume, kind, tmp_path):
         source[:] = image
     else:
         source = volume["image"]
-    patches = kf.Patches(source, (10, 8, 7), stride=5, border="shift")
-    expected = list(kf.Patches(image, (10, 8, 7), stride=5, border="shift"))
+    patches = kf.Patches(source, (10, 8, 7), stride=5, border=border, fill=9)
+    expected = list(kf.Patches(image, (10, 8, 7), stride=5, border=border, fill=9))
     assert np.array_equal(list(patches), expected)
     assert patches.thread_safe == (kind != "zarr")
     assert np.array_equal(pickle.loads(pickle.dumps(patches))[3], expected[3])
