@@ -47,6 +47,8 @@ from kerasfeed.sequences.base import Subset as Subset
 from kerasfeed.sequences.cached import Cached as Cached
 from kerasfeed.sequences.context import current_rng as current_rng
 from kerasfeed.sequences.mixture import Mixture as Mixture
+from kerasfeed.sequences.patches import Patches as Patches
+from kerasfeed.sequences.patches import Windows as Windows
 from kerasfeed.sequences.split import folds as folds
 from kerasfeed.sequences.split import split as split
 from kerasfeed.sequences.views import Concat as Concat

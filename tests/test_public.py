@@ -47,6 +47,8 @@ class Mixed(Rooms, Mixin):
         (kf.Concat(Rooms(), Rooms()), "Concat of Rooms and Rooms, 2,468 scenes"),
         (kf.Map(Rooms(), abs), "Map of abs over Rooms, 1,234 scenes"),
         (kf.Cached(Rooms()), "Cached of Rooms in memory, 1,234 scenes"),
+        (kf.Patches(np.zeros((1234, 2)), (1, 2)), "Patches, 1,234 scenes"),
+        (kf.Windows(np.zeros(1235), 2), "Windows, 1,234 scenes"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

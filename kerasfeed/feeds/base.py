@@ -130,7 +130,7 @@ class BaseFeed(AnyFeed):
 
     def _start_loader(self, failure_log: FailureLog | None = None) -> None:
         self._loader = make_loader(self.job, self._options.worker_type, failure_log)
-        self._costs = CostWatch(self.plan.order, self._loader.waste, self._loader.stats)
+        self._costs = CostWatch(self.plan.order, self._loader.waste, self._loader.stats, self.job.sequence)
 
     def follow_sequence(self) -> None:
         """Before an epoch begins: have the length of a sequence that was refreshed, or resized, and workers of it.

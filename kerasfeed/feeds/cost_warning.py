@@ -5,10 +5,12 @@ of what was measured. A feed whose cache holds the data never warns.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 from kerasfeed.loaders.base import LoaderStats
 from kerasfeed.orders.base import Order, Sequential, Shuffled
 from kerasfeed.orders.blocks import BlockShuffled
+from kerasfeed.sequences.patches import is_of_boxes
 from kerasfeed.util.deferred_warnings import warn_caller
 from kerasfeed.util.read_cost import ReadCost, ReadCostWarning
 
@@ -16,8 +18,11 @@ from kerasfeed.util.read_cost import ReadCost, ReadCostWarning
 class CostWatch:
     """Asks a loader what it wastes until there is something to tell."""
 
-    def __init__(self, order: Order, waste: Callable[[], ReadCost | None], stats: Callable[[], LoaderStats]) -> None:
+    def __init__(
+        self, order: Order, waste: Callable[[], ReadCost | None], stats: Callable[[], LoaderStats], sequence: Any
+    ) -> None:
         self._order = order
+        self._sequence = sequence
         self._waste = waste
         self._stats = stats
         self._warned = False
@@ -30,11 +35,18 @@ class CostWatch:
         if cost is None:
             return
         self._warned = True
-        warn_caller(waste_text(cost, self._order, self._stats()), ReadCostWarning)
+        warn_caller(waste_text(cost, self._order, self._stats(), boxes=is_of_boxes(self._sequence)), ReadCostWarning)
 
 
-def waste_text(cost: ReadCost, order: Order, stats: LoaderStats) -> str:
-    """The warning: what was measured, why, and the remedies, best first."""
+def waste_text(cost: ReadCost, order: Order, stats: LoaderStats, *, boxes: bool = False) -> str:
+    """The warning: what was measured, why, and the remedies, best first.
+
+    Args:
+        cost: What was measured.
+        order: The order of the feed.
+        stats: Of its loader.
+        boxes: Whether scenes are `Patches` or `Windows`, which know their blocks, and not rows.
+    """
     storage = cost.storage
     if storage.unit == "file":
         return _files_text(cost, order, stats)
@@ -46,14 +58,16 @@ def waste_text(cost: ReadCost, order: Order, stats: LoaderStats) -> str:
     block = (
         f"file[{storage.short_name!r}].block_size" if per_scene == 1 else f"{max(1, storage.block_size // per_scene)}"
     )
-    row = "scene" if per_scene == 1 else "row"
+    row = "scene" if per_scene == 1 and not boxes else "row"
     remedies = []
     if where and not isinstance(order, Shuffled):
         remedies.append("worker_type='thread', for threads share one cache and processes decode each for itself")
     if isinstance(order, BlockShuffled):
-        if order.block_size is None or order.block_size * per_scene % storage.block_size:
+        if not boxes and (order.block_size is None or order.block_size * per_scene % storage.block_size):
             remedies.append(f"blocks that are chunks, order=kf.BlockShuffled({block})")
         remedies.append(f"a window of fewer than {order.window} blocks" if order.window > 1 else "smaller blocks")
+    elif boxes and not isinstance(order, Sequential):
+        remedies.append("order=kf.BlockShuffled(sequence), with which scenes that share chunks come together")
     elif not isinstance(order, Sequential):
         remedies.append(
             f"order=kf.BlockShuffled({block}) instead of {what}, which reads each chunk about once an epoch"

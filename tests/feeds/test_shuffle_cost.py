@@ -362,6 +362,20 @@ def test_the_remedies_fit_processes_and_scenes_of_several_rows():
     assert "blocks that are chunks" not in waste_text(several, kf.BlockShuffled(2), STATS)
 
 
+def test_the_remedy_for_patches_and_windows_is_the_blocks_that_they_know(tmp_path):
+    with h5py.File(tmp_path / "volume.h5", "w") as file:
+        file.create_dataset("x", data=np.zeros((64, 64)), chunks=(16, 16), compression="gzip")
+    data = kf.HDF5File(tmp_path / "volume.h5", chunk_cache=0)["x"]
+    patches = kf.Map(kf.Concat(kf.Patches(data, (16, 16), stride=4), kf.Patches(data, (16, 16))), np.copy)
+    with kf.Feed(patches, 4, shuffle=True, seed=0, workers=0) as feed, pytest.warns(kf.ReadCostWarning) as told:
+        list(feed)
+    assert "order=kf.BlockShuffled(sequence), with which scenes that share chunks" in str(told[0].message)
+    assert "A chunk holds 16 rows" in str(told[0].message)
+    text = waste_text(_metered(100, 90, 100).waste(), kf.BlockShuffled(patches), STATS, boxes=True)
+    assert "blocks that are chunks" not in text
+    assert "a window of fewer than 4 blocks" in text
+
+
 def test_watching_asks_no_more_once_it_has_told():
     asked = []
 
@@ -369,7 +383,7 @@ def test_watching_asks_no_more_once_it_has_told():
         asked.append(1)
         return _metered(100, 90, 100).waste()
 
-    watch = CostWatch(kf.Shuffled(), waste, lambda: STATS)
+    watch = CostWatch(kf.Shuffled(), waste, lambda: STATS, [1])
     with pytest.warns(kf.ReadCostWarning):
         watch.check()
     watch.check()

@@ -42,7 +42,8 @@ def test_a_slice_of_a_sequence_is_a_subset():
 def test_every_view_is_sliceable():
     a, b = scenes.Clouds(5), scenes.Clouds(4)
     views = [kf.Subset(a, [1, 2]), kf.Concat(a, b), kf.Zip(a, a), kf.Map(a, tripled), kf.Mixture([a, b], [1, 1])]
-    for view in [*views, kf.Cached(a)]:
+    boxes = [kf.Patches(np.arange(4), (2,)), kf.Windows(np.arange(4), 2, offset=0)]
+    for view in [*views, *boxes, kf.Cached(a)]:
         assert type(view[1:2]) is kf.Subset
         assert len(view[1:2]) == 1
         assert optree.tree_all(optree.tree_map(np.array_equal, view[1:2][0], view[1]))

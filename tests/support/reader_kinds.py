@@ -47,6 +47,30 @@ def _hdf5_file(folder, scenes):
     return Rows(folder / "rows.h5")
 
 
+def _boxes(folder, scenes):
+    """The scenes one behind the other, as a file of one long array and its labels, one a number."""
+    import h5py
+
+    with h5py.File(folder / "long.h5", "w") as file:
+        file.create_dataset("x", data=np.concatenate([x for x, _ in scenes]), chunks=(5,))
+        file["y"] = np.repeat([y for _, y in scenes], 3)
+    return kf.HDF5File(folder / "long.h5")
+
+
+def with_first_label(scene):
+    return scene[0], scene[1][0]
+
+
+def _patches(folder, scenes):
+    file = _boxes(folder, scenes)
+    return kf.Map(kf.Patches((file["x"], file["y"]), (3,)), with_first_label)
+
+
+def _windows(folder, scenes):
+    file = _boxes(folder, scenes)
+    return kf.Windows(file["x"], 3, stride=3, targets=file["y"])
+
+
 def _tfrecord(compression):
     def make(folder, scenes):
         kf.write_tfrecords(
@@ -60,6 +84,8 @@ def _tfrecord(compression):
 READERS = {
     "HDF5File": _hdf5_file,
     "HDF5Scenes": _hdf5_scenes,
+    "Patches": _patches,
+    "Windows": _windows,
     "FileSequence": _files,
     "TFRecordSequence": _tfrecord(None),
     "TFRecordSequence, gzip": _tfrecord("GZIP"),

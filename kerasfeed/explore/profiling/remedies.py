@@ -19,6 +19,7 @@ from kerasfeed.orders.base import Sequential
 from kerasfeed.orders.batch_bounds import EvenCut
 from kerasfeed.orders.blocks import BlockShuffled
 from kerasfeed.sequences.cached import Cached, gives_the_same_twice
+from kerasfeed.sequences.patches import is_of_boxes
 from kerasfeed.sequences.view_base import View
 from kerasfeed.util.frames import is_in_memory
 from kerasfeed.util.read_cost import ReadCost
@@ -83,7 +84,7 @@ def _of_reading(job: Job, layout: Layout, cost: SceneCost, rate: float) -> list[
     gain = cost.total_seconds / max(cost.total_seconds - saved, cost.collate_seconds, 0.05 * cost.total_seconds)
     storage = worst.storage
     rows = max(1, round(worst.scene_bytes / storage.row_bytes))
-    block = max(1, storage.block_size // rows)
+    block = "sequence" if is_of_boxes(job.sequence) else max(1, storage.block_size // rows)
     decoded = f"{worst.amplification:.0f} times what the scenes hold is decoded"
     changes = [(f"kf.rechunk(path, out, {storage.short_name!r})", "writes a new file")]
     if not isinstance(job.plan.order, BlockShuffled):
