@@ -43,11 +43,6 @@ def frozen_leaves(scene: Any) -> tuple[list[Any], Any]:
     return kept, treespec
 
 
-def nbytes_of(leaves: list[Any]) -> int:
-    """Memory that these fields take, bytes, about."""
-    return sum(leaf.nbytes if isinstance(leaf, np.ndarray) else 64 + len(str(leaf)) for leaf in leaves)
-
-
 class SceneFiles:
     """The files of one cache key.
 

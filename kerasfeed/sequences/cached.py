@@ -12,17 +12,21 @@ import threading
 import time
 import warnings
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from kerasfeed.errors import FeedWarning, KerasfeedError
 from kerasfeed.sequences.base import SceneSequence, scene_reader
-from kerasfeed.sequences.cache_files import SceneFiles, frozen_leaves, nbytes_of
-from kerasfeed.sequences.cache_key import Key, key_of
-from kerasfeed.sequences.context import UnrandomContext, Worker
+from kerasfeed.sequences.cache_files import SceneFiles, frozen_leaves
+from kerasfeed.sequences.cache_key import Key, UnkeyableError, key_of
+from kerasfeed.sequences.cache_memory import SceneMemory
+from kerasfeed.sequences.context import UnrandomContext
 from kerasfeed.sequences.indexing import place_in
 from kerasfeed.sequences.view_base import SceneByScene, View, identity_of
-from kerasfeed.spec.lists import own
 from kerasfeed.spec.nesting import structure_text
 from kerasfeed.util.counted import counted
 from kerasfeed.util.error_text import message_of
@@ -59,9 +63,10 @@ class Cached(SceneByScene, SceneSequence):
     Args:
         sequence: Any object with `__len__` and `__getitem__(index)`.
         path: Folder that keeps the scenes, one file each. Several processes and later runs share it. None keeps scenes
-            in memory: worker threads share them, and each worker process keeps its own.
-        max_memory: Upper limit of the scenes kept in memory, bytes, by all workers of a feed together. Scenes beyond it
-            are read each time. None is an eighth of the memory of the machine or container. Only without `path`.
+            in memory, as long as this object lives, once for all threads and worker processes of the machine (on macOS
+            each process keeps its own).
+        max_memory: Upper limit of the scenes kept in memory, bytes. Scenes beyond it are read each time. None is an
+            eighth of the memory of the machine or container. Only without `path`.
         key: A text that takes the place of the computed key, for state that cannot be compared. Nothing else is looked
             at then, and no scene is read twice, so change it whenever the scenes change.
 
@@ -96,7 +101,7 @@ class Cached(SceneByScene, SceneSequence):
         if key is not None and not isinstance(key, str):
             raise TypeError(f"key must be a text, received {key!r} of type {type(key).__name__}")
         self._given_key = key
-        self._max_memory = memory() // 8 if max_memory is None else max_memory
+        self._max_memory = memory() // 8 if max_memory is None else min(max_memory, memory())
         self.path = None if path is None else local_path("path", path, what="a folder").absolute()
         if self.path is not None:
             try:
@@ -115,27 +120,30 @@ class Cached(SceneByScene, SceneSequence):
         self._seen: list[Any] = []
         self._look_again = 0.0
         self._probes = _PROBED
-        self._limit = self._max_memory
-        self._scenes: dict[int, tuple[list[Any], Any]] = {}
-        self._nbytes = 0
+        self._memory: SceneMemory | None = None  # made when it is needed
         self._files: SceneFiles | None = None
         self._nestings: dict[str, Any] = {}
         self._writes = True
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in ("_parts", "_lengths", "_given_key", "_max_memory", "path")}
+        state = {name: getattr(self, name) for name in ("_parts", "_lengths", "_given_key", "_max_memory", "path")}
+        if self.path is None:
+            with suppress(OSError, UnkeyableError):  # each process then has its own, and says why where it reads
+                self._check_key()
+                state |= {"_memory": self._scene_memory(), "_key": Key(self._key.digest, {})}
+        return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
         self._begin_empty()
+        self.__dict__.update(state)
 
     def _cache_state(self) -> Any:
         return self._parts, self._given_key
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the scenes that this process keeps in memory."""
-        return self._nbytes
+        """Bytes of the scenes that are kept in memory, by all processes that share it."""
+        return 0 if self._memory is None else self._memory.nbytes
 
     def _identity(self) -> str:
         return identity_of(self.sequence)  # its scenes are the same
@@ -153,17 +161,32 @@ class Cached(SceneByScene, SceneSequence):
         self._check_key()
         kept = self._kept(place)
         leaves, treespec = self._read(place) if kept is None else kept
-        if self.path is None:  # these stay here; what came from a file does not
-            leaves = [own(leaf) for leaf in leaves]
         return treespec.unflatten(leaves)
 
     def _kept(self, place: int) -> tuple[list[Any], Any] | None:
-        if self.path is None:
-            return self._scenes.get(place)
-        files = self._files
-        found = files.read(place) if files is not None and self._nestings else None  # the first tells the nesting
+        found, files, memory = None, self._files, self._memory
+        if self._nestings and files is not None:  # the first scene that is read tells how they are nested
+            found = files.read(place)
+        elif self._nestings and memory is not None:
+            found = memory.read(place, self._key.digest)
         treespec = None if found is None else self._nestings.get(found[1])
         return None if found is None or treespec is None else (found[0], treespec)
+
+    def _copy_kept(self, places: NDArray[np.int64], structure: str, out: Sequence[NDArray[Any]]) -> bool:
+        if self._memory is None:
+            return False
+        try:
+            self._check_key()
+        except Exception:  # noqa: BLE001 - raised again where the scenes are read one by one
+            return False
+        memory = self._memory
+        return memory is not None and memory.copy_rows(places, self._key.digest, structure, out)
+
+    def _scene_memory(self) -> SceneMemory:
+        with self._lock:
+            if self._memory is None:
+                self._memory = SceneMemory(len(self), self._max_memory, self._key.digest)
+            return self._memory
 
     def _read(self, place: int) -> tuple[list[Any], Any]:
         key, files, seen = self._key, self._files, self._seen
@@ -198,24 +221,24 @@ class Cached(SceneByScene, SceneSequence):
         return leaves, treespec
 
     def _keep(self, key: Key, files: SceneFiles | None, place: int, leaves: list[Any], treespec: Any) -> None:
-        if files is None:
-            size = nbytes_of(leaves)
-            with self._lock:
-                room = self._nbytes + size <= self._limit
-                if room and place not in self._scenes and self._key.digest == key.digest:
-                    self._scenes[place] = leaves, treespec
-                    self._nbytes += size
-            return
-        self._nestings[structure_text(treespec)] = treespec
+        structure = structure_text(treespec)
+        self._nestings[structure] = treespec
         if not self._writes:
             return
         try:
-            files.write(place, leaves, treespec)
+            if files is not None:
+                files.write(place, leaves, treespec)
+            elif not self._scene_memory().write(place, leaves, structure, key.digest):  # it is another key's by now
+                self._check_key(afresh=True)
+                if self._key.digest == key.digest:
+                    self._memory = None
         except OSError as error:
             self._writes = False
+            where = "memory" if files is None else repr(str(self.path))
             warnings.warn(
-                f"kf.Cached cannot write to {str(self.path)!r} ({message_of(error)}); from here on this process keeps "
-                "no more scenes and reads them each time. Make room, or give another path",
+                f"kf.Cached cannot write to {where} ({message_of(error)}); from here on this process keeps no more "
+                f"scenes and reads them each time. {'Lower max_memory' if files is None else 'Make room'}, or give "
+                "another path",
                 FeedWarning,
                 stacklevel=2,
             )
@@ -240,14 +263,15 @@ class Cached(SceneByScene, SceneSequence):
     def _renew(self, key: Key, seen: list[Any]) -> None:
         with self._lock:
             if key.digest != self._key.digest:
-                self._scenes, self._nbytes = {}, 0
                 self._nestings = {}
+                if self._memory is not None and not self._memory.begin(key.digest, after=self._key.digest):
+                    self._memory = None
                 if self.path is not None:
                     self._files = SceneFiles(self.path / f"{name_of(self.sequence)}-{key.digest}")
             self._key, self._seen = key, seen
 
     def clear(self) -> None:
-        """Delete all scenes kept under the present key; on disk for all processes.
+        """Delete all scenes kept under the present key, for all processes that share them.
 
         Scenes under older keys stay in `path`.
 
@@ -260,16 +284,10 @@ class Cached(SceneByScene, SceneSequence):
         """
         self._check_key()
         with self._lock:
-            self._scenes, self._nbytes = {}, 0
             if self._files is not None:
                 self._files.clear()
-
-    def _own_hook(self, name: str) -> Callable[..., Any] | None:
-        return self._share_memory if name == "on_worker_begin" and self.path is None else None
-
-    def _share_memory(self, worker: Worker) -> None:
-        if worker.worker_type == "process":
-            self._limit = self._max_memory // worker.count
+            if self._memory is not None:
+                self._memory.begin(self._key.digest, after=self._key.digest)
 
     def __repr__(self) -> str:
         where = "in memory" if self.path is None else f"in {str(self.path)!r}"

@@ -8,7 +8,7 @@ import copy
 import functools
 import inspect
 from abc import ABC
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -175,9 +175,18 @@ class View(ABC):
         """What tells two views of the same class over the same sequences apart, shortly."""
         return ""
 
-    def _own_hook(self, name: str) -> Callable[..., Any] | None:
-        """A hook of the view itself, beside those of what is inside it."""
-        return None
+    def _copy_kept(self, places: NDArray[np.int64], structure: str, out: Sequence[NDArray[Any]]) -> bool:
+        """Copy scenes that a cache inside holds to rows of a batch.
+
+        Args:
+            places: int64[B], which scenes.
+            structure: How they are nested, as text.
+            out: dtype[B, ...] of each field.
+
+        Returns:
+            Whether all were copied; if not, `out` may hold anything.
+        """
+        return False
 
     def _inside(self, name: str) -> dict[int, Any]:
         """Whatever may have the hook `name`, each once, innermost first: by id, so that what is shared comes once."""
@@ -187,12 +196,9 @@ class View(ABC):
                 found |= {key: node for key, node in part._inside(name).items() if key not in found}
             else:
                 found.setdefault(id(part), part)
-        found[id(self)] = self
         return found
 
     def _hook_of(self, node: Any, name: str) -> Any:
-        if isinstance(node, View) and (node is self or getattr(type(node), name) is getattr(View, name)):
-            return node._own_hook(name)
         hook = optional_method(node, name)
         # The hooks that Keras's base class defines do nothing.
         return None if str(getattr(hook, "__module__", "")).startswith("keras.") else hook

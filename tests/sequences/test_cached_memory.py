@@ -1,0 +1,335 @@
+"""Cached in memory: one cache for all processes of a machine, whoever of them changes, dies or comes late."""
+
+import os
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import scenes
+from killer import Killer
+from scenes_views import Squares
+from waits import PROGRAM_SECONDS
+
+import kerasfeed as kf
+from kerasfeed.sequences import cache_memory
+from kerasfeed.sequences.cache_files import frozen_leaves
+from kerasfeed.sequences.cache_memory import SceneMemory
+from kerasfeed.spec.nesting import structure_text
+
+
+class Logged(kf.SceneSequence):
+    """Scenes (float32[20, 3] or of other lengths, int), of which each reading is logged; or of a file of numbers."""
+
+    def __init__(self, length, log, varying=False, path=None):
+        self.length, self.log, self.varying, self.path = length, log, varying, path
+
+    def __len__(self):
+        return self.length
+
+    def __getitem__(self, index):
+        with open(str(self.log()), "a") as file:  # noqa: PTH123
+            file.write(f"{index}\n")
+        factor = 1 if self.path is None else float(self.path.read_text())
+        return np.full((20 + (index % 3 if self.varying else 0), 3), factor * index, np.float32), index
+
+
+def _labels(feed, epoch=None):
+    batches = list(feed if epoch is None else feed.epoch(epoch))
+    for points, labels in batches:
+        points = points.to_tensor() if hasattr(points, "to_tensor") else points
+        assert np.array_equal(points[:, 0, 0], labels)
+    return sorted(np.concatenate([labels for _, labels in batches]).tolist())
+
+
+@pytest.mark.parametrize("varying", [False, True])
+def test_two_worker_processes_read_each_scene_once_between_them(log, varying):
+    cached = kf.Cached(Logged(100, log, varying))
+    collate = kf.Pad(0) if varying else "stack"
+    with kf.Feed(cached, 8, shuffle=True, seed=0, workers=2, worker_type="process", collate=collate) as feed:
+        for _ in range(4):
+            assert _labels(feed) == list(range(100))
+    # Each process reads its first three scenes twice.
+    assert 100 <= len(log.lines()) <= 106
+    assert cached.nbytes >= 100 * (20 * 3 * 4 + 8)
+    with kf.Feed(cached[10:60], 8, workers=1, worker_type="process", collate=collate) as feed:
+        assert _labels(feed) == list(range(10, 60))
+    assert len(log.lines()) <= 108  # how scenes are nested, a process knows from one that it has read
+
+
+def test_max_memory_is_of_all_worker_processes_together(log):
+    cached = kf.Cached(Logged(60, log), max_memory=20 * 248)
+    with kf.Feed(cached, 4, shuffle=True, seed=0, workers=2, worker_type="process") as feed:
+        for _ in range(3):
+            assert _labels(feed) == list(range(60))
+    assert cached.nbytes == 20 * 248
+    assert 60 + 2 * 40 <= len(log.lines()) <= 60 + 2 * 40 + 6
+
+
+def test_a_file_that_changes_begins_one_empty_cache_in_all_worker_processes(tmp_path, log):
+    path = tmp_path / "factor"
+    path.write_text("1")
+    cached = kf.Cached(Logged(60, log, path=path))
+    with kf.Feed(cached, 4, workers=2, worker_type="process") as feed:
+        for factor in (1, 2, 3):
+            path.write_text(f"{factor} ".ljust(factor + 2))
+            for _ in range(2):
+                for points, labels in feed:
+                    assert np.array_equal(points[:, 0, 0], factor * labels)
+    # And those that a worker was at when the other one had noticed.
+    assert 3 * 60 <= len(log.lines()) <= 3 * 60 + 6 + 2 * 2
+    assert cached.nbytes == 60 * 248
+
+
+def test_two_feeds_over_one_cache_share_it(log):
+    cached = kf.Cached(Logged(40, log))
+    setup = {"workers": 1, "worker_type": "process"}
+    with kf.Feed(cached, 4, **setup) as one, kf.Feed(kf.Map(cached, _same), 4, shuffle=True, seed=0, **setup) as two:
+        for _ in range(2):
+            for (_, labels), (points, others) in zip(one, two, strict=True):
+                assert len(labels) == len(others)
+                assert np.array_equal(points[:, 0, 0], others)
+    assert 40 <= len(log.lines()) <= 40 + 2 * 3 + 8  # which both may be reading at one time
+
+
+def _same(scene):
+    return scene
+
+
+@pytest.mark.heavy
+@pytest.mark.filterwarnings("ignore:.*SIGKILL:kerasfeed.FeedWarning")
+@pytest.mark.parametrize("varying", [False, True])
+def test_workers_that_are_killed_while_the_cache_fills_leave_nothing_that_is_wrong(log, varying):
+    cached = kf.Cached(Logged(1000, log, varying))
+    collate = kf.Pad(0) if varying else "stack"
+    with (
+        kf.Feed(cached, 8, workers=2, worker_type="process", collate=collate, shuffle=True, seed=0) as feed,
+        Killer(feed, 0.3) as killer,
+    ):
+        while killer.kills < 6:
+            assert _labels(feed) == list(range(1000))
+            cached.clear()
+        assert _labels(feed) == list(range(1000))
+
+
+# ---- the memory itself
+
+
+def _kept_in(memory, index, scene, key="key"):
+    leaves, treespec = frozen_leaves(scene)
+    assert memory.write(index, leaves, structure_text(treespec), key)
+
+
+def test_every_kind_of_field_comes_back_as_it_was_and_of_its_own():
+    memory = SceneMemory(20, 100_000, "key")
+    cases = [
+        Squares()[3], np.float32(2), np.arange(4, dtype=">i2"), np.array(5.0), True, -3, 2.5, 1 + 2j, 1 << 64,
+        "é\0", b"\0a\0", [1, 2.5], ([[1, 2], [3, 4]], 1),
+        np.zeros((0, 3)), np.zeros(2, "U3"), np.datetime64("2020-01-02", "D"),
+        np.zeros(2, [("a", "i4"), ("b", "f8")]), (), {"a": np.longdouble(1) / 3},
+    ]  # fmt: skip
+    for first in (0, 1, 2):  # which says what a row is
+        for index, scene in enumerate(cases[first:] + cases[:first]):
+            _kept_in(memory, index, scene)
+        for index, scene in enumerate(cases[first:] + cases[:first]):
+            leaves, treespec = frozen_leaves(scene)
+            for _ in range(2):
+                found, structure = memory.read(index, "key")
+                assert structure == structure_text(treespec)
+                for leaf, other in zip(found, leaves, strict=True):
+                    assert type(leaf) is type(other)
+                    assert np.array_equal(leaf, other)
+                    if isinstance(leaf, np.ndarray):
+                        assert (leaf.dtype, leaf.shape) == (other.dtype, other.shape)
+                        leaf.reshape(-1)[:1] = leaf.reshape(-1)[-1:]
+        assert memory.begin("key", after="key")
+
+
+def test_scenes_of_another_key_are_neither_read_nor_kept():
+    memory = SceneMemory(3, 10_000, "one")
+    _kept_in(memory, 1, np.arange(3.0), "one")
+    assert memory.read(1, "two") is None
+    assert not memory.write(1, [np.arange(3.0)], "*", "two")
+    assert not memory.begin("three", after="two")
+    assert memory.begin("two", after="one")
+    assert memory.begin("two", after="one")  # as by the next process that has noticed
+    assert memory.read(1, "one") is None
+    assert memory.read(1, "two") is None
+    assert memory.nbytes == 0
+    _kept_in(memory, 1, np.arange(5.0), "two")
+    assert memory.read(1, "two")[0][0].tolist() == [0, 1, 2, 3, 4]
+
+
+def test_memory_that_a_killed_process_was_emptying_is_begun_by_the_next(monkeypatch):
+    class Ended(BaseException):
+        pass
+
+    class Killed:
+        def __getattr__(self, name):
+            raise Ended
+
+    memory = SceneMemory(3, 10_000, "one")
+    _kept_in(memory, 1, np.arange(3.0), "one")
+    monkeypatch.setattr(memory, "_memory", Killed())
+    with pytest.raises(Ended):
+        memory.begin("two", after="one")
+    monkeypatch.undo()
+    assert memory.read(1, "one") is None
+    assert memory.read(1, "two") is None
+    _kept_in(memory, 2, np.arange(2.0), "two")
+    assert memory.read(1, "two") is None
+    assert memory.read(2, "two")[0][0].tolist() == [0, 1]
+
+
+def test_rows_are_copied_only_where_all_are_there_and_of_the_batches_kind():
+    memory = SceneMemory(5, 10_000, "key")
+    for index in (0, 1, 3):
+        _kept_in(memory, index, (np.full(3, index, np.float32), index))
+    _kept_in(memory, 4, (np.full(2, 4, np.float32), 4))
+    out = np.zeros((2, 3), np.float32), np.zeros(2, np.int64)
+    places = np.array([3, 1])
+    structure = "(*, *)"
+    assert memory.copy_rows(places, "key", structure, out)
+    assert [each.tolist() for each in out] == [[[3, 3, 3], [1, 1, 1]], [3, 1]]
+    for other in ([1, 2], [4, 1]):  # one is not there, one is no row
+        assert not memory.copy_rows(np.array(other), "key", structure, out)
+    assert not memory.copy_rows(places, "other", structure, out)
+    assert not memory.copy_rows(places, "key", "[*, *]", out)
+    assert not memory.copy_rows(places, "key", structure, (out[0], out[1].astype(np.float64)))
+    assert not memory.copy_rows(places, "key", structure, (out[0][:, :2], out[1]))
+
+
+def test_the_table_of_a_million_scenes_takes_memory_only_where_scenes_are():
+    memory = SceneMemory(10**6, 1 << 30, "key")
+    _kept_in(memory, 999_999, np.float32(1))
+    assert 512 * os.fstat(memory._fd).st_blocks < 100_000
+
+
+def test_memory_of_scenes_that_are_cleared_is_given_back():
+    cached = kf.Cached(np.ones((10, 100_000)), key="ones")
+    assert sum(scene.sum() for scene in cached) == 1_000_000
+    held = 512 * os.fstat(cached._memory._fd).st_blocks
+    cached.clear()
+    assert cached.nbytes == 0
+    assert 512 * os.fstat(cached._memory._fd).st_blocks < held - 7_000_000
+    assert sum(scene.sum() for scene in cached) == 1_000_000
+
+
+def test_a_scene_that_another_process_begins_anew_while_it_is_copied_is_dropped(monkeypatch):
+    memory = SceneMemory(2, 10_000, "key")
+    _kept_in(memory, 0, np.arange(3.0))
+    _kept_in(memory, 1, "text")
+
+    def begun_meanwhile(*arguments):
+        memory.begin("key", after="key")
+        return real(*arguments)
+
+    real = cache_memory._value
+    monkeypatch.setattr(cache_memory, "_value", begun_meanwhile)
+    assert memory.read(0, "key") is None
+
+
+# ---- other processes
+
+
+def _run(cached, code):
+    """Run code in a new process that is given the pickle of `cached`; what it prints."""
+    program = f"import os, pickle, signal, sys\ncached = pickle.load(sys.stdin.buffer)\n{code}"
+    return subprocess.run(
+        [sys.executable, "-c", program], input=pickle.dumps(cached), capture_output=True, timeout=PROGRAM_SECONDS
+    )
+
+
+def test_any_process_that_is_given_a_pickle_shares_the_memory_and_later_ones_begin_with_none():
+    cached = kf.Cached(np.arange(12.0).reshape(4, 3), key="x")
+    done = _run(cached, "print(cached[2].tolist(), cached.nbytes)")
+    assert done.stdout.decode().split("\n")[0] == "[6.0, 7.0, 8.0] 24", done.stderr.decode()
+    assert cached.nbytes == 24
+    pickled = pickle.dumps(cached)
+    assert pickle.loads(pickled)._memory is cached._memory
+    del cached
+    late = pickle.loads(pickled)
+    assert (late.nbytes, late[1].tolist(), late.nbytes) == (0, [3, 4, 5], 24)
+
+
+_ENDS = """
+class Deadly:
+    def __reduce__(self):
+        os.kill(os.getpid(), signal.SIGKILL)
+memory = cached._memory
+memory.write({index}, {leaves}, "*", cached._key.digest)
+"""
+
+
+@pytest.mark.parametrize("leaves", ["[Deadly()]", "[b'text', Deadly()]"])
+def test_a_process_that_is_killed_while_it_writes_keeps_nobody_waiting_and_leaves_no_scene(leaves):
+    cached = kf.Cached(np.arange(12.0).reshape(4, 3), key="x")
+    assert cached[0].tolist() == [0, 1, 2]
+    done = _run(cached, _ENDS.format(index=1, leaves=leaves))
+    assert done.returncode == -9, done.stderr.decode()
+    assert cached._memory.read(1, cached._key.digest) is None
+    assert cached[1].tolist() == [3, 4, 5]
+    assert cached._memory.read(1, cached._key.digest)[0][0].tolist() == [3, 4, 5]
+
+
+def test_a_row_that_is_half_written_is_no_scene_and_the_next_one_takes_its_place(monkeypatch):
+    memory = SceneMemory(4, 1000, "key")
+    _kept_in(memory, 0, (np.zeros(3), np.zeros(3)))
+
+    class Ended(BaseException):
+        pass
+
+    class Half:
+        dtype, shape = np.dtype(float), (3,)
+
+        def __array__(self, *_, **__):
+            raise Ended
+
+    monkeypatch.setattr(cache_memory, "_head_of", lambda *_: memory._held.head)
+    with pytest.raises(Ended):
+        memory.write(1, [np.ones(3), Half()], "(*, *)", "key")
+    monkeypatch.undo()
+    assert memory.read(1, "key") is None
+    _kept_in(memory, 2, (np.full(3, 2.0), np.full(3, 3.0)))
+    assert [leaf.tolist() for leaf in memory.read(2, "key")[0]] == [[2, 2, 2], [3, 3, 3]]
+    assert memory.nbytes == 2 * 48
+
+
+def test_copies_whose_sequences_become_different_each_keep_their_own_scenes():
+    one = kf.Cached(Squares())
+    other = pickle.loads(pickle.dumps(one))
+    assert other._memory is one._memory
+    other.sequence.factor = 5
+    for _ in range(3):
+        for index in range(7):
+            assert one[index]["x"][0][0, 0] == index
+            assert other[index]["x"][0][0, 0] == 5 * index
+    assert other._memory is not one._memory
+    assert one.nbytes == other.nbytes > 0
+
+
+def test_without_such_memory_of_the_system_each_process_keeps_its_own(monkeypatch, log):
+    monkeypatch.delattr(os, "memfd_create")
+    cached = kf.Cached(Logged(5, log), max_memory=1000)
+    for _ in range(2):
+        assert [label for _, label in cached] == list(range(5))
+    assert len(log.lines()) == 2 * 3 + 1 + 2
+    cached.clear()
+    assert [label for _, label in cached] == list(range(5))
+    done = _run(kf.Cached(np.arange(3.0), key="x"), "print(cached[2], cached.nbytes)")
+    assert done.stdout.decode().startswith("2.0 8"), done.stderr.decode()
+
+
+def test_a_system_without_room_costs_the_cache_and_not_the_scenes(monkeypatch):
+    def refused(*_):
+        raise OSError(12, "Cannot allocate memory")
+
+    monkeypatch.setattr(cache_memory, "_new_file", refused)
+    cached = kf.Cached(scenes.Clouds(4))
+    with pytest.warns(
+        kf.FeedWarning, match=r"cannot write to memory .*Cannot allocate.*Lower max_memory, or give another path"
+    ):
+        assert cached[1][1] == 1
+    assert cached[1][1] == 1  # told once
+    assert pickle.loads(pickle.dumps(cached))._memory is None
