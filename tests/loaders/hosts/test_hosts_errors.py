@@ -15,7 +15,7 @@ from waits import SECONDS, wait_until
 
 import kerasfeed as kf
 from kerasfeed.feeds.base import BaseFeed
-from kerasfeed.loaders.hosts import calls
+from kerasfeed.loaders.hosts import session
 from kerasfeed.loaders.hosts.calls import pack, unpack
 
 pytestmark = [
@@ -37,7 +37,7 @@ def test_a_feed_that_has_no_host_in_time_says_so():
 
 
 def test_a_host_with_another_version_is_refused(monkeypatch):
-    monkeypatch.setattr(calls, "versions", lambda: "kerasfeed 9 on Python 3.0")
+    monkeypatch.setattr(session, "versions", lambda: "kerasfeed 9 on Python 3.0")
     fails(r"host \d \(.*\) has kerasfeed .*, and this process kerasfeed 9 on Python 3.0")
 
 
