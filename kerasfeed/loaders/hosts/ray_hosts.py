@@ -87,6 +87,9 @@ class RayHosts(Hosts):
         for name in ("resources", "runtime_env"):
             if not isinstance(getattr(self, name), Mapping | None):
                 raise TypeError(f"{name} must be a dict, received {getattr(self, name)!r}")
+        for name, most in (self.resources or {}).items():
+            if isinstance(most, bool) or not isinstance(most, int | float) or not most >= 0:
+                raise ValueError(f"resources[{name!r}] must be a number of at least 0, received {most!r}")
         # Names, for modules do not pickle, and feeds do.
         given = [self.ship] if isinstance(self.ship, str | ModuleType) else self.ship
         object.__setattr__(self, "ship", tuple(map(_module_name, given)))
@@ -179,7 +182,8 @@ class RayCluster(Cluster):
 
     def keep(self, hosts: Sequence[Any]) -> None:
         """See `Cluster.keep`."""
-        for actor in [actor for actor in self._actors if actor not in hosts]:
+        kept = set(map(id, hosts))  # of a thousand, each is compared with each otherwise
+        for actor in [actor for actor in self._actors if id(actor) not in kept]:
             self._here().kill(actor)
             self._actors.remove(actor)
 

@@ -170,11 +170,6 @@ def test_hosts_that_do_not_go_with_the_rest_are_refused(arguments, kind, match):
         BaseFeed(np.arange(4), 2, **{"hosts": SubprocessHosts(), **arguments})
 
 
-def test_a_stream_says_that_it_has_no_hosts():
-    with pytest.raises(TypeError, match=r"StreamFeed\(\) has no argument 'hosts'. Use kf.Feed"):
-        kf.StreamFeed(lambda: iter([1]), 1, hosts=kf.RayHosts())
-
-
 @pytest.mark.parametrize(
     ("arguments", "kind", "match"),
     [
@@ -184,6 +179,7 @@ def test_a_stream_says_that_it_has_no_hosts():
         ({"count": 0}, ValueError, "count must be at least 1"),
         ({"silence": 0}, ValueError, "silence must be a positive number of seconds"),
         ({"resources": 4}, TypeError, "resources must be a dict"),
+        ({"resources": {"CPU": "8"}}, ValueError, r"resources\['CPU'\] must be a number of at least 0, received '8'"),
         ({"ship": [4]}, TypeError, "ship takes modules and their names, received 4"),
     ],
 )
