@@ -230,6 +230,20 @@ def test_what_loses_its_host_too_often_is_an_error_that_names_it(session_of):
         future.result(SECONDS)
 
 
+def test_a_host_whose_workers_have_failed_is_lost_and_another_is_asked(session_of):
+    cluster = PlayedCluster(2)
+    session = session_of(cluster)
+    (future,) = ask(session, 3)
+    wait_until(lambda: cluster.hosts[0].asked)
+    failed, other = cluster.hosts
+    failed.answer(3, HostAnswer(error=Sent.of(kf.WorkerDiedError("no workers any more")), has_failed=True))
+    wait_until(lambda: other.asked)
+    other.answer(3)
+    assert future.result(SECONDS) == 3
+    assert (session.host_stats().lost, session.host_stats().resent, session.host_stats().late) == (1, 1, 0)
+    wait_until(lambda: failed.killed)
+
+
 def test_slow_calls_are_not_asked_for_twice_where_others_wait(session_of):
     cluster = PlayedCluster(2, silence=0.2)
     ask(session_of(cluster), *range(8))

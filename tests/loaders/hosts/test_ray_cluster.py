@@ -48,8 +48,8 @@ def new_cluster(nodes):
     from ray.cluster_utils import Cluster
 
     quick = {"health_check_period_ms": 500, "health_check_initial_delay_ms": 500}  # else a dead node is seen after 16 s
-    arguments = {"num_cpus": 0, "object_store_memory": 200_000_000, "_system_config": quick}
-    made = Cluster(initialize_head=True, head_node_args=arguments)
+    head = {"num_cpus": 0, "object_store_memory": 200_000_000, "include_dashboard": False, "_system_config": quick}
+    made = Cluster(initialize_head=True, head_node_args=head)
     for _ in range(nodes):
         add(made)
     return made
