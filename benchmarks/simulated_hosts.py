@@ -5,8 +5,13 @@ import time
 from concurrent.futures import Future, wait
 from typing import Any
 
-from kerasfeed.loaders.hosts.calls import Cluster, HostAnswer, HostCalls, Hosts, pack
-from kerasfeed.pool.base import PoolOptions
+from kerasfeed.loaders.base import Job
+from kerasfeed.loaders.failures.failure_log import FailureLog
+from kerasfeed.loaders.hosts.calls import Cluster, HostAnswer, Hosts, pack
+from kerasfeed.loaders.hosts.session import HostsSession
+from kerasfeed.orders.plan import Plan
+
+_NOTHING = HostAnswer(pack(None))
 
 
 class Simulated(Cluster, Hosts):
@@ -30,7 +35,7 @@ class Simulated(Cluster, Hosts):
             time.sleep(0.005)
             now, due = time.monotonic(), self._due
             while due and due[0][0] <= now:
-                due.pop(0)[1].set_result(HostAnswer())
+                due.pop(0)[1].set_result(_NOTHING)
 
     def join(self) -> Cluster:
         """See `Hosts.join`."""
@@ -39,10 +44,6 @@ class Simulated(Cluster, Hosts):
     def places(self) -> list[str]:
         """See `Cluster.places`."""
         return [str(number) for number in range(self.count)]
-
-    def share(self, packed: Any) -> Any:
-        """See `Cluster.share`."""
-        return packed
 
     def start(self, place: str) -> Any:
         """See `Cluster.start`."""
@@ -57,12 +58,8 @@ class Simulated(Cluster, Hosts):
             future.set_result(HostAnswer(pack((host, 1))))
         return future
 
-    def kill(self, host: Any) -> None:
-        """See `Cluster.kill`."""
-
-    def ending(self, error: BaseException) -> str:
-        """See `Cluster.ending`."""
-        return str(error)
+    def keep(self, hosts: Any) -> None:
+        """See `Cluster.keep`."""
 
     def missing(self) -> str:
         """See `Cluster.missing`."""
@@ -76,10 +73,11 @@ class Simulated(Cluster, Hosts):
 
 def deciding_cost(count: int, seconds: float) -> tuple[float, float]:
     """CPU time of the thread that decides, s a batch, with `count` hosts, and the batches a second that came."""
-    calls = HostCalls(Simulated(count, 1.0), PoolOptions(1, "the simulation"), lambda: pack(None), lambda _: 2)
+    job = Job([0], Plan(1, 1), workers=1, max_memory=1, look_ahead=1, hosts=Simulated(count, 1.0))
+    session = HostsSession(job, FailureLog(job.policy, 1))
     thread = next(each for each in threading.enumerate() if each.name == "kerasfeed-hosts")
     clock = time.pthread_getcpuclockid(thread.ident or 0)
-    while calls.stats().alive < count:
+    while session.host_stats().alive < count:
         time.sleep(0.01)
     window = threading.Semaphore(2 * count)
     stop = time.monotonic() + seconds
@@ -87,10 +85,10 @@ def deciding_cost(count: int, seconds: float) -> tuple[float, float]:
     before, started = time.clock_gettime(clock), time.monotonic()
     while time.monotonic() < stop:
         if window.acquire(timeout=0.1):
-            future = calls.ask("a batch", lambda answer: None, "batch", 0, 0)
+            future = session.submit(0, 0)
             future.add_done_callback(lambda _: window.release())
             futures.append(future)
     wait(futures)
     cost = (time.clock_gettime(clock) - before) / len(futures), len(futures) / (time.monotonic() - started)
-    calls.close()
+    session.close()
     return cost

@@ -93,9 +93,6 @@ class SubprocessCluster(Cluster):
             raise self.over
         return [str(number) for number in range(self.count)]
 
-    def share(self, parcel):
-        return parcel
-
     def start(self, place):
         self.hosts.append(SubprocessHost())
         return self.hosts[-1]
@@ -103,11 +100,10 @@ class SubprocessCluster(Cluster):
     def call(self, host, method, *arguments):
         return host.call(method, *arguments)
 
-    def kill(self, host):
-        host.process.kill()
-
-    def ending(self, error):
-        return str(error)
+    def keep(self, hosts):
+        for host in self.hosts:
+            if host not in hosts:
+                host.process.kill()
 
     def close(self):
         for host in self.hosts:

@@ -37,7 +37,7 @@ class FeedHost:
     def __init__(self, fetch: Callable[[Any], Packed]) -> None:
         """`fetch`: from what `Cluster.share` has returned to what that was given."""
         self._fetch = fetch
-        self._taking, self._over = threading.Lock(), threading.Event()
+        self._taking, self._noting, self._over = threading.Lock(), threading.Lock(), threading.Event()
         self._loader: Loader | None = None
         self._generation = 0
         self._failures: Failures = []
@@ -52,7 +52,7 @@ class FeedHost:
                     "all hosts"
                 )
             sys.path.extend(entry for entry in search_path if entry not in sys.path and Path(entry).exists())
-            job: Job = unpack(self._fetch(state.job[0]))
+            job: Job = unpack(self._fetch(state.job))
             count = cores() if job.every_core else job.workers
             place = HostPlace(number * count, hosts * count, f" on {name}")
             job = replace(
@@ -104,9 +104,9 @@ class FeedHost:
         except BaseException as found:  # noqa: BLE001 - as above
             has_failed = loader.pool is not None and loader.pool.failure is found
             error, has_failed = Sent.of(found), has_failed and not isinstance(found, WorkersDisagreeError)
-        failures = [failure for failure in self._failures if failure[1:3] in (place, (None, None))]
-        for failure in failures:
-            self._failures.remove(failure)
+        with self._noting:  # another thread may be answering, too
+            failures = [failure for failure in self._failures if failure[1:3] in (place, (None, None))]
+            self._failures = [failure for failure in self._failures if failure not in failures]
         return HostAnswer(
             value, error, has_failed, failures, loader.failure_log.deferred_warnings.taken(), loader.stats().respawns,
             loader.pool.used_random if loader.pool else 0, loader.waste(),
@@ -116,7 +116,7 @@ class FeedHost:
         """See that the loader knows what the driver does."""
         with self._taking:
             if state.generation > self._generation:
-                loader.replace_sequence(unpack(self._fetch(state.job[0])).sequence)
+                loader.replace_sequence(unpack(self._fetch(state.job)).sequence)
                 self._generation = state.generation
             loader.layout = loader.layout or state.layout
             if loader.pool is not None:
@@ -124,7 +124,8 @@ class FeedHost:
 
     def _note(self, index: int | None, epoch: int | None, step: int | None, error: BaseException) -> None:
         """See `FailureLog.on_note`."""
-        self._failures.append((index, epoch, step, Sent.of(error)))
+        with self._noting:
+            self._failures.append((index, epoch, step, Sent.of(error)))
 
 
 def _start_error(error: BaseException, name: str) -> BaseException:

@@ -6,6 +6,7 @@ this process; a session of Ray is ended only if it was begun here, and with the 
 
 import logging
 import threading
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
@@ -16,7 +17,7 @@ from typing import Any
 from kerasfeed.errors import HostLostError, WorkerStartError
 from kerasfeed.loaders.hosts.calls import MOST_CALLS, Cluster, Hosts, Packed
 from kerasfeed.loaders.hosts.host import FeedHost
-from kerasfeed.util.error_text import class_name, message_of
+from kerasfeed.util.error_text import message_of
 from kerasfeed.util.validate import check_integer
 
 _CALLS = MOST_CALLS + 4  # start, live, stop and what else is no batch
@@ -86,6 +87,9 @@ class RayHosts(Hosts):
         for name in ("resources", "runtime_env"):
             if not isinstance(getattr(self, name), Mapping | None):
                 raise TypeError(f"{name} must be a dict, received {getattr(self, name)!r}")
+        for name, most in (self.resources or {}).items():
+            if isinstance(most, bool) or not isinstance(most, int | float) or not most >= 0:
+                raise ValueError(f"resources[{name!r}] must be a number of at least 0, received {most!r}")
         # Names, for modules do not pickle, and feeds do.
         given = [self.ship] if isinstance(self.ship, str | ModuleType) else self.ship
         object.__setattr__(self, "ship", tuple(map(_module_name, given)))
@@ -98,12 +102,7 @@ class RayHosts(Hosts):
             raise ImportError(
                 'kf.RayHosts needs Ray, which is not installed: pip install ray (the extra "kerasfeed[ray]")'
             ) from error
-        name = _session.enter(ray, self.address)
-        try:
-            return RayCluster(ray, name, self)
-        except BaseException:
-            _session.leave(ray, name)
-            raise
+        return RayCluster(ray, self)
 
 
 def _module_name(module: Any) -> str:
@@ -117,12 +116,13 @@ class RayCluster(Cluster):
 
     well_for = 15.0
 
-    def __init__(self, ray: Any, name: Name, hosts: RayHosts) -> None:
-        """Start `hosts` in the session of `ray` that has this name."""
-        self._ray, self._name, self._count = ray, name, hosts.count
+    def __init__(self, ray: Any, hosts: RayHosts) -> None:
+        """Start `hosts` later; see `Hosts.join`."""
+        self._ray, self._count = ray, hosts.count
         self._wanted = dict(hosts.resources or {"CPU": 1.0})
-        # A restarted actor would be on a node that is gone, or wait for another; a call that Ray repeats would wait
-        # with it. What starts a host on a node that joins starts one in place of a lost one, too.
+        # A call that Ray repeats waits for the new actor while other hosts have nothing to do (16 s where a node is
+        # lost, instead of 2), and fails with a batch beside it that ends the actor. What starts a host on a node that
+        # joins starts one in place of a lost one, too.
         options: dict[str, Any] = {"num_cpus": 0, "max_restarts": 0, "max_task_retries": 0, "max_concurrency": _CALLS}
         options |= {_KINDS[name]: value for name, value in self._wanted.items() if name in _KINDS}
         options["resources"] = {name: value for name, value in self._wanted.items() if name not in _KINDS}
@@ -130,25 +130,26 @@ class RayCluster(Cluster):
         self._options, self._actor_class = options, ray.remote(FeedHost)
         self._actors: list[Any] = []
         self._group: Any = None
+        self._name = _enter(ray, hosts.address)
 
-    def _refuse_if_over(self) -> None:
-        """See that our session is there yet: where there is none, Ray's functions begin another.
+    def _here(self) -> Any:
+        """Ray, in our session: where there is none, its functions begin another.
 
         Raises:
-            HostLostError: It is not.
+            HostLostError: Our session has ended.
         """
         if _present(self._ray) != self._name:
             raise HostLostError("there are no hosts any more: ray.shutdown() was called")
+        return self._ray
 
     def places(self) -> Sequence[str]:
         """See `Cluster.places`."""
-        self._refuse_if_over()
+        nodes = self._here().nodes()  # hangs where the cluster is gone
         if self._count is not None:
-            self._ray.nodes()  # hangs where the cluster is gone
             return [str(number) for number in range(self._count)]
         return [
             node["NodeID"]
-            for node in self._ray.nodes()
+            for node in nodes
             if node["Alive"] and all(node["Resources"].get(name, 0) >= most for name, most in self._wanted.items())
         ]
 
@@ -158,59 +159,52 @@ class RayCluster(Cluster):
         What is small travels with each call: an object of Ray may be fetched from a node that is frozen, and whoever
         fetches it then waits until Ray finds that out.
         """
-        self._refuse_if_over()
-        return packed if sum(map(len, packed)) < _SMALL else self._ray.put(packed)
+        return packed if sum(map(len, packed)) < _SMALL else self._here().put(packed)
 
     def start(self, place: str) -> Any:
         """See `Cluster.start`."""
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
-        self._refuse_if_over()
+        ray = self._here()
         if self._count is None:
             strategy = NodeAffinitySchedulingStrategy(place, soft=False)
         else:
-            if self._group is None:
-                self._group = self._ray.util.placement_group([self._wanted] * self._count, strategy="STRICT_SPREAD")
+            self._group = self._group or ray.util.placement_group([self._wanted] * self._count, "STRICT_SPREAD")
             strategy = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=int(place))
-        actor = self._actor_class.options(scheduling_strategy=strategy, **self._options).remote(_fetched)
-        self._actors.append(actor)
-        return actor
+        self._actors.append(self._actor_class.options(scheduling_strategy=strategy, **self._options).remote(_fetched))
+        return self._actors[-1]
 
     def call(self, host: Any, method: str, *arguments: Any) -> "Future[Any]":
         """See `Cluster.call`."""
-        self._refuse_if_over()
+        self._here()
         future: Future[Any] = getattr(host, method).remote(*arguments).future()
         return future
 
-    def kill(self, host: Any) -> None:
-        """See `Cluster.kill`."""
-        self._refuse_if_over()
-        self._actors.remove(host)
-        self._ray.kill(host)
+    def keep(self, hosts: Sequence[Any]) -> None:
+        """See `Cluster.keep`."""
+        kept = set(map(id, hosts))  # of a thousand, each is compared with each otherwise
+        for actor in [actor for actor in self._actors if id(actor) not in kept]:
+            self._here().kill(actor)
+            self._actors.remove(actor)
 
     def close(self) -> None:
         """See `Cluster.close`."""
         with suppress(Exception):
-            for host in list(self._actors):
-                self.kill(host)
+            self.keep(())
             if self._group is not None:
-                self._ray.util.remove_placement_group(self._group)
-        _session.leave(self._ray, self._name)
-
-    def ending(self, error: BaseException) -> str:
-        """See `Cluster.ending`."""
-        text = message_of(error)
-        if "No module named 'kerasfeed'" in text:
-            return "has no kerasfeed: install it there, or with kf.RayHosts(runtime_env={'pip': ['kerasfeed']}), and"
-        return f"was lost ({class_name(error)}: {' '.join(text.split())[:300]})"
+                self._here().util.remove_placement_group(self._group)
+        _leave(self._ray, self._name)
 
     def missing(self) -> str:
         """See `Cluster.missing`."""
-        count, wanted = self._count, ", ".join(f"{name} {most:g}" for name, most in self._wanted.items())
+        count, wanted = self._count, _resources_text(self._wanted)
         asked = f"asked for {f'count={count}, each on a node of its own' if count else 'every node'} with {wanted}"
         try:
-            self._refuse_if_over()
-            nodes = [_node_text(node) for node in self._ray.nodes() if node["Alive"]]
+            nodes = [
+                f"{node['NodeName']} ({_resources_text(node['Resources']) or 'no CPU'})"
+                for node in self._here().nodes()
+                if node["Alive"]
+            ]
         except Exception as error:  # noqa: BLE001 - the cluster may be gone
             return f"{asked}; the cluster does not answer ({message_of(error)})"
         return (
@@ -219,9 +213,8 @@ class RayCluster(Cluster):
         )
 
 
-def _node_text(node: Mapping[str, Any]) -> str:
-    found = {name: most for name, most in node["Resources"].items() if ":" not in name and "memory" not in name}
-    return f"{node['NodeName']} ({', '.join(f'{name} {most:g}' for name, most in found.items()) or 'no CPU'})"
+def _resources_text(resources: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {most:g}" for name, most in resources.items() if ":" not in name and "store" not in name)
 
 
 def _fetched(shared: Any) -> Packed:
@@ -243,45 +236,43 @@ def _present(ray: Any) -> Name | None:
     return context.get_node_id(), context.get_job_id()
 
 
-class _Session:
-    """The session that feeds of this process share, where none was begun before: it ends with the last of them."""
+# By the name of a session: its users, where it was begun here. It ends with the last of them.
+_users = Counter[Name]()
+_lock = threading.Lock()
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._users = 0
-        self._ours: Name | None = None
 
-    def enter(self, ray: Any, address: str | None) -> Name:
-        """Use the session that there is, or begin one; returns which.
+def _enter(ray: Any, address: str | None) -> Name:
+    """Use the session that there is, or begin one; returns which.
 
-        Raises:
-            WorkerStartError: No cluster can be joined.
-        """
-        with self._lock:
+    Raises:
+        WorkerStartError: No cluster can be joined.
+    """
+    with _lock:
+        name = _present(ray)
+        if name is None:
+            options = {"include_dashboard": False} if address is None else {}
+            try:
+                ray.init(address=address or "local", logging_level=logging.WARNING, **options)
+            except (OSError, RuntimeError, ValueError) as error:
+                raise WorkerStartError(_not_joined(address, error)) from error
             name = _present(ray)
-            if name is None:
-                options = {"include_dashboard": False} if address is None else {}
-                try:
-                    ray.init(address=address or "local", logging_level=logging.WARNING, **options)
-                except (OSError, RuntimeError, ValueError) as error:
-                    raise WorkerStartError(_not_joined(address, error)) from error
-                name = _present(ray)
-                assert name is not None
-                self._ours, self._users = name, 0
-            self._users += name == self._ours
-            return name
-
-    def leave(self, ray: Any, name: Name) -> None:
-        """Use it no more; end it where it is ours, and nobody else uses it."""
-        with self._lock:
-            self._users -= name == self._ours
-            if name == self._ours and not self._users:
-                self._ours = None
-                if _present(ray) == name:
-                    ray.shutdown()
+            assert name is not None
+            _users[name] = 0
+        if name in _users:
+            _users[name] += 1
+        return name
 
 
-_session = _Session()
+def _leave(ray: Any, name: Name) -> None:
+    """Use it no more; end it where it was begun here, and nobody else uses it."""
+    with _lock:
+        if name not in _users:
+            return
+        _users[name] -= 1
+        if not _users[name]:
+            del _users[name]
+            if _present(ray) == name:
+                ray.shutdown()
 
 
 def _not_joined(address: str | None, error: Exception) -> str:

@@ -1,37 +1,93 @@
-"""Batches of a job that other hosts make: one of them is asked for each, and what it answers is copied into our slots.
+"""Batches of a job that other hosts make: which of them is asked for what, and whom else where one is silent or lost.
 
-Invariant: a batch is a pure function of (sequence, plan, epoch, step), so it is the one that workers of this machine
-make. What has failed is counted here, for all hosts together.
+Invariant: a batch is a pure function of (sequence, plan, epoch, step), so any host may be asked for it, and again; the
+first answer counts, and is copied into slots of ours. What has failed is counted here, for all hosts together. One
+thread decides; another one starts and ends hosts, for which it may have to wait.
 """
 
+import copy
 import dataclasses
-from concurrent.futures import Future
+import itertools
+import queue
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, InvalidStateError, wait
+from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kerasfeed import errors
+from kerasfeed.errors import HostLostError, WorkerStartError
 from kerasfeed.loaders.base import Job
 from kerasfeed.loaders.batch_runner import BatchRunner
 from kerasfeed.loaders.batches.layout import Layout, aligned_empty
 from kerasfeed.loaders.batches.slots import SlotPool
 from kerasfeed.loaders.failures.failure_log import FailureLog
-from kerasfeed.loaders.hosts.calls import HostAnswer, HostCalls, HostStats, Packed, pack, unpack
-from kerasfeed.pool.base import PoolOptions
-from kerasfeed.pool.environment import Environment
+from kerasfeed.loaders.hosts.calls import MOST_CALLS, HostAnswer, HostStats, Packed, State, pack, unpack, versions
+from kerasfeed.pool.base import CLOSED_BEFORE_DONE, LOGGER, PoolOptions
+from kerasfeed.pool.environment import Environment, search_path
 from kerasfeed.pool.memory import PoolMemory, align
-from kerasfeed.util.error_text import class_name
+from kerasfeed.pool.processes.crash_policy import CrashPolicy
+from kerasfeed.pool.resource_errors import start_thread
+from kerasfeed.pool.task import Crash
+from kerasfeed.util.error_notes import wrapped
+from kerasfeed.util.error_text import class_name, message_of
 from kerasfeed.util.read_cost import ReadCost
+
+_TICK = 1.0
+_MOST_SECONDS = 30.0  # from one try to start a host to the next
+_GRACE = 6.0  # for hosts to end their workers
+_RELEASE_SECONDS = 4.0 + _GRACE  # where the head of a cluster is gone, Ray ends the program after 60 s
+
+
+@dataclass(eq=False)
+class _HostCall:
+    """What is asked for, of which hosts since when, s, and how many were lost with it."""
+
+    text: str
+    method: str
+    arguments: tuple[Any, ...]
+    future: Future[Any] = field(default_factory=Future)
+    asked: dict["_Host", float] = field(default_factory=dict)
+    lost: int = 0
+
+
+@dataclass(eq=False)
+class _Host:
+    """A host: what `Cluster.start` has returned, and the calls that it has."""
+
+    number: int
+    place: str
+    name: str
+    handle: Any = None
+    depth: int = 0  # calls that it may have; none until it can take work
+    news: float = 0.0  # when it was heard last, s
+    calls: list[_HostCall] = field(default_factory=list)
+    respawns: int = 0
+
+    def has_room(self, now: float, silence: float) -> bool:
+        # A call that has lost a host has the next to itself: where it ends hosts, the others need not pay for it.
+        is_alone = any(call.lost for call in self.calls)
+        is_silent = bool(self.calls) and now - self.news > silence
+        return len(self.calls) < self.depth and not is_alone and not is_silent
 
 
 class HostsSession:
     """Batches of one job, asked of the hosts of one cluster; `Session` says what each method is for.
 
+    All methods may be called from any thread.
+
     Attributes:
         job: What is loaded.
         runner: What workers would hold on this machine.
-        pool: The hosts.
+        options: Who asks, and how often a batch may lose its host.
+        failure: Why nothing can be asked any more; None as long as something can.
         slots: Memory of batches; None until the layout is known.
         batches: Delivered so far.
         copied: Of these, not in slots.
@@ -49,54 +105,355 @@ class HostsSession:
             raise TypeError(
                 "hosts load any batch anywhere, and this sequence needs open files of this process: leave hosts out"
             )
-        self.job, self.failure_log, self.runner = job, failure_log, BatchRunner(job)
-        options = PoolOptions(
+        self.job, self.failure_log, self.runner, self._hosts_wanted = job, failure_log, BatchRunner(job), job.hosts
+        self.options = PoolOptions(
             workers=job.workers, who=f"the feed of {class_name(job.sequence)}", tries=job.policy.tries,
             deferred_warnings=failure_log.deferred_warnings,
         )  # fmt: skip
-        self.pool = HostCalls(job.hosts, options, partial(_packed, job, self.runner), partial(_depth, job))
-        self.memory = PoolMemory(shared=False, who=options.who)
+        self.memory = PoolMemory(shared=False, who=self.options.who)
         self.slots: SlotPool | None = None
         self.batches = self.copied = 0
+        self.failure: BaseException | None = None
+        self._waste: ReadCost | None = None
+        self._tick = min(_TICK, job.hosts.silence / 4)
+        self._idle = threading.Condition()  # its lock, which is reentrant, guards all that follows
+        self._news: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()  # for the thread that decides
+        self._deaths = CrashPolicy()
+        self._open: list[_HostCall] = []
+        self._places: Sequence[str] = ()
+        self._hosts: dict[str, _Host] = {}  # by their place
+        self._retries: dict[str, tuple[int, float]] = {}  # by place: starts that failed in a row, and when to try again
+        self._batches = Counter[int]()  # by the number of each host that has answered anything
+        self._counts = Counter[str]()  # what `HostStats` counts
+        self._respawns = 0
+        self._looked = self._heard = self._had_host = time.monotonic()
+        self._attention, self._over = threading.Event(), False
+        packed = self._packed_job()
+        self._cluster = job.hosts.join()
+        try:
+            self._state = State(self._cluster.share(packed))
+            self._deciding = threading.Thread(target=self._decide, name="kerasfeed-hosts", daemon=True)
+            self._looking = threading.Thread(target=self._look, name="kerasfeed-hosts-look", daemon=True)
+            start_thread(self._deciding, self.options.who, 2)
+            start_thread(self._looking, self.options.who, 2)
+        except BaseException:
+            self._cluster.close()
+            raise
 
-    def close(self) -> None:
-        """End the hosts and free everything; idempotent."""
-        self.pool.close()
-        if self.slots is not None:
-            self.slots.free(flying=False)
-        self.memory.close()
+    def _packed_job(self) -> Packed:
+        """What hosts are to load."""
+        job = self.job
+        seed = {name: value for name, value in job.environment.environment.items() if name == "PYTHONHASHSEED"}
+        environment = Environment(job.environment.directory, seed)  # the rest may hold passwords
+        policy = dataclasses.replace(job.policy, error_log=None)  # which is of this machine
+        sent = dataclasses.replace(job, hosts=None, free=frozenset(), policy=policy, environment=environment)
+        try:
+            return pack(sent, self._hosts_wanted.ship)
+        except Exception as error:
+            raise self.runner.unpicklable(error) from error
+
+    # ---- what a loader calls
+
+    @property
+    def pool(self) -> "HostsSession":
+        """What a loader refreshes and renews."""
+        return self
 
     def infer(self, layout: Layout | None, epoch: int, least: int = 1) -> None:
         """See `Session.infer`; one host infers the layout, and the others are told."""
         if layout is None:
-            what = "the scenes that are read to infer the spec"
-            layout = self.pool.ask(what, lambda answer: unpack(self._value(answer)), "infer", epoch, least).result()
-        self.pool.tell(layout=layout)
+            layout = self._ask("the scenes that are read to infer the spec", "infer", epoch, least).result()
+        self._tell(layout=layout)
         self.slots = SlotPool(layout, self.memory, max_memory=self.job.max_memory, in_flight=1)
 
     def submit(self, epoch: int, step: int, timeout: float | None = None, kept: Any = None) -> Future[Any]:
         """See `Session.submit`; waits for nothing."""
         self.job.plan.indices(epoch, step)  # refuses a step that is out of range
-        return self.pool.ask(f"several scenes at once (epoch {epoch}, step {step})", self._batch, "batch", epoch, step)
+        return self._ask(f"several scenes at once (epoch {epoch}, step {step})", "batch", epoch, step)
+
+    def _ask(self, text: str, method: str, *arguments: Any) -> Future[Any]:
+        """Have a host answer `method(state, *arguments)`, which messages call `text`; the future of what it gives."""
+        call = _HostCall(text, method, arguments)
+        with self._idle:
+            if self.failure is not None:
+                call.future.set_exception(self.failure)
+                return call.future
+            self._open.append(call)
+        self._news.put(lambda: None)  # wakes the thread that decides
+        return call.future
+
+    def _tell(self, **known: Any) -> None:
+        """Have hosts know this of their `State` from the next call on."""
+        with self._idle:
+            self._state = dataclasses.replace(self._state, **known)
+
+    def renew(self) -> None:
+        """Have hosts load what the job is now, from the next call on."""
+        self._tell(generation=self._state.generation + 1, job=self._cluster.share(self._packed_job()))
+
+    def refresh(self, change: Callable[[], None]) -> None:
+        """Run `change`, which alters the job, while nothing is asked for; hosts then see the result."""
+        with self._idle:
+            self._idle.wait_for(lambda: not self._open)
+        change()
+        self.renew()
+
+    def _depth(self, workers: int) -> int:
+        """Batches that a host has at once: one to work on and one on its way, and two scenes a worker."""
+        return min(MOST_CALLS, max(2, self.job.ahead_for(workers)))
 
     @property
     def look_ahead(self) -> int:
-        """See `Session.look_ahead`."""
-        return max(self.job.look_ahead, self.pool.stats().wanted * _depth(self.job, self.job.workers))
+        """See `Session.look_ahead`; hosts that have not started are taken to have as many workers as this machine."""
+        with self._idle:
+            depths = [host.depth for host in self._hosts.values() if host.depth]
+            others = max(0, len(self._places) - len(depths))
+        return max(self.job.look_ahead, sum(depths) + others * self._depth(self.job.workers))
+
+    @property
+    def respawns(self) -> int:
+        """Hosts, and worker processes of hosts, that were replaced."""
+        return self._counts["lost"] + self._respawns
 
     def pids(self) -> tuple[int, ...]:
         """See `Session.pids`; workers of hosts are not of this machine."""
         return ()
 
-    def host_stats(self) -> HostStats:
-        """What became of batches on hosts."""
-        return self.pool.stats()
-
     def wasted(self) -> ReadCost | None:
         """See `Session.wasted`."""
-        return self.pool.waste
+        return self._waste
 
-    # ---- answers; on the thread of the hosts
+    def host_stats(self) -> HostStats:
+        """What became of batches on hosts."""
+        with self._idle:
+            alive = sum(host.depth > 0 for host in self._hosts.values())
+            return HostStats(len(self._places), alive, batches=dict(sorted(self._batches.items())), **self._counts)
+
+    def close(self) -> None:
+        """End the hosts and free everything; what is open fails with `FeedClosedError`. Idempotent."""
+        with self._idle:
+            over, self._over = self._over, True
+        if over:
+            return
+        self._fail(errors.FeedClosedError(CLOSED_BEFORE_DONE))
+        self._attention.set()
+        for thread in (self._deciding, self._looking):
+            if thread is not threading.current_thread():  # as where the collector drops a feed there
+                thread.join(_RELEASE_SECONDS)
+        self.failure = copy.copy(self.failure)  # whoever was told of it has a traceback that refers to this
+        if self.slots is not None:
+            self.slots.free(flying=False)
+        self.memory.close()
+
+    # ---- hosts: started and ended by one thread, told of by the other
+
+    def _look(self) -> None:
+        """Body of the thread that starts and ends hosts; it hangs where the cluster is gone."""
+        while not self._over:
+            self._attention.clear()
+            try:
+                self._fill(tuple(self._cluster.places()))
+            except HostLostError as error:
+                self._news.put(partial(self._fail, error))
+            except Exception:  # noqa: BLE001 - where this goes on, the cluster is not believed to be well
+                LOGGER.debug("%s: the cluster does not answer", self.options.who, exc_info=True)
+            self._attention.wait(0 if self._over else self._tick)
+        with suppress(Exception):  # where the cluster is gone, calls fail
+            hosts = [host for host in list(self._hosts.values()) if host.depth]
+            stops = [self._cluster.call(host.handle, "stop", self._state) for host in hosts]
+            for stop in wait(stops, _GRACE).done:  # others are frozen, or in the middle of a scene
+                if stop.exception() is None:
+                    self._note(stop.result())
+        self._cluster.close()
+
+    def _fill(self, places: Sequence[str]) -> None:
+        """Have hosts at these places, and no others but those that work."""
+        now = time.monotonic()
+        with self._idle:
+            self._looked, self._places = now, places
+            # One that has not started where none is wanted any more never will; others tell when they end.
+            self._hosts = {place: host for place, host in self._hosts.items() if place in places or host.depth}
+            started = []
+            for place in places:
+                if place not in self._hosts and self._retries.get(place, (0, 0.0))[1] <= now:
+                    numbers = {host.number for host in self._hosts.values()}
+                    number = next(number for number in itertools.count() if number not in numbers)
+                    self._hosts[place] = _Host(number, place, f"host {number}")
+                    started.append(self._hosts[place])
+        for host in started:
+            try:
+                host.handle = self._cluster.start(host.place)
+                self._call(host, self._started, "start", host.number, len(places), versions(), search_path())
+            except Exception as error:  # noqa: BLE001 - whatever it is, there is no host
+                self._news.put(partial(self._lose, host, _ending(error)))
+        self._cluster.keep([host.handle for host in list(self._hosts.values())])
+
+    def _call(self, host: _Host, do: Callable[[_Host, Any], None], method: str, *arguments: Any) -> None:
+        """Call a host, and have the thread that decides `do` something with the answer, or note that it is lost."""
+
+        def tell(future: Future[Any]) -> None:  # on a thread of the cluster's
+            error = future.exception()
+            if error is None:
+                self._news.put(partial(do, host, future.result()))
+            else:
+                self._news.put(partial(self._lose, host, _ending(error)))
+
+        self._cluster.call(host.handle, method, self._state, *arguments).add_done_callback(tell)
+
+    def _started(self, host: _Host, answer: HostAnswer) -> None:
+        """A host has answered for the first time.
+
+        Raises:
+            WorkerStartError: It can take no work, and no other one does.
+        """
+        if answer.error is not None:
+            error = answer.error.arrived()
+            if not self._has_host:
+                raise error
+            self._lose(host, f"can take no work: {message_of(error)}")
+            return
+        name, workers = unpack(answer.value)
+        with self._idle:
+            host.name, host.depth, host.news = f"{host.name} ({name})", self._depth(workers), time.monotonic()
+            self._retries.pop(host.place, None)
+        LOGGER.info("%s: %s started", self.options.who, host.name)
+        self._deaths.started()
+        self._call(host, lambda *_: None, "live")  # which fails where the host ends
+
+    @property
+    def _has_host(self) -> bool:
+        with self._idle:
+            return any(host.depth for host in self._hosts.values())
+
+    def _lose(self, host: _Host, how: str) -> None:
+        """A host is lost: others are asked for what it had.
+
+        Raises:
+            WorkerStartError: Hosts end before they can take work, one after the other.
+        """
+        crash = Crash(host.name, how, started=host.depth > 0)
+        with self._idle:
+            if self._hosts.get(host.place) is not host:
+                return
+            del self._hosts[host.place]
+            self._counts["lost"] += 1
+            if not host.depth:
+                times = self._retries.get(host.place, (0, 0.0))[0] + 1
+                self._retries[host.place] = times, time.monotonic() + min(2.0**times, _MOST_SECONDS)
+        self._attention.set()
+        if not host.depth and self._deaths.at_start(crash) and not self._has_host:
+            raise WorkerStartError(f"{host.name} {how} before it could take work, as did others before it")
+        LOGGER.warning("%s: lost a host: %s", self.options.who, crash)
+        self.options.deferred_warnings.defer(
+            "host", f"{host.name} {how}. Its batches are asked of other hosts, or of the one in its place: no batch is "
+            "lost, none changes. feed.stats().hosts counts the hosts lost; this is said once", errors.FeedWarning,
+        )  # fmt: skip
+        for call in host.calls:
+            call.lost += 1
+            if call.lost >= self.options.tries:
+                error = HostLostError(
+                    f"{call.text} lost the host that was to load them {call.lost} times, and are not tried again "
+                    f"(max_failures): the last, {crash}"
+                )
+                self._settle(call, call.future.set_exception, error)
+            with self._idle:
+                del call.asked[host]
+                self._counts["resent"] += call in self._open and not call.asked
+
+    # ---- the thread that decides
+
+    def _decide(self) -> None:
+        """Body of the thread that decides."""
+        try:
+            while self.failure is None:
+                with suppress(queue.Empty):
+                    self._news.get(timeout=self._tick)()
+                    while True:
+                        self._news.get_nowait()()
+                now = time.monotonic()
+                self._check(now)
+                self._hand_out(now)
+        except errors.WorkerDiedError as error:
+            self._fail(error)
+        except BaseException as error:  # noqa: BLE001 - whoever waits must not wait for a thread that is gone
+            self._fail(wrapped(error, "the thread that asks hosts failed: ", errors.KerasfeedError))
+
+    def _check(self, now: float) -> None:
+        """See that there are hosts.
+
+        Raises:
+            WorkerStartError: None has started in time.
+            HostLostError: There are none any more.
+        """
+        who, timeout, well_for = self.options.who, self._hosts_wanted.start_timeout, self._cluster.well_for
+        if self._has_host:
+            self._had_host = now
+        if now - self._had_host > timeout:
+            kind = HostLostError if self._batches else WorkerStartError
+            raise kind(f"{who} has had no host for start_timeout={timeout:g} s: {self._cluster.missing()}")
+        if self._open and now - max(self._looked, self._heard) > well_for:
+            raise HostLostError(f"{who} has no hosts any more: the cluster has not answered for {well_for:g} s")
+
+    def _hand_out(self, now: float) -> None:
+        """Ask hosts, each time the one with the fewest calls: for what has lost a host, what is new, what is late."""
+        silence = self._hosts_wanted.silence
+        with self._idle:
+            free = [host for host in self._hosts.values() if host.has_room(now, silence)]
+            calls = list(self._open)
+            new = sorted((call for call in calls if not call.asked), key=lambda call: -call.lost)
+            late = (call for call in calls if call.asked and now - max(call.asked.values()) > silence)
+            for call in itertools.chain(new, late):
+                if not free:
+                    return
+                if call.future.cancelled():
+                    self._settle(call)
+                    continue
+                others = (host for host in free if host not in call.asked)
+                host = min(others, key=lambda host: len(host.calls) / host.depth, default=None)
+                if host is None:
+                    continue
+                if call.lost and host.calls:  # they are to be done first
+                    free.remove(host)
+                    continue
+                self._counts["hedged"] += bool(call.asked)
+                call.asked[host] = now
+                host.news = host.news if host.calls else now  # it had nothing to tell
+                host.calls.append(call)
+                if not host.has_room(now, silence):
+                    free.remove(host)
+                self._call(host, partial(self._answered, call), call.method, *call.arguments)
+
+    def _answered(self, call: _HostCall, host: _Host, answer: HostAnswer) -> None:
+        with self._idle:
+            host.news = self._heard = time.monotonic()
+            self._respawns += max(0, answer.respawns - host.respawns)
+            host.respawns = max(host.respawns, answer.respawns)
+            is_first = call in self._open
+            self._counts["late"] += not is_first
+            self._batches[host.number] += is_first and call.method == "batch" and answer.error is None
+        self._note(answer)
+        if answer.error is not None and answer.has_failed:  # it has no workers any more: others may have some
+            self._lose(host, f"could not go on: {answer.error.text}")
+            return
+        if call in host.calls:
+            host.calls.remove(call)
+        if not is_first:
+            return
+        try:
+            packed = self._value(answer)
+            value = unpack(packed, self._copies(packed[1:]))
+            self.batches += call.method == "batch"
+            self._settle(call, call.future.set_result, value)
+        except BaseException as error:  # noqa: BLE001 - it belongs to whoever waits
+            BaseException.with_traceback(error, None)  # it ends in this frame: only the collector would free it
+            self._settle(call, call.future.set_exception, error)
+
+    def _note(self, answer: HostAnswer) -> None:
+        """Keep what a host has told beside what it was asked for."""
+        for warning in answer.warnings:
+            self.options.deferred_warnings.defer(*warning)
+        self._waste = answer.waste or self._waste
+        self._tell(used_random=self._state.used_random | answer.used_random)
 
     def _value(self, answer: HostAnswer) -> Packed:
         """What a host was asked for.
@@ -116,17 +473,10 @@ class HostsSession:
             raise refusal
         return answer.value
 
-    def _batch(self, answer: HostAnswer) -> Any:
-        packed = self._value(answer)
-        batch = unpack(packed, self._copies(packed[1:]))
-        self.batches += 1
-        return batch
-
     def _copies(self, arrays: Packed) -> list[NDArray[np.uint8]]:
         """The arrays of a batch in a slot, as far as one is free, and has room."""
-        assert self.slots is not None
         room, used, found = np.empty(0, np.uint8), 0, []
-        if arrays:
+        if arrays and self.slots is not None:
             held = self.slots.acquire()
             try:
                 exporter = self.slots.lease(held)
@@ -145,20 +495,28 @@ class HostsSession:
             found.append(target)
         return found
 
+    def _settle(self, call: _HostCall, tell: Callable[[Any], None] = lambda _: None, value: Any = None) -> None:
+        """A call is over; `tell` whoever waits the `value`, unless that is nobody any more."""
+        with suppress(InvalidStateError):
+            tell(value)
+        with self._idle:
+            if call in self._open:
+                self._open.remove(call)
+            if not self._open:
+                self._idle.notify_all()
 
-def _packed(job: Job, runner: BatchRunner) -> Packed:
-    """What hosts are to load."""
-    assert job.hosts is not None
-    seed = {name: value for name, value in job.environment.environment.items() if name == "PYTHONHASHSEED"}
-    environment = Environment(job.environment.directory, seed)  # the rest may hold passwords
-    policy = dataclasses.replace(job.policy, error_log=None)  # which is of this machine
-    sent = dataclasses.replace(job, hosts=None, free=frozenset(), policy=policy, environment=environment)
-    try:
-        return pack(sent, job.hosts.ship)
-    except Exception as error:
-        raise runner.unpicklable(error) from error
+    def _fail(self, error: BaseException) -> None:
+        """Nothing can be asked any more."""
+        with self._idle:
+            self.failure = self.failure or error
+        self._news.put(lambda: None)  # wakes the thread that decides
+        for call in list(self._open):
+            self._settle(call, call.future.set_exception, error)
 
 
-def _depth(job: Job, workers: int) -> int:
-    """Batches that a host has at once: one to work on and one on its way, and two scenes a worker."""
-    return max(2, job.ahead_for(workers))
+def _ending(error: BaseException) -> str:
+    """How a host has ended, in words, a call of which has failed with `error`."""
+    text = message_of(error)
+    if "No module named 'kerasfeed'" in text:
+        return "has no kerasfeed: install it there, or with kf.RayHosts(runtime_env={'pip': ['kerasfeed']}), and"
+    return f"was lost ({class_name(error)}: {' '.join(text.split())[:300]})"

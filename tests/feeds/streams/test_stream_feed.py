@@ -255,6 +255,7 @@ def test_an_item_that_cannot_be_sent_to_processes_is_named(stream):
         ({"on_error": "replace"}, ValueError, "draws another scene by its index.*'skip'"),
         ({"num_workers": 3}, TypeError, r"StreamFeed\(\) has no argument 'num_workers'. Use workers"),
         ({"shuffle": True}, TypeError, r"StreamFeed\(\) has no argument 'shuffle'"),
+        ({"hosts": kf.RayHosts()}, TypeError, r"StreamFeed\(\) has no argument 'hosts'. Use kf.Feed"),
         ({"pad_remainder": True, "drop_remainder": True}, ValueError, "goes neither with drop_remainder"),
         ({"workers": -1}, ValueError, "workers must be at least 0"),
         ({"worker_type": "fork"}, ValueError, "worker_type must be one of"),

@@ -4,13 +4,18 @@ import random
 import threading
 import time
 from concurrent.futures import Future
+from types import SimpleNamespace
 
 import pytest
 from waits import SECONDS, wait_until
 
 import kerasfeed as kf
-from kerasfeed.loaders.hosts.calls import MOST_CALLS, Cluster, HostAnswer, HostCalls, Hosts, pack, unpack
-from kerasfeed.pool.base import PoolOptions
+from kerasfeed.loaders.base import Job
+from kerasfeed.loaders.failures.failure_log import FailureLog
+from kerasfeed.loaders.failures.policy import FailurePolicy
+from kerasfeed.loaders.hosts.calls import MOST_CALLS, Cluster, HostAnswer, Hosts, pack
+from kerasfeed.loaders.hosts.session import HostsSession
+from kerasfeed.orders.plan import Plan
 from kerasfeed.pool.exception_pickle import Sent
 
 pytestmark = pytest.mark.filterwarnings("ignore:host :kerasfeed.FeedWarning")
@@ -38,21 +43,18 @@ class PlayedHost:
 
 
 class PlayedCluster(Cluster, Hosts):
-    """So many hosts; those at places in `mute` never say that they have started."""
+    """So many hosts of so many workers; those at places in `mute` never say that they have started."""
 
     ship, start_timeout = (), 60.0
 
-    def __init__(self, count, silence=60.0, mute=()):
-        self.count, self.silence, self.mute, self.hosts = count, silence, mute, []
+    def __init__(self, count, silence=60.0, mute=(), workers=WORKERS):
+        self.count, self.silence, self.mute, self.workers, self.hosts = count, silence, mute, workers, []
 
     def join(self):
         return self
 
     def places(self):
         return [str(number) for number in range(self.count)]
-
-    def share(self, packed):
-        return packed
 
     def start(self, place):
         self.hosts.append(PlayedHost(place))
@@ -61,22 +63,22 @@ class PlayedCluster(Cluster, Hosts):
     def call(self, host, method, state, *arguments):
         future = Future()
         if method == "batch":
-            host.calls.append((arguments[0], future))
-            self.asked_for(host, arguments[0])
+            host.calls.append((arguments[1], future))
+            self.asked_for(host, arguments[1])
         elif method == "live":
             future = host.live
+        elif method == "infer":
+            future.set_result(HostAnswer(pack(SimpleNamespace(nbytes=1))))
         elif host.place not in self.mute or method == "stop":
-            future.set_result(HostAnswer(pack(("here", WORKERS))))
+            future.set_result(HostAnswer(pack(("here", self.workers))))
         return future
 
     def asked_for(self, host, number):
         pass
 
-    def kill(self, host):
-        host.killed = True
-
-    def ending(self, error):
-        return str(error)
+    def keep(self, hosts):
+        for host in self.hosts:
+            host.killed = host not in hosts
 
     def missing(self):
         return ""
@@ -89,28 +91,26 @@ class PlayedCluster(Cluster, Hosts):
         return [host for host in self.hosts if not host.live.done()]
 
 
-def two(workers):
-    return 2
-
-
 @pytest.fixture
-def calls_of():
+def session_of():
     made = []
 
-    def _make(cluster, depth=two, tries=3):
-        options = PoolOptions(workers=1, who="the test", tries=tries)
-        made.append(HostCalls(cluster, options, lambda: pack(None), depth))
+    def _make(cluster, tries=3, batch_size=WORKERS, **job):
+        plan = Plan(1000 * batch_size, batch_size)
+        policy = FailurePolicy(max_failures=tries)
+        job = Job([0], plan, WORKERS, max_memory=4, look_ahead=1, policy=policy, hosts=cluster, **job)
+        made.append(HostsSession(job, FailureLog(policy, 1)))
         wanted = cluster.count - len(cluster.mute)
-        wait_until(lambda: made[-1].stats().alive == wanted)
+        wait_until(lambda: made[-1].host_stats().alive == wanted)
         return made[-1]
 
     yield _make
-    for calls in made:
-        calls.close()
+    for session in made:
+        session.close()
 
 
-def ask(calls, *numbers):
-    return [calls.ask(f"batch {number}", lambda answer: unpack(answer.value), "batch", number) for number in numbers]
+def ask(session, *steps):
+    return [session.submit(0, step) for step in steps]
 
 
 def settled(cluster, hold=0.05):
@@ -124,52 +124,60 @@ def settled(cluster, hold=0.05):
     return found
 
 
-@pytest.mark.parametrize(("depth", "expected"), [(2, 2), (4, 4), (1000, MOST_CALLS)])
-def test_a_host_has_as_many_calls_as_it_may_and_no_more(calls_of, depth, expected):
-    cluster = PlayedCluster(1)
-    calls = calls_of(cluster, lambda workers: depth if workers == WORKERS else 0)
-    ask(calls, *range(50))
+@pytest.mark.parametrize(("workers", "expected"), [(1, 2), (4, 4), (1000, MOST_CALLS)])
+def test_a_host_has_as_many_calls_as_its_workers_need_and_no_more(session_of, workers, expected):
+    cluster = PlayedCluster(1, workers=workers)
+    ask(session_of(cluster), *range(50))
     assert settled(cluster) == [list(range(expected))]
 
 
-def test_calls_go_to_the_host_that_has_fewest_and_none_to_one_that_has_not_answered(calls_of):
+def test_the_look_ahead_fills_hosts_as_they_are_and_others_as_if_they_were_like_this_machine(session_of):
+    cluster = PlayedCluster(3, mute=("2",), workers=5)
+    session = session_of(cluster)
+    assert session.look_ahead == 5 + 5 + 2
+    cluster.workers, cluster.mute, cluster.count = 1000, (), 4
+    wait_until(lambda: session.host_stats().alive == 3)
+    assert session.look_ahead == 5 + 5 + MOST_CALLS + 2
+
+
+def test_calls_go_to_the_host_that_has_fewest_and_none_to_one_that_has_not_answered(session_of):
     cluster = PlayedCluster(3, mute=("1",))
-    ask(calls_of(cluster), *range(6))
+    ask(session_of(cluster), *range(6))
     assert settled(cluster) == [[0, 2], [], [1, 3]]
 
 
-def test_what_a_silent_host_has_is_asked_of_another_and_the_first_answer_counts(calls_of):
+def test_what_a_silent_host_has_is_asked_of_another_and_the_first_answer_counts(session_of):
     cluster = PlayedCluster(2, silence=0.2)
-    calls = calls_of(cluster)
-    (future,) = ask(calls, 7)
+    session = session_of(cluster)
+    (future,) = ask(session, 7)
     first, second = cluster.hosts
     wait_until(lambda: second.asked)
     assert (first.asked, second.asked) == ([7], [7])
     second.answer(7)
     assert future.result(SECONDS) == 7
     first.answer(7)
-    wait_until(lambda: calls.stats().late)
-    assert (calls.stats().hedged, calls.stats().batches) == (1, {0: 0, 1: 1})
+    wait_until(lambda: session.host_stats().late)
+    assert (session.host_stats().hedged, session.host_stats().batches) == (1, {0: 0, 1: 1})
 
 
-def test_only_batches_are_counted_as_made(calls_of):
+def test_only_batches_are_counted_as_made(session_of):
     cluster = PlayedCluster(1)
-    calls = calls_of(cluster)
-    calls.ask("the layout", lambda answer: answer.value, "infer", 0).result(SECONDS)
-    failed, made = ask(calls, 1, 2)
+    session = session_of(cluster)
+    session.infer(None, 0)
+    failed, made = ask(session, 1, 2)
     settled(cluster)
     (host,) = cluster.hosts
     host.answer(1, HostAnswer(error=Sent.of(ValueError("no scene"))))
     host.answer(2)
     assert failed.exception(SECONDS)
     assert made.result(SECONDS) == 2
-    assert calls.stats().batches == {0: 1}
+    assert session.host_stats().batches == {0: 1}
 
 
-def test_what_lost_its_host_comes_before_the_rest_and_alone(calls_of):
+def test_what_lost_its_host_comes_before_the_rest_and_alone(session_of):
     cluster = PlayedCluster(1)
-    calls = calls_of(cluster)
-    futures = ask(calls, *range(5))
+    session = session_of(cluster)
+    futures = ask(session, *range(5))
     wait_until(lambda: cluster.hosts[0].asked == [0, 1])
     cluster.hosts[0].end()
     wait_until(lambda: len(cluster.hosts) == 2)
@@ -178,13 +186,13 @@ def test_what_lost_its_host_comes_before_the_rest_and_alone(calls_of):
         assert settled(cluster)[1] == expected
         cluster.hosts[1].answer(expected[-1])
     assert [future.result(SECONDS) for future in futures[:2]] == [0, 1]
-    assert (calls.stats().resent, calls.stats().lost) == (2, 1)
+    assert (session.host_stats().resent, session.host_stats().lost) == (2, 1)
 
 
-def test_what_lost_its_host_waits_until_another_has_nothing_else(calls_of):
+def test_what_lost_its_host_waits_until_another_has_nothing_else(session_of):
     cluster = PlayedCluster(2)
-    calls = calls_of(cluster)
-    ask(calls, *range(4))
+    session = session_of(cluster)
+    ask(session, *range(4))
     lost, other = cluster.hosts
     wait_until(lambda: len(other.asked) == 2)
     cluster.count = 1  # nothing takes its place
@@ -196,10 +204,10 @@ def test_what_lost_its_host_waits_until_another_has_nothing_else(calls_of):
     assert settled(cluster)[cluster.hosts.index(other)][2] == lost.asked[0]
 
 
-def test_what_lost_its_host_has_its_turn_however_much_else_there_is_to_do(calls_of):
+def test_what_lost_its_host_has_its_turn_however_much_else_there_is_to_do(session_of):
     cluster = PlayedCluster(2)
-    calls = calls_of(cluster)
-    ask(calls, *range(40))
+    session = session_of(cluster)
+    ask(session, *range(40))
     lost, other = cluster.hosts
     wait_until(lambda: len(other.asked) == 2)
     cluster.count = 1
@@ -212,31 +220,71 @@ def test_what_lost_its_host_has_its_turn_however_much_else_there_is_to_do(calls_
     assert lost.asked[0] in other.asked
 
 
-def test_what_loses_its_host_too_often_is_an_error_that_names_it(calls_of):
+def test_what_loses_its_host_too_often_is_an_error_that_names_it(session_of):
     cluster = PlayedCluster(1)
-    (future,) = ask(calls_of(cluster, tries=2), 4)
+    (future,) = ask(session_of(cluster, tries=2), 4)
     for count in (1, 2):
         wait_until(lambda: len(cluster.hosts) == count and cluster.hosts[-1].asked)  # noqa: B023
         cluster.hosts[-1].end()
-    with pytest.raises(kf.HostLostError, match=r"batch 4 lost the host .* 2 times.*was lost"):
+    with pytest.raises(kf.HostLostError, match=r"several scenes .*step 4.* lost the host .* 2 times.*was lost"):
         future.result(SECONDS)
 
 
-def test_slow_calls_are_not_asked_for_twice_where_others_wait(calls_of):
+def test_a_host_whose_workers_have_failed_is_lost_and_another_is_asked(session_of):
+    cluster = PlayedCluster(2)
+    session = session_of(cluster)
+    (future,) = ask(session, 3)
+    wait_until(lambda: cluster.hosts[0].asked)
+    failed, other = cluster.hosts
+    failed.answer(3, HostAnswer(error=Sent.of(kf.WorkerDiedError("no workers any more")), has_failed=True))
+    wait_until(lambda: other.asked)
+    other.answer(3)
+    assert future.result(SECONDS) == 3
+    assert (session.host_stats().lost, session.host_stats().resent, session.host_stats().late) == (1, 1, 0)
+    wait_until(lambda: failed.killed)
+
+
+def test_slow_calls_are_not_asked_for_twice_where_others_wait(session_of):
     cluster = PlayedCluster(2, silence=0.2)
-    ask(calls_of(cluster), *range(8))
+    ask(session_of(cluster), *range(8))
     wait_until(lambda: sum(len(host.asked) for host in cluster.hosts) == 4)
     time.sleep(0.5)
     assert sorted(number for host in cluster.hosts for number in host.asked) == [0, 1, 2, 3]
 
 
-def test_nobody_is_asked_for_what_was_cancelled(calls_of):
+def test_nobody_is_asked_for_what_was_cancelled(session_of):
     cluster = PlayedCluster(1)
-    futures = ask(calls_of(cluster), *range(4))
+    futures = ask(session_of(cluster), *range(4))
     wait_until(lambda: cluster.hosts[0].asked == [0, 1])
     assert futures[2].cancel()
     cluster.hosts[0].answer(0)
     wait_until(lambda: cluster.hosts[0].asked == [0, 1, 3])
+
+
+class Slow(PlayedCluster):
+    """Hosts that take longer to end their workers than the cluster is looked at."""
+
+    ended, closed = 0, None
+
+    def call(self, host, method, state, *arguments):
+        if method != "stop":
+            return super().call(host, method, state, *arguments)
+        future = Future()
+        threading.Timer(0.3, self._end, [future]).start()
+        return future
+
+    def _end(self, future):
+        self.ended += 1
+        future.set_result(HostAnswer())
+
+    def close(self):
+        self.closed = self.ended
+
+
+def test_hosts_are_let_end_their_workers_before_they_are_ended(session_of):
+    cluster = Slow(2, silence=0.2)
+    session_of(cluster).close()
+    assert cluster.closed == 2
 
 
 class Restless(PlayedCluster):
@@ -259,16 +307,16 @@ class Restless(PlayedCluster):
             host.answer(number)
 
 
-def test_every_call_is_answered_once_whatever_hosts_do(calls_of):
+def test_every_call_is_answered_once_whatever_hosts_do(session_of):
     cluster = Restless(20, 5)
-    calls = calls_of(cluster, tries=50)
+    session = session_of(cluster, tries=50)
     told = []
-    futures = ask(calls, *range(400))
+    futures = ask(session, *range(400))
     for number, future in enumerate(futures):
         future.add_done_callback(lambda future, number=number: told.append((number, future.result())))
     wait_until(lambda: len(told) == 400)
     assert sorted(told) == [(number, number) for number in range(400)]
-    stats = calls.stats()
+    stats = session.host_stats()
     assert stats.hedged
     assert stats.resent
     assert stats.lost

@@ -31,19 +31,19 @@ def summed(scenes):
     return np.stack([scene[0].sum(0) for scene in scenes]) + kf.current_rng().random()
 
 
-CASES = {
+CASES = {  # with two hosts, but for those that say `count`, where it does not matter which of them makes a batch
     "pad": (Mixed(0, 150), {"collate": "pad"}),
-    "mask of padding": (Mixed(0, 150), {"collate": kf.Pad(mask=True)}),
-    "ragged": (Mixed(0, 150), {"collate": "ragged"}),
-    "ragged, in parts": (Mixed(0.003, 70), {"collate": "ragged", "workers": 2}),
-    "pad, in parts": (Mixed(0.003, 70), {"collate": "pad", "workers": 2}),
-    "a function": (Noisy(0, 150), {"collate": summed}),
-    "filler": (Noisy(0, 150), {"pad_remainder": True, "on_error": "mask"}),
+    "mask of padding": (Mixed(0, 150), {"collate": kf.Pad(mask=True), "count": 1}),
+    "ragged": (Mixed(0, 150), {"collate": "ragged", "count": 1}),
+    "ragged, in parts": (Mixed(0.003, 70), {"collate": "ragged", "workers": 2, "count": 1}),
+    "pad, in parts": (Mixed(0.003, 70), {"collate": "pad", "workers": 2, "count": 1}),
+    "a function": (Noisy(0, 150), {"collate": summed, "count": 1}),
+    "filler": (Noisy(0, 150), {"pad_remainder": True, "on_error": "mask", "count": 1}),
     "skip": (Failing(0, 150), {"on_error": "skip"}),
     "replace": (Failing(0, 150), {"on_error": "replace"}),
     "mask": (Failing(0, 150), {"on_error": "mask"}),
-    "a shard": (Noisy(0, 150), {"shard_index": 1, "shard_count": 2}),
-    "blocks": (Noisy(0, 150), {"order": kf.BlockShuffled(8), "shuffle": False}),
+    "a shard": (Noisy(0, 150), {"shard_index": 1, "shard_count": 2, "count": 1}),
+    "blocks": (Noisy(0, 150), {"order": kf.BlockShuffled(8), "shuffle": False, "count": 1}),
     "hooks": (Epochs(0, 150), {}),
 }
 
@@ -52,7 +52,7 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_batches_on_hosts_are_those_of_the_calling_thread(case):
     scenes, arguments = copy.deepcopy(CASES[case])
-    feed, _ = feed_of(scenes, **arguments)
+    feed, _ = feed_of(scenes, count=arguments.pop("count", 2), **arguments)
     with feed:
         found = [batch for _ in range(2) for batch in feed]
         batches = feed.stats().hosts.batches
@@ -115,11 +115,12 @@ def test_a_dataset_and_fit_take_the_batches_of_hosts():
 def storm(cluster, seed, over):
     """Kill, freeze and add hosts, as `seed` draws, until `over`."""
     rng = random.Random(seed)
-    frozen, places = set(), 3
+    frozen, places, kills = set(), 3, 0
     while not over.wait(rng.uniform(0.05, 0.6)):
         alive = [process for process in cluster.processes if process.poll() is None]
         act = rng.choice(["kill", "freeze", "freeze", "join"])
-        if act == "kill" and alive:
+        if act == "kill" and alive and kills < 8:  # else, on a busy machine, hosts are killed before they have started
+            kills += 1
             rng.choice(alive).kill()
         elif act == "freeze" and alive:
             process = rng.choice(alive)

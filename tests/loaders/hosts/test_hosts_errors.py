@@ -15,7 +15,7 @@ from waits import SECONDS, wait_until
 
 import kerasfeed as kf
 from kerasfeed.feeds.base import BaseFeed
-from kerasfeed.loaders.hosts import calls
+from kerasfeed.loaders.hosts import session
 from kerasfeed.loaders.hosts.calls import pack, unpack
 
 pytestmark = [
@@ -37,7 +37,7 @@ def test_a_feed_that_has_no_host_in_time_says_so():
 
 
 def test_a_host_with_another_version_is_refused(monkeypatch):
-    monkeypatch.setattr(calls, "versions", lambda: "kerasfeed 9 on Python 3.0")
+    monkeypatch.setattr(session, "versions", lambda: "kerasfeed 9 on Python 3.0")
     fails(r"host \d \(.*\) has kerasfeed .*, and this process kerasfeed 9 on Python 3.0")
 
 
@@ -170,11 +170,6 @@ def test_hosts_that_do_not_go_with_the_rest_are_refused(arguments, kind, match):
         BaseFeed(np.arange(4), 2, **{"hosts": SubprocessHosts(), **arguments})
 
 
-def test_a_stream_says_that_it_has_no_hosts():
-    with pytest.raises(TypeError, match=r"StreamFeed\(\) has no argument 'hosts'. Use kf.Feed"):
-        kf.StreamFeed(lambda: iter([1]), 1, hosts=kf.RayHosts())
-
-
 @pytest.mark.parametrize(
     ("arguments", "kind", "match"),
     [
@@ -184,6 +179,7 @@ def test_a_stream_says_that_it_has_no_hosts():
         ({"count": 0}, ValueError, "count must be at least 1"),
         ({"silence": 0}, ValueError, "silence must be a positive number of seconds"),
         ({"resources": 4}, TypeError, "resources must be a dict"),
+        ({"resources": {"CPU": "8"}}, ValueError, r"resources\['CPU'\] must be a number of at least 0, received '8'"),
         ({"ship": [4]}, TypeError, "ship takes modules and their names, received 4"),
     ],
 )
