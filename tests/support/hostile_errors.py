@@ -88,6 +88,12 @@ KINDS = {each.__name__: each for each in _CLASSES} | {"group": _group, "caused":
 WORST = ["Reduce", "Falsy", "Str"]
 
 
+def dealt(ways):
+    """(way, kind): every kind by one of the ways in which users' code is called, the worst by all."""
+    kinds = list(KINDS)
+    return [(way, kind) for k, way in enumerate(ways) for kind in dict.fromkeys([*WORST, *kinds[k :: len(ways)]])]
+
+
 def arrived(error, kind):
     """Whether `error` is what `hostile(kind)` raised, or stands for it."""
     named = {"group": "several", "caused": "with a cause"}.get(kind, kind)

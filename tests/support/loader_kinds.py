@@ -25,6 +25,12 @@ PARALLEL = ["thread", "process"]
 HOSTS = pytest.param("hosts", marks=pytest.mark.heavy)  # which take seconds to start
 
 
+def crossed(kinds, cases):
+    """Parameters (kind, *case): all cases where workers cost nothing, the first in a process and on hosts, too."""
+    free = [(kind, *case) for kind in kinds if kind in ("inline", "thread") for case in cases]
+    return [*free, ("process", *cases[0]), pytest.param("hosts", *cases[0], marks=pytest.mark.heavy)]
+
+
 def new_loader(kind, sequence, batch_size=8, *, workers=2, max_memory=1 << 30, seed=3, look_ahead=4, **plan):
     job = Job(sequence, Plan(len(sequence), batch_size, Shuffled(), seed, **plan), workers, max_memory, look_ahead)
     return HostsLoader(job) if kind == "hosts" else LOADERS[kind](job)

@@ -65,6 +65,22 @@ class Nesting(kf.SceneSequence):
         }
 
 
+WORDS = ["zero", "one", "two", "three é", "four", "five", "six"]
+
+
+class Texts(kf.SceneSequence):
+    """A text and its place in a vocabulary, not in a module that imports Keras: its worker processes would, too."""
+
+    def __init__(self, form=str):
+        self.form = form
+
+    def __len__(self):
+        return len(WORDS)
+
+    def __getitem__(self, index):
+        return {"text": self.form(WORDS[index])}, np.full(1, index + 2, np.float32)
+
+
 class Waiting(kf.SceneSequence):
     """Scenes that wait, as for a disk."""
 

@@ -5,7 +5,8 @@ import optree
 
 import kerasfeed as kf
 
-KINDS = {"inline": (0, "auto"), "thread": (3, "thread"), "process": (2, "process")}
+# Threads show what comes out of order; what comes of a process is shown by one, for each takes long to start.
+KINDS = {"inline": (0, "auto"), "thread": (3, "thread"), "process": (1, "process")}
 
 
 class Drawn(kf.SceneSequence):

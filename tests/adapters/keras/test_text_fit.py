@@ -4,25 +4,12 @@ import keras
 import numpy as np
 import pytest
 from keras_fits import BACKEND, MARKS, WORKERS
+from scenes_frameworks import WORDS, Texts
 
 import kerasfeed as kf
 
 pytestmark = MARKS
 on_tensorflow = pytest.mark.skipif(BACKEND != "tensorflow", reason="text is TensorFlow's alone")
-WORDS = ["zero", "one", "two", "three é", "four", "five", "six"]
-
-
-class Texts(kf.SceneSequence):
-    """A text and its place in the vocabulary."""
-
-    def __init__(self, form=str):
-        self.form = form
-
-    def __len__(self):
-        return len(WORDS)
-
-    def __getitem__(self, index):
-        return {"text": self.form(WORDS[index])}, np.full(1, index + 2, np.float32)
 
 
 def rows_of(word):

@@ -9,16 +9,6 @@ from scenes_sized import KINDS
 import kerasfeed as kf
 
 
-@pytest.fixture
-def feed_on(feed_on):
-    """One process shows what becomes of a scene as well as two do, which start one after the other."""
-
-    def make(kind, *given, **arguments):
-        return feed_on(kind, *given, **({"workers": 1} if kind == "process" else {}) | arguments)
-
-    return make
-
-
 def _labels(feed, epoch=0):
     return [batch[1].tolist() for batch in feed.epoch(epoch)]
 
