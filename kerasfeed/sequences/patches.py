@@ -300,8 +300,8 @@ def is_of_boxes(sequence: Any) -> bool:
 
 
 def _read_into(array: Any, where: tuple[Any, ...], out: NDArray[Any]) -> None:
-    """Read a selection, of HDF5 without a copy."""
-    if hasattr(type(array), "read_into"):
+    """Read a selection, numbers of HDF5 without a copy."""
+    if hasattr(type(array), "read_into") and not out.dtype.hasobject:
         array.read_into(where, out)
     else:
         out[...] = array[where]

@@ -89,6 +89,16 @@ def test_windows_of_an_hdf5_file_are_read_by_workers(tmp_path, workers):
         assert sorted(np.concatenate([y for _, y in feed])) == list(range(6, 20))
 
 
+def test_text_of_a_file_may_stand_in_windows_and_targets(tmp_path):
+    with h5py.File(tmp_path / "text.h5", "w") as file:
+        file.create_dataset("words", data=["a", "bb", "c", "dd"], dtype=h5py.string_dtype())
+    windows = kf.Windows(kf.HDF5File(tmp_path / "text.h5")["words"], 2, offset=2)
+    assert windows[1][0].tolist() == [b"bb", b"c"]
+    assert windows[1][1] == b"dd"
+    with kf.Feed(windows, 2, workers=0) as feed:
+        assert feed[0][0].tolist() == [[b"a", b"bb"], [b"bb", b"c"]]
+
+
 @pytest.mark.parametrize(
     ("source", "arguments", "error", "message"),
     [
