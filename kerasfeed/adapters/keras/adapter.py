@@ -25,6 +25,7 @@ from kerasfeed.adapters.keras.trainer import (
     keras_version,
     refuse_division,
     request_of_caller,
+    super_batches,
 )
 from kerasfeed.errors import FeedClosedError, FeedWarning
 from kerasfeed.feeds.cursor import Begin, Cursor, EndOfData, check_alive, next_of
@@ -142,9 +143,13 @@ class TrainerData(_DataAdapter):  # type: ignore[misc]
         """The batches as NumPy arrays. Called by Keras."""
         return self._batches(self._run_of(keras_call(self)))
 
-    def get_jax_iterator(self) -> Iterator[Any]:
-        """The batches as NumPy arrays, which JAX accepts. Called by Keras."""
-        return self._batches(self._run_of(keras_call(self)), "JAX")
+    def get_jax_iterator(self, super_batch: int | None = None) -> Iterator[Any]:
+        """The batches as NumPy arrays, which JAX accepts; those of an execution stacked. Called by Keras."""
+        run = self._run_of(keras_call(self))
+        if run is not None and not run.is_running:  # Keras 3.16 takes a batch so, to build the model, and resets then
+            run.on_epoch_begin()
+        batches = self._batches(run, "JAX")
+        return batches if super_batch is None else super_batches(batches, super_batch)
 
     def get_torch_dataloader(self) -> Any:
         """The batches as tensors, in a `torch.utils.data.DataLoader`. Called by Keras."""
@@ -178,7 +183,7 @@ class TrainerData(_DataAdapter):  # type: ignore[misc]
             warn_caller(
                 f"Keras {keras_version()} takes no data adapters of others, so it reads this feed as any PyDataset: "
                 "each epoch is a whole one of the feed, nothing can be resumed in mid-epoch, and the state of the feed "
-                "is not known while it trains. Use Keras 3.10 to 3.15",
+                "is not known while it trains. Use Keras 3.10 to 3.16",
                 FeedWarning,
             )
 

@@ -45,7 +45,7 @@ def begin_with(model: Any, epoch: int) -> None:
         backup.on_train_begin()
     if restored_epoch(model) != epoch:
         raise RuntimeError(
-            f"fit could not be told to begin with epoch {epoch} on Keras {keras_version()}. Use Keras 3.10 to 3.15, or "
+            f"fit could not be told to begin with epoch {epoch} on Keras {keras_version()}. Use Keras 3.10 to 3.16, or "
             f"pass initial_epoch={epoch} to fit, and feed.set_state(...) in place of this callback"
         )
 

@@ -2,18 +2,20 @@
 
 | what | where it is read | seen in Keras |
 |---|---|---|
-| `DataAdapter`, the interface | `keras.src.trainers.data_adapters.data_adapter` | 3.10 to 3.15 |
-| which of Keras's iterators calls | `self` of the frame that calls, whose `data_adapter` the feed is | 3.10 to 3.15 |
-| `y`, `sample_weight`, `class_weight`, `shuffle` | variables of the `__init__` of that iterator | 3.10 to 3.15 |
-| `steps_per_epoch`, `steps_per_execution` | attributes of that iterator | 3.10 to 3.15 |
-| `epoch`, `epochs`, `initial_epoch`, `epoch_iterator` | variables of the trainer's `fit` | 3.10 to 3.15 |
-| the step that is trained on | variable `begin_step` of `fit` | 3.11 to 3.15 |
+| `DataAdapter`, the interface | `keras.src.trainers.data_adapters.data_adapter` | 3.10 to 3.16 |
+| batches of an execution on JAX | `super_batch_iterator` of `data_adapter_utils` beside it | 3.16 |
+| which of Keras's iterators calls | `self` of the frame that calls, whose `data_adapter` the feed is | 3.10 to 3.16 |
+| | variable `iterator` of the trainer's `_maybe_symbolic_build`, on JAX | 3.16 |
+| `y`, `sample_weight`, `class_weight`, `shuffle` | variables of the `__init__` of that iterator | 3.10 to 3.16 |
+| `steps_per_epoch`, `steps_per_execution` | attributes of that iterator | 3.10 to 3.16 |
+| `epoch`, `epochs`, `initial_epoch`, `epoch_iterator` | variables of the trainer's `fit` | 3.10 to 3.16 |
+| the step that is trained on | variable `begin_step` of `fit` | 3.11 to 3.16 |
 | | variable `step` of `fit` | 3.10 |
-| the callbacks, and which of their hooks runs | frames of Keras's `CallbackList` | 3.10 to 3.15 |
-| whether Keras's loop over an epoch asks for `num_batches` | its name, `_enumerate_iterator` | 3.10 to 3.15 |
-| the epoch that a restored model goes on with | `_initial_epoch` of the model | 3.10 to 3.15 |
-| whether training runs in several processes | `_is_multi_process` of `keras.distribution`'s | 3.10 to 3.15 |
-| batches of an epoch of other data | `_num_batches` of Keras's iterator | 3.10 to 3.15 |
+| the callbacks, and which of their hooks runs | frames of Keras's `CallbackList` | 3.10 to 3.16 |
+| whether Keras's loop over an epoch asks for `num_batches` | its name, `_enumerate_iterator` | 3.10 to 3.16 |
+| the epoch that a restored model goes on with | `_initial_epoch` of the model | 3.10 to 3.16 |
+| whether training runs in several processes | `_is_multi_process` of `keras.distribution`'s | 3.10 to 3.16 |
+| batches of an epoch of other data | `_num_batches` of Keras's iterator | 3.10 to 3.16 |
 
 Invariant: nothing is read twice or elsewhere. Where something is missing, users are told what cannot be kept; where
 batches would be wrong, it is an error.
@@ -22,7 +24,7 @@ batches would be wrong, it is an error.
 import importlib
 import inspect
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
@@ -32,9 +34,10 @@ from kerasfeed.util.deferred_warnings import warn_caller
 
 _METHODS = ("fit", "evaluate", "predict")
 LOOP = "_enumerate_iterator"
-# The variable of `fit` that holds the first step of an execution: in Keras 3.11 to 3.15, and in 3.10.
+_BUILDER = "_maybe_symbolic_build"  # of the trainer: takes a batch to build the model, in Keras 3.16 on JAX
+# The variable of `fit` that holds the first step of an execution: in Keras 3.11 to 3.16, and in 3.10.
 _STEP_VARIABLES = ("begin_step", "step")
-# The others that are read, in Keras 3.10 to 3.15.
+# The others that are read, in Keras 3.10 to 3.16.
 _FIT_VARIABLES = ("epoch", "epochs", "initial_epoch", "steps_per_epoch", "epoch_iterator")
 
 
@@ -87,7 +90,7 @@ class TrainerPosition:
         if self.begin_step is None:
             raise RuntimeError(
                 f"which batch fit trains on cannot be told with Keras {keras_version()}, so nothing could be resumed "
-                f"exactly: its loop has no variable {' or '.join(_STEP_VARIABLES)}. Use Keras 3.10 to 3.15, or "
+                f"exactly: its loop has no variable {' or '.join(_STEP_VARIABLES)}. Use Keras 3.10 to 3.16, or "
                 "feed.get_state(epoch=..., step=...) with the place of the next batch"
             )
         return self.begin_step
@@ -130,7 +133,7 @@ def _is_trainer(frame: FrameType) -> bool:
         return False  # that of a scikit-learn wrapper, for example, which calls the trainer's
     raise RuntimeError(
         f"which epoch fit is in cannot be told with Keras {keras_version()}, and it would train on wrong batches: its "
-        f"fit has no variable {', '.join(sorted(missing))}. Use Keras 3.10 to 3.15, or train_on_batch in a loop over "
+        f"fit has no variable {', '.join(sorted(missing))}. Use Keras 3.10 to 3.16, or train_on_batch in a loop over "
         "the feed"
     )
 
@@ -167,7 +170,7 @@ def execution_of(iterator: Any) -> int:
     if found is None:
         raise RuntimeError(
             f"how many batches an execution takes cannot be told with Keras {keras_version()}: its iterators have no "
-            "steps_per_execution. Use Keras 3.10 to 3.15"
+            "steps_per_execution. Use Keras 3.10 to 3.16"
         )
     return int(found)
 
@@ -179,7 +182,7 @@ def asks_for_the_end(iterator: Any) -> bool:
     warn_caller(
         f"Keras {keras_version()} does not ask a feed whether an epoch is over (its iterators have no {LOOP}): where "
         "an epoch is shorter than others it warns that the data ran out, and exceptions of scenes arrive as "
-        "TensorFlow's errors. Use Keras 3.10 to 3.15",
+        "TensorFlow's errors. Use Keras 3.10 to 3.16",
         FeedWarning,
     )
     return False
@@ -198,13 +201,23 @@ def data_adapter_class() -> Any:
         return type("DataAdapter", (), {})
 
 
+def super_batches(batches: Iterator[Any], count: int) -> Iterator[Any]:
+    """The batches of each execution of `count` steps stacked, or in a list where they cannot be.
+
+    Keras's trainer asks for them on JAX, in Keras 3.16, and tells that list by a class of Keras's own.
+    """
+    utilities = importlib.import_module("keras.src.trainers.data_adapters.data_adapter_utils")
+    stacked: Iterator[Any] = utilities.super_batch_iterator(batches, count)
+    return stacked
+
+
 @dataclass(frozen=True)
 class KerasCall:
-    """A call of a feed by one of Keras's iterators.
+    """A call of a feed by one of Keras's iterators, or for it.
 
     Attributes:
         iterator: It, an `EpochIterator`.
-        method: The method of it that calls.
+        method: The method that calls.
     """
 
     iterator: Any
@@ -212,13 +225,15 @@ class KerasCall:
 
 
 def keras_call(data: Any) -> KerasCall | None:
-    """The call of the method of `data` that calls this; None where it is not one of Keras's iterators of it that calls.
+    """The call of the method of `data` that calls this; None where no iterator of Keras's of it calls, nor its trainer.
 
     Args:
         data: A feed, or a dataset of one.
     """
     caller = _outer_caller()
     iterator = self_of(caller)
+    if _is_keras(caller) and caller.f_code.co_name == _BUILDER:
+        iterator = _variables(caller, ("iterator",)).get("iterator")
     is_of_keras = any(each.__name__ == "EpochIterator" for each in type(iterator).__mro__)
     if not is_of_keras or adapter_of(iterator) is not data:
         return None
@@ -289,7 +304,7 @@ def request_of_caller() -> TrainerRequest:
     if lost:
         warn_caller(
             f"Keras {keras_version()} does not tell of {' and '.join(sorted(lost))}: if it was given to fit, it is "
-            "ignored. Use Keras 3.10 to 3.15, or weights and an order in the feed",
+            "ignored. Use Keras 3.10 to 3.16, or weights and an order in the feed",
             FeedWarning,
         )
     trainer = init.f_back

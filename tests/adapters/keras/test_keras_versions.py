@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import pytest
 from fit_renamed import fit_of_3_10, renamed_fit
+from keras.src.trainers.epoch_iterator import EpochIterator
 from keras_fits import BACKEND, MARKS, Trainer, order_of
 from resumable import chain_of, make_feed, make_model, result_of, stream
 
@@ -154,3 +155,19 @@ def test_the_switch_of_keras_for_short_epochs_holds_for_a_feed():
         finally:
             keras.config.set_max_steps_per_epoch(None)
         assert [len(epoch) for epoch in trainer.trained] == [12] * 3
+
+
+def test_a_batch_that_a_trainer_takes_to_build_the_model_comes_again():
+    """As that of Keras 3.16 on JAX: through the data of its iterator, which it resets then."""
+    trainer = {"__name__": "keras.trainer_of_3_16"}
+    exec("def _maybe_symbolic_build(iterator):\n    return next(iterator.data_adapter.get_jax_iterator())", trainer)
+    row = kf.ArraySpec((1,), np.dtype(np.float32))
+    with kf.QueueFeed(batch_size=1, spec=(row,), maxsize=4) as queue, kf.Feed(np.arange(3.0), 1, workers=0) as feed:
+        for number in range(3):
+            queue.put((np.full(1, number, np.float32),))
+        queue.end_epoch()
+        for data in (queue, feed):
+            iterator = EpochIterator(x=data)
+            assert trainer["_maybe_symbolic_build"](iterator)[0].ravel().tolist() == [0]
+            iterator.reset()
+            assert [float(batch[0].ravel()[0]) for _, _, batches in iterator for batch in batches] == [0, 1, 2]
