@@ -16,7 +16,6 @@ from kerasfeed.sequences.indexing import place_in
 from kerasfeed.sequences.split import values_of
 from kerasfeed.sequences.view_base import OfOne
 from kerasfeed.spec.field_values import as_array
-from kerasfeed.spec.nesting import field_paths, flatten
 from kerasfeed.util.counted import counted
 from kerasfeed.util.optional_methods import ahead_reader, name_of, views_own
 from kerasfeed.util.seed_streams import SeedStream
@@ -41,10 +40,9 @@ class Packed(OfOne, SceneSequence):
     Args:
         sequence: Any object with `__len__` and `__getitem__(index)`. A scene must have the same length each time.
         length: Length of a packed scene, at least 1.
-        lengths: Length of each scene: int[number of scenes]; or the name of a field that holds it, or a function from a
-            scene to it. For these, and for None, which takes the shared axis, every scene is read once, now, in this
-            thread. To read them with workers, and to keep them, use `kerasfeed.labels_of`. A scene of length 0 is left
-            out.
+        lengths: Length of each scene, int[number of scenes], or a function from a scene to it. For a function, and for
+            None, which takes the shared axis, every scene is read once, now, in this thread. To read them with workers,
+            and to keep them, use `kerasfeed.labels_of`. A scene of length 0 is left out.
         overflow: What becomes of a scene that is longer than `length`: "raise" refuses it, "cut" keeps its beginning,
             "drop" leaves it out.
         seed: Integer >= 0 that decides what goes together.
@@ -83,10 +81,9 @@ class Packed(OfOne, SceneSequence):
         seed = check_integer("seed", seed, 0)
         if overflow not in ("raise", "cut", "drop"):
             raise ValueError(f"overflow must be 'raise', 'cut' or 'drop', received {overflow!r:.60}")
-        given = values_of(
-            "kf.Packed", "length", self.sequence, self._lengths[0], _length if lengths is None else lengths
-        )
-        found = check_numbers("lengths", given, whole=True) if self._lengths[0] else np.empty(0, np.int64)
+        if lengths is None or callable(lengths):
+            lengths = values_of("kf.Packed", "length", self.sequence, self._lengths[0], lengths or _length)
+        found = check_numbers("lengths", lengths, whole=True) if self._lengths[0] else np.empty(0, np.int64)
         check_length("lengths", len(found), self._lengths[0])
         long = np.flatnonzero(found > self.length)
         if overflow == "raise" and len(long):
@@ -139,30 +136,27 @@ class Packed(OfOne, SceneSequence):
         segment_ids, positions = np.zeros(self.length, np.int32), np.zeros(self.length, np.int32)
         first: dict[str, NDArray[Any]] = {}
         out: dict[str, NDArray[Any]] = {}
-        treespec: Any = None
         start = 0
         for segment, inner in enumerate(self._inside_of(place).tolist(), 1):
             with self._reading(0, [inner], [place]):
-                fields, nesting = _fields(self._parts[0][inner])
+                fields = _fields(self._parts[0][inner])
                 if segment == 1:
-                    first, treespec = fields, nesting
-                    out = {path: np.zeros((self.length, *f.shape[1:]), f.dtype) for path, f in fields.items()}
+                    first = fields
+                    out = {name: np.zeros((self.length, *f.shape[1:]), f.dtype) for name, f in fields.items()}
                 _check_alike(fields, first)
-                count = len(next(iter(fields.values())))
+                count = _length(fields)
                 if count != self._found[inner]:
                     raise ValueError(
                         f"a scene of length {count:,} had length {self._found[inner]:,} when it was packed: give the "
-                        "lengths that scenes have, the same each time, or change lengths in the sequence before it is "
-                        "packed and not at random"
+                        "lengths that scenes have, the same each time; what changes them at random goes behind Packed"
                     )
             stop = min(start + count, self.length)
-            for path, field in fields.items():
-                out[path][start:stop] = field[: stop - start]
+            for name, field in fields.items():
+                out[name][start:stop] = field[: stop - start]
             segment_ids[start:stop] = segment
             positions[start:stop] = np.arange(stop - start)
             start = stop
-        scene: dict[str, Any] = treespec.unflatten(out.values())
-        return {**scene, "segment_ids": segment_ids, "positions": positions}
+        return {**out, "segment_ids": segment_ids, "positions": positions}
 
     @views_own
     def read_ahead(self, indices: NDArray[np.int64]) -> None:
@@ -203,44 +197,47 @@ def _first_fit(lengths: NDArray[np.int64], length: int, rng: np.random.Generator
 
 
 def _length(scene: Any) -> int:
-    return len(next(iter(_fields(scene)[0].values())))
+    return len(next(iter(_fields(scene).values())))
 
 
-def _fields(scene: Any) -> tuple[dict[str, NDArray[Any]], Any]:
-    """The fields of a scene that can be packed, by path, and its nesting.
+def _fields(scene: Any) -> dict[str, NDArray[Any]]:
+    """The fields of a scene, by name.
 
     Raises:
-        SpecError: It cannot.
+        SpecError: They cannot be packed.
     """
     if not isinstance(scene, dict) or not scene:
         raise SpecError(
-            f"kf.Packed needs scenes that are dicts of arrays, received a {type(scene).__name__}: "
+            f"kf.Packed needs scenes that are dicts of arrays, received a {type(scene).__name__}"
+            f"{' without any' if isinstance(scene, dict) else ''}: "
             "kf.Map(sequence, function) makes them, for example lambda scene: {'tokens': scene[0]}"
         )
-    leaves, treespec = flatten(scene)
-    fields = {path: as_array(leaf, path) for path, leaf in zip(field_paths(treespec), leaves, strict=True)}
-    for path, field in fields.items():
-        if path in _ADDED:
-            raise SpecError(f"field {path!r} is what kf.Packed adds: give the field another name")
-        if np.ndim(field) == 0 or np.asarray(field).dtype.kind in "OSUT":
+    fields: dict[str, NDArray[Any]] = {}
+    for name, leaf in scene.items():
+        if name in _ADDED:
+            raise SpecError(f"field {name!r} is what kf.Packed adds: give the field another name")
+        is_nested = isinstance(leaf, dict | tuple)
+        field = leaf if type(leaf) is np.ndarray or is_nested else as_array(leaf, str(name))
+        if is_nested or np.ndim(field) == 0 or field.dtype.kind in "OSUT":
             raise SpecError(
-                f"field {path!r} is text or a single value, and kf.Packed puts arrays one behind the other: leave it "
-                "out, or give it the axis of the others, for example np.full(len(tokens), label)"
+                f"field {name!r} is nested, text or a single value, and kf.Packed puts arrays one behind the other: "
+                "leave it out, or give it the axis of the others, for example np.full(len(tokens), label)"
             )
+        fields[name] = field
     if len({len(field) for field in fields.values()}) > 1:
-        shapes = ", ".join(f"{path!r} {field.shape}" for path, field in fields.items())
+        shapes = ", ".join(f"{name!r} {field.shape}" for name, field in fields.items())
         raise SpecError(f"kf.Packed needs fields that share their first axis, received {shapes}")
-    return fields, treespec
+    return fields
 
 
 def _check_alike(fields: dict[str, NDArray[Any]], first: dict[str, NDArray[Any]]) -> None:
     """Refuse a scene unlike the first one beside which it stands."""
-    one, other = ({path: (f.dtype, f.shape[1:]) for path, f in each.items()} for each in (fields, first))
+    one, other = ({name: (f.dtype, f.shape[1:]) for name, f in each.items()} for each in (fields, first))
     if one != other:
-        path = next(path for path in {**one, **other} if one.get(path) != other.get(path))
-        here, there = (_kind(each.get(path)) for each in (fields, first))
+        name = next(name for name in {**one, **other} if one.get(name) != other.get(name))
+        here, there = (_kind(each.get(name)) for each in (fields, first))
         raise SpecError(
-            f"field {path!r} is {here}, and {there} in the scene before it: all scenes need the same fields, each of "
+            f"field {name!r} is {here}, and {there} in the scene before it: all scenes need the same fields, each of "
             "one dtype, and of one shape but for the first axis"
         )
 

@@ -13,7 +13,7 @@ from kerasfeed.util.optional_methods import optional_method
 
 
 class Texts(kf.SceneSequence):
-    """Scenes {"tokens": int32[n], "about": {"place": float32[n, 2]}} of given lengths, which tell their index."""
+    """Scenes {"tokens": int32[n], "place": float32[n, 2]} of given lengths, which tell their index."""
 
     def __init__(self, lengths):
         self.lengths = list(lengths)
@@ -26,7 +26,7 @@ class Texts(kf.SceneSequence):
         count = self.lengths[index]
         return {
             "tokens": np.arange(count, dtype=np.int32) + 1000 * (index + 1),
-            "about": {"place": np.full((count, 2), index, np.float32)},
+            "place": np.full((count, 2), index, np.float32),
         }
 
 
@@ -57,7 +57,7 @@ def test_every_scene_is_in_one_packed_scene_as_it_is_and_named_by_its_segment(le
     for number, scene in enumerate(packed):
         assert scene["tokens"].shape == scene["segment_ids"].shape == scene["positions"].shape == (length,)
         assert scene["segment_ids"].dtype == scene["positions"].dtype == np.int32
-        assert scene["about"]["place"].shape == (length, 2)
+        assert scene["place"].shape == (length, 2)
         indices = packed.scenes_of(number).tolist()
         expected = [texts[index] for index in indices]
         used = 0
@@ -67,7 +67,7 @@ def test_every_scene_is_in_one_packed_scene_as_it_is_and_named_by_its_segment(le
             assert where.tolist() == list(range(used, used + count))
             assert np.array_equal(scene["positions"][where], np.arange(count))
             assert np.array_equal(scene["tokens"][where], one["tokens"][:count])
-            assert np.array_equal(scene["about"]["place"][where], one["about"]["place"][:count])
+            assert np.array_equal(scene["place"][where], one["place"][:count])
             used += count
         assert not scene["segment_ids"][used:].any()
         assert not scene["positions"][used:].any()
@@ -110,17 +110,6 @@ def test_it_is_planned_from_the_lengths_alone():
     by_function = kf.Packed(Texts(lengths), 1024, lengths=lambda scene: len(scene["tokens"]))
     plans = [[one.scenes_of(k).tolist() for k in range(len(one))] for one in (given, read, by_function)]
     assert plans[0] == plans[1] == plans[2]
-
-
-def test_lengths_may_be_a_field_that_holds_them():
-    class Counted(Texts):
-        def __getitem__(self, index):
-            return {"tokens": super().__getitem__(index)["tokens"], "count": self.lengths[index]}
-
-    counted = Counted([3, 4, 2])
-    with pytest.raises(kf.SpecError, match=r"field 'count' is text or a single value.*np.full\(len\(tokens\), label\)"):
-        kf.Packed(counted, 8, lengths="count")[0]
-    assert kf.Packed(counted, 9, lengths="count").fill == 1
 
 
 @pytest.mark.parametrize(
@@ -213,6 +202,7 @@ def two(**fields):
             ValueError,
             "lengths has 2 entries and the sequence 1 scene",
         ),
+        (lambda: kf.Packed(Texts([3]), 8, lengths="n"), ValueError, "lengths must be one number a scene"),
         (lambda: kf.Packed(Texts([3]), 8, lengths=[1.5]), TypeError, "lengths must be integers, received float64"),
         (
             lambda: kf.Packed(Texts([3]), 8, lengths=[-1]),
@@ -221,9 +211,15 @@ def two(**fields):
         ),
         (lambda: kf.Packed(Texts([3]), 8, lengths=[4])[0], ValueError, "a scene of length 3 had length 4 when it was"),
         (lambda: kf.Packed([(np.zeros(2),)], 8), kf.SpecError, r"dicts of arrays, received a tuple: kf.Map\(sequence"),
-        (lambda: kf.Packed([{}], 8), kf.SpecError, "dicts of arrays, received a dict"),
-        (lambda: kf.Packed(two(label=3), 8), kf.SpecError, "field 'label' is text or a single value"),
-        (lambda: kf.Packed(two(name=["a", "b"]), 8), kf.SpecError, "field 'name' is text or a single value"),
+        (lambda: kf.Packed([{}], 8), kf.SpecError, "dicts of arrays, received a dict without any"),
+        (lambda: kf.Packed([{"x": None}], 8), kf.SpecError, "field 'x' is of type NoneType"),
+        (
+            lambda: kf.Packed(two(about={"y": np.zeros(2)}), 8),
+            kf.SpecError,
+            "field 'about' is nested, text or a single",
+        ),
+        (lambda: kf.Packed(two(label=3), 8), kf.SpecError, "field 'label' is nested, text or a single value"),
+        (lambda: kf.Packed(two(name=["a", "b"]), 8), kf.SpecError, "field 'name' is nested, text or a single value"),
         (
             lambda: kf.Packed(two(y=np.zeros(3)), 8),
             kf.SpecError,
