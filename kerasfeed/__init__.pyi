@@ -47,6 +47,7 @@ from kerasfeed.sequences.base import Subset as Subset
 from kerasfeed.sequences.cached import Cached as Cached
 from kerasfeed.sequences.context import current_rng as current_rng
 from kerasfeed.sequences.mixture import Mixture as Mixture
+from kerasfeed.sequences.packed import Packed as Packed
 from kerasfeed.sequences.patches import Patches as Patches
 from kerasfeed.sequences.patches import Windows as Windows
 from kerasfeed.sequences.split import folds as folds

@@ -254,13 +254,7 @@ def _grouped(
 
 def _labels(caller: str, sequence: Any, length: int, name: str, given: Any) -> NDArray[np.int64]:
     """Class, or group, of every scene as int64[length], numbered from 0; `given` as the argument `name`."""
-    if isinstance(given, int | np.integer | str) and not isinstance(given, bool):
-        found: Any = _read(caller, FieldOf(sequence, length, str(given)))
-    elif callable(given):
-        found = _read(caller, FieldOf(sequence, length, Portable(given)))
-    else:
-        found = as_sequence(given)
-    labels = np.asarray(found)
+    labels = np.asarray(values_of(caller, "label", sequence, length, given))
     if labels.ndim != 1 or len(labels) != length:
         remedy = ". For one-hot labels use labels.argmax(axis=1), or a function of a scene"
         raise ValueError(
@@ -276,12 +270,27 @@ def _labels(caller: str, sequence: Any, length: int, name: str, given: Any) -> N
     return numbers
 
 
-def _read(caller: str, fields: FieldOf) -> list[Any]:
-    labels = []
-    for index in range(len(fields)):
+def values_of(caller: str, what: str, sequence: Any, length: int, given: Any) -> Any:
+    """One value a scene: `given` as it is, unless it is a field or a function, for which all scenes are read now.
+
+    Args:
+        caller: Who asks, for notes.
+        what: What the values are, for notes.
+        sequence: Whose scenes are read.
+        length: Number of scenes in it.
+        given: The values; a path of a field; or a function from a scene to a value.
+
+    Raises:
+        Exception: What the sequence raises, with the index as a note.
+    """
+    is_field = isinstance(given, int | np.integer | str) and not isinstance(given, bool)
+    if not is_field and not callable(given):
+        return as_sequence(given)
+    fields, values = FieldOf(sequence, length, str(given) if is_field else Portable(given)), []
+    for index in range(length):
         try:
-            labels.append(fields[index])
+            values.append(fields[index])
         except Exception as error:
-            note_once(error, f"while reading the label of scene {index} of {name_of(fields.sequence)} for {caller}")
+            note_once(error, f"while reading the {what} of scene {index} of {name_of(sequence)} for {caller}")
             raise
-    return labels
+    return values

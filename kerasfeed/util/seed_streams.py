@@ -28,3 +28,4 @@ class SeedStream(IntEnum):
     COLLATE = 16
     MIXTURE = 0x6D6978
     SPLIT = 0x73706C
+    PACKED = 0x70636B

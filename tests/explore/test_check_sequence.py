@@ -15,7 +15,7 @@ import scenes_bad_methods as methods
 from places import ROOT
 from reader_kinds import READERS
 from scenes import Batched, Clouds, Nested, Sized
-from scenes_views import Hooked, Noisy, NoisyInto, Squares, tripled
+from scenes_views import Hooked, Noisy, NoisyInto, Squares, in_dict, tripled
 
 import kerasfeed as kf
 from kerasfeed.explore.check import CHECKS
@@ -169,6 +169,7 @@ GOOD = {
     "Zip": lambda folder: kf.Zip(Noisy(), np.arange(11)),
     "Map": lambda folder: kf.Map(Noisy(), tripled),
     "Mixture": lambda folder: kf.Mixture([Noisy(), Noisy(base=1)], [1, 2]),
+    "Packed": lambda folder: kf.Packed(kf.Map(Noisy(), in_dict), 7),
     "Cached": lambda folder: kf.Cached(Squares(), key="squares"),  # which count how often they are read
     **{
         name: lambda folder, make=make: make(folder, [(np.full(3, k, np.float32), np.int64(k)) for k in range(12)])

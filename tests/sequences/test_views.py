@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from loader_kinds import InlineLoader
 from programs import finish, launch
 from scenes_drawn import assert_same
-from scenes_views import Hooked, Noisy, NoisyBatches, NoisyBatchesInto, NoisyInto, jittered, tripled
+from scenes_views import Hooked, Noisy, NoisyBatches, NoisyBatchesInto, NoisyInto, in_dict, jittered, tripled
 
 import kerasfeed as kf
 from kerasfeed.loaders.base import Job
@@ -236,6 +236,7 @@ VIEWS = {
     "map": lambda kind: kf.Map(kind(9), tripled),
     "map that draws": lambda kind: kf.Map(kf.Zip(kind(9), kind(9))[1:], lambda scene, rng: jittered(scene[0], rng)),
     "mixture": lambda kind: kf.Mixture([kind(5), kind(4, 100)], [2, 1], num_scenes=15),
+    "packed": lambda kind: kf.Packed(kf.Map(kind(19), in_dict), 7, lengths=[2] * 19),
     "nested": lambda kind: kf.Concat(kf.Subset(kf.Concat(kind(5), kind(4, 50))[::-1], [0, 8, 8, 1]), kind(6, 90))[1:],
     "one sequence twice": lambda kind: (lambda shared: kf.Concat(shared[3:], shared, shared[::2]))(kind(9)),
 }

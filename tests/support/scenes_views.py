@@ -137,6 +137,10 @@ class Log:
         return self.path.read_text().split() if self.path.exists() else []
 
 
+def in_dict(scene):
+    return {"noise": scene[0]}
+
+
 def tripled(scene):
     """A function for Map."""
     return scene[0] * 3, scene[1]
