@@ -112,6 +112,9 @@ class Cached(SceneByScene, SceneSequence):
                 ) from error
         self._begin_empty()
         self._check_key()
+        if self.path is None:
+            with suppress(OSError):  # told where a scene is to be kept
+                self._scene_memory()  # before this process is forked
 
     def _begin_empty(self) -> None:
         self._lock = threading.Lock()
@@ -120,7 +123,7 @@ class Cached(SceneByScene, SceneSequence):
         self._seen: list[Any] = []
         self._look_again = 0.0
         self._probes = _PROBED
-        self._memory: SceneMemory | None = None  # made when it is needed
+        self._memory: SceneMemory | None = None
         self._files: SceneFiles | None = None
         self._nestings: dict[str, Any] = {}
         self._writes = True

@@ -46,7 +46,7 @@ def _labels(feed, epoch=None):
 @pytest.mark.parametrize("varying", [False, True])
 def test_two_worker_processes_read_each_scene_once_between_them(log, varying):
     cached = kf.Cached(Logged(100, log, varying))
-    collate = kf.Pad(0) if varying else "stack"
+    collate = kf.Pad(fields="0") if varying else "stack"
     with kf.Feed(cached, 8, shuffle=True, seed=0, workers=2, worker_type="process", collate=collate) as feed:
         for _ in range(4):
             assert _labels(feed) == list(range(100))
@@ -102,7 +102,7 @@ def _same(scene):
 @pytest.mark.parametrize("varying", [False, True])
 def test_workers_that_are_killed_while_the_cache_fills_leave_nothing_that_is_wrong(log, varying):
     cached = kf.Cached(Logged(1000, log, varying))
-    collate = kf.Pad(0) if varying else "stack"
+    collate = kf.Pad(fields="0") if varying else "stack"
     with (
         kf.Feed(cached, 8, workers=2, worker_type="process", collate=collate, shuffle=True, seed=0) as feed,
         Killer(feed, 0.3) as killer,
@@ -251,6 +251,31 @@ def test_any_process_that_is_given_a_pickle_shares_the_memory_and_later_ones_beg
     del cached
     late = pickle.loads(pickled)
     assert (late.nbytes, late[1].tolist(), late.nbytes) == (0, [3, 4, 5], 24)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of forks of a process with threads
+def test_forks_of_a_process_share_the_memory_too(log):
+    cached = kf.Cached(Logged(6, log))
+    for first in (0, 2, 4):
+        child = os.fork()
+        if not child:
+            os._exit(0 if [cached[index][1] for index in (first, first + 1)] == [first, first + 1] else 1)
+        assert os.waitpid(child, 0)[1] == 0
+    assert cached.nbytes == 6 * 248
+    assert len(log.lines()) == 3 * 2 * 2  # all within a process's first three
+    assert [label for _, label in cached] == list(range(6))
+    assert len(log.lines()) == 3 * 2 * 2 + 2  # the one that tells the nesting
+
+
+def test_a_field_that_cannot_be_pickled_is_read_each_time_and_hides_no_other():
+    class Odd(int):
+        def __reduce__(self):
+            raise RuntimeError
+
+    cached = kf.Cached(kf.Map([1, 2, 3], lambda value: (Odd(value) if value == 2 else value, "text")), key="odd")
+    for _ in range(2):
+        assert list(cached) == [(1, "text"), (2, "text"), (3, "text")]
+        assert 0 < cached.nbytes < 600
 
 
 _ENDS = """
