@@ -125,9 +125,9 @@ class SceneMemory:
         words = self._words
         words[_GENERATION] += 1  # first, so that who is reading drops what comes
         words[_KEY_BYTES] = words[_NBYTES] = words[_ROWS] = words[_OTHERS] = words[_HEAD_BYTES] = 0
-        if self._fd >= 0:
+        try:
             self._memory.madvise(mmap.MADV_REMOVE, _HEAD_AT)
-        else:
+        except (OSError, AttributeError):  # not to be had: pages stay, and are written anew
             self._table[...] = 0
         name = key.encode()
         self._memory[_KEY_AT : _KEY_AT + len(name)] = name
@@ -261,6 +261,8 @@ class SceneMemory:
             parts.append((*form, end))
             arrays.append((end, leaf))
             end = _aligned(end + leaf.nbytes)
+        if self._words[_NBYTES] + end > self._limit:
+            return 0
         try:
             data = cloud_pickled((structure, parts))
         except Exception:  # noqa: BLE001 - whatever pickling raises: it is read again
