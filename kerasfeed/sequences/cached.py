@@ -236,11 +236,12 @@ class Cached(SceneByScene, SceneSequence):
                     self._memory = None
         except OSError as error:
             self._writes = False
-            where = "memory" if files is None else repr(str(self.path))
+            where, remedy = repr(str(self.path)), "Make room, or give another path"
+            if files is None:
+                where, remedy = "memory", "Lower max_memory, or give a path"
             warnings.warn(
                 f"kf.Cached cannot write to {where} ({message_of(error)}); from here on this process keeps no more "
-                f"scenes and reads them each time. {'Lower max_memory' if files is None else 'Make room'}, or give "
-                "another path",
+                f"scenes and reads them each time. {remedy}",
                 FeedWarning,
                 stacklevel=2,
             )
