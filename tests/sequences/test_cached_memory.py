@@ -93,6 +93,21 @@ def test_two_feeds_over_one_cache_share_it(log):
     assert 40 <= len(log.lines()) <= 40 + 2 * 3 + 8  # which both may be reading at one time
 
 
+class Doubled(kf.Cached):
+    def __getitem__(self, index):
+        points, label = super().__getitem__(index)
+        return 2 * points, label
+
+
+@pytest.mark.parametrize("part", [slice(None), slice(2, 30)])
+def test_scenes_that_a_class_of_the_users_makes_of_kept_ones_are_not_passed_over(part, log):
+    doubled = Doubled(Logged(40, log))
+    with kf.Feed(doubled[part] if part.start else doubled, 8, workers=0) as feed:
+        for _ in range(3):
+            for points, labels in feed:
+                assert np.array_equal(points[:, 0, 0], 2 * labels)
+
+
 def _same(scene):
     return scene
 
