@@ -17,6 +17,7 @@ import ast
 import mmap
 import os
 import pickle
+import sys
 import threading
 import weakref
 from collections.abc import Iterator, Sequence
@@ -88,7 +89,7 @@ class SceneMemory:
         nbytes = self._others_at + limit
         self._fd, self._token = opened or (_new_file(), os.urandom(_TOKEN_BYTES))
         if self._fd >= 0:
-            weakref.finalize(self, os.close, self._fd)
+            weakref.finalize(self, os.close, self._fd).atexit = False  # other threads may be writing still
             if opened is None:
                 os.ftruncate(self._fd, nbytes)
             self._memory = mmap.mmap(self._fd, nbytes)
@@ -124,9 +125,9 @@ class SceneMemory:
         words = self._words
         words[_GENERATION] += 1  # first, so that who is reading drops what comes
         words[_KEY_BYTES] = words[_NBYTES] = words[_ROWS] = words[_OTHERS] = words[_HEAD_BYTES] = 0
-        if self._fd >= 0:
+        try:
             self._memory.madvise(mmap.MADV_REMOVE, _HEAD_AT)
-        else:
+        except (OSError, AttributeError):  # not to be had: pages stay, and are written anew
             self._table[...] = 0
         name = key.encode()
         self._memory[_KEY_AT : _KEY_AT + len(name)] = name
@@ -182,11 +183,21 @@ class SceneMemory:
             leaves = [_value(kind, column, record - 1) for kind, column in held.columns]
             return (leaves, held.structure) if self._words[_GENERATION] == held.generation else None
         start = self._others_at - record - 1
-        size = int.from_bytes(self._memory[start : start + 8], "little")
+        size = int(np.ndarray((), np.int64, self._memory, start))
+        data = self._memory[start + 8 : start + 8 + size]
         if self._words[_GENERATION] != held.generation:
             return None
-        data = self._memory[start + 8 : start + 8 + size]
-        return pickle.loads(data) if self._words[_GENERATION] == held.generation else None
+        try:
+            structure, parts = pickle.loads(data)
+        except Exception:  # noqa: BLE001 - whatever unpickling raises: of a class, perhaps, that is not here
+            return None
+        start += _aligned(8 + size)
+        leaves = [
+            _value(part[0], np.ndarray((1, *part[2]), part[1], self._memory, start + part[3]), 0)
+            if type(part) is tuple else part
+            for part in parts
+        ]  # fmt: skip
+        return (leaves, structure) if self._words[_GENERATION] == held.generation else None
 
     def copy_rows(self, indices: NDArray[np.int64], key: str, structure: str, out: Sequence[NDArray[Any]]) -> bool:
         """Copy scenes of `key` to rows of a batch; False where that cannot be, and `out` may hold anything.
@@ -209,11 +220,7 @@ class SceneMemory:
         return self._words[_GENERATION] == held.generation
 
     def write(self, index: int, leaves: list[Any], structure: str, key: str) -> bool:
-        """Keep a scene of `key`, if it is not there and has room; False where scenes of another key are held.
-
-        Raises:
-            Exception: A field cannot be pickled.
-        """
+        """Keep a scene of `key`, if it is not there and has room; False where scenes of another key are held."""
         head = _head_of(leaves, structure)
         with self._locked():
             if not self._is_of(key):
@@ -244,15 +251,32 @@ class SceneMemory:
         return row + 1
 
     def _put_other(self, leaves: list[Any], structure: str) -> int:
-        data = cloud_pickled((leaves, structure))
+        """Size of a pickle, the pickle, and the arrays that it names by their places."""
+        parts, arrays, end = [], [], 0
+        for leaf in leaves:
+            form = _form_of(leaf)
+            if form is None or form[0] == "number":
+                parts.append(leaf)
+                continue
+            parts.append((*form, end))
+            arrays.append((end, leaf))
+            end = _aligned(end + leaf.nbytes)
+        if self._words[_NBYTES] + end > self._limit:
+            return 0
+        try:
+            data = cloud_pickled((structure, parts))
+        except Exception:  # noqa: BLE001 - whatever pickling raises: it is read again
+            return 0
         at = self._words[_OTHERS]
-        size = _aligned(8 + len(data))
-        if self._words[_NBYTES] + size > self._limit:
+        head = _aligned(8 + len(data))
+        if self._words[_NBYTES] + head + end > self._limit:
             return 0
         start = self._others_at + at
-        self._memory[start : start + 8 + len(data)] = len(data).to_bytes(8, "little") + data
-        self._words[_OTHERS] += size
-        self._words[_NBYTES] += size
+        self._memory[start : start + 8 + len(data)] = len(data).to_bytes(8, sys.byteorder) + data
+        for place, leaf in arrays:
+            np.ndarray(leaf.shape, leaf.dtype, self._memory, start + head + place)[...] = leaf
+        self._words[_OTHERS] += head + end
+        self._words[_NBYTES] += head + end
         return -(at + 1)
 
 
@@ -292,18 +316,21 @@ def _aligned(nbytes: int) -> int:
     return -(-nbytes // _ALIGNMENT) * _ALIGNMENT
 
 
+def _form_of(leaf: Any) -> tuple[str, str, tuple[int, ...]] | None:
+    """Kind, dtype and shape of a field that is plain bytes; None for any other."""
+    if not isinstance(leaf, np.ndarray | np.generic | bool | int | float | complex):
+        return None
+    array = np.asarray(leaf)
+    kind = "array" if leaf is array else "scalar" if isinstance(leaf, np.generic) else "number"
+    if array.dtype.kind not in "biufcmM" or (kind == "number" and type(leaf) is not _NUMBERS.get(array.dtype.kind)):
+        return None
+    return kind, array.dtype.str, array.shape
+
+
 def _head_of(leaves: list[Any], structure: str) -> str:
     """What a row is that holds these fields; empty where they are no row of fixed size."""
-    fields = []
-    for leaf in leaves:
-        array = np.asarray(leaf) if isinstance(leaf, np.ndarray | np.generic | bool | int | float | complex) else None
-        if array is None or array.dtype.kind not in "biufcmM":
-            return ""
-        kind = "array" if leaf is array else "scalar" if isinstance(leaf, np.generic) else "number"
-        if kind == "number" and type(leaf) is not _NUMBERS.get(array.dtype.kind):
-            return ""
-        fields.append((kind, array.dtype.str, array.shape))
-    head = repr((structure, fields))
+    forms = [_form_of(leaf) for leaf in leaves]
+    head = "" if None in forms else repr((structure, forms))
     return head if len(head.encode()) <= _TABLE_AT - _HEAD_AT else ""
 
 

@@ -112,6 +112,9 @@ class Cached(SceneByScene, SceneSequence):
                 ) from error
         self._begin_empty()
         self._check_key()
+        if self.path is None:
+            with suppress(OSError):  # told where a scene is to be kept
+                self._scene_memory()  # before this process is forked
 
     def _begin_empty(self) -> None:
         self._lock = threading.Lock()
@@ -120,7 +123,7 @@ class Cached(SceneByScene, SceneSequence):
         self._seen: list[Any] = []
         self._look_again = 0.0
         self._probes = _PROBED
-        self._memory: SceneMemory | None = None  # made when it is needed
+        self._memory: SceneMemory | None = None
         self._files: SceneFiles | None = None
         self._nestings: dict[str, Any] = {}
         self._writes = True
@@ -234,11 +237,12 @@ class Cached(SceneByScene, SceneSequence):
                     self._memory = None
         except OSError as error:
             self._writes = False
-            where = "memory" if files is None else repr(str(self.path))
+            where, remedy = repr(str(self.path)), "Make room, or give another path"
+            if files is None:
+                where, remedy = "memory", "Lower max_memory, or give a path"
             warnings.warn(
                 f"kf.Cached cannot write to {where} ({message_of(error)}); from here on this process keeps no more "
-                f"scenes and reads them each time. {'Lower max_memory' if files is None else 'Make room'}, or give "
-                "another path",
+                f"scenes and reads them each time. {remedy}",
                 FeedWarning,
                 stacklevel=2,
             )

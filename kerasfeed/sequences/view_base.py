@@ -55,6 +55,11 @@ def _take_rows(array: NDArray[Any], indices: NDArray[np.int64], out: Any = None)
     return None
 
 
+def kept_copier(sequence: Any) -> Callable[..., bool] | None:
+    """`_copy_kept` of a view, but not of a class of the user's, which may make other scenes of what is inside."""
+    return sequence._copy_kept if isinstance(sequence, View) and _is_ours(type(sequence)) else None
+
+
 def apart(sequence: Any, known: dict[int, Any] | None = None) -> Any:
     """A shallow copy of a sequence; of a view with copies of all that is inside it, shared where it is shared."""
     known = {} if known is None else known

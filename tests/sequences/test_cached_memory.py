@@ -46,7 +46,7 @@ def _labels(feed, epoch=None):
 @pytest.mark.parametrize("varying", [False, True])
 def test_two_worker_processes_read_each_scene_once_between_them(log, varying):
     cached = kf.Cached(Logged(100, log, varying))
-    collate = kf.Pad(0) if varying else "stack"
+    collate = kf.Pad(fields="0") if varying else "stack"
     with kf.Feed(cached, 8, shuffle=True, seed=0, workers=2, worker_type="process", collate=collate) as feed:
         for _ in range(4):
             assert _labels(feed) == list(range(100))
@@ -93,6 +93,21 @@ def test_two_feeds_over_one_cache_share_it(log):
     assert 40 <= len(log.lines()) <= 40 + 2 * 3 + 8  # which both may be reading at one time
 
 
+class Doubled(kf.Cached):
+    def __getitem__(self, index):
+        points, label = super().__getitem__(index)
+        return 2 * points, label
+
+
+@pytest.mark.parametrize("part", [slice(None), slice(2, 30)])
+def test_scenes_that_a_class_of_the_users_makes_of_kept_ones_are_not_passed_over(part, log):
+    doubled = Doubled(Logged(40, log))
+    with kf.Feed(doubled[part] if part.start else doubled, 8, workers=0) as feed:
+        for _ in range(3):
+            for points, labels in feed:
+                assert np.array_equal(points[:, 0, 0], 2 * labels)
+
+
 def _same(scene):
     return scene
 
@@ -102,7 +117,7 @@ def _same(scene):
 @pytest.mark.parametrize("varying", [False, True])
 def test_workers_that_are_killed_while_the_cache_fills_leave_nothing_that_is_wrong(log, varying):
     cached = kf.Cached(Logged(1000, log, varying))
-    collate = kf.Pad(0) if varying else "stack"
+    collate = kf.Pad(fields="0") if varying else "stack"
     with (
         kf.Feed(cached, 8, workers=2, worker_type="process", collate=collate, shuffle=True, seed=0) as feed,
         Killer(feed, 0.3) as killer,
@@ -253,47 +268,61 @@ def test_any_process_that_is_given_a_pickle_shares_the_memory_and_later_ones_beg
     assert (late.nbytes, late[1].tolist(), late.nbytes) == (0, [3, 4, 5], 24)
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of forks of a process with threads
+def test_forks_of_a_process_share_the_memory_too(log):
+    cached = kf.Cached(Logged(6, log))
+    for first in (0, 2, 4):
+        child = os.fork()
+        if not child:
+            os._exit(0 if [cached[index][1] for index in (first, first + 1)] == [first, first + 1] else 1)
+        assert os.waitpid(child, 0)[1] == 0
+    assert cached.nbytes == 6 * 248
+    assert len(log.lines()) == 3 * 2 * 2  # all within a process's first three
+    assert [label for _, label in cached] == list(range(6))
+    assert len(log.lines()) == 3 * 2 * 2 + 2  # the one that tells the nesting
+
+
+def test_a_field_that_cannot_be_pickled_is_read_each_time_and_hides_no_other():
+    class Odd(int):
+        def __reduce__(self):
+            raise RuntimeError
+
+    cached = kf.Cached(kf.Map([1, 2, 3], lambda value: (Odd(value) if value == 2 else value, "text")), key="odd")
+    for _ in range(2):
+        assert list(cached) == [(1, "text"), (2, "text"), (3, "text")]
+        assert 0 < cached.nbytes < 600
+
+
 _ENDS = """
+import numpy as np
+from kerasfeed.sequences import cache_memory
 class Deadly:
-    def __reduce__(self):
+    dtype, shape = np.dtype(float), (3,)
+    def __array__(self, *_, **__):
         os.kill(os.getpid(), signal.SIGKILL)
+    def __reduce__(self):
+        return self.__array__()
 memory = cached._memory
-memory.write({index}, {leaves}, "*", cached._key.digest)
+if {row}:
+    cache_memory._head_of = lambda *_: memory._holding().head
+memory.write(1, [np.full(3, 9.0), Deadly()], "(*, *)", cached._key.digest)
 """
 
 
-@pytest.mark.parametrize("leaves", ["[Deadly()]", "[b'text', Deadly()]"])
-def test_a_process_that_is_killed_while_it_writes_keeps_nobody_waiting_and_leaves_no_scene(leaves):
-    cached = kf.Cached(np.arange(12.0).reshape(4, 3), key="x")
-    assert cached[0].tolist() == [0, 1, 2]
-    done = _run(cached, _ENDS.format(index=1, leaves=leaves))
+@pytest.mark.parametrize("row", [True, False])
+def test_a_process_that_is_killed_while_it_writes_keeps_nobody_waiting_and_leaves_no_scene(row):
+    arrays = np.arange(12.0).reshape(4, 3)
+    cached = kf.Cached(kf.Zip(arrays, -arrays), key="x")
+    assert cached[0][0].tolist() == [0, 1, 2]
+    done = _run(cached, _ENDS.format(row=row))
     assert done.returncode == -9, done.stderr.decode()
-    assert cached._memory.read(1, cached._key.digest) is None
-    assert cached[1].tolist() == [3, 4, 5]
-    assert cached._memory.read(1, cached._key.digest)[0][0].tolist() == [3, 4, 5]
-
-
-def test_a_row_that_is_half_written_is_no_scene_and_the_next_one_takes_its_place(monkeypatch):
-    memory = SceneMemory(4, 1000, "key")
-    _kept_in(memory, 0, (np.zeros(3), np.zeros(3)))
-
-    class Ended(BaseException):
-        pass
-
-    class Half:
-        dtype, shape = np.dtype(float), (3,)
-
-        def __array__(self, *_, **__):
-            raise Ended
-
-    monkeypatch.setattr(cache_memory, "_head_of", lambda *_: memory._held.head)
-    with pytest.raises(Ended):
-        memory.write(1, [np.ones(3), Half()], "(*, *)", "key")
-    monkeypatch.undo()
-    assert memory.read(1, "key") is None
-    _kept_in(memory, 2, (np.full(3, 2.0), np.full(3, 3.0)))
-    assert [leaf.tolist() for leaf in memory.read(2, "key")[0]] == [[2, 2, 2], [3, 3, 3]]
-    assert memory.nbytes == 2 * 48
+    memory, key = cached._memory, cached._key.digest
+    assert memory.read(1, key) is None
+    for index in (2, 1, 3):
+        for _ in range(2):
+            assert [leaf.tolist() for leaf in cached[index]] == [arrays[index].tolist(), (-arrays[index]).tolist()]
+    assert memory.read(1, key)[0][0].tolist() == [3, 4, 5]
+    assert cached.nbytes == 4 * 48
 
 
 def test_copies_whose_sequences_become_different_each_keep_their_own_scenes():
@@ -328,7 +357,7 @@ def test_a_system_without_room_costs_the_cache_and_not_the_scenes(monkeypatch):
     monkeypatch.setattr(cache_memory, "_new_file", refused)
     cached = kf.Cached(scenes.Clouds(4))
     with pytest.warns(
-        kf.FeedWarning, match=r"cannot write to memory .*Cannot allocate.*Lower max_memory, or give another path"
+        kf.FeedWarning, match=r"cannot write to memory .*Cannot allocate.*Lower max_memory, or give a path"
     ):
         assert cached[1][1] == 1
     assert cached[1][1] == 1  # told once

@@ -17,7 +17,7 @@ from kerasfeed.loaders.batches.variable_rows import Runs
 from kerasfeed.pool.task import CancelledTaskError, FailedTaskError, Note, Place
 from kerasfeed.sequences.base import SceneContext, scene_reader
 from kerasfeed.sequences.global_random import SeedingContext
-from kerasfeed.sequences.view_base import View, part_reader
+from kerasfeed.sequences.view_base import kept_copier, part_reader
 from kerasfeed.spec.collation import Custom
 from kerasfeed.spec.inference import describe
 from kerasfeed.spec.nesting import flatten, structure_text
@@ -94,8 +94,7 @@ class Filler:
         self._get_batch = part_reader(sequence) if layout.batched and not layout.forms else None
         # Only then can a sequence be given views of a row.
         direct = all(field.is_fixed for field in layout.spec.fields) and collate is None
-        kept_can_be_copied = layout.batched and not layout.forms and direct and isinstance(sequence, View)
-        self._copy_kept = sequence._copy_kept if kept_can_be_copied else None
+        self._copy_kept = kept_copier(sequence) if layout.batched and not layout.forms and direct else None
         self._structure = structure_text(layout.spec.treespec)
         self._takes_out = self._get_batch is not None and direct and takes_out(self._get_batch)
         self._read_into = scene_writer(sequence) if direct else None
