@@ -91,7 +91,7 @@ class RayHosts(Hosts):
             if isinstance(most, bool) or not isinstance(most, int | float) or not most >= 0:
                 raise ValueError(f"resources[{name!r}] must be a number of at least 0, received {most!r}")
         # Names, for modules do not pickle, and feeds do.
-        given = [self.ship] if isinstance(self.ship, str | ModuleType) else self.ship
+        given = self.ship if isinstance(self.ship, list | tuple | set | frozenset) else [self.ship]
         object.__setattr__(self, "ship", tuple(map(_module_name, given)))
 
     def join(self) -> Cluster:

@@ -508,7 +508,7 @@ class HostsSession:
     def _fail(self, error: BaseException) -> None:
         """Nothing can be asked any more."""
         with self._idle:
-            self.failure = self.failure or error
+            self.failure = error if self.failure is None else self.failure
         self._news.put(lambda: None)  # wakes the thread that decides
         for call in list(self._open):
             self._settle(call, call.future.set_exception, error)

@@ -174,7 +174,7 @@ def test_a_host_that_is_frozen_is_not_waited_for_and_its_late_answers_are_droppe
 
 
 def test_a_scene_that_kills_its_worker_is_named_with_signal_worker_and_host():
-    feed, _ = feed_of(Killing("worker"))
+    feed, _ = feed_of(Killing("worker"), max_failures=1)
     with feed, pytest.raises(kf.WorkerDiedError) as caught:
         list(feed)
     for part in ("scene 40", "SIGKILL", "worker process 0", "on host "):

@@ -181,6 +181,7 @@ def test_hosts_that_do_not_go_with_the_rest_are_refused(arguments, kind, match):
         ({"resources": 4}, TypeError, "resources must be a dict"),
         ({"resources": {"CPU": "8"}}, ValueError, r"resources\['CPU'\] must be a number of at least 0, received '8'"),
         ({"ship": [4]}, TypeError, "ship takes modules and their names, received 4"),
+        ({"ship": 4}, TypeError, "ship takes modules and their names, received 4"),
     ],
 )
 def test_ray_hosts_that_make_no_sense_are_refused(arguments, kind, match):
