@@ -266,13 +266,12 @@ def _enter(ray: Any, address: str | None) -> Name:
 def _leave(ray: Any, name: Name) -> None:
     """Use it no more; end it where it was begun here, and nobody else uses it."""
     with _lock:
-        if name not in _users:
-            return
-        _users[name] -= 1
-        if not _users[name]:
-            del _users[name]
-            if _present(ray) == name:
-                ray.shutdown()
+        if name in _users:
+            _users[name] -= 1
+            if not _users[name]:
+                del _users[name]
+                if _present(ray) == name:
+                    ray.shutdown()
 
 
 def _not_joined(address: str | None, error: Exception) -> str:
