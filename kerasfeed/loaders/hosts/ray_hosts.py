@@ -91,7 +91,7 @@ class RayHosts(Hosts):
             if isinstance(most, bool) or not isinstance(most, int | float) or not most >= 0:
                 raise ValueError(f"resources[{name!r}] must be a number of at least 0, received {most!r}")
         # Names, for modules do not pickle, and feeds do.
-        given = [self.ship] if isinstance(self.ship, str | ModuleType) else self.ship
+        given = self.ship if isinstance(self.ship, list | tuple | set | frozenset) else [self.ship]
         object.__setattr__(self, "ship", tuple(map(_module_name, given)))
 
     def join(self) -> Cluster:
@@ -266,13 +266,12 @@ def _enter(ray: Any, address: str | None) -> Name:
 def _leave(ray: Any, name: Name) -> None:
     """Use it no more; end it where it was begun here, and nobody else uses it."""
     with _lock:
-        if name not in _users:
-            return
-        _users[name] -= 1
-        if not _users[name]:
-            del _users[name]
-            if _present(ray) == name:
-                ray.shutdown()
+        if name in _users:
+            _users[name] -= 1
+            if not _users[name]:
+                del _users[name]
+                if _present(ray) == name:
+                    ray.shutdown()
 
 
 def _not_joined(address: str | None, error: Exception) -> str:

@@ -175,10 +175,10 @@ class HostsSession:
         """Have a host answer `method(state, *arguments)`, which messages call `text`; the future of what it gives."""
         call = _HostCall(text, method, arguments)
         with self._idle:
-            if self.failure is not None:
+            if self.failure is None:
+                self._open.append(call)
+            else:
                 call.future.set_exception(self.failure)
-                return call.future
-            self._open.append(call)
         self._news.put(lambda: None)  # wakes the thread that decides
         return call.future
 
@@ -231,10 +231,7 @@ class HostsSession:
 
     def close(self) -> None:
         """End the hosts and free everything; what is open fails with `FeedClosedError`. Idempotent."""
-        with self._idle:
-            over, self._over = self._over, True
-        if over:
-            return
+        self._over = True
         self._fail(errors.FeedClosedError(CLOSED_BEFORE_DONE))
         self._attention.set()
         for thread in (self._deciding, self._looking):
@@ -508,7 +505,7 @@ class HostsSession:
     def _fail(self, error: BaseException) -> None:
         """Nothing can be asked any more."""
         with self._idle:
-            self.failure = self.failure or error
+            self.failure = error if self.failure is None else self.failure
         self._news.put(lambda: None)  # wakes the thread that decides
         for call in list(self._open):
             self._settle(call, call.future.set_exception, error)

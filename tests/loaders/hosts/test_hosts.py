@@ -174,7 +174,7 @@ def test_a_host_that_is_frozen_is_not_waited_for_and_its_late_answers_are_droppe
 
 
 def test_a_scene_that_kills_its_worker_is_named_with_signal_worker_and_host():
-    feed, _ = feed_of(Killing("worker"))
+    feed, _ = feed_of(Killing("worker"), max_failures=1)
     with feed, pytest.raises(kf.WorkerDiedError) as caught:
         list(feed)
     for part in ("scene 40", "SIGKILL", "worker process 0", "on host "):
@@ -209,7 +209,7 @@ def test_a_batch_that_loses_its_host_again_and_again_is_an_error_and_the_others_
 
 @pytest.mark.heavy
 def test_a_profile_is_of_this_machine():
-    feed, _ = feed_of(Noisy(0.003, 150))
+    feed, _ = feed_of(Noisy(0.003, 150), count=1)
     with feed:
         found = kf.profile(feed, seconds=1)
     assert found.worker_type == "process"

@@ -1,10 +1,13 @@
 """Hosts that cannot be had, or do not go with what else was asked for: who asks is told why, and what to do."""
 
+import contextlib
 import os
 import pickle
 import sys
 import threading
 import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,8 +18,11 @@ from waits import SECONDS, wait_until
 
 import kerasfeed as kf
 from kerasfeed.feeds.base import BaseFeed
+from kerasfeed.loaders.failures.failure_log import FailureLog
+from kerasfeed.loaders.failures.policy import FailurePolicy
 from kerasfeed.loaders.hosts import session
-from kerasfeed.loaders.hosts.calls import pack, unpack
+from kerasfeed.loaders.hosts.calls import State, pack, unpack
+from kerasfeed.loaders.hosts.host import FeedHost
 
 pytestmark = [
     pytest.mark.timeout(200),
@@ -130,6 +136,30 @@ def test_threads_that_pack_at_once_all_send_the_modules_that_they_ship(tmp_path,
     assert [type(unpack(parcels[name])).__name__ for name in ("first", "second")] == ["Value", "Value"]
 
 
+class Meeting(tuple):
+    """A failure that waits, as an answer looks at it, until another one does so too."""
+
+    meeting = threading.Barrier(2)
+
+    def __getitem__(self, item):
+        with contextlib.suppress(threading.BrokenBarrierError):  # the other one waits for this one
+            self.meeting.wait(0.2)
+        return super().__getitem__(item)
+
+
+def test_of_two_answers_at_once_one_tells_of_a_failure_that_belongs_to_no_batch():
+    host, loaded = FeedHost(lambda packed: packed), Future()
+    loaded.set_result(7)
+    host._loader = SimpleNamespace(
+        pool=None, layout=None, failure_log=FailureLog(FailurePolicy(), 1), waste=lambda: None,
+        submit=lambda epoch, step: loaded, stats=lambda: SimpleNamespace(respawns=0),
+    )  # fmt: skip
+    host._failures.append(Meeting((5, None, None, "a scene that was read to infer the spec")))
+    with ThreadPoolExecutor(2) as executor:
+        answers = list(executor.map(lambda step: host.batch(State(None), 0, step), range(2)))
+    assert sorted(len(answer.failures) for answer in answers) == [0, 1]
+
+
 def test_hosts_that_cannot_be_had_leave_their_cluster(monkeypatch):
     def refused(self, parcel):
         raise kf.HostLostError("the cluster has gone")
@@ -181,6 +211,7 @@ def test_hosts_that_do_not_go_with_the_rest_are_refused(arguments, kind, match):
         ({"resources": 4}, TypeError, "resources must be a dict"),
         ({"resources": {"CPU": "8"}}, ValueError, r"resources\['CPU'\] must be a number of at least 0, received '8'"),
         ({"ship": [4]}, TypeError, "ship takes modules and their names, received 4"),
+        ({"ship": 4}, TypeError, "ship takes modules and their names, received 4"),
     ],
 )
 def test_ray_hosts_that_make_no_sense_are_refused(arguments, kind, match):

@@ -209,11 +209,11 @@ class Fatal(Noisy):
 
 def test_a_scene_that_kills_its_worker_is_named_with_the_signal_and_masked_where_asked_for(nodes):
     with (
-        feed_of(Fatal(0), hosts={"count": 2}, max_failures=1) as feed,
+        feed_of(Fatal(0), hosts={"count": 1}, max_failures=1) as feed,
         pytest.raises(kf.WorkerDiedError, match=r"(?s)SIGKILL.*scene 40"),
     ):
         list(feed)
-    with feed_of(Fatal(0), hosts={"count": 2}, max_failures=1, on_error="skip") as feed:
+    with feed_of(Fatal(0), hosts={"count": 1}, max_failures=1, on_error="skip") as feed:
         found = np.concatenate([batch[1] for batch in feed])
         assert feed.stats().failed == 1
     assert sorted(found.tolist()) == [index for index in range(LENGTH) if index != 40]
@@ -251,11 +251,11 @@ def test_a_module_that_hosts_lack_is_named_and_can_be_shipped(nodes, tmp_path, m
 
     monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry != str(tmp_path)])
     with (
-        feed_of(my_scenes.Squares(), hosts={"count": 2}) as feed,
+        feed_of(my_scenes.Squares(), hosts={"count": 1}) as feed,
         pytest.raises(kf.KerasfeedError, match=r"no module 'my_scenes'.*ship=\(my_scenes,\)"),
     ):
         next(iter(feed))
-    with feed_of(my_scenes.Squares(), hosts={"count": 2, "ship": my_scenes}) as feed:
+    with feed_of(my_scenes.Squares(), hosts={"count": 1, "ship": my_scenes}) as feed:
         assert sorted(np.concatenate(list(feed)).tolist()) == [index * index for index in range(40)]
 
 
