@@ -6,6 +6,7 @@ import inspect
 import os
 import signal
 import sys
+import textwrap
 import threading
 import time
 import warnings
@@ -16,15 +17,16 @@ import h5py
 import numpy as np
 import psutil
 import pytest
+from forked_scripts import ForkedScripts
 from hypothesis import HealthCheck, settings
 from loader_kinds import new_loader
-from scenes_frameworks import let_tensorflow_free_memory
+from scenes_frameworks import environment_of, let_tensorflow_free_memory
 from scenes_records import Small
 from scenes_sized import KINDS
 from scenes_views import Log
 from streams import numbered
 from stuck import Stuck
-from waits import SECONDS
+from waits import PROGRAM_SECONDS, SECONDS
 
 import kerasfeed as kf
 
@@ -200,6 +202,27 @@ def path(tmp_path_factory):
     with h5py.File(path, "w") as file:
         file["points"] = np.zeros((24, 1), np.float32)
     return path
+
+
+@pytest.fixture(scope="module")
+def forked():
+    """Runs scripts with Keras and TensorFlow imported already, and where they find the tests' modules."""
+    with contextlib.closing(ForkedScripts(environment_of(KERAS_BACKEND="tensorflow"))) as scripts:
+        yield scripts
+
+
+@pytest.fixture
+def run_forked(forked, tmp_path):
+    """Run `text` as a script, in a fork of one process that has imported TensorFlow; returns what it printed."""
+
+    def run(text, seconds=PROGRAM_SECONDS):
+        script = tmp_path / "script.py"
+        script.write_text(textwrap.dedent(text))
+        done = forked.run(script, tmp_path, seconds=seconds)
+        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-6000:]
+        return done.stdout
+
+    return run
 
 
 @pytest.fixture(scope="module")
