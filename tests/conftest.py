@@ -6,6 +6,7 @@ import inspect
 import os
 import signal
 import sys
+import textwrap
 import threading
 import time
 import warnings
@@ -16,15 +17,16 @@ import h5py
 import numpy as np
 import psutil
 import pytest
+from forked_scripts import ForkedScripts
 from hypothesis import HealthCheck, settings
 from loader_kinds import new_loader
-from scenes_frameworks import let_tensorflow_free_memory
+from scenes_frameworks import environment_of, let_tensorflow_free_memory
 from scenes_records import Small
 from scenes_sized import KINDS
 from scenes_views import Log
 from streams import numbered
 from stuck import Stuck
-from waits import SECONDS
+from waits import PROGRAM_SECONDS, SECONDS
 
 import kerasfeed as kf
 
@@ -36,18 +38,18 @@ settings.load_profile("busy machine")
 # Files that take longest, those of heavy tests first, so that the last ones to run are short ones. Left to itself,
 # pytest-xdist begins with those of most tests, and ends with those that run whole programs.
 _LONGEST = [
-    "pages", "ray_cluster", "on_jax", "notebooks", "resume_exact", "resume_fit", "on_torch", "let_go",
-    "hdf5_matrix", "shards_processes", "resume_kill", "abandoned", "check_sequence", "first_scenes",
-    "hostile_errors", "auto_workers", "worker_faults", "every_pool", "step_time", "collate_loaders", "hosts",
-    "exits", "hangs", "stream_fit", "tf_data", "hdf5_drivers", "processes", "files_grow", "epochs_fit",
-    "every_reader", "loader_errors", "to_jax", "loaders", "resume_refusals", "every_pool_lost", "describe",
-    "error_tf_data", "docstrings", "imports", "demo", "every_adapter", "predicted_order", "hdf5_outputs",
-    "stream_resume", "keras_fit", "urls", "cached_key", "shards_evaluate", "hdf5_feed", "on_error",
-    "files_replaced", "hosts_errors", "read_into", "error_fit", "lists", "tfrecord_write", "other_loaders",
-    "shards_filler", "stream_sources", "every_pool_object", "show", "zero_copy", "tfrecord_workers",
-    "keras_adapter", "error_texts", "state", "global_random", "feed", "closed", "text_fit", "collate_function",
-    "shuffle_cost", "life", "keras_fit_models", "keras_fit_errors", "messages_fuzz", "hdf5_selections",
-    "hdf5_damage", "write_hdf5", "error_hdf5", "life_ends", "tf_data_graphs", "chaos",
+    "pages", "ray_cluster", "on_jax", "notebooks", "check_sequence", "on_torch", "resume_exact",
+    "worker_faults", "resume_fit", "global_random", "loaders", "closed", "let_go", "hdf5_matrix",
+    "shards_processes", "resume_kill", "abandoned", "first_scenes", "hostile_errors", "auto_workers",
+    "every_pool", "step_time", "collate_loaders", "hosts", "exits", "hangs", "stream_fit", "tf_data",
+    "hdf5_drivers", "processes", "files_grow", "epochs_fit", "every_reader", "loader_errors", "to_jax",
+    "resume_refusals", "every_pool_lost", "describe", "error_tf_data", "docstrings", "imports", "demo",
+    "every_adapter", "predicted_order", "hdf5_outputs", "stream_resume", "keras_fit", "urls", "cached_key",
+    "shards_evaluate", "hdf5_feed", "on_error", "files_replaced", "hosts_errors", "read_into", "error_fit",
+    "lists", "tfrecord_write", "other_loaders", "shards_filler", "stream_sources", "every_pool_object",
+    "show", "zero_copy", "tfrecord_workers", "keras_adapter", "error_texts", "state", "feed", "text_fit",
+    "collate_function", "shuffle_cost", "life", "keras_fit_models", "keras_fit_errors", "messages_fuzz",
+    "hdf5_selections", "hdf5_damage", "write_hdf5", "error_hdf5", "life_ends", "tf_data_graphs", "chaos",
 ]  # fmt: skip
 _RANK = {f"test_{name}": rank for rank, name in enumerate(_LONGEST)}
 
@@ -200,6 +202,27 @@ def path(tmp_path_factory):
     with h5py.File(path, "w") as file:
         file["points"] = np.zeros((24, 1), np.float32)
     return path
+
+
+@pytest.fixture(scope="module")
+def forked():
+    """Runs scripts with Keras and TensorFlow imported already, and where they find the tests' modules."""
+    with contextlib.closing(ForkedScripts(environment_of(KERAS_BACKEND="tensorflow"))) as scripts:
+        yield scripts
+
+
+@pytest.fixture
+def run_forked(forked, tmp_path):
+    """Run `text` as a script, in a fork of one process that has imported TensorFlow; returns what it printed."""
+
+    def run(text, seconds=PROGRAM_SECONDS):
+        script = tmp_path / "script.py"
+        script.write_text(textwrap.dedent(text))
+        done = forked.run(script, tmp_path, seconds=seconds)
+        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-6000:]
+        return done.stdout
+
+    return run
 
 
 @pytest.fixture(scope="module")

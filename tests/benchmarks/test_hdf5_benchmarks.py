@@ -29,6 +29,7 @@ STORED = 64
 WITHOUT_OPTIONAL_CODECS = """
 import sys
 sys.path += ["tests/benchmarks", "tests/support"]
+import light_keras
 from benchmarks.hdf5.scenes import DirectScenes
 from benchmarks.hdf5.tables import OPTIONAL_CODECS
 from test_hdf5_benchmarks import SMALL, STORED

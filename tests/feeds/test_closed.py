@@ -22,7 +22,7 @@ pytestmark = [
     pytest.mark.timeout(100),
     pytest.mark.skipif(sys.platform != "linux", reason="needs Linux's /proc"),
 ]
-_WORKERS = {"process": (2, "process"), "thread": (2, "thread"), "inline": (0, "thread")}
+_WORKERS = {"process": (1, "process"), "thread": (2, "thread"), "inline": (0, "thread")}
 _LENGTH = 40
 _BATCH = 4
 
@@ -334,7 +334,7 @@ def test_feeds_of_a_program_leave_nothing_after_close(tmp_path):
     program = """
         import gc
         gc.disable()
-        import os
+        import light_keras, os
         import numpy as np
         import kerasfeed as kf
         from programs import memory_files

@@ -11,7 +11,7 @@ from scenes_filler import Labelled, LabelledBatches, Pointwise
 import kerasfeed as kf
 from kerasfeed.adapters.keras.input_monitor import scenes_of
 
-KINDS = {"inline": (0, "auto"), "thread": (3, "thread"), "process": (2, "process")}
+KINDS = {"inline": (0, "auto"), "thread": (3, "thread"), "process": (1, "process")}
 
 
 def _feed(kind, sequence, batch_size=8, **arguments):

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 
 import pytest
 from scenes_filler import Regression
-from scenes_frameworks import environment_of, run_script
+from scenes_frameworks import environment_of
 from waits import PROGRAM_SECONDS
 
 import kerasfeed as kf
@@ -188,9 +188,8 @@ def test_two_workers_of_tensorflow_are_two_shards_and_none_is_sharded_twice(tmp_
 
 
 @pytest.mark.heavy
-def test_a_mirrored_strategy_takes_each_batch_of_a_feed_whole(tmp_path):
-    printed = run_script(
-        tmp_path,
+def test_a_mirrored_strategy_takes_each_batch_of_a_feed_whole(run_forked):
+    printed = run_forked(
         """
         import tensorflow as tf
         cpu = tf.config.list_physical_devices("CPU")[0]
@@ -222,7 +221,6 @@ def test_a_mirrored_strategy_takes_each_batch_of_a_feed_whole(tmp_path):
             assert batches == [third.plan.indices(0, step).tolist() for step in range(len(third))]
             print((contexts, found, told, str(third.shard)))
         """,
-        KERAS_BACKEND="tensorflow",
     )
     contexts, found, told, third = ast.literal_eval(printed.splitlines()[-1])
     assert contexts == [(0, 1)]
@@ -234,9 +232,8 @@ def test_a_mirrored_strategy_takes_each_batch_of_a_feed_whole(tmp_path):
 
 
 @pytest.mark.heavy
-def test_a_model_of_a_mirrored_strategy_trains_on_as_many_steps_as_it_is_told(tmp_path):
-    printed = run_script(
-        tmp_path,
+def test_a_model_of_a_mirrored_strategy_trains_on_as_many_steps_as_it_is_told(run_forked):
+    printed = run_forked(
         """
         import tensorflow as tf
         cpu = tf.config.list_physical_devices("CPU")[0]
@@ -259,6 +256,5 @@ def test_a_model_of_a_mirrored_strategy_trains_on_as_many_steps_as_it_is_told(tm
             model.fit(feed, epochs=3, steps_per_epoch=3, callbacks=[callback, backup], verbose=0)
             print(places)
         """,
-        KERAS_BACKEND="tensorflow",
     )
     assert ast.literal_eval(printed.splitlines()[-1]) == [(0, 3, 3), (1, 1, 6), (1, 4, 9)]

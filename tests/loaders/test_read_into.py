@@ -24,6 +24,7 @@ def make():
     made = []
 
     def _make(kind, sequence, batch_size=8, *, workers=2):
+        workers = 1 if kind == "process" else workers  # each writes into a slot as every other does
         job = Job(sequence, Plan(len(sequence), batch_size, Shuffled(), 3), workers, 1 << 30, 4)
         made.append(LOADERS[kind](job))
         return made[-1]

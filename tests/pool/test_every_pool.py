@@ -26,7 +26,7 @@ pytestmark = [
 
 @EVERY
 def test_the_future_of_a_task_gives_what_the_runner_returned(kind, make):
-    assert make(kind).run(FutureTask(Do.GIVE, 41)).result(SECONDS) == 41
+    assert make(kind, 1).run(FutureTask(Do.GIVE, 41)).result(SECONDS) == 41
 
 
 @EVERY
@@ -46,7 +46,7 @@ def test_the_outcomes_of_many_tasks_from_several_threads_come_once_each(kind, ma
 
 @EVERY
 def test_what_the_user_s_code_raises_fails_the_task_with_its_place_class_message_and_notes(kind, make):
-    pool = make(kind)
+    pool = make(kind, 1)
     outcome, place, error, worker = outcome_of(pool, Told(Do.RAISE, 7))
     assert outcome == "failed"
     assert place == Place(scene=7, row=1, method="get_batch")
@@ -59,7 +59,7 @@ def test_what_the_user_s_code_raises_fails_the_task_with_its_place_class_message
 
 @EVERY
 def test_a_task_for_which_nobody_waits_is_cancelled(kind, make):
-    pool = make(kind)
+    pool = make(kind, 1)
     assert outcome_of(pool, Told(Do.CANCEL, 0)) == ("cancelled",)
     assert gives(pool, 1)
 
@@ -69,7 +69,7 @@ def test_a_task_for_which_nobody_waits_is_cancelled(kind, make):
 def test_what_a_task_says_is_to_be_done_next_is_done(kind, do, make):
     last = Told(Do.GIVE, 2)
     between = Told(Do.GIVE, 1, next=(last,))
-    pool = make(kind)
+    pool = make(kind, 1)
     pool.submit([Told(do, 0, next=(between,))])
     assert last.future.result(SECONDS) == ("done", 2)
     pool.wait_until_idle()
@@ -78,7 +78,7 @@ def test_what_a_task_says_is_to_be_done_next_is_done(kind, do, make):
 
 @EVERY
 def test_a_task_may_have_itself_done_again_and_is_in_flight_until_then(kind, make):
-    pool = make(kind)
+    pool = make(kind, 1)
     runs = []
 
     class Again(FutureTask):
@@ -137,7 +137,7 @@ def test_tasks_of_one_worker_are_told_of_in_order_of_submission(kind, make):
 
 @EVERY_PARALLEL
 def test_a_receipt_says_whether_tasks_were_sent(kind, make):
-    pool, receipt = make(kind), Receipt()
+    pool, receipt = make(kind, 1), Receipt()
     task = Told(Do.GIVE, 1)
     pool.submit([task], receipt)
     assert receipt.sent
@@ -171,7 +171,7 @@ def test_close_gives_up_what_is_in_flight_and_may_be_called_again(kind, make, ta
 
 @EVERY
 def test_a_pool_that_is_closed_takes_no_task(kind, make):
-    pool = make(kind)
+    pool = make(kind, 1)
     pool.close()
     with pytest.raises(FeedClosedError):
         pool.submit([Told(Do.GIVE, 1)])
@@ -179,7 +179,7 @@ def test_a_pool_that_is_closed_takes_no_task(kind, make):
 
 @EVERY_PARALLEL
 def test_what_was_to_be_done_next_is_given_up_where_the_pool_is_closed_before(kind, make):
-    pool = make(kind)
+    pool = make(kind, 1)
     last = Told(Do.GIVE, 2)
 
     class Closes(FutureTask):

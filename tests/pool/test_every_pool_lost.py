@@ -116,7 +116,7 @@ def test_a_thread_at_a_task_that_outlasts_the_timeout_is_stuck_and_another_takes
 @EVERY_SEPARATE
 def test_a_pool_that_fails_tells_whoever_asked_and_stays_failed(kind, make, target):
     target.fails_to_begin = True
-    pool = make(kind)
+    pool = make(kind, 1)
     told = threading.Event()
     pool.on_failure = told.set
     assert told.wait(SECONDS)

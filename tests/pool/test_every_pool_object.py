@@ -33,7 +33,7 @@ def test_the_hooks_of_the_object_run_once_a_worker_that_they_are_told_of(kind, m
 @EVERY
 def test_a_begin_hook_that_fails_is_an_error_for_whoever_waits(kind, make, target):
     target.fails_to_begin = True
-    pool = make(kind)
+    pool = make(kind, 1)
     with pytest.raises(WorkerStartError, match="no such disk"):
         pool.run(FutureTask(Do.GIVE, 1)).result(SECONDS)
     assert target.noted("ended") == []

@@ -38,12 +38,16 @@ def _feed(loader, sequence, **arguments):
 
 
 each_loader = pytest.mark.parametrize("loader", LOADERS)
-each_kind = pytest.mark.parametrize("kind", [SystemExit, GeneratorExit, Abort])
+HERE = ["inline", "thread"]  # where workers cost nothing to start; in a process one kind of exception shows the same
+RAISED = [SystemExit, GeneratorExit, Abort]
+PLACES = [9, 11]  # in a batch, and of a scene that the spec is inferred from
 
 
-@each_loader
-@each_kind
-@pytest.mark.parametrize("index", [9, 11], ids=["in a batch", "for the spec"])
+@pytest.mark.parametrize(
+    ("loader", "kind", "index"),
+    [(loader, kind, index) for loader in HERE for kind in RAISED for index in PLACES]
+    + [("process", SystemExit, index) for index in PLACES],
+)
 def test_it_is_a_scene_error_that_names_the_scene(loader, kind, index):
     with _feed(loader, Exiting(kind, index)) as feed:
         with pytest.raises(kf.SceneError, match=f"the sequence raised {kind.__name__}: 3") as caught:
@@ -51,9 +55,11 @@ def test_it_is_a_scene_error_that_names_the_scene(loader, kind, index):
         assert any(f"scene {index}, " in note for note in caught.value.__notes__)
 
 
-@each_loader
-@pytest.mark.parametrize("on_error", ["replace", "mask", "skip"])
-@pytest.mark.parametrize("index", [9, 11], ids=["in a batch", "for the spec"])
+@pytest.mark.parametrize(
+    ("loader", "on_error", "index"),
+    [(loader, on_error, index) for loader in HERE for on_error in ("replace", "mask", "skip") for index in PLACES]
+    + [("process", "replace", 9), ("process", "skip", 11)],
+)
 def test_it_is_borne_as_any_other(loader, on_error, index):
     with _feed(loader, Exiting(SystemExit, index), on_error=on_error) as feed:
         found = [label for batch in feed for label in batch[1].tolist()]
@@ -62,8 +68,9 @@ def test_it_is_borne_as_any_other(loader, on_error, index):
         assert [row.index for row in feed.failures] == [index]
 
 
-@each_loader
-@each_kind
+@pytest.mark.parametrize(
+    ("loader", "kind"), [*((loader, kind) for loader in HERE for kind in RAISED), ("process", SystemExit)]
+)
 def test_one_of_on_worker_begin_is_a_worker_start_error(loader, kind):
     class Beginning(Exiting):
         def on_worker_begin(self, worker):

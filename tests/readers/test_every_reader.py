@@ -67,7 +67,7 @@ def test_rows_read_at_once_are_the_scenes(sequence):
     assert [as_lists(scene) for scene in zip(*found, strict=True)] == [EXPECTED[index] for index in (7, 0, 7, 11)]
 
 
-@pytest.mark.parametrize(("workers", "kind"), [(0, "thread"), (2, "thread"), (2, "process")])
+@pytest.mark.parametrize(("workers", "kind"), [(0, "thread"), (2, "thread"), (1, "process")])
 def test_feeds_of_any_workers_give_its_scenes(sequence, workers, kind):
     with kf.Feed(sequence, 5, workers=workers, worker_type=kind) as feed:
         found = [as_lists(scene) for batch in feed for scene in zip(*batch, strict=True)]

@@ -380,6 +380,7 @@ def test_views_of_classes_of_a_script_work_in_worker_processes(tmp_path):
     program = launch(
         tmp_path,
         """
+        import light_keras
         import numpy as np
         import kerasfeed as kf
 

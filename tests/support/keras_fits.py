@@ -12,7 +12,7 @@ import kerasfeed as kf
 
 BACKEND = keras.backend.backend()
 # Behind the loader nothing knows the backend: processes, which cost most, are tried on TensorFlow, and by a few tests.
-WORKERS = [(0, "thread"), (2, "thread"), (2, "process")][: 3 if BACKEND == "tensorflow" else 2]
+WORKERS = [(0, "thread"), (2, "thread"), (1, "process")][: 3 if BACKEND == "tensorflow" else 2]
 # A step compiled on JAX costs least over all, and is Keras's default there; on TensorFlow XLA costs most.
 JIT = BACKEND == "jax"
 

@@ -3,7 +3,7 @@
 import numpy as np
 import optree
 
-WORKERS = [(0, "thread"), (3, "thread"), (2, "process")]
+WORKERS = [(0, "thread"), (3, "thread"), (1, "process")]
 
 
 def encoded(leaf):

@@ -3,32 +3,28 @@
 On TensorFlow alone: what is on the disk then is what `test_resume_fit.py` finds there on every backend.
 """
 
-import contextlib
 import signal
 
 import pytest
-from forked_scripts import ForkedScripts
 from places import SUPPORT
 from resumable import chain_of, make_feed, stream
-from scenes_frameworks import environment_of
 from waits import PROGRAM_SECONDS
 
 SCRIPT = SUPPORT / "resumable_script.py"
 STEPS, EPOCHS = 10, 3  # of a feed of 60 scenes
 
 
-@pytest.fixture(scope="module")
-def run():
+@pytest.fixture
+def run(forked):
     """Run a script with arguments, of which the first are a folder and the batch at which it kills itself."""
-    with contextlib.closing(ForkedScripts(environment_of(KERAS_BACKEND="tensorflow"))) as scripts:
 
-        def run(script, folder, kill_at, *arguments):
-            given = (str(folder), str(kill_at), *arguments)
-            done = scripts.run(SUPPORT / script, SUPPORT, *given, seconds=PROGRAM_SECONDS)
-            assert done.returncode == (0 if kill_at < 0 else -signal.SIGKILL), done.stderr[-4000:]
-            return done.stdout.split()[-4:]
+    def run(script, folder, kill_at, *arguments):
+        given = (str(folder), str(kill_at), *arguments)
+        done = forked.run(SUPPORT / script, SUPPORT, *given, seconds=PROGRAM_SECONDS)
+        assert done.returncode == (0 if kill_at < 0 else -signal.SIGKILL), done.stderr[-4000:]
+        return done.stdout.split()[-4:]
 
-        yield run
+    return run
 
 
 @pytest.mark.heavy

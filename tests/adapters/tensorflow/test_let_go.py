@@ -9,7 +9,7 @@ import time
 import ml_dtypes
 import numpy as np
 import pytest
-from scenes_frameworks import Lingering, environment_of, run_script
+from scenes_frameworks import Lingering, environment_of
 from waits import PROGRAM_SECONDS, wait_until
 
 import kerasfeed as kf
@@ -256,8 +256,8 @@ COLLECTED = """
 
 
 @pytest.mark.heavy
-def test_the_thread_that_a_batch_waits_for_may_collect_the_iterator_that_waits_for_the_batch(tmp_path):
-    assert run_script(tmp_path, COLLECTED, seconds=2 * PROGRAM_SECONDS).endswith("whole\n")
+def test_the_thread_that_a_batch_waits_for_may_collect_the_iterator_that_waits_for_the_batch(run_forked):
+    assert run_forked(COLLECTED, seconds=2 * PROGRAM_SECONDS).endswith("whole\n")
 
 
 COLLECTED_WHERE_SCENES_ARE_READ = """
@@ -357,8 +357,8 @@ COLLECTED_WHERE_SCENES_ARE_READ = """
 
 
 @pytest.mark.heavy
-def test_what_users_wrote_may_collect_the_iterator_that_waits_for_it(tmp_path):
-    assert "collected" in run_script(tmp_path, COLLECTED_WHERE_SCENES_ARE_READ)
+def test_what_users_wrote_may_collect_the_iterator_that_waits_for_it(run_forked):
+    assert "collected" in run_forked(COLLECTED_WHERE_SCENES_ARE_READ)
 
 
 COLLECTED_IN_THE_CALL = """
@@ -403,8 +403,8 @@ COLLECTED_IN_THE_CALL = """
 
 
 @pytest.mark.heavy
-def test_the_very_call_of_tensorflow_may_collect_the_iterator_that_waits_for_it(tmp_path):
-    assert "closed" in run_script(tmp_path, COLLECTED_IN_THE_CALL)
+def test_the_very_call_of_tensorflow_may_collect_the_iterator_that_waits_for_it(run_forked):
+    assert "closed" in run_forked(COLLECTED_IN_THE_CALL)
 
 
 ENDING = """

@@ -9,7 +9,7 @@ import optree
 import pytest
 import scenes
 import tensorflow as tf
-from scenes_frameworks import Numbered, run_script
+from scenes_frameworks import Numbered
 from tf_batches import indices_of, order_of
 from waits import wait_until
 
@@ -134,9 +134,8 @@ def test_a_session_of_tensorflow_1_initialises_the_iterator_for_every_epoch(feed
 
 
 @pytest.mark.heavy
-def test_a_script_of_tensorflow_1_trains_on_the_dataset(tmp_path):
-    printed = run_script(
-        tmp_path,
+def test_a_script_of_tensorflow_1_trains_on_the_dataset(run_forked):
+    printed = run_forked(
         """
         import tensorflow as tf2
         import tensorflow.compat.v1 as tf
@@ -184,9 +183,8 @@ def test_a_device_may_be_named(feed):
 
 
 @pytest.mark.heavy
-def test_on_another_device_a_dataset_still_knows_its_length_and_fit_finds_its_batches_there(tmp_path):
-    printed = run_script(
-        tmp_path,
+def test_on_another_device_a_dataset_still_knows_its_length_and_fit_finds_its_batches_there(run_forked):
+    printed = run_forked(
         """
         import tensorflow as tf
         cpu = tf.config.list_physical_devices("CPU")[0]
@@ -253,9 +251,8 @@ def test_every_epoch_of_fit_is_a_new_epoch_of_the_feed():
 
 
 @pytest.mark.heavy
-def test_a_mirrored_strategy_sees_every_scene_once_an_epoch(tmp_path):
-    printed = run_script(
-        tmp_path,
+def test_a_mirrored_strategy_sees_every_scene_once_an_epoch(run_forked):
+    printed = run_forked(
         """
         import gc
         import tensorflow as tf

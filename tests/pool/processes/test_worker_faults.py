@@ -64,12 +64,12 @@ def test_the_peak_of_a_worker_that_nobody_saw_alive_is_known():
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("way", faulty.DEADLY)
+@pytest.mark.parametrize("way", ["segfault", "sigkill"])  # the others are told of above
 def test_a_scene_that_ends_its_worker_again_and_again_is_an_error_that_names_all(feed_of, way, monkeypatch):
     monkeypatch.setattr(
         worker_process, "own_peak", lambda: 0
     )  # whatever this process held, the peak of a worker is known
-    feed = feed_of(faulty.Faulty(faulty.DEADLY[way]), shuffle=False)
+    feed = feed_of(faulty.Faulty(faulty.DEADLY[way]), shuffle=False, workers=1)
     with pytest.raises(kf.WorkerDiedError) as caught:
         list(feed.epoch(2))
     text = str(caught.value)
@@ -98,8 +98,8 @@ def test_max_failures_says_how_often_a_scene_may_end_its_worker(feed_of, tmp_pat
 @pytest.mark.heavy
 @pytest.mark.parametrize(
     ("kind", "on_error"),
-    [(SCENE, "replace"), (SCENE, "mask"), (SCENE, "skip"), (BATCH, "replace"), (BATCH, "skip")],
-    ids=["scene-replace", "scene-mask", "scene-skip", "batch-replace", "batch-skip"],
+    [(SCENE, "mask"), (SCENE, "skip"), (BATCH, "replace")],
+    ids=["scene-mask", "scene-skip", "batch-replace"],
 )
 def test_a_deadly_scene_is_dealt_with_as_one_that_raises(feed_of, on_error, kind):
     class Raising(faulty.Faulty):

@@ -10,7 +10,7 @@ from files_written import Noting, write_files
 import kerasfeed as kf
 
 FORMS = ["columns", "list", "stream"]
-WORKERS = [(0, "thread"), (3, "thread"), (2, "process")]
+WORKERS = [(0, "thread"), (3, "thread"), (1, "process")]
 
 
 @pytest.fixture

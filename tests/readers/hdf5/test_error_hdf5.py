@@ -54,7 +54,7 @@ def _assert_named_once(error, path):
 
 @pytest.mark.light(where=lambda reader, worker_type: worker_type != "process" or reader == "direct")
 @pytest.mark.parametrize("reader", READERS)
-@pytest.mark.parametrize(("workers", "worker_type"), [(0, "thread"), (2, "thread"), (2, "process")])
+@pytest.mark.parametrize(("workers", "worker_type"), [(0, "thread"), (2, "thread"), (1, "process")])
 def test_a_chunk_that_does_not_decode_names_dataset_file_and_scene(path, reader, workers, worker_type):
     _damage(path, 13)
     with kf.Feed(Rooms(path, **_options(reader)), 6, workers=workers, worker_type=worker_type) as feed:

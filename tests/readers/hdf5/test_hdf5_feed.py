@@ -34,7 +34,7 @@ class Rooms(kf.SceneSequence):
         return self.file["points"][index], self.labels[index], self.file["names"][index]
 
 
-@pytest.mark.parametrize(("workers", "worker_type"), [(0, "thread"), (3, "thread"), (2, "process")])
+@pytest.mark.parametrize(("workers", "worker_type"), [(0, "thread"), (3, "thread"), (1, "process")])
 def test_a_feed_reads_the_file_with_every_kind_of_worker(path, workers, worker_type):
     with h5py.File(path) as reference:
         points, labels, names = reference["points"][()], reference["labels"][()], reference["names"][()]

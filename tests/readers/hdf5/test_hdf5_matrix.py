@@ -27,6 +27,9 @@ FAMILIES = {case.name.split("-")[0]: case for case in reversed(CASES)}  # the fi
 LIGHT = {*(case.name for case in CASES[::8]), *(case.name for case in FAMILIES.values())}
 
 
+some_cases = pytest.mark.parametrize("case", [case for case in CASES if case.name in LIGHT], ids=lambda case: case.name)
+
+
 def every_case(function):
     """Run a test with every file; with each eighth, and one of each family, by default."""
     light = pytest.mark.light(where=lambda case: case.name in LIGHT)
@@ -137,7 +140,7 @@ def test_the_description_and_the_reader_are_those_due(made, case):
             assert bool(ours.reader.reason) == (due == "h5py")
 
 
-@every_case
+@some_cases  # of each storage one, for every selection of every file is compared above
 def test_four_threads_that_open_the_file_at_once_and_a_pickled_copy_read_the_same(made, case):
     path, name = made(case), case.datasets[0]
     asked, theirs = _reference(path, name)
