@@ -1,7 +1,7 @@
 """Workers that are chosen with the first batch, by the time of the first scenes; and trials of workers.
 
-Invariant: takes a second at most, and batches do not depend on it. Several threads read only where the class says that
-they may.
+Invariant: takes about a second, and longer only where one scene does; batches do not depend on it. Several threads read
+only where the class says that they may.
 """
 
 import dataclasses
@@ -62,15 +62,18 @@ class Trial:
         self._late = max(1, math.ceil(workers / plan.rows))
         self._steps = ((first + number) % plan.steps for number in itertools.count())
 
-    def run(self, seconds: float) -> float | None:
-        """Load for so long after the first batch, s; scenes/s, or None where a scene raises."""
+    def run(self, seconds: float, patience: float | None = None) -> float | None:
+        """Load for so long after the first batch, s; scenes/s.
+
+        None where a scene raises, or where after the first batch another takes longer than `patience`, s.
+        """
         pending: list[Any] = []
         left = self._late
         try:
             pending = [self._submit(0, next(self._steps)) for _ in range(self._ahead)]
             count, begun = 0, 0.0
             while True:
-                pending.pop(0).result()
+                pending.pop(0).result(patience if begun else None)
                 now = time.perf_counter()
                 left -= 1
                 if left == 0:
@@ -92,6 +95,7 @@ _TRIAL_SECONDS = 0.06  # of a run, at least: as long as a few batches take
 _TRIAL_ROUNDS = 3
 _LEAST_BATCHES = 4  # in a run
 _MOST_TRIAL_SECONDS = 0.2  # of a run: where it would take longer, the time of the first scenes decides
+_MOST_ROUNDS_SECONDS = 1.0  # of all rounds since worker processes have started; and of a batch
 _RUNS, _MOST_RUNS, _FASTER = 3, 9, 1.1  # of a trial for a profile
 _WORTH_A_HINT = 1.5  # times as many scenes by threads
 _SAMPLE = 512  # scenes that are measured for a profile
@@ -228,7 +232,7 @@ def _trials(session: Session, present: Setup, threads: Setup, make: MakeLoader) 
     """Scenes/s of threads and of the present worker processes; None where that takes too long, or a scene raises.
 
     They run in turns, and the best run of each counts: what is new at first, and what else the machine does, makes one
-    slower, never faster.
+    slower, never faster. A batch that takes a second ends them: it would in each run.
     """
     assert session.slots is not None
     job, layout = session.job, session.slots.layout
@@ -244,16 +248,20 @@ def _trials(session: Session, present: Setup, threads: Setup, make: MakeLoader) 
         ahead = loader.look_ahead
         tried = Trial(loader.submit, job.plan, threads.workers, ahead)
         processes = Trial(session.submit, job.plan, job.workers, job.look_ahead, job.plan.steps // 2)
-        while len(rates) < _TRIAL_ROUNDS:
+        end = math.inf
+        while len(rates) < _TRIAL_ROUNDS and time.perf_counter() < end:
             try:
                 session.failure_log.muted = True
-                others = processes.run(max(_TRIAL_SECONDS, needed))
+                others = processes.run(max(_TRIAL_SECONDS, needed), _MOST_ROUNDS_SECONDS)
             finally:
                 session.pool.wait_until_idle()
                 session.batches, session.copied = before
                 session.failure_log.muted = False
-            rate = tried.run(max(_TRIAL_SECONDS, needed))
-            if rate is None or others is None:
+            if others is None:
+                return None
+            end = min(end, time.perf_counter() + _MOST_ROUNDS_SECONDS)
+            rate = tried.run(max(_TRIAL_SECONDS, needed), _MOST_ROUNDS_SECONDS)
+            if rate is None:
                 return None
             rates.append((rate, others))
     best, best_others = map(max, zip(*rates, strict=True))

@@ -204,7 +204,8 @@ def _shares(what: str, weights: Any, sources: int, *, zeros: bool = False) -> tu
         raise ValueError(f"{sources} sequences need {sources} weights, received {len(found)} as {what}")
     for number, weight in enumerate(found):
         if weight < 0 or (not weight and not zeros):
-            raise ValueError(f"{what}[{number}] is {float(weight)}: weights must be positive; leave the sequence out")
+            need = "at least 0" if zeros else "positive; leave the sequence out"
+            raise ValueError(f"{what}: weight {number} is {float(weight)}, and must be {need}")
     if not any(found):
         raise ValueError(f"{what}: all are 0, and no scene could be drawn. Give one sequence a weight above 0")
     return tuple(weight / sum(found) for weight in found)

@@ -12,6 +12,7 @@ import numpy as np
 import optree
 from numpy.typing import NDArray
 
+from kerasfeed.errors import SpecError
 from kerasfeed.sequences.base import SceneSequence
 from kerasfeed.sequences.grid import BORDERS, Axis, assembled, blocks, corner
 from kerasfeed.sequences.indexing import place_in
@@ -130,7 +131,8 @@ class Patches(_Boxes):
         border: What becomes of the end of an axis that the stride does not meet. "inside": it is left out, for patches
             are whole. "shift": one more patch is moved in, so that it ends there. "pad": one more patch reaches beyond
             it, and holds `fill` there.
-        fill: Value beyond the end, with "pad": a number, or one for each array, nested as `source`.
+        fill: Value beyond the end, with "pad": a number, or text where the array holds text; or one for each array,
+            nested as `source`.
 
     Attributes:
         size: Items of a patch on each of its axes.
@@ -303,8 +305,14 @@ def _read_into(array: Any, where: tuple[Any, ...], out: NDArray[Any]) -> None:
     """Read a selection, numbers of HDF5 without a copy."""
     if hasattr(type(array), "read_into") and not out.dtype.hasobject:
         array.read_into(where, out)
-    else:
-        out[...] = array[where]
+        return
+    selected = array[where]
+    if np.ma.is_masked(selected):
+        raise SpecError(
+            "an array of the source has masked values in this scene, and a batch holds no masks: pass "
+            "array.filled(value), and the mask as an array of its own if the model needs it"
+        )
+    out[...] = selected
 
 
 def _arrays(who: str, source: Any, axes: int) -> tuple[list[Any], optree.PyTreeSpec]:
@@ -360,10 +368,11 @@ def _fills(fill: Any, fields: list[Any], treespec: optree.PyTreeSpec) -> list[An
 
 def _fill(fill: Any, field: Any, path: str) -> Any:
     try:
-        with np.errstate(invalid="ignore"):  # of NaN as an integer, which then differs
+        with np.errstate(invalid="ignore", over="raise"):  # NaN as an integer then differs
             value = np.full((), fill, field.dtype)[()]
-        fits = value.dtype.kind not in "biu" or value == fill
-    except (TypeError, ValueError, OverflowError):
+        kind = field.dtype.kind  # objects are text
+        fits = isinstance(fill, str | bytes) if kind == "O" else kind not in "biuSU" or value == fill
+    except (TypeError, ValueError, ArithmeticError):
         fits = False
     if not fits:
         raise ValueError(f"fill must be a value of dtype {field.dtype}, as {path!r} has, received {fill!r:.60}")

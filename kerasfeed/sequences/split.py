@@ -262,11 +262,17 @@ def _labels(caller: str, sequence: Any, length: int, name: str, given: Any) -> N
             f"shape {labels.shape}{remedy if labels.ndim == 2 else ''}"
         )
     try:
+        missing = np.flatnonzero(labels != labels)  # NaN, which differs from itself
         numbers: NDArray[np.int64] = np.unique(labels, return_inverse=True)[1].astype(np.int64)
     except TypeError as error:
         raise TypeError(
             f"{name} must be all numbers, or all text, so that they can be sorted: {message_of(error)}"
         ) from None
+    if missing.size:
+        raise ValueError(
+            f"{name} has no value for scene {missing[0]}, {labels[missing[0]]}: name one for each scene, or leave "
+            "these scenes out with a kf.Subset"
+        )
     return numbers
 
 

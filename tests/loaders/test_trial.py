@@ -42,6 +42,14 @@ def test_a_scene_that_raises_is_no_rate_and_no_error():
     assert Trial(Submitted(fails_at=2), Plan(64, 8), 2, AHEAD).run(60.0) is None
 
 
+def test_a_batch_that_is_waited_for_in_vain_is_no_rate():
+    class Hangs(Submitted):
+        def __call__(self, epoch, step):
+            return Future() if step == 5 else super().__call__(epoch, step)
+
+    assert Trial(Hangs(), Plan(64, 8), 2, AHEAD).run(600.0, patience=0.01) is None
+
+
 def test_what_is_in_flight_at_the_end_of_a_run_is_given_up():
     submitted = Submitted()
     assert Trial(submitted, Plan(64, 8), 1, AHEAD).run(1e-3) > 0

@@ -180,7 +180,7 @@ def test_an_error_of_the_function_tells_the_epoch():
         (
             ([range(3)], lambda epoch: [-1], 3),
             ValueError,
-            r"weights=.*lambda.* for epoch 0\[0\] is -1.0: weights must be",
+            r"weights=.*lambda.* for epoch 0: weight 0 is -1.0, and must be at least 0",
         ),
         (
             ([range(3)], lambda epoch: [1, 2], 3),
@@ -193,7 +193,7 @@ def test_an_error_of_the_function_tells_the_epoch():
             "weights=.*lambda.* for epoch 0 must be numbers, one a sequence",
         ),
         (([range(3)], [1, 2]), ValueError, "1 sequences need 1 weights, received 2"),
-        (([range(3), range(2)], [1, 0]), ValueError, r"weights\[1\] is 0.0: weights must be positive"),
+        (([range(3), range(2)], [1, 0]), ValueError, "weight 1 is 0.0, and must be positive; leave the sequence out"),
         (([range(3)], ["a"]), TypeError, "weights must be numbers, one a sequence"),
         (([range(3)], 1), TypeError, "weights must be numbers, one a sequence"),
         (([range(3), []], [1, 1]), ValueError, r"sequences\[1\], a list, is empty"),
@@ -392,6 +392,13 @@ def test_classes_come_from_labels_a_field_or_a_function():
 def test_a_split_that_cannot_be_is_refused_in_words(arguments, error, message):
     with pytest.raises(error, match=message):
         kf.split(scenes.Clouds(37), *arguments)
+
+
+@pytest.mark.parametrize("dtype", [float, object])
+def test_scenes_of_no_known_group_are_refused_for_they_may_be_of_any(dtype):
+    patients = np.array([1, np.nan, 1, 2, np.nan, 3] * 4, dtype)  # in an object array NumPy sorts them apart
+    with pytest.raises(ValueError, match="groups has no value for scene 1, nan: name one for each scene, or leave"):
+        kf.split(range(24), (0.5, 0.5), 0, groups=patients)
 
 
 def test_an_error_while_labels_are_read_names_the_scene():

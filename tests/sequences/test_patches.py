@@ -8,6 +8,7 @@ import pytest
 import zarr
 
 import kerasfeed as kf
+from kerasfeed.errors import SpecError
 from kerasfeed.orders.blocks import BlockShuffled
 
 RNG = np.random.default_rng(0)
@@ -80,6 +81,12 @@ def test_an_array_smaller_than_a_patch_is_one_padded_patch():
     assert kf.Patches(np.ones(2), (5,), border="pad").grid == (1,)
     assert kf.Patches(np.ones(2), (5,), border="pad")[0].tolist() == [1, 1, 0, 0, 0]
     assert kf.Patches(np.ones(10), (2,), stride=12, border="pad").grid == (1,)
+
+
+@pytest.mark.parametrize("dtype", ["U4", object])
+def test_patches_of_text_are_padded_with_text(dtype):
+    patches = kf.Patches(np.array(["a", "bb", "c"], dtype), (2,), border="pad", fill="none")
+    assert patches[1].tolist() == ["c", "none"]
 
 
 def test_a_patch_is_the_callers_own():
@@ -226,6 +233,9 @@ class Bare:
         (np.zeros(3, int), {"size": (2,), "border": "pad", "fill": 0.5}, ValueError, "must be a value of dtype in"),
         (np.zeros(3, int), {"size": (2,), "border": "pad", "fill": np.nan}, ValueError, "received nan"),
         (np.zeros(3), {"size": (2,), "border": "pad", "fill": "a"}, ValueError, "as 'scene' has, received 'a'"),
+        (np.zeros(3, np.float16), {"size": (2,), "border": "pad", "fill": 1e9}, ValueError, "of dtype float16"),
+        (np.array(["a", "b", "c"]), {"size": (2,), "border": "pad"}, ValueError, "of dtype <U1, as .* received 0"),
+        (np.array(["a"], object), {"size": (2,), "border": "pad"}, ValueError, "of dtype object, .* received 0"),
         (np.zeros(3), {"size": (2,), "border": "pad", "fill": None}, ValueError, "fill must be one number, or nested"),
         (np.zeros(3), {"size": (2,), "border": "pad", "fill": np.ones(3)}, ValueError, "fill must be a value of dtype"),
     ],
@@ -233,6 +243,15 @@ class Bare:
 def test_what_is_no_array_or_has_no_patch_is_refused(source, arguments, error, message):
     with pytest.raises(error, match=message):
         kf.Patches(source, **arguments)
+
+
+def test_a_masked_value_is_refused_and_not_read_as_what_is_behind_the_mask():
+    masked = np.ma.masked_equal(np.arange(8.0), 5)
+    windows = kf.Windows(masked, 2, offset=2)
+    assert windows[0][0].tolist() == [0, 1]
+    for sequence, index in ((kf.Patches(masked, (2,)), 2), (windows, 3), (windows, 4)):
+        with pytest.raises(SpecError, match=r"has masked values in this scene, .*: pass array.filled\(value\)"):
+            sequence[index]
 
 
 def test_a_file_is_refused_with_the_way_to_name_its_datasets(volume):

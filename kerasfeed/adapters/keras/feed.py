@@ -58,7 +58,7 @@ class Feed(BaseFeed, KerasAdapter, FrameworkLoops):
             "auto" is the number of cores, or more where the first scenes wait for most of their time.
         worker_type: "thread"; "process", for scenes that hold the GIL, and for protection from crashes; or "auto":
             processes. Several threads are used for a list, tuple or ndarray, and, where the class says
-            `thread_safe = True`, if they load more when both are tried with the first batch, for at most 1 s; one
+            `thread_safe = True`, if they load more when both are tried with the first batch, for about 1 s; one
             thread for a sequence that cannot be pickled, and on Windows. `stats().chosen` says what, and why.
         max_queue_size: Batches that are loaded ahead of the consumer, at least 1. More are loaded ahead where that is
             needed to keep all workers busy.
