@@ -19,7 +19,9 @@ import numpy as np
 from kerasfeed.errors import KerasfeedError
 from kerasfeed.util.seed_streams import SeedStream
 
-_READS_MANY = "self.rng belongs to one scene and get_batch reads many: use self.rng_for(index) for each index"
+_READS_MANY = (
+    "self.rng belongs to one scene, and get_batch and read_ahead are given many: use self.rng_for(index) for each index"
+)
 _COLLATES_MANY = (
     "self.rng belongs to one scene, and a collate function makes a batch of many: use kf.current_rng(), which there is "
     "the generator of the batch; or draw in __getitem__, and return the numbers as a part of the scene"

@@ -358,6 +358,18 @@ def test_an_error_of_read_ahead_is_the_batch_s(make, kind):
     assert "(read_ahead), epoch 2, step 1" in notes
 
 
+class DrawingAhead(scenes.Clouds):
+    def read_ahead(self, indices):
+        self.rng.random()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_read_ahead_cannot_draw_from_the_generator_of_a_scene(make, kind):
+    future = make(kind, DrawingAhead(), 8, workers=1).submit(0, 0)
+    with pytest.raises(kf.KerasfeedError, match=r"get_batch and read_ahead are given many: use self.rng_for\(index\)"):
+        future.result(timeout=60)
+
+
 def test_whoever_loads_is_who_pays_for_what_is_read(make):
     class Paying(OneArray):
         def read_ahead(self, indices):
