@@ -44,7 +44,7 @@ _LONGEST = [
     "every_pool", "step_time", "collate_loaders", "hosts", "exits", "hangs", "stream_fit", "tf_data",
     "hdf5_drivers", "processes", "files_grow", "epochs_fit", "every_reader", "loader_errors", "to_jax",
     "resume_refusals", "every_pool_lost", "describe", "error_tf_data", "docstrings", "imports", "demo",
-    "every_adapter", "predicted_order", "hdf5_outputs", "stream_resume", "keras_fit", "urls", "cached_key",
+    "cached_memory", "every_adapter", "predicted_order", "hdf5_outputs", "stream_resume", "keras_fit", "urls", "cached_key",
     "shards_evaluate", "hdf5_feed", "on_error", "files_replaced", "hosts_errors", "read_into", "error_fit",
     "lists", "tfrecord_write", "other_loaders", "shards_filler", "stream_sources", "every_pool_object",
     "show", "zero_copy", "tfrecord_workers", "keras_adapter", "error_texts", "state", "feed", "text_fit",

@@ -43,6 +43,7 @@ def _labels(feed, epoch=None):
     return sorted(np.concatenate([labels for _, labels in batches]).tolist())
 
 
+@pytest.mark.light(where=lambda varying: not varying)
 @pytest.mark.parametrize("varying", [False, True])
 def test_two_worker_processes_read_each_scene_once_between_them(log, varying):
     cached = kf.Cached(Logged(100, log, varying))
@@ -58,6 +59,7 @@ def test_two_worker_processes_read_each_scene_once_between_them(log, varying):
     assert len(log.lines()) <= 108  # how scenes are nested, a process knows from one that it has read
 
 
+@pytest.mark.heavy
 def test_max_memory_is_of_all_worker_processes_together(log):
     cached = kf.Cached(Logged(60, log), max_memory=20 * 248)
     with kf.Feed(cached, 4, shuffle=True, seed=0, workers=2, worker_type="process") as feed:
@@ -82,6 +84,7 @@ def test_a_file_that_changes_begins_one_empty_cache_in_all_worker_processes(tmp_
     assert cached.nbytes == 60 * 248
 
 
+@pytest.mark.heavy
 def test_two_feeds_over_one_cache_share_it(log):
     cached = kf.Cached(Logged(40, log))
     setup = {"workers": 1, "worker_type": "process"}
