@@ -166,6 +166,7 @@ class Loader:
                         self._warn_of_first(session, session.first)
                 if self._is_open and isinstance(session, Session):
                     session = self._with_chosen_workers(session)
+                    self._is_open = False  # from here on other threads load without waiting for the choice
         assert session.slots is not None
         self.layout = session.slots.layout
         return session
@@ -190,7 +191,6 @@ class Loader:
         """Choose workers; the session with them."""
         assert session.slots is not None
         self.layout = session.slots.layout
-        self._is_open = False
         if session.pool.worker_type == "thread" and not (session.job.thread_safe and WORKERS in session.job.free):
             return session
         self._choice = choice = choose(session, partial(Loader, scene_seconds=session.timing.seconds))
@@ -200,9 +200,9 @@ class Loader:
         if (choice.setup.workers, choice.setup.worker_type) == (session.job.workers, session.pool.worker_type):
             return session
         self._seconds = session.timing.seconds
-        self._sessions.end_present()
-        self._job = self._job.with_workers(choice.setup.workers)
+        self._job = self._job.with_workers(choice.setup.workers)  # first: after the end any thread may start them
         self.worker_type = choice.setup.worker_type
+        self._sessions.end_present()
         chosen = self._sessions.current(self._start_session)
         chosen.infer(self.layout, self.epoch)  # reads nothing: the layout is known
         return chosen

@@ -212,6 +212,7 @@ def _shares(what: str, weights: Any, sources: int, *, zeros: bool = False) -> tu
 
 
 def _fraction(weight: Any) -> Fraction:
+    weight = weight if isinstance(weight, int) else np.asarray(weight)[()]  # one of a tensor is no number of NumPy's
     # A float means the decimal that it prints as: 0.7 and 0.3 are 7 and 3 in 10, not 53-bit numbers.
     return Fraction(str(weight) if isinstance(weight, float | np.floating) else operator.index(weight))
 

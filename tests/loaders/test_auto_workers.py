@@ -2,11 +2,14 @@
 
 import dataclasses
 import logging
+import threading
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 import scenes_costs
+from waits import PROGRAM_SECONDS
 
 import kerasfeed as kf
 from kerasfeed.feeds.base import BaseFeed
@@ -206,12 +209,32 @@ def test_a_function_that_makes_batches_of_scenes_in_memory_runs_in_workers():
 
 
 def test_two_threads_that_ask_at_once_choose_once(choices):
-    from concurrent.futures import ThreadPoolExecutor
-
     with _feed(scenes_costs.Waits()) as feed, ThreadPoolExecutor(4) as crowd:
         found = list(crowd.map(lambda step: feed[step][0].tolist(), [0, 1, 0]))
         assert found == [feed[0][0].tolist(), feed[1][0].tolist(), feed[0][0].tolist()]
     assert len(choices) == 1
+
+
+def test_a_batch_that_is_asked_for_while_workers_are_tried_waits_for_the_choice(monkeypatch):
+    choose, begun, came = loader_module.choose, threading.Event(), threading.Event()
+
+    def chosen_late(session, make):
+        begun.set()
+        assert not came.wait(0.3)
+        return choose(session, make)
+
+    def ask(feed):
+        assert begun.wait(PROGRAM_SECONDS)
+        batch = feed[1]
+        came.set()
+        return batch
+
+    monkeypatch.setattr(loader_module, "choose", chosen_late)
+    with _feed(scenes_costs.Waits()) as feed, ThreadPoolExecutor(1) as other:
+        second = other.submit(ask, feed)
+        feed[0]
+        assert np.array_equal(second.result(PROGRAM_SECONDS)[0], feed[1][0])
+        assert feed.stats().worker_type == "thread"
 
 
 def test_threads_are_chosen_only_where_they_are_faster_than_the_processes_would_be(monkeypatch):

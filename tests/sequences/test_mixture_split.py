@@ -45,6 +45,10 @@ def test_weights_that_are_decimals_are_taken_as_such():
     assert len(mixture) == 10
     assert kf.Mixture([range(7), range(3)], np.float32([0.7, 0.3])).counts(10**15) == (7 * 10**14, 3 * 10**14)
     assert repr(mixture) == "Mixture of 0.7 of range, 0.3 of range, 10 scenes"
+    of_a_tensor = kf.Mixture([range(7), range(3)], lambda epoch: [np.array(0.7), np.array(0.3)], num_scenes=10)
+    assert of_a_tensor.counts() == (7, 3)
+    later = kf.Mixture([range(7), range(3)], lambda epoch: [True, epoch > 0], num_scenes=10)
+    assert [later.counts(epoch=epoch) for epoch in (0, 1)] == [(10, 0), (5, 5)]
 
 
 @settings(max_examples=60, deadline=None)
