@@ -17,6 +17,11 @@ WORKERS = [(0, "thread"), (2, "thread"), (1, "process")][: 3 if BACKEND == "tens
 JIT = BACKEND == "jax"
 
 
+def few(cases):
+    """Cases that compile a step each: all of them on TensorFlow, two on other backends."""
+    return cases if BACKEND == "tensorflow" else cases[:2]
+
+
 class Consumed(keras.metrics.Metric):
     """Notes the labels it is given, in order, until it is reset."""
 

@@ -3,10 +3,7 @@
 import keras
 import numpy as np
 import pytest
-from keras_fits import (
-    JIT,
-    MARKS,
-)
+from keras_fits import JIT, MARKS, few
 from scenes_filler import Regression
 
 import kerasfeed as kf
@@ -63,7 +60,7 @@ def evaluation():
 
 @pytest.mark.parametrize(
     ("length", "batch_size", "weighted"),
-    [(1, 4, True), (17, 4, False), (17, 4, True), (17, 17, False), (17, 40, True), (32, 8, False), (59, 7, True)],
+    few([(1, 4, True), (17, 4, False), (17, 4, True), (17, 17, False), (17, 40, True), (32, 8, False), (59, 7, True)]),
 )
 def test_weighted_metrics_are_exact_at_any_batch_size(evaluation, length, batch_size, weighted):
     sequence = Regression(length, weighted=weighted)
@@ -99,7 +96,7 @@ class Steps(kf.SceneSequence):
 
 
 @pytest.mark.parametrize("arguments", [{}, {"order": kf.Bucketed([1 + 2 * index % 5 for index in range(13)], [3])}])
-@pytest.mark.parametrize("batch_size", [2, 5, 20])
+@pytest.mark.parametrize("batch_size", few([5, 20, 2]))
 def test_weights_of_every_step_are_exact_where_scenes_are_padded_to_one_length(batch_size, arguments):
     model = keras.Sequential([keras.Input((6, 3)), keras.layers.Dense(1, kernel_initializer="ones")])
     model.compile("sgd", "mse", weighted_metrics=[keras.metrics.MeanSquaredError(name="squares")], jit_compile=JIT)

@@ -1,7 +1,5 @@
 """Iterators of TensorFlow that are let go of in the middle, by whichever thread: never a hang, and nothing goes on."""
 
-import subprocess
-import sys
 import textwrap
 import threading
 import time
@@ -9,7 +7,7 @@ import time
 import ml_dtypes
 import numpy as np
 import pytest
-from scenes_frameworks import Lingering, environment_of
+from scenes_frameworks import Lingering
 from waits import PROGRAM_SECONDS, wait_until
 
 import kerasfeed as kf
@@ -442,11 +440,9 @@ ENDING = """
 
 @pytest.mark.light(where=lambda mapped: not mapped)
 @pytest.mark.parametrize("mapped", [False, True])
-def test_a_program_ends_whose_loop_ended_with_an_error_of_tensorflow_that_nobody_caught(tmp_path, mapped):
-    (tmp_path / "script.py").write_text(textwrap.dedent(ENDING.format(mapped=mapped)))
-    done = subprocess.run(
-        [sys.executable, str(tmp_path / "script.py")],
-        env=environment_of(), capture_output=True, text=True, timeout=PROGRAM_SECONDS,
-    )  # fmt: skip
+def test_a_program_ends_whose_loop_ended_with_an_error_of_tensorflow_that_nobody_caught(forked, tmp_path, mapped):
+    script = tmp_path / "script.py"
+    script.write_text(textwrap.dedent(ENDING.format(mapped=mapped)))
+    done = forked.run(script, tmp_path, seconds=PROGRAM_SECONDS)
     assert done.returncode == 1
     assert "InvalidArgumentError" in done.stderr if mapped else "InternalError" in done.stderr
