@@ -38,18 +38,18 @@ settings.load_profile("busy machine")
 # Files that take longest, those of heavy tests first, so that the last ones to run are short ones. Left to itself,
 # pytest-xdist begins with those of most tests, and ends with those that run whole programs.
 _LONGEST = [
-    "pages", "ray_cluster", "on_jax", "notebooks", "check_sequence", "on_torch", "resume_exact",
-    "worker_faults", "resume_fit", "global_random", "loaders", "closed", "let_go", "hdf5_matrix",
-    "shards_processes", "resume_kill", "abandoned", "first_scenes", "hostile_errors", "auto_workers",
-    "every_pool", "step_time", "collate_loaders", "hosts", "exits", "hangs", "stream_fit", "tf_data",
-    "hdf5_drivers", "processes", "files_grow", "epochs_fit", "every_reader", "loader_errors", "to_jax",
-    "resume_refusals", "every_pool_lost", "describe", "error_tf_data", "docstrings", "imports", "demo",
-    "cached_memory", "every_adapter", "predicted_order", "hdf5_outputs", "stream_resume", "keras_fit", "urls", "cached_key",
-    "shards_evaluate", "hdf5_feed", "on_error", "files_replaced", "hosts_errors", "read_into", "error_fit",
-    "lists", "tfrecord_write", "other_loaders", "shards_filler", "stream_sources", "every_pool_object",
-    "show", "zero_copy", "tfrecord_workers", "keras_adapter", "error_texts", "state", "feed", "text_fit",
-    "collate_function", "shuffle_cost", "life", "keras_fit_models", "keras_fit_errors", "messages_fuzz",
-    "hdf5_selections", "hdf5_damage", "write_hdf5", "error_hdf5", "life_ends", "tf_data_graphs", "chaos",
+    "pages", "ray_cluster", "on_jax", "notebooks", "check_sequence", "on_torch", "resume_exact", "worker_faults",
+    "resume_fit", "global_random", "loaders", "closed", "let_go", "hdf5_matrix", "shards_processes", "resume_kill",
+    "abandoned", "first_scenes", "hostile_errors", "auto_workers", "every_pool", "step_time", "collate_loaders",
+    "hosts", "exits", "hangs", "stream_fit", "tf_data", "hdf5_drivers", "processes", "files_grow", "epochs_fit",
+    "every_reader", "loader_errors", "to_jax", "resume_refusals", "every_pool_lost", "describe", "error_tf_data",
+    "docstrings", "imports", "demo", "cached_memory", "every_adapter", "predicted_order", "hdf5_outputs",
+    "stream_resume", "keras_fit", "urls", "cached_key", "shards_evaluate", "hdf5_feed", "on_error", "files_replaced",
+    "hosts_errors", "read_into", "error_fit", "lists", "tfrecord_write", "other_loaders", "shards_filler",
+    "stream_sources", "every_pool_object", "show", "zero_copy", "tfrecord_workers", "keras_adapter", "error_texts",
+    "state", "feed", "text_fit", "collate_function", "shuffle_cost", "life", "keras_fit_models", "keras_fit_errors",
+    "messages_fuzz", "hdf5_selections", "hdf5_damage", "write_hdf5", "error_hdf5", "life_ends", "tf_data_graphs",
+    "chaos",
 ]  # fmt: skip
 _RANK = {f"test_{name}": rank for rank, name in enumerate(_LONGEST)}
 
