@@ -88,8 +88,11 @@ def note_import(name: str) -> None:
 
 
 def _is_as_cached(spec: Any, path: str) -> bool:
-    """Whether a file has the code that Python cached when it was last imported; True where there is no such cache."""
-    if type(spec.loader) is not SourceFileLoader or not spec.cached:
+    """Whether a file has the code that Python cached when it was last imported; True where there is no such cache.
+
+    Where Python writes none, one that is there may be of any text that the file once held.
+    """
+    if type(spec.loader) is not SourceFileLoader or not spec.cached or sys.dont_write_bytecode:
         return True
     try:
         data, status = Path(spec.cached).read_bytes(), Path(path).stat()

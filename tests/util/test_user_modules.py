@@ -60,6 +60,16 @@ def test_a_file_that_was_only_touched_is_no_edit(rooms, is_known):
     assert not module_texts().edited
 
 
+def test_an_old_cache_tells_nothing_where_python_writes_none(rooms, monkeypatch):
+    """Python then runs the text that the file holds, and leaves the cache of the one before."""
+    _, path = rooms
+    path.write_text("offset = 2000\n")
+    del sys.modules["rooms_of_a_user"]
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    assert importlib.import_module("rooms_of_a_user").offset == 2000
+    assert not module_texts().edited
+
+
 def test_modules_that_are_installed_are_not_looked_at(rooms):
     found = module_texts().now
     assert str(rooms[1]) in found
