@@ -2,7 +2,8 @@
 
 Invariant: a scene is there once its record in the table is, which is written last: what a killed process leaves half
 written is never read. One process writes at a time, under a lock that the system frees with the process. Readers wait
-for nobody: they copy, and look afterwards whether the memory was begun anew meanwhile.
+for it only to see what a row is, once after each beginning: they copy, and look afterwards whether the memory was begun
+anew meanwhile.
 
 The memory is one anonymous file (memfd): nothing appears in /dev/shm, and nothing is left behind by a killed process.
 Whoever unpickles it opens that file through /proc of the process that pickled it. Where there is no such file, as in a
