@@ -119,7 +119,7 @@ class Cached(SceneByScene, SceneSequence):
 
     def _begin_empty(self) -> None:
         self._make_locks()
-        _all.add(self)
+        _all[id(self)] = self
         self._key = Key("", {})
         self._seen: list[Any] = []
         self._look_again = 0.0
@@ -303,12 +303,12 @@ class Cached(SceneByScene, SceneSequence):
         return f"Cached of {name_of(self.sequence)} {where}, {counted(len(self), 'scene')}"
 
 
-_all: weakref.WeakSet[Cached] = weakref.WeakSet()
+_all: weakref.WeakValueDictionary[int, Cached] = weakref.WeakValueDictionary()  # a subclass may have no hash
 
 
 def _after_fork() -> None:
     """Free what threads of the parent held that are not there in the fork."""
-    for cached in _all:
+    for cached in _all.values():
         cached._make_locks()
 
 
