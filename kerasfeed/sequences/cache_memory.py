@@ -2,7 +2,8 @@
 
 Invariant: a scene is there once its record in the table is, which is written last: what a killed process leaves half
 written is never read. One process writes at a time, under a lock that the system frees with the process. Readers wait
-for nobody: they copy, and look afterwards whether the memory was begun anew meanwhile.
+for it only to see what a row is, once after each beginning: they copy, and look afterwards whether the memory was begun
+anew meanwhile.
 
 The memory is one anonymous file (memfd): nothing appears in /dev/shm, and nothing is left behind by a killed process.
 Whoever unpickles it opens that file through /proc of the process that pickled it. Where there is no such file, as in a
@@ -113,12 +114,15 @@ class SceneMemory:
     def _locked(self) -> Iterator[None]:
         with self._threads:
             try:
-                if fcntl is not None and self._fd >= 0:
-                    fcntl.lockf(self._fd, fcntl.LOCK_EX)
+                self._lock_file()
                 yield
             finally:
                 if fcntl is not None and self._fd >= 0:
                     fcntl.lockf(self._fd, fcntl.LOCK_UN)
+
+    def _lock_file(self) -> None:
+        if fcntl is not None and self._fd >= 0:
+            fcntl.lockf(self._fd, fcntl.LOCK_EX)
 
     def _empty(self, key: str) -> None:
         """Begin anew. Where a process is killed in the midst of it, the memory is of no key, and begun by the next."""
@@ -234,10 +238,9 @@ class SceneMemory:
                 self._words[_HEAD_BYTES] = len(text)
                 held = self._holding(locked=True)
             record = self._put_row(held, leaves) if head and head == held.head else self._put_other(leaves, structure)
-        if record:
-            with self._locked():  # a second time, so that every processor sees the scene before its record
-                if self._words[_GENERATION] == held.generation:
-                    self._table[index] = record
+            if record:
+                self._lock_file()  # a second time, so that every processor sees the scene before its record
+                self._table[index] = record
         return True
 
     def _put_row(self, held: _Holding, leaves: list[Any]) -> int:
@@ -282,6 +285,18 @@ class SceneMemory:
 
 _opened: weakref.WeakValueDictionary[bytes, SceneMemory] = weakref.WeakValueDictionary()
 _opening = threading.Lock()
+
+
+def _after_fork() -> None:
+    """Free what threads of the parent held that are not there in the fork."""
+    global _opening
+    _opening = threading.Lock()
+    for memory in _opened.values():
+        memory._threads = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def _attached(path: str, token: bytes, length: int, limit: int) -> SceneMemory | None:

@@ -11,6 +11,7 @@ import re
 import threading
 import time
 import warnings
+import weakref
 import zlib
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -117,8 +118,8 @@ class Cached(SceneByScene, SceneSequence):
                 self._scene_memory()  # before this process is forked
 
     def _begin_empty(self) -> None:
-        self._lock = threading.Lock()
-        self._looking = threading.Lock()
+        self._make_locks()
+        _all[id(self)] = self
         self._key = Key("", {})
         self._seen: list[Any] = []
         self._look_again = 0.0
@@ -127,6 +128,10 @@ class Cached(SceneByScene, SceneSequence):
         self._files: SceneFiles | None = None
         self._nestings: dict[str, Any] = {}
         self._writes = True
+
+    def _make_locks(self) -> None:
+        self._lock = threading.Lock()
+        self._looking = threading.Lock()
 
     def __getstate__(self) -> dict[str, Any]:
         state = {name: getattr(self, name) for name in ("_parts", "_lengths", "_given_key", "_max_memory", "path")}
@@ -296,6 +301,19 @@ class Cached(SceneByScene, SceneSequence):
     def __repr__(self) -> str:
         where = "in memory" if self.path is None else f"in {str(self.path)!r}"
         return f"Cached of {name_of(self.sequence)} {where}, {counted(len(self), 'scene')}"
+
+
+_all: weakref.WeakValueDictionary[int, Cached] = weakref.WeakValueDictionary()  # a subclass may have no hash
+
+
+def _after_fork() -> None:
+    """Free what threads of the parent held that are not there in the fork."""
+    for cached in _all.values():
+        cached._make_locks()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def gives_the_same_twice(sequence: Any, places: Iterable[int]) -> bool:

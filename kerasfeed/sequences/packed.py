@@ -163,7 +163,8 @@ class Packed(OfOne, SceneSequence):
         """Pass on which scenes will be read soon."""
         announce = ahead_reader(self.sequence)
         assert announce is not None  # else nobody is offered this method
-        announce(np.concatenate([self._inside_of(place) for place in np.asarray(indices).tolist()]))
+        inside = [self._inside_of(place) for place in np.asarray(indices).tolist()]
+        announce(np.concatenate([np.empty(0, np.int64), *inside]))  # of a batch that is left out there are none
 
     def _choice(self) -> str:
         return f"to {self.length} {self._groups.digest()}"

@@ -2,15 +2,18 @@
 
 import os
 import pickle
+import signal
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 import scenes
 from killer import Killer
 from scenes_views import Squares
-from waits import PROGRAM_SECONDS
+from waits import PROGRAM_SECONDS, wait_until
 
 import kerasfeed as kf
 from kerasfeed.sequences import cache_memory
@@ -218,6 +221,22 @@ def test_rows_are_copied_only_where_all_are_there_and_of_the_batches_kind():
     assert not memory.copy_rows(places, "key", structure, (out[0][:, :2], out[1]))
 
 
+def test_scenes_that_many_threads_write_at_once_are_each_kept_once():
+    memory = SceneMemory(300, 300 * 800, "key")
+    together = threading.Barrier(4)
+
+    def write():
+        together.wait()
+        for index in range(300):
+            _kept_in(memory, index, np.full(100, float(index)))
+
+    with ThreadPoolExecutor(4) as threads:
+        for done in [threads.submit(write) for _ in range(4)]:
+            done.result()
+    assert memory.nbytes == 300 * 800
+    assert all((memory.read(index, "key")[0][0] == index).all() for index in range(300))
+
+
 def test_the_table_of_a_million_scenes_takes_memory_only_where_scenes_are():
     memory = SceneMemory(10**6, 1 << 30, "key")
     _kept_in(memory, 999_999, np.float32(1))
@@ -283,6 +302,28 @@ def test_forks_of_a_process_share_the_memory_too(log):
     assert len(log.lines()) == 3 * 2 * 2  # all within a process's first three
     assert [label for _, label in cached] == list(range(6))
     assert len(log.lines()) == 3 * 2 * 2 + 2  # the one that tells the nesting
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # as above
+def test_a_fork_waits_for_no_thread_that_is_not_in_it():
+    cached = kf.Cached(Squares())
+    with cached._memory._threads, cached._lock, cached._looking:  # as by threads that are writing and looking
+        child = os.fork()
+        if not child:
+            os._exit(0 if cached[3]["x"][0][0, 0] == 3 else 1)
+        status = []
+
+        def ended():
+            status[:] = os.waitpid(child, os.WNOHANG)
+            return status[0] == child
+
+        try:
+            wait_until(ended)
+        finally:
+            if not status[0]:
+                os.kill(child, signal.SIGKILL)
+                os.waitpid(child, 0)
+    assert status[1] == 0
 
 
 def test_a_field_that_cannot_be_pickled_is_read_each_time_and_hides_no_other():

@@ -150,6 +150,8 @@ def test_it_announces_the_scenes_inside_and_pickles():
     assert optional_method(kf.Packed(Texts([3]), 8), "read_ahead") is None
     optional_method(packed, "read_ahead")(np.array([1, 0]))
     assert texts.announced == [*packed.scenes_of(1), *packed.scenes_of(0)]
+    optional_method(packed, "read_ahead")(np.array([], np.int64))  # as of a batch whose scenes are all left out
+    assert len(texts.announced) == 4
     copied = pickle.loads(pickle.dumps(packed))
     assert_same(list(copied), list(packed))
     assert repr(packed) == "Packed of Announced, 2 scenes of length 8, 87.5% full"
