@@ -211,7 +211,8 @@ class _Measurement:
         if processes_supported():
             setups += [Setup(number, "process") for number in (1, cores, 2 * cores, processes_for(total, busy, cores))]
         rates = {setup: self._expected(cost, setup) for setup in setups if setup != self.setup}
-        ordered = sorted(rates, key=lambda setup: (-rates[setup], setup.workers))
+        # Of those that differ by less than a tenth, fewer workers first.
+        ordered = sorted(rates, key=lambda setup: (-round(10 * math.log(rates[setup])), setup.workers))
         # Threads that nobody has asked for are predicted, and not tried: the class may not be made for them.
         safe = {setup: self._safe or setup.worker_type == "process" or setup.workers == 1 for setup in ordered}
         tried = [setup for setup in ordered if safe[setup]][:_TRIED]
