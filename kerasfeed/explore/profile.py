@@ -21,7 +21,7 @@ from kerasfeed.loaders.batches.layout import Layout
 from kerasfeed.loaders.failures.policy import FailurePolicy
 from kerasfeed.loaders.loader import Loader, make_loader
 from kerasfeed.loaders.scene_cost import SceneCost
-from kerasfeed.loaders.worker_choice import Setup, processes_for, threads_for
+from kerasfeed.loaders.worker_choice import Setup, processes_for, threads_for, waits
 from kerasfeed.pool.processes.pool import processes_supported
 from kerasfeed.util.frames import is_in_memory
 
@@ -156,8 +156,8 @@ class _Measurement:
         raise RuntimeError(_RAISED)
 
     def _with_threads(self, cost: SceneCost) -> SceneCost:
-        """The cost, and how far apart scenes come where as many threads as cores read, if several may."""
-        if not self._safe or cost.cores < 2:
+        """The cost, and how far apart scenes that compute come where as many threads as cores read, if several may."""
+        if not self._safe or cost.cores < 2 or waits(cost.seconds, cost.cpu_seconds):
             return cost
         rates = self._rate(Setup(cost.cores, "thread"), 0.08, 1 / cost.total_seconds)
         return cost if rates is None else dataclasses.replace(cost, threads=cost.cores, apart_seconds=1 / rates[1])
@@ -223,7 +223,7 @@ class _Measurement:
                 note="" if safe[setup] else "if several threads may read the class at once", remedy=safe[setup],
                 setup=setup,
             )  # fmt: skip
-            tries = setup in tried and self._has_time()
+            tries = setup in tried and (setup == tried[0] or self._has_time())  # one is, on a busy machine too
             predictions.append(self._tried(predicted, rate, training) if tries else predicted)
         predictions += remedies(self.job, self.layout, self.setup, cost, rate, self._rate)
         waits = [dataclasses.replace(option, wait_share=_left(option.rate, training)) for option in predictions]
