@@ -39,10 +39,10 @@ def profile(feed: "BaseFeed", model: Any = None, seconds: float = 10.0) -> Profi
     Scenes of epoch 0 are read: by one thread (its processor time tells how long a scene waits), by one worker process,
     and by the workers of the feed. The best of the other set-ups are tried. Several threads read only where the feed
     has them, or the class says `thread_safe = True` (what does not overlap then holds the GIL). Where runs of one
-    set-up scatter, the slowest and the quickest are told. With a model, training
-    steps are timed with one batch again and again, and with batches as they come. All of it happens beside the feed:
-    its position, its counters and the model stay as they are. Figures are of this machine with what else it was doing;
-    so they are where the feed has `hosts`.
+    set-up scatter, the slowest and the quickest are told. With a model, training steps are timed with one batch again
+    and again, and with batches as they come. All of it happens beside the feed: its position, its counters and the
+    model stay as they are. Figures are of this machine with what else it was doing; so they are where the feed has
+    `hosts`.
 
     Args:
         feed: A `kerasfeed.Feed`.
@@ -226,8 +226,8 @@ class _Measurement:
             tries = setup in tried and (setup == tried[0] or self._has_time())  # one is, on a busy machine too
             predictions.append(self._tried(predicted, rate, training) if tries else predicted)
         predictions += remedies(self.job, self.layout, self.setup, cost, rate, self._rate)
-        waits = [dataclasses.replace(option, wait_share=_left(option.rate, training)) for option in predictions]
-        return sorted(waits, key=lambda option: -option.rate)
+        left = [dataclasses.replace(option, wait_share=_left(option.rate, training)) for option in predictions]
+        return sorted(left, key=lambda option: -option.rate)
 
     def _tried(self, predicted: Prediction, rate: float, training: float | None) -> Prediction:
         """The same with what a trial has found."""

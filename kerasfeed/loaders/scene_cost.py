@@ -67,31 +67,24 @@ class SceneCost:
         return max(self.total_seconds / self.threads, self.busy_seconds / self.cores, 1e-9)
 
     @property
-    def is_bound(self) -> bool:
-        """Whether threads were seen to wait for each other."""
-        return self.apart_seconds is not None and self.apart_seconds > _RESOLVED * self._least_apart
-
-    @property
     def bound_seconds(self) -> float:
         """Least time from scene to scene with any number of threads, s."""
         if self.apart_seconds is None:
             return max(self.busy_seconds, 1e-9)
-        if self.is_bound:
+        if self.apart_seconds > _RESOLVED * self._least_apart:  # threads were seen to wait for each other
             return self.apart_seconds
         return max(min(self.busy_seconds, self.apart_seconds), 1e-9)
 
-    def predict(self, workers: int, worker_type: str, batch_size: int = 1, cores: int | None = None) -> float:
+    def predict(self, workers: int, worker_type: str, batch_size: int = 1) -> float:
         """Scenes/s that so many workers are expected to load.
 
         Args:
             workers: Number of workers; 0 loads in the calling thread.
             worker_type: "thread" or "process".
             batch_size: Scenes in a batch, at least 1.
-            cores: Cores of the machine; None: as many as were measured on.
         """
-        cores = self.cores if cores is None else cores
         if not workers:
             return 1 / max(self.total_seconds, 1e-9)
-        least = self.bound_seconds if worker_type == "thread" else self.busy_seconds / min(workers, cores)
+        least = self.bound_seconds if worker_type == "thread" else self.busy_seconds / min(workers, self.cores)
         apart = max(self.total_seconds / workers, least, _TASK_COST[worker_type] / batch_size, 1e-9)
         return 1 / apart

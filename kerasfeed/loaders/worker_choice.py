@@ -89,10 +89,9 @@ def is_faster(rate: float, than: float) -> bool:
 
 def why(seconds: float, busy_seconds: float) -> str:
     """In words what a scene does for most of its time."""
-    waiting = max(0.0, seconds - busy_seconds)
-    if waiting > seconds / 2:
-        return f"a scene takes {duration(seconds)} and waits for {duration(waiting)} of it"
-    return f"a scene takes {duration(seconds)} and computes for {duration(seconds - waiting)} of it"
+    if waits(seconds, busy_seconds):
+        return f"a scene takes {duration(seconds)} and waits for {duration(seconds - busy_seconds)} of it"
+    return f"a scene takes {duration(seconds)} and computes for {duration(min(seconds, busy_seconds))} of it"
 
 
 def duration(seconds: float) -> str:

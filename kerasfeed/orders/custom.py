@@ -11,10 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kerasfeed.orders.base import Order
-from kerasfeed.orders.groups import Identified, Kept, Portable
-from kerasfeed.util.error_text import add_note
-
-_EPOCHS_KEPT = 3  # the one consumed, the one loaded ahead, and epoch 0, whose length is all epochs'
+from kerasfeed.orders.groups import EPOCHS_KEPT, Identified, Kept, Portable
 
 
 class CustomOrder(Identified, Order):
@@ -30,7 +27,7 @@ class CustomOrder(Identified, Order):
         self._function = Portable(function)
         self._seed = seed
         self._identity = f"CustomOrder({self._function.identity()})"
-        self._epochs: Kept[NDArray[np.int64]] = Kept(_EPOCHS_KEPT)
+        self._epochs: Kept[NDArray[np.int64]] = Kept(EPOCHS_KEPT)
         self._counts: Kept[int] = Kept(1)
 
     def __str__(self) -> str:
@@ -72,11 +69,7 @@ class CustomOrder(Identified, Order):
         return self._epochs.get_or_load((length, seed, epoch), lambda: self._call(length, seed, epoch))[0]
 
     def _call(self, length: int, seed: int, epoch: int) -> NDArray[np.int64]:
-        try:
-            found = self._function.function(length, seed, epoch)
-        except Exception as error:
-            add_note(error, f"order={self._function} raised it when called with ({length}, {seed}, {epoch})")
-            raise
+        found = self._function.call("order", length, seed, epoch)
         return _checked(found, f"order={self._function}", length, epoch)
 
 

@@ -77,6 +77,9 @@ class Groups:
         return digest(self.members, self.offsets)
 
 
+EPOCHS_KEPT = 3  # of what a user's function gives for an epoch: the one consumed, the one loaded ahead, and epoch 0
+
+
 class Kept(Lru[Hashable, Value]):
     """The last few values made, by key. Copies and pickles are empty."""
 
@@ -120,16 +123,16 @@ class Portable:
         """A text that two functions share only if their code and what they enclose are the same."""
         return f"{getattr(self.function, '__module__', '')}.{self} {digest(self.function)}"
 
-    def of_epoch(self, what: str, epoch: int) -> Any:
-        """What the function, given as the argument `what`, returns for an epoch.
+    def call(self, what: str, *arguments: int) -> Any:
+        """What the function, given as the argument `what`, returns for these arguments.
 
         Raises:
-            Exception: What it raises, with the epoch as a note.
+            Exception: What it raises, with the arguments as a note.
         """
         try:
-            return self.function(epoch)
+            return self.function(*arguments)
         except Exception as error:
-            add_note(error, f"{what}={self} raised it when called with epoch {epoch}")
+            add_note(error, f"{what}={self} raised it when called with ({', '.join(map(str, arguments))})")
             raise
 
     def __reduce__(self) -> Any:

@@ -12,14 +12,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kerasfeed.orders.base import Order
-from kerasfeed.orders.groups import Groups, Identified, Kept, Portable, check_length, check_names, check_numbers
+from kerasfeed.orders.groups import (
+    EPOCHS_KEPT,
+    Groups,
+    Identified,
+    Kept,
+    Portable,
+    check_length,
+    check_names,
+    check_numbers,
+)
 from kerasfeed.orders.permutation import BLOCK, SMALL_ROUNDS, in_blocks, permute_each, stream_keys, uniforms
 from kerasfeed.util.fingerprint import digest
 from kerasfeed.util.seed_streams import SeedStream
 from kerasfeed.util.validate import check_integer
 
 _BLOCKS_KEPT = 64
-_EPOCHS_KEPT = 3  # the one consumed, the one loaded ahead, and epoch 0
 
 
 class Drawn(Identified, Order):
@@ -99,7 +107,7 @@ class Weighted(Drawn):
 
     def __init__(self, weights: Any, num_scenes: int | None = None) -> None:
         self._function = Portable(weights) if callable(weights) else None
-        self._epochs: Kept[NDArray[np.float64]] = Kept(_EPOCHS_KEPT)
+        self._epochs: Kept[NDArray[np.float64]] = Kept(EPOCHS_KEPT)
         self._cumulative = _cumulated("weights", weights) if self._function is None else self._called(0)
         count = len(self._cumulative)
         what = digest(self._cumulative) if self._function is None else f"of {self._function.identity()}"
@@ -135,7 +143,7 @@ class Weighted(Drawn):
 
     def _called(self, epoch: int) -> NDArray[np.float64]:
         assert self._function is not None
-        return _cumulated(f"weights={self._function} for epoch {epoch}", self._function.of_epoch("weights", epoch))
+        return _cumulated(f"weights={self._function} for epoch {epoch}", self._function.call("weights", epoch))
 
 
 def _cumulated(what: str, weights: Any) -> NDArray[np.float64]:

@@ -205,8 +205,7 @@ class Cached(SceneByScene, SceneSequence):
         )
         refusal = (
             f"scene {place} of {name} asks for random numbers, or for the epoch, and a cache would keep one draw for "
-            "every epoch. "
-            f"{remedy}"
+            f"every epoch. {remedy}"
         )
         with UnrandomContext(refusal), self._reading(0, [place], [place]):
             leaves, treespec = frozen_leaves(scene_reader(self.sequence)(place))

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kerasfeed.orders.groups import Kept, Portable
+from kerasfeed.orders.groups import EPOCHS_KEPT, Kept, Portable
 from kerasfeed.orders.permutation import generator, permute_one, round_keys
 from kerasfeed.sequences.base import SceneSequence
 from kerasfeed.sequences.context import current_epoch
@@ -36,7 +36,6 @@ from kerasfeed.util.validate import check_integer
 
 _TABLE_BELOW = 1 << 13  # a table of so many is drawn in 80 us; beyond, scenes of far passes would wait for theirs
 _MOST = 1 << 62
-_EPOCHS_KEPT = 3  # the one consumed, the one loaded ahead, and epoch 0
 
 
 @dataclass(frozen=True)
@@ -98,7 +97,7 @@ class Mixture(Routed, OfSeveral, SceneSequence):
         if self._function is not None and num_scenes is None:
             raise TypeError("kf.Mixture needs num_scenes where weights is a function: as many scenes in every epoch")
         self._seed = check_integer("seed", seed, 0)
-        self._epochs: Kept[_Node | int] = Kept(_EPOCHS_KEPT)
+        self._epochs: Kept[_Node | int] = Kept(EPOCHS_KEPT)
         self.weights = _shares("weights", weights, len(self._parts)) if self._function is None else self._called(0)
         self._tree = _tree_of(self.weights)
         self._num_scenes = self._enough() if num_scenes is None else check_integer("num_scenes", num_scenes, 1)
@@ -155,7 +154,7 @@ class Mixture(Routed, OfSeveral, SceneSequence):
     def _called(self, epoch: int) -> tuple[Fraction, ...]:
         assert self._function is not None
         what = f"weights={self._function} for epoch {epoch}"
-        return _shares(what, self._function.of_epoch("weights", epoch), len(self._parts), zeros=True)
+        return _shares(what, self._function.call("weights", epoch), len(self._parts), zeros=True)
 
     def _tree_of_epoch(self, epoch: int) -> "_Node | int":
         if self._function is None or epoch == 0:

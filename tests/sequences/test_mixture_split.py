@@ -169,7 +169,7 @@ def test_an_error_of_the_function_tells_the_epoch():
         assert len(feed[0]) == 4
         with pytest.raises(ZeroDivisionError) as caught:
             list(feed.epoch(2))
-    assert "failing raised it when called with epoch 2" in "\n".join(caught.value.__notes__)
+    assert "failing raised it when called with (2)" in "\n".join(caught.value.__notes__)
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ import optree
 from kerasfeed.adapters.keras.run import KerasRun
 from kerasfeed.adapters.keras.shared_cursor import SharedCursor
 from kerasfeed.adapters.keras.trainer import (
+    BUILDER,
     KerasCall,
     TrainerRequest,
     data_adapter_class,
@@ -145,9 +146,10 @@ class TrainerData(_DataAdapter):  # type: ignore[misc]
 
     def get_jax_iterator(self, super_batch: int | None = None) -> Iterator[Any]:
         """The batches as NumPy arrays, which JAX accepts; those of an execution stacked. Called by Keras."""
-        run = self._run_of(keras_call(self))
-        if run is not None and not run.is_running:  # Keras 3.16 takes a batch so, to build the model, and resets then
-            run.on_epoch_begin()
+        call = keras_call(self)
+        run = self._run_of(call)
+        if run is not None and call is not None and call.method == BUILDER:
+            run.on_epoch_begin()  # the trainer resets its iterator then
         batches = self._batches(run, "JAX")
         return batches if super_batch is None else super_batches(batches, super_batch)
 

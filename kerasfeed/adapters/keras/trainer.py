@@ -34,7 +34,7 @@ from kerasfeed.util.deferred_warnings import warn_caller
 
 _METHODS = ("fit", "evaluate", "predict")
 LOOP = "_enumerate_iterator"
-_BUILDER = "_maybe_symbolic_build"  # of the trainer: takes a batch to build the model, in Keras 3.16 on JAX
+BUILDER = "_maybe_symbolic_build"  # of the trainer: takes a batch to build the model, in Keras 3.16 on JAX
 # The variable of `fit` that holds the first step of an execution: in Keras 3.11 to 3.16, and in 3.10.
 _STEP_VARIABLES = ("begin_step", "step")
 # The others that are read, in Keras 3.10 to 3.16.
@@ -232,7 +232,7 @@ def keras_call(data: Any) -> KerasCall | None:
     """
     caller = _outer_caller()
     iterator = self_of(caller)
-    if _is_keras(caller) and caller.f_code.co_name == _BUILDER:
+    if _is_keras(caller) and caller.f_code.co_name == BUILDER:
         iterator = _variables(caller, ("iterator",)).get("iterator")
     is_of_keras = any(each.__name__ == "EpochIterator" for each in type(iterator).__mro__)
     if not is_of_keras or adapter_of(iterator) is not data:
