@@ -10,20 +10,21 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
+from kerasfeed.explore.profiling.measure import measured_cost, smaller_batches, trial
 from kerasfeed.explore.profiling.profile import LITTLE, Prediction, Profile, recommended, verdict
 from kerasfeed.explore.profiling.remedies import remedies
-from kerasfeed.loaders.auto_workers import smaller_batches, trial
+from kerasfeed.explore.profiling.scene_cost import SceneCost
 from kerasfeed.loaders.base import Job
 from kerasfeed.loaders.batches.layout import Layout
 from kerasfeed.loaders.failures.policy import FailurePolicy
 from kerasfeed.loaders.loader import Loader, make_loader
-from kerasfeed.loaders.scene_cost import SceneCost
 from kerasfeed.loaders.worker_choice import Setup, processes_for, threads_for, waits
 from kerasfeed.pool.processes.pool import processes_supported
 from kerasfeed.util.frames import is_in_memory
+from kerasfeed.util.read_cost import ReadCost
 
 if TYPE_CHECKING:
     from kerasfeed.feeds.base import BaseFeed
@@ -36,12 +37,12 @@ _RAISED = "a scene raised while the feed was profiled: loop over the feed to see
 def profile(feed: "BaseFeed", model: Any = None, seconds: float = 10.0) -> Profile:
     """Measure where the time of a feed goes, and what other workers, files or batches would bring.
 
-    Scenes of epoch 0 are read: by one thread (its processor time tells how long a scene waits), by one worker process,
-    and by the workers of the feed. The best of the other set-ups are tried. Several threads read only where the feed
-    has them, or the class says `thread_safe = True` (what does not overlap then holds the GIL). Where runs of one
-    set-up scatter, the slowest and the quickest are told. With a model, training steps are timed with one batch again
-    and again, and with batches as they come. All of it happens beside the feed: its position, its counters and the
-    model stay as they are. Figures are of this machine with what else it was doing; so they are where the feed has
+    Scenes of epoch 0 are read: by the workers of the feed, by the calling thread (its processor time tells how long a
+    scene waits), and by one worker process. The best of the other set-ups are tried. Several threads read only where
+    the feed has them, or the class says `thread_safe = True` (what does not overlap then holds the GIL). Where runs of
+    one set-up scatter, the slowest and the quickest are told. With a model, training steps are timed with one batch
+    again and again, and with batches as they come. All of it happens beside the feed: its position, its counters and
+    the model stay as they are. Figures are of this machine with what else it was doing; so they are where the feed has
     `hosts`.
 
     Args:
@@ -85,7 +86,6 @@ class _Measurement:
         self._began = time.perf_counter()
         self._seconds = seconds
         self._model = model
-        self._scene_seconds = 0.0
         self._scale = 1.0  # times what is expected of the costs of a scene, what was measured with the feed's workers
         if job.free and not stats.chosen:
             loader = make_loader(job, "auto" if "worker_type" in job.free else stats.worker_type)
@@ -96,6 +96,7 @@ class _Measurement:
             assert loader.layout is not None
             self.layout = loader.layout
             chosen = loader.stats()
+            self._scene_seconds = loader.scene_seconds  # so that a trial hands scenes out as the feed does
         self.setup = Setup(chosen.workers_argument, chosen.worker_type)
         self.job = job.with_workers(self.setup.workers)
         self.rows = job.plan.rows
@@ -103,18 +104,18 @@ class _Measurement:
 
     def profile(self) -> Profile:
         """All of it."""
-        cost = self._cost()
-        self._scene_seconds = cost.total_seconds  # so that a trial hands scenes out as the feed does
-        cost = self._with_threads(cost)
-        rates = self._rate(self.setup, 0.12, self._expected(cost, self.setup))
-        if rates is None:
+        # By the feed's workers first: where a scene ends its process, it is one of theirs.
+        rates = self._rate(self.setup, 0.12, max(1, self.setup.workers) / max(self._scene_seconds, 1e-9))
+        measured = None if rates is None else self._measured_cost()
+        if rates is None or measured is None:
             raise RuntimeError(_RAISED)
         least, rate = rates
+        cost, read_costs = self._with_threads(measured[0]), measured[1]
         self._scale = rate / self._expected(cost, self.setup)
         transport = self._transport(cost)
         step = self._step()
         training, share = (None, None) if step is None else (self.rows / step, self._wait_share())
-        predictions = self._predictions(cost, rate, training)
+        predictions = self._predictions(cost, read_costs, rate, training)
         best = None if share is not None and share < LITTLE else recommended(predictions)
         while best is not None and best.setup is not None and not best.measured:  # there was no time
             predictions = [self._tried(option, rate, training) if option is best else option for option in predictions]
@@ -128,9 +129,6 @@ class _Measurement:
 
     # ---- the parts
 
-    def _make(self, job: Job, worker_type: str, layout: Layout) -> Loader:
-        return Loader(job, worker_type, layout, scene_seconds=self._scene_seconds)
-
     def _rate(
         self, setup: Setup, share: float, expected: float, job: Job | None = None, layout: Layout | None = None
     ) -> tuple[float, float] | None:
@@ -140,20 +138,10 @@ class _Measurement:
         """
         seconds = max(0.2, share * self._seconds)
         job, layout = smaller_batches(job or self.job, layout or self.layout, expected * seconds)
-        return trial(job, setup, layout, self._make, seconds=seconds)
+        return trial(job, setup, layout, seconds=seconds, scene_seconds=self._scene_seconds)
 
-    def _cost(self) -> SceneCost:
-        kind = "thread" if is_in_memory(self.job.sequence) or not processes_supported() else "process"
-        seconds = max(0.3, min(2.0, 0.15 * self._seconds))
-        for worker_type in dict.fromkeys((kind, "thread")):
-            with (
-                suppress(TypeError, OSError),  # it does not pickle
-                closing(Loader(self.job.with_workers(1), worker_type, self.layout)) as loader,
-            ):
-                cost = loader.measure(seconds)
-                if cost is not None:
-                    return cost
-        raise RuntimeError(_RAISED)
+    def _measured_cost(self) -> tuple[SceneCost, list[ReadCost]] | None:
+        return measured_cost(self.job, self.layout, max(0.3, min(2.0, 0.15 * self._seconds)), self._scene_seconds)
 
     def _with_threads(self, cost: SceneCost) -> SceneCost:
         """The cost, and how far apart scenes that compute come where as many threads as cores read, if several may."""
@@ -170,6 +158,9 @@ class _Measurement:
 
     def _expected(self, cost: SceneCost, setup: Setup) -> float:
         return self._scale * cost.predict(setup.workers, setup.worker_type, self.rows)
+
+    def _loader(self) -> Loader:
+        return Loader(self.job, self.setup.worker_type, self.layout, scene_seconds=self._scene_seconds)
 
     def _batches(self, loader: Loader) -> Callable[[], Any]:
         """The batches of epoch 0, loaded ahead, again and again."""
@@ -190,7 +181,7 @@ class _Measurement:
 
         train_on(self._model)  # refuses one that is not compiled
         begun = time.perf_counter()
-        with closing(self._make(self.job, self.setup.worker_type, self.layout)) as loader:
+        with closing(self._loader()) as loader:
             batch = loader.submit(0, 0).result()
         seconds = step_seconds(self._model, batch, 0.1 * self._seconds)
         # Tracing and compiling take what they take: it is not what there is to measure.
@@ -200,12 +191,14 @@ class _Measurement:
     def _wait_share(self) -> float:
         from kerasfeed.adapters.keras.step_time import wait_share
 
-        with closing(self._make(self.job, self.setup.worker_type, self.layout)) as loader:
+        with closing(self._loader()) as loader:
             return wait_share(self._model, self._batches(loader), 0.15 * self._seconds)
 
     # ---- what else there is
 
-    def _predictions(self, cost: SceneCost, rate: float, training: float | None) -> list[Prediction]:
+    def _predictions(
+        self, cost: SceneCost, read_costs: list[ReadCost], rate: float, training: float | None
+    ) -> list[Prediction]:
         cores, total, busy = cost.cores, cost.total_seconds, cost.busy_seconds
         setups = [Setup(number, "thread") for number in (1, cores, 4 * cores, threads_for(total, busy, cores))]
         if processes_supported():
@@ -225,7 +218,7 @@ class _Measurement:
             )  # fmt: skip
             tries = setup in tried and (setup == tried[0] or self._has_time())  # one is, on a busy machine too
             predictions.append(self._tried(predicted, rate, training) if tries else predicted)
-        predictions += remedies(self.job, self.layout, self.setup, cost, rate, self._rate)
+        predictions += remedies(self.job, self.layout, self.setup, cost, read_costs, rate, self._rate)
         left = [dataclasses.replace(option, wait_share=_left(option.rate, training)) for option in predictions]
         return sorted(left, key=lambda option: -option.rate)
 

@@ -9,15 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
-
 from kerasfeed.loaders.base import Job
 from kerasfeed.loaders.batches.filler import MANY, Filler
 from kerasfeed.loaders.batches.layout import Layout, SlotView
 from kerasfeed.loaders.first_scenes import FirstOrder, FirstScenes, read_first
-from kerasfeed.loaders.scene_cost import SceneCost
-from kerasfeed.loaders.scene_measure import measure
 from kerasfeed.pool.base import Runner, WorkerContext
 from kerasfeed.pool.task import FailedTaskError, Note, Record
 from kerasfeed.sequences.context import SceneContext
@@ -26,7 +21,7 @@ from kerasfeed.util.error_text import message_of
 from kerasfeed.util.picklers import cloud_pickled
 from kerasfeed.util.read_cost import ReadCost
 
-READY, LOAD, DESCRIBE, MEASURE = range(4)
+READY, LOAD, DESCRIBE = range(3)
 WATCHED = 4  # tasks of each worker process, beside the scenes that are read to infer the spec
 _T = TypeVar("_T")
 
@@ -42,19 +37,6 @@ class Wasteful:
 
     payload: Any
     cost: ReadCost
-
-
-@dataclass(frozen=True, eq=False)
-class MeasureOrder:
-    """Posted for a worker that is to measure what scenes cost.
-
-    Attributes:
-        layout: Of a slot of as many scenes as are read at a time.
-        indices: int64[N], the scenes to read.
-    """
-
-    layout: Layout
-    indices: NDArray[np.int64]
 
 
 class BatchRunner(Runner):
@@ -131,15 +113,12 @@ class BatchRunner(Runner):
             return None
         if record[0] == DESCRIBE:
             return self._describe(note, context)
-        if record[0] == MEASURE:
-            return self._measure(record[1], record[2], note, context)
         kind, serial, segment_offset, segment_bytes, slot_offset, epoch, start, stop = record
         if kind != LOAD or min(record) < 0:
             raise ValueError(f"no rows of a batch are loaded by the task {record}")
         layout = self._layout
         if layout is None:
-            layout = context.posted()
-            layout = self._layout = layout.layout if isinstance(layout, MeasureOrder) else layout
+            layout = self._layout = context.posted()
             assert isinstance(layout, Layout)
             self._first = None
         filler = self._filler or self.filler(layout)
@@ -183,16 +162,6 @@ class BatchRunner(Runner):
         order = FirstOrder((first[1],), 1, first[0])
         with contextlib.suppress(FailedTaskError):
             read_first(self.target, order, self._seed, self._maker, [0, 0], seeds=True)
-
-    def _measure(self, microseconds: int, cores: int, note: Note, context: WorkerContext) -> SceneCost | None:
-        note[1] = MANY
-        order = context.posted()
-        if not isinstance(order, MeasureOrder):  # nobody waits for it any more
-            return None
-        return measure(
-            self.target, order.layout, order.indices, seed=self._seed, length=self._length, collate=self._maker,
-            budget=microseconds / 1e6, cores=cores, whole_process=context.worker.worker_type == "process",
-        )  # fmt: skip
 
     def _with_waste(self, payload: Any) -> Any:
         waste = None if self._told_of_waste else self.waste()

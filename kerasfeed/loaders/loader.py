@@ -13,14 +13,13 @@ from typing import Any
 import numpy as np
 
 from kerasfeed.errors import FeedWarning, WorkerDiedError
-from kerasfeed.loaders.auto_workers import choose, measure_scenes
+from kerasfeed.loaders.auto_workers import choose
 from kerasfeed.loaders.base import Job, LoaderStats
 from kerasfeed.loaders.batch_runner import BatchRunner
 from kerasfeed.loaders.batches.layout import Layout
 from kerasfeed.loaders.failures.failure_log import FailureLog
 from kerasfeed.loaders.first_scenes import FirstScenes
 from kerasfeed.loaders.hosts.session import HostsSession
-from kerasfeed.loaders.scene_cost import SceneCost
 from kerasfeed.loaders.session import Session
 from kerasfeed.loaders.worker_choice import WORKERS, Choice
 from kerasfeed.pool.base import LOGGER, Pool, PoolOptions
@@ -88,6 +87,7 @@ class Loader:
         layout: Where the fields of a scene stand in a batch, as soon as that is known; it stays known after `close`.
         worker_type: See `LoaderStats`; "auto" until a pool was started.
         epoch: The epoch as which the first scenes are read.
+        scene_seconds: How long a scene takes, s, as far as is known; else 0.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class Loader:
         self._job = job
         self._context = context
         self._inferring = threading.RLock()  # held while scenes are read, as nothing is that close() needs
-        self._seconds = scene_seconds
+        self.scene_seconds = scene_seconds
         self._is_open = bool(job.free) and worker_type != "inline"  # whether workers are still to be chosen
         self._choice: Choice | None = None
         self._kept: tuple[int, int, bytes] | None = None  # a batch that was read before it was asked for
@@ -147,7 +147,7 @@ class Loader:
     def _start_session(self) -> LoaderSession:
         if self._job.hosts is not None:
             return HostsSession(self._job, self.failure_log)
-        return Session(self._job, self.failure_log, self._start_pool, self._context, self._seconds)
+        return Session(self._job, self.failure_log, self._start_pool, self._context, self.scene_seconds)
 
     def _ready(self, least: int = 1) -> LoaderSession:
         """The session, its slots set up; where items are batches, at least so many are read to infer the spec."""
@@ -159,6 +159,7 @@ class Loader:
                 if session.slots is None:
                     session.infer(self.layout, self.epoch, least)
                     if isinstance(session, Session) and session.first is not None:
+                        self.scene_seconds = session.timing.seconds
                         # What is not wanted at once may have changed when it is, where the user holds the object.
                         is_wanted = least == 1 or session.pool.worker_type == "process"
                         self._kept = session.first.kept if is_wanted else None
@@ -199,19 +200,13 @@ class Loader:
         LOGGER.info("the feed of %s: auto chooses %s", class_name(self._job.sequence), choice)
         if (choice.setup.workers, choice.setup.worker_type) == (session.job.workers, session.pool.worker_type):
             return session
-        self._seconds = session.timing.seconds
+        self.scene_seconds = session.timing.seconds
         self._job = self._job.with_workers(choice.setup.workers)  # first: after the end any thread may start them
         self.worker_type = choice.setup.worker_type
         self._sessions.end_present()
         chosen = self._sessions.current(self._start_session)
         chosen.infer(self.layout, self.epoch)  # reads nothing: the layout is known
         return chosen
-
-    def measure(self, seconds: float) -> SceneCost | None:
-        """What a scene costs, measured by a worker for about so many seconds; None where a scene raises."""
-        session = self._ready()
-        assert isinstance(session, Session), "hosts measure nothing"
-        return measure_scenes(session, seconds)
 
     @property
     def choice(self) -> Choice | None:

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import re
+from contextlib import closing
 
 import h5py
 import numpy as np
@@ -12,11 +13,12 @@ from scenes_chunks import Clouds
 
 import kerasfeed as kf
 from kerasfeed.explore import profile
+from kerasfeed.explore.profiling.measure import measured_cost
 from kerasfeed.explore.profiling.profile import Prediction, Profile, recommended, verdict
 from kerasfeed.explore.profiling.remedies import remedies
+from kerasfeed.explore.profiling.scene_cost import SceneCost
 from kerasfeed.feeds.base import BaseFeed
 from kerasfeed.loaders.loader import Loader
-from kerasfeed.loaders.scene_cost import SceneCost
 from kerasfeed.loaders.worker_choice import Setup
 
 GIL = SceneCost(12e-3, 9.5e-3, 0.1e-3, 2, 9e-3, 64, 20, 4)
@@ -121,14 +123,12 @@ def test_where_runs_scatter_a_range_is_told_and_what_may_lose_is_not_recommended
 
 def _remedies(sequence, order):
     with BaseFeed(sequence, 8, order=order, seed=0, workers=0) as feed:
-        loader = Loader(feed.job, "inline")
-        try:
+        with closing(Loader(feed.job, "inline")) as loader:
             assert loader.spec.fields
             layout = loader.layout
-        finally:
-            loader.close()
+        measured = measured_cost(feed.job, layout, 0.4, 2e-3)
         cost = SceneCost(2e-3, 1e-3, 1e-5, 2, 1e-3, 1536, 20, 2)
-        found = remedies(feed.job, layout, Setup(2, "thread"), cost, 500.0, lambda *given: None)
+        found = remedies(feed.job, layout, Setup(2, "thread"), cost, measured[1], 500.0, lambda *given: None)
         return {each.change: each for each in found}
 
 
@@ -174,7 +174,7 @@ def test_what_is_predicted_is_scaled_by_what_was_measured_with_the_workers_of_th
     costs = scenes_costs.Waits()
     true = SceneCost(10e-3, 0.0, 0.0, 2, 5e-3, 64, 20, 2)
     seen = dataclasses.replace(true, seconds=wrong * true.seconds, apart_seconds=wrong * true.apart_seconds)
-    monkeypatch.setattr(profile._Measurement, "_cost", lambda measurement: seen)
+    monkeypatch.setattr(profile, "measured_cost", lambda *given: (seen, []))
 
     def tried(job, setup, *given, **arguments):
         return (95.0, 100.0) if setup.workers == 1 else None

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kerasfeed.loaders.scene_cost import SceneCost
+from kerasfeed.explore.profiling.scene_cost import SceneCost
 from kerasfeed.loaders.worker_choice import Setup, duration
 from kerasfeed.util.report import ACCENT, PALE, Graphic, Report, Table, bar
 
@@ -129,7 +129,7 @@ class Profile:
         worker_type: "thread", "process" or "inline".
         batch_size: Scenes in a batch.
         rate: Scenes/s that the feed loads where each batch is taken as soon as it is there.
-        cost: What a scene costs, in a worker: a [SceneCost][kerasfeed.loaders.scene_cost.SceneCost].
+        cost: What a scene costs: a [SceneCost][kerasfeed.explore.profiling.scene_cost.SceneCost].
         transport_seconds: Time to bring a scene from a worker process to the consumer, s: that of a batch, divided by
             its scenes; None where there can be no worker processes.
         step_seconds: Time of a training step with a batch that is loaded already, s; None without a model.

@@ -4,16 +4,13 @@ Invariant: a remedy is told only where it applies, with what it is expected to b
 """
 
 import dataclasses
-import time
-from collections.abc import Callable
-from contextlib import closing, suppress
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from kerasfeed.explore.profiling.profile import Prediction
+from kerasfeed.explore.profiling.scene_cost import SceneCost
 from kerasfeed.loaders.base import Job
 from kerasfeed.loaders.batches.layout import Layout
-from kerasfeed.loaders.loader import Loader
-from kerasfeed.loaders.scene_cost import SceneCost
 from kerasfeed.loaders.worker_choice import Setup
 from kerasfeed.orders.base import Sequential
 from kerasfeed.orders.batch_bounds import EvenCut
@@ -31,12 +28,13 @@ _LARGER = 4  # times as many scenes in a batch
 _MEMORY_SHARE = 2  # half of the memory may hold scenes
 _SLOW = 5.0  # times slower to read than to write into the batch: then a cache pays
 _CACHED_SECONDS = 2e-6  # to get a scene from one
-_READ_SECONDS = 0.4  # for finding out what reading costs
 
 Rate = Callable[..., tuple[float, float] | None]
 
 
-def remedies(job: Job, layout: Layout, setup: Setup, cost: SceneCost, rate: float, rate_of: Rate) -> list[Prediction]:
+def remedies(
+    job: Job, layout: Layout, setup: Setup, cost: SceneCost, read_costs: Sequence[ReadCost], rate: float, rate_of: Rate
+) -> list[Prediction]:
     """What else would bring something.
 
     Args:
@@ -44,12 +42,13 @@ def remedies(job: Job, layout: Layout, setup: Setup, cost: SceneCost, rate: floa
         layout: Of a slot of it.
         setup: Its workers.
         cost: What a scene costs.
+        read_costs: What reading each dataset costs.
         rate: Scenes/s that they load.
         rate_of: Scenes/s of the slowest and the quickest run of a setup in a trial, given the setup, the share of the
             time, the rate that is expected, a job and its layout.
     """
     return [
-        *_of_reading(job, layout, cost, rate), *_cached(job, setup, cost, rate),
+        *_of_reading(job, cost, read_costs, rate), *_cached(job, setup, cost, rate),
         *_larger_batches(job, layout, setup, cost, rate, rate_of),
     ]  # fmt: skip
 
@@ -57,23 +56,11 @@ def remedies(job: Job, layout: Layout, setup: Setup, cost: SceneCost, rate: floa
 # ---- files
 
 
-def _read_costs(job: Job, layout: Layout) -> list[ReadCost]:
-    """What reading costs each dataset, found by loading batches in this thread."""
-    end = time.monotonic() + _READ_SECONDS
-    with closing(Loader(job.with_workers(0), "inline", layout)) as loader:
-        with suppress(Exception):  # of a scene that raises: what was read before counts
-            for step in range(job.plan.steps):
-                loader.submit(0, step).result()
-                if time.monotonic() > end:
-                    break
-        return loader.read_costs()
-
-
-def _of_reading(job: Job, layout: Layout, cost: SceneCost, rate: float) -> list[Prediction]:
+def _of_reading(job: Job, cost: SceneCost, read_costs: Sequence[ReadCost], rate: float) -> list[Prediction]:
     if isinstance(job.plan.order, Sequential) or is_in_memory(job.sequence):
         return []
     wasted = [
-        read for read in _read_costs(job, layout)
+        read for read in read_costs
         if read.storage.unit == "chunk" and read.is_amplified and read.storage.nbytes > read.storage.cache_bytes
     ]  # fmt: skip
     if not wasted:

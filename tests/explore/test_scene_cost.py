@@ -2,7 +2,7 @@
 
 import pytest
 
-from kerasfeed.loaders.scene_cost import SceneCost
+from kerasfeed.explore.profiling.scene_cost import SceneCost
 
 
 def cost(seconds=4e-3, cpu=None, *, apart, threads=2, collate=1e-5, cores=2):
