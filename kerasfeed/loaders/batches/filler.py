@@ -159,7 +159,7 @@ class Filler:
                     if not self._checked:
                         self._check(view, row, context, "read_into")
                 if runs is not None:
-                    runs.finish(beside)
+                    runs.finish()
         except (CancelledTaskError, FailedTaskError):
             raise
         except BaseException as error:

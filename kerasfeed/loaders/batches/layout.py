@@ -127,16 +127,6 @@ class Layout:
             cursor = align(cursor + mask_bytes)
         return tuple(places), cursor
 
-    @cached_property
-    def stacked(self) -> tuple[tuple[tuple[int, ...], np.dtype[Any], int], ...] | None:
-        """Shape of a row, dtype and offset of each field, where all are stacked rows of one shape; else None."""
-        if not self.batched or any(self.forms) or not all(field.is_fixed for field in self.spec.fields):
-            return None
-        return tuple(
-            (tuple(size or 0 for size in field.shape), field.dtype, place.offset)
-            for field, place in zip(self.spec.fields, self.places, strict=True)
-        )
-
     def _mask_bytes(self, number: int, row_bytes: int) -> int:
         form, field = self.form(number), self.spec.fields[number]
         if not isinstance(form, Padded) or not form.masked:
@@ -159,8 +149,8 @@ class SlotView:
     """NumPy views of one slot's memory, for whoever fills it.
 
     Attributes:
-        control: int64[8]; the number of the last batch given up while in this slot; of the present one its rows, and
-            its number in the epoch among those of all shards.
+        control: int64[8]; the number of the last batch given up while in this slot, and at 2 that of the present one in
+            the epoch among those of all shards.
         indices: int64[rows]; -1 for a scene that is left out of a batch made whole.
         shapes: int64[rows, axes] of every field without a fixed shape, else None.
         starts: int64[rows] of every field whose rows stand one behind the other, in elements, else None.

@@ -21,7 +21,7 @@ from kerasfeed.loaders.batches.layout import Layout, SlotView, aligned_copy, ali
 from kerasfeed.loaders.batches.masking import fill_empty_rows, with_weights
 from kerasfeed.loaders.batches.scene_writer import Beside
 from kerasfeed.loaders.batches.slots import Held, SlotFuture, SlotPool
-from kerasfeed.loaders.batches.variable_rows import EXPANDED, expand, pad_into
+from kerasfeed.loaders.batches.variable_rows import expand, pad_into
 from kerasfeed.spec.field_forms import MASK, SPLITS, Form, Masked, Padded, RaggedArray, common_shape, nest, stack_text
 from kerasfeed.spec.scene_spec import ArraySpec
 
@@ -113,9 +113,8 @@ class FormedField:
             for row in range(self._rows):
                 pad_into(padded[row], self._row(items, row), form)
             return padded
-        if self._starts[0] != EXPANDED:
-            self._join(items)
-            expand(items, self._starts, self._shapes, shape, form)
+        self._join(items)
+        expand(items, self._starts, self._shapes, shape, form)
         return items[:count].reshape(self._rows, *shape)
 
     def _mask(self, form: Padded, array: NDArray[Any], shapes: NDArray[np.int64], copy: bool) -> NDArray[np.bool_]:
@@ -244,7 +243,6 @@ class BatchInProgress:
         self.serial = next(_serials)
         self.held = held
         self.slot = slot = held[0]
-        slot.view.control[1] = rows
         self.epoch = epoch
         self.step = step
         self.rows = rows
@@ -315,18 +313,6 @@ class BatchInProgress:
         return copied
 
     def _assemble(self, layout: Layout, memory: Any, base: int, *, copy: bool) -> Any:
-        stacked = layout.stacked
-        if stacked is None or self.empty_rows or copy:
-            batch = self._assemble_any(layout, memory, base, copy=copy)
-        else:  # as nearly always; 10 us faster
-            rows = self.rows
-            leaves = [np.ndarray((rows, *shape), dtype, memory, base + offset) for shape, dtype, offset in stacked]
-            batch = layout.spec.unflatten(leaves)
-        if batch is None or (self.filler is None and self.on_error != "mask"):
-            return batch
-        return with_weights(batch, self.rows, self.empty_rows, self.filler or 0)
-
-    def _assemble_any(self, layout: Layout, memory: Any, base: int, *, copy: bool) -> Any:
         kept: list[int] | None = None  # all
         if self.empty_rows:
             if self.on_error == "skip" and len(self.empty_rows) == self.rows:
@@ -350,7 +336,10 @@ class BatchInProgress:
             elif copy or kept is not None:
                 leaf = aligned_copy(leaf, kept)
             leaves.append(leaf)
-        return nest(layout.spec, layout.forms, leaves) if layout.forms else layout.spec.unflatten(leaves)
+        batch = nest(layout.spec, layout.forms, leaves) if layout.forms else layout.spec.unflatten(leaves)
+        if self.filler is None and self.on_error != "mask":
+            return batch
+        return with_weights(batch, self.rows, self.empty_rows, self.filler or 0)
 
     def _field(
         self, number: int, field: ArraySpec, beside: Mapping[int, Any], layout: Layout, memory: Any, base: int

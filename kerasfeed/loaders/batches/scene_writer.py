@@ -4,7 +4,6 @@ Invariant: a row is written once, straight from the arrays of the scene. Values 
 for theirs) are returned beside.
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -38,10 +37,6 @@ class SceneWriter:
         self._any_size = layout.first is not None  # batches as they are, of which perhaps one was read so far
         # Raises a ValueError where the nesting differs; five times faster than flattening and comparing.
         self._leaves_of = layout.spec.treespec.flatten_up_to
-        children = layout.spec.treespec.children()
-        flat = layout.spec.treespec.type is tuple and all(child.is_leaf() for child in children)
-        self._flat = len(children) if flat else -1  # fields of a scene that is a plain tuple, and so its own leaves
-        self._is_leaf = layout.spec.treespec.is_leaf()
         self._checks = [
             (
                 field.dtype if field.is_fixed else None,  # None matches no array: text and sized rows go another way
@@ -71,15 +66,10 @@ class SceneWriter:
         Raises:
             SpecError: The scene is not as the layout's spec says.
         """
-        if type(scene) is tuple and len(scene) == self._flat:
-            leaves: Sequence[Any] = scene
-        elif self._is_leaf and type(scene) is np.ndarray:
-            leaves = (scene,)
-        else:
-            try:
-                leaves = self._leaves_of(scene)
-            except ValueError:
-                raise self._wrong_structure(view, row, scene) from None
+        try:
+            leaves = self._leaves_of(scene)
+        except ValueError:
+            raise self._wrong_structure(view, row, scene) from None
         for leaf, (target, dtype, shape, number, field, python_type) in zip(leaves, places):  # noqa: B905 - 1 us
             kind = type(leaf)
             if kind is np.ndarray and leaf.dtype is dtype and leaf.shape == shape:  # as nearly always

@@ -17,10 +17,6 @@ from kerasfeed.errors import SpecError
 from kerasfeed.loaders.batches.layout import Layout, SlotView
 from kerasfeed.spec.field_forms import Form, Padded
 
-EXPANDED = -1  # in place of where the first row begins: rows stand padded, as the consumer wants them
-# Up to so many bytes a row it is cheaper to touch memory twice than to call NumPy once more for every row.
-_SMALL = 4096
-
 
 class RowRun(ABC):
     """Rows [start, stop) of one field of one slot, written in rising order."""
@@ -30,10 +26,7 @@ class RowRun(ABC):
         assert shapes is not None
         self._path, self._dtype, self._shape = layout.spec.paths[number], field.dtype, field.shape
         self._axes = len(field.shape)
-        self._inner = field.shape[1:]
-        self._has_one_axis = None not in self._inner
         self._form, self._start, self._stop = form, start, stop
-        self._limited = isinstance(form, Padded) and any(axis.length is not None for axis in form.axes)
         self._target, self._shapes, self._starts = view.fields[number], shapes, view.starts[number]
         self._indices = view.indices
         self._written: list[tuple[int, ...]] = []  # shapes
@@ -42,8 +35,6 @@ class RowRun(ABC):
         """Whether `value` is an array as the field needs it."""
         if type(value) is not np.ndarray or value.dtype != self._dtype or value.ndim != self._axes:
             return False
-        if self._has_one_axis:
-            return bool(value.shape[1:] == self._inner)
         return all(want is None or want == size for want, size in zip(self._shape, value.shape, strict=True))
 
     def check(self, row: int, shape: tuple[int, ...]) -> None:
@@ -52,7 +43,7 @@ class RowRun(ABC):
         Raises:
             SpecError: It is.
         """
-        axis = self._form.too_long(shape) if self._limited and isinstance(self._form, Padded) else None
+        axis = self._form.too_long(shape) if isinstance(self._form, Padded) else None
         if axis is not None:
             raise SpecError(
                 f"scene {self._indices[row]}: field {self._path!r} has shape {shape}, longer on axis {axis.axis} than "
@@ -69,8 +60,8 @@ class RowRun(ABC):
         """
 
     @abstractmethod
-    def finish(self, *, whole: bool) -> None:
-        """Note what was written; with `whole`, pad it where it stands: it is all of the batch, and all had room."""
+    def finish(self) -> None:
+        """Note what was written."""
 
 
 class FixedRun(RowRun):
@@ -79,23 +70,15 @@ class FixedRun(RowRun):
     def __init__(self, layout: Layout, view: SlotView, number: int, form: Padded, start: int, stop: int) -> None:
         super().__init__(layout, view, number, form, start, stop)
         self._padding = form
-        self._ready = layout.row_bytes[number] <= _SMALL
-        if self._ready:
-            self._target[start:stop] = form.value
 
     def write(self, row: int, array: NDArray[Any]) -> bool:
         """See `RowRun.write`; there is always room."""
         self.check(row, array.shape)
-        if not self._ready:
-            pad_into(self._target[row], array, self._padding)
-        elif self._has_one_axis:
-            self._target[row, : len(array)] = array
-        else:
-            self._target[row][tuple(map(slice, array.shape))] = array
+        pad_into(self._target[row], array, self._padding)
         self._written.append(array.shape)
         return True
 
-    def finish(self, *, whole: bool) -> None:
+    def finish(self) -> None:
         """See `RowRun.finish`."""
         self._shapes[self._start : self._stop] = self._written
 
@@ -111,40 +94,27 @@ class DenseRun(RowRun):
 
     def write(self, row: int, array: NDArray[Any]) -> bool:
         """See `RowRun.write`."""
-        if self._limited:
-            self.check(row, array.shape)
+        self.check(row, array.shape)
         start, stop = self._cursor, self._cursor + array.size
         self._written.append(array.shape)
         self._begun.append(start)
         if stop > self._end:
             return False
-        if self._axes == 1:
-            self._target[start:stop] = array
-        else:
-            self._target[start:stop].reshape(array.shape)[...] = array
+        self._target[start:stop].reshape(array.shape)[...] = array
         self._cursor = stop
         return True
 
-    def finish(self, *, whole: bool) -> None:
+    def finish(self) -> None:
         """See `RowRun.finish`."""
-        form, starts, rows = self._form, self._starts, slice(self._start, self._stop)
-        assert starts is not None
-        self._shapes[rows], starts[rows] = self._written, self._begun
-        if whole and isinstance(form, Padded):
-            shapes = self._shapes[rows]
-            shape = form.target(shapes)
-            if len(shapes) * prod(shape) <= self._target.size:
-                expand(self._target, starts[rows], shapes, shape, form)
-                starts[0] = EXPANDED
+        assert self._starts is not None
+        rows = slice(self._start, self._stop)
+        self._shapes[rows], self._starts[rows] = self._written, self._begun
 
 
 class Runs:
     """The runs of one task, one for each field that is padded or ragged."""
 
-    __slots__ = ("_runs", "_whole")
-
     def __init__(self, layout: Layout, view: SlotView, start: int, stop: int) -> None:
-        self._whole = (start, stop) == (0, view.control[1])
         self._runs = [
             None if form is None else _run(layout, view, number, form, start, stop)
             for number, form in enumerate(layout.forms)
@@ -154,11 +124,11 @@ class Runs:
         """The run of a field; None where it is stacked."""
         return self._runs[number]
 
-    def finish(self, beside: dict[int, dict[int, Any]]) -> None:
-        """Note what was written, and do here, where the work is shared, what else whoever delivers the batch must."""
-        for number, run in enumerate(self._runs):
+    def finish(self) -> None:
+        """Note what was written."""
+        for run in self._runs:
             if run is not None:
-                run.finish(whole=self._whole and number not in beside)
+                run.finish()
 
 
 def _run(layout: Layout, view: SlotView, number: int, form: Form, start: int, stop: int) -> RowRun:
@@ -182,7 +152,7 @@ def expand(
 ) -> None:
     """Pad rows that stand one behind the other, from the first element on, in the memory in which they stand.
 
-    Large rows go from the last to the first: where a row goes there is none before it, for no row is larger than when
+    They go from the last to the first: where a row goes there is none before it, for no row is larger than when
     padded. (NumPy copies one-dimensional arrays that overlap as memmove does.)
 
     Args:
@@ -194,11 +164,6 @@ def expand(
     """
     stride, value, prefix = prod(shape), form.value, form.is_prefix
     sizes = np.prod(shapes, axis=1)
-    if prefix and stride * items.itemsize <= _SMALL:
-        padded = np.full((len(shapes), stride), value, items.dtype)
-        padded[np.arange(stride) < sizes[:, None]] = items[: int(sizes.sum())]
-        items[: padded.size] = padded.reshape(-1)
-        return
     for row, start, size in zip(reversed(range(len(shapes))), starts[::-1].tolist(), sizes[::-1].tolist(), strict=True):
         place = row * stride
         if prefix:
