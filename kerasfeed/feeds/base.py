@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from kerasfeed.errors import FeedWarning, SceneError
 from kerasfeed.feeds.any_feed import AnyFeed
-from kerasfeed.feeds.cost_warning import CostWatch
+from kerasfeed.feeds.cost_warning import waste_text
 from kerasfeed.feeds.cursor import batches_of
 from kerasfeed.feeds.display import feed_html, feed_text
 from kerasfeed.feeds.epoch_clock import EpochClock
@@ -29,21 +29,23 @@ from kerasfeed.feeds.hooks import Refreshes, SequenceHooks
 from kerasfeed.feeds.options import FeedOptions
 from kerasfeed.feeds.sharding import find_shard
 from kerasfeed.feeds.state import FeedState, forget_fingerprint, number_of, state_of, warn_of_hooks
-from kerasfeed.loaders.arguments import check_collate, check_order, check_seed
+from kerasfeed.loaders.arguments import check_collate, check_order, check_plan, check_seed
 from kerasfeed.loaders.base import LoaderStats
 from kerasfeed.loaders.batches.layout import Layout
 from kerasfeed.loaders.failures.failure_log import FailureLog
 from kerasfeed.loaders.failures.table import FailureTable
 from kerasfeed.loaders.hosts.calls import Hosts
 from kerasfeed.loaders.loader import make_loader
-from kerasfeed.loaders.plan_checks import check_plan
 from kerasfeed.loaders.sequence_argument import check_sequence, length_of, refuse_other_items
 from kerasfeed.orders.base import Order
 from kerasfeed.orders.plan import Plan
+from kerasfeed.sequences.patches import is_of_boxes
 from kerasfeed.spec.collation import Custom
 from kerasfeed.spec.scene_spec import SceneSpec
+from kerasfeed.util.deferred_warnings import warn_caller
 from kerasfeed.util.error_text import short_tracebacks
 from kerasfeed.util.frames import as_sequence
+from kerasfeed.util.read_cost import ReadCostWarning
 from kerasfeed.util.validate import check_integer
 
 
@@ -130,7 +132,7 @@ class BaseFeed(AnyFeed):
 
     def _start_loader(self, failure_log: FailureLog | None = None) -> None:
         self._loader = make_loader(self.job, self._options.worker_type, failure_log)
-        self._costs = CostWatch(self.plan.order, self._loader.waste, self._loader.stats, self.job.sequence)
+        self._is_waste_told = False
 
     def follow_sequence(self) -> None:
         """Before an epoch begins: have the length of a sequence that was refreshed, or resized, and workers of it.
@@ -275,7 +277,10 @@ class BaseFeed(AnyFeed):
 
     def issue_warnings(self) -> None:
         """See `AnyFeed.issue_warnings`."""
-        self._costs.check()
+        if not self._is_waste_told and (waste := self._loader.waste()) is not None:
+            self._is_waste_told = True  # once, and here, where the user stands
+            text = waste_text(waste, self.plan.order, self._loader.stats(), boxes=is_of_boxes(self.job.sequence))
+            warn_caller(text, ReadCostWarning)
         self._loader.failure_log.deferred_warnings.issue()
 
     def indices(self, epoch: int | None = None) -> NDArray[np.int64]:

@@ -1,41 +1,12 @@
-"""Tells the user, once a feed, that its order makes the reader decode far more than the scenes hold, and what to do.
+"""What the user is told where the order of a feed makes the reader decode far more than the scenes hold.
 
-Invariant: it warns in the thread of whoever asks the feed for a batch, never in a worker's or a supervisor's, and only
-of what was measured. A feed whose cache holds the data never warns.
+Invariant: only of what was measured. A feed whose cache holds the data never warns.
 """
-
-from collections.abc import Callable
-from typing import Any
 
 from kerasfeed.loaders.base import LoaderStats
 from kerasfeed.orders.base import Order, Sequential, Shuffled
 from kerasfeed.orders.blocks import BlockShuffled
-from kerasfeed.sequences.patches import is_of_boxes
-from kerasfeed.util.deferred_warnings import warn_caller
-from kerasfeed.util.read_cost import ReadCost, ReadCostWarning
-
-
-class CostWatch:
-    """Asks a loader what it wastes until there is something to tell."""
-
-    def __init__(
-        self, order: Order, waste: Callable[[], ReadCost | None], stats: Callable[[], LoaderStats], sequence: Any
-    ) -> None:
-        self._order = order
-        self._sequence = sequence
-        self._waste = waste
-        self._stats = stats
-        self._warned = False
-
-    def check(self) -> None:
-        """Warn if there is something to tell and nothing was told yet; costs about 1 us."""
-        if self._warned:
-            return
-        cost = self._waste()
-        if cost is None:
-            return
-        self._warned = True
-        warn_caller(waste_text(cost, self._order, self._stats(), boxes=is_of_boxes(self._sequence)), ReadCostWarning)
+from kerasfeed.util.read_cost import ReadCost
 
 
 def waste_text(cost: ReadCost, order: Order, stats: LoaderStats, *, boxes: bool = False) -> str:

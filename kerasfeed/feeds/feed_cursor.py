@@ -7,7 +7,6 @@ like a loop over the feed; what TensorFlow loaded beyond is given back to the fe
 import contextvars
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -123,45 +122,35 @@ class FeedCursor:
         self._window.close()
 
 
-@dataclass(frozen=True)
-class FeedLoops:
-    """What loops over a feed's dataset tell the feed.
-
-    Attributes:
-        clock: Where the feed's consumers stand.
-        batches: How many one iteration of the dataset has.
-        counted: Whether they come in the order of the feed.
-    """
-
-    clock: EpochClock
-    batches: int
-    counted: bool
-
-    def begin(self) -> "FeedLoop":
-        """A loop begins."""
-        return FeedLoop(self)
-
-
 class FeedLoop:
-    """The batches that one loop has got."""
+    """What one loop over a feed's dataset tells the feed."""
 
-    def __init__(self, loops: FeedLoops) -> None:
-        self._of = loops
+    def __init__(self, clock: EpochClock, batches: int, *, counted: bool) -> None:
+        """A loop begins.
+
+        Args:
+            clock: Where the feed's consumers stand.
+            batches: How many one iteration of the dataset has.
+            counted: Whether they come in the order of the feed.
+        """
+        self._clock = clock
+        self._batches = batches
+        self._counted = counted
         self._numbers: range | None = None
         self._got = 0
 
     def goes_on(self) -> bool:
         """A batch is about to be asked for; False where the loop is over."""
         if self._numbers is None:
-            self._numbers = self._of.clock.loop_numbers(self._of.batches)
+            self._numbers = self._clock.loop_numbers(self._batches)
         numbers = self._numbers
-        if self._got < len(numbers) or len(numbers) == self._of.batches:
+        if self._got < len(numbers) or len(numbers) == self._batches:
             return True
-        self._of.clock.end_claim(numbers.stop, numbers.start + self._of.batches)
+        self._clock.end_claim(numbers.stop, numbers.start + self._batches)
         return False
 
     def got(self) -> None:
         """The batch is there."""
         self._got += 1
-        if self._of.counted and self._numbers is not None:
-            self._of.clock.note_consumed(self._numbers.start + self._got)
+        if self._counted and self._numbers is not None:
+            self._clock.note_consumed(self._numbers.start + self._got)

@@ -1,4 +1,4 @@
-"""Arguments of a feed beside its sequence, each checked by itself before anything is read.
+"""Arguments of a feed beside its sequence, checked before anything is read, and the plan that they come to.
 
 Invariant: every refusal says what was needed, what came and what to write instead.
 """
@@ -11,9 +11,11 @@ import numpy as np
 from kerasfeed.loaders.failures.policy import ON_ERROR, FailurePolicy
 from kerasfeed.loaders.hosts.calls import Hosts
 from kerasfeed.orders.base import Order, Sequential, Shuffled
+from kerasfeed.orders.batch_bounds import EvenCut
 from kerasfeed.orders.custom import CustomOrder
 from kerasfeed.orders.plan import Plan
 from kerasfeed.spec.collation import Collation, Custom, Pad, Ragged, Stack
+from kerasfeed.util.counted import counted
 from kerasfeed.util.resources import cores
 from kerasfeed.util.validate import check_integer, local_path, refuse_class
 
@@ -201,3 +203,49 @@ def _batch_sizes(plan: Plan, on_error: str) -> tuple[int, ...]:
     if on_error == "skip":
         sizes.add(max(1, plan.rows - 1))
     return tuple(sorted(sizes))
+
+
+def check_plan(plan: Plan, on_error: Any) -> None:
+    """Refuse plans in which a shard, or every shard, would have nothing to do, and filler where it cannot be.
+
+    Raises:
+        ValueError: The message says which.
+    """
+    if plan.pad_remainder:
+        _check_padding(plan, on_error)
+    if plan.batch_size is None and plan.cut.full > plan.shard_count:
+        raise ValueError(
+            f"order={plan.order!r} makes batches of up to {plan.cut.full // plan.shard_count} items, and with "
+            "batch_size=None every item of the sequence is a batch already: give a batch_size, or leave batch_sizes out"
+        )
+    if plan.steps == 0:
+        raise ValueError(
+            f"drop_remainder=True drops everything: an epoch has {counted(plan.scenes, 'scene')} and a step takes "
+            f"{plan.cut.full} (batch_size {plan.cut.full // plan.shard_count} x shard_count {plan.shard_count}). Use a "
+            "smaller batch_size or drop_remainder=False"
+        )
+    if not plan.pad_remainder and plan.cut.smallest < plan.shard_count:
+        which = "the last step" if isinstance(plan.cut, EvenCut) else "the short step of a bucket"
+        raise ValueError(
+            f"{which} has {counted(plan.cut.smallest, 'scene')} for {plan.shard_count} shards: one would have none, "
+            "and the shards would disagree on the number of steps. Use drop_remainder=True, pad_remainder=True (which "
+            "fills up), or a batch_size that leaves at least "
+            f"{plan.shard_count} of {plan.scenes} scenes for {which}"
+        )
+
+
+def _check_padding(plan: Plan, on_error: Any) -> None:
+    if plan.drop_remainder:
+        raise ValueError(
+            "drop_remainder=True and pad_remainder=True are two answers to one question: short batches are dropped, or "
+            "filled up with scenes of sample_weight 0. Give either"
+        )
+    if plan.batch_size is None:
+        raise ValueError(
+            "pad_remainder=True needs a batch_size: where items are batches already, only the sequence can fill them up"
+        )
+    if on_error == "skip":
+        raise ValueError(
+            "pad_remainder=True gives every batch the same number of rows, and on_error='skip' leaves rows out: use "
+            "on_error='mask', which gives failed scenes sample_weight 0 too, or 'replace'"
+        )

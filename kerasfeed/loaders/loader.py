@@ -152,11 +152,11 @@ class Loader:
     def _ready(self, least: int = 1) -> LoaderSession:
         """The session, its slots set up; where items are batches, at least so many are read to infer the spec."""
         session = self._sessions.current(self._start_session)
-        if session.slots is None or self._is_open:
+        if session.layout is None or self._is_open:
             with self._inferring:
                 # Another thread may have chosen other workers meanwhile.
                 session = self._sessions.current(self._start_session)
-                if session.slots is None:
+                if session.layout is None:
                     session.infer(self.layout, self.epoch, least)
                     if isinstance(session, Session) and session.first is not None:
                         self.scene_seconds = session.timing.seconds
@@ -168,8 +168,7 @@ class Loader:
                 if self._is_open and isinstance(session, Session):
                     session = self._with_chosen_workers(session)
                     self._is_open = False  # from here on other threads load without waiting for the choice
-        assert session.slots is not None
-        self.layout = session.slots.layout
+        self.layout = session.layout
         return session
 
     def _warn_of_first(self, session: Session, first: FirstScenes) -> None:
@@ -190,8 +189,7 @@ class Loader:
 
     def _with_chosen_workers(self, session: Session) -> LoaderSession:
         """Choose workers; the session with them."""
-        assert session.slots is not None
-        self.layout = session.slots.layout
+        self.layout = session.layout
         if session.pool.worker_type == "thread" and not (session.job.thread_safe and WORKERS in session.job.free):
             return session
         self._choice = choice = choose(session, partial(Loader, scene_seconds=session.timing.seconds))
@@ -252,9 +250,7 @@ class Loader:
         """Batches worth keeping in flight, at least 1; 1 where `submit` itself does the work."""
         if self.worker_type == "inline":
             return 1
-        session = self._ready()
-        assert session.slots is not None
-        return max(1, min(session.look_ahead, session.slots.limit - 1))
+        return self._ready().look_ahead
 
     def submit(self, epoch: int, step: int, *, timeout: float | None = None) -> Future[Any]:
         """Promise one batch: the scene's nesting, each field an ndarray with a leading axis, or as `job.collate` says.
@@ -310,13 +306,13 @@ class Loader:
     def stats(self) -> LoaderStats:
         """A snapshot of counters."""
         session = self._sessions.present
-        slots = session.slots if session else None
+        slots = session.slots if isinstance(session, Session) else None
         warned = self.failure_log.deferred_warnings.is_known(WARNING_KIND)
         return LoaderStats(
             self.worker_type,
             max(1, session.job.workers if session else self._job.workers),
             session.batches if session else 0,
-            session.copied if session else 0,
+            session.copied if isinstance(session, Session) else 0,
             slots.total if slots else 0,
             slots.layout.nbytes if slots else 0,
             session.pids() if session else (),

@@ -254,9 +254,15 @@ class Session:
         return payload
 
     @property
+    def layout(self) -> Layout | None:
+        """Of a slot; None until it is known."""
+        return None if self.slots is None else self.slots.layout
+
+    @property
     def look_ahead(self) -> int:
-        """Batches to keep in flight."""
-        return self.job.look_ahead
+        """Batches to keep in flight, of which the slots are known."""
+        assert self.slots is not None
+        return max(1, min(self.job.look_ahead, self.slots.limit - 1))
 
     def pids(self) -> tuple[int, ...]:
         """Process ids of the workers."""

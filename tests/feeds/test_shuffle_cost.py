@@ -11,7 +11,7 @@ import pytest
 from scenes_chunks import Clouds, Direct, Labelled, Taken
 
 import kerasfeed as kf
-from kerasfeed.feeds.cost_warning import CostWatch, waste_text
+from kerasfeed.feeds.cost_warning import waste_text
 from kerasfeed.loaders.base import LoaderStats
 from kerasfeed.util import read_cost
 
@@ -376,15 +376,16 @@ def test_the_remedy_for_patches_and_windows_is_the_blocks_that_they_know(tmp_pat
     assert "a window of fewer than 4 blocks" in text
 
 
-def test_watching_asks_no_more_once_it_has_told():
+def test_a_feed_asks_no_more_once_it_has_told(monkeypatch):
     asked = []
 
     def waste():
         asked.append(1)
         return _metered(100, 90, 100).waste()
 
-    watch = CostWatch(kf.Shuffled(), waste, lambda: STATS, [1])
-    with pytest.warns(kf.ReadCostWarning):
-        watch.check()
-    watch.check()
+    with kf.Feed(np.arange(8.0), 2, shuffle=True, seed=0, workers=0) as feed:
+        monkeypatch.setattr(feed._loader, "waste", waste)
+        with pytest.warns(kf.ReadCostWarning):
+            list(feed)
+        list(feed)
     assert len(asked) == 1

@@ -15,7 +15,7 @@ from kerasfeed.adapters.keras.trainer import KerasCall, TrainerRequest
 from kerasfeed.adapters.tensorflow.dataset import batches_dataset
 from kerasfeed.adapters.tensorflow.feed_dataset import FeedDataset
 from kerasfeed.feeds.cursor import Begin, Cursor
-from kerasfeed.feeds.feed_cursor import FeedLoops, begin_cursor
+from kerasfeed.feeds.feed_cursor import FeedLoop, begin_cursor
 
 RunOf = Callable[[KerasCall, TrainerRequest], KerasRun]  # what one of Keras's iterators takes
 
@@ -65,15 +65,15 @@ class KerasDataset(TrainerData, FeedDataset):
 
 def dataset_of(feed: Any, count: int, device: str | None, *, in_order: bool) -> Any:
     """A dataset of the next `count` batches of `feed`, anew in each iteration; see `kerasfeed.Feed.to_tf_dataset`."""
-    loops = FeedLoops(feed.clock, count, counted=in_order)
+    begin_loop = partial(FeedLoop, feed.clock, count, counted=in_order)
     begin = partial(begin_cursor, feed, count, in_order, feed.refreshes.planned)
     run_of = partial(feed.dataset_run, count, in_order, feed.refreshes.planned)
-    return dataset_for_keras(begin, feed, count=count, device=device, loops=loops, run_of=run_of)
+    return dataset_for_keras(begin, feed, count=count, device=device, begin_loop=begin_loop, run_of=run_of)
 
 
 def dataset_for_keras(
-    begin: Begin, feed: Any, *, count: int | None, device: str | None, loops: Any, run_of: RunOf
+    begin: Begin, feed: Any, *, count: int | None, device: str | None, begin_loop: Any, run_of: RunOf
 ) -> Any:
     """The dataset of the batches of `feed` that the cursors give which `begin` makes; see `KerasDataset`."""
     make = partial(KerasDataset, feed=feed, device=device, begin=begin, run_of=run_of)
-    return batches_dataset(begin, feed.element_spec, count=count, device=device, loops=loops, make=make)
+    return batches_dataset(begin, feed.element_spec, count=count, device=device, begin_loop=begin_loop, make=make)

@@ -95,7 +95,7 @@ class KerasStream(BaseStream, KerasAdapter, FrameworkLoops):
         refuse_skip(self._options.policy, "to_tf_dataset()", replaceable=False)
         refuse_second_sharding(self.plan.shard_count)
         begin = partial(_begin_cursor, self)
-        return dataset_for_keras(begin, self, count=None, device=device, loops=None, run_of=self._keras_run)
+        return dataset_for_keras(begin, self, count=None, device=device, begin_loop=None, run_of=self._keras_run)
 
     def _known_batches(self) -> None:
         return None

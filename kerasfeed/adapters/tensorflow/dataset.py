@@ -20,7 +20,7 @@ from kerasfeed.adapters.tensorflow import iteration as tf_iteration
 from kerasfeed.adapters.tensorflow import raw_datasets
 from kerasfeed.adapters.tensorflow.dtypes import is_common, tf_dtype
 from kerasfeed.adapters.tensorflow.error_relay import ErrorRelay
-from kerasfeed.adapters.tensorflow.feed_dataset import FeedDataset, Loops
+from kerasfeed.adapters.tensorflow.feed_dataset import BeginLoop, FeedDataset
 from kerasfeed.adapters.tensorflow.framework import tf
 from kerasfeed.adapters.tensorflow.iteration import BatchSource
 from kerasfeed.feeds.cursor import Begin
@@ -37,9 +37,9 @@ def batches_dataset(
     *,
     count: int | None,
     device: str | None = None,
-    loops: Loops | None = None,
+    begin_loop: BeginLoop | None = None,
     ragged_tensors: bool = True,
-    make: Callable[[Any, BatchSource, int | None, Loops | None], FeedDataset] = FeedDataset,
+    make: Callable[[Any, BatchSource, int | None, BeginLoop | None], FeedDataset] = FeedDataset,
 ) -> FeedDataset:
     """The dataset of the batches that cursors give; each iteration of it is one cursor.
 
@@ -49,7 +49,7 @@ def batches_dataset(
             varies. A ragged field is a `RaggedArray` of two.
         count: Batches in an iteration, all of which a cursor must have; None where they are those before `EndOfData`.
         device: Where batches are prefetched to. None is the first GPU, if there is one, or the host.
-        loops: Who is told of loops over the dataset.
+        begin_loop: Makes what is told of a loop over the dataset, as that begins.
         ragged_tensors: Whether a `RaggedArray` becomes a `tf.RaggedTensor`.
         make: Makes the dataset, as the class does.
 
@@ -58,7 +58,8 @@ def batches_dataset(
     """
     source = BatchSource(begin, ErrorRelay())
     dataset = _batches(source, structure, count, ragged_tensors)
-    return _known(make(_prefetched(_untuned(dataset, undivided=True), device, structure), source, count, loops), source)
+    prefetched = _prefetched(_untuned(dataset, undivided=True), device, structure)
+    return _known(make(prefetched, source, count, begin_loop), source)
 
 
 def scenes_dataset(begin: Begin, structure: Any, *, count: int) -> FeedDataset:

@@ -13,6 +13,7 @@ and passes on what it lacks. Where a later TensorFlow would look elsewhere, loop
 import _thread
 import contextvars
 import weakref
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from kerasfeed.adapters.tensorflow.framework import tf
@@ -34,11 +35,7 @@ class Loop(Protocol):
         """The batch is there."""
 
 
-class Loops(Protocol):
-    """Who is told of the loops over a dataset."""
-
-    def begin(self) -> Loop:
-        """A loop begins."""
+BeginLoop = Callable[[], Loop]
 
 
 class FeedDataset(tf.data.Dataset):  # type: ignore[misc]
@@ -48,14 +45,14 @@ class FeedDataset(tf.data.Dataset):  # type: ignore[misc]
         dataset: TensorFlow's dataset of them, which does not hold the feed.
         source: Where they come from.
         count: How many there are; None where that is not known. A copy to a device does not know it.
-        loops: Who is told of loops.
+        begin_loop: Makes what is told of a loop, as that begins.
     """
 
-    def __init__(self, dataset: Any, source: BatchSource, count: int | None, loops: Loops | None) -> None:
+    def __init__(self, dataset: Any, source: BatchSource, count: int | None, begin_loop: BeginLoop | None) -> None:
         self._tensors = dataset
         self._source = source
         self._count = count
-        self._loops = loops
+        self._begin_loop = begin_loop
         super().__init__(tf.data.experimental.to_variant(dataset))
 
     def _inputs(self) -> list[Any]:
@@ -70,7 +67,7 @@ class FeedDataset(tf.data.Dataset):  # type: ignore[misc]
         if not tf.executing_eagerly():
             return super().__iter__()
         self._source.context = contextvars.copy_context()
-        return FeedIterator(self, None if self._loops is None else self._loops.begin())
+        return FeedIterator(self, None if self._begin_loop is None else self._begin_loop())
 
     def cardinality(self) -> Any:
         """See `tf.data.Dataset.cardinality`."""

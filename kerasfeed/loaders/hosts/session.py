@@ -1,7 +1,7 @@
 """Batches of a job that other hosts make: which of them is asked for what, and whom else where one is silent or lost.
 
 Invariant: a batch is a pure function of (sequence, plan, epoch, step), so any host may be asked for it, and again; the
-first answer counts, and is copied into slots of ours. What has failed is counted here, for all hosts together. One
+first answer counts, and is copied to memory of ours. What has failed is counted here, for all hosts together. One
 thread decides; another one starts and ends hosts, for which it may have to wait.
 """
 
@@ -19,21 +19,15 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from kerasfeed import errors
 from kerasfeed.errors import HostLostError, WorkerStartError
 from kerasfeed.loaders.base import Job
 from kerasfeed.loaders.batch_runner import BatchRunner
-from kerasfeed.loaders.batches.layout import Layout, aligned_empty
-from kerasfeed.loaders.batches.slots import SlotPool
+from kerasfeed.loaders.batches.layout import Layout, aligned_copy
 from kerasfeed.loaders.failures.failure_log import FailureLog
 from kerasfeed.loaders.hosts.calls import MOST_CALLS, HostAnswer, HostStats, Packed, State, pack, unpack, versions
 from kerasfeed.pool.base import CLOSED_BEFORE_DONE, LOGGER, PoolOptions
 from kerasfeed.pool.environment import Environment, search_path
-from kerasfeed.pool.memory import PoolMemory, align
-from kerasfeed.pool.processes.crash_policy import CrashPolicy
 from kerasfeed.pool.resource_errors import start_thread
 from kerasfeed.pool.task import Crash
 from kerasfeed.util.error_notes import wrapped
@@ -41,6 +35,7 @@ from kerasfeed.util.error_text import class_name, message_of
 from kerasfeed.util.read_cost import ReadCost
 
 _TICK = 1.0
+_MOST_FAILED_STARTS = 3  # one after the other, where no host is there
 _MOST_SECONDS = 30.0  # from one try to start a host to the next
 _GRACE = 6.0  # for hosts to end their workers
 _RELEASE_SECONDS = 4.0 + _GRACE  # where the head of a cluster is gone, Ray ends the program after 60 s
@@ -88,9 +83,8 @@ class HostsSession:
         runner: What workers would hold on this machine.
         options: Who asks, and how often a batch may lose its host.
         failure: Why nothing can be asked any more; None as long as something can.
-        slots: Memory of batches; None until the layout is known.
+        layout: Of a batch; None until it is known.
         batches: Delivered so far.
-        copied: Of these, not in slots.
     """
 
     def __init__(self, job: Job, failure_log: FailureLog) -> None:
@@ -110,15 +104,14 @@ class HostsSession:
             workers=job.workers, who=f"the feed of {class_name(job.sequence)}", tries=job.policy.tries,
             deferred_warnings=failure_log.deferred_warnings,
         )  # fmt: skip
-        self.memory = PoolMemory(shared=False, who=self.options.who)
-        self.slots: SlotPool | None = None
-        self.batches = self.copied = 0
+        self.layout: Layout | None = None
+        self.batches = 0
         self.failure: BaseException | None = None
         self._waste: ReadCost | None = None
         self._tick = min(_TICK, job.hosts.silence / 4)
         self._idle = threading.Condition()  # its lock, which is reentrant, guards all that follows
         self._news: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()  # for the thread that decides
-        self._deaths = CrashPolicy()
+        self._failed_starts = 0  # since a host has started
         self._open: list[_HostCall] = []
         self._places: Sequence[str] = ()
         self._hosts: dict[str, _Host] = {}  # by their place
@@ -164,7 +157,7 @@ class HostsSession:
         if layout is None:
             layout = self._ask("the scenes that are read to infer the spec", "infer", epoch, least).result()
         self._tell(layout=layout)
-        self.slots = SlotPool(layout, self.memory, max_memory=self.job.max_memory, in_flight=1)
+        self.layout = layout
 
     def submit(self, epoch: int, step: int, timeout: float | None = None, kept: Any = None) -> Future[Any]:
         """See `Session.submit`; waits for nothing."""
@@ -208,7 +201,8 @@ class HostsSession:
         with self._idle:
             depths = [host.depth for host in self._hosts.values() if host.depth]
             others = max(0, len(self._places) - len(depths))
-        return max(self.job.look_ahead, sum(depths) + others * self._depth(self.job.workers))
+        wanted = max(self.job.look_ahead, sum(depths) + others * self._depth(self.job.workers))
+        return wanted if self.layout is None else max(1, min(wanted, self.job.max_memory // self.layout.nbytes - 1))
 
     @property
     def respawns(self) -> int:
@@ -238,9 +232,6 @@ class HostsSession:
             if thread is not threading.current_thread():  # as where the collector drops a feed there
                 thread.join(_RELEASE_SECONDS)
         self.failure = copy.copy(self.failure)  # whoever was told of it has a traceback that refers to this
-        if self.slots is not None:
-            self.slots.free(flying=False)
-        self.memory.close()
 
     # ---- hosts: started and ended by one thread, told of by the other
 
@@ -314,7 +305,7 @@ class HostsSession:
             host.name, host.depth, host.news = f"{host.name} ({name})", self._depth(workers), time.monotonic()
             self._retries.pop(host.place, None)
         LOGGER.info("%s: %s started", self.options.who, host.name)
-        self._deaths.started()
+        self._failed_starts = 0
         self._call(host, lambda *_: None, "live")  # which fails where the host ends
 
     @property
@@ -335,10 +326,11 @@ class HostsSession:
             del self._hosts[host.place]
             self._counts["lost"] += 1
             if not host.depth:
+                self._failed_starts += 1
                 times = self._retries.get(host.place, (0, 0.0))[0] + 1
                 self._retries[host.place] = times, time.monotonic() + min(2.0**times, _MOST_SECONDS)
         self._attention.set()
-        if not host.depth and self._deaths.at_start(crash) and not self._has_host:
+        if self._failed_starts >= _MOST_FAILED_STARTS and not host.depth and not self._has_host:
             raise WorkerStartError(f"{host.name} {how} before it could take work, as did others before it")
         LOGGER.warning("%s: lost a host: %s", self.options.who, crash)
         self.options.deferred_warnings.defer(
@@ -438,7 +430,7 @@ class HostsSession:
             return
         try:
             packed = self._value(answer)
-            value = unpack(packed, self._copies(packed[1:]))
+            value = unpack(packed, list(map(aligned_copy, packed[1:])))  # what has arrived may be read-only
             self.batches += call.method == "batch"
             self._settle(call, call.future.set_result, value)
         except BaseException as error:  # noqa: BLE001 - it belongs to whoever waits
@@ -469,28 +461,6 @@ class HostsSession:
         if refusal is not None:
             raise refusal
         return answer.value
-
-    def _copies(self, arrays: Packed) -> list[NDArray[np.uint8]]:
-        """The arrays of a batch in a slot, as far as one is free, and has room."""
-        room, used, found = np.empty(0, np.uint8), 0, []
-        if arrays and self.slots is not None:
-            held = self.slots.acquire()
-            try:
-                exporter = self.slots.lease(held)
-            finally:
-                self.slots.release(held)  # unless it was leased
-            if exporter is None:
-                self.copied += 1
-                self.failure_log.note_copied(self.slots.ceiling)
-            else:
-                room = np.frombuffer(exporter, np.uint8)
-        for array in arrays:
-            fits = used + len(array) <= len(room)
-            target = room[used : used + len(array)] if fits else aligned_empty((len(array),), np.dtype(np.uint8))
-            target[:] = array
-            used += align(len(array)) * fits
-            found.append(target)
-        return found
 
     def _settle(self, call: _HostCall, tell: Callable[[Any], None] = lambda _: None, value: Any = None) -> None:
         """A call is over; `tell` whoever waits the `value`, unless that is nobody any more."""
