@@ -17,11 +17,11 @@ from kerasfeed.explore.profiling.measure import measured_cost, smaller_batches, 
 from kerasfeed.explore.profiling.profile import LITTLE, Prediction, Profile, recommended, verdict
 from kerasfeed.explore.profiling.remedies import remedies
 from kerasfeed.explore.profiling.scene_cost import SceneCost
+from kerasfeed.loaders.auto_workers import Setup, processes_for, threads_for, waits
 from kerasfeed.loaders.base import Job
 from kerasfeed.loaders.batches.layout import Layout
 from kerasfeed.loaders.failures.policy import FailurePolicy
 from kerasfeed.loaders.loader import Loader, make_loader
-from kerasfeed.loaders.worker_choice import Setup, processes_for, threads_for, waits
 from kerasfeed.pool.processes.pool import processes_supported
 from kerasfeed.util.frames import is_in_memory
 from kerasfeed.util.read_cost import ReadCost

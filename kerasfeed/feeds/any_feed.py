@@ -13,11 +13,11 @@ from kerasfeed.feeds.cursor import CursorThreads
 from kerasfeed.feeds.display import public_names
 from kerasfeed.feeds.hooks import RequestLog
 from kerasfeed.feeds.options import FeedOptions
+from kerasfeed.loaders.arguments import NO_METHODS
+from kerasfeed.loaders.auto_workers import Choice
 from kerasfeed.loaders.base import Job, LoaderStats
 from kerasfeed.loaders.batches.masking import weighted
 from kerasfeed.loaders.loader import Loader
-from kerasfeed.loaders.unknown_arguments import NO_METHODS
-from kerasfeed.loaders.worker_choice import Choice
 from kerasfeed.orders.plan import Plan
 from kerasfeed.spec.field_forms import batch_structure
 from kerasfeed.spec.nesting import lists_as_tuples

@@ -20,9 +20,8 @@ from numpy.typing import NDArray
 
 from kerasfeed.errors import FeedWarning, SceneError
 from kerasfeed.feeds.any_feed import AnyFeed
-from kerasfeed.feeds.cost_warning import waste_text
 from kerasfeed.feeds.cursor import batches_of
-from kerasfeed.feeds.display import feed_html, feed_text
+from kerasfeed.feeds.display import feed_html, feed_text, waste_text
 from kerasfeed.feeds.epoch_clock import EpochClock
 from kerasfeed.feeds.feed_cursor import FeedCursor
 from kerasfeed.feeds.hooks import Refreshes, SequenceHooks

@@ -7,11 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kerasfeed.loaders.arguments import check_hosts, check_policy, check_workers
+from kerasfeed.loaders.arguments import check_hosts, check_policy, check_workers, refuse_unknown
 from kerasfeed.loaders.base import Job
 from kerasfeed.loaders.failures.policy import FailurePolicy
 from kerasfeed.loaders.hosts.calls import Hosts
-from kerasfeed.loaders.unknown_arguments import refuse_unknown
 from kerasfeed.orders.plan import Plan
 from kerasfeed.pool.environment import Environment
 from kerasfeed.spec.collation import Collation

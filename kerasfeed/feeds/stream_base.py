@@ -22,10 +22,9 @@ from kerasfeed.feeds.streams.place import StreamPlace
 from kerasfeed.feeds.streams.plan import StreamPlan
 from kerasfeed.feeds.streams.repetition import Repetition
 from kerasfeed.feeds.streams.source import Source
-from kerasfeed.loaders.arguments import check_collate, check_seed
+from kerasfeed.loaders.arguments import NO_METHODS_OF_STREAMS, check_collate, check_seed
 from kerasfeed.loaders.base import LoaderStats
 from kerasfeed.loaders.failures.table import FailureTable
-from kerasfeed.loaders.unknown_arguments import NO_METHODS_OF_STREAMS
 from kerasfeed.orders.base import Order, Sequential
 from kerasfeed.pool.base import CLOSED
 from kerasfeed.spec.scene_spec import SceneSpec

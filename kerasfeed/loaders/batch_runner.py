@@ -1,25 +1,183 @@
-"""What the workers of a loader hold: the sequence, whose scenes they write into slots, or describe.
+"""What the workers of a loader hold: the sequence, whose scenes they write into slots, or describe to infer the spec.
 
 Invariant: what a task gives is a function of (sequence, seed, epoch, indices), whatever the worker; the indices stand
-in the slot. Layout and slots are found when the first rows are to be loaded.
+in the slot. Layout and slots are found when the first rows are to be loaded. The first scenes are read as epoch 0 reads
+them, or the epoch whose hook has been called.
 """
 
 import contextlib
+import pickle
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from kerasfeed.loaders.base import Job
-from kerasfeed.loaders.batches.filler import MANY, Filler
+from kerasfeed.loaders.batches.filler import MANY, Filler, probe
 from kerasfeed.loaders.batches.layout import Layout, SlotView
-from kerasfeed.loaders.first_scenes import FirstOrder, FirstScenes, read_first
 from kerasfeed.pool.base import Runner, WorkerContext
 from kerasfeed.pool.task import FailedTaskError, Note, Record
 from kerasfeed.sequences.context import SceneContext
 from kerasfeed.sequences.global_random import GlobalRandomWatch, SeedingContext, frameworks
+from kerasfeed.spec.collation import Custom
+from kerasfeed.spec.nesting import flatten
+from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.util.error_text import message_of
 from kerasfeed.util.picklers import cloud_pickled
 from kerasfeed.util.read_cost import ReadCost
+from kerasfeed.util.thread_times import ThreadWatch
+
+# Scenes are read for so long, and at least as many as `FirstOrder.least`, by the time of the quickest: of how many the
+# spec is inferred is not to depend on what else the machine does.
+_SECONDS, _MOST_SECONDS = 0.1, 1.0
+_MOST_COMPARED = 16 << 20  # bytes of a scene that is compared with itself
+
+
+@dataclass(frozen=True)
+class FirstOrder:
+    """Posted for the worker that is to read the first scenes.
+
+    Attributes:
+        indices: Their indices; as many are read as 100 ms allow.
+        least: How many are read at least.
+        epoch: The epoch as which they are read.
+        keeps: Whether whoever reads the first keeps it until it is to be loaded, because it is a batch.
+        compares: Whether the first is read again behind the others, where there is time, to see that it is the same.
+    """
+
+    indices: tuple[int, ...]
+    least: int = 2
+    epoch: int = 0
+    keeps: bool = False
+    compares: bool = False
+
+
+@dataclass(frozen=True)
+class FirstScenes:
+    """What was read.
+
+    Attributes:
+        specs: Index and spec of each scene.
+        seconds: Time of the middle one, s, for the first also opens files, and some may come from a cache. Without what
+            other programs took.
+        cpu_seconds: Processor time of that one, s.
+        is_reused: Whether the arrays of the first scene changed when another was read.
+        differs: Whether the first scene, read again, was another.
+    """
+
+    specs: tuple[tuple[int, SceneSpec], ...]
+    seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    is_reused: bool = False
+    differs: bool = False
+
+    @property
+    def trouble(self) -> str:
+        """What is wrong with scenes that change, in words; empty for nothing."""
+        first, last = self.specs[0][0], self.specs[-1][0]
+        if self.is_reused:
+            return (
+                f"scene {first} changed when scene {last} was read, because the class returns the same array for both: "
+                "return a copy, array.copy()"
+            )
+        if self.differs:
+            return (
+                f"scene {first} was another when it was read again: draw random numbers from self.rng, and return "
+                "copies, array.copy(), of arrays that the class uses again"
+            )
+        return ""
+
+
+def read_first(
+    sequence: Any, order: FirstOrder, seed: int, maker: Custom | None, note: Note, *, seeds: bool
+) -> tuple[FirstScenes, int, bytes | None]:
+    """Read them.
+
+    Args:
+        sequence: Whose scenes they are.
+        order: Which, and how many.
+        seed: Seed of the feed.
+        maker: The function that makes whole batches, if there is one.
+        note: Item 1 is set to the index of each before it is read.
+        seeds: Whether the global random generators are seeded for each scene.
+
+    Returns:
+        What was read; which global random generators the scenes use, see `GlobalRandomWatch`; and the first scene,
+        pickled, if it is to be kept.
+
+    Raises:
+        FailedTaskError: The cause is the sequence's exception, or a SpecError that names index and field.
+    """
+    context = (SeedingContext if seeds else SceneContext)(seed, order.epoch)
+    specs: list[tuple[int, SceneSpec]] = []
+    times: list[tuple[float, float]] = []
+    first: list[Any] = []  # the first scene, and what it was when it had been read
+    kept: bytes | None = None
+    is_reused, differs, used = False, False, 0
+    clock = ThreadWatch(whole_process=seeds)  # of a worker process, all threads work for its scenes
+    begun = time.perf_counter()
+
+    def read(index: int) -> Any:
+        nonlocal used
+        note[1] = index
+        while True:
+            context.move_to(index)
+            random = GlobalRandomWatch()
+            clock.restart()
+            scene, spec = probe(sequence, index, context, maker)
+            took = clock.look()
+            times.append((took.own_seconds, took.cpu_seconds))
+            if not random.missed():
+                used |= random.used()
+                return scene, spec
+
+    for index in order.indices:
+        quickest = min(times)[0] if times else 0.0
+        late = len(specs) * quickest > _SECONDS or time.perf_counter() - begun > _MOST_SECONDS
+        if late and len(specs) >= order.least:
+            break
+        scene, spec = read(index)
+        specs.append((index, spec))
+        if not first:
+            first = [scene, _content(scene, spec)]
+            kept = _pickled(scene) if order.keeps else None
+    if len(specs) > 1 and first[1] is not None:
+        is_reused = _content(first[0], specs[0][1]) != first[1]
+        is_quick = min(times)[0] * (len(times) + 1) < _SECONDS
+        if order.compares and not is_reused and (seeds or not used) and is_quick:
+            scene, spec = read(order.indices[0])
+            differs = _content(scene, spec) != first[1]
+    middle = sorted(times)[(len(times) - 1) // 2]  # of two, the quicker
+    return FirstScenes(tuple(specs), *middle, is_reused=is_reused, differs=differs), used, kept
+
+
+def _content(scene: Any, spec: SceneSpec) -> list[bytes] | None:
+    """The bytes of the arrays of a scene, but for text; None where they are many, or there are none."""
+    if sum(field.nbytes for field in spec.fields if not field.is_text) > _MOST_COMPARED:
+        return None
+    leaves = [leaf for leaf in flatten(scene)[0] if hasattr(leaf, "tobytes") and hasattr(leaf, "dtype")]
+    return [leaf.tobytes() for leaf in leaves if getattr(leaf.dtype, "char", "g") not in "gGOVTUS"] or None
+
+
+def _pickled(scene: Any) -> bytes | None:
+    try:
+        return cloud_pickled(scene)
+    except Exception:  # noqa: BLE001 - pickling raises anything; it is read again then
+        return None
+
+
+@dataclass(frozen=True)
+class FailedFirst:
+    """One of the first scenes has failed.
+
+    Attributes:
+        index: Its index; None where that is not known.
+        error: What is raised for it.
+    """
+
+    index: int | None
+    error: BaseException
+
 
 READY, LOAD, DESCRIBE = range(3)
 WATCHED = 4  # tasks of each worker process, beside the scenes that are read to infer the spec
@@ -65,6 +223,7 @@ class BatchRunner(Runner):
         self._told_of_waste = False
         self._first: tuple[FirstOrder, FirstScenes] | None = None  # as long as they may be asked for again
         self._is_warm = False  # whether the first scenes were read here
+        self._kept: tuple[int, int, bytes] | None = None  # epoch and index of a batch that was read, and it, pickled
 
     def __getstate__(self) -> dict[str, Any]:
         names = ("target", "_maker", "_seed", "_length", "_context", "_watches_random", "renewed")
@@ -99,6 +258,14 @@ class BatchRunner(Runner):
             self._filler = Filler(self.target, layout, self._length, self._maker)
         return self._filler
 
+    def is_kept(self, epoch: int, index: int) -> bool:
+        """Whether a batch was read before it was to be loaded, and is still here."""
+        return self._kept is not None and self._kept[:2] == (epoch, index)
+
+    def change(self) -> None:
+        """The sequence is about to be changed."""
+        self.renewed, self._kept = True, None
+
     def waste(self) -> ReadCost | None:
         """What reading scenes has cost wastefully in this process; None where it has not."""
         return self._filler.meter.waste() if self._filler else None
@@ -131,6 +298,11 @@ class BatchRunner(Runner):
             if (epoch, view.indices[start]) != first:  # else it is read now
                 self._warm_up(first, note)
             self._is_warm = True
+        kept = self.is_kept(epoch, view.indices[start])
+        data, self._kept = self._kept, None
+        if kept and data is not None:
+            with contextlib.suppress(Exception):  # it is unlike others: it is read again, and fails then
+                return filler.put(view, pickle.loads(data[2])) or None
         if context.worker.worker_type != "process":
             return filler.fill(view, start, stop, serial, self._context(self._seed, epoch), note)
         if stop - start > 1:  # not the whole batch: other workers, with caches of their own, load the rest
@@ -151,7 +323,10 @@ class BatchRunner(Runner):
         if self._first is None or self._first[0] != order:
             seeds = context.worker.worker_type == "process"
             self._is_warm = True
-            found, used = read_first(self.target, order, self._seed, self._maker, note, seeds=seeds)
+            # What is not wanted at once may have changed when it is, where the user holds the object.
+            asked = replace(order, keeps=order.keeps and (seeds or order.least == 1))
+            found, used, kept = read_first(self.target, asked, self._seed, self._maker, note, seeds=seeds)
+            self._kept = None if kept is None else (order.epoch, order.indices[0], kept)
             context.note_random(used)
             self._first = order, found
         return self._first[1]

@@ -13,15 +13,13 @@ from typing import Any
 import numpy as np
 
 from kerasfeed.errors import FeedWarning, WorkerDiedError
-from kerasfeed.loaders.auto_workers import choose
+from kerasfeed.loaders.auto_workers import WORKERS, Choice, choose
 from kerasfeed.loaders.base import Job, LoaderStats
-from kerasfeed.loaders.batch_runner import BatchRunner
+from kerasfeed.loaders.batch_runner import BatchRunner, FirstScenes
 from kerasfeed.loaders.batches.layout import Layout
 from kerasfeed.loaders.failures.failure_log import FailureLog
-from kerasfeed.loaders.first_scenes import FirstScenes
 from kerasfeed.loaders.hosts.session import HostsSession
 from kerasfeed.loaders.session import Session
-from kerasfeed.loaders.worker_choice import WORKERS, Choice
 from kerasfeed.pool.base import LOGGER, Pool, PoolOptions
 from kerasfeed.pool.factory import make_pool
 from kerasfeed.pool.sessions import Sessions
@@ -87,6 +85,7 @@ class Loader:
         layout: Where the fields of a scene stand in a batch, as soon as that is known; it stays known after `close`.
         worker_type: See `LoaderStats`; "auto" until a pool was started.
         epoch: The epoch as which the first scenes are read.
+        choice: What "auto" came to; None where nothing was to be chosen, or not yet.
         scene_seconds: How long a scene takes, s, as far as is known; else 0.
     """
 
@@ -111,8 +110,7 @@ class Loader:
         self._inferring = threading.RLock()  # held while scenes are read, as nothing is that close() needs
         self.scene_seconds = scene_seconds
         self._is_open = bool(job.free) and worker_type != "inline"  # whether workers are still to be chosen
-        self._choice: Choice | None = None
-        self._kept: tuple[int, int, bytes] | None = None  # a batch that was read before it was asked for
+        self.choice: Choice | None = None
         self._sessions: Sessions[LoaderSession] = Sessions(self, forks=worker_type == "inline")
         self.failure_log = failure_log or FailureLog(job.policy, job.plan.length, job.plan.shard_count)
 
@@ -160,10 +158,6 @@ class Loader:
                     session.infer(self.layout, self.epoch, least)
                     if isinstance(session, Session) and session.first is not None:
                         self.scene_seconds = session.timing.seconds
-                        # What is not wanted at once may have changed when it is, where the user holds the object.
-                        is_wanted = least == 1 or session.pool.worker_type == "process"
-                        self._kept = session.first.kept if is_wanted else None
-                        session.first = dataclasses.replace(session.first, kept=None)
                         self._warn_of_first(session, session.first)
                 if self._is_open and isinstance(session, Session):
                     session = self._with_chosen_workers(session)
@@ -192,7 +186,7 @@ class Loader:
         self.layout = session.layout
         if session.pool.worker_type == "thread" and not (session.job.thread_safe and WORKERS in session.job.free):
             return session
-        self._choice = choice = choose(session, partial(Loader, scene_seconds=session.timing.seconds))
+        self.choice = choice = choose(session, partial(Loader, scene_seconds=session.timing.seconds))
         if choice.hint:
             self.failure_log.deferred_warnings.defer("hint", choice.hint, FeedWarning)
         LOGGER.info("the feed of %s: auto chooses %s", class_name(self._job.sequence), choice)
@@ -205,11 +199,6 @@ class Loader:
         chosen = self._sessions.current(self._start_session)
         chosen.infer(self.layout, self.epoch)  # reads nothing: the layout is known
         return chosen
-
-    @property
-    def choice(self) -> Choice | None:
-        """What "auto" came to; None where nothing was to be chosen, or not yet."""
-        return self._choice
 
     # ---- a loader of a host
 
@@ -274,9 +263,8 @@ class Loader:
             FeedClosedError: The loader is closed.
         """
         session = self._ready()
-        kept, self._kept = self._kept, None
         try:
-            return session.submit(epoch, step, timeout, kept)
+            return session.submit(epoch, step, timeout)
         except WorkerDiedError as error:  # just now: this batch shares the fate of those in flight
             if session.pool.failure is None:
                 raise
@@ -287,10 +275,9 @@ class Loader:
     def refresh(self, change: Callable[[], None]) -> None:
         """Run `change`, which alters `job.sequence`, while no scene is being loaded; workers then see the result."""
         self._sessions.refuse_after_fork()
-        self._kept = None
         before = self._sessions.present
         if before is not None:
-            before.runner.renewed = True
+            before.runner.change()
         if before is None:
             change()
         else:
@@ -306,21 +293,22 @@ class Loader:
     def stats(self) -> LoaderStats:
         """A snapshot of counters."""
         session = self._sessions.present
-        slots = session.slots if isinstance(session, Session) else None
+        here = session if isinstance(session, Session) else None
+        slots = None if here is None else here.slots
         warned = self.failure_log.deferred_warnings.is_known(WARNING_KIND)
         return LoaderStats(
             self.worker_type,
             max(1, session.job.workers if session else self._job.workers),
             session.batches if session else 0,
-            session.copied if isinstance(session, Session) else 0,
+            here.copied if here else 0,
             slots.total if slots else 0,
             slots.layout.nbytes if slots else 0,
-            session.pids() if session else (),
+            here.pool.pids() if here else (),
             self._sessions.respawns,
             self.failure_log.failed,
             seeds_random=self.worker_type == "process" and warned,
-            hosts=session.host_stats() if session else None,
-            chosen="" if self._choice is None else str(self._choice),
+            hosts=session.host_stats() if isinstance(session, HostsSession) else None,
+            chosen="" if self.choice is None else str(self.choice),
         )
 
     def read_costs(self) -> list[ReadCost]:

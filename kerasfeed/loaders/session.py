@@ -6,17 +6,15 @@ until its batch is sent, and by whoever delivers the batch from then on.
 """
 
 import dataclasses
-import pickle
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from kerasfeed.errors import FeedClosedError, FeedWarning, SceneTimeoutError
 from kerasfeed.loaders.base import Job
-from kerasfeed.loaders.batch_runner import DESCRIBE, LOAD, BatchRunner, Wasteful
+from kerasfeed.loaders.batch_runner import DESCRIBE, LOAD, BatchRunner, FailedFirst, FirstOrder, FirstScenes, Wasteful
 from kerasfeed.loaders.batches.filler import MANY
 from kerasfeed.loaders.batches.layout import Layout
 from kerasfeed.loaders.batches.pending_batch import BatchInProgress, SceneTiming, begin_batch, scene_text
@@ -25,7 +23,6 @@ from kerasfeed.loaders.batches.spec_inference import Read, read_first_scenes, wa
 from kerasfeed.loaders.failures.exceptions import SceneLocation, fatal_text, for_consumer, function_text
 from kerasfeed.loaders.failures.failure_log import FailureLog
 from kerasfeed.loaders.failures.recovery import Range, Recovery
-from kerasfeed.loaders.first_scenes import FailedFirst, FirstOrder, FirstScenes
 from kerasfeed.pool.base import CLOSED_BEFORE_DONE, Pool, Receipt
 from kerasfeed.pool.task import NOWHERE, Crash, FailedTaskError, FutureTask, Place, Record, Task
 from kerasfeed.sequences.context import SceneContext
@@ -73,7 +70,6 @@ class Session:
         self.batches = 0
         self.copied = 0
         self._waste: ReadCost | None = None
-        self._stuck: set[BatchInProgress] = set()  # a thread that was given up may still write to them
 
     def close(self) -> None:
         """End the workers and free everything; idempotent. Futures in flight fail with `FeedClosedError`."""
@@ -123,21 +119,11 @@ class Session:
 
     # ---- batches
 
-    def submit(
-        self,
-        epoch: int,
-        step: int,
-        timeout: float | None = None,
-        kept: tuple[int, int, bytes] | None = None,
-    ) -> Future[Any]:
-        """Cut a batch into tasks and hand them to the workers; see `Loader.submit`.
-
-        Of the batch `kept`, which was read before (epoch, index, pickled), nothing is read again.
-        """
+    def submit(self, epoch: int, step: int, timeout: float | None = None) -> Future[Any]:
+        """Cut a batch into tasks and hand them to the workers; see `Loader.submit`."""
         assert self.slots is not None
         indices = self.job.plan.indices(epoch, step)
-        is_kept = kept is not None and kept[:2] == (epoch, int(indices[0]))
-        if self.pool.worker_type != "process" and not is_kept:
+        if self.pool.worker_type != "process" and not self.runner.is_kept(epoch, indices[0]):
             failed = self._read_ahead(epoch, step, indices)
             if failed is not None:
                 return failed
@@ -148,15 +134,9 @@ class Session:
             raise self.pool.failure or FeedClosedError(CLOSED_BEFORE_DONE) from None
         try:
             batch = begin_batch(self.job, held, epoch, step, indices)
-            if kept is not None and is_kept:
-                with suppress(Exception):  # it does not unpickle, or is unlike others: it is read again, and fails then
-                    filler = self.runner.filler(self.slots.layout)
-                    self.account(batch, 0, 1, filler.put(held[0].view, pickle.loads(kept[2])))
-                    return batch.future
             ranges = self.timing.ranges(batch.rows, self.job.workers)
-            if self.failure_log.has_fatal:
-                with self.lock:
-                    ranges = self.recovery.begin(batch, ranges)
+            with self.lock:
+                ranges = self.recovery.begin(batch, ranges)
             tasks = [LoadTask(self, batch, start, stop) for start, stop in ranges]
             self.pool.submit(tasks, receipt)
             if not ranges:  # none of its scenes is to be tried; of threads some always is
@@ -193,12 +173,6 @@ class Session:
                 return future
         return None
 
-    def _note_stuck(self, batch: BatchInProgress, stuck: bool) -> None:
-        assert self.slots is not None
-        with self.lock:
-            (self._stuck.add if stuck else self._stuck.discard)(batch)
-            self.slots.stuck = len(self._stuck)
-
     # ---- what came of tasks
 
     def account(self, batch: BatchInProgress, start: int = 0, stop: int = 0, beside: Any = None) -> None:
@@ -209,8 +183,7 @@ class Session:
             if batch.missing or batch.landed:
                 return
             batch.landed = True
-        if batch in self._stuck:
-            self._note_stuck(batch, False)
+            self.slots.stuck -= batch.is_stuck
         copied = batch.deliver(self.slots)
         if copied:
             self.failure_log.note_copied(self.slots.ceiling)
@@ -229,9 +202,11 @@ class Session:
 
     def give_up_stuck(self, batch: BatchInProgress, error: BaseException) -> None:
         """A thread hangs in a batch: fail it; its slot stays in flight until the thread is back."""
+        assert self.slots is not None
         with self.lock:
-            if batch.missing:  # else it is being finished just now
-                self._note_stuck(batch, True)
+            if batch.missing and not batch.is_stuck:  # else it is being finished just now, or another thread hangs too
+                batch.is_stuck = True
+                self.slots.stuck += 1
         batch.give_up(error)
 
     def crash_error(self, index: int, batch: BatchInProgress | None, crash: Crash, count: int) -> BaseException:
@@ -263,13 +238,6 @@ class Session:
         """Batches to keep in flight, of which the slots are known."""
         assert self.slots is not None
         return max(1, min(self.job.look_ahead, self.slots.limit - 1))
-
-    def pids(self) -> tuple[int, ...]:
-        """Process ids of the workers."""
-        return self.pool.pids()
-
-    def host_stats(self) -> None:
-        """What became of batches on hosts: there are none."""
 
     def wasted(self) -> ReadCost | None:
         """What one worker reads wastefully; see `Loader.waste`."""

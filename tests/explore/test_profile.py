@@ -18,8 +18,8 @@ from kerasfeed.explore.profiling.profile import Prediction, Profile, recommended
 from kerasfeed.explore.profiling.remedies import remedies
 from kerasfeed.explore.profiling.scene_cost import SceneCost
 from kerasfeed.feeds.base import BaseFeed
+from kerasfeed.loaders.auto_workers import Setup
 from kerasfeed.loaders.loader import Loader
-from kerasfeed.loaders.worker_choice import Setup
 
 GIL = SceneCost(12e-3, 9.5e-3, 0.1e-3, 2, 9e-3, 64, 20, 4)
 FOUR = Prediction("workers=4", 400.0, 4.0, True, 0.0, setup=Setup(4, "process"))

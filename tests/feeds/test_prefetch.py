@@ -5,7 +5,7 @@ from concurrent.futures import Future
 import pytest
 
 from kerasfeed.errors import FeedClosedError, HostLostError, WorkerStartError
-from kerasfeed.feeds.prefetch import Prefetcher
+from kerasfeed.feeds.feed_cursor import Prefetcher
 
 AHEAD = 4
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import kerasfeed as kf
-from kerasfeed.feeds import prefetch
+from kerasfeed.feeds import feed_cursor
 
 PACKAGE = f"{Path(kf.__file__).parent}/"
 
@@ -114,7 +114,7 @@ def test_so_have_errors_of_worker_processes_while_the_spec_is_inferred(take):
 
 
 def test_a_defect_of_kerasfeeds_keeps_its_frames(monkeypatch):
-    monkeypatch.setattr(prefetch, "result_of", None)
+    monkeypatch.setattr(feed_cursor, "result_of", None)
     with kf.Feed(np.zeros((8, 3)), 4, workers=0) as feed, pytest.raises(TypeError) as caught:
         list(feed)
     assert ("take", True) in functions(caught.value)

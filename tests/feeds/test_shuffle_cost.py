@@ -11,7 +11,7 @@ import pytest
 from scenes_chunks import Clouds, Direct, Labelled, Taken
 
 import kerasfeed as kf
-from kerasfeed.feeds.cost_warning import waste_text
+from kerasfeed.feeds.display import waste_text
 from kerasfeed.loaders.base import LoaderStats
 from kerasfeed.util import read_cost
 

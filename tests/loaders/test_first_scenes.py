@@ -364,9 +364,7 @@ def test_a_batch_that_was_read_for_the_spec_alone_is_read_again():
 def test_what_was_kept_is_freed_when_it_was_delivered(tmp_path):
     with BaseFeed(scenes_first.SlowBatches(tmp_path / "read"), None, workers=0) as feed:
         feed[0]
-        loader = feed._loader
-        assert loader._kept is None
-        assert loader._sessions.present.first.kept is None
+        assert feed._loader._sessions.present.runner._kept is None
 
 
 def test_a_second_object_of_a_known_class_is_told_of_and_gets_one_worker():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kerasfeed.loaders.worker_choice import Setup, duration, is_faster, processes_for, threads_for, waits, why
+from kerasfeed.loaders.auto_workers import Setup, duration, is_faster, processes_for, threads_for, waits, why
 
 
 @pytest.mark.parametrize(

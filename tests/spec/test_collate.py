@@ -9,7 +9,7 @@ from scenes_sized import padded
 import kerasfeed as kf
 from kerasfeed.errors import SpecError
 from kerasfeed.loaders.arguments import check_collate
-from kerasfeed.loaders.batches.variable_rows import expand
+from kerasfeed.loaders.batches.scene_writer import expand
 from kerasfeed.orders.plan import Plan
 from kerasfeed.spec.collation import Custom, Stack
 from kerasfeed.spec.field_forms import Padded, PaddedAxis, RaggedRows, batch_structure

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import optree
 
-from kerasfeed.feeds.leaves import converted, numeric_leaves, ragged_paths
+from kerasfeed.feeds.batch_loop import converted, numeric_leaves, ragged_paths
 from kerasfeed.orders.plan import Plan
 from kerasfeed.spec.nesting import field_paths
 from kerasfeed.util.error_text import message_of

@@ -11,9 +11,8 @@ from kerasfeed.adapters.keras.run import KerasRun
 from kerasfeed.adapters.keras.trainer import TrainerRequest, trainer_position
 from kerasfeed.errors import FeedClosedError
 from kerasfeed.feeds.cursor import EndOfData
-from kerasfeed.feeds.feed_cursor import claim, only_submits
+from kerasfeed.feeds.feed_cursor import Prefetcher, claim, only_submits, window_of
 from kerasfeed.feeds.hooks import TimedTake
-from kerasfeed.feeds.prefetch import Prefetcher, window_of
 
 
 class FeedRun(KerasRun):

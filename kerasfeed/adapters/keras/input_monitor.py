@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import keras
 
+from kerasfeed.loaders.auto_workers import Setup
 from kerasfeed.loaders.base import LoaderStats
-from kerasfeed.loaders.worker_choice import Setup
 from kerasfeed.orders.batch_bounds import EvenCut
 from kerasfeed.orders.plan import Plan
 from kerasfeed.util.counted import counted

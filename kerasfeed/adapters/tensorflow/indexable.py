@@ -17,7 +17,7 @@ import numpy as np
 
 from kerasfeed.adapters.tensorflow.scene_readers import MOST_SCENES, SceneReaders
 from kerasfeed.feeds.cursor import EndOfData, check_alive
-from kerasfeed.feeds.prefetch import Prefetcher
+from kerasfeed.feeds.feed_cursor import Prefetcher
 from kerasfeed.loaders.arguments import check_seed
 from kerasfeed.loaders.sequence_argument import check_sequence
 from kerasfeed.orders.base import Sequential

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import optree
 
-from kerasfeed.feeds.leaves import converted, numeric_leaves
+from kerasfeed.feeds.batch_loop import converted, numeric_leaves
 from kerasfeed.util.error_text import message_of
 
 try:

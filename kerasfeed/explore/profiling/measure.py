@@ -10,11 +10,10 @@ from contextlib import closing, suppress
 from typing import Any
 
 from kerasfeed.explore.profiling.scene_cost import SceneCost
-from kerasfeed.loaders.auto_workers import Trial
+from kerasfeed.loaders.auto_workers import Setup, Trial
 from kerasfeed.loaders.base import Job
 from kerasfeed.loaders.batches.layout import Layout
 from kerasfeed.loaders.loader import Loader
-from kerasfeed.loaders.worker_choice import Setup
 from kerasfeed.orders.batch_bounds import EvenCut
 from kerasfeed.sequences.base import scene_reader
 from kerasfeed.sequences.view_base import HookForwarder, part_reader

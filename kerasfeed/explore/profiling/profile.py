@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kerasfeed.explore.profiling.scene_cost import SceneCost
-from kerasfeed.loaders.worker_choice import Setup, duration
+from kerasfeed.loaders.auto_workers import Setup, duration
 from kerasfeed.util.report import ACCENT, PALE, Graphic, Report, Table, bar
 
 _NOTABLE = 1.1  # times as fast

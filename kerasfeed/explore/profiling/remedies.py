@@ -9,9 +9,9 @@ from typing import Any
 
 from kerasfeed.explore.profiling.profile import Prediction
 from kerasfeed.explore.profiling.scene_cost import SceneCost
+from kerasfeed.loaders.auto_workers import Setup
 from kerasfeed.loaders.base import Job
 from kerasfeed.loaders.batches.layout import Layout
-from kerasfeed.loaders.worker_choice import Setup
 from kerasfeed.orders.base import Sequential
 from kerasfeed.orders.batch_bounds import EvenCut
 from kerasfeed.orders.blocks import BlockShuffled

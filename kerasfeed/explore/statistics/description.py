@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kerasfeed.loaders.worker_choice import duration
+from kerasfeed.loaders.auto_workers import duration
 from kerasfeed.util.counted import counted
 from kerasfeed.util.report import Graphic, Report, Table, bytes_text, histogram
 

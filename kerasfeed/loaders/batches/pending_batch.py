@@ -7,7 +7,7 @@ lowest row is reported, whatever order the workers met them in.
 
 import itertools
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future, InvalidStateError
 from math import prod
 from typing import Any
@@ -17,11 +17,10 @@ from numpy.typing import NDArray
 
 from kerasfeed.loaders.base import Job
 from kerasfeed.loaders.batches.filler import MANY
-from kerasfeed.loaders.batches.layout import Layout, SlotView, aligned_copy, aligned_empty, field_array
+from kerasfeed.loaders.batches.layout import Layout, aligned_copy, aligned_empty, field_array
 from kerasfeed.loaders.batches.masking import fill_empty_rows, with_weights
-from kerasfeed.loaders.batches.scene_writer import Beside
+from kerasfeed.loaders.batches.scene_writer import Beside, expand, pad_into
 from kerasfeed.loaders.batches.slots import Held, SlotFuture, SlotPool
-from kerasfeed.loaders.batches.variable_rows import expand, pad_into
 from kerasfeed.spec.field_forms import MASK, SPLITS, Form, Masked, Padded, RaggedArray, common_shape, nest, stack_text
 from kerasfeed.spec.scene_spec import ArraySpec
 
@@ -30,39 +29,23 @@ class FormedField:
     """One field of one batch, being assembled."""
 
     def __init__(
-        self,
-        layout: Layout,
-        number: int,
-        form: Form,
-        view: SlotView,
-        rows: int,
-        beside: Mapping[int, NDArray[Any]],
-        empty_rows: Collection[int],
-        memory: Any,
-        base: int,
+        self, batch: "BatchInProgress", layout: Layout, number: int, form: Form, memory: Any, base: int
     ) -> None:
-        """Assemble field `number` from the slot at `base` of `memory`.
+        """Assemble field `number` of a batch from its slot, which stands at `base` of `memory`.
 
-        Args:
-            layout: Memory map of the slot.
-            number: Number of the field.
-            form: What becomes of it.
-            view: Views of the slot.
-            rows: Rows of the batch, at least 1.
-            beside: Rows that had no room in the slot.
-            empty_rows: Rows that hold no scene: of length 0, all padding.
-            memory: What the batch's arrays refer to.
-            base: Offset of the slot in `memory`, bytes.
+        Its rows without a scene count as empty. Rows that it has beside the slot were too large for the room of their
+        run.
         """
-        shapes, starts = view.shapes[number], view.starts[number]
+        view, self._rows = batch.slot.view, batch.rows
+        starts, shapes = view.starts[number], view.shapes[number]
         assert shapes is not None
         self._layout, self._number, self._form = layout, number, form
         self._dtype = layout.spec.fields[number].dtype
-        self._rows, self._beside, self._empty_rows = rows, beside, empty_rows
+        self._beside, self._empty_rows = batch.beside.get(number, {}), batch.empty_rows
         self._memory, self._base = memory, base
-        self._shapes = shapes[:rows]
-        self._starts = None if starts is None else starts[:rows]
-        if empty_rows:
+        self._shapes = shapes[: self._rows]
+        self._starts = None if starts is None else starts[: self._rows]
+        if self._empty_rows:
             self._shape_empty_rows()
 
     def _shape_empty_rows(self) -> None:
@@ -147,7 +130,8 @@ class FormedField:
 
     def _row(self, items: NDArray[Any], row: int) -> NDArray[Any]:
         if row in self._beside and row not in self._empty_rows:
-            return self._beside[row]
+            beside: NDArray[Any] = self._beside[row]
+            return beside
         assert self._starts is not None
         start, shape = int(self._starts[row]), tuple(self._shapes[row].tolist())
         return items[start : start + prod(shape)].reshape(shape)
@@ -231,8 +215,8 @@ class BatchInProgress:
     """State of one submitted batch. Not thread-safe: its loader guards it."""
 
     __slots__ = (
-        "beside", "empty_rows", "epoch", "failure", "failure_row", "filler", "future", "held", "landed", "missing",
-        "on_error", "replaced", "rows", "serial", "slot", "step",
+        "beside", "empty_rows", "epoch", "failure", "failure_row", "filler", "future", "held", "is_stuck", "landed",
+        "missing", "on_error", "replaced", "rows", "serial", "slot", "step",
     )  # fmt: skip
 
     def __init__(
@@ -249,6 +233,7 @@ class BatchInProgress:
         self.missing = rows
         self.on_error = on_error
         self.filler = filler
+        self.is_stuck = False  # whether a thread that hangs may still write to its slot
         self.landed = False  # whether no worker can write to its slot any more, and it is being delivered
         self.empty_rows: set[int] = set()  # rows that hold no scene
         self.replaced: dict[int, tuple[int, int]] = {}  # row -> the scene that failed, stand-ins tried
@@ -325,10 +310,7 @@ class BatchInProgress:
         for number, field in enumerate(layout.spec.fields):
             form, beside = layout.form(number), self.beside.get(number, {})
             if form is not None:
-                formed = FormedField(
-                    layout, number, form, self.slot.view, self.rows, beside, self.empty_rows, memory, base
-                )
-                leaves.append(formed.leaf(kept, copy=copy))
+                leaves.append(FormedField(self, layout, number, form, memory, base).leaf(kept, copy=copy))
                 continue
             leaf = self._field(number, field, beside, layout, memory, base)
             if field.is_text:

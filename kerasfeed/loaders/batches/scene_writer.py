@@ -2,9 +2,16 @@
 
 Invariant: a row is written once, straight from the arrays of the scene. Values without a place (text, rows too large
 for theirs) are returned beside.
+
+Rows of a padded or ragged field come in runs: those that one task loads stand one behind the other from where the run's
+first row has its place, and never beyond the place of its last. So rows of a run need no room of their own, what is
+short lends room to what is long, and ragged rows of a batch loaded by one task stand as the consumer wants them. Rows
+of a fixed padded shape stand, padded, where the consumer finds them.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -12,13 +19,113 @@ from numpy.typing import NDArray
 
 from kerasfeed.errors import SpecError
 from kerasfeed.loaders.batches.layout import Layout, SlotView
-from kerasfeed.loaders.batches.variable_rows import RowRun, Runs
-from kerasfeed.spec.field_forms import unequal_text
+from kerasfeed.spec.field_forms import Form, Padded, unequal_text
 from kerasfeed.spec.field_values import as_array, coerce, remedy_of
 from kerasfeed.spec.inference import describe
 from kerasfeed.spec.nesting import flatten, is_nested, structure_text
 from kerasfeed.spec.scene_spec import ArraySpec
 from kerasfeed.util.error_text import message_of
+
+
+class RowRun:
+    """Rows [start, stop) of one field of one slot, written in rising order."""
+
+    def __init__(self, layout: Layout, view: SlotView, number: int, form: Form, start: int, stop: int) -> None:
+        field, shapes = layout.spec.fields[number], view.shapes[number]
+        assert shapes is not None
+        self._path, self._dtype, self._shape = layout.spec.paths[number], field.dtype, field.shape
+        self._form, self._start, self._stop = form, start, stop
+        self._target, self._shapes, self._starts = view.fields[number], shapes, view.starts[number]
+        self._indices = view.indices
+        capacity = layout.row_bytes[number] // max(1, field.dtype.itemsize)
+        self._cursor, self._end = start * capacity, stop * capacity
+        self._written: list[tuple[int, ...]] = []  # shapes
+        self._begun: list[int] = []  # where rows begin
+
+    def takes(self, value: Any) -> bool:
+        """Whether `value` is an array as the field needs it."""
+        if type(value) is not np.ndarray or value.dtype != self._dtype or value.ndim != len(self._shape):
+            return False
+        return all(want is None or want == size for want, size in zip(self._shape, value.shape, strict=True))
+
+    def write(self, row: int, array: NDArray[Any]) -> bool:
+        """Write one row; False where there is no room for it.
+
+        Raises:
+            SpecError: It is longer than the length to which rows are padded.
+        """
+        form, start, stop = self._form, self._cursor, self._cursor + array.size
+        axis = form.too_long(array.shape) if isinstance(form, Padded) else None
+        if axis is not None:
+            raise SpecError(
+                f"scene {self._indices[row]}: field {self._path!r} has shape {array.shape}, longer on axis {axis.axis} "
+                f"than the length {axis.length} to which kf.Pad pads it. Crop it in __getitem__, or use a larger "
+                "length (or none)"
+            )
+        self._written.append(array.shape)
+        self._begun.append(start)
+        if isinstance(form, Padded) and form.is_static:
+            pad_into(self._target[row], array, form)
+            return True
+        if stop > self._end:
+            return False
+        self._target[start:stop].reshape(array.shape)[...] = array
+        self._cursor = stop
+        return True
+
+    def finish(self) -> None:
+        """Note what was written."""
+        self._shapes[self._start : self._stop] = self._written
+        if self._starts is not None:
+            self._starts[self._start : self._stop] = self._begun
+
+
+def runs_of(layout: Layout, view: SlotView, start: int, stop: int) -> list[RowRun | None]:
+    """The runs of one task: one for each field that is padded or ragged, and none for others."""
+    return [
+        None if form is None else RowRun(layout, view, number, form, start, stop)
+        for number, form in enumerate(layout.forms)
+    ]
+
+
+def pad_into(target: NDArray[Any], array: NDArray[Any], form: Padded) -> None:
+    """Write one row, padded to the shape of `target`."""
+    if form.is_prefix:
+        target[: len(array)] = array
+        target[len(array) :] = form.value
+        return
+    target[...] = form.value
+    target[tuple(map(slice, array.shape))] = array
+
+
+def expand(
+    items: NDArray[Any], starts: NDArray[np.int64], shapes: NDArray[np.int64], shape: tuple[int, ...], form: Padded
+) -> None:
+    """Pad rows that stand one behind the other, from the first element on, in the memory in which they stand.
+
+    They go from the last to the first: where a row goes there is none before it, for no row is larger than when
+    padded. (NumPy copies one-dimensional arrays that overlap as memmove does.)
+
+    Args:
+        items: dtype[at least B * size of a padded row].
+        starts: int64[B], the first element of every row.
+        shapes: int64[B, axes], the shape of every row.
+        shape: The shape of a padded row.
+        form: How it is padded.
+    """
+    stride, value, prefix = prod(shape), form.value, form.is_prefix
+    sizes = np.prod(shapes, axis=1)
+    for row, start, size in zip(reversed(range(len(shapes))), starts[::-1].tolist(), sizes[::-1].tolist(), strict=True):
+        place = row * stride
+        if prefix:
+            if start != place:
+                items[place : place + size] = items[start : start + size]
+            if size < stride:
+                items[place + size : place + stride] = value
+            continue
+        array = items[start : start + size].reshape(shapes[row])
+        pad_into(items[place : place + stride].reshape(shape), array.copy(), form)
+
 
 # Values that stand beside the slot: field number -> row -> value.
 Beside = dict[int, dict[int, Any]]
@@ -52,7 +159,9 @@ class SceneWriter:
         """What `write` needs to know of the fields of one slot."""
         return [(target, *check) for target, check in zip(view.fields, self._checks, strict=True)]
 
-    def write(self, view: SlotView, row: int, scene: Any, places: list[Any], beside: Beside, runs: Runs | None) -> None:
+    def write(
+        self, view: SlotView, row: int, scene: Any, places: list[Any], beside: Beside, runs: Sequence[RowRun | None]
+    ) -> None:
         """Write one scene.
 
         Args:
@@ -61,7 +170,7 @@ class SceneWriter:
             scene: What the sequence returned.
             places: What `places(view)` gave.
             beside: Where values go that have no place.
-            runs: The runs of the task, where some fields are padded or ragged.
+            runs: What `runs_of` gave; empty for a batch that the user's function made.
 
         Raises:
             SpecError: The scene is not as the layout's spec says.
@@ -82,7 +191,7 @@ class SceneWriter:
                 if not exact and is_nested(leaf, self._spec.treespec):
                     raise self._wrong_structure(view, row, scene)
             if not exact:
-                run = None if runs is None else runs.of(number)
+                run = runs[number] if runs else None
                 if run is not None:
                     self._write_run(view, row, number, field, leaf, beside, run)
                 else:

@@ -12,10 +12,10 @@ from typing import Any
 
 from kerasfeed.errors import FeedWarning, SpecError
 from kerasfeed.loaders.base import Job
+from kerasfeed.loaders.batch_runner import FailedFirst, FirstOrder, FirstScenes
 from kerasfeed.loaders.batches.layout import Layout
 from kerasfeed.loaders.batches.masking import check_maskable, check_weight_forms
 from kerasfeed.loaders.failures.failure_log import MOST_STAND_INS, FailureLog, replacement
-from kerasfeed.loaders.first_scenes import FailedFirst, FirstOrder, FirstScenes
 from kerasfeed.sequences.global_random import WARNING_KIND, GlobalRandomWatch, warning_text
 from kerasfeed.spec.collation import Stack
 from kerasfeed.spec.field_forms import Form, row_bytes

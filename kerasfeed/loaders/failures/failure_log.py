@@ -31,7 +31,6 @@ class FailureLog:
     Attributes:
         policy: What to do.
         deferred_warnings: Warnings for the user.
-        respawns: Worker processes that were replaced.
         muted: Whether nothing is recorded: the batches are nobody's.
         on_note: Told of each failure that is recorded, by `note`'s arguments; None for nobody.
     """
@@ -43,7 +42,6 @@ class FailureLog:
         """
         self.policy = policy
         self.deferred_warnings = DeferredWarnings()
-        self.respawns = 0
         self.muted = False
         self.on_note: Callable[[int | None, int | None, int | None, BaseException], object] | None = None
         self._length = length

@@ -25,23 +25,12 @@ class Recovery:
 
     def begin(self, batch: BatchInProgress, ranges: list[Range]) -> list[Range]:
         """The ranges to load of a new batch: without the scenes that are known to end their workers."""
-        if not self._failure_log.has_fatal:
-            return ranges
-        if self._whole:
-            return self._begin_whole(batch, ranges)
-        result: list[Range] = []
-        for first, stop in ranges:
-            start = first
-            for row in range(first, stop):
-                error = self._failure_log.fatal(int(batch.slot.view.indices[row]), batch.epoch)
-                if error is not None:
-                    if start < row:
-                        result.append((start, row))
-                    result.extend(self.handle(batch, row, row + 1, row, error))
-                    start = row + 1
-            if start < stop:
-                result.append((start, stop))
-        return result
+        for row in range(batch.rows) if self._failure_log.has_fatal else ():
+            error = self._failure_log.fatal(int(batch.slot.view.indices[row]), batch.epoch)
+            place = next((place for place, (start, stop) in enumerate(ranges) if start <= row < stop), None)
+            if error is not None and place is not None:
+                ranges[place : place + 1] = self.handle(batch, *ranges[place], row, error)
+        return ranges
 
     def handle(
         self, batch: BatchInProgress, start: int, stop: int, row: int | None, error: BaseException
@@ -88,15 +77,6 @@ class Recovery:
             return [(start, stop)]
         batch.add(start, stop, {})
         return []
-
-    def _begin_whole(self, batch: BatchInProgress, ranges: list[Range]) -> list[Range]:
-        for row in range(batch.rows):
-            error = self._failure_log.fatal(int(batch.slot.view.indices[row]), batch.epoch)
-            if error is not None:
-                ranges = self.handle(batch, 0, batch.rows, row, error)
-                if not ranges:
-                    break
-        return ranges
 
     def _stand_in(self, batch: BatchInProgress, row: int, index: int) -> int | None:
         original, attempt = batch.replaced.get(row, (index, 0))

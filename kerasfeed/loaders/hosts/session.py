@@ -28,6 +28,7 @@ from kerasfeed.loaders.failures.failure_log import FailureLog
 from kerasfeed.loaders.hosts.calls import MOST_CALLS, HostAnswer, HostStats, Packed, State, pack, unpack, versions
 from kerasfeed.pool.base import CLOSED_BEFORE_DONE, LOGGER, PoolOptions
 from kerasfeed.pool.environment import Environment, search_path
+from kerasfeed.pool.processes.crash_policy import CrashPolicy
 from kerasfeed.pool.resource_errors import start_thread
 from kerasfeed.pool.task import Crash
 from kerasfeed.util.error_notes import wrapped
@@ -35,7 +36,6 @@ from kerasfeed.util.error_text import class_name, message_of
 from kerasfeed.util.read_cost import ReadCost
 
 _TICK = 1.0
-_MOST_FAILED_STARTS = 3  # one after the other, where no host is there
 _MOST_SECONDS = 30.0  # from one try to start a host to the next
 _GRACE = 6.0  # for hosts to end their workers
 _RELEASE_SECONDS = 4.0 + _GRACE  # where the head of a cluster is gone, Ray ends the program after 60 s
@@ -111,7 +111,7 @@ class HostsSession:
         self._tick = min(_TICK, job.hosts.silence / 4)
         self._idle = threading.Condition()  # its lock, which is reentrant, guards all that follows
         self._news: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()  # for the thread that decides
-        self._failed_starts = 0  # since a host has started
+        self._deaths = CrashPolicy()
         self._open: list[_HostCall] = []
         self._places: Sequence[str] = ()
         self._hosts: dict[str, _Host] = {}  # by their place
@@ -159,7 +159,7 @@ class HostsSession:
         self._tell(layout=layout)
         self.layout = layout
 
-    def submit(self, epoch: int, step: int, timeout: float | None = None, kept: Any = None) -> Future[Any]:
+    def submit(self, epoch: int, step: int, timeout: float | None = None) -> Future[Any]:
         """See `Session.submit`; waits for nothing."""
         self.job.plan.indices(epoch, step)  # refuses a step that is out of range
         return self._ask(f"several scenes at once (epoch {epoch}, step {step})", "batch", epoch, step)
@@ -208,10 +208,6 @@ class HostsSession:
     def respawns(self) -> int:
         """Hosts, and worker processes of hosts, that were replaced."""
         return self._counts["lost"] + self._respawns
-
-    def pids(self) -> tuple[int, ...]:
-        """See `Session.pids`; workers of hosts are not of this machine."""
-        return ()
 
     def wasted(self) -> ReadCost | None:
         """See `Session.wasted`."""
@@ -305,7 +301,7 @@ class HostsSession:
             host.name, host.depth, host.news = f"{host.name} ({name})", self._depth(workers), time.monotonic()
             self._retries.pop(host.place, None)
         LOGGER.info("%s: %s started", self.options.who, host.name)
-        self._failed_starts = 0
+        self._deaths.started()
         self._call(host, lambda *_: None, "live")  # which fails where the host ends
 
     @property
@@ -326,11 +322,10 @@ class HostsSession:
             del self._hosts[host.place]
             self._counts["lost"] += 1
             if not host.depth:
-                self._failed_starts += 1
                 times = self._retries.get(host.place, (0, 0.0))[0] + 1
                 self._retries[host.place] = times, time.monotonic() + min(2.0**times, _MOST_SECONDS)
         self._attention.set()
-        if self._failed_starts >= _MOST_FAILED_STARTS and not host.depth and not self._has_host:
+        if not host.depth and self._deaths.at_start(crash) and not self._has_host:
             raise WorkerStartError(f"{host.name} {how} before it could take work, as did others before it")
         LOGGER.warning("%s: lost a host: %s", self.options.who, crash)
         self.options.deferred_warnings.defer(

@@ -18,8 +18,7 @@ from killer import Killer
 from waits import wait_until
 
 import kerasfeed as kf
-from kerasfeed.loaders.batch_runner import DESCRIBE
-from kerasfeed.loaders.first_scenes import FirstOrder
+from kerasfeed.loaders.batch_runner import DESCRIBE, FirstOrder
 from kerasfeed.loaders.session import FirstTask
 from kerasfeed.pool.processes import pool, worker_process
 from kerasfeed.pool.processes.crash_policy import CrashPolicy, start_text
