@@ -27,7 +27,7 @@ from kerasfeed.feeds.feed_cursor import FeedCursor
 from kerasfeed.feeds.hooks import Refreshes, SequenceHooks
 from kerasfeed.feeds.options import FeedOptions
 from kerasfeed.feeds.sharding import find_shard
-from kerasfeed.feeds.state import FeedState, forget_fingerprint, number_of, state_of, warn_of_hooks
+from kerasfeed.feeds.state import FeedState, number_of, state_of, warn_of_hooks
 from kerasfeed.loaders.arguments import check_collate, check_order, check_plan, check_seed
 from kerasfeed.loaders.base import LoaderStats
 from kerasfeed.loaders.batches.layout import Layout
@@ -58,6 +58,7 @@ class BaseFeed(AnyFeed):
         shard: Which shard it is, of how many, and who said so.
         collation: How scenes become a batch.
         clock: Where its consumers stand.
+        fingerprint: What its batches depend on, as its state tells it; None until that is asked for.
         hooks: The sequence's own `on_epoch_begin` and `on_epoch_end`.
         refreshes: How often what is read was refreshed.
     """
@@ -115,6 +116,7 @@ class BaseFeed(AnyFeed):
             rows = 1 if isinstance(self.collation, Custom) else self.plan.rows
             ahead = max(ahead, math.ceil(2 * options.workers / rows))
         self.sequence = sequence
+        self.fingerprint: dict[str, Any] | None = None
         self.refreshes = Refreshes(sequence)
         self.job = options.job(sequence, self.plan, self.collation, look_ahead=ahead, free=options.free)
         self._start_loader()
@@ -157,7 +159,7 @@ class BaseFeed(AnyFeed):
         self.refreshes.planned, self.refreshes.resized = generations, None
         self.plan = plan
         self.job = dataclasses.replace(self.job, plan=plan)
-        forget_fingerprint(self)
+        self.fingerprint = None
         self._loader.failure_log.renew(plan.length)
         self._start_loader(self._loader.failure_log)
 

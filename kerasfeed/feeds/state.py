@@ -4,7 +4,6 @@ Invariant: a state is a value that survives JSON unchanged. Two feeds give the s
 where their sequences do, if their fingerprints and seeds agree; workers and shards are no part of it.
 """
 
-import weakref
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
@@ -76,9 +75,6 @@ class FeedState:
         check_step(self.step, steps)
 
 
-_fingerprints: "weakref.WeakKeyDictionary[Any, dict[str, Any]]" = weakref.WeakKeyDictionary()
-
-
 def fingerprint_of(sequence: Any, plan: Plan, spec: SceneSpec) -> dict[str, Any]:
     """What the batches of a feed depend on, as far as it can be told without reading them all.
 
@@ -98,20 +94,14 @@ def fingerprint_of(sequence: Any, plan: Plan, spec: SceneSpec) -> dict[str, Any]
     }
 
 
-def forget_fingerprint(feed: Any) -> None:
-    """The batches of a feed have changed."""
-    _fingerprints.pop(feed, None)
-
-
 def state_of(feed: Any, number: int) -> FeedState:
     """The state of a feed before batch `number` of all its epochs one after the other."""
     clock = feed.clock
     epoch, step = divmod(number, clock.steps)
     shuffled = step > 0 and clock.is_shuffled(number, clock.shuffled)
-    found = _fingerprints.get(feed)
-    if found is None:  # it takes the digest of every index that a view holds
-        found = _fingerprints[feed] = fingerprint_of(feed.sequence, feed.plan, feed.scene_spec)
-    return FeedState(feed.seed, epoch, step, shuffled, found)
+    if feed.fingerprint is None:  # it takes the digest of every index that a view holds
+        feed.fingerprint = fingerprint_of(feed.sequence, feed.plan, feed.scene_spec)
+    return FeedState(feed.seed, epoch, step, shuffled, feed.fingerprint)
 
 
 def number_of(epoch: int | None, step: int | None, steps: int) -> int | None:
