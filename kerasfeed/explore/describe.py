@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from kerasfeed.explore.statistics.description import Description, FieldDescription, Timing
 from kerasfeed.explore.statistics.field_statistics import FieldStatistics
 from kerasfeed.explore.statistics.scene_statistics import SceneStatistics, collect
-from kerasfeed.explore.statistics.values import pooled
 from kerasfeed.feeds.any_feed import AnyFeed
 from kerasfeed.loaders.arguments import check_workers
 from kerasfeed.loaders.sequence_argument import check_sequence
@@ -120,19 +119,17 @@ def _duplicates(bits: NDArray[np.uint64], indices: NDArray[np.int64]) -> tuple[t
 
 
 def _field(path: str, field: FieldStatistics, indices: NDArray[np.int64]) -> FieldDescription:
-    counts = field.counts
-    mean, variance, axis = _moments(field)
+    counts, kinds = field.counts, {name if name in ("str", "bytes") else "" for name in field.dtypes}
     low: Any
     high: Any
     (low, low_at), (high, high_at) = field.low or (None, None), field.high or (None, None)
-    if field.lengths is not None:
-        count, low, high, total, squares = field.lengths
+    mean, variance, axis = _moments(field)
+    edges, shares = field.sample.histogram(float(low), float(high), _BINS) if low is not None else ([], [])
+    if kinds != {""}:  # of lengths no scene is named
         low_at = high_at = None
-        mean, variance, axis = total / count, (squares * count - total * total) / count**2, None
-    edges, shares = [], []  # type: tuple[list[float], list[float]]
-    is_one = field.lengths is None or field.whole is None  # else lengths are counted among numbers
-    if field.spread is not None and low is not None and is_one:
-        edges, shares = field.spread.histogram(float(low), float(high), _BINS)
+    if "" in kinds and len(kinds) > 1:  # lengths and numbers go together no more than they can be batched
+        low = high = None
+        mean, variance, axis, edges, shares = math.nan, math.nan, None, [], []
     one_rank = next(iter(field.sizes.values())) if len(field.sizes) == 1 else None
     sizes = () if one_rank is None else tuple(zip(*one_rank, strict=True))
     shape = None if one_rank is None else tuple(size if size == most else None for size, most in sizes)
@@ -150,15 +147,14 @@ def _scenes(positions: list[NDArray[np.int64]], indices: NDArray[np.int64]) -> N
     return np.unique(indices[np.concatenate(positions)]) if positions else np.empty(0, np.int64)
 
 
+@np.errstate(all="ignore")
 def _moments(field: FieldStatistics) -> tuple[Any, Any, int | None]:
     """Mean, variance and axis."""
-    columns, whole = field.columns, field.whole
-    if columns is not None and (whole is None or not whole.counts.any()):
-        means, variances = columns.means()
-        if np.isfinite(variances[columns.counts > 0]).all():
+    if field.columns is not None:
+        means, variances = field.columns.result()
+        if means.ndim and np.isfinite(variances[~np.isnan(means)]).all():
             return means, variances, -1
-    parts = [(moments.counts, *moments.means()) for moments in (columns, whole) if moments is not None]
-    mean, variance = pooled(*map(np.concatenate, zip(*parts, strict=True))) if parts else (math.nan, math.nan)
+    mean, variance = map(float, field.whole.result())
     return (mean, variance, None) if math.isfinite(variance) else (math.nan, math.nan, None)
 
 

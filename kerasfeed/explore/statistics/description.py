@@ -30,7 +30,8 @@ class FieldDescription:
     """Statistics of one field over all scenes that were read.
 
     Of numbers they are those of finite values; of complex numbers, those of the magnitude; of text, `min`, `max` and
-    `mean` are of lengths, in characters or bytes, and `zeros` counts empty texts.
+    `mean` are of lengths, in characters or bytes, and `zeros` counts empty texts. A field that is text in some scenes
+    and numbers in others has none of them.
 
     Attributes:
         path: Name of the field, such as `1.points`.
@@ -48,13 +49,14 @@ class FieldDescription:
         mean: Mean: float64[features] where `axis` is -1, else one number; what `keras.layers.Normalization` takes. NaN
             without values, or where those lie so far apart (1e154) that a float64 does not hold the squares.
         variance: Mean square of the differences from it, shaped alike.
-        axis: -1 where mean and variance are by entry of the last axis, which must have one size in all scenes, the
-            first that does not fail among them: of up to 1,024 entries in a field with one axis (a row of a table), of
-            up to 16 in one with more (coordinates, channels). Else None: they are of all values.
+        axis: -1 where mean and variance are by entry of the last axis, which must have one size in all scenes: of
+            up to 1,024 entries in a field with one axis (a row of a table), of up to 16 in one with more (coordinates,
+            channels). Else None: they are of all values.
         classes: Number of values by value, of integers and booleans with few different values, and of short texts;
             empty for others, or where more than 1,000 differ.
         edges: Edges of the bins of the histogram, one more than there are bins; empty without one.
-        shares: Share of values in each bin, 0 to 1, of up to 256 values of each scene, spread over it.
+        shares: Share of values in each bin, 0 to 1, of a sample: up to 64 values of each scene, spread over it, and of
+            up to 16,384 of all scenes.
         constant: Whether it has the same bits in all scenes, of which there are several.
         min_scene: Index of the first scene with the smallest value; None without values, and of text.
         max_scene: The same of the largest value.
