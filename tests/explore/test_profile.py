@@ -12,8 +12,8 @@ from scenes_chunks import Clouds
 
 import kerasfeed as kf
 from kerasfeed.explore import profile
+from kerasfeed.explore.profile import remedies
 from kerasfeed.explore.profiling.profile import Prediction, Profile, recommended, verdict
-from kerasfeed.explore.profiling.remedies import remedies
 from kerasfeed.feeds.base import BaseFeed
 from kerasfeed.loaders.loader import Loader
 from kerasfeed.loaders.scene_cost import SceneCost
@@ -128,7 +128,7 @@ def _remedies(sequence, order):
         finally:
             loader.close()
         cost = SceneCost(2e-3, 1e-3, 1e-5, 2, 1e-3, 1536, 20, 2)
-        found = remedies(feed.job, layout, Setup(2, "thread"), cost, 500.0, lambda *given: None)
+        found = remedies(feed.job, layout, Setup(2, "thread"), cost, 500.0)
         return {each.change: each for each in found}
 
 
