@@ -21,15 +21,15 @@ from kerasfeed.explore.statistics.field_statistics import FieldStatistics
 from kerasfeed.loaders.loader import worker_type_for
 from kerasfeed.pool.base import Pool, PoolOptions, Runner, WorkerContext
 from kerasfeed.pool.factory import make_pool
-from kerasfeed.pool.processes.pool import processes_supported
 from kerasfeed.pool.task import NOWHERE, FailedTaskError, FutureTask, Note, Place, Record
 from kerasfeed.sequences.context import SceneContext
+from kerasfeed.sequences.view_base import is_thread_safe
 from kerasfeed.spec.field_values import as_array
 from kerasfeed.spec.inference import no_field_text
 from kerasfeed.spec.nesting import field_paths, flatten
 from kerasfeed.util.array_bits import comparable
-from kerasfeed.util.deferred_warnings import DeferredWarnings, warn_caller
-from kerasfeed.util.error_text import class_name, exception_text, is_the_programs, message_of
+from kerasfeed.util.deferred_warnings import DeferredWarnings
+from kerasfeed.util.error_text import class_name, exception_text, is_the_programs
 from kerasfeed.util.progress import progress_bar
 
 MOST_FAILURES = 1_000  # that are kept with their text
@@ -198,40 +198,20 @@ def collect(
     quiet = DeferredWarnings()
     quiet.mute("stall", "loading", "respawn")  # which speak of a feed
 
-    def pool_of(kind: str) -> Pool:
-        name = f"kf.describe of {class_name(sequence)}"
-        return make_pool(runner, PoolOptions(max(1, workers), name, tries=2, deferred_warnings=quiet), kind)
-
+    options = PoolOptions(
+        max(1, workers), f"kf.describe of {class_name(sequence)}", tries=2, deferred_warnings=quiet,
+        thread_safe=is_thread_safe(sequence),
+    )  # fmt: skip
     with progress_bar("describing", len(indices), progress, unit="scenes") as advance:
         reading = _Pass(len(indices), advance)
         if here_first or not workers:
-            with closing(pool_of("inline")) as pool:
+            with closing(make_pool(runner, options, "inline")) as pool:
                 reading.run(pool, _HERE_SECONDS if workers else None)
         if not reading.is_done:
-            with closing(_workers(sequence, worker_type, pool_of)) as pool:
+            with closing(make_pool(runner, options, worker_type_for(sequence, worker_type))) as pool:
                 reading.run(pool, None)
     quiet.issue_last()  # of an on_worker_end that has failed
     return reading.statistics
-
-
-def _workers(sequence: Any, worker_type: str, pool_of: Callable[[str], Pool]) -> Pool:
-    """Worker processes for "auto"; where they cannot be had, threads if the class stands them, else nobody else.
-
-    Raises:
-        TypeError, OSError: Worker processes were asked for and cannot be had.
-    """
-    kind = worker_type_for(sequence, worker_type)
-    if kind != "auto":
-        return pool_of(kind)
-    otherwise = "thread" if getattr(sequence, "thread_safe", False) is True else "inline"
-    if not processes_supported():
-        return pool_of(otherwise)
-    try:
-        return pool_of("process")
-    except (TypeError, OSError) as error:
-        readers = "threads" if otherwise == "thread" else "the calling thread alone"
-        warn_caller(f"kf.describe reads in {readers}: {message_of(error)}", UserWarning)
-        return pool_of(otherwise)
 
 
 class _Pass:
