@@ -121,13 +121,7 @@ def _is_kept(array: NDArray[Any], made: NDArray[Any]) -> bool:
 
 
 def own_copy(item: Any) -> Any:
-    """An item of any kind, with copies of its NumPy arrays in tuples, lists and dicts of its own; about 1 us."""
-    if type(item) in _IMMUTABLE:
-        return item
-    if type(item) is tuple:
-        return tuple([each.copy() if type(each) is np.ndarray else own_copy(each) for each in item])
-    if type(item) is np.ndarray:
-        return item.copy()
+    """An item of any kind, with copies of its NumPy arrays in tuples, lists and dicts of its own; about 2 us."""
     leaves, treespec = optree.tree_flatten(item)
     # A scalar of a structured array is a view of the array.
     return treespec.unflatten([leaf.copy() if isinstance(leaf, np.ndarray | np.void) else leaf for leaf in leaves])
