@@ -6,13 +6,12 @@ pays nothing. It adds tests where the option is given, and imports the checks th
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kerasfeed.util.error_text import exception_text, message_of
+from kerasfeed.util.error_text import message_of
 
 if TYPE_CHECKING:
     from kerasfeed.testing import SequenceUnderTest
@@ -36,37 +35,16 @@ def pytest_collection_modifyitems(session: pytest.Session, items: list[pytest.It
 
 
 def _items(session: pytest.Session, place: str) -> Iterator[pytest.Item]:
+    from kerasfeed.cli.main import NoObjectError, named_object
     from kerasfeed.explore.check import CHECKS
     from kerasfeed.testing import SequenceUnderTest
 
     try:
-        under_test = SequenceUnderTest(_object_at(place))
-    except TypeError as error:
+        under_test = SequenceUnderTest(named_object(place))
+    except (NoObjectError, TypeError) as error:
         raise pytest.UsageError(f"{_OPTION} {place}: {message_of(error)}") from error
     for name in CHECKS:
         yield CheckItem.from_parent(session, name=f"{place}-{name}", under_test=under_test, check=name)
-
-
-def _object_at(place: str) -> Any:
-    """The object that `module:object` names.
-
-    Raises:
-        pytest.UsageError: There is none, or its module fails.
-    """
-    module, colon, path = place.partition(":")
-    if not (module and colon and path):
-        raise pytest.UsageError(f"{_OPTION} takes module:object, such as rooms:Rooms, received {place!r}")
-    try:
-        found = importlib.import_module(module)
-        for name in path.split("."):
-            found = getattr(found, name)
-    except (ImportError, AttributeError) as error:
-        raise pytest.UsageError(
-            f"{_OPTION} {place}: {message_of(error)}. With python -m pytest, modules of this directory are found"
-        ) from error
-    except Exception as error:
-        raise pytest.UsageError(f"{_OPTION} {place}: its module raises {exception_text(error)}") from error
-    return found
 
 
 class CheckItem(pytest.Item):

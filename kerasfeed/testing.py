@@ -76,22 +76,6 @@ class SequenceUnderTest:
             warn_caller(f"{name}: {result.text}", FeedWarning)
 
 
-class SequenceCheck:
-    """A check of a sequence, as a test gets it: call it."""
-
-    def __init__(self, under_test: SequenceUnderTest, name: str) -> None:
-        self._under_test = under_test
-        self.name = name
-
-    def __call__(self) -> None:
-        """Run it; see `SequenceUnderTest.assert_passes`."""
-        __tracebackhide__ = True
-        self._under_test.assert_passes(self.name)
-
-    def __repr__(self) -> str:
-        return f"{self._under_test.name}-{self.name}"
-
-
 def parametrize_with_checks(
     sequences: Iterable[Any],
     *,
@@ -151,5 +135,7 @@ def parametrize_with_checks(
                 marks = []
                 if name in expected:  # an error that no check raises fails the test nevertheless
                     marks = [pytest.mark.xfail(reason=expected[name], raises=(AssertionError, FeedWarning))]
-                parameters.append(pytest.param(SequenceCheck(under_test, name), id=f"{numbered}-{name}", marks=marks))
+                parameters.append(
+                    pytest.param(partial(under_test.assert_passes, name), id=f"{numbered}-{name}", marks=marks)
+                )
     return pytest.mark.parametrize("check", parameters)

@@ -65,50 +65,20 @@ class PointClouds(kf.SceneSequence):
         return cloud * rng.uniform(0.8, 1.2, 3) + rng.normal(0, 0.01, cloud.shape)
 
 
-@dataclass(frozen=True)
-class ReadingCost:
-    """What reading the clouds of a file has cost this process.
-
-    Attributes:
-        chunks: Chunks that the dataset has; None where storage is contiguous.
-        scenes_per_chunk: Scenes of one chunk, at least 1.
-        decoded: Chunks decoded; None where h5py decodes, which does not tell.
-        again: Of these, chunks decoded before that had left the cache.
-        reader: "direct", or "h5py" and why.
-    """
-
-    chunks: int | None
-    scenes_per_chunk: int
-    decoded: int | None
-    again: int
-    reader: str
-
-    @classmethod
-    def of(cls, clouds: PointClouds) -> "ReadingCost":
-        """As it stands now."""
-        data = clouds.file["data"]
-        shape, chunks, stats = data.shape, data.chunks, data.stats()
-        count = None if chunks is None else math.prod(-(-a // b) for a, b in zip(shape, chunks, strict=True))
-        decoded = stats.decoded if data.reader.kind == "direct" else None
-        return cls(count, data.block_size, decoded, stats.again, str(data.reader))
-
-    def text(self, epochs: int, in_processes: bool) -> str:
-        """The figures in a sentence or two, for people who know nothing of how HDF5 stores data."""
-        if self.chunks is None:
-            return (
-                f"The file stores its scenes as they are, so there was nothing to decompress (read by: {self.reader})."
-            )
-        pieces = f"The file stores its scenes in {self.chunks:,} pieces of up to {self.scenes_per_chunk:,} (read by: "
-        if in_processes:
-            return f"{pieces}{self.reader}). Each worker process read them for itself."
-        if self.decoded is None:
-            return f"{pieces}{self.reader})."
-        if self.again:
-            return (
-                f"{pieces}{self.reader}). Over {epochs:,} epochs pieces were decompressed {self.decoded:,} times, "
-                f"{self.again:,} times anew because the memory kept for them was full."
-            )
-        return f"{pieces}{self.reader}). In {epochs:,} epochs each was decompressed at most once, and kept in memory."
+def reading_text(clouds: PointClouds, epochs: int, in_processes: bool) -> str:
+    """What reading the clouds has cost this process, for people who know nothing of how HDF5 stores data."""
+    data = clouds.file["data"]
+    if data.chunks is None:
+        return f"The file stores its scenes as they are, so there was nothing to decompress (read by: {data.reader})."
+    count = math.prod(-(-size // part) for size, part in zip(data.shape, data.chunks, strict=True))
+    stored = f"The file stores its scenes in {count:,} pieces of up to {data.block_size:,} (read by: {data.reader})."
+    if in_processes:
+        return f"{stored} Each worker process read them for itself."
+    if data.reader.kind != "direct":  # h5py does not tell what it decompresses
+        return stored
+    stats = data.stats()
+    times = f"{stats.decoded:,} times, {stats.again:,} times anew because the memory kept for them was full"
+    return f"{stored} Over {epochs:,} epochs pieces were decompressed {times}."
 
 
 class DataError(ValueError):

@@ -1,28 +1,385 @@
 """`kf.describe`: statistics of all fields and scenes of a sequence, in one pass.
 
-Invariant: but for times, the result is the same bits whatever the number and kind of workers.
+Invariant: but for times, the result is the same bits whatever the number and kind of workers. It is frozen, and made of
+numbers, text and small arrays alone; its report never raises on account of what scenes hold.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kerasfeed.explore.statistics.description import Description, FieldDescription, Timing
 from kerasfeed.explore.statistics.field_statistics import FieldStatistics
 from kerasfeed.explore.statistics.scene_statistics import SceneStatistics, collect
-from kerasfeed.explore.statistics.values import pooled
 from kerasfeed.feeds.any_feed import AnyFeed
 from kerasfeed.loaders.arguments import check_workers
+from kerasfeed.loaders.auto_workers import duration
 from kerasfeed.loaders.sequence_argument import check_sequence
 from kerasfeed.sequences.indexing import chosen_indices
+from kerasfeed.util.counted import counted
 from kerasfeed.util.error_text import class_name
 from kerasfeed.util.frames import as_sequence
+from kerasfeed.util.report import Graphic, Report, Table, bytes_text, histogram
 
 _BINS = 24
 _SLOWEST = 5
+_COLUMNS = ("field", "dtype", "shape", "min", "max", "mean", "std", "histogram")
+_NUMBERS = ("min", "max", "mean", "std")
+_MOST_BARS = 40
+_SHOWN_FEATURES = 3
+_SHOWN_CLASSES = 6
+_SHOWN_INDICES = 5
+_SHOWN_GROUPS = 3
+
+
+@dataclass(frozen=True, eq=False)
+class FieldDescription:
+    """Statistics of one field over all scenes that were read.
+
+    Of numbers they are those of finite values; of complex numbers, those of the magnitude; of text, `min`, `max` and
+    `mean` are of lengths, in characters or bytes, and `zeros` counts empty texts. A field that is text in some scenes
+    and numbers in others has none of them.
+
+    Attributes:
+        path: Name of the field, such as `1.points`.
+        scenes: Number of scenes that have it.
+        dtypes: Number of scenes by dtype; `str` and `bytes` for text.
+        shapes: Number of scenes by shape, the most frequent first; empty where there are more than 16 shapes.
+        shape: Size of each axis, None where it differs; None where the number of axes does.
+        sizes: Smallest and largest size of each axis; empty where the number of axes differs.
+        values: Number of values, in all scenes.
+        nan: Number of NaN.
+        infinite: Number of infinities.
+        zeros: Number of zeros.
+        min: Smallest value; None without values.
+        max: Largest value.
+        mean: Mean: float64[features] where `axis` is -1, else one number; what `keras.layers.Normalization` takes. NaN
+            without values, or where those lie so far apart (1e154) that a float64 does not hold the squares.
+        variance: Mean square of the differences from it, shaped alike.
+        axis: -1 where mean and variance are by entry of the last axis, which must have one size in all scenes: of
+            up to 1,024 entries in a field with one axis (a row of a table), of up to 16 in one with more (coordinates,
+            channels). Else None: they are of all values.
+        classes: Number of values by value, of integers and booleans with few different values, and of short texts;
+            empty for others, or where more than 1,000 differ.
+        edges: Edges of the bins of the histogram, one more than there are bins; empty without one.
+        shares: Share of values in each bin, 0 to 1, of a sample: up to 64 values of each scene, spread over it, and of
+            up to 16,384 of all scenes.
+        constant: Whether it has the same bits in all scenes, of which there are several.
+        min_scene: Index of the first scene with the smallest value; None without values, and of text.
+        max_scene: The same of the largest value.
+        nan_scenes: Indices of the scenes that hold NaN, int64[n], ascending, as are the next two.
+        infinite_scenes: Of those that hold infinities.
+        uniform_scenes: Of those in which all values, of which there are several, are equal: an empty mask, for example.
+    """
+
+    path: str
+    scenes: int
+    dtypes: Mapping[str, int]
+    shapes: Mapping[tuple[int, ...], int]
+    shape: tuple[int | None, ...] | None
+    sizes: tuple[tuple[int, int], ...]
+    values: int
+    nan: int
+    infinite: int
+    zeros: int
+    min: int | float | None
+    max: int | float | None
+    mean: NDArray[np.float64] | float
+    variance: NDArray[np.float64] | float
+    axis: int | None
+    classes: Mapping[Any, int]
+    edges: tuple[float, ...] = field(repr=False)
+    shares: tuple[float, ...] = field(repr=False)
+    constant: bool
+    min_scene: int | None
+    max_scene: int | None
+    nan_scenes: NDArray[np.int64]
+    infinite_scenes: NDArray[np.int64]
+    uniform_scenes: NDArray[np.int64]
+
+    @property
+    def is_text(self) -> bool:
+        """Whether the field holds text."""
+        return any(name in ("str", "bytes") for name in self.dtypes)
+
+    @property
+    def std(self) -> NDArray[np.float64] | float:
+        """The standard deviation: the square root of `variance`."""
+        return np.sqrt(self.variance) if isinstance(self.variance, np.ndarray) else math.sqrt(self.variance)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All attributes, for JSON: NaN is None, shapes and classes are lists of pairs."""
+        values = {name: value for name, value in vars(self).items() if name not in ("shapes", "classes")}
+        values["std"] = self.std
+        values["shapes"] = [[list(shape), count] for shape, count in self.shapes.items()]
+        values["classes"] = [[_plain(value), count] for value, count in self.classes.items()]
+        return {name: _plain(value) for name, value in values.items()}
+
+
+@dataclass(frozen=True)
+class Timing:
+    """What scenes cost where they were read.
+
+    Attributes:
+        seconds: Median time of `__getitem__`, s; NaN without scenes.
+        seconds_95: The time that 95 % of scenes do not exceed, s.
+        slowest: Index and time, s, of the slowest scenes, slowest first.
+    """
+
+    seconds: float
+    seconds_95: float
+    slowest: tuple[tuple[int, float], ...]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Description(Mapping[str, FieldDescription]):
+    """Statistics of a sequence: a mapping from the name of a field to its `FieldDescription`.
+
+    A field is found by its path or, where that is a number, by the number. In a notebook it shows itself as a table
+    with histograms, in a terminal as text.
+
+    Attributes:
+        name: Class of the sequence.
+        length: Scenes of the sequence.
+        scenes: Scenes that were read.
+        failed: How many of them failed.
+        failures: Index and error of those, at most 1,000.
+        duplicates: Groups of indices whose scenes have the same bits in all fields, ascending.
+        nbytes: Median size of a scene, bytes.
+        nbytes_95: The size that 95 % of scenes do not exceed, bytes.
+        timing: What scenes cost.
+        fields: The fields.
+
+    Examples:
+        >>> found = kf.describe(kf.Zip(np.arange(12.0).reshape(4, 3), [0, 1, 1, 0]), workers=0, progress=False)
+        >>> found["0"].mean, found[1].classes
+        (array([4.5, 5.5, 6.5]), {0: 2, 1: 2})
+    """
+
+    name: str
+    length: int
+    scenes: int
+    failed: int
+    failures: tuple[tuple[int, str], ...]
+    duplicates: tuple[tuple[int, ...], ...]
+    nbytes: float
+    nbytes_95: float
+    timing: Timing
+    fields: Mapping[str, FieldDescription]
+
+    def __getitem__(self, path: str | int) -> FieldDescription:
+        """The statistics of one field.
+
+        Raises:
+            KeyError: There is no such field; the message names those that there are.
+        """
+        field = self.fields.get(str(path))
+        if field is None:
+            raise KeyError(f"no scene has a field {str(path)!r}: there are {', '.join(map(repr, self.fields))}")
+        return field
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.fields)
+
+    def __len__(self) -> int:
+        return len(self.fields)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it for JSON: plain numbers, text, lists and dicts; NaN is None.
+
+        Examples:
+            >>> values = kf.describe([1.0, 3.0], workers=0, progress=False).to_dict()
+            >>> values["scenes"], values["fields"]["scene"]["mean"]
+            (2, 2.0)
+        """
+        own = {name: _plain(value) for name, value in vars(self).items() if name not in ("fields", "timing")}
+        own["timing"] = {name: _plain(value) for name, value in vars(self.timing).items()}
+        return {**own, "fields": {path: field.to_dict() for path, field in self.fields.items()}}
+
+    def to_text(self) -> str:
+        """The text that a terminal shows."""
+        return self._report().text
+
+    def __repr__(self) -> str:
+        return self.to_text()
+
+    def _repr_html_(self) -> str:
+        return self._report().html
+
+    def _report(self) -> Report:
+        rows = [_row(field) for field in self.values()]
+        notes = [(path, "; ".join([*_classes_text(field), *_remarks(field, self)])) for path, field in self.items()]
+        notes = [*(note for note in notes if note[1]), *_scenes_report(self)]
+        timing, some = self.timing, f"{self.scenes:,} of " if self.scenes != self.length else ""
+        facts = [
+            ("", f"{some}{counted(self.length, 'scene')}"),
+            ("each", f"{bytes_text(self.nbytes)} (95 %: {bytes_text(self.nbytes_95)})"),
+            ("read in", f"{duration(timing.seconds)} (95 %: {duration(timing.seconds_95)})"),
+        ]
+        return Report(
+            self.name, facts if self.scenes > self.failed else facts[:1],
+            [Table(_COLUMNS, rows, _NUMBERS), Table((), notes)],
+        )  # fmt: skip
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return _plain(value.tolist())
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, tuple | list):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value.decode(errors="backslashreplace") if isinstance(value, bytes) else value
+
+
+# ---- the report
+
+
+def _row(field: FieldDescription) -> tuple[str | Graphic, ...]:
+    unit = " chars" if "str" in field.dtypes else " bytes" if field.is_text else ""
+    numbers = _number_text(field.min), _number_text(field.max), _numbers_text(field.mean), _numbers_text(field.std)
+    shape = _shape_text(field)
+    return field.path, " or ".join(field.dtypes), shape, *(f"{text}{unit}" for text in numbers), _histogram(field)
+
+
+def _histogram(field: FieldDescription) -> Graphic:
+    if 1 < len(field.classes) <= _MOST_BARS:
+        total = sum(field.classes.values())
+        shares = [count / total for count in field.classes.values()]
+        labels = [f"{value}: {_share_text(share)}" for value, share in zip(field.classes, shares, strict=True)]
+    else:
+        shares, ends = list(field.shares), zip(field.edges, field.edges[1:], field.shares, strict=False)
+        labels = [f"{_number_text(low)} to {_number_text(high)}: {_share_text(share)}" for low, high, share in ends]
+    return histogram(shares, labels, field.shares)
+
+
+def _number_text(value: Any) -> str:
+    """A number in few characters: four digits, thousands apart."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool | int):
+        return f"{int(value):,}"
+    if not math.isfinite(value):
+        return "-" if math.isnan(value) else str(float(value))
+    if value == round(value) and abs(value) < 1e6:
+        return f"{value:,.0f}"
+    if 1e-3 <= abs(value) < 1e6:
+        return f"{value:,.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
+    return f"{value:.3g}"
+
+
+def _numbers_text(values: Any) -> str:
+    """A number; of few all, of many the smallest and the largest."""
+    if not isinstance(values, np.ndarray):
+        return _number_text(values)
+    if len(values) <= _SHOWN_FEATURES:
+        return ", ".join(_number_text(value) for value in values.tolist())
+    if np.isnan(values).all():
+        return "-"
+    return f"{_number_text(float(np.nanmin(values)))} to {_number_text(float(np.nanmax(values)))}"
+
+
+def _shape_text(field: FieldDescription) -> str:
+    """The shape of a field: `[2048, 3]`, `[12-900, 3]`, or how many there are."""
+    if field.shape is None:
+        return " or ".join(str(list(shape)) for shape in list(field.shapes)[:3]) or "of different numbers of axes"
+    sizes = [str(low) if low == high else f"{low:,}-{high:,}" for low, high in field.sizes]
+    return f"[{', '.join(sizes)}]"
+
+
+def _classes_text(field: FieldDescription) -> list[str]:
+    """The most frequent values, with their share; nothing where there are none, or many."""
+    if not _is_class(field):
+        return []
+    total = sum(field.classes.values())
+    frequent = sorted(field.classes.items(), key=lambda pair: -pair[1])
+    shown = [f"{_class_name(value)}: {_share_text(count / total)}" for value, count in frequent[:_SHOWN_CLASSES]]
+    more = len(frequent) - _SHOWN_CLASSES
+    return [", ".join([*shown, *([f"{more} more"] if more > 0 else [])])]
+
+
+def _class_name(value: Any) -> str:
+    text = repr(value) if isinstance(value, str | bytes) else str(value)
+    return text if len(text) <= 20 else text[:19] + "…"
+
+
+def _share_text(share: float) -> str:
+    """A share as percent."""
+    if 0 < share < 1e-3:
+        return "< 0.1 %"
+    if 0.999 < share < 1:
+        return "> 99.9 %"
+    return f"{100 * share:.3g} %"
+
+
+def _remarks(field: FieldDescription, description: Description) -> list[str]:
+    """What deserves a look: NaN, infinities, zeros, a constant, other dtypes or shapes, scenes without the field."""
+    remarks, scenes = [], description.scenes - description.failed
+    if field.scenes < scenes:
+        remarks.append(f"in {field.scenes:,} of {scenes:,} scenes only")
+    if field.nan:
+        remarks.append(f"{field.nan:,} NaN in {_scenes_text(field.nan_scenes)}")
+    if field.infinite:
+        remarks.append(f"{field.infinite:,} infinite in {_scenes_text(field.infinite_scenes)}")
+    if len(field.uniform_scenes) and not field.constant and field.min != field.max:
+        remarks.append(f"one value in {_scenes_text(field.uniform_scenes)}")
+    if field.min_scene is not None and field.min != field.max and not _is_class(field):
+        remarks.append(f"min in scene {field.min_scene}, max in scene {field.max_scene}")
+    if field.zeros and not _is_class(field):
+        what = "empty" if field.is_text else "zeros"
+        remarks.append(f"{_share_text(field.zeros / max(1, field.values))} {what}")
+    if field.constant:
+        remarks.append("the same in all scenes")
+    elif field.min is not None and field.min == field.max and not field.is_text:
+        remarks.append(f"all values are {_number_text(field.min)}")
+    if len(field.dtypes) > 1:
+        remarks.append("of different dtypes")
+    if len(field.shapes) > 1:
+        remarks.append(f"{len(field.shapes)} shapes")
+    return remarks
+
+
+def _scenes_text(scenes: Any) -> str:
+    """How many scenes, and the first of them."""
+    shown = ", ".join(map(str, scenes[:_SHOWN_INDICES].tolist()))
+    return f"{counted(len(scenes), 'scene')}: {shown}{', …' if len(scenes) > _SHOWN_INDICES else ''}"
+
+
+def _is_class(field: FieldDescription) -> bool:
+    return 0 < len(field.classes) <= 100
+
+
+def _scenes_report(description: Description) -> list[tuple[str, str]]:
+    """What is known of single scenes: those that failed, are there twice, or are slow."""
+    rows = []
+    if description.failed:
+        shown = [f"{index} ({text})" for index, text in description.failures[:_SHOWN_GROUPS]]
+        rows.append(("failed", _first_text(description.failed, shown, description.failed - len(shown), "more")))
+    if description.duplicates:
+        count = sum(len(group) - 1 for group in description.duplicates)
+        shown = [_group_text(group) for group in description.duplicates[:_SHOWN_GROUPS]]
+        rows.append(("duplicates", _first_text(count, shown, len(description.duplicates) - len(shown), "more groups")))
+    if description.timing.slowest:
+        slow = [f"{index} ({duration(seconds)})" for index, seconds in description.timing.slowest]
+        rows.append(("slowest", ", ".join(slow)))
+    return rows
+
+
+def _first_text(count: int, shown: list[str], more: int, what: str) -> str:
+    return f"{count:,}: " + "; ".join([*shown, *([f"{more:,} {what}"] if more > 0 else [])])
+
+
+def _group_text(group: tuple[int, ...]) -> str:
+    shown = " = ".join(map(str, group[:_SHOWN_INDICES]))
+    return shown if len(group) <= _SHOWN_INDICES else f"{shown} = … ({len(group):,})"
+
+
+# ---- the pass
 
 
 def describe(
@@ -52,8 +409,8 @@ def describe(
 
     Returns:
         A mapping from the path of a field to its statistics, see
-        [FieldDescription][kerasfeed.explore.statistics.description.FieldDescription], with attributes for scenes, see
-        [Description][kerasfeed.explore.statistics.description.Description]. It prints as a table, and a notebook shows
+        [FieldDescription][kerasfeed.explore.describe.FieldDescription], with attributes for scenes, see
+        [Description][kerasfeed.explore.describe.Description]. It prints as a table, and a notebook shows
         histograms. With `field = describe(...)["0"]`, `keras.layers.Normalization(axis=field.axis, mean=field.mean,
         variance=field.variance)` needs no `adapt`.
 
@@ -120,19 +477,17 @@ def _duplicates(bits: NDArray[np.uint64], indices: NDArray[np.int64]) -> tuple[t
 
 
 def _field(path: str, field: FieldStatistics, indices: NDArray[np.int64]) -> FieldDescription:
-    counts = field.counts
-    mean, variance, axis = _moments(field)
+    counts, kinds = field.counts, {name if name in ("str", "bytes") else "" for name in field.dtypes}
     low: Any
     high: Any
     (low, low_at), (high, high_at) = field.low or (None, None), field.high or (None, None)
-    if field.lengths is not None:
-        count, low, high, total, squares = field.lengths
+    mean, variance, axis = _moments(field)
+    edges, shares = field.sample.histogram(float(low), float(high), _BINS) if low is not None else ([], [])
+    if kinds != {""}:  # of lengths no scene is named
         low_at = high_at = None
-        mean, variance, axis = total / count, (squares * count - total * total) / count**2, None
-    edges, shares = [], []  # type: tuple[list[float], list[float]]
-    is_one = field.lengths is None or field.whole is None  # else lengths are counted among numbers
-    if field.spread is not None and low is not None and is_one:
-        edges, shares = field.spread.histogram(float(low), float(high), _BINS)
+    if "" in kinds and len(kinds) > 1:  # lengths and numbers go together no more than they can be batched
+        low = high = None
+        mean, variance, axis, edges, shares = math.nan, math.nan, None, [], []
     one_rank = next(iter(field.sizes.values())) if len(field.sizes) == 1 else None
     sizes = () if one_rank is None else tuple(zip(*one_rank, strict=True))
     shape = None if one_rank is None else tuple(size if size == most else None for size, most in sizes)
@@ -150,15 +505,14 @@ def _scenes(positions: list[NDArray[np.int64]], indices: NDArray[np.int64]) -> N
     return np.unique(indices[np.concatenate(positions)]) if positions else np.empty(0, np.int64)
 
 
+@np.errstate(all="ignore")
 def _moments(field: FieldStatistics) -> tuple[Any, Any, int | None]:
     """Mean, variance and axis."""
-    columns, whole = field.columns, field.whole
-    if columns is not None and (whole is None or not whole.counts.any()):
-        means, variances = columns.means()
-        if np.isfinite(variances[columns.counts > 0]).all():
+    if field.columns is not None:
+        means, variances = field.columns.result()
+        if means.ndim and np.isfinite(variances[~np.isnan(means)]).all():
             return means, variances, -1
-    parts = [(moments.counts, *moments.means()) for moments in (columns, whole) if moments is not None]
-    mean, variance = pooled(*map(np.concatenate, zip(*parts, strict=True))) if parts else (math.nan, math.nan)
+    mean, variance = map(float, field.whole.result())
     return (mean, variance, None) if math.isfinite(variance) else (math.nan, math.nan, None)
 
 

@@ -15,22 +15,31 @@ from typing import TYPE_CHECKING, Any
 
 from kerasfeed.explore.profiling.measure import measured_cost, smaller_batches, trial
 from kerasfeed.explore.profiling.profile import LITTLE, Prediction, Profile, recommended, verdict
-from kerasfeed.explore.profiling.remedies import remedies
 from kerasfeed.explore.profiling.scene_cost import SceneCost
 from kerasfeed.loaders.auto_workers import Setup, processes_for, threads_for, waits
 from kerasfeed.loaders.base import Job
-from kerasfeed.loaders.batches.layout import Layout
 from kerasfeed.loaders.failures.policy import FailurePolicy
 from kerasfeed.loaders.loader import Loader, make_loader
+from kerasfeed.orders.base import Sequential
+from kerasfeed.orders.blocks import BlockShuffled
 from kerasfeed.pool.processes.pool import processes_supported
+from kerasfeed.pool.processes.shared_objects import copy_as_sent
+from kerasfeed.sequences.cached import Cached, gives_the_same_twice
+from kerasfeed.sequences.patches import is_of_boxes
+from kerasfeed.sequences.view_base import View
 from kerasfeed.util.frames import is_in_memory
 from kerasfeed.util.read_cost import ReadCost
+from kerasfeed.util.report import bytes_text
+from kerasfeed.util.resources import memory
 
 if TYPE_CHECKING:
     from kerasfeed.feeds.base import BaseFeed
 
 _SHOWN = 6  # setups that are compared
 _TRIED = 3  # setups that are measured, beside the feed's own
+_MEMORY_SHARE = 2  # half of the memory may hold scenes
+_SLOW = 5.0  # times slower to read than to write into the batch: then a cache pays
+_CACHED_SECONDS = 2e-6  # to get a scene from one
 _RAISED = "a scene raised while the feed was profiled: loop over the feed to see what and where"
 
 
@@ -99,6 +108,8 @@ class _Measurement:
             self._scene_seconds = loader.scene_seconds  # so that a trial hands scenes out as the feed does
         self.setup = Setup(chosen.workers_argument, chosen.worker_type)
         self.job = job.with_workers(self.setup.workers)
+        # What this thread reads is a copy: files that the user's own would hold open may keep that from being pickled.
+        self._here = dataclasses.replace(self.job, sequence=_copied(job.sequence))
         self.rows = job.plan.rows
         self._safe = job.thread_safe or (self.setup.worker_type == "thread" and self.setup.workers > 1)
 
@@ -129,19 +140,17 @@ class _Measurement:
 
     # ---- the parts
 
-    def _rate(
-        self, setup: Setup, share: float, expected: float, job: Job | None = None, layout: Layout | None = None
-    ) -> tuple[float, float] | None:
+    def _rate(self, setup: Setup, share: float, expected: float) -> tuple[float, float] | None:
         """Scenes/s of the slowest and the quickest run of a trial that takes a share of the time.
 
         About so many are expected.
         """
         seconds = max(0.2, share * self._seconds)
-        job, layout = smaller_batches(job or self.job, layout or self.layout, expected * seconds)
+        job, layout = smaller_batches(self.job, self.layout, expected * seconds)
         return trial(job, setup, layout, seconds=seconds, scene_seconds=self._scene_seconds)
 
     def _measured_cost(self) -> tuple[SceneCost, list[ReadCost]] | None:
-        return measured_cost(self.job, self.layout, max(0.3, min(2.0, 0.15 * self._seconds)), self._scene_seconds)
+        return measured_cost(self._here, self.layout, max(0.3, min(2.0, 0.15 * self._seconds)), self._scene_seconds)
 
     def _with_threads(self, cost: SceneCost) -> SceneCost:
         """The cost, and how far apart scenes that compute come where as many threads as cores read, if several may."""
@@ -218,7 +227,7 @@ class _Measurement:
             )  # fmt: skip
             tries = setup in tried and (setup == tried[0] or self._has_time())  # one is, on a busy machine too
             predictions.append(self._tried(predicted, rate, training) if tries else predicted)
-        predictions += remedies(self.job, self.layout, self.setup, cost, read_costs, rate, self._rate)
+        predictions += remedies(self._here, self.setup, cost, read_costs, rate)
         left = [dataclasses.replace(option, wait_share=_left(option.rate, training)) for option in predictions]
         return sorted(left, key=lambda option: -option.rate)
 
@@ -242,5 +251,86 @@ class _Measurement:
         return time.perf_counter() - self._began < 0.85 * self._seconds
 
 
+def _copied(sequence: Any) -> Any:
+    """A copy that shares large arrays; the sequence itself where it cannot be copied."""
+    try:
+        return copy_as_sent(sequence, shares=True)
+    except Exception:  # noqa: BLE001 - the user's, as pickling may raise anything
+        return sequence
+
+
 def _left(rate: float, training: float | None) -> float | None:
     return None if training is None else max(0.0, 1 - rate / training)
+
+
+# ---- what helps beside other workers: it is told only where it applies, with what it is expected to bring
+
+
+def remedies(job: Job, setup: Setup, cost: SceneCost, read_costs: list[ReadCost], rate: float) -> list[Prediction]:
+    """Other files, orders and caches that would bring something.
+
+    Args:
+        job: What the feed loads.
+        setup: Its workers.
+        cost: What a scene costs.
+        read_costs: What reading each dataset costs.
+        rate: Scenes/s that they load.
+    """
+    return [*_of_reading(job, cost, read_costs, rate), *_cached(job, setup, cost, rate)]
+
+
+def _of_reading(job: Job, cost: SceneCost, read_costs: list[ReadCost], rate: float) -> list[Prediction]:
+    if isinstance(job.plan.order, Sequential) or is_in_memory(job.sequence):
+        return []
+    wasted = [
+        read for read in read_costs
+        if read.storage.unit == "chunk" and read.is_amplified and read.storage.nbytes > read.storage.cache_bytes
+    ]  # fmt: skip
+    if not wasted:
+        return []
+    worst = max(wasted, key=lambda each: each.seconds)
+    spent = worst.seconds / worst.scenes  # s of decoding for each scene
+    saved = spent * (1 - 1 / worst.amplification)
+    gain = cost.total_seconds / max(cost.total_seconds - saved, cost.collate_seconds, 0.05 * cost.total_seconds)
+    storage = worst.storage
+    rows = max(1, round(worst.scene_bytes / storage.row_bytes))
+    block = "sequence" if is_of_boxes(job.sequence) else max(1, storage.block_size // rows)
+    decoded = f"{worst.amplification:.0f} times what the scenes hold is decoded"
+    changes = [(f"kf.rechunk(path, out, {storage.short_name!r})", "writes a new file")]
+    if not isinstance(job.plan.order, BlockShuffled):
+        changes.append((f"order=kf.BlockShuffled({block})", "scenes of a chunk then stay near each other"))
+    return [Prediction(change, gain * rate, gain, note=f"{decoded}; {note}") for change, note in changes]
+
+
+def _cached(job: Job, setup: Setup, cost: SceneCost, rate: float) -> list[Prediction]:
+    nbytes = cost.nbytes * job.plan.length
+    if not nbytes or nbytes > memory() // _MEMORY_SHARE or is_in_memory(job.sequence) or _has_cache(job.sequence):
+        return []
+    if cost.seconds < _SLOW * max(cost.collate_seconds, _CACHED_SECONDS) or _is_random(job.sequence, job.plan.length):
+        return []
+    then = dataclasses.replace(
+        cost, seconds=_CACHED_SECONDS, cpu_seconds=_CACHED_SECONDS, apart_seconds=None, threads=1
+    )
+    expected = then.predict(max(1, setup.workers), "thread", job.plan.rows)
+    if expected <= rate:
+        return []
+    return [
+        Prediction(
+            "kf.Cached(sequence)", expected, expected / rate,
+            note=f"with threads, from the second epoch on; takes {bytes_text(nbytes)}",
+        )
+    ]  # fmt: skip
+
+
+def _has_cache(sequence: Any) -> bool:
+    if isinstance(sequence, Cached):
+        return True
+    return isinstance(sequence, View) and any(map(_has_cache, sequence._parts))
+
+
+def _is_random(sequence: Any, length: int) -> bool:
+    """Whether scenes draw random numbers, or differ when they are read twice, and so must not be kept."""
+    try:
+        return not gives_the_same_twice(sequence, sorted({0, length // 2, length - 1}))
+    except Exception:  # noqa: BLE001 - of one that draws; or the user's, and then there is nothing that could be kept
+        return True

@@ -3,14 +3,18 @@
 Invariant: what a picture needs is read before anything is drawn; nothing of the user's is changed.
 """
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kerasfeed.explore.pictures.order_picture import draw_order, plan_of
+import numpy as np
+from numpy.typing import NDArray
+
 from kerasfeed.explore.pictures.parts import ClassNames, check_kinds
 from kerasfeed.explore.pictures.shown_scenes import scenes_of_feed, scenes_of_sequence
 from kerasfeed.feeds.any_feed import AnyFeed
 from kerasfeed.loaders.sequence_argument import check_sequence
 from kerasfeed.orders.base import Order
+from kerasfeed.orders.custom import CustomOrder
 from kerasfeed.orders.plan import Plan
 from kerasfeed.sequences.indexing import chosen_indices
 from kerasfeed.util.counted import counted
@@ -22,6 +26,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _SCENES = 12
+_MOST_POINTS = 4_000  # of an order, however long the epoch is
+_FEWEST_STEPS = 50  # looked at, however large they are
+_LENGTH = 1_000
+_COLOURS = ("#4a90d9", "#d9784a")  # of batches in turn; readable on white and on a notebook's dark grey
+_MOST_STEPS_TOLD_APART = 60
 
 
 def show(
@@ -97,9 +106,9 @@ def show(
     epoch = check_integer("epoch", epoch, 0)
     if _is_order(data):
         _refuse("an order", scenes=scenes, kinds=kinds, names=names, step=step)
-        plan, batched = plan_of(data, length if index is None else index, batch_size, seed)
+        plan = _plan_of(data, length if index is None else index, batch_size, seed)
         axes = new_picture(6.0, 3.2, "constrained").add_subplot() if axes is None else axes
-        draw_order(plan, batched, epoch, axes)
+        _draw_order(plan, epoch, axes)
         return axes.get_figure()  # type: ignore[no-any-return]
     said, class_names = check_kinds(kinds), ClassNames(names)
     _refuse("scenes", batch_size=batch_size, length=length, axes=axes)
@@ -146,3 +155,96 @@ def _place(index: Any, length: int) -> int:
     if number >= length:
         raise IndexError(f"index {index} is out of range: the sequence has {counted(length, 'scene')}")
     return number % length
+
+
+# ---- orders
+
+
+@dataclass(frozen=True, eq=False)
+class PlotPoints:
+    """What is drawn.
+
+    Attributes:
+        positions: int64[points], scenes of the epoch before each.
+        indices: int64[points], the scene that stands there.
+        steps: int64[points], the batch that it is part of; 0 without batches.
+    """
+
+    positions: NDArray[np.int64]
+    indices: NDArray[np.int64]
+    steps: NDArray[np.int64]
+
+
+def _draw_order(plan: Plan, epoch: int, axes: Any) -> None:
+    """Draw a plan into matplotlib axes."""
+    points = points_of(plan, epoch)
+    told_apart = plan.batch_size is not None and plan.steps <= _MOST_STEPS_TOLD_APART
+    colours = np.array(_COLOURS)[points.steps % 2] if told_apart else _COLOURS[0]
+    size = min(16.0, max(1.5, 8_000 / len(points.positions)))
+    axes.scatter(points.positions, points.indices, s=size, c=colours, linewidths=0, rasterized=True)
+    axes.set_title(_title(plan, epoch), fontsize="medium")
+    axes.set_xlabel(f"position in epoch {epoch}")
+    axes.set_ylabel("index")
+    axes.set_ylim(-0.02 * plan.length, 1.02 * plan.length)
+
+
+def points_of(plan: Plan, epoch: int) -> PlotPoints:
+    """The scenes of every step of an epoch, or of steps spread over it; without batches a scene is a step."""
+    if plan.steps * plan.rows <= _MOST_POINTS:
+        steps = np.arange(plan.steps)
+    else:
+        count = max(_FEWEST_STEPS, _MOST_POINTS // plan.rows)
+        steps = np.unique(np.linspace(0, plan.steps - 1, count).astype(np.int64))
+    batches = []
+    for step in steps.tolist():
+        if plan.batch_size is None:
+            batches.append(plan.order.indices(step, step + 1, length=plan.length, seed=plan.seed, epoch=epoch))
+        else:
+            indices = plan.indices(epoch, step)
+            batches.append(indices[: len(indices) - plan.filler(epoch, step)])
+    counts = np.array([len(indices) for indices in batches])
+    if len(steps) == plan.steps:
+        begins = np.cumsum(counts) - counts
+    else:
+        begins = (steps * (plan.cut.kept / (plan.cut.steps * plan.shard_count))).astype(np.int64)
+    positions = [begin + np.arange(count) for begin, count in zip(begins.tolist(), counts.tolist(), strict=True)]
+    drawn = slice(None, None, -(-int(counts.sum()) // _MOST_POINTS))
+    return PlotPoints(np.concatenate(positions)[drawn], np.concatenate(batches)[drawn], np.repeat(steps, counts)[drawn])
+
+
+def _plan_of(order: Any, length: int | None, batch_size: int | None, seed: int) -> Plan:
+    """The plan to draw for an order or a plan.
+
+    Raises:
+        TypeError: `order` is neither, or an argument is given that the plan already tells.
+        ValueError: The order does not fit the length.
+    """
+    if isinstance(order, Plan) and not order.length:  # that of a stream, of which nobody knows how long it is
+        order, seed = order.order, order.seed
+    if isinstance(order, Plan):
+        if length is not None or batch_size is not None or seed:
+            raise TypeError(
+                "a plan has its length, batch_size and seed: write kf.show(feed.plan), or kf.show(order, ...)"
+            )
+        return order
+    seed = check_integer("seed", seed, 0)
+    if not isinstance(order, Order):
+        if isinstance(order, type) or not callable(order):
+            raise TypeError(
+                "kf.show draws a sequence of scenes, a feed, or an order such as kf.Shuffled(); received "
+                f"{order!r:.80} of type {type(order).__name__}"
+            )
+        order = CustomOrder(order, seed)
+    count = (order.made_for or _LENGTH) if length is None else check_integer("length", length, 1)
+    size = None if batch_size is None else check_integer("batch_size", batch_size, 1)
+    plan = Plan(count, size, order, seed)
+    _ = plan.scenes  # refuses a length that does not fit
+    return plan
+
+
+def _title(plan: Plan, epoch: int) -> str:
+    text = str(plan.order)
+    batches = "" if plan.batch_size is None else f", {plan.steps:,} batches"
+    shard = f", shard {plan.shard_index} of {plan.shard_count}" if plan.shard_count > 1 else ""
+    mixing = plan.order.mixing(plan.length, seed=plan.seed, epoch=epoch)
+    return f"{text[:1].upper()}{text[1:]}{batches}{shard}; mixing {mixing:.2f}"

@@ -3,7 +3,7 @@
 Invariant: a scene that was accepted is as the spec says, and, unless asked otherwise, in memory of its own.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import optree
@@ -19,27 +19,11 @@ _IMMUTABLE = (bool, int, float, complex, str, bytes)
 _HOLDS = {"b": "b", "i": "biu", "u": "biu", "f": "biuf", "c": "biufc", "V": "biuf"}  # V: bfloat16 and its kin
 
 
-class _Number(NamedTuple):
-    """Python numbers of type `python` from `low` to `high`, both inclusive, which `dtype` holds."""
-
-    python: type[float]
-    low: float
-    high: float
-    dtype: np.dtype[Any]
-
-
 class SceneCheck:
-    """Compares scenes with a spec: 2 us for two small arrays, copies included. Thread-safe."""
+    """Compares scenes with a spec: some 6 us for two small arrays, copies included. Thread-safe."""
 
     def __init__(self, spec: SceneSpec) -> None:
         self.spec = spec
-        self._leaves_of = spec.treespec.flatten_up_to
-        self._unflatten = spec.treespec.unflatten
-        # None equals no shape, as text and open axes go another way.
-        self._exact = [
-            (field.dtype, field.shape if field.is_fixed else None, _scalar_of(field)) for field in spec.fields
-        ]
-        self._numbers = [_number_of(field) for field in spec.fields]
 
     def conform(self, scene: Any, *, copy: bool = True) -> Any:
         """The scene with an array (or NumPy scalar, `str`, `bytes`) of the spec for every field.
@@ -54,35 +38,32 @@ class SceneCheck:
         Raises:
             SpecError: It is not as the spec says; the message names the field, what was expected and what came.
         """
+        spec = self.spec
         try:
-            leaves: list[Any] = self._leaves_of(scene)
+            leaves: list[Any] = spec.treespec.flatten_up_to(scene)
         except ValueError:
             raise self._wrong_structure(scene) from None
-        for place, (leaf, (dtype, shape, scalar)) in enumerate(zip(leaves, self._exact, strict=True)):
-            if type(leaf) is np.ndarray and leaf.shape == shape and leaf.dtype == dtype:
-                if copy:
-                    leaves[place] = leaf.copy()
-            elif type(leaf) is not scalar:
-                leaves[place] = self._other(place, leaf, copy)
-        return self._unflatten(leaves)
+        fields = zip(leaves, spec.fields, spec.paths, strict=True)
+        return spec.unflatten([self._conformed(leaf, field, path, copy) for leaf, field, path in fields])
 
-    def _other(self, place: int, leaf: Any, copy: bool) -> Any:
-        number = self._numbers[place]
-        if number is not None and type(leaf) is number.python and number.low <= leaf <= number.high:
-            return number.dtype.type(leaf)
-        field, path = self.spec.fields[place], self.spec.paths[place]
+    def _conformed(self, leaf: Any, field: ArraySpec, path: str, copy: bool) -> Any:
+        if type(leaf) is field.dtype.type and field.dtype.kind in "biufc" and not field.shape:
+            return leaf
         if type(leaf) in _IMMUTABLE or (type(leaf) is list and is_array(leaf)):
-            made = _of_numbers(leaf, field, path)
-            if made is not None:
-                return made
-        elif type(leaf) is not np.ndarray and flatten(leaf)[1].num_nodes > 1:
+            numbers = _of_numbers(leaf, field, path)
+            if numbers is not None:
+                return numbers[()]
+        elif not isinstance(leaf, np.ndarray | np.generic) and flatten(leaf)[1].num_nodes > 1:
             raise SpecError(
                 f"field {path!r}: expected {field}, received a {type(leaf).__name__} of the structure "
                 f"{structure_text(flatten(leaf)[1])}. Nest scenes as the spec is nested: "
                 f"{structure_text(self.spec.treespec)}"
             )
         made = coerce(leaf, field, path, _remedy)
-        return made.copy() if copy and isinstance(made, np.ndarray) and not field.is_text else made
+        if not isinstance(made, np.ndarray):
+            return made
+        made = made.copy() if copy and not field.is_text else made
+        return made if made.ndim else made[()]
 
     def _wrong_structure(self, scene: Any) -> SpecError:
         found = flatten(scene)[1]
@@ -92,24 +73,6 @@ class SceneCheck:
             f"expected the structure {expected} with the fields {', '.join(self.spec.paths)}, received {received}. "
             "Nest scenes as the spec is nested"
         )
-
-
-def _scalar_of(field: ArraySpec) -> type | None:
-    """The type of scalars that are as the field says and never change; None where no type says so."""
-    exact = field.is_fixed and field.shape == () and field.dtype.kind in "biufc" and field.dtype.isnative
-    return field.dtype.type if exact else None
-
-
-def _number_of(field: ArraySpec) -> _Number | None:
-    """The Python numbers that a field takes with little ado; None where it takes none."""
-    dtype = field.dtype
-    if field.shape != () or dtype.kind not in "biuf":
-        return None
-    if dtype.kind == "b":
-        return _Number(bool, False, True, dtype)
-    if dtype.kind == "f":
-        return _Number(float, float(np.finfo(dtype).min), float(np.finfo(dtype).max), dtype)
-    return _Number(int, int(np.iinfo(dtype).min), int(np.iinfo(dtype).max), dtype)
 
 
 def _remedy(same_kind: bool, field: ArraySpec, found: ArraySpec | None = None) -> str:
@@ -158,13 +121,7 @@ def _is_kept(array: NDArray[Any], made: NDArray[Any]) -> bool:
 
 
 def own_copy(item: Any) -> Any:
-    """An item of any kind, with copies of its NumPy arrays in tuples, lists and dicts of its own; about 1 us."""
-    if type(item) in _IMMUTABLE:
-        return item
-    if type(item) is tuple:
-        return tuple([each.copy() if type(each) is np.ndarray else own_copy(each) for each in item])
-    if type(item) is np.ndarray:
-        return item.copy()
+    """An item of any kind, with copies of its NumPy arrays in tuples, lists and dicts of its own; about 2 us."""
     leaves, treespec = optree.tree_flatten(item)
     # A scalar of a structured array is a view of the array.
     return treespec.unflatten([leaf.copy() if isinstance(leaf, np.ndarray | np.void) else leaf for leaf in leaves])

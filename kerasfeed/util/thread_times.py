@@ -39,14 +39,14 @@ class ThreadWatch:
 
     def restart(self) -> None:
         """Begin anew."""
-        self._delayed = _delay()
+        self._began = time.perf_counter()  # first, and last in `look`: no delay is counted that was not waited for
         self._cpu_before = self._cpu()
-        self._began = time.perf_counter()
+        self._delayed = _delay()
 
     def look(self) -> ThreadTimes:
         """What the thread did since the beginning."""
-        seconds = time.perf_counter() - self._began
-        return ThreadTimes(seconds, self._cpu() - self._cpu_before, _delay() - self._delayed)
+        delayed, cpu = _delay() - self._delayed, self._cpu() - self._cpu_before
+        return ThreadTimes(time.perf_counter() - self._began, cpu, delayed)
 
 
 def _delay() -> float:

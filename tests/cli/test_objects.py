@@ -6,8 +6,8 @@ import types
 import h5py
 import pytest
 
-from kerasfeed.cli import objects
-from kerasfeed.cli.main import main
+import kerasfeed as kf
+from kerasfeed.cli.main import found_object, main
 
 MODULE = """
 import time
@@ -45,7 +45,7 @@ def module(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", ["Rooms", "make", "rooms"])
 def test_an_object_may_be_an_instance_a_class_or_a_function(name):
-    assert len(objects.found_object(f"my_rooms:{name}")) == 60
+    assert len(found_object(f"my_rooms:{name}")) == 60
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,8 @@ def explored(monkeypatch):
 
     figure = types.SimpleNamespace(savefig=lambda path: calls.append(("savefig", str(path))))
     results = {"check_sequence": types.SimpleNamespace(ok=False), "describe": "statistics", "show": figure}
-    monkeypatch.setattr(objects, "_explore", lambda name: function(name, results[name]))
+    for name in results:
+        monkeypatch.setattr(kf, name, lambda *given, name=name, **named: function(name, results[name])(*given, **named))
     return calls, results
 
 

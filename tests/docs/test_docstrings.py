@@ -17,8 +17,8 @@ NAMES = [name for name in kf.__all__ if name != "__version__"]
 RETURNED = [
     "kerasfeed.adapters.keras.evaluate:MetricDistribution",
     "kerasfeed.adapters.keras.input_monitor:EpochTiming",
-    "kerasfeed.explore.statistics.description:Description",
-    "kerasfeed.explore.statistics.description:FieldDescription",
+    "kerasfeed.explore.describe:Description",
+    "kerasfeed.explore.describe:FieldDescription",
     "kerasfeed.feeds.batch_loop:BatchLoop",
     "kerasfeed.feeds.queues.producer:Producer",
     "kerasfeed.feeds.sharding:Shard",

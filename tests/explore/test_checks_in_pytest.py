@@ -125,10 +125,10 @@ def test_the_plugin_makes_tests_of_the_checks_of_a_sequence_that_it_is_given(fol
     ("place", "message"),
     [
         ("rooms:Room", "has no attribute 'Room'"),
-        ("rooms", "takes module:object"),
+        ("rooms", "needs MODULE:OBJECT, for example rooms:Rooms"),
         ("room:Rooms", "No module named"),
         ("rooms:__name__", "needs a sequence of scenes"),
-        ("broken:Rooms", "its module raises ValueError: no data"),
+        ("broken:Rooms", "module 'broken' cannot be imported: ValueError: no data"),
     ],
 )
 def test_the_plugin_says_what_it_cannot_find(place, message, folder):

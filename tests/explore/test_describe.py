@@ -17,6 +17,7 @@ from waits import SECONDS
 
 import kerasfeed as kf
 from kerasfeed.explore.statistics.scene_statistics import SceneStatistics
+from kerasfeed.explore.statistics.values import nodes_of, pooled
 
 
 class Wild(kf.SceneSequence):
@@ -61,33 +62,33 @@ def test_the_result_is_the_same_bits_whatever_the_workers():
 
 def test_how_scenes_are_divided_and_merged_changes_no_bit():
     sequence = [(np.random.default_rng(n).normal(1e8, 1, (5, 3)), n % 3, "abc"[: n % 4]) for n in range(40)]
-    first = SceneStatistics()
-    first.add(0, sequence[0], 0.0, None)
-    shifts = first.shifts()
     results = []
     for size in (1, 7, 39):
         parts = []
-        for begin in range(1, 40, size):
+        for begin in range(0, 40, size):
             parts.append(SceneStatistics())
             for place in range(begin, min(40, begin + size)):
                 if place % 5 != 2:  # as if it had failed
-                    parts[-1].add(place, sequence[place], 0.0, shifts)
+                    parts[-1].add(place, sequence[place], 0.0)
             parts[-1].close(begin, min(40, begin + size))
         whole = SceneStatistics()
         for part in np.random.default_rng(size).permutation(parts):
             whole.merge(part)
-        moments = [each.tolist() for each in whole.fields["0"].columns.means()]
-        counts, lengths = whole.fields["1"].few.counts, whole.fields["2"].lengths
+        moments = [each.tolist() for each in whole.fields["0"].columns.result()]
+        counts, lengths = whole.fields["1"].few.counts, whole.fields["2"].whole.result()
         results.append((moments, counts, lengths, whole.table()["bits"].tolist()))
     assert results[0] == results[1] == results[2]
 
 
 def test_a_field_that_every_second_scene_lacks_grows_with_their_logarithm():
-    found = SceneStatistics()
-    for place in range(1_000):
-        found.add(place, {"wide": np.ones(1_000)} if place % 2 else {"other": 1}, 0.0, None)
-    found.close(0, 1_000)
-    assert len(pickle.dumps(found)) < 10 * 2 * 8 * 1_000 + 100_000  # two sums of each column, and a row a scene
+    sizes = []
+    for count in (1_000, 4_000):
+        found = SceneStatistics()
+        for place in range(count):
+            found.add(place, {"wide": np.ones(1_000)} if place % 2 else {"other": 1}, 0.0)
+        found.close(0, count)
+        sizes.append(len(pickle.dumps(found)))
+    assert sizes[1] - sizes[0] < 2 * 4 * 8 * 1_000 + 3_000 * 40  # a node for each doubling, and a row a scene
 
 
 def test_mean_and_variance_are_exact_to_the_last_digits_far_from_zero():
@@ -328,7 +329,9 @@ def test_features_are_told_where_many_first_scenes_fail():
 
 def test_lengths_of_text_are_not_mixed_with_numbers_of_the_same_field():
     found = described(["abc", 7, "abcde", 2.5])["scene"]
-    assert (found.min, found.max, found.mean, found.variance, found.edges) == (3, 5, 4.0, 1.0, ())
+    assert (found.dtypes, found.values) == ({"float64": 1, "int64": 1, "str": 2}, 4)
+    told = found.to_dict()
+    assert (found.min, found.max, told["mean"], told["variance"], found.edges) == (None, None, None, None, ())
 
 
 def test_a_field_of_the_last_scenes_alone_is_described():
@@ -473,9 +476,21 @@ class Promising(Unpicklable):
 
 
 def test_several_threads_read_a_class_that_cannot_be_sent_only_where_it_says_so():
-    with pytest.warns(UserWarning, match="kf.describe reads in the calling thread alone: the sequence"):
+    with pytest.warns(UserWarning, match="worker_type='auto' takes one worker thread: the sequence"):
         kf.describe(Unpicklable(30, 0.05), progress=False)
-    assert Unpicklable.threads == {threading.get_ident()}
-    with pytest.warns(UserWarning, match="kf.describe reads in threads"):
+    assert len(Unpicklable.threads - {threading.get_ident()}) == 1
+    with pytest.warns(UserWarning, match="worker_type='auto' takes worker threads"):
         kf.describe(Promising(30, 0.05), progress=False)
-    assert len(Promising.threads) > 1
+    assert len(Promising.threads - {threading.get_ident()}) > 1
+
+
+@pytest.mark.parametrize("columns", [1, 3, 100])
+def test_moments_of_arrays_that_are_added_together_are_those_of_each_alone(columns):
+    rows = np.random.default_rng(columns).normal(1e9, 1.0, (20, 7 * columns))
+    rows[3, columns] = rows[9, 0] = np.nan
+    finite = np.isfinite(rows)
+    together = nodes_of(rows, columns, finite)
+    for row, its_own in enumerate(finite):
+        alone = nodes_of(rows[row : row + 1], columns, None if its_own.all() else its_own[None])
+        for one, other in zip((*together, *pooled(*together)), (*alone, *pooled(*alone)), strict=True):
+            assert one[row].tolist() == other[0].tolist()

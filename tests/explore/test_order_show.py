@@ -5,7 +5,7 @@ import pytest
 import scenes
 
 import kerasfeed as kf
-from kerasfeed.explore.pictures.order_picture import points_of
+from kerasfeed.explore.show import points_of
 from kerasfeed.orders.custom import CustomOrder
 from kerasfeed.orders.plan import Plan
 
@@ -51,7 +51,7 @@ def test_the_length_is_the_orders_own_or_a_thousand():
 
 @pytest.mark.parametrize("batch_size", [None, 32, 10_000])
 def test_of_a_long_epoch_a_few_thousand_points_spread_over_it_are_drawn(batch_size):
-    points = points_of(Plan(10**9, batch_size, kf.Sequential(), 0), 0, batch_size is not None)
+    points = points_of(Plan(10**9, batch_size, kf.Sequential(), 0), 0)
     assert 3000 < len(points.positions) <= 4000
     assert points.positions.max() > 0.99e9
     assert np.array_equal(points.positions, points.indices)

@@ -13,9 +13,9 @@ from scenes_chunks import Clouds
 
 import kerasfeed as kf
 from kerasfeed.explore import profile
+from kerasfeed.explore.profile import remedies
 from kerasfeed.explore.profiling.measure import measured_cost
 from kerasfeed.explore.profiling.profile import Prediction, Profile, recommended, verdict
-from kerasfeed.explore.profiling.remedies import remedies
 from kerasfeed.explore.profiling.scene_cost import SceneCost
 from kerasfeed.feeds.base import BaseFeed
 from kerasfeed.loaders.auto_workers import Setup
@@ -128,7 +128,7 @@ def _remedies(sequence, order):
             layout = loader.layout
         measured = measured_cost(feed.job, layout, 0.4, 2e-3)
         cost = SceneCost(2e-3, 1e-3, 1e-5, 2, 1e-3, 1536, 20, 2)
-        found = remedies(feed.job, layout, Setup(2, "thread"), cost, measured[1], 500.0, lambda *given: None)
+        found = remedies(feed.job, Setup(2, "thread"), cost, measured[1], 500.0)
         return {each.change: each for each in found}
 
 
@@ -203,3 +203,26 @@ def test_scenes_that_raise_are_an_error_that_says_what_to_do():
     ):
         kf.profile(feed, seconds=1)
     assert len(feed.failures) == 0
+
+
+def test_the_sequence_of_the_user_is_left_as_it_is_and_can_be_pickled_afterwards(chunked):
+    path = str(chunked)
+
+    class Lazy:
+        """Opens its file when the first scene is read, as many classes do."""
+
+        file = None
+
+        def __len__(self):
+            return 64
+
+        def __getitem__(self, index):
+            if self.file is None:
+                self.file = h5py.File(path)
+            return np.full(3, index)
+
+    scenes = Lazy()
+    with BaseFeed(scenes, 8, workers=1, worker_type="process") as feed:
+        found = kf.profile(feed, seconds=1)
+    assert scenes.file is None
+    assert found.worker_type == "process"

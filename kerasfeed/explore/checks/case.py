@@ -215,7 +215,7 @@ class Case:
 
     def call(
         self, function: Callable[..., Any], sequence: Any = None, *, worker_type: str = "", hooks: bool = True,
-        timeout: float | None = None, **arguments: Any,
+        timeout: float | None = None, environment: Environment | None = None, **arguments: Any,
     ) -> Any:  # fmt: skip
         """What one worker gets from `function`, called with a reader of the sequence (or another) and the arguments.
 
@@ -224,7 +224,7 @@ class Case:
         target = self.sequence if sequence is None else sequence
         with calling(
             target, self.seed, partial(function, **arguments), timeout=timeout or self.scene_seconds,
-            worker_type=worker_type or self._worker_type, hooks=hooks,
+            worker_type=worker_type or self._worker_type, environment=environment, hooks=hooks,
         ) as tasks:  # fmt: skip
             return results(tasks, self.deadline)[0]
 

@@ -18,7 +18,6 @@ from kerasfeed.explore.checks.result import Finding, failed, passed, skipped, wa
 from kerasfeed.sequences.base import SceneSequence, Subset
 from kerasfeed.sequences.context import Worker
 from kerasfeed.sequences.view_base import apart
-from kerasfeed.sequences.views import Concat, Map
 from kerasfeed.spec.nesting import flatten, structure_text
 from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.util.error_text import exception_text, is_the_programs, message_of
@@ -182,7 +181,7 @@ def views(case: Case) -> Finding:
         return skipped("views need a __len__, and the class says num_batches alone")
     plan = [case.good[-1], case.good[0], case.good[-1]]
     finding = case.call(_viewed, plan=plan, length=case.length)
-    return finding or passed("slices, Subset, Concat and Map have its scenes")
+    return finding or passed("slices and Subset have its scenes")
 
 
 def _viewed(reader: Reader, *, plan: list[int], length: int) -> Finding | None:
@@ -196,8 +195,6 @@ def _viewed(reader: Reader, *, plan: list[int], length: int) -> Finding | None:
     kinds: list[tuple[Any, str, dict[int, int]]] = [
         (Subset(sequence, plan), f"kf.Subset(sequence, {plan})", dict(enumerate(plan))),
         (sliced, f"sequence[{start}:{start + 2}]", {k: start + k for k in range(min(2, length - start))}),
-        (Concat(sequence, sequence), "kf.Concat(sequence, sequence)", {plan[1]: plan[1], length + plan[0]: plan[0]}),
-        (Map(sequence, _same), "kf.Map(sequence, lambda scene: scene)", {index: index for index in plan}),
     ]
     for view, called, in_view in kinds:
         if len(view) < len(in_view) or type(view) is tuple:
@@ -212,10 +209,6 @@ def _viewed(reader: Reader, *, plan: list[int], length: int) -> Finding | None:
             if finding is not None:
                 return finding
     return _iterated(reader, length)
-
-
-def _same(scene: Any) -> Any:
-    return scene
 
 
 def _iterated(reader: Reader, length: int) -> Finding | None:

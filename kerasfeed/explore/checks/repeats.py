@@ -164,11 +164,11 @@ class Setting:
 
 
 _LIKE_THIS = Setting()
-_CHANGED = Setting(2, elsewhere=True, backwards=True)
+_ALL_CHANGED = Setting(2, elsewhere=True, backwards=True)
 
 
 class Elsewhere:
-    """What worker processes of several settings have read.
+    """What worker processes of several settings read, each when it is asked for first.
 
     Args:
         case: The case.
@@ -176,59 +176,48 @@ class Elsewhere:
 
     def __init__(self, case: Case) -> None:
         self.case = case
-        self._seen: dict[Setting, tuple[list[SceneReading], KerasfeedError | None]] = {}
+        self._seen: dict[Setting, list[SceneReading] | KerasfeedError] = {}
 
-    def _read(self, *settings: Setting) -> None:
-        """Have these processes, started together, read the scenes."""
-        case = self.case
-        with contextlib.ExitStack() as stack:
-            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="check-"))
-            running = {}
-            for setting in settings:
-                if setting not in self._seen:
-                    now = Environment.now()
-                    variables = {**now.environment, "PYTHONHASHSEED": str(setting.hash_seed)}
-                    plan = case.good[::-1] if setting.backwards else case.good
-                    copy = case.unread()
-                    tasks = calling(
-                        case.sequence if copy is None else copy, case.seed,
-                        partial(_read_from, folder=folder if setting.elsewhere else "", plan=plan),
-                        timeout=case.scene_seconds, worker_type="process",
-                        environment=replace(now, environment=variables),
-                    )  # fmt: skip
-                    running[setting] = stack.enter_context(tasks)
-            for setting, its_tasks in running.items():
+    def _read(self, setting: Setting) -> list[SceneReading] | KerasfeedError:
+        """What such a process reads; why it was lost, if it was."""
+        if setting not in self._seen:
+            case, now = self.case, Environment.now()
+            environment = {**now.environment, "PYTHONHASHSEED": str(setting.hash_seed)}
+            plan = case.good[::-1] if setting.backwards else case.good
+            with contextlib.ExitStack() as stack:
+                folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="check-")) if setting.elsewhere else ""
                 try:
-                    self._seen[setting] = results(its_tasks, case.deadline)[0], None
+                    self._seen[setting] = case.call(
+                        _read_from, case.unread(), worker_type="process",
+                        environment=replace(now, environment=environment), folder=folder, plan=plan,
+                    )  # fmt: skip
                 except KerasfeedError as error:
-                    self._seen[setting] = [], error
+                    self._seen[setting] = error
+        return self._seen[setting]
 
     def difference(self, one: Setting | None, other: Setting, before: str, now: str) -> Finding | None:
         """What tells the scenes of two processes apart; None stands for this process."""
-        self._read(*([other] if one is None else [one, other]))
-        expected, error = (self.case.readings, None) if one is None else self._seen[one]
-        readings, other_error = self._seen[other]
-        for lost_error in (error, other_error):
-            if lost_error is not None:
-                return lost(lost_error)
+        expected, readings = self.case.readings if one is None else self._read(one), self._read(other)
+        for found in (expected, readings):
+            if isinstance(found, KerasfeedError):
+                return lost(found)
+        assert isinstance(expected, list) and isinstance(readings, list)
         return first_difference(expected, readings, before, now)
 
     def fails_in(self, setting: Setting) -> bool:
-        """Whether a scene raises in such a process, which has read."""
-        return any(reading.error for reading in self._seen[setting][0])
+        """Whether a scene raises in such a process."""
+        readings = self._read(setting)
+        return isinstance(readings, list) and any(reading.error for reading in readings)
 
     @property
     def is_broken(self) -> bool:
         """Whether such a process ended, hung or did not start."""
-        return any(error is not None for _, error in self._seen.values())
+        return any(isinstance(readings, KerasfeedError) for readings in self._seen.values())
 
     @property
-    def all_equal(self) -> bool:
-        """Whether neither a process like this one nor one with all changed differs."""
-        self._read(_LIKE_THIS, _CHANGED)
-        return not self.is_broken and all(
-            self.difference(None, setting, "", "") is None for setting in (_LIKE_THIS, _CHANGED)
-        )
+    def nothing_differs(self) -> bool:
+        """Whether a process with all changed reads what this one does."""
+        return self.difference(None, _ALL_CHANGED, "", "") is None
 
 
 def _read_from(reader: Reader, *, folder: str, plan: list[int]) -> list[SceneReading]:
@@ -247,10 +236,13 @@ def process(case: Case) -> Finding:
     if not processes_supported():
         return skipped("there are no worker processes on this system")
     seen = case.once(Elsewhere)
-    if seen.all_equal:
-        return passed(f"{counted(len(case.good), 'scene')} read by two worker processes")
+    finding = seen.difference(None, _ALL_CHANGED, "in this process", "in a worker process")
+    if finding is None:
+        return passed(f"{counted(len(case.good), 'scene')} read by a worker process")
+    if seen.is_broken:
+        return finding
     finding = seen.difference(None, _LIKE_THIS, "in this process", "in a worker process")
-    if finding is None and not seen.is_broken:
+    if finding is None:
         now = "in another one that reads the last scene first"
         backwards = seen.difference(_LIKE_THIS, Setting(backwards=True), "in a worker process", now)
         if backwards is not None:
@@ -268,14 +260,14 @@ def hash_seed(case: Case) -> Finding:
     """Scenes do not depend on the hash seed of the process."""
     seen = case.once(Elsewhere)
     before, now = "in a process with PYTHONHASHSEED=1", "in one with PYTHONHASHSEED=2"
-    finding = None if seen.all_equal else seen.difference(_LIKE_THIS, Setting(2), before, now)
+    finding = None if seen.nothing_differs else seen.difference(_LIKE_THIS, Setting(2), before, now)
     return finding or passed("the same with PYTHONHASHSEED=1 and 2")
 
 
 def directory(case: Case) -> Finding:
     """Scenes do not depend on the current directory."""
     seen, elsewhere = case.once(Elsewhere), Setting(elsewhere=True)
-    if seen.all_equal:
+    if seen.nothing_differs:
         return passed("the same from another directory")
     finding = seen.difference(_LIKE_THIS, elsewhere, "in this directory", "in another directory")
     if finding is not None and seen.fails_in(elsewhere):  # workers of a feed start in its directory: none reads wrong

@@ -1,1 +1,1 @@
-"""Pictures of scenes, batches and orders: what fields are, and how each kind is drawn with matplotlib."""
+"""Pictures of scenes and batches: what fields are, and how each kind is drawn with matplotlib."""

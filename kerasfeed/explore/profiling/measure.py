@@ -59,7 +59,7 @@ def measured_cost(
     methods = part_reader(sequence) or scene_writer(sequence) or ahead_reader(sequence)
     timed = None if methods or job.maker else _Timed(sequence)
     scenes, took, busy, collating = 0, 0.0, 0.0, 0.0
-    loader = Loader(job if timed is None else dataclasses.replace(job, sequence=timed), "inline", layout)
+    loader = Loader(dataclasses.replace(job, sequence=sequence if timed is None else timed), "inline", layout)
     with closing(loader):
         try:
             loader.submit(0, 0).result()

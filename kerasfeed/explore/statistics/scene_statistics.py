@@ -21,15 +21,15 @@ from kerasfeed.explore.statistics.field_statistics import FieldStatistics
 from kerasfeed.loaders.loader import worker_type_for
 from kerasfeed.pool.base import Pool, PoolOptions, Runner, WorkerContext
 from kerasfeed.pool.factory import make_pool
-from kerasfeed.pool.processes.pool import processes_supported
 from kerasfeed.pool.task import NOWHERE, FailedTaskError, FutureTask, Note, Place, Record
 from kerasfeed.sequences.context import SceneContext
+from kerasfeed.sequences.view_base import is_thread_safe
 from kerasfeed.spec.field_values import as_array
 from kerasfeed.spec.inference import no_field_text
 from kerasfeed.spec.nesting import field_paths, flatten
 from kerasfeed.util.array_bits import comparable
-from kerasfeed.util.deferred_warnings import DeferredWarnings, warn_caller
-from kerasfeed.util.error_text import class_name, exception_text, is_the_programs, message_of
+from kerasfeed.util.deferred_warnings import DeferredWarnings
+from kerasfeed.util.error_text import class_name, exception_text, is_the_programs
 from kerasfeed.util.progress import progress_bar
 
 MOST_FAILURES = 1_000  # that are kept with their text
@@ -38,9 +38,7 @@ _MOST_ITEMS = 512
 _LOST = (WorkerDiedError, SceneTimeoutError)
 _HERE_SECONDS = 1.0  # for all scenes: what takes longer is worth starting workers, which takes 0.3 s and more
 _FEW = 2  # scenes, of which that is told, behind the first
-_FIRST_TRIED = 64  # one after the other, until one does not fail
 SCENE = np.dtype([("position", np.int64), ("bits", np.uint64), ("nbytes", np.int64), ("seconds", np.float64)])
-Shifts = dict[str, Any]
 
 
 class SceneStatistics:
@@ -62,8 +60,8 @@ class SceneStatistics:
         self._rows: list[tuple[int, int, int, float]] = []
         self._tables: list[NDArray[Any]] = []
 
-    def add(self, position: int, scene: Any, seconds: float, shifts: Shifts | None) -> None:
-        """Add a scene; the first of all, where `shifts` is None, decides from what values are taken as differences.
+    def add(self, position: int, scene: Any, seconds: float) -> None:
+        """Add a scene.
 
         Raises:
             SpecError: It holds what no batch can.
@@ -79,7 +77,7 @@ class SceneStatistics:
         for place, (path, value) in enumerate(zip(paths, values, strict=True)):
             field = self.fields.get(path)
             if field is None:
-                field = self.fields[path] = FieldStatistics((shifts or {}).get(path), first=shifts is None)
+                field = self.fields[path] = FieldStatistics()
                 self.first_seen[path] = position, place
             told += [path.encode(), field.add(value, position)]
             nbytes += _nbytes(value)
@@ -119,11 +117,6 @@ class SceneStatistics:
             self._tables = [np.concatenate(self._tables) if self._tables else np.empty(0, SCENE)]
         return np.sort(self._tables[0], order="position")
 
-    def shifts(self) -> Shifts:
-        """From what values of each field are taken as differences, for the scenes after the first."""
-        shifts = {path: field.shifts() for path, field in self.fields.items()}
-        return {path: shift for path, shift in shifts.items() if shift is not None}
-
     def __getstate__(self) -> dict[str, Any]:
         self._tables = [self.table()]
         return {**self.__dict__, "_known": (None, ())}
@@ -152,7 +145,7 @@ class StatisticsRunner(Runner):
 
     def run(self, record: Record, note: Note, context: WorkerContext) -> SceneStatistics:
         """See `Runner.run`: the statistics of the positions from `record[1]` on, `record[2]` of them."""
-        statistics, shifts = SceneStatistics(), context.posted()
+        statistics = SceneStatistics()
         scene_context = SceneContext(self._seed, 0)
         with scene_context:
             for position in range(record[1], record[1] + record[2]):
@@ -162,13 +155,11 @@ class StatisticsRunner(Runner):
                     begin = time.perf_counter()
                     scene = self.target[index]
                     seconds = time.perf_counter() - begin
-                    statistics.add(position, scene, seconds, shifts)
+                    statistics.add(position, scene, seconds)
                 except BaseException as error:
                     if is_the_programs(error):
                         raise FailedTaskError(Place(index)) from error
                     statistics.fail(position, exception_text(error))
-                if shifts is None:
-                    shifts = statistics.shifts() or None
         statistics.close(record[1], record[1] + record[2])
         return statistics
 
@@ -207,40 +198,20 @@ def collect(
     quiet = DeferredWarnings()
     quiet.mute("stall", "loading", "respawn")  # which speak of a feed
 
-    def pool_of(kind: str) -> Pool:
-        name = f"kf.describe of {class_name(sequence)}"
-        return make_pool(runner, PoolOptions(max(1, workers), name, tries=2, deferred_warnings=quiet), kind)
-
+    options = PoolOptions(
+        max(1, workers), f"kf.describe of {class_name(sequence)}", tries=2, deferred_warnings=quiet,
+        thread_safe=is_thread_safe(sequence),
+    )  # fmt: skip
     with progress_bar("describing", len(indices), progress, unit="scenes") as advance:
         reading = _Pass(len(indices), advance)
         if here_first or not workers:
-            with closing(pool_of("inline")) as pool:
+            with closing(make_pool(runner, options, "inline")) as pool:
                 reading.run(pool, _HERE_SECONDS if workers else None)
         if not reading.is_done:
-            with closing(_workers(sequence, worker_type, pool_of)) as pool:
+            with closing(make_pool(runner, options, worker_type_for(sequence, worker_type))) as pool:
                 reading.run(pool, None)
     quiet.issue_last()  # of an on_worker_end that has failed
     return reading.statistics
-
-
-def _workers(sequence: Any, worker_type: str, pool_of: Callable[[str], Pool]) -> Pool:
-    """Worker processes for "auto"; where they cannot be had, threads if the class stands them, else nobody else.
-
-    Raises:
-        TypeError, OSError: Worker processes were asked for and cannot be had.
-    """
-    kind = worker_type_for(sequence, worker_type)
-    if kind != "auto":
-        return pool_of(kind)
-    otherwise = "thread" if getattr(sequence, "thread_safe", False) is True else "inline"
-    if not processes_supported():
-        return pool_of(otherwise)
-    try:
-        return pool_of("process")
-    except (TypeError, OSError) as error:
-        readers = "threads" if otherwise == "thread" else "the calling thread alone"
-        warn_caller(f"kf.describe reads in {readers}: {message_of(error)}", UserWarning)
-        return pool_of(otherwise)
 
 
 class _Pass:
@@ -262,11 +233,12 @@ class _Pass:
     def run(self, pool: Pool, most: float | None) -> None:
         """Read what was not read yet; where `most` is given, only as long as all of it takes no more than that, s."""
         self._pool = pool
-        begun = time.perf_counter()
-        self._first_scenes()
-        warm, first = time.perf_counter(), self._position  # the first one may open files, and import
+        begun = warm = time.perf_counter()
+        first = 0
         ahead = 1 if pool.worker_type == "inline" else 2 * pool.options.workers
         while not self.is_done or self._running:
+            if not first:
+                warm, first = time.perf_counter(), self._position  # the first one may open files, and import
             if most is not None and self._takes_longer(most, begun, warm, self._position - first):
                 return
             while not self.is_done and len(self._running) < ahead:
@@ -281,17 +253,6 @@ class _Pass:
         now = time.perf_counter()
         left = self._length - self._position
         return now - begun > most or (count >= _FEW and left * (now - warm) > most * count)
-
-    def _first_scenes(self) -> None:
-        """Read scenes until one does not fail, from which the others' values are taken as differences."""
-        self._pool.post(None if not self.statistics.fields else self.statistics.shifts())
-        if self.statistics.fields:
-            return
-        while self._position < min(self._length, _FIRST_TRIED) and not self.statistics.fields:
-            self._submit(self._position, 1)
-            self._position += 1
-            self._take()
-        self._pool.post(self.statistics.shifts())
 
     def _submit(self, position: int, items: int) -> None:
         task = StatisticsTask(0, position, items=items)

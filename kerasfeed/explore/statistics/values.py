@@ -1,13 +1,13 @@
-"""Moments of the columns of arrays, counts of single values, and counts of ranges of values.
+"""Moments of the columns of arrays, counts of single values, and a sample of them.
 
 Invariant: all of it merges to the same bits in any order. Counts are of values, never of the order in which they came.
 All sums are of float64, within one scene in an order that its shape alone decides, and of scenes in one that their
 positions do; so they depend neither on who read which scene nor on when.
 """
 
-import functools
 import math
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,105 +15,92 @@ from numpy.typing import NDArray
 
 _BLOCK = 1 << 15  # values, float64: what the cache of a core holds
 _WIDTH = 512  # values that are added side by side: several rows, where columns are few
-_SMALL = 2_048  # values of an array, up to which several are added at once
 _ALL = 1 << 62  # more positions than there are
 _MOST_VALUES = 1_000  # distinct ones that are counted one by one
 _MOST_IN_ARRAY = 128  # of one scene: an image of 8 bits has more
 _MOST_APART = 4_096  # the largest and the smallest of one scene
-_ONE_BY_ONE = 8
-_MOST_WAITING = 1 << 14  # values that wait to be counted
-_SAMPLE = 256  # values of a scene that the ranges are counted of, spread over it
-_SHIFT = 18  # of a float32's 32 bits these are left out, so that a range is 3 % wide
-_BINS = 1 << (32 - _SHIFT)
+_SAMPLE = 64  # values of a scene in the sample, spread over it
+_MOST_SAMPLED = 1 << 14
+_MIXERS = np.array([0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9], np.uint64)
+
+# How many values, what their mean is about, what it is more than that, and the sum of squared differences from it: so a
+# mean far from zero costs no digits. As numbers where it is of all values, as arrays where it is by column.
+Node = tuple[Any, Any, Any, Any]
+
+
+def nodes_of(rows: NDArray[Any], columns: int, finite: NDArray[np.bool_] | None) -> Node:
+    """The finite values of arrays whose columns stand side by side, a row each: float64[arrays, columns], four times.
+
+    Args:
+        rows: The arrays.
+        columns: How many there are.
+        finite: Which values are; None where all are.
+    """
+    count, size = rows.shape
+    counts = np.full((count, columns), size // columns, np.float64)
+    about = rows[:, :columns].astype(np.float64)  # a value among others: that far from the mean no digits are lost
+    if finite is not None:
+        there, table = finite.reshape(count, -1, columns), rows.reshape(count, -1, columns)
+        counts = there.sum(axis=1, dtype=np.float64)
+        means = table.sum(axis=1, dtype=np.float64, where=there) / np.maximum(counts, 1)
+        about = np.where(there[:, 0], about, means)
+    width = min(size, max(1, _WIDTH // columns) * columns)  # columns that are few are slow to add
+    step = max(1, _BLOCK // width) * width
+    shifts = np.broadcast_to(about[:, None], (count, min(size, step) // columns, columns)).reshape(count, -1)
+    room, sums, squares = np.empty_like(shifts), np.zeros((count, width)), np.zeros((count, width))
+    for begin in range(0, size, step):
+        block = room[:, : size - begin]
+        np.copyto(block, rows[:, begin : begin + step], casting="unsafe")
+        block -= shifts[:, : size - begin]
+        if finite is not None:
+            block[~finite[:, begin : begin + step]] = 0
+        _add_to(sums, block)
+        _add_to(squares, np.square(block, out=block))
+    more = sums.reshape(count, -1, columns).sum(axis=1) / np.maximum(counts, 1)
+    whole = squares.reshape(count, -1, columns).sum(axis=1)
+    return counts, about, more, np.maximum(whole - counts * more * more, 0)
+
+
+def _add_to(sums: NDArray[np.float64], block: NDArray[np.float64]) -> None:
+    """Add to float64[arrays, width] the values of each array, so many side by side, in order."""
+    width = sums.shape[1]
+    lines, rest = divmod(block.shape[1], width)
+    sums += block[:, : lines * width].reshape(len(block), lines, width).sum(axis=1)
+    sums[:, :rest] += block[:, lines * width :]
+
+
+def pooled(counts: NDArray[Any], about: NDArray[Any], more: NDArray[Any], squares: NDArray[Any]) -> Node:
+    """The same of the values of all columns together: float64[arrays], four times."""
+    totals, apart = counts.sum(axis=1), about - about[:, :1] + more
+    mean = (counts * apart).sum(axis=1) / np.maximum(totals, 1)
+    return totals, about[:, 0], mean, (squares + counts * (apart - mean[:, None]) ** 2).sum(axis=1)
+
+
+def _joined(one: Node, other: Node) -> Node:
+    """Of the values of both (Chan, Golub and LeVeque 1979)."""
+    count = one[0] + other[0]
+    share = other[0] / (count + (count == 0))
+    apart = other[1] - one[1] + (other[2] - one[2])
+    return count, one[1], one[2] + share * apart, one[3] + other[3] + apart * apart * share * one[0]
 
 
 class Moments:
-    """Count, sum and sum of squares of each column.
+    """Number, mean and variance of values, or of each column of them.
 
-    Values are taken as differences from a shift, about the mean of the first scene, so that a mean far from zero costs
-    the variance no digits. Sums of scenes are added along a binary tree over the scenes' positions: a node of level n
-    and place k is the sum of the positions from `k << n` to `(k + 1) << n`, and is made as soon as both its halves are
-    there.
-
-    Args:
-        shift: float64[columns].
-
-    Attributes:
-        shift: As given.
-        counts: int64[columns], finite values.
+    Scenes are joined along a binary tree over their positions: a node of level n and place k is of the positions from
+    `k << n` to `(k + 1) << n`, and is made as soon as both its halves are there.
     """
 
-    def __init__(self, shift: NDArray[np.float64]) -> None:
-        self.shift = shift
-        self.counts = np.zeros(len(shift), np.int64)
-        self._nodes: dict[tuple[int, int], NDArray[np.float64]] = {}  # by level and place; their parents are not there
-        self._rows = max(1, _WIDTH // len(shift))
-        self._width = len(shift) * self._rows
-        self._size = max(1, _BLOCK // self._width) * self._width
+    def __init__(self) -> None:
+        self._nodes: dict[tuple[int, int], Node] = {}  # by level and place; their parents are not there
 
-    @functools.cached_property
-    def _rooms(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """A block of shifts, and room for one of values."""
-        return np.tile(self.shift, self._size // len(self.shift)), np.empty(self._size)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "_rooms"}
-
-    def add(self, rows: NDArray[Any], positions: NDArray[np.int64]) -> NDArray[np.bool_] | None:
-        """Add what is finite in arrays whose columns stand side by side, a row each, of the scenes at `positions`.
-
-        Returns:
-            bool[arrays, size]: which values are finite; None where all are.
-        """
-        sums, finite = self._sums(rows, None), None
-        if rows.dtype.kind == "f" and not math.isfinite(float(sums.sum())):
-            finite = np.isfinite(rows)
-            if not finite.all():  # else their squares are too large
-                sums = self._sums(rows, finite)
-        width = len(self.shift)
-        self.counts += rows.size // width if finite is None else finite.reshape(-1, width).sum(axis=0)
-        for position, row in zip(positions.tolist(), sums, strict=True):
-            self._add(0, position, row)
-        return finite
-
-    def _sums(self, rows: NDArray[Any], finite: NDArray[np.bool_] | None) -> NDArray[np.float64]:
-        """Of each array the sums of each column, then those of the squares, float64[arrays, 2 * columns]."""
-        if rows.shape[1] <= _SMALL:
-            return self._sums_of_small(rows, finite)
-        assert len(rows) == 1
-        return self._sums_of_large(rows[0], None if finite is None else finite[0])
-
-    def _sums_of_small(self, rows: NDArray[Any], finite: NDArray[np.bool_] | None) -> NDArray[np.float64]:
-        # The order of the additions within a row is the same for any number of rows.
-        table = rows.astype(np.float64).reshape(len(rows), -1, len(self.shift)) - self.shift
-        if finite is not None:
-            table[~finite.reshape(table.shape)] = 0
-        return np.concatenate([np.add.reduce(table, 1), np.add.reduce(table * table, 1)], axis=1)
-
-    def _sums_of_large(self, flat: NDArray[Any], finite: NDArray[np.bool_] | None) -> NDArray[np.float64]:
-        sums = np.zeros((2, self._width))
-        shifts, values = self._rooms
-        for begin in range(0, flat.size, self._size):
-            block = flat[begin : begin + self._size]
-            end = -(-block.size // self._width) * self._width
-            values[block.size : end] = 0
-            room = values[: block.size]
-            np.copyto(room, block, casting="unsafe")  # with the subtraction apart a third faster than in one
-            np.subtract(room, shifts[: block.size], out=room)
-            if finite is not None:
-                room[~finite[begin : begin + self._size]] = 0
-            table = values[:end].reshape(-1, self._width)
-            sums[0] += np.add.reduce(table, 0)
-            np.multiply(table, table, out=table)
-            sums[1] += np.add.reduce(table, 0)
-        return np.asarray(sums.reshape(2, self._rows, -1).sum(axis=1).reshape(1, -1))
-
-    def _add(self, level: int, place: int, sums: NDArray[np.float64]) -> None:
+    def add(self, node: Node, place: int, level: int = 0) -> None:
+        """Add the values of the scene at the position `place`, or of a node of a higher level."""
         while (other := self._nodes.pop((level, place ^ 1), None)) is not None:
-            sums, level, place = sums + other, level + 1, place >> 1
-        self._nodes[level, place] = sums
+            node = _joined(other, node) if place & 1 else _joined(node, other)
+            level, place = level + 1, place >> 1
+        self._nodes[level, place] = node
 
-    @np.errstate(all="ignore")
     def close(self, begin: int, end: int) -> None:
         """No more scenes come of the positions from `begin` to `end`: a half whose other half lacks is the whole."""
         for level in range(end.bit_length()):
@@ -121,37 +108,21 @@ class Moments:
             for place in [place for its_level, place in self._nodes if its_level == level]:
                 first = (place >> 1) * size
                 if begin <= first and first + size <= end and (level, place) in self._nodes:
-                    self._add(level + 1, place >> 1, self._nodes.pop((level, place)))
+                    self.add(self._nodes.pop((level, place)), place >> 1, level + 1)
 
-    @np.errstate(all="ignore")
     def merge(self, other: "Moments") -> None:
-        """Add those of `other`, of the same shift and of other scenes."""
-        self.counts += other.counts
-        for (level, place), sums in other._nodes.items():
-            self._add(level, place, sums)
+        """Add those of `other`, of other scenes."""
+        for (level, place), node in other._nodes.items():
+            self.add(node, place, level)
 
-    @np.errstate(all="ignore")
-    def means(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Of each column the mean, and the mean square of differences from it; NaN for no value.
+    def result(self) -> tuple[Any, Any]:
+        """Mean, and mean square of the differences from it; NaN for no value.
 
-        Both are infinite or NaN where the squares are too large for a float64.
+        The squares are infinite or NaN where they are too large for a float64.
         """
         self.close(0, _ALL)
-        sums = next(iter(self._nodes.values()), np.zeros(2 * len(self.shift)))
-        means, squares = sums.reshape(2, -1) / self.counts
-        return self.shift + means, np.maximum(squares - means * means, 0)
-
-
-@np.errstate(all="ignore")
-def pooled(counts: Any, means: Any, variances: Any) -> tuple[float, float]:
-    """Mean and variance of the values of all columns together; NaN for no value."""
-    there = np.asarray(counts) > 0
-    if not there.any():
-        return math.nan, math.nan
-    shares = counts[there] / counts.sum()
-    means, variances = means[there], variances[there]
-    mean = means[0] + (shares * (means - means[0])).sum()
-    return float(mean), float((shares * (variances + (means - mean) ** 2)).sum())
+        counts, about, more, squares = map(np.asarray, next(iter(self._nodes.values()), (0, 0, 0, 0)))
+        return np.where(counts > 0, about + more, math.nan), squares / counts
 
 
 class FewValues:
@@ -174,30 +145,25 @@ class FewValues:
             self.counts[value] += count
             self._check()
 
-    def add_rows(self, rows: NDArray[Any]) -> None:
-        """Count integers or booleans of scenes, a row each."""
-        if self.counts is None or not rows.size:
+    def add_rows(self, rows: NDArray[Any], lows: Sequence[int], highs: Sequence[int]) -> None:
+        """Count integers or booleans of scenes, a row each, of which the smallest and the largest values are told."""
+        if self.counts is None:
             return
-        lows, highs = rows.min(axis=1).tolist(), rows.max(axis=1).tolist()
         if any(high - low >= _MOST_APART for low, high in zip(lows, highs, strict=True)):
             self.counts = None
         elif rows.shape[1] > _MOST_IN_ARRAY:
-            for row, low, high in zip(rows, lows, highs, strict=True):
-                self._add_long(row, int(low), int(high))
+            for row, low in zip(rows, lows, strict=True):
+                self._add_long(row, low)
         else:
             values, counts = np.unique(rows, return_counts=True)
             self.counts.update(dict(zip(map(int, values.tolist()), counts.tolist(), strict=True)))
         self._check()
 
-    def _add_long(self, row: NDArray[Any], low: int, high: int) -> None:
-        """Count those of one scene, of which `low` is the smallest and `high` the largest."""
-        if high - low < _ONE_BY_ONE:
-            counts = [int(np.count_nonzero(row == value)) for value in range(low, high)]
-            counts.append(row.size - sum(counts))
-        else:
-            # int8 from -128 to 127, and uint64 beyond int64, wrap around to the difference.
-            apart = np.subtract(row, row.dtype.type(low)).view(f"u{row.dtype.itemsize}")
-            counts = np.bincount(apart.astype(np.int64)).tolist()
+    def _add_long(self, row: NDArray[Any], low: int) -> None:
+        """Count those of one scene, of which `low` is the smallest; a tenth of the time that sorting takes."""
+        # int8 from -128 to 127, and uint64 beyond int64, wrap around to the difference.
+        apart = np.subtract(row, row.dtype.type(low)).view(f"u{row.dtype.itemsize}") if row.dtype.kind != "b" else row
+        counts = np.bincount(apart.astype(np.int64)).tolist()
         by_value = {low + number: count for number, count in enumerate(counts) if count}
         if len(by_value) > _MOST_IN_ARRAY:
             self.counts = None
@@ -221,69 +187,50 @@ class FewValues:
             self.counts = None
 
 
-class Spread:
-    """How many values lie in each of 16,384 ranges, which grow with the distance from `centre`, by 3 % each.
+class Sample:
+    """Values of scenes spread over the sequence: of those whose hashed positions are smallest, whoever adds them."""
 
-    Args:
-        centre: Where the ranges are narrow.
-    """
-
-    def __init__(self, centre: float) -> None:
-        self.centre = centre
-        self._counts: NDArray[np.int64] | None = None
-        self._waiting: list[NDArray[Any]] = []
+    def __init__(self) -> None:
+        self._most = (1 << 64) - 1  # of a hashed position
+        self._parts: list[tuple[NDArray[np.uint64], NDArray[np.float64]]] = []  # hashed positions, and values
         self._size = 0
 
-    def add(self, rows: NDArray[Any], columns: int) -> None:
-        """Count up to 256 values of each array, a row each, spread over it and over its `columns`."""
+    def add(self, rows: NDArray[Any], columns: int, positions: NDArray[np.int64]) -> None:
+        """Add up to 64 values of each array, a row each, spread over it and over its `columns`."""
+        hashed = positions.astype(np.uint64) * _MIXERS[0]
+        hashed = (hashed ^ (hashed >> 31)) * _MIXERS[1]
+        chosen = hashed <= self._most
         step = -(-rows.shape[1] // _SAMPLE)
         while math.gcd(step, columns) > 1:
             step += 1
-        sample = rows[:, ::step].reshape(-1)
-        self._waiting.append(np.subtract(sample, self.centre, dtype=np.float64, casting="unsafe").astype(np.float32))
-        self._size += sample.size
-        if self._size >= _MOST_WAITING:
-            self._settle()
+        values = rows[chosen, ::step].astype(np.float64)
+        self._parts.append((np.repeat(hashed[chosen], values.shape[1]), values.reshape(-1)))
+        self._size += values.size
+        if self._size > 2 * _MOST_SAMPLED:
+            self.settle()
 
-    def _settle(self) -> NDArray[np.int64]:
-        if self._counts is None:
-            self._counts = np.zeros(_BINS, np.int64)
-        if self._waiting:
-            values = np.concatenate(self._waiting)
-            self._waiting.clear()
-            self._size = 0
-            keys = values[np.isfinite(values)].view(np.uint32) >> _SHIFT
-            self._counts += np.bincount(keys, minlength=_BINS)
-        return self._counts
+    def settle(self) -> NDArray[np.float64]:
+        """Keep what is to be kept; returns it."""
+        if not self._parts:
+            return np.empty(0)
+        hashed, values = map(np.concatenate, zip(*self._parts, strict=True))
+        while np.count_nonzero(hashed <= self._most) > _MOST_SAMPLED:
+            self._most >>= 1
+        kept = hashed <= self._most
+        self._parts, self._size = [(hashed[kept], values[kept])], int(np.count_nonzero(kept))
+        return self._parts[0][1]
 
-    def merge(self, other: "Spread") -> None:
-        """Add the counts of `other`, of the same centre."""
-        counts = self._settle()
-        counts += other._settle()
-
-    def __getstate__(self) -> dict[str, Any]:
-        counts = self._settle()
-        used = np.flatnonzero(counts).astype(np.uint16)
-        return {"centre": self.centre, "used": used, "counts": counts[used]}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(state["centre"])  # type: ignore[misc]
-        self._settle()[state["used"]] = state["counts"]
+    def merge(self, other: "Sample") -> None:
+        """Add the values of `other`."""
+        self._most = min(self._most, other._most)
+        self._parts += other._parts
+        self.settle()
 
     def histogram(self, low: float, high: float, bins: int) -> tuple[list[float], list[float]]:
         """Edges of `bins` bins of one width between `low` and `high`, and the share of values in each, 0 to 1."""
-        counts = self._settle()
-        used = np.flatnonzero(counts)
-        if not (used.size and high > low and math.isfinite(high - low)):
+        values = self.settle()
+        values = values[np.isfinite(values)]
+        if not (values.size and high > low and math.isfinite(high - low)):
             return [], []
-        edges = np.linspace(low, high, bins + 1)
-        ends = np.stack([used, used + 1]).astype(np.uint32) << _SHIFT
-        with np.errstate(all="ignore"):
-            limits = np.sort(ends.view(np.float32).astype(np.float64), axis=0) + self.centre
-            begin, end = np.clip(np.nan_to_num(limits, nan=high, posinf=high, neginf=low), low, high)
-            width = np.maximum(end - begin, 1e-9 * (high - low))
-            begin = np.minimum(begin, high - width)
-            # Of each range the share below every edge: values are taken to lie evenly within it.
-            below = np.clip((edges[:, None] - begin) / width, 0, 1) @ counts[used]
-        shares = np.diff(below)
-        return edges.tolist(), (shares / max(1e-300, float(shares.sum()))).tolist()
+        counts, edges = np.histogram(values, np.linspace(low, high, bins + 1))
+        return edges.tolist(), (counts / values.size).tolist()
