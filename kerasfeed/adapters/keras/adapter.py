@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import optree
 
+from kerasfeed.adapters.keras.handover import Handover
 from kerasfeed.adapters.keras.run import KerasRun
-from kerasfeed.adapters.keras.shared_cursor import SharedCursor
 from kerasfeed.adapters.keras.trainer import (
     BUILDER,
     KerasCall,
@@ -261,7 +261,7 @@ def _cursor_of(data: Any, run: Any) -> Any:
     known = check_alive(data(), "the feed is gone: keep a reference to it while Keras iterates over it")
     if run is None:
         cursor = known._keras_cursor()
-        return SharedCursor(cursor.take, partial(_converted, data, None), served=False, close=cursor.close)
+        return Handover(cursor.take, partial(_converted, data, None), close=cursor.close)
     if run() is None:
         raise FeedClosedError("the fit, or other run, that this iterator was for is over")
     return _OfEpoch(run)
@@ -272,7 +272,7 @@ class _OfEpoch:
 
     def __init__(self, run: Any) -> None:
         self._run = run
-        self._cursor: SharedCursor | None = None
+        self._cursor: Handover | None = None
 
     def take(self, timeout: float | None) -> Any:
         run = self._run()

@@ -10,12 +10,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from kerasfeed.adapters.keras.shared_cursor import SharedCursor
+from kerasfeed.adapters.keras.handover import Handover
 from kerasfeed.adapters.keras.trainer import (
     TrainerRequest,
     asked_by_the_loop,
     asked_steps,
-    asks_for_the_end,
     execution_of,
 )
 from kerasfeed.errors import FeedClosedError
@@ -144,12 +143,11 @@ class KerasRun(ABC):
         self.steps = UnknownSteps(self) if most is None else EpochSteps(most, self)
         self.steps_per_epoch: int | None = asked_steps(iterator)
         self.execution = execution_of(iterator)
-        self._is_asked = asks_for_the_end(iterator)
         self.has_epoch_cursors = not self.steps_per_epoch
         self.built = False
         self.in_other_threads = False
         self.convert: Callable[[Any], Any] = lambda batch: batch
-        self.cursor: SharedCursor | None = None
+        self.cursor: Handover | None = None
         self.is_running = False
         self._epoch = 0
         self._count: int | None = None
@@ -205,9 +203,9 @@ class KerasRun(ABC):
         self._count = self.begin_epoch(self._epoch)
         if self.cursor is None:
             self.seen_at_begin = 0
-            waits = self.in_other_threads and self.runs_what_users_wrote
             self.begin_taking()
-            self.cursor = SharedCursor(self.take, self.convert, waits=waits, served=self._is_asked)
+            ahead = self.in_other_threads and not self.runs_what_users_wrote
+            self.cursor = Handover(self.take, self.convert, shared=self.in_other_threads, ahead=ahead)
 
     def on_epoch_end(self) -> None:
         """Keras has come to the end of the data, or of as many as it wanted."""

@@ -12,7 +12,7 @@
 | the step that is trained on | variable `begin_step` of `fit` | 3.11 to 3.16 |
 | | variable `step` of `fit` | 3.10 |
 | the callbacks, and which of their hooks runs | frames of Keras's `CallbackList` | 3.10 to 3.16 |
-| whether Keras's loop over an epoch asks for `num_batches` | its name, `_enumerate_iterator` | 3.10 to 3.16 |
+| whether Keras's loop over an epoch asks for `num_batches` | `_enumerate_iterator` of its iterator | 3.10 to 3.16 |
 | the epoch that a restored model goes on with | `_initial_epoch` of the model | 3.10 to 3.16 |
 | whether training runs in several processes | `_is_multi_process` of `keras.distribution`'s | 3.10 to 3.16 |
 | batches of an epoch of other data | `_num_batches` of Keras's iterator | 3.10 to 3.16 |
@@ -175,30 +175,22 @@ def execution_of(iterator: Any) -> int:
     return int(found)
 
 
-def asks_for_the_end(iterator: Any) -> bool:
-    """Whether one of Keras's iterators asks, before each execution, whether the epoch is over; told of, if not."""
-    if hasattr(iterator, LOOP):
-        return True
-    warn_caller(
-        f"Keras {keras_version()} does not ask a feed whether an epoch is over (its iterators have no {LOOP}): where "
-        "an epoch is shorter than others it warns that the data ran out, and exceptions of scenes arrive as "
-        "TensorFlow's errors. Use Keras 3.10 to 3.16",
-        FeedWarning,
-    )
-    return False
-
-
 def keras_version() -> str:
     """Version of the Keras that runs."""
     return str(getattr(sys.modules.get("keras"), "__version__", "of an unknown version"))
 
 
 def data_adapter_class() -> Any:
-    """Keras's interface for data that trainers take as they are; a class of nothing where this Keras has none."""
+    """Keras's interface for data that trainers take as they are; a class of nothing where this Keras has none.
+
+    Nor is it of use where Keras's loop does not ask, before each execution, whether the epoch is over.
+    """
     try:
-        return importlib.import_module("keras.src.trainers.data_adapters.data_adapter").DataAdapter
+        adapter = importlib.import_module("keras.src.trainers.data_adapters.data_adapter").DataAdapter
+        iterator = importlib.import_module("keras.src.trainers.epoch_iterator").EpochIterator
     except (ImportError, AttributeError):
-        return type("DataAdapter", (), {})
+        adapter = iterator = None
+    return adapter if hasattr(iterator, LOOP) else type("DataAdapter", (), {})
 
 
 def super_batches(batches: Iterator[Any], count: int) -> Iterator[Any]:

@@ -11,6 +11,7 @@ from keras_fits import BACKEND, MARKS, Trainer, order_of
 from resumable import chain_of, make_feed, make_model, result_of, stream
 
 import kerasfeed as kf
+from kerasfeed.adapters.keras.trainer import data_adapter_class
 
 pytestmark = MARKS
 MOST = 1 if BACKEND == "torch" else 3  # steps of an execution
@@ -114,6 +115,12 @@ def test_where_keras_takes_no_adapter_of_others_a_feed_is_a_dataset_all_the_same
         with pytest.warns(kf.FeedWarning, match="takes no data adapters of others, .* nothing can be resumed"):
             trainer.fit(feed, epochs=3, shuffle=False)
         assert trainer.trained == [order_of(feed, epoch) for epoch in range(3)]
+
+
+def test_a_keras_that_does_not_ask_for_the_end_of_an_epoch_is_given_no_adapter(monkeypatch):
+    assert issubclass(kf.Feed, data_adapter_class())
+    monkeypatch.setattr("kerasfeed.adapters.keras.trainer.LOOP", "another_name")
+    assert not issubclass(kf.Feed, data_adapter_class())
 
 
 class Watched(kf.Feed):
