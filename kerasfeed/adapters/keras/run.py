@@ -140,6 +140,7 @@ class KerasRun(ABC):
     def __init__(self, feed: Any, iterator: Any, request: TrainerRequest, most: int | None) -> None:
         self.feed: Any = weakref.proxy(feed)
         self.request = request
+        self._iterator = weakref.ref(iterator)
         self.steps = UnknownSteps(self) if most is None else EpochSteps(most, self)
         self.steps_per_epoch: int | None = asked_steps(iterator)
         self.execution = execution_of(iterator)
@@ -253,6 +254,15 @@ class KerasRun(ABC):
             raise FeedClosedError(self.closed)
         return over and asked_before != seen
 
+    def used(self, *, before: bool = False) -> int:
+        """Batches of the present cursor that training was given; `before` the execution that runs, or with it."""
+        execution = self.execution if self.is_running and self._asked >= 0 and not before else 0
+        return max(0, self._asked) + execution
+
+    def serves(self, iterator: Any) -> bool:
+        """Whether it is `iterator`, Keras's, whose run this is."""
+        return self._iterator() is iterator
+
     def fail(self) -> None:
         """A batch has raised, which ends whatever Keras does."""
         self.close()
@@ -274,6 +284,11 @@ class RunningFit:
     def run(self) -> Any:
         """What that `fit` takes; None where there is none."""
         return self._run()
+
+    def serves(self, iterator: Any) -> bool:
+        """Whether it takes through `iterator`, Keras's."""
+        run = self._run()
+        return run is not None and run.serves(iterator)
 
     def begin_run(self, run: KerasRun) -> None:
         """A `fit` is about to begin, or, having built its model, to begin anew; no other goes on."""

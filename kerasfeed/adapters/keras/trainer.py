@@ -9,8 +9,6 @@
 | `y`, `sample_weight`, `class_weight`, `shuffle` | variables of the `__init__` of that iterator | 3.10 to 3.16 |
 | `steps_per_epoch`, `steps_per_execution` | attributes of that iterator | 3.10 to 3.16 |
 | `epoch`, `epochs`, `initial_epoch`, `epoch_iterator` | variables of the trainer's `fit` | 3.10 to 3.16 |
-| the step that is trained on | variable `begin_step` of `fit` | 3.11 to 3.16 |
-| | variable `step` of `fit` | 3.10 |
 | the callbacks, and which of their hooks runs | frames of Keras's `CallbackList` | 3.10 to 3.16 |
 | whether Keras's loop over an epoch asks for `num_batches` | `_enumerate_iterator` of its iterator | 3.10 to 3.16 |
 | the epoch that a restored model goes on with | `_initial_epoch` of the model | 3.10 to 3.16 |
@@ -35,10 +33,7 @@ from kerasfeed.util.deferred_warnings import warn_caller
 _METHODS = ("fit", "evaluate", "predict")
 LOOP = "_enumerate_iterator"
 BUILDER = "_maybe_symbolic_build"  # of the trainer: takes a batch to build the model, in Keras 3.16 on JAX
-# The variable of `fit` that holds the first step of an execution: in Keras 3.11 to 3.16, and in 3.10.
-_STEP_VARIABLES = ("begin_step", "step")
-# The others that are read, in Keras 3.10 to 3.16.
-_FIT_VARIABLES = ("epoch", "epochs", "initial_epoch", "steps_per_epoch", "epoch_iterator")
+_FIT_VARIABLES = ("epoch", "epochs", "initial_epoch", "epoch_iterator")  # in Keras 3.10 to 3.16
 
 
 @dataclass(frozen=True)
@@ -50,10 +45,7 @@ class TrainerPosition:
         epoch: The epoch `fit` is in; None before its first.
         initial_epoch: The epoch `fit` begins with.
         epochs: The epoch `fit` ends before; 0 where it is not known.
-        steps_per_epoch: The argument of `fit`.
         iterator: Keras's iterator of the data; None while it is being made.
-        begin_step: First step of the execution that runs, or ran last; None where this Keras does not tell.
-        execution: Steps of an execution.
         hook: Name of the hook of callbacks that is being called; None outside callbacks.
         callbacks: The callbacks of which one is being called, in their order; None outside.
     """
@@ -62,38 +54,14 @@ class TrainerPosition:
     epoch: int | None
     initial_epoch: int
     epochs: int
-    steps_per_epoch: int | None
     iterator: Any
-    begin_step: int | None
-    execution: int
     hook: str | None
     callbacks: Sequence[Any] | None
 
-    def trained(self, numbers: range) -> int:
-        """Number of the batch after the last one that `fit` has trained on, of an epoch's `numbers`.
-
-        Raises:
-            RuntimeError: This Keras does not tell.
-        """
-        step = self.check_step()
-        if self.epoch is None or self.hook in ("on_train_begin", "on_epoch_begin"):
-            return numbers.start
-        within = self.hook in (None, "on_train_batch_begin", "on_batch_begin")
-        return min(numbers.start + (step if within else step + self.execution), numbers.stop)
-
-    def check_step(self) -> int:
-        """First step of the execution that runs, or ran last.
-
-        Raises:
-            RuntimeError: This Keras does not tell.
-        """
-        if self.begin_step is None:
-            raise RuntimeError(
-                f"which batch fit trains on cannot be told with Keras {keras_version()}, so nothing could be resumed "
-                f"exactly: its loop has no variable {' or '.join(_STEP_VARIABLES)}. Use Keras 3.10 to 3.16, or "
-                "feed.get_state(epoch=..., step=...) with the place of the next batch"
-            )
-        return self.begin_step
+    @property
+    def is_before_execution(self) -> bool:
+        """Whether the execution that Keras has begun is not trained on yet."""
+        return self.hook in (None, "on_train_batch_begin", "on_batch_begin")
 
 
 def trainer_position(method: str | None = None) -> TrainerPosition | None:
@@ -139,14 +107,10 @@ def _is_trainer(frame: FrameType) -> bool:
 
 
 def _position(frame: FrameType, hook: str | None, callbacks: Sequence[Any] | None) -> TrainerPosition:
-    code = frame.f_code
-    found = _variables(frame, (*_FIT_VARIABLES, *_STEP_VARIABLES))
-    step = next((name for name in _STEP_VARIABLES if name in {*code.co_varnames, *code.co_cellvars}), None)
-    iterator = found.get("epoch_iterator")
+    found = _variables(frame, _FIT_VARIABLES)
     return TrainerPosition(
-        code.co_name, found.get("epoch"), found.get("initial_epoch") or 0, found.get("epochs") or 0,
-        found.get("steps_per_epoch"), iterator, None if step is None else found.get(step) or 0,
-        1 if iterator is None else execution_of(iterator), hook, callbacks,
+        frame.f_code.co_name, found.get("epoch"), found.get("initial_epoch") or 0, found.get("epochs") or 0,
+        found.get("epoch_iterator"), hook, callbacks,
     )  # fmt: skip
 
 
