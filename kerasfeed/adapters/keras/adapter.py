@@ -153,12 +153,10 @@ class TrainerData(_DataAdapter):  # type: ignore[misc]
         batches = self._batches(run, "JAX")
         return batches if super_batch is None else super_batches(batches, super_batch)
 
-    def get_torch_dataloader(self) -> Any:
-        """The batches as tensors, in a `torch.utils.data.DataLoader`. Called by Keras."""
-        from kerasfeed.adapters.torch.data_loader import loader_of  # Keras asks on PyTorch alone
-
+    def get_torch_dataloader(self) -> Iterator[Any]:
+        """The batches as tensors. Called by Keras, which iterates over them."""
         batches = self._batches(self._run_of(keras_call(self)), "PyTorch")
-        return loader_of(batches, keras.ops.convert_to_tensor)
+        return (optree.tree_map(keras.ops.convert_to_tensor, batch) for batch in batches)
 
     def get_tf_dataset(self) -> Any:
         """The batches as a `tf.data.Dataset`. Called by Keras; your code calls `to_tf_dataset`."""
