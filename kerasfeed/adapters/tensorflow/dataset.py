@@ -20,10 +20,11 @@ from kerasfeed.adapters.tensorflow import iteration as tf_iteration
 from kerasfeed.adapters.tensorflow import raw_datasets
 from kerasfeed.adapters.tensorflow.dtypes import is_common, tf_dtype
 from kerasfeed.adapters.tensorflow.error_relay import ErrorRelay
-from kerasfeed.adapters.tensorflow.feed_dataset import FeedDataset, Loops
+from kerasfeed.adapters.tensorflow.feed_dataset import FeedDataset
 from kerasfeed.adapters.tensorflow.framework import tf
 from kerasfeed.adapters.tensorflow.iteration import BatchSource
 from kerasfeed.feeds.cursor import Begin
+from kerasfeed.feeds.feed_cursor import FeedLoops
 from kerasfeed.spec.field_forms import RaggedArray
 from kerasfeed.spec.nesting import field_paths, lists_as_tuples
 
@@ -37,9 +38,9 @@ def batches_dataset(
     *,
     count: int | None,
     device: str | None = None,
-    loops: Loops | None = None,
+    loops: FeedLoops | None = None,
     ragged_tensors: bool = True,
-    make: Callable[[Any, BatchSource, int | None, Loops | None], FeedDataset] = FeedDataset,
+    make: Callable[[Any, BatchSource, int | None, FeedLoops | None], FeedDataset] = FeedDataset,
 ) -> FeedDataset:
     """The dataset of the batches that cursors give; each iteration of it is one cursor.
 

@@ -13,32 +13,16 @@ and passes on what it lacks. Where a later TensorFlow would look elsewhere, loop
 import _thread
 import contextvars
 import weakref
-from typing import Any, Protocol
+from typing import Any
 
 from kerasfeed.adapters.tensorflow.framework import tf
 from kerasfeed.adapters.tensorflow.iteration import BatchSource
 from kerasfeed.feeds.cursor import run_in_background
+from kerasfeed.feeds.feed_cursor import FeedLoop, FeedLoops
 from kerasfeed.util.error_text import short_tracebacks
 from kerasfeed.util.polling import POLL_SECONDS
 
 _TensorFlowIterator: Any = tf.data.IteratorSpec(tf.TensorSpec(())).value_type
-
-
-class Loop(Protocol):
-    """One loop over a dataset."""
-
-    def goes_on(self) -> bool:
-        """A batch is about to be asked for; False where the loop is over."""
-
-    def got(self) -> None:
-        """The batch is there."""
-
-
-class Loops(Protocol):
-    """Who is told of the loops over a dataset."""
-
-    def begin(self) -> Loop:
-        """A loop begins."""
 
 
 class FeedDataset(tf.data.Dataset):  # type: ignore[misc]
@@ -51,7 +35,7 @@ class FeedDataset(tf.data.Dataset):  # type: ignore[misc]
         loops: Who is told of loops.
     """
 
-    def __init__(self, dataset: Any, source: BatchSource, count: int | None, loops: Loops | None) -> None:
+    def __init__(self, dataset: Any, source: BatchSource, count: int | None, loops: FeedLoops | None) -> None:
         self._tensors = dataset
         self._source = source
         self._count = count
@@ -80,7 +64,7 @@ class FeedDataset(tf.data.Dataset):  # type: ignore[misc]
 class FeedIterator(_TensorFlowIterator):  # type: ignore[misc]
     """An eager iterator of a `FeedDataset`."""
 
-    def __init__(self, dataset: FeedDataset, loop: Loop | None) -> None:
+    def __init__(self, dataset: FeedDataset, loop: FeedLoop | None) -> None:
         # Not the base's: it would make TensorFlow's iterator part of this object.
         self._dataset = dataset
         self._loop = loop
