@@ -33,6 +33,7 @@ from kerasfeed.util.deferred_warnings import warn_caller
 _METHODS = ("fit", "evaluate", "predict")
 LOOP = "_enumerate_iterator"
 BUILDER = "_maybe_symbolic_build"  # of the trainer: takes a batch to build the model, in Keras 3.16 on JAX
+_ITERATOR_VARIABLES = {"y", "sample_weight", "class_weight", "shuffle", "steps_per_epoch", "steps_per_execution"}
 _FIT_VARIABLES = ("epoch", "epochs", "initial_epoch", "epoch_iterator")  # in Keras 3.10 to 3.16
 
 
@@ -125,18 +126,8 @@ def batches_of(iterator: Any) -> int | None:
 
 
 def execution_of(iterator: Any) -> int:
-    """Batches of an execution of the training function, of one of Keras's iterators.
-
-    Raises:
-        RuntimeError: It does not tell.
-    """
-    found = getattr(iterator, "steps_per_execution", None)
-    if found is None:
-        raise RuntimeError(
-            f"how many batches an execution takes cannot be told with Keras {keras_version()}: its iterators have no "
-            "steps_per_execution. Use Keras 3.10 to 3.16"
-        )
-    return int(found)
+    """Batches of an execution of the training function, of one of Keras's iterators."""
+    return int(iterator.steps_per_execution)
 
 
 def keras_version() -> str:
@@ -147,14 +138,16 @@ def keras_version() -> str:
 def data_adapter_class() -> Any:
     """Keras's interface for data that trainers take as they are; a class of nothing where this Keras has none.
 
-    Nor is it of use where Keras's loop does not ask, before each execution, whether the epoch is over.
+    Nor is it of use where Keras's iterator does not tell what `fit` was given beside the data, or does not ask, before
+    each execution, whether the epoch is over.
     """
     try:
         adapter = importlib.import_module("keras.src.trainers.data_adapters.data_adapter").DataAdapter
         iterator = importlib.import_module("keras.src.trainers.epoch_iterator").EpochIterator
+        told = {*iterator.__init__.__code__.co_varnames} >= _ITERATOR_VARIABLES and hasattr(iterator, LOOP)
     except (ImportError, AttributeError):
-        adapter = iterator = None
-    return adapter if hasattr(iterator, LOOP) else type("DataAdapter", (), {})
+        told = False
+    return adapter if told else type("DataAdapter", (), {})
 
 
 def super_batches(batches: Iterator[Any], count: int) -> Iterator[Any]:
@@ -256,13 +249,6 @@ def request_of_caller() -> TrainerRequest:
                 f"When providing `x` as a PyDataset, `{name}` should not be passed. Instead, {what} should be included "
                 "as part of the PyDataset."
             )
-    lost = {"y", "sample_weight", "class_weight", "shuffle"} - found.keys()
-    if lost:
-        warn_caller(
-            f"Keras {keras_version()} does not tell of {' and '.join(sorted(lost))}: if it was given to fit, it is "
-            "ignored. Use Keras 3.10 to 3.16, or weights and an order in the feed",
-            FeedWarning,
-        )
     trainer = init.f_back
     while trainer is not None and trainer.f_code.co_name == "__init__":
         trainer = trainer.f_back
