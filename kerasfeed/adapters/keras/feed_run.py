@@ -99,7 +99,7 @@ class FeedRun(KerasRun):
             self.window.extend(self.stop)
         return len(self.numbers)
 
-    def end_epoch(self, used: int) -> None:
+    def end_epoch(self) -> None:
         """See `KerasRun.end_epoch`."""
         feed = self.feed
         feed.request_log.clear()

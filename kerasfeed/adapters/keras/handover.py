@@ -104,12 +104,6 @@ class Handover:
             self._end()
             self._close([])
 
-    def received(self, place: Any) -> None:
-        """See `Cursor.received`; Keras does not say so."""
-
-    def end(self) -> None:
-        """See `Cursor.end`; Keras does not say so."""
-
     def _end(self) -> None:
         self._ended = True
         self._ready.put(None)

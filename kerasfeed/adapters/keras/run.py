@@ -8,7 +8,7 @@ import sys
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from kerasfeed.adapters.keras.handover import Handover
 from kerasfeed.adapters.keras.trainer import (
@@ -22,28 +22,21 @@ from kerasfeed.feeds.cursor import run_in_background
 from kerasfeed.util.error_text import short_tracebacks
 
 
-class Epochs(Protocol):
-    """Who knows when an epoch is over."""
-
-    def is_over(self, seen: int) -> bool:
-        """Whether no further execution is part of the epoch, `seen` batches of the data having been given."""
-
-
 class EpochSteps(int):
     """Batches of an epoch, at most; plain integer arithmetic but for the question of Keras's loop."""
 
-    _epochs: Epochs
+    _run: "KerasRun"
 
-    def __new__(cls, most: int, epochs: Epochs) -> "EpochSteps":
+    def __new__(cls, most: int, run: "KerasRun") -> "EpochSteps":
         """`most`: batches of the longest epoch."""
         made = super().__new__(cls, most)
-        made._epochs = epochs
+        made._run = run
         return made
 
     def __le__(self, seen: int) -> bool:
         if asked_by_the_loop():  # seen >= self
             with short_tracebacks:
-                return self._epochs.is_over(seen)
+                return self._run.is_over(seen)
         return int(self) <= seen
 
     def __reduce__(self) -> Any:
@@ -57,9 +50,9 @@ class UnknownSteps(list):  # type: ignore[type-arg]
     JSON takes a list alone leaves all questions of numbers (`__bool__`, `__index__`, `__float__`) to its class.
     """
 
-    def __init__(self, epochs: Epochs) -> None:
+    def __init__(self, run: "KerasRun") -> None:
         super().__init__()
-        self._epochs = epochs
+        self._run = run
 
     @property
     def known(self) -> int:
@@ -85,7 +78,7 @@ class UnknownSteps(list):  # type: ignore[type-arg]
     def __le__(self, seen: int) -> bool:  # type: ignore[override]
         if asked_by_the_loop():  # seen >= self
             with short_tracebacks:
-                return self._epochs.is_over(seen)
+                return self._run.is_over(seen)
         return self.known <= seen
 
     def __ge__(self, other: float) -> bool:  # type: ignore[override]
@@ -181,8 +174,8 @@ class KerasRun(ABC):
         """
 
     @abstractmethod
-    def end_epoch(self, used: int) -> None:
-        """The epoch is over, after so many batches."""
+    def end_epoch(self) -> None:
+        """The epoch is over."""
 
     @abstractmethod
     def supersede(self) -> None:
@@ -214,15 +207,14 @@ class KerasRun(ABC):
             return  # Keras says so as it resets its iterator, too
         self.is_running = False
         self._epoch += 1
-        used = self._asked - self.seen_at_begin
         if isinstance(self.steps, UnknownSteps):
-            self.steps.known = used
-        self.end_epoch(used)
+            self.steps.known = self._asked - self.seen_at_begin
+        self.end_epoch()
         if self.has_epoch_cursors:
             self.close()
 
     def is_over(self, seen: int) -> bool:
-        """Whether the epoch has no further execution; waits for the batches of one. See `Epochs.is_over`.
+        """Whether the epoch has no further execution; waits for the batches of one.
 
         Raises:
             Exception: What one of the batches raised.

@@ -51,7 +51,7 @@ class StreamRun(KerasRun):
             )
         return rest
 
-    def end_epoch(self, used: int) -> None:
+    def end_epoch(self) -> None:
         """See `KerasRun.end_epoch`."""
 
     def begin_taking(self) -> None:
