@@ -41,14 +41,6 @@ class FitCut:
         begin = self.start + self.first + (epoch - self.initial_epoch - 1) * self.steps
         return range(begin, begin + self.steps)
 
-    def epoch_of(self, number: int) -> int:
-        """The epoch of the `fit`, or of one before it that was cut alike, that batch `number` is part of."""
-        return self.initial_epoch + 1 + (number - self.start - self.first) // self.steps
-
-    def end_of(self, epoch: int) -> int:
-        """Number after that of the last batch of an epoch."""
-        return self.start + self.first + (epoch - self.initial_epoch) * self.steps
-
 
 class EpochClock:
     """Where a feed stands in its stream. Thread-safe.
@@ -251,17 +243,6 @@ class EpochClock:
         """The cut of the `fit` that runs, or, before its first epoch, of one that begins with `epoch`."""
         with self._lock:
             return self._cut if self._cut is not None and self._fit_began else self._plan(epoch)
-
-    def check_steps(self, steps: int) -> None:
-        """Refuse to resume a `fit` whose epochs had other steps.
-
-        Raises:
-            ValueError: They had.
-        """
-        if steps != self.fit_steps:
-            raise ValueError(
-                f"an epoch of fit had {steps:,} steps, and has {self.fit_steps:,}: pass steps_per_epoch={steps}"
-            )
 
     def serves(self, fit: Any) -> bool:
         """Whether `fit`, Keras's iterator, is the one that runs."""

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import optree
 
+from kerasfeed.adapters.keras.handover import Handover
 from kerasfeed.adapters.keras.run import KerasRun
-from kerasfeed.adapters.keras.shared_cursor import SharedCursor
 from kerasfeed.adapters.keras.trainer import (
     BUILDER,
     KerasCall,
@@ -153,12 +153,10 @@ class TrainerData(_DataAdapter):  # type: ignore[misc]
         batches = self._batches(run, "JAX")
         return batches if super_batch is None else super_batches(batches, super_batch)
 
-    def get_torch_dataloader(self) -> Any:
-        """The batches as tensors, in a `torch.utils.data.DataLoader`. Called by Keras."""
-        from kerasfeed.adapters.torch.data_loader import loader_of  # Keras asks on PyTorch alone
-
+    def get_torch_dataloader(self) -> Iterator[Any]:
+        """The batches as tensors. Called by Keras, which iterates over them."""
         batches = self._batches(self._run_of(keras_call(self)), "PyTorch")
-        return loader_of(batches, keras.ops.convert_to_tensor)
+        return (optree.tree_map(keras.ops.convert_to_tensor, batch) for batch in batches)
 
     def get_tf_dataset(self) -> Any:
         """The batches as a `tf.data.Dataset`. Called by Keras; your code calls `to_tf_dataset`."""
@@ -261,7 +259,7 @@ def _cursor_of(data: Any, run: Any) -> Any:
     known = check_alive(data(), "the feed is gone: keep a reference to it while Keras iterates over it")
     if run is None:
         cursor = known._keras_cursor()
-        return SharedCursor(cursor.take, partial(_converted, data, None), served=False, close=cursor.close)
+        return Handover(cursor.take, partial(_converted, data, None), close=cursor.close)
     if run() is None:
         raise FeedClosedError("the fit, or other run, that this iterator was for is over")
     return _OfEpoch(run)
@@ -272,7 +270,7 @@ class _OfEpoch:
 
     def __init__(self, run: Any) -> None:
         self._run = run
-        self._cursor: SharedCursor | None = None
+        self._cursor: Handover | None = None
 
     def take(self, timeout: float | None) -> Any:
         run = self._run()

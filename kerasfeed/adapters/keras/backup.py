@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import keras
 import numpy as np
 
+from kerasfeed.adapters.keras.array_file import ArrayFile, DamagedFileError, sync_folder, write_arrays
 from kerasfeed.adapters.keras.checkpoint import FeedCheckpoint
-from kerasfeed.adapters.keras.record_file import ArrayFile, DamagedFileError, sync_folder, write_arrays
 from kerasfeed.adapters.keras.trained_model import arrays_of, as_array, begin_with, optimized_by, set_arrays
 from kerasfeed.adapters.keras.trainer import trainer_position
 from kerasfeed.errors import FeedWarning
@@ -341,7 +341,7 @@ class BackupAndRestore(FeedCheckpoint):
     def _write(self, hook: Literal["epoch", "batch", "end"]) -> None:
         self._due = False
         self._record()
-        if not self._is_recording or self._callbacks is None:
+        if self._progress is None or self._callbacks is None:
             return
         self.backup_dir.mkdir(parents=True, exist_ok=True)
         following = self.backup_dir / "next.npz"

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any, Literal
 import keras
 
 from kerasfeed.adapters.keras.adapter import TrainerData
-from kerasfeed.adapters.keras.progress_file import Record, TrainingRecords
-from kerasfeed.adapters.keras.record_file import sync_folder
-from kerasfeed.adapters.keras.stream_progress import StreamProgress
+from kerasfeed.adapters.keras.array_file import sync_folder
+from kerasfeed.adapters.keras.progress_file import Progress, Record
 from kerasfeed.adapters.keras.trained_model import begin_with, iterations_of, optimizers_of, scale_of
 from kerasfeed.adapters.keras.trainer import (
     TrainerPosition,
     adapter_of,
     asked_steps,
     batches_of,
+    execution_of,
     restored_epoch,
     trainer_position,
 )
@@ -86,26 +86,28 @@ class FeedCheckpoint(keras.callbacks.Callback):  # type: ignore[misc]
 
     def __init__(self, feed: "Feed", path: str | os.PathLike[str], save_freq: int | Literal["epoch"] = "epoch") -> None:
         super().__init__()
-        is_stream = isinstance(feed, BaseStreamFeed)
-        if not is_stream and not hasattr(feed, "fit_tracker"):
+        self._is_stream = isinstance(feed, BaseStreamFeed)
+        if not hasattr(feed, "resume_fit"):
             raise TypeError(
                 f"{type(self).__name__}(feed, ...) resumes a kerasfeed.Feed or a kerasfeed.StreamFeed, received a "
                 f"{type(feed).__name__}"
             )
         self.feed = feed
         self.path = local_path("path", path)
-        self._stream = StreamProgress(feed, self.path) if is_stream else None
         if self.path.is_dir():
             raise ValueError(f"path must be that of a file, received the folder {self.path}")
         remedy = ' ("epoch" writes at the end of each)'
         self.save_freq = save_freq if save_freq == "epoch" else check_integer("save_freq", save_freq, 1, remedy=remedy)
-        self._records: TrainingRecords | None = None
+        self._progress: Progress | None = None  # of the `fit` that runs
         self._deletes = False
         self._began_at: tuple[int, float] | None = None
-        self._saved = 0
+        self._execution = 1
+        self._epoch = self._done = 0  # the epoch of `fit`, and batches of it that were trained on
+        self._cut = False  # whether it was begun before, and Keras would go on behind its end
+        self._unsaved = 0  # batches
         self._measured = self._set_epoch = False
-        self._claimed = 0 if is_stream else feed.clock.taken
-        self._follows: Literal["feed", "iterations", "stream"] = "feed"
+        self._claimed = 0 if self._is_stream else feed.clock.taken
+        self._follows: Literal["iterations", "stream"] | None = None  # what was made of the feed's dataset
 
     # ---- called by Keras
 
@@ -114,17 +116,13 @@ class FeedCheckpoint(keras.callbacks.Callback):  # type: ignore[misc]
         position = trainer_position("fit")
         if position is None or position.callbacks is None:
             raise RuntimeError(f"{type(self).__name__} works within model.fit of Keras 3, and fit was not found")
-        position.check_step()
         callbacks = list(position.callbacks)
         backups = [each for each in callbacks if isinstance(each, keras.callbacks.BackupAndRestore)]
         if any(callbacks.index(backup) > callbacks.index(self) for backup in backups):
             raise ValueError(_ORDER)
         self._deletes = any(backup.delete_checkpoint for backup in backups)
-        if self._stream is not None:
-            self._begin_stream(self._stream, position)
-        else:
-            self._begin(position)
         self._began_at = iterations_of(self.model), scale_of(self.model)
+        self._begin(position, *self._began_at)
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Called by Keras."""
@@ -134,41 +132,47 @@ class FeedCheckpoint(keras.callbacks.Callback):  # type: ignore[misc]
         began_at, self._began_at = self._began_at, None
         if began_at is not None and began_at != (iterations_of(self.model), scale_of(self.model)):
             raise ValueError(_ORDER)
-        if self._follows != "feed":
-            anew = self._follows == "iterations" or began_at is not None
-            self.feed.clock.follow(epoch, anew=anew)
+        if began_at is None:
+            self._epoch, self._done, self._cut = epoch, 0, False
+        if self._follows is not None:
+            self.feed.clock.follow(epoch, anew=self._follows == "iterations" or began_at is not None)
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """Called by Keras; `batch` is the last step of an execution."""
-        if self._stream is not None:
-            self._end_batch_of_stream(self._stream)
-            return
-        number = self.feed.fit_tracker.consumed()
-        self.feed.clock.note_consumed(number)
-        if self.save_freq != "epoch" and number - self._saved >= self.save_freq:
-            self._saved = number
+        """Called by Keras, behind an execution."""
+        assert self._progress is not None
+        self._done += self._execution
+        self._unsaved += self._execution
+        steps = self._progress.steps
+        if steps is not None:
+            self._done = min(self._done, steps)
+        if not self._is_stream and self._follows is None:
+            self.feed.clock.note_consumed(self._number)
+        if self.save_freq != "epoch" and self._unsaved >= self.save_freq:
+            self._unsaved = 0
             self._save()
-        elif not self._measured:  # the first one tells how many iterations a batch is
+        elif self._progress.even and not self._measured:  # the first one tells how many iterations a batch is
             self._record()
-        followed = self._follows != "feed"
-        if self.feed.fit_tracker.ends_early(number, followed=followed) and not self.model.stop_training:
+        if self._cut and self._done == steps and not self.model.stop_training:
             self.model.stop_training = _EpochEnd()  # Keras's own switch, to leave an epoch in the middle
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Called by Keras."""
         if isinstance(self.model.stop_training, _EpochEnd):  # and nobody else has said that training is to end
             self.model.stop_training = False
-        if self._follows != "feed":
+        if self._follows is not None:
             self.feed.clock.end()
+            self.feed.clock.note_consumed(self._number)
+        if self._progress is not None and self._progress.steps in (None, self._done):
+            self._epoch, self._done = epoch + 1, 0
         self._save()
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Called by Keras."""
-        if self._stream is not None:
-            self._stream.end()
+        if self._is_stream:
+            self.feed.take_rest()
         else:
             self._claimed = self.feed.clock.taken
-        self._records = None
+        self._progress = None
         if self._set_epoch:  # nothing was left to train
             begin_with(self.model, 0)
             self._set_epoch = False
@@ -178,34 +182,31 @@ class FeedCheckpoint(keras.callbacks.Callback):  # type: ignore[misc]
 
     # ---- what is done
 
-    def _begin(self, position: TrainerPosition) -> None:
-        side = self.feed.fit_tracker
-        self._follows = "feed"
-        if not side.clock.serves(position.iterator):
-            self._follows = self._adopt(position)
-        iterations, scale = iterations_of(self.model), scale_of(self.model)
-        records = TrainingRecords.read(self.path)
-        epoch = restored_epoch(self.model) or position.initial_epoch
-        shuffled = side.shuffles(position.iterator)
-        if records is not None:
-            epoch, shuffled = self._resume(records, iterations, scale)
-            self._warn_of_the_end(epoch, position.epochs)
-        cut = side.clock.planned(epoch)
-        self._saved = cut.start
-        self._measured = False
-        state = state_of(self.feed, cut.start)
-        execution = position.execution
-        if self._follows != "feed" and cut.first < cut.steps and cut.first % execution:
+    def _begin(self, position: TrainerPosition, iterations: int, scale: float) -> None:
+        feed, iterator = self.feed, position.iterator
+        self._follows = None if feed.running_fit.serves(iterator) else self._adopt(position)
+        self._execution, self._unsaved = execution_of(iterator), 0
+        steps = asked_steps(iterator) if self._is_stream else feed.clock.fit_steps
+        self._epoch, self._done = restored_epoch(self.model) or position.initial_epoch, 0
+        progress = Progress.read(self.path)
+        if progress is not None:
+            self._resume(progress, iterations, scale, steps, position.epochs)
+        if not self._is_stream:
+            cut = feed.clock.planned(self._epoch)
+            self._done = cut.steps - cut.first
+        left = None if steps is None else steps - self._done
+        if self._follows is not None and self._done and left and left % self._execution:
             raise ValueError(
-                f"the epoch that is resumed has {cut.first:,} batches left, of what was made of the feed's dataset, "
-                f"and an execution of the training function takes {execution}: pass the feed itself to fit, or its "
-                "to_tf_dataset(), or compile with steps_per_execution=1"
+                f"the epoch that is resumed has {left:,} batches left, of what was made of the feed's dataset, "
+                f"and an execution of the training function takes {self._execution}: pass the feed itself to fit, or "
+                "its to_tf_dataset(), or compile with steps_per_execution=1"
             )
-        here = Record(iterations, cut.start, shuffled, scale)
-        kept = () if records is None else records.records
-        even = not any(hasattr(each, "inner_optimizer") for each in optimizers_of(self.model))
-        self._records = TrainingRecords(state, cut, execution, even, kept).with_record(here, state)
-        self._records.write(self.path)
+        self._cut = self._done > 0 and (self._follows is not None or not feed.running_fit.run.has_epoch_cursors)
+        even = not self._is_stream and not any(hasattr(each, "inner_optimizer") for each in optimizers_of(self.model))
+        kept = () if progress is None else progress.records
+        self._progress = Progress(steps, self._execution, even, self._state()["fingerprint"], kept)
+        self._record()
+        self._measured = False
 
     def _adopt(self, position: TrainerPosition) -> Literal["iterations", "stream"]:
         """Take part in a `fit` on what was made of the feed's dataset, whose epochs Keras tells nobody else of.
@@ -213,7 +214,9 @@ class FeedCheckpoint(keras.callbacks.Callback):  # type: ignore[misc]
         Returns:
             Whether each epoch is an iteration of the dataset, or all take from one that does not end.
         """
-        side, iterator = self.feed.fit_tracker, position.iterator
+        if self._is_stream:
+            raise ValueError("a stream is resumed where fit is given the feed itself, or its to_tf_dataset()")
+        clock, iterator = self.feed.clock, position.iterator
         if isinstance(adapter_of(iterator), TrainerData):
             raise ValueError(
                 f"fit was given another feed than {type(self).__name__}: make it with the feed that is trained on"
@@ -230,81 +233,71 @@ class FeedCheckpoint(keras.callbacks.Callback):  # type: ignore[misc]
                 f"steps_per_epoch={steps} of a dataset of {batches:,} batches that was made of a feed's cannot be "
                 "resumed: repeat() the dataset, leave steps_per_epoch out, or pass the feed itself to fit"
             )
-        if side.clock.consumed is None:  # somebody peeked into the dataset: Keras does, to build the model
-            side.clock.rewind(self._claimed)
-        side.clock.prepare(iterator, position.initial_epoch, asked)
+        if clock.consumed is None:  # somebody peeked into the dataset: Keras does, to build the model
+            clock.rewind(self._claimed)
+        clock.prepare(iterator, position.initial_epoch, asked)
         return "iterations" if batches else "stream"
 
-    def _resume(self, records: TrainingRecords, iterations: int, scale: float) -> tuple[int, bool]:
-        """Go where the model stands; returns the epoch of `fit`, and whether the steps of that epoch are shuffled."""
-        clock = self.feed.clock
+    def _resume(self, progress: Progress, iterations: int, scale: float, steps: int | None, epochs: int) -> None:
+        """Go where the model stands, and have `fit` begin with the epoch that this is part of."""
         try:
-            records.feed.check(state_of(self.feed, 0), clock.steps)
-            clock.check_steps(records.cut.steps)
-            here = records.at(iterations, scale)
+            here, behind = progress.at(iterations, scale)
+            self._epoch, self._done = here.epoch, here.done + behind
+            if progress.steps is not None:
+                more, self._done = divmod(self._done, progress.steps)
+                self._epoch += more
+            state = {**here.state, "fingerprint": progress.fingerprint}
+            if self.feed.resume_fit(state, behind, self._done, progress.steps):
+                self._epoch, self._done = self._epoch + 1, 0
+            if progress.steps != steps:
+                raise ValueError(
+                    f"an epoch of fit had {_text(progress.steps)}, and has {_text(steps)}: pass "
+                    f"steps_per_epoch={progress.steps}"
+                )
         except ValueError as error:
             raise ValueError(f"{self.path} does not fit what is trained: {message_of(error)}") from None
-        if here == records.records[0] and len(records.records) > 1:
+        if here == progress.records[0] and len(progress.records) > 1:
             warnings.warn(
-                f"the model is where training began, and {self.path} knows of "
-                f"{counted(records.records[-1].number, 'batch', 'batches')}: the feed begins there, too. Have the "
-                "model restored, with BackupAndRestore for example, to go on",
+                f"the model is where training began, and {self.path} knows of one that has counted "
+                f"{counted(progress.records[-1].iterations, 'iteration')}: the feed begins there, too. Have the model "
+                "restored, with BackupAndRestore for example, to go on",
                 FeedWarning,
                 stacklevel=2,
             )
-        epoch = records.cut.epoch_of(here.number)
-        rest = records.cut.end_of(epoch) - here.number
-        self.feed.fit_tracker.resume(here.number, shuffled=here.shuffled_steps, rest=rest)
-        begin_with(self.model, epoch)
+        begin_with(self.model, self._epoch)
         self._set_epoch = True
-        return epoch, here.shuffled_steps
-
-    def _warn_of_the_end(self, epoch: int, epochs: int) -> None:
-        if epoch >= epochs:
+        if self._epoch >= epochs:
             warnings.warn(
-                f"the model was trained for {counted(epoch, 'epoch')}, as {self.path} knows, and fit(epochs={epochs}) "
-                "asks for no more: nothing is trained. Pass more epochs to go on, or delete the file to begin anew",
+                f"the model was trained for {counted(self._epoch, 'epoch')}, as {self.path} knows, and "
+                f"fit(epochs={epochs}) asks for no more: nothing is trained. Pass more epochs to go on, or delete the "
+                "file to begin anew",
                 FeedWarning,
                 stacklevel=2,
             )
-
-    def _begin_stream(self, stream: StreamProgress, position: TrainerPosition) -> None:
-        resumed = stream.begin(position, iterations_of(self.model), scale_of(self.model))
-        self._saved = 0
-        if resumed is not None:
-            self._warn_of_the_end(resumed, position.epochs)
-            begin_with(self.model, resumed)
-            self._set_epoch = True
-
-    def _end_batch_of_stream(self, stream: StreamProgress) -> None:
-        position = trainer_position("fit")
-        assert position is not None
-        self._saved += position.execution  # batches since the last time
-        if self.save_freq != "epoch" and self._saved >= self.save_freq:
-            self._saved = 0
-            self._save()
-        if stream.ends_early(position) and not self.model.stop_training:
-            self.model.stop_training = _EpochEnd()
 
     @property
-    def _is_recording(self) -> bool:
-        """Whether a `fit` runs whose place is known."""
-        return self._records is not None or (self._stream is not None and self._stream.begun)
+    def _number(self) -> int:
+        """Number, in the stream of a `Feed`, of the next batch."""
+        clock = self.feed.clock
+        return clock.numbers(self._epoch).stop - clock.fit_steps + self._done
+
+    def _state(self) -> dict[str, Any]:
+        return self.feed.get_state() if self._is_stream else state_of(self.feed, self._number).as_dict()
 
     def _save(self) -> None:
         self._record()
 
     def _record(self) -> None:
-        if self._stream is not None:
-            self._stream.record(iterations_of(self.model), scale_of(self.model))
+        if self._progress is None:
             return
-        if self._records is None:
-            return
+        state = self._state()
+        del state["fingerprint"]
+        record = Record(iterations_of(self.model), scale_of(self.model), self._epoch, self._done, state)
         self._measured = True
-        side = self.feed.fit_tracker
-        number = side.consumed()
-        shuffled = side.clock.is_shuffled(number, side.clock.shuffled)
-        record = Record(iterations_of(self.model), number, shuffled, scale_of(self.model))
-        if record != self._records.records[-1]:
-            self._records = self._records.with_record(record, state_of(self.feed, number))
-            self._records.write(self.path)
+        if not self._progress.records or record != self._progress.records[-1]:
+            self._progress = self._progress.with_record(record)
+            self._progress.write(self.path)
+
+
+def _text(steps: int | None) -> str:
+    return "the steps of a repetition" if steps is None else f"{steps:,} steps"

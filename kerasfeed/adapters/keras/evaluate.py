@@ -281,8 +281,7 @@ def evaluate(
     steps = None if steps is None else check_integer("steps", steps, 1)
     names: tuple[str, ...] | None = None
     values: list[list[float]] = []
-    rows: list[int] = []
-    seen_in: list[int] = []
+    counted_rows: list[tuple[int, int]] = []  # of a batch, and the repeat that it is of
     with _metrics_left_alone(model):
         for repeat in range(repeats):
             for batch in itertools.islice(_epoch(feed, first_epoch + repeat), steps):
@@ -296,12 +295,11 @@ def evaluate(
                     raise ValueError(f"batches gave different metrics: {list(names)} and {list(found)}")
                 names = tuple(found)
                 values.append(list(found.values()))
-                rows.append(count)
-                seen_in.append(repeat)
+                counted_rows.append((count, repeat))
     if names is None:
         raise ValueError("no batch had a row that counts: the feed gave none, or all sample weights are 0")
-    table, each, repeated = np.array(values, np.float64), np.array(rows, np.int64), np.array(seen_in, np.int64)
-    return Evaluation(MetricDistribution(name, table[:, number], each, repeated) for number, name in enumerate(names))
+    table, (rows, repeated) = np.array(values, np.float64), np.array(counted_rows, np.int64).T
+    return Evaluation(MetricDistribution(name, table[:, number], rows, repeated) for number, name in enumerate(names))
 
 
 def _check(model: Any, feed: Any) -> None:
@@ -401,7 +399,6 @@ def numbers_of(logs: Mapping[str, Any]) -> dict[str, float]:
     found = {}
     for name, value in logs.items():
         array = np.asarray(keras.ops.convert_to_numpy(value), np.float64)
-        for number, single in enumerate(array.ravel().tolist()):
-            places = np.unravel_index(number, array.shape) if array.ndim else ()
-            found[name + "".join(f"[{place}]" for place in places)] = single
+        for places, single in np.ndenumerate(array):
+            found[name + "".join(f"[{place}]" for place in places)] = float(single)
     return found

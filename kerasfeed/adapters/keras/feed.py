@@ -4,17 +4,18 @@ Invariant: to Keras it looks ahead by itself, so Keras's own threads and process
 """
 
 import weakref
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kerasfeed.adapters.keras.adapter import NO_KERAS, KerasAdapter
 from kerasfeed.adapters.keras.feed_run import FeedRun
-from kerasfeed.adapters.keras.fit_tracker import FitTracker
-from kerasfeed.adapters.keras.trainer import KerasCall, TrainerRequest
+from kerasfeed.adapters.keras.run import RunningFit
+from kerasfeed.adapters.keras.trainer import KerasCall, TrainerRequest, trainer_position
 from kerasfeed.adapters.loops import FrameworkLoops
 from kerasfeed.errors import FeedWarning
 from kerasfeed.feeds.base import BaseFeed
 from kerasfeed.feeds.feed_cursor import FeedCursor
 from kerasfeed.feeds.sharding import refuse_second_sharding
+from kerasfeed.feeds.state import FeedState, state_of
 from kerasfeed.loaders.arguments import refuse_skip
 from kerasfeed.orders.base import Sequential
 from kerasfeed.util.validate import check_integer
@@ -120,16 +121,60 @@ class Feed(BaseFeed, KerasAdapter, FrameworkLoops):
 
     def _init_framework(self, ahead: int) -> None:
         KerasAdapter.__init__(self, ahead)
-        self.fit_tracker = FitTracker(self)
+        self.running_fit = RunningFit()
+        self._hooked_epoch_runs = False
 
     def _consumed_batches(self) -> int:
-        return self.fit_tracker.consumed()
+        position, run = trainer_position("fit"), self.running_fit.run
+        if position is not None and self.clock.serves(position.iterator):
+            if position.epoch is None or position.hook in ("on_train_begin", "on_epoch_begin"):
+                return self.clock.numbers(position.initial_epoch if position.epoch is None else position.epoch).start
+            if run is not None and run.is_running and run.serves(position.iterator):
+                number: int = run.number(before=position.is_before_execution)
+                return number
+        return self.clock.check_consumed()
 
-    def _resume_at(self, number: int, *, shuffled: bool) -> None:
-        self.fit_tracker.resume(number, shuffled=shuffled)
+    def _resume_at(self, number: int, *, shuffled: bool, rest: int | None = None) -> None:
+        position = trainer_position("fit")
+        if position is not None and position.epoch is not None and self.clock.serves(position.iterator):
+            raise RuntimeError(
+                "set_state in the midst of a fit on the feed: Keras goes on with the epoch that it has begun. Call it "
+                "before fit, or in on_train_begin"
+            )
+        self._give_up_ahead()
+        self.clock.resume(number, shuffled=shuffled, rest=rest)
 
     def _give_up_ahead(self) -> None:
-        self.fit_tracker.give_up()
+        run = self.running_fit.run
+        if run is not None:
+            run.close()
+
+    def resume_fit(self, state: dict[str, Any], behind: int, done: int, steps: int | None) -> bool:
+        """Have the next `fit` go on.
+
+        Args:
+            state: A state of the feed.
+            behind: Batches behind it with which to go on.
+            done: Batches before that of the epoch of `fit`.
+            steps: Batches of each epoch of `fit`; None is those of an epoch of the feed.
+
+        Returns:
+            Whether the epoch is over where it goes on: False.
+
+        Raises:
+            ValueError: The state is that of other batches.
+        """
+        found = FeedState.of(state)
+        found.check(state_of(self, 0), len(self))
+        number = found.epoch * len(self) + found.step + behind
+        self._resume_at(number, shuffled=found.shuffled_steps, rest=(steps or len(self)) - done)
+        return False
+
+    def end_fit_epoch(self) -> None:
+        """An epoch of a trainer is over."""
+        self.clock.end()
+        if self.clock.fit_numbers.stop % self.clock.steps == 0:
+            self.hooks.leave()
 
     # ---- frameworks
 
@@ -196,4 +241,12 @@ class Feed(BaseFeed, KerasAdapter, FrameworkLoops):
         return FeedCursor(weakref.ref(self), range(first, first + len(self)), shuffled=None, log=self.request_log)
 
     def _keras_hook(self, *, begins: bool) -> None:
-        self.fit_tracker.hooked(begins=begins)
+        position = trainer_position()
+        if position is not None and (position.method != "fit" or position.epoch is None):
+            return
+        began, self._hooked_epoch_runs = self._hooked_epoch_runs, begins
+        if begins:
+            self.clock.begin_other()
+        elif began:
+            self.request_log.clear()
+            self.end_fit_epoch()

@@ -3,10 +3,8 @@
 Invariant: which batches an epoch of `fit` takes is decided as it begins, so whatever is loaded ahead changes nothing.
 """
 
-import weakref
 from typing import Any
 
-from kerasfeed.adapters.keras.fit_tracker import FitTracker
 from kerasfeed.adapters.keras.run import KerasRun
 from kerasfeed.adapters.keras.trainer import TrainerRequest, trainer_position
 from kerasfeed.errors import FeedClosedError
@@ -38,7 +36,6 @@ class FeedRun(KerasRun):
         in_order: bool = True,
     ) -> None:
         super().__init__(feed, iterator, request, len(feed) if batches is None else batches)
-        self._iterator = weakref.ref(iterator)
         self._batches = batches
         self._in_order = in_order
         self.shuffled = request.trains and shuffled
@@ -53,9 +50,8 @@ class FeedRun(KerasRun):
             self._prepare()
 
     def _prepare(self) -> None:
-        side: FitTracker = self.feed.fit_tracker
-        side.begin_run(self)
-        side.clock.prepare(self._iterator(), self.request.initial_epoch, self.steps_per_epoch or int(self.steps))
+        self.feed.running_fit.begin_run(self)
+        self.feed.clock.prepare(self._iterator(), self.request.initial_epoch, self.steps_per_epoch or int(self.steps))
 
     def reset(self) -> None:
         """See `KerasRun.reset`."""
@@ -102,13 +98,13 @@ class FeedRun(KerasRun):
             self.window.extend(self.stop)
         return len(self.numbers)
 
-    def end_epoch(self, used: int) -> None:
+    def end_epoch(self) -> None:
         """See `KerasRun.end_epoch`."""
         feed = self.feed
         feed.request_log.clear()
         self._claimed = None
         if self.built and (self.request.trains or self.other):
-            feed.fit_tracker.end_epoch()
+            feed.end_fit_epoch()
 
     def begin_taking(self) -> None:
         """See `KerasRun.begin_taking`."""
@@ -145,9 +141,10 @@ class FeedRun(KerasRun):
             self.window = None
         super().close()
 
-    def serves(self, iterator: Any) -> bool:
-        """Whether it is `iterator`, Keras's, whose run this is."""
-        return self._iterator() is iterator
+    def number(self, *, before: bool) -> int:
+        """Number of the next batch that is trained on, `before` the execution that runs or behind it."""
+        used = max(0, self.used(before=before) - self.seen_at_begin)
+        return min(self.numbers.start + used, self.numbers.stop)
 
     def supersede(self) -> None:
         """See `KerasRun.supersede`."""

@@ -6,7 +6,6 @@ found is a frozen snapshot an epoch, and the same figures in `logs`.
 
 import threading
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -53,32 +52,6 @@ class EpochTiming:
         return min(1.0, self.wait_seconds / self.seconds) if self.seconds else 0.0
 
 
-def waited(begin: float, end: float, finished: Sequence[float | None]) -> float:
-    """Seconds that one execution of consecutive steps waited for its batches.
-
-    With one step this is the time from `begin` until the batch was there. With several, only the outer
-    moments are known; the steps are taken to compute for equally long, which leaves one computing time that
-    fits: the longest with which every step, begun once its batch is there and the step before is done, is
-    over by `end`.
-
-    Args:
-        begin: Moment at which the execution could have begun, s.
-        end: Moment at which it was over, s.
-        finished: Moment at which each step's batch was there, s; None where it was there beforehand.
-
-    Returns:
-        Seconds, in [0, end - begin].
-    """
-    steps = len(finished)
-    if not steps or end <= begin:
-        return 0.0
-    computing = (end - begin) / steps
-    for step, moment in enumerate(finished):
-        if moment is not None:
-            computing = min(computing, (end - moment) / (steps - step))
-    return (end - begin) - steps * max(0.0, computing)
-
-
 class InputMonitor(keras.callbacks.Callback):  # type: ignore[misc]
     """Callback that reports scenes per second, and the share of time that training waited for input, for each epoch.
 
@@ -88,8 +61,8 @@ class InputMonitor(keras.callbacks.Callback):  # type: ignore[misc]
     batch is which.
 
     The time waited for a batch begins when the step before it has been computed and Keras asks for the batch; it ends
-    when the batch has been loaded. With several steps per execution on a backend that computes in the background (JAX),
-    the share is an upper limit. The first epoch includes compiling the model.
+    when the batch has been loaded. With several steps per execution the share is an upper limit. The first epoch
+    includes compiling the model.
 
     After each epoch, `verdict` says how long training waited in it; where it waited for more than a fifth of the epoch,
     that is printed (not with `verbose=0`). `kerasfeed.profile` measures why, and what would help. The `repr` has a line
@@ -127,8 +100,6 @@ class InputMonitor(keras.callbacks.Callback):  # type: ignore[misc]
         self.verdict = ""
         self._to_tell = ""
         self._told = False  # whether the reasons were
-        # PyTorch's trainer takes a batch before `on_train_batch_begin`, the others take it after.
-        self._taken_before_step = keras.backend.backend() == "torch"
         self._lock = threading.Lock()
         self._steps_an_execution = 1
         self._reset(time.perf_counter())
@@ -136,8 +107,7 @@ class InputMonitor(keras.callbacks.Callback):  # type: ignore[misc]
     def _reset(self, now: float) -> None:
         self._began = now
         self._over: float | None = None
-        self._pending: tuple[float, int] | None = None
-        self._free, self._done = now, -1
+        self._free = now  # when the device was done with the last execution
         self._steps = 0
         self._wait = 0.0
 
@@ -151,29 +121,25 @@ class InputMonitor(keras.callbacks.Callback):  # type: ignore[misc]
         self._tell()
         self._reset(time.perf_counter())
 
-    def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """Called by Keras; `batch` is the first step of an execution."""
-        now = time.perf_counter()
-        with self._lock:
-            if not self._taken_before_step:
-                before = self._pending
-                self._account_execution(before, now)
-                # A feed has been waited for already, a dataset is waited for from now on.
-                self._pending = (min(self._free, now), batch)
-                return
-            begin = max(self._free, self.feed.request_log.begun(batch) or self._free)
-            there = self.feed.request_log.finished(batch) or begin
-            self._account(max(0.0, there - begin) if self._done >= batch - 1 else 0.0, batch + 1)
-
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """Called by Keras; `batch` is the last step of an execution, whose results are there."""
+        """Called by Keras; `batch` is a step of an execution whose results are there."""
         now = time.perf_counter()
+        log, plan = self.feed.request_log, self.feed.plan
         with self._lock:
-            if self._pending is not None and self._pending[1] + self._steps_an_execution - 1 == batch:
-                before, self._pending = self._pending, None
-                self._account_execution(before, now)
-            if batch > self._done:
-                self._free, self._done = now, batch
+            first = batch - batch % self._steps_an_execution
+            if first < self._steps:
+                return
+            last = first + self._steps_an_execution
+            if self.params and self.params.get("steps"):
+                last = min(last, self.params["steps"])
+            there = [moment for step in range(first, last) if (moment := log.finished(step)) is not None]
+            if first == self._steps:  # else the end of an execution before has not been told
+                # Where the device is not done with the step before, the batch was there in time.
+                # The first step of a training compiles the model before it asks for a batch.
+                begin = max(self._free, log.begun(first) or self._free)
+                self._wait += max(0.0, min(now, max(there, default=begin)) - begin)
+            self._free = now
+            self._steps = last if plan.length else first + max(1, len(there))
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Called by Keras before it validates, which is not training."""
@@ -183,10 +149,6 @@ class InputMonitor(keras.callbacks.Callback):  # type: ignore[misc]
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Called by Keras after validation, and after every `on_train_batch_end`."""
         over = time.perf_counter() if self._over is None else self._over
-        with self._lock:
-            before, self._pending = self._pending, None
-            if self.feed.plan.length or (before and self.feed.request_log.finished(before[1]) is not None):
-                self._account_execution(before, over)  # else the stream has ended, and there was no such step
         timing = EpochTiming(epoch, self._steps, scenes_of(self.feed.plan, self._steps), over - self._began, self._wait)
         self.epochs.append(timing)
         self.verdict = verdict_of(timing, self.feed.stats())
@@ -214,29 +176,6 @@ class InputMonitor(keras.callbacks.Callback):  # type: ignore[misc]
             for each in self.epochs
         ]
         return "\n".join([f"InputMonitor of {self.feed!r}", *(f"  {line}" for line in lines)])
-
-    def _account_execution(self, execution: tuple[float, int] | None, end: float) -> None:
-        """Account for an execution (moment of its beginning, first step) that is over at `end`."""
-        if execution is None:
-            return
-        begin, first = execution
-        finished = self._finished(first)
-        # Where the device is not done with the step before, the batch was there in time.
-        # The first step of a training compiles the model before it asks for a batch.
-        begin = max(begin, self._free, self.feed.request_log.begun(first) or begin)
-        wait = waited(begin, end, finished) if self._done >= first - 1 else 0.0
-        self._account(wait, first + len(finished))
-
-    def _account(self, wait: float, steps: int) -> None:
-        self._wait += wait
-        self._steps = max(self._steps, steps)
-
-    def _finished(self, first: int) -> list[float | None]:
-        """Moments at which the batches of the execution that begins with step `first` were there."""
-        last = first + self._steps_an_execution
-        if self.params and self.params.get("steps"):
-            last = min(last, self.params["steps"])
-        return [self.feed.request_log.finished(step) for step in range(first, last)]
 
 
 def wait_text(timing: EpochTiming) -> str:

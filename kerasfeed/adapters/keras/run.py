@@ -8,14 +8,13 @@ import sys
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
-from kerasfeed.adapters.keras.shared_cursor import SharedCursor
+from kerasfeed.adapters.keras.handover import Handover
 from kerasfeed.adapters.keras.trainer import (
     TrainerRequest,
     asked_by_the_loop,
     asked_steps,
-    asks_for_the_end,
     execution_of,
 )
 from kerasfeed.errors import FeedClosedError
@@ -23,28 +22,21 @@ from kerasfeed.feeds.cursor import run_in_background
 from kerasfeed.util.error_text import short_tracebacks
 
 
-class Epochs(Protocol):
-    """Who knows when an epoch is over."""
-
-    def is_over(self, seen: int) -> bool:
-        """Whether no further execution is part of the epoch, `seen` batches of the data having been given."""
-
-
 class EpochSteps(int):
     """Batches of an epoch, at most; plain integer arithmetic but for the question of Keras's loop."""
 
-    _epochs: Epochs
+    _run: "KerasRun"
 
-    def __new__(cls, most: int, epochs: Epochs) -> "EpochSteps":
+    def __new__(cls, most: int, run: "KerasRun") -> "EpochSteps":
         """`most`: batches of the longest epoch."""
         made = super().__new__(cls, most)
-        made._epochs = epochs
+        made._run = run
         return made
 
     def __le__(self, seen: int) -> bool:
         if asked_by_the_loop():  # seen >= self
             with short_tracebacks:
-                return self._epochs.is_over(seen)
+                return self._run.is_over(seen)
         return int(self) <= seen
 
     def __reduce__(self) -> Any:
@@ -58,9 +50,9 @@ class UnknownSteps(list):  # type: ignore[type-arg]
     JSON takes a list alone leaves all questions of numbers (`__bool__`, `__index__`, `__float__`) to its class.
     """
 
-    def __init__(self, epochs: Epochs) -> None:
+    def __init__(self, run: "KerasRun") -> None:
         super().__init__()
-        self._epochs = epochs
+        self._run = run
 
     @property
     def known(self) -> int:
@@ -86,7 +78,7 @@ class UnknownSteps(list):  # type: ignore[type-arg]
     def __le__(self, seen: int) -> bool:  # type: ignore[override]
         if asked_by_the_loop():  # seen >= self
             with short_tracebacks:
-                return self._epochs.is_over(seen)
+                return self._run.is_over(seen)
         return self.known <= seen
 
     def __ge__(self, other: float) -> bool:  # type: ignore[override]
@@ -141,15 +133,15 @@ class KerasRun(ABC):
     def __init__(self, feed: Any, iterator: Any, request: TrainerRequest, most: int | None) -> None:
         self.feed: Any = weakref.proxy(feed)
         self.request = request
+        self._iterator = weakref.ref(iterator)
         self.steps = UnknownSteps(self) if most is None else EpochSteps(most, self)
         self.steps_per_epoch: int | None = asked_steps(iterator)
         self.execution = execution_of(iterator)
-        self._is_asked = asks_for_the_end(iterator)
         self.has_epoch_cursors = not self.steps_per_epoch
         self.built = False
         self.in_other_threads = False
         self.convert: Callable[[Any], Any] = lambda batch: batch
-        self.cursor: SharedCursor | None = None
+        self.cursor: Handover | None = None
         self.is_running = False
         self._epoch = 0
         self._count: int | None = None
@@ -182,8 +174,8 @@ class KerasRun(ABC):
         """
 
     @abstractmethod
-    def end_epoch(self, used: int) -> None:
-        """The epoch is over, after so many batches."""
+    def end_epoch(self) -> None:
+        """The epoch is over."""
 
     @abstractmethod
     def supersede(self) -> None:
@@ -205,9 +197,9 @@ class KerasRun(ABC):
         self._count = self.begin_epoch(self._epoch)
         if self.cursor is None:
             self.seen_at_begin = 0
-            waits = self.in_other_threads and self.runs_what_users_wrote
             self.begin_taking()
-            self.cursor = SharedCursor(self.take, self.convert, waits=waits, served=self._is_asked)
+            ahead = self.in_other_threads and not self.runs_what_users_wrote
+            self.cursor = Handover(self.take, self.convert, shared=self.in_other_threads, ahead=ahead)
 
     def on_epoch_end(self) -> None:
         """Keras has come to the end of the data, or of as many as it wanted."""
@@ -215,15 +207,14 @@ class KerasRun(ABC):
             return  # Keras says so as it resets its iterator, too
         self.is_running = False
         self._epoch += 1
-        used = self._asked - self.seen_at_begin
         if isinstance(self.steps, UnknownSteps):
-            self.steps.known = used
-        self.end_epoch(used)
+            self.steps.known = self._asked - self.seen_at_begin
+        self.end_epoch()
         if self.has_epoch_cursors:
             self.close()
 
     def is_over(self, seen: int) -> bool:
-        """Whether the epoch has no further execution; waits for the batches of one. See `Epochs.is_over`.
+        """Whether the epoch has no further execution; waits for the batches of one.
 
         Raises:
             Exception: What one of the batches raised.
@@ -255,6 +246,15 @@ class KerasRun(ABC):
             raise FeedClosedError(self.closed)
         return over and asked_before != seen
 
+    def used(self, *, before: bool = False) -> int:
+        """Batches of the present cursor that training was given; `before` the execution that runs, or with it."""
+        execution = self.execution if self.is_running and self._asked >= 0 and not before else 0
+        return max(0, self._asked) + execution
+
+    def serves(self, iterator: Any) -> bool:
+        """Whether it is `iterator`, Keras's, whose run this is."""
+        return self._iterator() is iterator
+
     def fail(self) -> None:
         """A batch has raised, which ends whatever Keras does."""
         self.close()
@@ -276,6 +276,11 @@ class RunningFit:
     def run(self) -> Any:
         """What that `fit` takes; None where there is none."""
         return self._run()
+
+    def serves(self, iterator: Any) -> bool:
+        """Whether it takes through `iterator`, Keras's."""
+        run = self._run()
+        return run is not None and run.serves(iterator)
 
     def begin_run(self, run: KerasRun) -> None:
         """A `fit` is about to begin, or, having built its model, to begin anew; no other goes on."""

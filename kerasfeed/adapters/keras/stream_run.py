@@ -51,7 +51,7 @@ class StreamRun(KerasRun):
             )
         return rest
 
-    def end_epoch(self, used: int) -> None:
+    def end_epoch(self) -> None:
         """See `KerasRun.end_epoch`."""
 
     def begin_taking(self) -> None:
@@ -79,7 +79,7 @@ class StreamRun(KerasRun):
             raise
         except BaseException:
             if self.feed.goes_on:
-                cursor.leave(self.used)
+                cursor.leave(self.used())
             raise
 
     @property
@@ -99,20 +99,14 @@ class StreamRun(KerasRun):
             super().close()
             cursor, self._stream_cursor = self._stream_cursor, None
             if cursor is not None:
-                cursor.leave(0 if cursor.building else self.used)
+                cursor.leave(0 if cursor.building else self.used())
 
     def place(self, *, before: bool) -> StreamPlace | None:
         """Where training stands, `before` the execution that runs or behind it; None where nothing was taken yet."""
         cursor = self._stream_cursor
         if cursor is None or not self.built:
             return None
-        used = min(max(0, self._asked), cursor.taken) if before else min(self.used, cursor.taken)
-        return cursor.place_after(used)
-
-    @property
-    def used(self) -> int:
-        """Batches that training was given of the present cursor; it may end within an epoch."""
-        return max(0, self._asked) + (self.execution if self.is_running and self._asked >= 0 else 0)
+        return cursor.place_after(min(self.used(before=before), cursor.taken))
 
     def supersede(self) -> None:
         """See `KerasRun.supersede`; where this fit was stopped, Keras may let go of the data only much later."""

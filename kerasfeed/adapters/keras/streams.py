@@ -7,7 +7,7 @@ import contextvars
 import weakref
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kerasfeed.adapters.keras.adapter import NO_KERAS, KerasAdapter
 from kerasfeed.adapters.keras.run import RunningFit
@@ -39,26 +39,22 @@ class KerasStream(BaseStream, KerasAdapter, FrameworkLoops):
     def _reset_state(self) -> None:
         super()._reset_state()
         self._init_keras()
-        self._running_fit = RunningFit()
+        self.running_fit = RunningFit()
         self._rest: int | None = None
 
     def end_fit(self) -> None:
         """See `BaseStream.end_fit`."""
-        self._running_fit.end_fit()
-
-    def set_rest(self, rest: int | None) -> None:
-        """The next epoch of `fit` has so many batches left of its steps; None for all."""
-        self._rest = rest
+        self.running_fit.end_fit()
 
     def take_rest(self) -> int | None:
-        """What `set_rest` has set, for one epoch."""
+        """Batches of the next epoch of `fit`, once, where it is one of so many steps that was begun before."""
         rest, self._rest = self._rest, None
         return rest
 
     def _consumed(self) -> StreamPlace | None:
-        position, run = trainer_position("fit"), self._running_fit.run
+        position, run = trainer_position("fit"), self.running_fit.run
         if run is not None:
-            before = position is not None and position.hook in (None, "on_train_batch_begin", "on_batch_begin")
+            before = position is not None and position.is_before_execution
             place: StreamPlace | None = run.place(before=before)
             if place is not None:
                 return place
@@ -105,7 +101,7 @@ class KerasStream(BaseStream, KerasAdapter, FrameworkLoops):
             refuse_skip(self._options.policy, f"{request.method}()", replaceable=False)
         run = StreamRun(self, call.iterator, request)
         if request.trains:
-            self._running_fit.begin_run(run)
+            self.running_fit.begin_run(run)
         return run
 
     def _keras_cursor(self) -> StreamCursor:
@@ -200,6 +196,25 @@ class StreamFeed(BaseStreamFeed, KerasStream):
         [0 1 2]
         [3 4 5]
     """
+
+    def resume_fit(self, state: dict[str, Any], behind: int, done: int, steps: int | None) -> bool:
+        """Have the next `fit` go on with `state`; see `kerasfeed.Feed.resume_fit`.
+
+        Args:
+            state: A state of the feed.
+            behind: 0.
+            done: Batches before that of the epoch of `fit`.
+            steps: Batches of each epoch of `fit`; None where that is a repetition.
+
+        Returns:
+            Whether the epoch is over where it goes on.
+
+        Raises:
+            ValueError: The state is that of other batches.
+        """
+        self.set_state(state)
+        self._rest = steps - done if steps and done else None
+        return bool(done and not steps and self.pass_end())
 
 
 class QueueFeed(BaseQueueFeed, KerasStream):

@@ -1,11 +1,15 @@
 """`SummaryWriter`: what one host of a distributed run measures, for TensorBoard.
 
 Invariant: a writer writes to files that no other process writes to, below a folder that is named after its worker; all
-that was written until the end of an epoch survives whatever happens then.
+that was written until the end of an epoch survives whatever happens then. Nothing here starts TensorFlow's runtime, so
+no GPU is touched and no memory of one taken.
 """
 
+import itertools
 import os
+import platform
 import threading
+import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -16,9 +20,9 @@ from kerasfeed.util.validate import check_integer
 
 if TYPE_CHECKING:
     from kerasfeed.adapters.keras.feed import Feed
-    from kerasfeed.adapters.tensorflow.events import EventFile
 
 _VALIDATION = "val_"
+_numbers = itertools.count()  # no two files of a process have the same
 
 
 class SummaryWriter(keras.callbacks.Callback):  # type: ignore[misc]
@@ -58,7 +62,7 @@ class SummaryWriter(keras.callbacks.Callback):  # type: ignore[misc]
     def __init__(
         self, log_dir: str | os.PathLike[str], worker: int | str | None = None, *, feed: "Feed | None" = None
     ) -> None:
-        from kerasfeed.adapters.tensorflow.events import EventFile  # missing TensorFlow is told now, not after an epoch
+        from kerasfeed.adapters.tensorflow.framework import tf  # where it is missing, that is told now
 
         super().__init__()
         if not isinstance(log_dir, str | os.PathLike):
@@ -67,8 +71,8 @@ class SummaryWriter(keras.callbacks.Callback):  # type: ignore[misc]
             raise TypeError(f"feed must be a kerasfeed.Feed, received a {type(feed).__name__}")
         self.folder = os.path.join(os.fspath(log_dir), f"worker-{_name(worker, feed)}")  # noqa: PTH118 - or a URL
         self.feed = feed
-        self._event_file = EventFile
-        self._files: dict[str, EventFile] = {}
+        self._tf = tf
+        self._files: dict[str, Any] = {}  # TensorFlow's writers, of each run
         self._lock = threading.Lock()
 
     def scalar(self, name: str, value: Any, step: int, *, run: str = "") -> None:
@@ -93,7 +97,9 @@ class SummaryWriter(keras.callbacks.Callback):  # type: ignore[misc]
             number = float(value)
         except (TypeError, ValueError):
             raise TypeError(f"scalar {name!r} needs one number, received {value!r}") from None
-        self._file(run).scalar(str(name), number, check_integer("step", step, 0))
+        messages = self._tf.compat.v1
+        summary = messages.Summary(value=[messages.Summary.Value(tag=str(name), simple_value=number)])
+        self._write(run, messages.Event(wall_time=time.time(), step=check_integer("step", step, 0), summary=summary))
 
     def write_feed(self, step: int) -> None:
         """Write the statistics of the feed, if there is one.
@@ -108,11 +114,24 @@ class SummaryWriter(keras.callbacks.Callback):  # type: ignore[misc]
             if hasattr(stats, name):
                 self.scalar(f"feed/{name}", getattr(stats, name), step)
 
-    def _file(self, run: str) -> "EventFile":
+    def _write(self, run: str, *events: Any) -> None:
+        """Add events to the file of a run, which is begun if need be.
+
+        Raises:
+            tf.errors.OpError: It cannot be written.
+        """
         with self._lock:
             if run not in self._files:
-                self._files[run] = self._event_file(os.path.join(self.folder, run) if run else self.folder)  # noqa: PTH118
-            return self._files[run]
+                # Folders may be URLs.
+                folder = os.path.join(self.folder, run) if run else self.folder  # noqa: PTH118
+                self._tf.io.gfile.makedirs(folder)
+                name = f"events.out.tfevents.{int(time.time()):010d}.{platform.node()}.{os.getpid()}.{next(_numbers)}"
+                self._files[run] = file = self._tf.io.TFRecordWriter(os.path.join(folder, name))  # noqa: PTH118
+                begin = self._tf.compat.v1.Event(wall_time=time.time(), file_version="brain.Event:2")
+                file.write(begin.SerializeToString())
+                file.flush()
+            for event in events:
+                self._files[run].write(event.SerializeToString())
 
     def flush(self) -> None:
         """Pass what was written on to the operating system, so that it is kept even if this process is killed."""
@@ -124,8 +143,8 @@ class SummaryWriter(keras.callbacks.Callback):  # type: ignore[misc]
         """Flush and close the files. May be called again."""
         with self._lock:
             files, self._files = self._files, {}
-        for file in files.values():
-            file.close()
+            for file in files.values():
+                file.close()
 
     def __enter__(self) -> "SummaryWriter":
         return self
@@ -139,7 +158,7 @@ class SummaryWriter(keras.callbacks.Callback):  # type: ignore[misc]
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Called by Keras; begins the first file, so that a folder that cannot be written to is told at once."""
-        self._file("train")
+        self._write("train")
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Called by Keras after validation."""

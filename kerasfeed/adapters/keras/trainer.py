@@ -9,10 +9,8 @@
 | `y`, `sample_weight`, `class_weight`, `shuffle` | variables of the `__init__` of that iterator | 3.10 to 3.16 |
 | `steps_per_epoch`, `steps_per_execution` | attributes of that iterator | 3.10 to 3.16 |
 | `epoch`, `epochs`, `initial_epoch`, `epoch_iterator` | variables of the trainer's `fit` | 3.10 to 3.16 |
-| the step that is trained on | variable `begin_step` of `fit` | 3.11 to 3.16 |
-| | variable `step` of `fit` | 3.10 |
 | the callbacks, and which of their hooks runs | frames of Keras's `CallbackList` | 3.10 to 3.16 |
-| whether Keras's loop over an epoch asks for `num_batches` | its name, `_enumerate_iterator` | 3.10 to 3.16 |
+| whether Keras's loop over an epoch asks for `num_batches` | `_enumerate_iterator` of its iterator | 3.10 to 3.16 |
 | the epoch that a restored model goes on with | `_initial_epoch` of the model | 3.10 to 3.16 |
 | whether training runs in several processes | `_is_multi_process` of `keras.distribution`'s | 3.10 to 3.16 |
 | batches of an epoch of other data | `_num_batches` of Keras's iterator | 3.10 to 3.16 |
@@ -35,10 +33,8 @@ from kerasfeed.util.deferred_warnings import warn_caller
 _METHODS = ("fit", "evaluate", "predict")
 LOOP = "_enumerate_iterator"
 BUILDER = "_maybe_symbolic_build"  # of the trainer: takes a batch to build the model, in Keras 3.16 on JAX
-# The variable of `fit` that holds the first step of an execution: in Keras 3.11 to 3.16, and in 3.10.
-_STEP_VARIABLES = ("begin_step", "step")
-# The others that are read, in Keras 3.10 to 3.16.
-_FIT_VARIABLES = ("epoch", "epochs", "initial_epoch", "steps_per_epoch", "epoch_iterator")
+_ITERATOR_VARIABLES = {"y", "sample_weight", "class_weight", "shuffle", "steps_per_epoch", "steps_per_execution"}
+_FIT_VARIABLES = ("epoch", "epochs", "initial_epoch", "epoch_iterator")  # in Keras 3.10 to 3.16
 
 
 @dataclass(frozen=True)
@@ -50,10 +46,7 @@ class TrainerPosition:
         epoch: The epoch `fit` is in; None before its first.
         initial_epoch: The epoch `fit` begins with.
         epochs: The epoch `fit` ends before; 0 where it is not known.
-        steps_per_epoch: The argument of `fit`.
         iterator: Keras's iterator of the data; None while it is being made.
-        begin_step: First step of the execution that runs, or ran last; None where this Keras does not tell.
-        execution: Steps of an execution.
         hook: Name of the hook of callbacks that is being called; None outside callbacks.
         callbacks: The callbacks of which one is being called, in their order; None outside.
     """
@@ -62,38 +55,14 @@ class TrainerPosition:
     epoch: int | None
     initial_epoch: int
     epochs: int
-    steps_per_epoch: int | None
     iterator: Any
-    begin_step: int | None
-    execution: int
     hook: str | None
     callbacks: Sequence[Any] | None
 
-    def trained(self, numbers: range) -> int:
-        """Number of the batch after the last one that `fit` has trained on, of an epoch's `numbers`.
-
-        Raises:
-            RuntimeError: This Keras does not tell.
-        """
-        step = self.check_step()
-        if self.epoch is None or self.hook in ("on_train_begin", "on_epoch_begin"):
-            return numbers.start
-        within = self.hook in (None, "on_train_batch_begin", "on_batch_begin")
-        return min(numbers.start + (step if within else step + self.execution), numbers.stop)
-
-    def check_step(self) -> int:
-        """First step of the execution that runs, or ran last.
-
-        Raises:
-            RuntimeError: This Keras does not tell.
-        """
-        if self.begin_step is None:
-            raise RuntimeError(
-                f"which batch fit trains on cannot be told with Keras {keras_version()}, so nothing could be resumed "
-                f"exactly: its loop has no variable {' or '.join(_STEP_VARIABLES)}. Use Keras 3.10 to 3.16, or "
-                "feed.get_state(epoch=..., step=...) with the place of the next batch"
-            )
-        return self.begin_step
+    @property
+    def is_before_execution(self) -> bool:
+        """Whether the execution that Keras has begun is not trained on yet."""
+        return self.hook in (None, "on_train_batch_begin", "on_batch_begin")
 
 
 def trainer_position(method: str | None = None) -> TrainerPosition | None:
@@ -139,14 +108,10 @@ def _is_trainer(frame: FrameType) -> bool:
 
 
 def _position(frame: FrameType, hook: str | None, callbacks: Sequence[Any] | None) -> TrainerPosition:
-    code = frame.f_code
-    found = _variables(frame, (*_FIT_VARIABLES, *_STEP_VARIABLES))
-    step = next((name for name in _STEP_VARIABLES if name in {*code.co_varnames, *code.co_cellvars}), None)
-    iterator = found.get("epoch_iterator")
+    found = _variables(frame, _FIT_VARIABLES)
     return TrainerPosition(
-        code.co_name, found.get("epoch"), found.get("initial_epoch") or 0, found.get("epochs") or 0,
-        found.get("steps_per_epoch"), iterator, None if step is None else found.get(step) or 0,
-        1 if iterator is None else execution_of(iterator), hook, callbacks,
+        frame.f_code.co_name, found.get("epoch"), found.get("initial_epoch") or 0, found.get("epochs") or 0,
+        found.get("epoch_iterator"), hook, callbacks,
     )  # fmt: skip
 
 
@@ -161,31 +126,8 @@ def batches_of(iterator: Any) -> int | None:
 
 
 def execution_of(iterator: Any) -> int:
-    """Batches of an execution of the training function, of one of Keras's iterators.
-
-    Raises:
-        RuntimeError: It does not tell.
-    """
-    found = getattr(iterator, "steps_per_execution", None)
-    if found is None:
-        raise RuntimeError(
-            f"how many batches an execution takes cannot be told with Keras {keras_version()}: its iterators have no "
-            "steps_per_execution. Use Keras 3.10 to 3.16"
-        )
-    return int(found)
-
-
-def asks_for_the_end(iterator: Any) -> bool:
-    """Whether one of Keras's iterators asks, before each execution, whether the epoch is over; told of, if not."""
-    if hasattr(iterator, LOOP):
-        return True
-    warn_caller(
-        f"Keras {keras_version()} does not ask a feed whether an epoch is over (its iterators have no {LOOP}): where "
-        "an epoch is shorter than others it warns that the data ran out, and exceptions of scenes arrive as "
-        "TensorFlow's errors. Use Keras 3.10 to 3.16",
-        FeedWarning,
-    )
-    return False
+    """Batches of an execution of the training function, of one of Keras's iterators."""
+    return int(iterator.steps_per_execution)
 
 
 def keras_version() -> str:
@@ -194,11 +136,18 @@ def keras_version() -> str:
 
 
 def data_adapter_class() -> Any:
-    """Keras's interface for data that trainers take as they are; a class of nothing where this Keras has none."""
+    """Keras's interface for data that trainers take as they are; a class of nothing where this Keras has none.
+
+    Nor is it of use where Keras's iterator does not tell what `fit` was given beside the data, or does not ask, before
+    each execution, whether the epoch is over.
+    """
     try:
-        return importlib.import_module("keras.src.trainers.data_adapters.data_adapter").DataAdapter
+        adapter = importlib.import_module("keras.src.trainers.data_adapters.data_adapter").DataAdapter
+        iterator = importlib.import_module("keras.src.trainers.epoch_iterator").EpochIterator
+        told = {*iterator.__init__.__code__.co_varnames} >= _ITERATOR_VARIABLES and hasattr(iterator, LOOP)
     except (ImportError, AttributeError):
-        return type("DataAdapter", (), {})
+        told = False
+    return adapter if told else type("DataAdapter", (), {})
 
 
 def super_batches(batches: Iterator[Any], count: int) -> Iterator[Any]:
@@ -300,13 +249,6 @@ def request_of_caller() -> TrainerRequest:
                 f"When providing `x` as a PyDataset, `{name}` should not be passed. Instead, {what} should be included "
                 "as part of the PyDataset."
             )
-    lost = {"y", "sample_weight", "class_weight", "shuffle"} - found.keys()
-    if lost:
-        warn_caller(
-            f"Keras {keras_version()} does not tell of {' and '.join(sorted(lost))}: if it was given to fit, it is "
-            "ignored. Use Keras 3.10 to 3.16, or weights and an order in the feed",
-            FeedWarning,
-        )
     trainer = init.f_back
     while trainer is not None and trainer.f_code.co_name == "__init__":
         trainer = trainer.f_back

@@ -1,1 +1,1 @@
-"""Feeds and sequences as `tf.data` datasets; TFRecords parsed in a graph; files of TensorBoard."""
+"""Feeds and sequences as `tf.data` datasets; TFRecords parsed in a graph."""

@@ -14,28 +14,19 @@ import _thread
 import contextvars
 import weakref
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from kerasfeed.adapters.tensorflow.framework import tf
 from kerasfeed.adapters.tensorflow.iteration import BatchSource
 from kerasfeed.feeds.cursor import run_in_background
+from kerasfeed.feeds.feed_cursor import FeedLoop
 from kerasfeed.util.error_text import short_tracebacks
 from kerasfeed.util.polling import POLL_SECONDS
 
 _TensorFlowIterator: Any = tf.data.IteratorSpec(tf.TensorSpec(())).value_type
 
 
-class Loop(Protocol):
-    """One loop over a dataset."""
-
-    def goes_on(self) -> bool:
-        """A batch is about to be asked for; False where the loop is over."""
-
-    def got(self) -> None:
-        """The batch is there."""
-
-
-BeginLoop = Callable[[], Loop]
+BeginLoop = Callable[[], FeedLoop]
 
 
 class FeedDataset(tf.data.Dataset):  # type: ignore[misc]
@@ -77,7 +68,7 @@ class FeedDataset(tf.data.Dataset):  # type: ignore[misc]
 class FeedIterator(_TensorFlowIterator):  # type: ignore[misc]
     """An eager iterator of a `FeedDataset`."""
 
-    def __init__(self, dataset: FeedDataset, loop: Loop | None) -> None:
+    def __init__(self, dataset: FeedDataset, loop: FeedLoop | None) -> None:
         # Not the base's: it would make TensorFlow's iterator part of this object.
         self._dataset = dataset
         self._loop = loop

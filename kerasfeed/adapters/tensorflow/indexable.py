@@ -1,29 +1,37 @@
 """`kf.from_indexable`: the scenes of a sequence as elements of a `tf.data.Dataset`.
 
 Invariant: scenes are read by as many threads as calls were asked for, on any number of cores, in none of TensorFlow's
-calls. Those of equal shapes that are read together travel together, and are parted again where no Python runs.
+calls. A task's scenes come in the order of their indices, each as `sequence[index]` gives it; those of equal shapes
+travel together, and are parted again where no Python runs. The threads end with the dataset.
 """
 
 import itertools
+import queue
 import sys
+import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from kerasfeed.adapters.tensorflow.scene_readers import MOST_SCENES, SceneReaders
+from kerasfeed.errors import SpecError
 from kerasfeed.feeds.cursor import EndOfData, check_alive
 from kerasfeed.feeds.feed_cursor import Prefetcher
 from kerasfeed.loaders.arguments import check_seed
+from kerasfeed.loaders.failures.exceptions import SceneLocation, for_consumer, without_reproduction
 from kerasfeed.loaders.sequence_argument import check_sequence
 from kerasfeed.orders.base import Sequential
+from kerasfeed.pool.worker_hooks import begin_worker
+from kerasfeed.sequences.base import SceneContext, Worker, optional_method, scene_reader
 from kerasfeed.sequences.view_base import is_thread_safe
-from kerasfeed.spec.inference import probe_indices
-from kerasfeed.spec.scene_spec import ArraySpec
+from kerasfeed.spec.conformance import SceneCheck
+from kerasfeed.spec.inference import describe, merge, probe_indices
+from kerasfeed.spec.scene_spec import ArraySpec, SceneSpec
+from kerasfeed.util.error_text import message_of
 from kerasfeed.util.frames import as_sequence
 from kerasfeed.util.polling import NotYet
 from kerasfeed.util.resources import cores
@@ -32,8 +40,8 @@ from kerasfeed.util.validate import check_integer
 if TYPE_CHECKING:
     import tensorflow as tf
 
-_MOMENT = 0.001  # s; calls follow one another quickly where they are at most two moments apart
-_MOST_COPIED = 1 << 20  # bytes of scenes that are put together for one call of TensorFlow
+_MOST_SCENES, _MOST_BYTES = 64, 1 << 22  # of a task
+_TASK_SECONDS = 0.002  # a task costs about 50 us
 
 
 def from_indexable(
@@ -99,19 +107,18 @@ class ScenesCursor:
     """The scenes of one iteration, in stacks; see `kerasfeed.feeds.cursor.Cursor`."""
 
     def __init__(
-        self, readers: Callable[[], SceneReaders | None], iteration: int, length: int, *, in_order: bool
+        self, readers: "Callable[[], SceneReaders | None]", iteration: int, length: int, *, in_order: bool
     ) -> None:
         """Take `length` scenes that `readers`, a weak reference, read."""
         self._readers = readers
         self._iteration = iteration
         self._length = length
         self._begun = self._given = 0  # scenes
-        self._called = 0.0  # when scenes were last taken
         self._stacks: deque[Any] = deque()
         ahead = 2 * self._known().count + 2  # every thread at one task while it has another waiting
         self._window = Prefetcher(self._submit, 0, sys.maxsize, ahead, in_order=in_order)
 
-    def _known(self) -> SceneReaders:
+    def _known(self) -> "SceneReaders":
         return check_alive(self._readers(), "the dataset is gone: keep a reference to it while it is iterated")
 
     def _submit(self, number: int, timeout: float | None) -> "Future[list[Any]]":
@@ -130,7 +137,6 @@ class ScenesCursor:
         if isinstance(stack, BaseException):
             self._given += 1
             raise stack
-        stack = self._with_those_behind(stack)
         first = self._given
         self._given += len(stack[0])
         return first, stack
@@ -141,34 +147,165 @@ class ScenesCursor:
     def end(self) -> None:
         """See `kerasfeed.feeds.cursor.Cursor.end`."""
 
-    def _with_those_behind(self, stack: list[Any]) -> list[Any]:
-        """`stack`, and what of the scenes behind it is read and small and of the same shapes.
-
-        A call of TensorFlow costs as much as copying 1 MB. So the more scenes there are a second, the more are taken
-        with each call; where calls follow one another quickly, it waits for a moment for the next scenes.
-        """
-        now = time.perf_counter()
-        may_wait, self._called = now - self._called < 2 * _MOMENT, now
-        found, shapes = [stack], [field.shape[1:] for field in stack]
-        scenes = len(stack[0])
-        most = min(MOST_SCENES, _MOST_COPIED // max(1, sum(field.nbytes for field in stack) // scenes))
-        while scenes < most:
-            if not self._stacks:
-                try:
-                    self._stacks.extend(self._window.take(0))
-                except NotYet:
-                    if not may_wait or self._given + scenes == self._length:
-                        break
-                    may_wait = False
-                    time.sleep(_MOMENT)
-                    continue
-            behind = self._stacks[0]
-            if isinstance(behind, BaseException) or [field.shape[1:] for field in behind] != shapes:
-                break
-            found.append(self._stacks.popleft())
-            scenes += len(behind[0])
-        return stack if len(found) == 1 else [np.concatenate(fields) for fields in zip(*found, strict=True)]
-
     def close(self, returned: list[Any]) -> None:
         """See `kerasfeed.feeds.cursor.Cursor.close`."""
         self._window.close()
+
+
+class _ReadTask(NamedTuple):
+    """Scenes to read one after the other.
+
+    Attributes:
+        reading: Reads them.
+        future: The promise of them: stacks of scenes of equal shapes, and what scenes raised, in the order of
+            `indices`; while the spec is inferred, their specs.
+        iteration: Number of the iteration; None to infer the spec.
+        indices: Which.
+    """
+
+    reading: "_Reading"
+    future: "Future[list[Any]]"
+    iteration: int | None
+    indices: Sequence[int]
+
+
+class SceneReaders:
+    """Threads that read scenes of a sequence; they end with this object.
+
+    A thread that waits holds neither it nor the sequence (but for its `on_worker_end`), which may refer to this object.
+
+    Args:
+        sequence: The sequence.
+        seed: Behind `self.rng`.
+        count: Number of threads.
+    """
+
+    def __init__(self, sequence: Any, seed: int, count: int) -> None:
+        self.count = count
+        self._tasks: queue.SimpleQueue[_ReadTask | None] = queue.SimpleQueue()
+        self._reading = _Reading(sequence, seed)
+        for number in range(count):
+            threading.Thread(
+                target=_work, args=(self._tasks, Worker(number, count, "thread")), name=f"kerasfeed-scenes-{number}",
+                daemon=True,
+            ).start()  # fmt: skip
+        weakref.finalize(self, _end, self._tasks, count)
+
+    def infer(self, indices: list[int]) -> SceneSpec:
+        """The spec of the scenes; reads those at `indices`."""
+        found = [self._submit(None, [index]) for index in indices]
+        described = [future.result()[0] for future in found]
+        for one in described:
+            if isinstance(one, BaseException):
+                raise one
+        spec = merge(list(zip(indices, described, strict=True)))
+        check, fields_of = SceneCheck(spec), spec.treespec.flatten_up_to
+        self._reading.check = lambda scene: fields_of(check.conform(scene))
+        return spec
+
+    def _submit(self, iteration: int | None, indices: Sequence[int]) -> "Future[list[Any]]":
+        future: Future[list[Any]] = Future()
+        self._tasks.put(_ReadTask(self._reading, future, iteration, indices))
+        return future
+
+    def read(self, iteration: int, start: int, stop: int) -> "tuple[Future[list[Any]], int]":
+        """Promise some of the scenes in [`start`, `stop`); returns the index after the last of them, too."""
+        following = min(stop, start + self._reading.scenes_of_a_task)
+        return self._submit(iteration, range(start, following)), following
+
+
+def _end(tasks: "queue.SimpleQueue[_ReadTask | None]", count: int) -> None:
+    for _ in range(count):
+        tasks.put(None)
+
+
+def _work(tasks: "queue.SimpleQueue[_ReadTask | None]", worker: Worker) -> None:
+    """Body of a thread."""
+    name = f"scene thread {worker.index}"
+    begun, end = False, None
+    while (task := tasks.get()) is not None:
+        trouble = None
+        if not begun:
+            end, trouble = task.reading.begin(worker, name)
+            begun = trouble is None  # else it is tried again for the next task
+        if task.future.set_running_or_notify_cancel():
+            task.future.set_result(task.reading.read(task, name, trouble))
+        del task, trouble  # not while it waits: the error's traceback holds what its consumers hold
+    if end is not None:
+        end()
+
+
+class _Reading:
+    """Reads the scenes of tasks; thread-safe.
+
+    Attributes:
+        check: Makes of a scene the list of its fields, as the spec has them; its own spec while that is inferred.
+        scenes_of_a_task: How many scenes make a task of about 2 ms.
+    """
+
+    def __init__(self, sequence: Any, seed: int) -> None:
+        self._sequence = sequence
+        self._scene = scene_reader(sequence)
+        self._seed = seed
+        self.check: Callable[[Any], Any] = describe
+        self.scenes_of_a_task = 1
+
+    def begin(self, worker: Worker, name: str) -> tuple[Callable[[], None] | None, BaseException | None]:
+        """Tell the sequence of a thread; returns what to call at its end, and what went wrong."""
+        trouble = begin_worker(self._sequence, worker, name)
+        return (optional_method(self._sequence, "on_worker_end") if trouble is None else None), trouble
+
+    def read(self, task: _ReadTask, name: str, trouble: BaseException | None) -> list[Any]:
+        """What the future of `task` is to give; every scene fails of `trouble`, if there is any."""
+        found: list[Any] = []  # lists of scenes of equal shapes, and exceptions
+        context = SceneContext(self._seed, task.iteration or 0)
+        started = time.perf_counter()
+        with context:
+            for index in task.indices:
+                context.move_to(index)
+                try:
+                    if trouble is not None:
+                        raise trouble
+                    scene = self._checked(index)
+                except BaseException as error:  # noqa: BLE001 - whatever it is, somebody waits
+                    found.append(for_consumer(error, SceneLocation((index,), task.iteration, None, name)))
+                    without_reproduction(found[-1])
+                    continue
+                if task.iteration is None:
+                    return [scene]
+                if found and isinstance(found[-1], list) and _shapes(found[-1][0]) == _shapes(scene):
+                    found[-1].append(scene)
+                else:
+                    found.append([scene])
+        read = [_stacked(each) if isinstance(each, list) else each for each in found]
+        self._note(time.perf_counter() - started, len(task.indices), read[-1])
+        return read
+
+    def _checked(self, index: int) -> Any:
+        scene = self._scene(index)
+        try:
+            return self.check(scene)
+        except SpecError as error:
+            raise SpecError(f"scene {index}: {message_of(error)}") from None
+
+    def _note(self, seconds: float, scenes: int, last: Any) -> None:
+        fitting = min(int(_TASK_SECONDS * scenes / max(seconds, 1e-9)), _MOST_SCENES)
+        if isinstance(last, list):
+            scene_bytes = sum(field[0].nbytes for field in last if field.dtype != object)
+            fitting = min(fitting, _MOST_BYTES // max(1, scene_bytes))
+        self.scenes_of_a_task = max(1, fitting)
+
+
+def _shapes(fields: list[Any]) -> list[Any]:
+    return [np.shape(field) for field in fields]
+
+
+def _stacked(scenes: list[list[Any]]) -> list[Any]:
+    """The fields of scenes of equal shapes, scene axis first; text is an array of objects."""
+    stack = []
+    for values in zip(*scenes, strict=True):
+        made = np.empty((len(values), *np.shape(values[0])), getattr(values[0], "dtype", object))
+        for number, value in enumerate(values):
+            made[number] = value
+        stack.append(made)
+    return stack

@@ -20,6 +20,7 @@ except ImportError as missing:
     ) from missing
 
 
+_Moving = tuple[Any, list[Any], Any]  # a batch, its tensors on a CUDA device, and the event of their copies there
 _REGISTERED = 2  # what `isbuiltin` is of a dtype that a library has added to NumPy's, as ml_dtypes has
 
 
@@ -53,45 +54,31 @@ class TorchConversion:
         self._stream = torch.cuda.Stream(self._device) if on_cuda else None  # type: ignore[no-untyped-call]
         self.ahead = prefetch if self._device.type != "cpu" or self._pins else 0
 
-    def begin(self, batch: Any) -> "_Moving":
+    def begin(self, batch: Any) -> _Moving:
         """See `Conversion.begin`."""
         arrays, treespec = numeric_leaves(batch, "PyTorch")
         tensors = converted(tensor_of, arrays, treespec)
         if self._pins:
             tensors = [tensor.pin_memory() for tensor in tensors]
         if self._stream is None:
-            return _Moving(optree.tree_unflatten(treespec, [tensor.to(self._device) for tensor in tensors]))
+            return optree.tree_unflatten(treespec, [tensor.to(self._device) for tensor in tensors]), [], None
         with torch.cuda.stream(self._stream):
             # PyTorch keeps pinned memory until copies from it are done. From other memory it waits for them here.
             moved = [tensor.to(self._device, non_blocking=self._pins) for tensor in tensors]
-            return _Moving(optree.tree_unflatten(treespec, moved), moved, self._stream.record_event())
+            return optree.tree_unflatten(treespec, moved), moved, self._stream.record_event()
 
-    def finish(self, converted: "_Moving") -> Any:
+    def finish(self, converted: _Moving) -> Any:
         """See `Conversion.finish`."""
-        if converted.copied is not None:
+        batch, moved, copied = converted
+        if copied is not None:
             stream = torch.cuda.current_stream(self._device)
-            stream.wait_event(converted.copied)
-            for tensor in converted.moved:
+            stream.wait_event(copied)
+            for tensor in moved:
                 tensor.record_stream(stream)  # its memory was allocated for the other one
-        return converted.batch
+        return batch
 
     def __repr__(self) -> str:
         return f"PyTorch on {self._device}"
-
-
-class _Moving:
-    """A batch that is being copied.
-
-    Args:
-        batch: Its tensors.
-        moved: Those on a CUDA device.
-        copied: When their copies are made.
-    """
-
-    def __init__(self, batch: Any, moved: list[Any] | None = None, copied: Any = None) -> None:
-        self.batch = batch
-        self.moved = moved or []
-        self.copied = copied
 
 
 def _usable(device: Any) -> Any:

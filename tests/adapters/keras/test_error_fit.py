@@ -5,7 +5,7 @@ import gc
 import keras
 import numpy as np
 import pytest
-from error_kinds import CASES, LIGHT, PAIRS, Raising, assert_arrived, assert_told
+from error_kinds import CASES, LIGHT, PAIRS, Raising, assert_arrived
 from keras_fits import (
     BACKEND,
     JIT,
@@ -95,19 +95,6 @@ def test_an_exception_of_the_validation_arrives_as_itself(feed, model):
         with pytest.raises(ValueError, match="bad scan") as caught:
             model.fit(data, validation_data=feed, verbose=0, shuffle=False)
     assert_arrived(caught.value, "ordinary", 2, "thread")
-
-
-@on_tensorflow
-def test_where_keras_does_not_ask_for_the_end_of_an_epoch_tensorflows_error_tells_all(feed, model, monkeypatch):
-    import tensorflow as tf
-
-    monkeypatch.setattr("kerasfeed.adapters.keras.trainer.LOOP", "another_name")
-    with (
-        pytest.warns(kf.FeedWarning, match="does not ask a feed whether an epoch is over"),
-        pytest.raises(tf.errors.OpError) as caught,
-    ):
-        model.fit(feed, verbose=0)
-    assert_told(str(caught.value), "ordinary", 2, "thread")
 
 
 @pytest.mark.parametrize("data", ["feed", "dataset"][: 2 if BACKEND == "tensorflow" else 1])

@@ -17,7 +17,7 @@ from resumable import chain_of, make_feed, make_model, result_of, stream, undist
 
 import kerasfeed as kf
 from kerasfeed.adapters.keras import backup
-from kerasfeed.adapters.keras.progress_file import TrainingRecords
+from kerasfeed.adapters.keras.progress_file import Progress
 
 pytestmark = MARKS
 
@@ -67,7 +67,7 @@ def moments(monkeypatch):
         monkeypatch.setattr(owner, name, watched)
 
     around(backup, "write_arrays")
-    around(TrainingRecords, "write")
+    around(Progress, "write")
     return moments
 
 
@@ -226,8 +226,9 @@ def test_the_file_is_a_state_of_the_feed_that_a_loop_goes_on_from(tmp_path, mome
     killed(tmp_path, moments, 16, save_freq=1)
     content = json.loads((tmp_path / "backup" / "feed.json").read_text())
     with make_feed() as feed:
-        feed.set_state(content["feed"])
-        place = content["feed"]["epoch"] * 4 + content["feed"]["step"]
+        state = {**content["records"][-1]["state"], "fingerprint": content["fingerprint"]}
+        feed.set_state(state)
+        place = state["epoch"] * 4 + state["step"]
         assert 0 < place < 4
         assert [labels.ravel().astype(int).tolist() for _, labels in feed] == stream(feed, 4)[place:]
 

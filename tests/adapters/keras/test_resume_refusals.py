@@ -8,7 +8,7 @@ from keras_fits import MARKS
 from resumable import make_feed, make_model, result_of, undisturbed
 
 import kerasfeed as kf
-from kerasfeed.adapters.keras.progress_file import TrainingRecords
+from kerasfeed.adapters.keras.progress_file import Progress, Record
 from kerasfeed.adapters.keras.trained_model import iterations_of, scale_of
 
 pytestmark = MARKS
@@ -20,7 +20,9 @@ def test_a_model_that_was_not_restored_begins_anew_with_a_warning(tmp_path):
         ours = kf.FeedCheckpoint(feed, tmp_path / "feed.json")
         make_model().fit(feed, epochs=1, callbacks=[ours], verbose=0)
         again = make_model()
-        with pytest.warns(kf.FeedWarning, match="the model is where training began, and .* knows of 4 batches"):
+        with pytest.warns(
+            kf.FeedWarning, match="the model is where training began, and .* knows of one that has counted 4 iter"
+        ):
             again.fit(feed, epochs=1, callbacks=[ours], verbose=0)
         assert result_of(again) == undisturbed(4)
 
@@ -38,7 +40,7 @@ def test_a_file_that_does_not_fit_is_refused_with_what_differs(tmp_path):
         model.fit(feed, epochs=2, callbacks=[kf.FeedCheckpoint(feed, path)], verbose=0)
         _refused(other, path, "feed.json does not fit what is trained: .*seed was 7, is 8")
         _refused(longer, path, "length was 22, is 40; steps was 4, is 7")
-        _refused(feed, path, "an epoch of fit had 4 steps, and has 3: pass steps_per_epoch=4", steps_per_epoch=3)
+        _refused(feed, path, "an epoch of fit had 4 steps, and has 3 steps: pass steps_per_epoch=4", steps_per_epoch=3)
         _refused(feed, tmp_path / "new.json", "fit was given another feed", data=other)
         beyond = feed.to_tf_dataset().map(lambda x, y: (x, y))
         new = tmp_path / "new.json"
@@ -62,9 +64,9 @@ def test_a_file_that_does_not_fit_is_refused_with_what_differs(tmp_path):
         ('{"kind": "kerasfeed.Feed', "it is no JSON, or was cut short"),
         ("[1]", "it was not written by kerasfeed.FeedCheckpoint"),
         ('{"epoch": 3, "batch": 0}', "it was not written by kerasfeed.FeedCheckpoint"),
-        ('{"kind": "kerasfeed.FeedCheckpoint", "version": 9}', "it has version 9, and this is 1"),
-        ('{"kind": "kerasfeed.FeedCheckpoint", "version": 1, "records": []}', "it is damaged"),
-        (b"\xff\xfe\x00", "it is no text"),
+        ('{"kind": "kerasfeed.FeedCheckpoint", "version": 9}', "it has version 9, and this is 2"),
+        ('{"kind": "kerasfeed.FeedCheckpoint", "version": 2, "records": []}', "it is damaged"),
+        (b"\xff\xfe\x00", "it is no JSON"),
     ],
 )
 def test_a_damaged_or_foreign_file_is_refused_and_left_as_it_is(text, message, tmp_path):
@@ -100,8 +102,8 @@ def test_a_record_is_replaced_as_a_whole_and_leaves_nothing_beside_it(tmp_path, 
     path = tmp_path / "new folder" / "feed.json"
     with make_feed() as feed:
         make_model().fit(feed, epochs=1, callbacks=[kf.FeedCheckpoint(feed, path, save_freq=1)], verbose=0)
-        records = TrainingRecords.read(path)
-        assert [(each.iterations, each.number) for each in records.records] == [(n, n) for n in range(5)]
+        records = Progress.read(path)
+        assert [(each.iterations, each.epoch * 4 + each.done) for each in records.records] == [(n, n) for n in range(5)]
         before = path.read_bytes()
         monkeypatch.setattr("os.fsync", lambda _: (_ for _ in ()).throw(OSError("no space")))
         with pytest.raises(OSError, match="no space"):
@@ -114,7 +116,7 @@ def test_the_records_that_are_kept_are_few_and_the_first_is_among_them(tmp_path)
     path = tmp_path / "feed.json"
     with make_feed(length=240) as feed:
         make_model().fit(feed, epochs=1, callbacks=[kf.FeedCheckpoint(feed, path, save_freq=1)], verbose=0)
-    numbers = [each.number for each in TrainingRecords.read(path).records]
+    numbers = [each.epoch * 40 + each.done for each in Progress.read(path).records]
     assert numbers == [0, *range(41 - len(numbers) + 1, 41)]
     assert len(numbers) < 20
     assert path.stat().st_size < 4096
@@ -124,14 +126,15 @@ def test_iterations_that_do_not_grow_evenly_are_not_guessed_at(tmp_path):
     path = tmp_path / "feed.json"
     with make_feed() as feed:
         make_model().fit(feed, epochs=1, callbacks=[kf.FeedCheckpoint(feed, path)], verbose=0)
-    records = TrainingRecords.read(path)
-    pairs = [(each.iterations, each.number) for each in records.records]
-    assert pairs == [(0, 0), (1, 1), (4, 4)]
-    assert [records.at(iterations).number for iterations in range(7)] == list(range(7))
-    for gan in (records.with_record(type(records.records[0])(14, 9, False), records.feed),):
-        assert gan.at(14).number == 9
-        with pytest.raises(ValueError, match=r"counted 12 iterations. They do not grow evenly .*of 0, 1, 4, 14 alone"):
-            gan.at(12)
+    records = Progress.read(path)
+    places = [(each.iterations, each.epoch, each.done) for each in records.records]
+    assert places == [(0, 0, 0), (1, 0, 1), (4, 1, 0)]
+    found = [records.at(iterations) for iterations in range(7)]
+    assert [record.epoch * 4 + record.done + behind for record, behind in found] == list(range(7))
+    gan = records.with_record(Record(14, 0.0, 2, 1, {}))
+    assert gan.at(14) == (gan.records[-1], 0)
+    with pytest.raises(ValueError, match=r"counted 12 iterations. They do not grow evenly .*of 0, 1, 4, 14 alone"):
+        gan.at(12)
 
 
 def test_all_optimizers_of_a_model_count():

@@ -11,7 +11,7 @@ from resumable import make_model, result_of
 from streams import endless, numbered
 
 import kerasfeed as kf
-from kerasfeed.adapters.keras.stream_progress import StreamProgress, StreamRecord
+from kerasfeed.adapters.keras.progress_file import Progress, Record
 
 pytestmark = MARKS
 WAYS = [(0, "auto"), (2, "thread")]
@@ -254,11 +254,25 @@ def test_a_fit_on_a_shuffled_stream_goes_on_at_the_batch_that_follows_the_saved_
         assert len(seen) == total - kill_at + 1  # saved before the batch in whose end the kill came
 
 
-def test_the_model_before_a_step_whose_loss_was_not_finite_stays_known(tmp_path):
-    progress = StreamProgress(None, tmp_path / "feed.json")
+@pytest.mark.heavy
+def test_a_fit_of_so_many_steps_that_was_stopped_within_an_epoch_goes_on_in_it(tmp_path):
+    stop = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: setattr(model, "stop_training", batch))
+    with stream(starting, 4, shuffle_buffer=5, seed=2) as feed:
+        whole = make_model()
+        whole.fit(feed, epochs=2, steps_per_epoch=4, verbose=0)
+    with stream(starting, 4, shuffle_buffer=5, seed=2) as feed:
+        model, ours = make_model(), kf.FeedCheckpoint(feed, tmp_path / "feed.json")
+        model.fit(feed, epochs=2, steps_per_epoch=4, callbacks=[stop, ours], verbose=0)
+        history = model.fit(feed, epochs=2, steps_per_epoch=4, callbacks=[ours], verbose=0)
+    assert history.epoch == [0, 1]
+    assert result_of(model) == result_of(whole)
+
+
+def test_the_model_before_a_step_whose_loss_was_not_finite_stays_known():
+    progress = Progress(None, 1, False, {})
     for done, scale in ((4, 8.0), (5, 4.0)):  # the step changes the loss scale alone
-        progress._note(StreamRecord(4, scale, 0, done, {}))
-    assert [progress._found(4, scale).done for scale in (8.0, 4.0)] == [4, 5]
+        progress = progress.with_record(Record(4, scale, 0, done, {}))
+    assert [progress.at(4, scale)[0].done for scale in (8.0, 4.0)] == [4, 5]
 
 
 def test_what_a_backup_knows_nothing_of_is_refused(tmp_path):

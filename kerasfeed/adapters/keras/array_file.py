@@ -1,7 +1,6 @@
-"""The files that a callback keeps of a training: records as JSON, and arrays with a header.
+"""The file of a callback that holds arrays of a training, with a header.
 
-Invariant: a file of records is replaced as a whole or not at all, and is on the disk when `write_content` returns. A
-file of arrays that was cut short or is damaged is never taken for one: it ends with its table of contents, and each
+Invariant: a file that was cut short or is damaged is never taken for one: it ends with its table of contents, and each
 array has a checksum.
 """
 
@@ -17,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from kerasfeed.util.atomic_write import write_whole
 from kerasfeed.util.error_text import message_of
 
 _HEADER = "header.json"
@@ -25,44 +23,6 @@ _HEADER = "header.json"
 
 class DamagedFileError(ValueError):
     """A file of arrays is not whole."""
-
-
-def write_content(path: Path, kind: str, version: int, content: Mapping[str, Any]) -> None:
-    """Replace the file at `path`; `kind` and `version` are written before `content`."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, json.dumps({"kind": kind, "version": version, **content}, indent=1).encode(), durable=True)
-    sync_folder(path.parent)
-
-
-def read_content(path: Path, kind: str, version: int) -> dict[str, Any] | None:
-    """The content of the file at `path`, with its kind and version; None where there is no file.
-
-    Raises:
-        ValueError: It is damaged, or of another kind or version.
-    """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        return None
-    except UnicodeDecodeError as error:
-        raise ValueError(refusal(path, f"it is no text ({message_of(error)})")) from None
-    try:
-        content = json.loads(text)
-    except ValueError as error:
-        raise ValueError(refusal(path, f"it is no JSON, or was cut short ({message_of(error)})")) from None
-    if not isinstance(content, dict) or content.get("kind") != kind:
-        raise ValueError(refusal(path, f"it was not written by {kind}"))
-    if content.get("version") != version:
-        raise ValueError(refusal(path, f"it has version {content.get('version')!r}, and this is {version}"))
-    return content
-
-
-def refusal(path: Path, reason: str) -> str:
-    """The message of an error: why the file cannot be used, and what to do."""
-    return (
-        f"{path} tells nothing of where training stood: {reason}. Restore the file, or delete it, and the saved model "
-        "with it, to begin anew"
-    )
 
 
 def sync_folder(folder: Path) -> None:

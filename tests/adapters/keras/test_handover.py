@@ -1,0 +1,71 @@
+"""`Handover`: what the trainer's thread takes, and what TensorFlow's threads get of it."""
+
+import pytest
+
+from kerasfeed.adapters.keras.handover import Handover
+from kerasfeed.feeds.cursor import EndOfData
+from kerasfeed.util.polling import NotYet
+
+
+class Batches:
+    """Gives the batches 0, 1, ... before `stop`; raises at `bad`; those from `late` on are not there at once."""
+
+    def __init__(self, stop, *, bad=-1, late=99):
+        self.stop, self.bad, self.late, self.taken = stop, bad, late, 0
+
+    def __call__(self, timeout):
+        number = self.taken
+        if number == self.stop:
+            raise EndOfData
+        if number >= self.late and timeout == 0:
+            raise NotYet
+        self.taken += 1
+        if number == self.bad:
+            raise ValueError(f"batch {number}")
+        return number, number
+
+
+def test_what_is_handed_over_was_waited_for_before_and_one_more_is_taken_where_it_is_there():
+    batches = Batches(5, late=2)
+    cursor = Handover(batches, lambda batch: -batch, shared=True, ahead=True)
+    with pytest.raises(NotYet):
+        cursor.take(0.01)
+    assert batches.taken == 0
+    assert cursor.ensure(1)
+    assert batches.taken == 2  # one ahead
+    assert cursor.ensure(2)
+    assert batches.taken == 2  # the third is not there yet
+    assert [cursor.take(1) for _ in range(2)] == [(0, 0), (1, -1)]
+    with pytest.raises(NotYet):
+        cursor.take(0.01)
+
+
+def test_an_error_of_the_batch_ahead_is_raised_in_its_turn():
+    cursor = Handover(Batches(5, bad=1), lambda batch: batch, shared=True, ahead=True)
+    assert cursor.ensure(1)
+    assert cursor.take(1) == (0, 0)
+    with pytest.raises(ValueError, match="batch 1"):
+        cursor.ensure(2)
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_who_gets_the_batches_is_told_of_the_end_at_once(ahead):
+    cursor = Handover(Batches(2), lambda batch: batch, shared=True, ahead=ahead)
+    assert cursor.ensure(2, last=True)
+    assert [cursor.take(1) for _ in range(2)] == [(0, 0), (1, 1)]
+    for _ in range(2):
+        with pytest.raises(EndOfData):
+            cursor.take(1)
+    assert not cursor.ensure(3)
+
+
+def test_one_that_is_not_shared_is_taken_from_without_being_waited_for():
+    closed = []
+    cursor = Handover(Batches(2), lambda batch: batch, close=closed.append)
+    assert cursor.ensure(1)
+    assert [cursor.take(None) for _ in range(2)] == [(0, 0), (1, 1)]
+    with pytest.raises(EndOfData):
+        cursor.take(None)
+    cursor.close([])
+    cursor.close([])
+    assert closed == [[]]
