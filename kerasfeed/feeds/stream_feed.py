@@ -158,7 +158,7 @@ class BaseStreamFeed(BaseStream):
         fingerprint = self._fingerprint()
         if (epoch is None) != (step is None):
             raise TypeError(f"get_state() takes epoch and step together, received epoch={epoch!r}, step={step!r}")
-        place = self._consumed() if epoch is None else known_place(epoch, step, self._parts)
+        place = self._consumed() if epoch is None else known_place(epoch, step, self._repetitions.logs)
         if place is None:
             raise RuntimeError(
                 "only the consumer knows which batch is next: a dataset loads ahead. Say feed.get_state(epoch=..., "
@@ -200,7 +200,7 @@ class BaseStreamFeed(BaseStream):
         self._resume_cost.tell(bool(self._functions), found.place, scenes)
         self.end_fit()
         self._place = found.place
-        self._upcoming.resume(found.place)
+        self._repetitions.resume(found.place)
 
     def state_dict(self) -> dict[str, Any]:
         """What `get_state()` returns, by the name that PyTorch's tools look for (Lightning, Accelerate, torchdata)."""

@@ -108,11 +108,12 @@ class JoinedGenerators(Source):
         """
         self.generators = generators
         self.failure_log = FailureLog(policy or FailurePolicy(), generators.count)
+        self.deferred_warnings = self.failure_log.deferred_warnings
         self._workers: GeneratorWorkers | None = None
         if workers:
             self._workers = GeneratorWorkers(
                 generators, workers=workers, worker_type=worker_type, max_memory=max_memory,
-                policy=self.failure_log.policy, deferred_warnings=self.failure_log.deferred_warnings,
+                policy=self.failure_log.policy, deferred_warnings=self.deferred_warnings,
                 environment=environment or Environment.now(),
             )  # fmt: skip
         self._in_turn = deterministic or not workers
@@ -139,10 +140,6 @@ class JoinedGenerators(Source):
     def failures(self) -> list[FailedScene]:
         """See `Source.failures`."""
         return list(self.failure_log.table())
-
-    def issue_warnings(self) -> None:
-        """See `Source.issue_warnings`."""
-        self.failure_log.deferred_warnings.issue()
 
     def take(self, limit: int) -> list[Any]:
         """See `Source.take`."""
@@ -400,7 +397,7 @@ class JoinedGenerators(Source):
 
     def _tell_shorter(self, n: int, scenes: int, before: int) -> None:
         """Warn that generator `n`, run again, has ended after so many scenes, of which it had given more `before`."""
-        self.failure_log.deferred_warnings.defer(
+        self.deferred_warnings.defer(
             "shorter",
             f"generator {n} was run again, to go on behind its scene {before - 1}, and has ended after "
             f"{counted(scenes, 'scene')}: it does not give what it gave before, so what comes now is not what would "

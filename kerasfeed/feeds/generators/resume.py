@@ -7,7 +7,7 @@ their fingerprints and seeds agree; workers are no part of it.
 
 import dataclasses
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from kerasfeed.feeds.state import VERSION, changes
 from kerasfeed.feeds.streams.pipeline import Function, StreamLoader
 from kerasfeed.feeds.streams.place import Departure, StreamPlace
 from kerasfeed.feeds.streams.plan import StreamPlan
+from kerasfeed.feeds.streams.repetition import RepetitionLog
 from kerasfeed.orders.buffered import BufferShuffled
 from kerasfeed.util.counted import counted
 from kerasfeed.util.deferred_warnings import warn_caller
@@ -129,14 +130,14 @@ def fingerprint_of(
     }
 
 
-def known_place(epoch: Any, step: Any, core: StreamLoader | None) -> StreamPlace:
-    """A place that a user gave; `core` is None before the first batch.
+def known_place(epoch: Any, step: Any, logs: Iterable[RepetitionLog]) -> StreamPlace:
+    """A place that a user gave; `logs`: what is known of the last repetitions.
 
     Raises:
         TypeError, ValueError: It is none, or nothing is known of it.
     """
     place = StreamPlace(check_integer("epoch", epoch, 0), check_integer("step", step, 0))
-    logs = [log for log in (core.logs if core else ()) if log.place.repetition == place.repetition]
+    logs = [log for log in logs if log.number == place.repetition]
     if place.step and not any(log.steps >= place.step for log in logs):
         raise ValueError(
             f"nothing is known of step {place.step} of repetition {place.repetition}: get_state() takes a place "

@@ -224,10 +224,6 @@ class QueueSource(Source):
             self._has_left = True
             self._consumers.wake()
 
-    def issue_warnings(self) -> None:
-        """See `Source.issue_warnings`."""
-        self.deferred_warnings.issue()
-
     def close(self) -> None:
         """Have every `put` that waits, and every call after, raise FeedClosedError; drop what was not taken."""
         if os.getpid() != self._pid:

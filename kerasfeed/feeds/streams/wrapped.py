@@ -25,7 +25,6 @@ from kerasfeed.loaders.failures.table import FailedScene
 from kerasfeed.orders.buffered import BufferShuffled
 from kerasfeed.spec.conformance import own_copy
 from kerasfeed.util.counted import counted
-from kerasfeed.util.deferred_warnings import DeferredWarnings
 from kerasfeed.util.resources import memory
 
 _AT_ONCE = 1024  # items that are asked for while the buffer is filled
@@ -37,12 +36,11 @@ class WrappedSource(Source):
 
     Attributes:
         source: The other one.
-        deferred_warnings: What this one has to say.
     """
 
     def __init__(self, source: Source) -> None:
         self.source = source
-        self.deferred_warnings = DeferredWarnings()
+        self.deferred_warnings = source.deferred_warnings
 
     @property
     def departures(self) -> Sequence[Departure]:
@@ -65,11 +63,6 @@ class WrappedSource(Source):
         """See `Source.stats`."""
         return self.source.stats()
 
-    def issue_warnings(self) -> None:
-        """See `Source.issue_warnings`."""
-        self.source.issue_warnings()
-        self.deferred_warnings.issue()
-
     def failures(self) -> list[FailedScene]:
         """See `Source.failures`."""
         return self.source.failures()
@@ -79,15 +72,15 @@ class WrappedSource(Source):
         self.source.close()
 
 
-class DealtSource(WrappedSource):
-    """Item k of a shard is item `k * shard.count + shard.index` of all."""
+class ShardSource(WrappedSource):
+    """The items of one shard, of a source over the items of all or over its own."""
 
     def __init__(self, source: Source, shard: Shard, rows: int, *, whole_batches: bool) -> None:
-        """Deal the items of `source`.
+        """Have the items of one shard.
 
         Args:
-            source: All items, in the same order on each shard.
-            shard: The shard that gets them.
+            source: All items, in the same order on each shard; or the shard's own.
+            shard: The shard.
             rows: Items of a batch of one shard.
             whole_batches: Whether batches with fewer are dropped.
         """
@@ -95,14 +88,18 @@ class DealtSource(WrappedSource):
         self._shard = shard
         self._rows = rows
         self._whole_batches = whole_batches
-        self._waiting: list[Any] = []  # of a round that is not complete yet
-        self._given = 0
-        self._over = False
+        self._given = 0  # items of this repetition
+        self._over = True
+
+
+class DealtSource(ShardSource):
+    """Item k of a shard is item `k * shard.count + shard.index` of all."""
+
+    _waiting: list[Any]  # of a round that is not complete yet
 
     def begin(self, repetition: int, start: Start = BEGINNING) -> None:
         """See `Source.begin`."""
-        self._waiting, self._over = [], False
-        self._given = start.items
+        self._waiting, self._given, self._over = [], start.items, False
         self.source.begin(repetition, Start(self.joined(start.items), start.departures))
 
     def joined(self, items: int) -> int:
@@ -151,29 +148,21 @@ class DealtSource(WrappedSource):
         return self._whole_batches or rounds % self._rows == 0
 
 
-class CountedSource(WrappedSource):
+class CountedSource(ShardSource):
     """The items of a shard's own generators, which are counted: nobody knows how many the other shards have."""
 
-    def __init__(self, source: Source, shard: Shard, rows: int, *, whole_batches: bool) -> None:
-        """Count the items of `source`; see `DealtSource` for the arguments."""
-        super().__init__(source)
-        self._shard = shard
-        self._rows = rows
-        self._whole_batches = whole_batches
-        self._given = 0
-        self._repetition = 0
-        self._left = False
+    _repetition: int
 
     def begin(self, repetition: int, start: Start = BEGINNING) -> None:
         """See `Source.begin`."""
-        self._given, self._repetition, self._left = start.items, repetition, False
+        self._given, self._repetition, self._over = start.items, repetition, False
         self.source.begin(repetition, start)
 
     def take(self, limit: int) -> list[Any]:
         """See `Source.take`."""
         items = self.source.take(limit)
         self._given += len(items)
-        if not items and not self._left:
+        if not items and not self._over:
             steps = self._given // self._rows if self._whole_batches else -(-self._given // self._rows)
             self.deferred_warnings.defer(
                 "steps",
@@ -187,7 +176,7 @@ class CountedSource(WrappedSource):
 
     def leave(self) -> None:
         """See `Source.leave`."""
-        self._left = True
+        self._over = True
         super().leave()
 
 
