@@ -10,7 +10,7 @@ import os
 import sys
 import threading
 import weakref
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing import current_process, util
 from multiprocessing.connection import Client
 from types import TracebackType
@@ -27,8 +27,8 @@ from kerasfeed.feeds.queues.connection import (
     unpacked,
     user_of,
 )
-from kerasfeed.pool.exception_pickle import Packed, arrived, pack
-from kerasfeed.util.error_text import add_note, full_text, shown, summary
+from kerasfeed.pool.exception_pickle import Sent
+from kerasfeed.util.error_text import add_note, full_text, shown
 
 
 @dataclass(frozen=True)
@@ -48,30 +48,20 @@ class Greeting:
 
 @dataclass(frozen=True)
 class Request:
-    """A call of the queue.
+    """A call of the queue. After the last one, None is sent as a farewell.
 
     Attributes:
         method: "put", "end_epoch", "finish" or "fail".
-        argument: An item, or an exception as (packed, summary, traceback).
-        timeout: Seconds, or None.
+        arguments: By name; of "fail" the exception, `Sent`, and its traceback as text.
     """
 
     method: str
-    argument: Any = None
-    timeout: float | None = None
+    arguments: dict[str, Any] = field(default_factory=dict)
 
-
-@dataclass(frozen=True)
-class Farewell:
-    """The last message of a producer."""
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What a call raised."""
-
-    packed: Packed
-    summary: str
+    @classmethod
+    def fail(cls, error: BaseException) -> "Request":
+        """Have the consumer get `error`."""
+        return cls("fail", {"error": Sent.of(error, causes=0), "traceback": full_text(error)})
 
 
 class Producer:
@@ -102,7 +92,7 @@ class Producer:
             FeedClosedError: No more scenes are wanted, or the feed's process has ended.
             Exception: What pickling raised, with a note.
         """
-        self.calls().ask(Request("put", scene, timeout))
+        self.calls().ask(Request("put", {"item": scene, "timeout": timeout}))
 
     def end_epoch(self, *, timeout: float | None = None) -> None:
         """End the epoch, as `QueueFeed.end_epoch` does; one producer calls it, for all.
@@ -110,7 +100,7 @@ class Producer:
         Args:
             timeout: Seconds to wait at most; 0 does not wait, None waits for ever.
         """
-        self.calls().ask(Request("end_epoch", timeout=timeout))
+        self.calls().ask(Request("end_epoch", {"timeout": timeout}))
 
     def close(self) -> None:
         """Say that no more scenes come from any producer, as `QueueFeed.close` does.
@@ -130,7 +120,7 @@ class Producer:
         """
         if not isinstance(error, BaseException):
             raise TypeError(f"fail() takes an exception, for example fail(OSError('...')); received {shown(error)}")
-        self.calls().ask(Request("fail", (pack(error), summary(error), full_text(error))))
+        self.calls().ask(Request.fail(error))
 
     def __enter__(self) -> "Producer":
         return self
@@ -264,18 +254,18 @@ class _Call:
         except (OSError, EOFError) as error:
             raise self._gone() from error
         if answer is not None:
-            raise arrived(answer.packed, answer.summary)
+            raise answer.arrived()
 
     def end(self) -> None:
         """Say farewell, and close; idempotent."""
         with contextlib.suppress(OSError):
-            send(self.connection, packed(Farewell()))
+            send(self.connection, packed(None))
         self.connection.close()
 
-    def _answer(self) -> Answer | None:
+    def _answer(self) -> Sent | None:
         self.connection.poll(None)  # Ctrl-C strikes here, and takes nothing from the connection
         with uninterrupted():
-            answer: Answer | None = unpacked(receive(self.connection))
+            answer: Sent | None = unpacked(receive(self.connection))
             self.is_unanswered = False
         return answer
 
@@ -290,7 +280,7 @@ def _say_farewell(calls: _Calls) -> None:
     error = _ending() if util.is_exiting() else None
     if error is not None and not (isinstance(error, SystemExit) and not getattr(error, "code", None)):
         with contextlib.suppress(Exception):  # the feed may be gone
-            calls.ask(Request("fail", (pack(error), summary(error), full_text(error))))
+            calls.ask(Request.fail(error))
     calls.end()
 
 

@@ -10,6 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
 from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Any, ClassVar, Literal
@@ -181,7 +182,11 @@ class QueueSource(Source):
         with self._lock:
             self._refuse_if_closed()
             if self._server is None:
-                self._server = ProducerServer(self)
+                calls: dict[str, Callable[..., None]] = {
+                    "put": partial(self.put, copy=False), "end_epoch": self.end_epoch, "finish": self.finish,
+                    "fail": self.fail,
+                }  # fmt: skip
+                self._server = ProducerServer(calls, lambda: self.is_over, self.deferred_warnings)
             return self._server.handle(on_death)
 
     # ---- the consumer, on one thread at a time
