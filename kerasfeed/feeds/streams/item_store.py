@@ -14,7 +14,6 @@ import os
 import pickle
 import struct
 import threading
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -33,41 +32,10 @@ _MOST_BYTES = 1 << 30  # at once; Linux writes at most 2 GB
 Key = tuple[int, int]
 
 
-class ItemStore(ABC):
-    """The items of the batches in flight. `put` and `drop` may be called from any thread."""
+class MemoryStore:
+    """The items of the batches in flight, for workers of this process. `put` and `drop` may be called by any thread."""
 
-    @abstractmethod
-    def put(self, epoch: int, step: int, items: Sequence[Any]) -> None:
-        """Keep the items of a batch; all but the last batch of an epoch are of the same size.
-
-        Raises:
-            TypeError: An item cannot be pickled.
-        """
-
-    @abstractmethod
-    def drop(self, epoch: int, step: int) -> None:
-        """Forget the items of a batch; idempotent."""
-
-    @abstractmethod
-    def item(self, epoch: int, index: int) -> Any:
-        """An item, by its number in the epoch.
-
-        Raises:
-            CancelledTaskError: Its batch was dropped.
-        """
-
-    @abstractmethod
-    def close(self) -> None:
-        """Free everything; idempotent."""
-
-    @property
-    def fds(self) -> tuple[int, ...]:
-        """Descriptors that worker processes must inherit."""
-        return ()
-
-
-class MemoryStore(ItemStore):
-    """Items for workers of this process."""
+    fds: tuple[int, ...] = ()  # descriptors that worker processes must inherit
 
     def __init__(self, rows: int) -> None:
         """`rows`: items in a batch."""
@@ -75,15 +43,19 @@ class MemoryStore(ItemStore):
         self._batches: dict[Key, Sequence[Any]] = {}
 
     def put(self, epoch: int, step: int, items: Sequence[Any]) -> None:
-        """See `ItemStore.put`."""
+        """Keep the items of a batch; all but the last batch of an epoch are of the same size."""
         self._batches[epoch, step] = items
 
     def drop(self, epoch: int, step: int) -> None:
-        """See `ItemStore.drop`."""
+        """Forget the items of a batch; idempotent."""
         self._batches.pop((epoch, step), None)
 
     def item(self, epoch: int, index: int) -> Any:
-        """See `ItemStore.item`."""
+        """An item, by its number in the epoch.
+
+        Raises:
+            CancelledTaskError: Its batch was dropped.
+        """
         step, row = divmod(index, self._rows)
         items = self._batches.get((epoch, step))
         if items is None:
@@ -91,12 +63,12 @@ class MemoryStore(ItemStore):
         return items[row]
 
     def close(self) -> None:
-        """See `ItemStore.close`."""
+        """Free everything; idempotent."""
         self._batches.clear()
 
 
-class FileStore(ItemStore):
-    """Items for worker processes; it pickles as a reader of the inherited file."""
+class FileStore:
+    """The same for worker processes; it pickles as a reader of the inherited file."""
 
     def __init__(self, rows: int, batches: int = 1024) -> None:
         """`rows`: items in a batch; `batches`: how many are in flight at most."""
@@ -107,17 +79,17 @@ class FileStore(ItemStore):
         self._places: dict[int, tuple[Key, int, int]] = {}  # by entry: of which batch, offset, bytes
         with naming_descriptors("a stream feed with worker processes", descriptors_of(0)):
             self._fd = anonymous_file("kerasfeed-items")
+        self.fds = (self._fd,)
         os.ftruncate(self._fd, self._table_bytes)
         self._puts = 0
         self._closed = False
 
-    @property
-    def fds(self) -> tuple[int, ...]:
-        """See `ItemStore.fds`."""
-        return (self._fd,)
-
     def put(self, epoch: int, step: int, items: Sequence[Any]) -> None:
-        """See `ItemStore.put`."""
+        """See `MemoryStore.put`.
+
+        Raises:
+            TypeError: An item cannot be pickled.
+        """
         blob = _pickled(items, step * self._rows)
         with self._lock:
             if self._closed:
@@ -153,7 +125,7 @@ class FileStore(ItemStore):
             os.pwrite(self._fd, bytes(_ENTRY.size), _ENTRY.size * entry)
 
     def drop(self, epoch: int, step: int) -> None:
-        """See `ItemStore.drop`."""
+        """See `MemoryStore.drop`."""
         with self._lock:
             entry = step % self._entries
             if self._closed or self._places.get(entry, (None,))[0] != (epoch, step):
@@ -163,11 +135,11 @@ class FileStore(ItemStore):
                 os.ftruncate(self._fd, self._table_bytes)
 
     def item(self, epoch: int, index: int) -> Any:
-        """See `ItemStore.item`."""
+        """See `MemoryStore.item`."""
         return StoreReader(self._fd, self._rows, self._entries).item(epoch, index)
 
     def close(self) -> None:
-        """See `ItemStore.close`."""
+        """See `MemoryStore.close`."""
         with self._lock:
             if self._closed:
                 return
@@ -188,7 +160,7 @@ class StoreReader:
         self._entries = entries
 
     def item(self, epoch: int, index: int) -> Any:
-        """See `ItemStore.item`."""
+        """See `MemoryStore.item`."""
         step, row = divmod(index, self._rows)
         entry = self._entry(step)
         begun, number, offset, _ = _ENTRY.unpack(entry)
@@ -207,6 +179,9 @@ class StoreReader:
         if self._entry(step) != entry:
             raise CancelledTaskError
         return found
+
+
+ItemStore = MemoryStore | FileStore
 
 
 def _pickled(items: Sequence[Any], first: int) -> bytes:
