@@ -112,8 +112,7 @@ class JoinedGenerators(Source):
         self._workers: GeneratorWorkers | None = None
         if workers:
             self._workers = GeneratorWorkers(
-                generators, workers=workers, worker_type=worker_type, max_memory=max_memory,
-                policy=self.failure_log.policy, deferred_warnings=self.deferred_warnings,
+                generators, self.failure_log, workers=workers, worker_type=worker_type, max_memory=max_memory,
                 environment=environment or Environment.now(),
             )  # fmt: skip
         self._in_turn = deterministic or not workers

@@ -23,13 +23,12 @@ from kerasfeed.feeds.generators.worker_side import CHUNK, ChunkRunner
 from kerasfeed.loaders.base import LoaderStats
 from kerasfeed.loaders.batches.slots import Held, Slot, SlotFuture, SlotPool
 from kerasfeed.loaders.failures.exceptions import ending_text
-from kerasfeed.loaders.failures.policy import FailurePolicy
+from kerasfeed.loaders.failures.failure_log import FailureLog
 from kerasfeed.pool.base import CLOSED_BEFORE_DONE, Pool, PoolOptions, Receipt
 from kerasfeed.pool.environment import Environment
 from kerasfeed.pool.factory import make_pool
 from kerasfeed.pool.sessions import Sessions
 from kerasfeed.pool.task import NOWHERE, Crash, FutureTask, Place, Record, Task
-from kerasfeed.util.deferred_warnings import DeferredWarnings
 
 _serials = itertools.count(1)
 
@@ -219,12 +218,11 @@ class GeneratorWorkers:
     def __init__(
         self,
         generators: Generators,
+        failure_log: FailureLog,
         *,
         workers: int,
         worker_type: str,
         max_memory: int,
-        policy: FailurePolicy,
-        deferred_warnings: DeferredWarnings,
         environment: Environment,
     ) -> None:
         """Start them, without waiting; see `JoinedGenerators` for the arguments.
@@ -234,7 +232,7 @@ class GeneratorWorkers:
             OSError: There can be no worker processes.
         """
         self._generators = generators
-        count = len(generators.numbers)
+        policy, count = failure_log.policy, len(generators.numbers)
         size = max(1, min(workers, count))
         self.depth = 3 if count <= 4 * size else 2
         self._most = count * self.depth + size  # chunks in flight
@@ -249,14 +247,10 @@ class GeneratorWorkers:
             # replaced. A chunk is tried twice at least: the scenes before the one that ended the worker come then.
             tries=max(2, policy.tries), tries_in_time=2,
             addressed=True, environment=environment, first_opened=self._sessions.first_opened,
-            deferred_warnings=deferred_warnings,
+            deferred_warnings=failure_log.deferred_warnings,
         )  # fmt: skip
         self._worker_type = worker_type
-        try:
-            self._sessions.current(self._start)
-        except BaseException:
-            self.close()
-            raise
+        self._sessions.current(self._start)
 
     def _start(self) -> ChunkSession:
         pool = make_pool(self._runner, self._options, self._worker_type)
@@ -285,16 +279,12 @@ class GeneratorWorkers:
     def stats(self) -> LoaderStats:
         """Counters; a batch is a chunk here."""
         session = self._sessions.present
+        chunks, copied, slots = (session.chunks, session.copied, session.slots.total) if session else (0, 0, 0)
+        pids = session.pool.pids() if session else ()
         return LoaderStats(
-            self._worker_type,
-            self._options.workers,
-            session.chunks if session else 0,
-            session.copied if session else 0,
-            session.slots.total if session else 0,
-            self._layout.nbytes,
-            session.pool.pids() if session else (),
+            self._worker_type, self._options.workers, chunks, copied, slots, self._layout.nbytes, pids,
             self._sessions.respawns,
-        )
+        )  # fmt: skip
 
     def close(self) -> None:
         """End them; idempotent."""
