@@ -30,7 +30,6 @@ from kerasfeed.pool.environment import Environment
 from kerasfeed.spec.conformance import own_copy
 from kerasfeed.util.counted import counted
 from kerasfeed.util.error_text import add_note, exception_text, is_the_programs, notes_of
-from kerasfeed.util.polling import NotYet, result_of
 
 _PAUSE_SECONDS = 0.01  # after which it is looked what a worker has so far
 _NO_NOTE = [0, 0]  # nobody looks where the thread that takes is
@@ -222,44 +221,48 @@ class JoinedGenerators(Source):
 
     def _join(self, items: list[Any]) -> bool:
         """Add the next item; False where that would have to wait, or to raise, and there are items already."""
-        if not self._in_turn and not self._turn_to_ready(wait_for_one=not items):
+        if not self._wait_for_turn(waits=not items):
             return False
         generator = self._living[0]
-        if not generator.items and not self._supply(generator, items):
-            return False
+        if not generator.items:
+            if items and generator.error is not None:
+                return False
+            self._supply(generator, len(items))
         if generator.items:
             items.append(generator.items.popleft())
             self._living.rotate(-1)
         return True
 
-    def _turn_to_ready(self, *, wait_for_one: bool) -> bool:
-        """Make it the turn of the next one that is ready; False where none is, and the consumer has gone or items."""
-        while True:
-            for place, generator in enumerate(self._living):
+    def _wait_for_turn(self, *, waits: bool) -> bool:
+        """Wait until the next generator is ready, and make it its turn; False where that `waits` not, or is left.
+
+        The next one is that whose turn it is; where there are no turns, any that is ready.
+        """
+        while not self._gone:
+            awaited = list(islice(self._living, 1 if self._in_turn else None))
+            for place, generator in enumerate(awaited):
                 if generator.is_ready:
                     self._living.rotate(-place)
                     return True
-            if not wait_for_one or self._gone:
+            if not waits:
                 return False
-            if not wait([each.pending[0] for each in self._living], _PAUSE_SECONDS, FIRST_COMPLETED).done:
-                for generator in self._living:
+            if not wait([each.pending[0] for each in awaited], _PAUSE_SECONDS, FIRST_COMPLETED).done:
+                for generator in awaited:
                     self._take_early(generator)
+        return False
 
     # ---- supplying
 
-    def _supply(self, generator: JoinedGenerator, items: list[Any]) -> bool:
-        """Wait for more of a generator that has no items left, or have it leave; see `_join`."""
-        if items and (generator.error is not None or not generator.is_ready):
-            return False
+    def _supply(self, generator: JoinedGenerator, items: int) -> None:
+        """Give a ready generator that has no items left some more, or have it leave, behind so many items of `take`."""
         if generator.error is not None:
             self._fail(generator, generator.error)
         elif generator.ended:
-            self._drop(generator, len(items))
+            self._drop(generator, items)
         elif generator.run is not None:
             self._make(generator, generator.run)
         elif self._workers is not None:
             self._collect(generator, self._workers)
-        return True
 
     def _make(self, generator: JoinedGenerator, run: GeneratorRun) -> None:
         """The next item of a generator that runs here; where it cannot begin with it, those before are thrown away."""
@@ -286,30 +289,20 @@ class JoinedGenerators(Source):
             generator.received += 1
 
     def _collect(self, generator: JoinedGenerator, workers: GeneratorWorkers) -> None:
-        """Wait for the next scenes of a generator that a worker runs."""
+        """Add the scenes of a chunk that has come of a generator that a worker runs, and ask for others."""
         if not generator.pending:
             self._ask(generator)
-        future = generator.pending[0]  # it stays there while this waits, so that `leave` can cancel it
-        waits = True
+            return
         try:
-            while waits:
-                try:
-                    chunk: Chunk | BaseException = result_of(future, _PAUSE_SECONDS)
-                    waits = False
-                except NotYet:
-                    if self._take_early(generator):
-                        return
+            chunk: Chunk | BaseException = generator.pending[0].result()
         except CancelledError:  # the consumer has gone
-            waits = False
             return
         except Exception:  # no generator's fault: the workers were closed, or have failed
-            waits = False
             self.leave()
             raise
         finally:
-            if not waits:
-                with self._lock:
-                    generator.pending.popleft()
+            with self._lock:
+                generator.pending.popleft()
         early, generator.looked, generator.early = generator.early, 0, 0
         if isinstance(chunk, BaseException):
             generator.error = chunk
@@ -334,21 +327,16 @@ class JoinedGenerators(Source):
         generator.items.extend(islice(scenes_in(chunk.data), known, None))
         generator.received += len(generator.items) - before
 
-    def _take_early(self, generator: JoinedGenerator) -> bool:
-        """Add the scenes that there are of a chunk whose generator pauses; whether there were some."""
-        with self._lock:
-            future = generator.pending[0] if generator.pending and not self._gone else None
-        if future is None:
-            return False
+    def _take_early(self, generator: JoinedGenerator) -> None:
+        """Add the scenes that there are of a chunk, where its generator pauses."""
+        future = generator.pending[0]
         looked, generator.looked = generator.looked, future.made
         if generator.looked != looked or looked <= generator.early:  # it goes on
-            return False
+            return
         chunk = future.early(looked)
-        if chunk is None or (not generator.early and chunk.position != generator.received):
-            return False
-        generator.early = looked
-        self._add(generator, chunk, generator.received - chunk.position)
-        return True
+        if chunk is not None and (generator.early or chunk.position == generator.received):
+            generator.early = looked
+            self._add(generator, chunk, generator.received - chunk.position)
 
     def _ask(self, generator: JoinedGenerator) -> None:
         assert self._workers is not None

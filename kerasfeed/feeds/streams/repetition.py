@@ -10,7 +10,6 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import CancelledError, Future
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,9 +67,8 @@ class Repetition:
         self._items: list[Any] = []  # of the batch that is being collected
         self._held: deque[tuple[int, list[Any]]] = deque()  # batches to submit once one has told the spec
         self._is_awaited = False  # the head of the entries
-        # Promises of batches; behind the last one None, or what ended the repetition.
+        # Promises of batches, those that were put back among them; behind the last one None, or what ended it.
         self._entries: deque[Future[Any] | BaseException | None] = deque()
-        self._returned: deque[tuple[int, Any]] = deque()  # step and batch
         self._condition = threading.Condition()
         self._stopped = False
         self._thread: threading.Thread | None = None
@@ -169,10 +167,6 @@ class Repetition:
             EndOfData: There is none.
             Exception: What the source raised, or whatever made a scene of an item.
         """
-        with suppress(IndexError):
-            step, batch = self._returned.popleft()
-            self._steps.append(step)
-            return batch
         entry = self._head(timeout, awaited=True)
         if entry is None:
             raise EndOfData
@@ -237,7 +231,7 @@ class Repetition:
         Raises:
             Exception: What the source raised before the first batch.
         """
-        entry = None if self._returned else self._head(None)
+        entry = self._head(None)
         if isinstance(entry, BaseException):
             raise entry
 
@@ -247,18 +241,21 @@ class Repetition:
         Raises:
             NotYet: It was not known for `timeout` s.
         """
-        return not self._returned and not self._stopped and self._head(timeout) is None and self._step > 0
+        return not self._stopped and self._head(timeout) is None and self._step > 0
 
     def put_back(self, batches: list[Any]) -> None:
         """Return batches that were taken last and not used, in their order: they come again, but for empty ones."""
         for batch in reversed([each for each in batches if each is not None]):
-            self._returned.appendleft((self._steps.pop(), batch))
+            step = self._steps.pop()
+            with self._condition:
+                self._entries.extendleft(map(_done, [None] * (self._handed - step - 1)))
+                self._entries.appendleft(_done(batch))
+                self._handed = step
 
     @property
     def place(self) -> StreamPlace:
         """Where whoever has taken all that was handed out stands."""
-        step = self._returned[0][0] if self._returned else self._handed
-        return StreamPlace(self.number, step, self.log.departures)
+        return StreamPlace(self.number, self._handed, self.log.departures)
 
     @property
     def is_resumed(self) -> bool:
@@ -274,7 +271,6 @@ class Repetition:
             self._condition.notify_all()
         if stopped:
             return
-        self._returned.clear()
         if self._begun and not self._source_over:
             self._core.source.leave()
         for entry in entries:
@@ -287,6 +283,12 @@ class Repetition:
     def is_stuck(self) -> bool:
         """Whether it was closed, and the source still does not return."""
         return self._stopped and self._thread is not None and self._thread.is_alive()
+
+
+def _done(batch: Any) -> "Future[Any]":
+    future: Future[Any] = Future()
+    future.set_result(batch)
+    return future
 
 
 class Repetitions:
