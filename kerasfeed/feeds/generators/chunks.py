@@ -30,6 +30,8 @@ _LARGEST = 64 << 20  # bytes of a slot, at most; pages that are not written cost
 _SCENE = struct.Struct("=qq")  # bytes of what is pickled of a scene, and of all of it
 _ALIGNMENT = 16  # of scenes and fields, bytes; a power of two
 _KNOWN = 64  # kinds of scenes of which it is remembered what they have in common
+# What scenes have in common: nesting, and the dtype of each field that travels as the bytes of its array.
+Kind = tuple[optree.PyTreeSpec, tuple[np.dtype[Any] | None, ...]]
 _ITEM = (bool, int, float, complex, str, bytes)  # these travel as they are
 
 
@@ -151,17 +153,20 @@ class ChunkWriter:
         return True
 
 
-def scenes_in(data: NDArray[np.uint8]) -> Iterator[Any]:
+def scenes_in(data: NDArray[np.uint8], known: dict[bytes, Kind]) -> Iterator[Any]:
     """The scenes of a chunk.
 
     Args:
         data: What a writer has packed, at a place that is as well aligned; arrays of the scenes refer to it.
+        known: What scenes before have had in common, by how it was described; added to.
     """
     memory, start = data.data, 0
     while start < len(data):
         length, nbytes = _SCENE.unpack_from(memory, start)
         described, leaves = pickle.loads(memory[start + _SCENE.size : start + _SCENE.size + length])
-        treespec, dtypes = _structure(described)
+        if described not in known:
+            known[described] = pickle.loads(described)
+        treespec, dtypes = known[described]
         place = start + _rounded(_SCENE.size + length)
         for number, dtype in enumerate(dtypes):
             if dtype is not None:
@@ -174,16 +179,10 @@ def scenes_in(data: NDArray[np.uint8]) -> Iterator[Any]:
 
 @lru_cache(_KNOWN)
 def _described(treespec: optree.PyTreeSpec, dtypes: tuple[np.dtype[Any] | None, ...]) -> bytes:
-    """What scenes of one kind have in common: nesting, and dtypes of the fields that travel as bytes of an array."""
-    described: bytes = cloudpickle.dumps((treespec, dtypes))
+    """A `Kind` as bytes."""
+    kind: Kind = (treespec, dtypes)
+    described: bytes = cloudpickle.dumps(kind)
     return described
-
-
-@lru_cache(_KNOWN)
-def _structure(described: bytes) -> tuple[optree.PyTreeSpec, tuple[np.dtype[Any] | None, ...]]:
-    """What was `_described`."""
-    treespec, dtypes = pickle.loads(described)
-    return treespec, dtypes
 
 
 def _rounded(nbytes: int) -> int:

@@ -15,7 +15,7 @@ from itertools import islice
 from typing import Any
 
 from kerasfeed.errors import FeedClosedError, FeedWarning, TooManyFailuresError
-from kerasfeed.feeds.generators.chunks import Chunk, scenes_in
+from kerasfeed.feeds.generators.chunks import Chunk, Kind, scenes_in
 from kerasfeed.feeds.generators.generators import ENDED, GeneratorRun, Generators, named
 from kerasfeed.feeds.generators.worker_side import GO_ON
 from kerasfeed.feeds.generators.workers import ChunkFuture, GeneratorWorkers
@@ -124,6 +124,7 @@ class JoinedGenerators(Source):
         self._living: deque[JoinedGenerator] = deque()  # that have not left; whose turn it is comes first
         self._departures: list[Departure] = []
         self._joined = 0  # items taken of this repetition
+        self._kinds: dict[bytes, Kind] = {}  # of scenes that have come from workers
 
     @property
     def departures(self) -> Sequence[Departure]:
@@ -320,11 +321,10 @@ class JoinedGenerators(Source):
         while generator.error is None and not generator.ended and len(generator.pending) < workers.depth:
             self._ask(generator)
 
-    @staticmethod
-    def _add(generator: JoinedGenerator, chunk: Chunk, known: int) -> None:
+    def _add(self, generator: JoinedGenerator, chunk: Chunk, known: int) -> None:
         """Add the scenes of a chunk, of which so many have come before."""
         before = len(generator.items)
-        generator.items.extend(islice(scenes_in(chunk.data), known, None))
+        generator.items.extend(islice(scenes_in(chunk.data, self._kinds), known, None))
         generator.received += len(generator.items) - before
 
     def _take_early(self, generator: JoinedGenerator) -> None:

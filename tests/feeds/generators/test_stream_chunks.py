@@ -8,7 +8,7 @@ from kerasfeed.feeds.generators.chunks import ChunkWriter, scenes_in
 
 
 def taken_out(writer):
-    return list(scenes_in(writer.data.copy()))
+    return list(scenes_in(writer.data.copy(), {}))
 
 
 def assert_same(found, wanted):
