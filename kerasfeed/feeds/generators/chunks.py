@@ -111,6 +111,7 @@ class ChunkWriter:
     Attributes:
         data: The chunk so far, uint8[bytes].
         fits: Whether that is in the room that `begin` was given; else a single scene, which is larger.
+        is_full: Whether another scene as large as the last one has no room there.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -121,7 +122,7 @@ class ChunkWriter:
         """Begin a chunk in `room`, uint8[bytes]."""
         self._memory = room
         self._most = min(self._capacity, len(room))
-        self.data, self.fits = room[:0], True
+        self.data, self.fits, self.is_full = room[:0], True, False
 
     def add(self, scene: Any) -> bool:
         """Put a scene in; False where the chunk is full.
@@ -149,7 +150,7 @@ class ChunkWriter:
         for array in arrays:
             np.ndarray(array.shape, array.dtype, memory, place)[...] = array
             place += _rounded(array.nbytes)
-        self.data = memory[:stop]
+        self.data, self.is_full = memory[:stop], 2 * stop - start > self._most
         return True
 
 

@@ -76,7 +76,7 @@ class _ChunkedRun:
                     break
                 if writer.fits:
                     control[Word.BYTES] = len(writer.data)
-                if time.perf_counter() > until:
+                if writer.is_full or time.perf_counter() > until:
                     break
         except BaseException as error:
             if not len(writer.data) or isinstance(error, KeyboardInterrupt):
