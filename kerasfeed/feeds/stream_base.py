@@ -17,10 +17,10 @@ from kerasfeed.feeds.display import stream_html, workers_text
 from kerasfeed.feeds.options import FeedOptions
 from kerasfeed.feeds.sharding import ONE_SHARD, Shard
 from kerasfeed.feeds.stream_cursor import StreamCursor
-from kerasfeed.feeds.streams.pipeline import Function, StreamLoader, UpcomingRepetition, make_stream_loader
+from kerasfeed.feeds.streams.pipeline import Function, StreamLoader, make_stream_loader
 from kerasfeed.feeds.streams.place import StreamPlace
 from kerasfeed.feeds.streams.plan import StreamPlan
-from kerasfeed.feeds.streams.repetition import Repetition
+from kerasfeed.feeds.streams.repetition import Repetition, Repetitions
 from kerasfeed.feeds.streams.source import Source
 from kerasfeed.loaders.arguments import NO_METHODS_OF_STREAMS, check_collate, check_seed
 from kerasfeed.loaders.base import LoaderStats
@@ -83,7 +83,7 @@ class BaseStream(AnyFeed):
         self.plan = self.plan.afresh()
         self._lock = threading.RLock()
         self._parts: StreamLoader | None = None
-        self._upcoming = UpcomingRepetition()
+        self._repetitions = Repetitions()
         self._place = StreamPlace()  # of the consumer; None where only it knows
         self._closed = False
 
@@ -140,7 +140,7 @@ class BaseStream(AnyFeed):
                     self._options, self.plan, self._collation, self._make_source, self._functions, self._given_spec()
                 )
                 self.job, self._loader = self._parts.job, self._parts.loader
-                weakref.finalize(self, self._parts.close)
+                weakref.finalize(self, _close, self._repetitions, self._parts)
             return self._parts
 
     def _given_spec(self) -> SceneSpec | None:
@@ -162,11 +162,11 @@ class BaseStream(AnyFeed):
         core = self._core()
         wait_for_background()  # what an iterator that was let go of had taken comes again
         self.cursors.wait()
-        return self._upcoming.begin(core, chained=chained, timeout=timeout)
+        return self._repetitions.begin(core, chained=chained, timeout=timeout)
 
     def pass_end(self) -> bool:
         """Whether of the repetition that is resumed nothing is left, so that the next one begins."""
-        number = self._upcoming.resumed_number
+        number = self._repetitions.resumed_number
         repetition = self.begin_repetition()
         self.keep_repetition(repetition, chained=False, untouched=True)
         passed = number is not None and repetition.number != number
@@ -179,7 +179,7 @@ class BaseStream(AnyFeed):
 
     def keep_repetition(self, repetition: Repetition, *, chained: bool, untouched: bool) -> None:
         """Whoever has begun a repetition leaves it: `untouched`, or in the middle, to go on with later if `chained`."""
-        self._upcoming.keep(repetition, chained=chained, untouched=untouched, goes_on=self.goes_on)
+        self._repetitions.keep(repetition, chained=chained, untouched=untouched, goes_on=self.goes_on)
 
     def __iter__(self) -> Iterator[Any]:
         """The batches of the next repetition, loaded ahead.
@@ -226,7 +226,7 @@ class BaseStream(AnyFeed):
         core = self._parts
         if core is not None:
             core.loader.failure_log.deferred_warnings.issue()
-            core.source.issue_warnings()
+            core.source.deferred_warnings.issue()
 
     # ---- the spec
 
@@ -240,7 +240,7 @@ class BaseStream(AnyFeed):
         core = self._core()
         if not core.inferred:
             repetition = self.begin_repetition(chained=True)
-            chain = self._upcoming.is_chained
+            chain = self._repetitions.is_chained
             try:
                 repetition.peek()
             finally:
@@ -284,7 +284,11 @@ class BaseStream(AnyFeed):
         with self._lock:
             self._closed = True
             core = self._parts
-        self._upcoming.close()
         if core is not None:
-            core.close()
+            _close(self._repetitions, core)
             core.loader.failure_log.deferred_warnings.issue_last()
+
+
+def _close(repetitions: Repetitions, core: StreamLoader) -> None:
+    repetitions.close()
+    core.close()

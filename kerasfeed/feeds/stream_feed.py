@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from kerasfeed.feeds.generators.generators import Generators
 from kerasfeed.feeds.generators.joined import JoinedGenerators
-from kerasfeed.feeds.generators.resume import ResumeCost, StreamState, cut_place, fingerprint_of, known_place
+from kerasfeed.feeds.generators.resume import cut_place, fingerprint_of, known_place, place_of, state_of, warn_of_cost
 from kerasfeed.feeds.options import FeedOptions
 from kerasfeed.feeds.sharding import find_shard
 from kerasfeed.feeds.stream_base import BaseStream
@@ -64,7 +64,7 @@ class BaseStreamFeed(BaseStream):
         super().__init__(options, order, self.shard)
         self.deterministic = bool(deterministic)
         self.generators = Generators(make_generator, count, self.seed, copies=bool(copies))
-        self._resume_cost = ResumeCost(self.generators)
+        self._tells_cost = not self.generators.takes_start  # of going on with a state, once
         self._deals = self.generators.count < self.shard.count
         if self._deals and (seed is None or not self.deterministic):
             missing = "deterministic=True" if seed is not None else "a seed, the same for all: pass seed=0, for example"
@@ -158,14 +158,16 @@ class BaseStreamFeed(BaseStream):
         fingerprint = self._fingerprint()
         if (epoch is None) != (step is None):
             raise TypeError(f"get_state() takes epoch and step together, received epoch={epoch!r}, step={step!r}")
-        place = self._consumed() if epoch is None else known_place(epoch, step, self._parts)
+        place = self._consumed() if epoch is None else known_place(epoch, step, self._repetitions.logs)
         if place is None:
             raise RuntimeError(
                 "only the consumer knows which batch is next: a dataset loads ahead. Say feed.get_state(epoch=..., "
                 "step=...) of the next batch, where an epoch is a repetition, or pass the feed itself to fit"
             )
-        self._resume_cost.tell(bool(self._functions))
-        return StreamState(self.seed, cut_place(place, self._parts), fingerprint).as_dict()
+        if self._tells_cost and not self._functions:  # else items are made quickly
+            self._tells_cost = False
+            warn_of_cost(self.generators)
+        return state_of(cut_place(place, self._parts), self.seed, fingerprint)
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Continue with the batch that is next by `state`.
@@ -194,13 +196,13 @@ class BaseStreamFeed(BaseStream):
             [array([4, 5])]
         """
         fingerprint = self._fingerprint()
-        found = StreamState.of(state)
-        found.check(self.seed, fingerprint)
-        scenes = found.place.step * self.plan.rows * (self.shard.count if self._deals else 1)
-        self._resume_cost.tell(bool(self._functions), found.place, scenes)
+        place = place_of(state, self.seed, fingerprint)
+        if self._tells_cost and not self._functions and place.step:
+            self._tells_cost = False
+            warn_of_cost(self.generators, place, place.step * self.plan.rows * (self.shard.count if self._deals else 1))
         self.end_fit()
-        self._place = found.place
-        self._upcoming.resume(found.place)
+        self._place = place
+        self._repetitions.resume(place)
 
     def state_dict(self) -> dict[str, Any]:
         """What `get_state()` returns, by the name that PyTorch's tools look for (Lightning, Accelerate, torchdata)."""

@@ -15,10 +15,12 @@ import numpy as np
 from kerasfeed.errors import SceneError
 from kerasfeed.pool.task import Note
 from kerasfeed.sequences.context import SceneContext
+from kerasfeed.util.error_notes import noted
 from kerasfeed.util.seed_streams import SeedStream
 from kerasfeed.util.validate import check_integer
 
 ENDED = object()  # in place of a scene
+_NOTE = "kerasfeed: generator "
 _BY_NAME = ("start", "rng")
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
@@ -132,6 +134,25 @@ class GeneratorRun:
         if isinstance(self._iterator, Generator):
             with contextlib.suppress(Exception):  # also where a thread that hangs is inside it
                 self._iterator.close()
+
+
+def named(
+    error: BaseException, n: int, count: int, position: int, repetition: int, where: str = "", traceback: str = ""
+) -> BaseException:
+    """The error to raise for generator `n`: `error` with the place as a note, where its type can travel.
+
+    Args:
+        error: What the generator raised.
+        n: Its number.
+        count: How many there are.
+        position: The number of its scene, from 0.
+        repetition: Number of the repetition.
+        where: Who ran it, for example "worker process 1 (pid 4711)".
+        traceback: Of another process, as text.
+    """
+    place = f"{_NOTE}{n} of {count}, at its scene {position}, repetition {repetition}"
+    note = place + (f", in {where}" if where else "")
+    return noted(error, note, traceback, replaces=_NOTE, what=f"generator {n} raised ")
 
 
 def _check_function(made: Any) -> str:

@@ -8,21 +8,17 @@ worker, it is run again up to the scene that is next, which nobody but the consu
 """
 
 import threading
-from collections.abc import Callable, Sequence
-from concurrent.futures import CancelledError
-from itertools import chain, islice
-from queue import Empty, SimpleQueue
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import FIRST_COMPLETED, CancelledError, wait
+from itertools import islice
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from kerasfeed.errors import FeedClosedError, FeedWarning, SpecError, TooManyFailuresError, WorkerDiedError
-from kerasfeed.feeds.generators.chunks import Agreement, Chunk, ChunkReader
-from kerasfeed.feeds.generators.generators import ENDED, GeneratorRun, Generators
-from kerasfeed.feeds.generators.round_robin import JoinedGenerator, RoundRobin, begun_at, length_of, named
+from kerasfeed.errors import FeedClosedError, FeedWarning, TooManyFailuresError
+from kerasfeed.feeds.generators.chunks import Chunk, Kind, scenes_in
+from kerasfeed.feeds.generators.generators import ENDED, GeneratorRun, Generators, named
 from kerasfeed.feeds.generators.worker_side import GO_ON
-from kerasfeed.feeds.generators.workers import GeneratorWorkers
+from kerasfeed.feeds.generators.workers import ChunkFuture, GeneratorWorkers
 from kerasfeed.feeds.streams.place import BEGINNING, Departure, Start
 from kerasfeed.feeds.streams.source import Source
 from kerasfeed.loaders.base import LoaderStats
@@ -34,11 +30,43 @@ from kerasfeed.pool.environment import Environment
 from kerasfeed.spec.conformance import own_copy
 from kerasfeed.util.counted import counted
 from kerasfeed.util.error_text import add_note, exception_text, is_the_programs, notes_of
-from kerasfeed.util.polling import NotYet, result_of
 
-_DOUBT = 5  # as where a pool counts: somebody else may end workers
 _PAUSE_SECONDS = 0.01  # after which it is looked what a worker has so far
 _NO_NOTE = [0, 0]  # nobody looks where the thread that takes is
+
+
+class JoinedGenerator:
+    """One generator in one repetition, as the consumer sees it. Not thread-safe: the source guards `pending`.
+
+    Attributes:
+        n: Its number.
+        run: What runs in the thread that takes; None where a worker runs it.
+        pending: Promises of its next chunks, in their order.
+        items: Scenes that have come, and are yet to be taken.
+        received: Scenes that have come in this repetition.
+        looked: Bytes of the first of the chunks when it was looked at last.
+        early: Bytes of it of which the scenes have come early, and are counted as received.
+        start: Where the next chunk that is asked for begins; `GO_ON` where it goes on.
+        ended: Whether nothing comes after `items`.
+        error: What comes after `items`.
+    """
+
+    def __init__(self, n: int, start: int, run: GeneratorRun | None) -> None:
+        """Generator `n`, from its scene `start` on."""
+        self.n = n
+        self.run = run
+        self.pending: deque[ChunkFuture] = deque()
+        self.items: deque[Any] = deque()
+        self.looked = self.early = 0
+        self.received = self.start = start
+        self.ended = False
+        self.error: BaseException | None = None
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether nobody need wait for it: its next scene is there, will not come, or is made by whoever takes it."""
+        is_over = self.ended or self.error is not None
+        return bool(self.items) or is_over or not self.pending or self.pending[0].done()
 
 
 class JoinedGenerators(Source):
@@ -79,11 +107,11 @@ class JoinedGenerators(Source):
         """
         self.generators = generators
         self.failure_log = FailureLog(policy or FailurePolicy(), generators.count)
+        self.deferred_warnings = self.failure_log.deferred_warnings
         self._workers: GeneratorWorkers | None = None
         if workers:
             self._workers = GeneratorWorkers(
-                generators, workers=workers, worker_type=worker_type, max_memory=max_memory,
-                policy=self.failure_log.policy, deferred_warnings=self.failure_log.deferred_warnings,
+                generators, self.failure_log, workers=workers, worker_type=worker_type, max_memory=max_memory,
                 environment=environment or Environment.now(),
             )  # fmt: skip
         self._in_turn = deterministic or not workers
@@ -93,13 +121,10 @@ class JoinedGenerators(Source):
         self._lock = threading.Lock()  # guards the two flags, and what is pending
         self._gone, self._closed = True, False
         self._repetition = 0
-        self._round_robin = RoundRobin(())
-        self._running: dict[int, JoinedGenerator] = {}
+        self._living: deque[JoinedGenerator] = deque()  # that have not left; whose turn it is comes first
         self._departures: list[Departure] = []
         self._joined = 0  # items taken of this repetition
-        self._ready: SimpleQueue[None] = SimpleQueue()  # something was done, or the consumer has gone
-        self._reader = ChunkReader()
-        self._agreement = Agreement()
+        self._kinds: dict[bytes, Kind] = {}  # of scenes that have come from workers
 
     @property
     def departures(self) -> Sequence[Departure]:
@@ -108,15 +133,12 @@ class JoinedGenerators(Source):
 
     def length(self, departures: Sequence[Departure]) -> int | None:
         """See `Source.length`."""
-        return length_of(self.generators.numbers, departures)
+        left = {each.n: each.items for each in departures}
+        return max(left.values(), default=0) if left.keys() >= {*self.generators.numbers} else None
 
     def failures(self) -> list[FailedScene]:
         """See `Source.failures`."""
         return list(self.failure_log.table())
-
-    def issue_warnings(self) -> None:
-        """See `Source.issue_warnings`."""
-        self.failure_log.deferred_warnings.issue()
 
     def take(self, limit: int) -> list[Any]:
         """See `Source.take`."""
@@ -124,8 +146,7 @@ class JoinedGenerators(Source):
         items: list[Any] = []
         try:
             with self._taking:
-                join = self._join_in_turn if self._in_turn else self._join_as_ready
-                while len(items) < limit and self._round_robin.living and not self._gone and join(items, limit):
+                while len(items) < limit and self._living and not self._gone and self._join(items):
                     pass
                 self._joined += len(items)
         finally:
@@ -146,16 +167,15 @@ class JoinedGenerators(Source):
             with self._lock:
                 self._refuse_closed()
                 self._repetition, self._gone = repetition, False
-                self._round_robin, given = begun_at(self.generators.numbers, start)
                 self._departures = [each for each in start.departures if each.items <= start.items]
                 self._joined = start.items
                 self._now.clear()
-                self._running = {n: self._begun(n, given[n]) for n in self._round_robin.living}
-                running = list(self._running.values())
-        for ahead in range(self._workers.depth if self._workers is not None else 0):
-            for generator in running:
-                if len(generator.pending) == ahead:
-                    self._ask(generator)
+                given = _given_before(self.generators.numbers, start.items, self._departures)
+                self._living = deque(map(self._begun, given, given.values()))
+                living = list(self._living)
+        for _ in range(self._workers.depth if self._workers is not None else 0):
+            for generator in living:
+                self._ask(generator)
 
     def _begun(self, n: int, start: int) -> JoinedGenerator:
         here = self._workers is None
@@ -165,10 +185,9 @@ class JoinedGenerators(Source):
         """See `Source.leave`; generators of this process are ended, by the thread that runs them if one does."""
         with self._lock:
             self._gone = True
-            pending = [future for generator in list(self._running.values()) for future in generator.pending]
+            pending = [future for generator in list(self._living) for future in generator.pending]
         for future in pending:
             future.cancel()
-        self._ready.put(None)
         self._forget_if_gone()
 
     def close(self) -> None:
@@ -190,8 +209,8 @@ class JoinedGenerators(Source):
 
     def _forget(self) -> None:
         """Let go of what nobody will take."""
-        running, self._running, self._round_robin = self._running, {}, RoundRobin(())
-        for generator in running.values():
+        living, self._living = self._living, deque()
+        for generator in living:
             if generator.run is not None:
                 generator.run.end()
 
@@ -201,79 +220,50 @@ class JoinedGenerators(Source):
 
     # ---- joining
 
-    def _join_in_turn(self, items: list[Any], limit: int) -> bool:
-        """Add items in turn; False where it would have to wait, or to raise, and there are items already."""
-        round_robin, running = self._round_robin, self._running
-        generator = running[round_robin.current]
-        if not generator.left:
-            goes_on = self._supply(generator, items)
-            if not goes_on or not generator.left:
-                return goes_on
-        if round_robin.turn == 0:
-            living = [running[n] for n in round_robin.living]
-            rounds = min((limit - len(items)) // len(living), *(each.left for each in living))
-            if rounds:
-                items.extend(chain.from_iterable(zip(*(each.pop(rounds) for each in living), strict=True)))
-                return True
-        items += generator.pop(1)
-        round_robin.advance()
-        return True
-
-    def _join_as_ready(self, items: list[Any], limit: int) -> bool:
-        """The same with whatever is ready; those that are take turns, so that none waits for a quicker one to end."""
-        round_robin = self._round_robin
-        generator = self._running[round_robin.current]
-        if generator.left:
-            share = max(1, limit // len(round_robin.living))
-            items += generator.pop(min(share, limit - len(items)))
-            round_robin.advance()
-            return True
-        if generator.error is None and not generator.ended and not generator.is_done:
-            ready = self._first_ready(wait=not items)
-            if ready is None:
-                return False
-            round_robin.turn = round_robin.living.index(ready.n)
-            return True
-        if not self._supply(generator, items):
+    def _join(self, items: list[Any]) -> bool:
+        """Add the next item; False where that would have to wait, or to raise, and there are items already."""
+        if not self._wait_for_turn(waits=not items):
             return False
-        goes_on = not generator.left and not generator.ended and generator.error is None
-        if round_robin.living and round_robin.current == generator.n and goes_on:
-            round_robin.advance()
+        generator = self._living[0]
+        if not generator.items:
+            if items and generator.error is not None:
+                return False
+            self._supply(generator, len(items))
+        if generator.items:
+            items.append(generator.items.popleft())
+            self._living.rotate(-1)
         return True
 
-    def _first_ready(self, *, wait: bool) -> JoinedGenerator | None:
-        living, turn = self._round_robin.living, self._round_robin.turn
-        while True:
-            _drain(self._ready)  # before looking: what is done later puts something in again
-            for n in (*living[turn + 1 :], *living[: turn + 1]):
-                generator = self._running[n]
-                if generator.left or generator.ended or generator.error is not None or generator.is_done:
-                    return generator
-            if not wait or self._gone:
-                return None
-            try:
-                self._ready.get(timeout=_PAUSE_SECONDS)
-            except Empty:
-                for n in living:
-                    self._take_early(self._running[n])
+    def _wait_for_turn(self, *, waits: bool) -> bool:
+        """Wait until the next generator is ready, and make it its turn; False where that `waits` not, or is left.
+
+        The next one is that whose turn it is; where there are no turns, any that is ready.
+        """
+        while not self._gone:
+            awaited = list(islice(self._living, 1 if self._in_turn else None))
+            for place, generator in enumerate(awaited):
+                if generator.is_ready:
+                    self._living.rotate(-place)
+                    return True
+            if not waits:
+                return False
+            if not wait([each.pending[0] for each in awaited], _PAUSE_SECONDS, FIRST_COMPLETED).done:
+                for generator in awaited:
+                    self._take_early(generator)
+        return False
 
     # ---- supplying
 
-    def _supply(self, generator: JoinedGenerator, items: list[Any]) -> bool:
-        """Wait for more of a generator that has no items left, or have it leave; see `_join_in_turn`."""
+    def _supply(self, generator: JoinedGenerator, items: int) -> None:
+        """Give a ready generator that has no items left some more, or have it leave, behind so many items of `take`."""
         if generator.error is not None:
-            if items:
-                return False
-            self._fail(generator)
+            self._fail(generator, generator.error)
         elif generator.ended:
-            self._drop(generator.n, len(items))
-        elif items and not generator.is_done:
-            return False
+            self._drop(generator, items)
         elif generator.run is not None:
             self._make(generator, generator.run)
         elif self._workers is not None:
             self._collect(generator, self._workers)
-        return True
 
     def _make(self, generator: JoinedGenerator, run: GeneratorRun) -> None:
         """The next item of a generator that runs here; where it cannot begin with it, those before are thrown away."""
@@ -300,94 +290,58 @@ class JoinedGenerators(Source):
             generator.received += 1
 
     def _collect(self, generator: JoinedGenerator, workers: GeneratorWorkers) -> None:
-        """Wait for the next scenes of a generator that a worker runs."""
+        """Add the scenes of a chunk that has come of a generator that a worker runs, and ask for others."""
         if not generator.pending:
             self._ask(generator)
-        future = generator.pending[0]  # it stays there while this waits, so that `leave` can cancel it
-        waits = True
+            return
         try:
-            while waits:
-                try:
-                    chunk: Chunk | BaseException = result_of(future, _PAUSE_SECONDS)
-                    waits = False
-                except NotYet:
-                    if self._take_early(generator):
-                        return
+            chunk: Chunk | BaseException = generator.pending[0].result()
         except CancelledError:  # the consumer has gone
-            waits = False
             return
         except Exception:  # no generator's fault: the workers were closed, or have failed
-            waits = False
             self.leave()
             raise
         finally:
-            if not waits:
-                with self._lock:
-                    generator.pending.popleft()
+            with self._lock:
+                generator.pending.popleft()
         early, generator.looked, generator.early = generator.early, 0, 0
         if isinstance(chunk, BaseException):
             generator.error = chunk
-            return
-        known = generator.received - chunk.position  # scenes of it that have come
-        if chunk.lost or ((known < 0 if early else known != 0) and not chunk.ended):
-            self._find(generator, chunk)
+        elif chunk.lost:  # with its worker: it is run again, up to the scene that is next
+            self._drop_pending(generator)
+            generator.start = generator.received
         else:
+            known = generator.received - chunk.position  # scenes of it that have come
             if known > 0 and not early:  # it was run again, and has nothing more
                 self._tell_shorter(generator.n, chunk.position, generator.received)
-            self._add(generator, chunk.data, known if early else 0)
+            self._add(generator, chunk, known if early else 0)
             generator.ended = chunk.ended
         if generator.ended or generator.error is not None:
             self._drop_pending(generator)
         while generator.error is None and not generator.ended and len(generator.pending) < workers.depth:
             self._ask(generator)
 
-    def _add(self, generator: JoinedGenerator, data: NDArray[np.uint8], known: int) -> None:
+    def _add(self, generator: JoinedGenerator, chunk: Chunk, known: int) -> None:
         """Add the scenes of a chunk, of which so many have come before."""
-        try:
-            for described, scene in islice(self._reader.read(data), known, None):
-                self._agreement.check(described, scene, generator.n, generator.received)
-                generator.items.append(scene)
-                generator.received += 1
-        except SpecError as error:
-            generator.error = error
+        before = len(generator.items)
+        generator.items.extend(islice(scenes_in(chunk.data, self._kinds), known, None))
+        generator.received += len(generator.items) - before
 
-    def _take_early(self, generator: JoinedGenerator) -> bool:
-        """Add the scenes that there are of a chunk whose generator pauses; whether there were some."""
-        with self._lock:
-            future = generator.pending[0] if generator.pending and not self._gone else None
-        if future is None or self._workers is None:
-            return False
-        looked, generator.looked = generator.looked, self._workers.made(future)
+    def _take_early(self, generator: JoinedGenerator) -> None:
+        """Add the scenes that there are of a chunk, where its generator pauses."""
+        future = generator.pending[0]
+        looked, generator.looked = generator.looked, future.made
         if generator.looked != looked or looked <= generator.early:  # it goes on
-            return False
-        chunk = self._workers.early(future, looked)
-        if chunk is None or (not generator.early and chunk.position != generator.received):
-            return False
-        generator.early = len(chunk.data)
-        self._add(generator, chunk.data, generator.received - chunk.position)
-        return True
-
-    def _find(self, generator: JoinedGenerator, chunk: Chunk) -> None:
-        """Have a generator that was lost with its worker run again, unless it has ended its workers too often."""
-        self._drop_pending(generator)
-        generator.start = generator.received
-        if not chunk.is_first:
             return
-        generator.deaths = generator.deaths + 1 if generator.died_at == generator.received else 1
-        generator.died_at = generator.received
-        if generator.deaths >= _DOUBT * self.failure_log.policy.tries:
-            error = WorkerDiedError(
-                f"generator {generator.n} has ended its worker process {counted(generator.deaths, 'time')} at its "
-                f"scene {generator.received}, or soon after. To go on without generators that do so use on_error='skip'"
-            )
-            generator.error = named(error, generator.n, self.generators.count, generator.received, self._repetition)
+        chunk = future.early(looked)
+        if chunk is not None and (generator.early or chunk.position == generator.received):
+            generator.early = looked
+            self._add(generator, chunk, generator.received - chunk.position)
 
     def _ask(self, generator: JoinedGenerator) -> None:
         assert self._workers is not None
         start, generator.start = generator.start, GO_ON
         future = self._workers.ask(generator.n, start, self._repetition)
-        if not self._in_turn:
-            future.add_done_callback(_waking(self._ready))
         with self._lock:
             generator.pending.append(future)
             gone = self._gone
@@ -403,19 +357,34 @@ class JoinedGenerators(Source):
 
     # ---- failing
 
-    def _fail(self, generator: JoinedGenerator) -> None:
-        self._drop_pending(generator)
-        assert generator.error is not None
-        self._bear(generator.n, generator.received, generator.error)
+    def _fail(self, generator: JoinedGenerator, error: BaseException) -> None:
+        """Record that a generator failed with `error`, and go on without it, or end the repetition.
 
-    def _drop(self, n: int, items: int) -> None:
-        """Generator `n` leaves, when `items` items have been joined for whoever takes."""
-        self._departures.append(Departure(n, self._joined + items))
-        self._round_robin.drop(n)
+        Raises:
+            Exception: `error` itself, or TooManyFailuresError.
+        """
+        self._drop_pending(generator)
+        self._drop(generator, 0)
+        try:
+            index = generator.received * self.generators.count + generator.n
+            self.failure_log.note(index, self._repetition, None, error)
+            if self.failure_log.policy.on_error == "raise":
+                raise error
+            refusal = self._refusal(generator, error)
+            if refusal is not None:
+                raise refusal from error
+        except BaseException:
+            self.leave()
+            raise
+
+    def _drop(self, generator: JoinedGenerator, items: int) -> None:
+        """A generator leaves, when `items` items have been joined for whoever takes."""
+        self._departures.append(Departure(generator.n, self._joined + items))
+        self._living.remove(generator)
 
     def _tell_shorter(self, n: int, scenes: int, before: int) -> None:
         """Warn that generator `n`, run again, has ended after so many scenes, of which it had given more `before`."""
-        self.failure_log.deferred_warnings.defer(
+        self.deferred_warnings.defer(
             "shorter",
             f"generator {n} was run again, to go on behind its scene {before - 1}, and has ended after "
             f"{counted(scenes, 'scene')}: it does not give what it gave before, so what comes now is not what would "
@@ -423,31 +392,11 @@ class JoinedGenerators(Source):
             FeedWarning,
         )
 
-    def _bear(self, n: int, position: int, error: BaseException) -> None:
-        """Record that generator `n` failed at its scene `position`, and go on without it, or end the repetition.
-
-        Raises:
-            Exception: `error` itself, or TooManyFailuresError.
-        """
-        self._drop(n, 0)
-        try:
-            self.failure_log.note(position * self.generators.count + n, self._repetition, None, error)
-            ending = self._ending(n, position, error)
-            if ending is error:
-                raise error
-            if ending is not None:
-                raise ending from error
-        except BaseException:
-            self.leave()
-            raise
-
-    def _ending(self, n: int, position: int, error: BaseException) -> BaseException | None:
-        """What ends the repetition now that generator `n` has failed with `error`; None where it goes on."""
+    def _refusal(self, generator: JoinedGenerator, error: BaseException) -> TooManyFailuresError | None:
+        """What ends the repetition now that a generator has failed, with `error`; None where it goes on."""
         policy = self.failure_log.policy
-        if policy.on_error == "raise":
-            return error
-        self._ever.add(n)
-        self._now.add(n)
+        self._ever.add(generator.n)
+        self._now.add(generator.n)
         count = len(self.generators.numbers)
         most = policy.most_failed(count)
         if len(self._ever) <= most and len(self._now) < count:
@@ -458,23 +407,34 @@ class JoinedGenerators(Source):
             else f"all of {counted(count, 'generator')} failed in repetition {self._repetition}"
         )
         refusal = TooManyFailuresError(
-            f"{why}. The last was generator {n}, at its scene {position}: {exception_text(error)}. feed.failures lists "
-            "them; repair the generators, or catch in them what may be passed over"
+            f"{why}. The last was generator {generator.n}, at its scene {generator.received}: {exception_text(error)}. "
+            "feed.failures lists them; repair the generators, or catch in them what may be passed over"
         )
         for note in notes_of(error):
             add_note(refusal, note)
         return refusal
 
 
-def _drain(queue: "SimpleQueue[None]") -> None:
-    """Take out all that is in it now."""
-    try:
-        while True:
-            queue.get_nowait()
-    except Empty:
-        pass
+def _given_before(numbers: Sequence[int], items: int, departures: Sequence[Departure]) -> dict[int, int]:
+    """How many scenes each generator has given that has not left, when so many `items` have been joined of all.
 
+    Args:
+        numbers: All generators.
+        items: At least 0.
+        departures: Those that have left, in their order, behind at most so many items.
 
-def _waking(queue: "SimpleQueue[None]") -> Callable[[Any], None]:
-    """A callback that puts something into the queue; it holds nothing else, for futures live long."""
-    return lambda _: queue.put(None)
+    Returns:
+        By number of the generator; the one whose turn it is comes first.
+    """
+    living, given, at = deque(numbers), dict.fromkeys(numbers, 0), 0
+    for departure in (*departures, None):
+        stop = items if departure is None else departure.items
+        if living:
+            rounds, more = divmod(stop - at, len(living))
+            for place, n in enumerate(living):
+                given[n] += rounds + (place < more)
+            living.rotate(-more)
+        at = stop
+        if departure is not None and departure.n in living:
+            living.remove(departure.n)
+    return {n: given[n] for n in living}

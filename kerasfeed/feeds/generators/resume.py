@@ -7,8 +7,7 @@ their fingerprints and seeds agree; workers are no part of it.
 
 import dataclasses
 import operator
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from kerasfeed.errors import FeedWarning
@@ -18,6 +17,7 @@ from kerasfeed.feeds.state import VERSION, changes
 from kerasfeed.feeds.streams.pipeline import Function, StreamLoader
 from kerasfeed.feeds.streams.place import Departure, StreamPlace
 from kerasfeed.feeds.streams.plan import StreamPlan
+from kerasfeed.feeds.streams.repetition import RepetitionLog
 from kerasfeed.orders.buffered import BufferShuffled
 from kerasfeed.util.counted import counted
 from kerasfeed.util.deferred_warnings import warn_caller
@@ -27,63 +27,45 @@ KIND = "stream"
 _FIELDS = ("seed", "epoch", "step", "departures", "fingerprint")
 
 
-@dataclass(frozen=True)
-class StreamState:
-    """A place in a stream.
+def state_of(place: StreamPlace, seed: int, fingerprint: Mapping[str, Any]) -> dict[str, Any]:
+    """The state of a stream, as a dict for JSON; an epoch is a repetition.
 
-    Attributes:
-        seed: The feed's seed, at least 0.
+    Args:
         place: The next batch.
+        seed: The feed's seed, at least 0.
         fingerprint: What the batches depend on, as far as it can be told.
     """
+    return {
+        "version": VERSION, "kind": KIND, "seed": seed, "epoch": place.repetition, "step": place.step,
+        "departures": [[each.n, each.items] for each in place.departures], "fingerprint": dict(fingerprint),
+    }  # fmt: skip
 
-    seed: int
-    place: StreamPlace
-    fingerprint: dict[str, Any]
 
-    def as_dict(self) -> dict[str, Any]:
-        """This state as a dict for JSON; an epoch is a repetition."""
-        place = self.place
-        return {
-            "version": VERSION, "kind": KIND, "seed": self.seed, "epoch": place.repetition, "step": place.step,
-            "departures": [[each.n, each.items] for each in place.departures], "fingerprint": self.fingerprint,
-        }  # fmt: skip
+def place_of(state: Mapping[str, Any], seed: int, fingerprint: Mapping[str, Any]) -> StreamPlace:
+    """The next batch by a state, of a stream with this seed and fingerprint.
 
-    @classmethod
-    def of(cls, state: Mapping[str, Any]) -> "StreamState":
-        """The state of a dict.
-
-        Raises:
-            TypeError, ValueError: It is none.
-        """
-        if not isinstance(state, Mapping):
-            raise TypeError(f"a stream's state is the dict that get_state() gives, received a {type(state).__name__}")
-        if state.get("version") != VERSION or state.get("kind") != KIND:
-            raise ValueError(
-                f"a stream's state has version {VERSION} and kind {KIND!r}, received {state.get('version')!r} and "
-                f"{state.get('kind')!r}: it is of a kf.Feed, or of another kerasfeed"
-            )
-        missing = [name for name in _FIELDS if name not in state]
-        if missing or not isinstance(state["fingerprint"], Mapping):
-            raise ValueError(f"a stream's state has {', '.join(missing) or 'fingerprint'}; this one lacks it")
-        seed, epoch, step = (
-            check_integer(f"{name} of the state", state[name], 0) for name in ("seed", "epoch", "step")
+    Raises:
+        TypeError, ValueError: It is no state, or that of another stream; the message says what differs.
+    """
+    if not isinstance(state, Mapping):
+        raise TypeError(f"a stream's state is the dict that get_state() gives, received a {type(state).__name__}")
+    if state.get("version") != VERSION or state.get("kind") != KIND:
+        raise ValueError(
+            f"a stream's state has version {VERSION} and kind {KIND!r}, received {state.get('version')!r} and "
+            f"{state.get('kind')!r}: it is of a kf.Feed, or of another kerasfeed"
         )
-        departures = _departures(state["departures"], state["fingerprint"].get("count"))
-        return cls(seed, StreamPlace(epoch, step, departures), dict(state["fingerprint"]))
-
-    def check(self, seed: int, fingerprint: Mapping[str, Any]) -> None:
-        """Refuse a feed of another seed or fingerprint.
-
-        Raises:
-            ValueError: They differ; the message says in what.
-        """
-        found = changes({"seed": self.seed, **self.fingerprint}, {"seed": seed, **fingerprint})
-        if found:
-            raise ValueError(
-                f"the state is that of other batches, so nothing can go on from it: {'; '.join(found)}. Make the feed "
-                "as it was, or begin anew without the state"
-            )
+    missing = [name for name in _FIELDS if name not in state]
+    if missing or not isinstance(state["fingerprint"], Mapping):
+        raise ValueError(f"a stream's state has {', '.join(missing) or 'fingerprint'}; this one lacks it")
+    was, epoch, step = (check_integer(f"{name} of the state", state[name], 0) for name in ("seed", "epoch", "step"))
+    departures = _departures(state["departures"], state["fingerprint"].get("count"))
+    found = changes({"seed": was, **state["fingerprint"]}, {"seed": seed, **fingerprint})
+    if found:
+        raise ValueError(
+            f"the state is that of other batches, so nothing can go on from it: {'; '.join(found)}. Make the feed "
+            "as it was, or begin anew without the state"
+        )
+    return StreamPlace(epoch, step, departures)
 
 
 def _departures(given: Any, count: Any) -> tuple[Departure, ...]:
@@ -105,7 +87,7 @@ def _departures(given: Any, count: Any) -> tuple[Departure, ...]:
 def fingerprint_of(
     generators: Generators, functions: Sequence[Function], plan: StreamPlan, shard: Shard, *, deterministic: bool
 ) -> dict[str, Any]:
-    """What identifies a stream, for a `StreamState`.
+    """What identifies a stream, for its state.
 
     Raises:
         RuntimeError: It cannot be resumed.
@@ -129,14 +111,14 @@ def fingerprint_of(
     }
 
 
-def known_place(epoch: Any, step: Any, core: StreamLoader | None) -> StreamPlace:
-    """A place that a user gave; `core` is None before the first batch.
+def known_place(epoch: Any, step: Any, logs: Iterable[RepetitionLog]) -> StreamPlace:
+    """A place that a user gave; `logs`: what is known of the last repetitions.
 
     Raises:
         TypeError, ValueError: It is none, or nothing is known of it.
     """
     place = StreamPlace(check_integer("epoch", epoch, 0), check_integer("step", step, 0))
-    logs = [log for log in (core.logs if core else ()) if log.place.repetition == place.repetition]
+    logs = [log for log in logs if log.number == place.repetition]
     if place.step and not any(log.steps >= place.step for log in logs):
         raise ValueError(
             f"nothing is known of step {place.step} of repetition {place.repetition}: get_state() takes a place "
@@ -154,32 +136,22 @@ def cut_place(place: StreamPlace, core: StreamLoader | None) -> StreamPlace:
     return dataclasses.replace(place, departures=tuple(kept))
 
 
-class ResumeCost:
-    """What it costs to go on with generators at a place, told once."""
+def warn_of_cost(generators: Generators, place: StreamPlace | None = None, scenes: int = 0) -> None:
+    """Warn that generators are run again from the beginning.
 
-    def __init__(self, generators: Generators) -> None:
-        self._generators = generators
-        self._told = False
-
-    def tell(self, quick: bool, place: StreamPlace | None = None, scenes: int = 0) -> None:
-        """Warn, the first time, of generators that are run again from the beginning.
-
-        Args:
-            quick: Whether the generators' items are made quickly, for functions make scenes of them.
-            place: Where it goes on, now; None where it may later.
-            scenes: How many scenes are then made and thrown away.
-        """
-        if quick or self._generators.takes_start or self._told or (place is not None and not place.step):
-            return
-        self._told = True
-        what = "to go on from this state, its generators are run again from the beginning of their repetition"
-        if place is not None:
-            what = (
-                f"to go on at step {place.step:,} of repetition {place.repetition}, its generators are run again, and "
-                f"the first {counted(scenes, 'scene')} thrown away"
-            )
-        warn_caller(
-            f"make_generator ({self._generators.name}) has no parameter `start`: {what}, which takes as long as the "
-            "first time. Give it one, the number of the scene to begin with, and nothing is made twice",
-            FeedWarning,
+    Args:
+        generators: They, which take no `start`.
+        place: Where it goes on, now; None where it may later.
+        scenes: How many scenes are then made and thrown away.
+    """
+    what = "to go on from this state, its generators are run again from the beginning of their repetition"
+    if place is not None:
+        what = (
+            f"to go on at step {place.step:,} of repetition {place.repetition}, its generators are run again, and "
+            f"the first {counted(scenes, 'scene')} thrown away"
         )
+    warn_caller(
+        f"make_generator ({generators.name}) has no parameter `start`: {what}, which takes as long as the first time. "
+        "Give it one, the number of the scene to begin with, and nothing is made twice",
+        FeedWarning,
+    )

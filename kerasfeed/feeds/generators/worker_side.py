@@ -26,48 +26,22 @@ GO_ON = -1  # instead of a position: the generator goes on where it is
 _MOST_BYTES = 1 << 20  # of a chunk
 _SECONDS = 0.004  # a chunk's time: messages of about 100 us are 3 % of it
 _MOST = 512  # scenes of a chunk
-# A chunk holds this share of the scenes that came one soon after the other: of a generator that waits for data, and
-# gives what it has in bursts, no more than that has to be looked for in the slot. A pause halves that number, and no
-# more, for a busy machine makes pauses too.
-_SHARE = 16
 _SUSPECTS = 64  # scenes after a lost place that travel alone, so that one that ends its worker is told from others
 
 
-class _OwnRandom:
-    """The state of Python's and NumPy's global random generators, one for each generator of this process."""
-
-    def __init__(self, seed: int) -> None:
-        self._seed = seed
-        self._states: dict[int, Any] = {}
-        self._at: int | None = None
-
-    def begin(self, n: int, repetition: int) -> None:
-        """Seed them for generator `n`."""
-        self._leave()
-        seed_globals(generator_seed(self._seed, repetition, n))
-        self._at = n
-
-    def enter(self, n: int) -> None:
-        """Generator `n` goes on."""
-        if self._at == n:
-            return
-        self._leave()
-        restore(self._states[n])
-        self._at = n
-
-    def _leave(self) -> None:
-        if self._at is not None:
-            self._states[self._at] = states()
-
-
 class _ChunkedRun:
-    """One generator in one repetition, and what is between its chunks."""
+    """One generator in one repetition, and what is between its chunks.
+
+    Attributes:
+        run: The generator.
+        random: The global random generators as it has left them, while another one runs in their process.
+    """
 
     def __init__(self, run: GeneratorRun) -> None:
         self.run = run
+        self.random: Any = None
         self._writer = ChunkWriter(_MOST_BYTES)
         self._kept: Any = ENDED  # a scene for which there was no room
-        self._quick = 0  # scenes that came one soon after the other; fewer after a pause
         self._raised: BaseException | None = None
         self._raised_at = 0
 
@@ -84,15 +58,13 @@ class _ChunkedRun:
         writer.begin(slot.room)
         while run.position < run.goal and run.next(note) is not ENDED:  # given before
             pass
-        now = time.perf_counter()
-        until = now + _SECONDS
+        until = time.perf_counter() + _SECONDS
         first = run.position - (self._kept is not ENDED)
         # The first comes alone, so that one that ends its worker again and again is known, and soon.
         alone = first == run.goal or 0 < run.goal > first - _SUSPECTS
-        most = 1 if alone else min(max(1, self._quick // _SHARE), _MOST)
         control[Word.POSITION], control[Word.SERIAL] = first, serial
         try:
-            for _ in range(most):
+            for _ in range(1 if alone else _MOST):
                 scene, self._kept = self._kept, ENDED
                 if scene is ENDED:
                     scene = run.next(note)
@@ -104,12 +76,7 @@ class _ChunkedRun:
                     break
                 if writer.fits:
                     control[Word.BYTES] = len(writer.data)
-                before, now = now, time.perf_counter()
-                if now - before > _SECONDS:
-                    self._quick //= 2
-                    break
-                self._quick = min(self._quick + 1, _MOST * _SHARE)
-                if now > until:
+                if writer.is_full or time.perf_counter() > until:
                     break
         except BaseException as error:
             if not len(writer.data) or isinstance(error, KeyboardInterrupt):
@@ -129,15 +96,27 @@ class _WorkerState:
 
     Attributes:
         thread: Its thread.
-        random: The global random generators, where they are the worker's own.
+        is_process: Whether it is one of our own, with global random generators that are ours to seed.
         runs: By number of the generator.
-        asked: Whether anything was asked of it.
+        last: Which of them has run last.
     """
 
     thread: threading.Thread
-    random: _OwnRandom | None = None
+    is_process: bool
     runs: dict[int, _ChunkedRun] = field(default_factory=dict)
-    asked: bool = False
+    last: _ChunkedRun | None = None
+
+    def enter(self, run: _ChunkedRun, seed: np.random.SeedSequence | None = None) -> None:
+        """`run` goes on, or begins with a `seed`: with the global random generators as it has left them."""
+        if not self.is_process or run is self.last:
+            return
+        if self.last is not None:
+            self.last.random = states()
+        self.last = run
+        if seed is None:
+            restore(run.random)
+        else:
+            seed_globals(seed)
 
 
 class ChunkRunner(Runner):
@@ -163,12 +142,10 @@ class ChunkRunner(Runner):
         )
 
     def on_worker_begin(self, worker: Worker) -> None:
-        """Called by the pool; in a process of our own the global random generators are ours to seed."""
+        """Called by the pool."""
         thread = threading.current_thread()
-        state = self._workers.setdefault(worker.index, _WorkerState(thread))  # that of a thread that hangs goes on
-        state.thread = thread
-        if worker.worker_type == "process":
-            state.random = _OwnRandom(self._generators.seed)
+        state = _WorkerState(thread, worker.worker_type == "process")
+        self._workers.setdefault(worker.index, state).thread = thread  # that of a thread that hangs goes on
 
     def on_worker_end(self) -> None:
         """Called by the pool: generators leave their `with` statements."""
@@ -184,9 +161,8 @@ class ChunkRunner(Runner):
         if control[Word.GIVEN_UP] == serial:
             raise CancelledTaskError
         state = self._workers[context.worker.index]
-        for word, value in ((Word.SERIAL, 0), (Word.BYTES, 0), (Word.IS_LAST, 0), (Word.IS_FIRST, not state.asked)):
-            control[word] = value
-        state.asked = True
+        for word in (Word.SERIAL, Word.BYTES, Word.IS_LAST):
+            control[word] = 0
         run = self._begin(state, n, repetition, start, note) if start >= 0 else self._continued(state, n, repetition)
         control[Word.LOST] = run is None
         if run is None:
@@ -201,8 +177,7 @@ class ChunkRunner(Runner):
         run = state.runs.get(n)
         if run is None or run.run.repetition != repetition:
             return None
-        if state.random is not None:
-            state.random.enter(n)
+        state.enter(run)
         return run
 
     def _begin(self, state: _WorkerState, n: int, repetition: int, start: int, note: Note) -> _ChunkedRun:
@@ -210,7 +185,6 @@ class ChunkRunner(Runner):
         for other, run in list(state.runs.items()):
             if other == n or run.run.repetition != repetition:
                 state.runs.pop(other).end()
-        if state.random is not None:
-            state.random.begin(n, repetition)
         run = state.runs[n] = _ChunkedRun(GeneratorRun(self._generators, n, repetition, start))
+        state.enter(run, generator_seed(self._generators.seed, repetition, n))
         return run

@@ -10,7 +10,6 @@ worker can write to it any more.
 
 import itertools
 from collections.abc import Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,21 +18,36 @@ from numpy.typing import NDArray
 
 from kerasfeed.errors import FeedClosedError
 from kerasfeed.feeds.generators.chunks import HEADER, Chunk, ChunkLayout, Word
-from kerasfeed.feeds.generators.generators import Generators
-from kerasfeed.feeds.generators.round_robin import named
+from kerasfeed.feeds.generators.generators import Generators, named
 from kerasfeed.feeds.generators.worker_side import CHUNK, ChunkRunner
 from kerasfeed.loaders.base import LoaderStats
 from kerasfeed.loaders.batches.slots import Held, Slot, SlotFuture, SlotPool
 from kerasfeed.loaders.failures.exceptions import ending_text
-from kerasfeed.loaders.failures.policy import FailurePolicy
+from kerasfeed.loaders.failures.failure_log import FailureLog
 from kerasfeed.pool.base import CLOSED_BEFORE_DONE, Pool, PoolOptions, Receipt
 from kerasfeed.pool.environment import Environment
 from kerasfeed.pool.factory import make_pool
 from kerasfeed.pool.sessions import Sessions
 from kerasfeed.pool.task import NOWHERE, Crash, FutureTask, Place, Record, Task
-from kerasfeed.util.deferred_warnings import DeferredWarnings
 
 _serials = itertools.count(1)
+
+
+class ChunkFuture(SlotFuture):
+    """The promise of a `Chunk`, of which the scenes so far may be had before it is done."""
+
+    @property
+    def made(self) -> int:
+        """Bytes that there are of it, while it is being made."""
+        control = self._slot.view.control
+        nbytes: int = control[Word.BYTES] if control[Word.SERIAL] == self._serial else 0
+        return nbytes
+
+    def early(self, nbytes: int) -> Chunk | None:
+        """A copy of its first `nbytes`, seen to be there for a while; None where it is not being made any more."""
+        view = self._slot.view
+        found = Chunk.of(view.room[:nbytes].copy(), view)
+        return found if self.made >= nbytes else None  # else its worker has died, or the slot has another task
 
 
 class ChunkSession:
@@ -55,10 +69,9 @@ class ChunkSession:
         self.chunks = 0
         self.copied = 0
         self._stuck: set[ChunkTask] = set()  # a thread that was given up may still write to their slots
-        self._in_flight: dict[Future[Any], ChunkTask] = {}
         pool.on_failure = slots.close  # whoever waits for memory is to know
 
-    def submit(self, n: int, start: int, repetition: int) -> Future[Any]:
+    def submit(self, n: int, start: int, repetition: int) -> ChunkFuture:
         """Promise a chunk; see `GeneratorWorkers.ask`."""
         try:
             held = self.slots.acquire()
@@ -68,13 +81,13 @@ class ChunkSession:
         try:
             serial = next(_serials)
             worker = self.generators.numbers.index(n) % self.pool.options.workers
+            future = ChunkFuture(held[0], serial)
             task = ChunkTask(
-                CHUNK, n, worker, SlotFuture(held[0], serial), session=self, held=held, slot=held[0],
-                start=start, repetition=repetition, serial=serial,
+                CHUNK, n, worker, future, session=self, held=held, slot=held[0], start=start, repetition=repetition,
+                serial=serial,
             )  # fmt: skip
-            self._in_flight[task.future] = task
             self.pool.submit([task], receipt)
-            return task.future
+            return future
         finally:
             if task is None:
                 self.slots.release(held)
@@ -89,11 +102,9 @@ class ChunkSession:
             payload: Its scenes, where they had no room in the slot.
         """
         try:
-            if not self._lands(task):
+            if not task.held or task.future.done():
                 return None
             self.chunks += 1
-            if task.future.done():
-                return None
             view = task.slot.view
             if payload is None:
                 nbytes = view.control[Word.BYTES]
@@ -104,44 +115,17 @@ class ChunkSession:
                 self.copied += 1
             return Chunk.of(payload, view)
         finally:
-            self.slots.release(task.held)  # unless it was leased
-
-    def made(self, future: Future[Any]) -> int:
-        """Bytes that there are of a chunk which is still being made."""
-        task = self._in_flight.get(future)
-        if task is None or task.slot.view.control[Word.SERIAL] != task.serial:
-            return 0
-        nbytes: int = task.slot.view.control[Word.BYTES]
-        return nbytes
-
-    def early(self, future: Future[Any], nbytes: int) -> Chunk | None:
-        """A copy of the first `nbytes` of a chunk which is still being made, seen to be there for a while."""
-        with self.pool.lock:  # the slot is in flight as long as it is held
-            if self.made(future) < nbytes:
-                return None
-            view = self._in_flight[future].slot.view
-            found = Chunk.of(view.room[:nbytes].copy(), view)
-            return found if self.made(future) >= nbytes else None  # else its worker has died, and another begins anew
+            self.release(task)  # unless it was leased
 
     def release(self, task: "ChunkTask") -> None:
         """Give the slot of a task back, unless that was done before, or it was leased."""
-        self._lands(task)
         self.slots.release(task.held)
-
-    def _lands(self, task: "ChunkTask") -> bool:
-        """Note that no worker can write to the slot of a task any more; whether that was not known."""
-        with self.pool.lock:
-            if self._in_flight.pop(task.future, None) is None:
-                return False
-            self._stuck.discard(task)
-            self.slots.stuck = len(self._stuck)
-            return True
+        self.note_stuck(task)
 
     def note_stuck(self, task: "ChunkTask") -> None:
-        """A thread hangs in a task, and may still write to its slot."""
+        """Note whether a task that a thread hangs in has its slot yet, to which the thread may still write."""
         with self.pool.lock:
-            if task.future in self._in_flight:
-                self._stuck.add(task)
+            (self._stuck.add if task.held else self._stuck.discard)(task)
             self.slots.stuck = len(self._stuck)
 
     def close(self) -> None:
@@ -151,8 +135,7 @@ class ChunkSession:
         self.slots.close()  # whoever waits for one need not wait for the workers
         self.pool.close()
         self.slots.free(flying=False)
-        self._in_flight.clear()  # tasks refer to this session: only the collector would free them
-        self._stuck.clear()
+        self._stuck.clear()  # tasks refer to this session: only the collector would free them
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -235,12 +218,11 @@ class GeneratorWorkers:
     def __init__(
         self,
         generators: Generators,
+        failure_log: FailureLog,
         *,
         workers: int,
         worker_type: str,
         max_memory: int,
-        policy: FailurePolicy,
-        deferred_warnings: DeferredWarnings,
         environment: Environment,
     ) -> None:
         """Start them, without waiting; see `JoinedGenerators` for the arguments.
@@ -250,7 +232,7 @@ class GeneratorWorkers:
             OSError: There can be no worker processes.
         """
         self._generators = generators
-        count = len(generators.numbers)
+        policy, count = failure_log.policy, len(generators.numbers)
         size = max(1, min(workers, count))
         self.depth = 3 if count <= 4 * size else 2
         self._most = count * self.depth + size  # chunks in flight
@@ -265,14 +247,10 @@ class GeneratorWorkers:
             # replaced. A chunk is tried twice at least: the scenes before the one that ended the worker come then.
             tries=max(2, policy.tries), tries_in_time=2,
             addressed=True, environment=environment, first_opened=self._sessions.first_opened,
-            deferred_warnings=deferred_warnings,
+            deferred_warnings=failure_log.deferred_warnings,
         )  # fmt: skip
         self._worker_type = worker_type
-        try:
-            self._sessions.current(self._start)
-        except BaseException:
-            self.close()
-            raise
+        self._sessions.current(self._start)
 
     def _start(self) -> ChunkSession:
         pool = make_pool(self._runner, self._options, self._worker_type)
@@ -284,7 +262,7 @@ class GeneratorWorkers:
             raise
         return ChunkSession(pool, slots, self._generators)
 
-    def ask(self, n: int, start: int, repetition: int) -> Future[Any]:
+    def ask(self, n: int, start: int, repetition: int) -> ChunkFuture:
         """Promise the next `Chunk` of a generator, or what it has raised, as the result.
 
         Args:
@@ -298,29 +276,15 @@ class GeneratorWorkers:
         """
         return self._sessions.current(self._start).submit(n, start, repetition)
 
-    def made(self, future: Future[Any]) -> int:
-        """Bytes that there are of a chunk that was asked for and is not done; 0 of any other."""
-        session = self._sessions.present
-        return session.made(future) if session else 0
-
-    def early(self, future: Future[Any], nbytes: int) -> Chunk | None:
-        """The first `nbytes` of a chunk that was asked for and is not done."""
-        session = self._sessions.present
-        return session.early(future, nbytes) if session else None
-
     def stats(self) -> LoaderStats:
         """Counters; a batch is a chunk here."""
         session = self._sessions.present
+        chunks, copied, slots = (session.chunks, session.copied, session.slots.total) if session else (0, 0, 0)
+        pids = session.pool.pids() if session else ()
         return LoaderStats(
-            self._worker_type,
-            self._options.workers,
-            session.chunks if session else 0,
-            session.copied if session else 0,
-            session.slots.total if session else 0,
-            self._layout.nbytes,
-            session.pool.pids() if session else (),
+            self._worker_type, self._options.workers, chunks, copied, slots, self._layout.nbytes, pids,
             self._sessions.respawns,
-        )
+        )  # fmt: skip
 
     def close(self) -> None:
         """End them; idempotent."""

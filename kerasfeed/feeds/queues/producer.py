@@ -2,7 +2,7 @@
 
 Invariant: a call returns when the queue has what it was given, and raises what the same call on the feed would. Pickles
 as an address and a key; connects in each process at its first call, and again only where calls of several threads
-overlap, so that none waits for another. Loads no framework.
+overlap, so that none waits for another, and after Ctrl-C, as what was asked for may yet be done. Loads no framework.
 """
 
 import contextlib
@@ -10,7 +10,7 @@ import os
 import sys
 import threading
 import weakref
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing import current_process, util
 from multiprocessing.connection import Client
 from types import TracebackType
@@ -27,8 +27,8 @@ from kerasfeed.feeds.queues.connection import (
     unpacked,
     user_of,
 )
-from kerasfeed.pool.exception_pickle import Packed, arrived, pack
-from kerasfeed.util.error_text import add_note, full_text, shown, summary
+from kerasfeed.pool.exception_pickle import Sent
+from kerasfeed.util.error_text import add_note, full_text, shown
 
 
 @dataclass(frozen=True)
@@ -48,30 +48,20 @@ class Greeting:
 
 @dataclass(frozen=True)
 class Request:
-    """A call of the queue.
+    """A call of the queue. After the last one, None is sent as a farewell.
 
     Attributes:
         method: "put", "end_epoch", "finish" or "fail".
-        argument: An item, or an exception as (packed, summary, traceback).
-        timeout: Seconds, or None.
+        arguments: By name; of "fail" the exception, `Sent`, and its traceback as text.
     """
 
     method: str
-    argument: Any = None
-    timeout: float | None = None
+    arguments: dict[str, Any] = field(default_factory=dict)
 
-
-@dataclass(frozen=True)
-class Farewell:
-    """The last message of a producer."""
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What a call raised."""
-
-    packed: Packed
-    summary: str
+    @classmethod
+    def fail(cls, error: BaseException) -> "Request":
+        """Have the consumer get `error`."""
+        return cls("fail", {"error": Sent.of(error, causes=0), "traceback": full_text(error)})
 
 
 class Producer:
@@ -102,7 +92,7 @@ class Producer:
             FeedClosedError: No more scenes are wanted, or the feed's process has ended.
             Exception: What pickling raised, with a note.
         """
-        self.calls().ask(Request("put", scene, timeout))
+        self.calls().ask(Request("put", {"item": scene, "timeout": timeout}))
 
     def end_epoch(self, *, timeout: float | None = None) -> None:
         """End the epoch, as `QueueFeed.end_epoch` does; one producer calls it, for all.
@@ -110,7 +100,7 @@ class Producer:
         Args:
             timeout: Seconds to wait at most; 0 does not wait, None waits for ever.
         """
-        self.calls().ask(Request("end_epoch", timeout=timeout))
+        self.calls().ask(Request("end_epoch", {"timeout": timeout}))
 
     def close(self) -> None:
         """Say that no more scenes come from any producer, as `QueueFeed.close` does.
@@ -130,7 +120,7 @@ class Producer:
         """
         if not isinstance(error, BaseException):
             raise TypeError(f"fail() takes an exception, for example fail(OSError('...')); received {shown(error)}")
-        self.calls().ask(Request("fail", (pack(error), summary(error), full_text(error))))
+        self.calls().ask(Request.fail(error))
 
     def __enter__(self) -> "Producer":
         return self
@@ -197,19 +187,22 @@ class _Calls:
 
     def ask(self, request: Request) -> None:
         """Make a call, and raise what it raises."""
-        call = self._take(waits=request.method in ("put", "end_epoch"))
+        call = self._take()  # before it is pickled, which may end this process: the feed is to hear of it
         try:
-            call.ask(request)
-        finally:
+            parts = packed(request)
+        except Exception as error:
             self._free.append(call)
+            add_note(error, "kerasfeed: what a producer puts goes to another process, and must pickle")
+            raise
+        answer = call.ask(parts)
+        self._free.append(call)  # not after Ctrl-C
+        if answer is not None:
+            raise answer.arrived()
 
-    def _take(self, *, waits: bool) -> "_Call":
-        """A connection that no other thread uses; unless `waits`, none on which a call that was cut short goes on."""
-        for call in reversed(self._free.copy()):
-            if waits or not call.is_unanswered:
-                with contextlib.suppress(ValueError):  # another thread has it now
-                    self._free.remove(call)
-                    return call
+    def _take(self) -> "_Call":
+        """A connection that no other thread uses."""
+        with contextlib.suppress(IndexError):
+            return self._free.pop()
         with uninterrupted():  # one that is not known here would end without a farewell
             call = _Call(self._address, self._key, self._feed_pid, self._greeting)
             self._all.append(call)
@@ -228,7 +221,6 @@ class _Call:
 
     def __init__(self, address: Address, key: bytes, feed_pid: int, greeting: Greeting) -> None:
         self._feed_pid = feed_pid
-        self.is_unanswered = False
         try:
             self.connection = Client(address)
         except OSError as error:
@@ -247,37 +239,21 @@ class _Call:
             self.connection.close()
             raise self._gone() from error
 
-    def ask(self, request: Request) -> None:
-        """Make a call, and raise what it raises."""
+    def ask(self, parts: list[Any]) -> Sent | None:
+        """Make a call, `packed`; what it has raised."""
         try:
-            parts = packed(request)
-        except Exception as error:
-            add_note(error, "kerasfeed: what a producer puts goes to another process, and must pickle")
-            raise
-        try:
-            if self.is_unanswered:  # Ctrl-C has ended the call before this one
-                self._answer()
             with uninterrupted():
                 send(self.connection, parts)
-                self.is_unanswered = True
-            answer = self._answer()
+            answer: Sent | None = unpacked(receive(self.connection))
+            return answer
         except (OSError, EOFError) as error:
             raise self._gone() from error
-        if answer is not None:
-            raise arrived(answer.packed, answer.summary)
 
     def end(self) -> None:
         """Say farewell, and close; idempotent."""
         with contextlib.suppress(OSError):
-            send(self.connection, packed(Farewell()))
+            send(self.connection, packed(None))
         self.connection.close()
-
-    def _answer(self) -> Answer | None:
-        self.connection.poll(None)  # Ctrl-C strikes here, and takes nothing from the connection
-        with uninterrupted():
-            answer: Answer | None = unpacked(receive(self.connection))
-            self.is_unanswered = False
-        return answer
 
     def _gone(self) -> ConsumerGoneError:
         return ConsumerGoneError(
@@ -290,7 +266,7 @@ def _say_farewell(calls: _Calls) -> None:
     error = _ending() if util.is_exiting() else None
     if error is not None and not (isinstance(error, SystemExit) and not getattr(error, "code", None)):
         with contextlib.suppress(Exception):  # the feed may be gone
-            calls.ask(Request("fail", (pack(error), summary(error), full_text(error))))
+            calls.ask(Request.fail(error))
     calls.end()
 
 

@@ -10,50 +10,40 @@ import secrets
 import threading
 import weakref
 from collections import Counter
+from collections.abc import Callable, Mapping
 from multiprocessing.connection import Client, Connection
-from typing import Any, Protocol
+from typing import Any
 
 from kerasfeed.errors import FeedWarning, ProducerDiedError
 from kerasfeed.feeds.queues.connection import authenticate, hang_up, listen, packed, receive, send, unpacked, user_of
-from kerasfeed.feeds.queues.producer import Answer, Farewell, Greeting, Producer, Request
-from kerasfeed.pool.exception_pickle import arrived, pack
+from kerasfeed.feeds.queues.producer import Greeting, Producer, Request
+from kerasfeed.pool.exception_pickle import Sent
 from kerasfeed.pool.resource_errors import naming_descriptors, start_thread
 from kerasfeed.util.counted import counted
 from kerasfeed.util.deferred_warnings import DeferredWarnings
 from kerasfeed.util.error_notes import TRACEBACK_HEAD
-from kerasfeed.util.error_text import add_note, summary
+from kerasfeed.util.error_text import add_note
 
 _JOIN_SECONDS = 5.0
 _LOOK_SECONDS = 1.0  # should the wake-up fail
 
 
-class ServedQueue(Protocol):
-    """What producers in other processes do to a queue; see `QueueSource`."""
-
-    deferred_warnings: DeferredWarnings
-
-    @property
-    def is_over(self) -> bool:
-        """Whether nothing can be put any more."""
-
-    def put(self, item: Any, *, timeout: float | None = None, copy: bool | None = None) -> None:
-        """Add an item."""
-
-    def end_epoch(self, *, timeout: float | None = None) -> None:
-        """End the epoch after what was put so far."""
-
-    def finish(self) -> None:
-        """Say that no more comes."""
-
-    def fail(self, error: BaseException) -> None:
-        """Have the consumer get `error`."""
-
-
 class ProducerServer:
     """Listens for producer processes, and serves each in a thread of its own."""
 
-    def __init__(self, source: ServedQueue) -> None:
-        self._source = source
+    def __init__(
+        self, calls: Mapping[str, Callable[..., None]], is_over: Callable[[], bool], deferred_warnings: DeferredWarnings
+    ) -> None:
+        """Begin to listen.
+
+        Args:
+            calls: What producers do to the queue, by `Request.method`.
+            is_over: Whether nothing can be put any more.
+            deferred_warnings: Where the user is told of a producer that died.
+        """
+        self._calls = calls
+        self._is_over = is_over
+        self._deferred_warnings = deferred_warnings
         self._key = secrets.token_bytes(32)
         self._lock = threading.RLock()  # the collector may call `close` while its thread holds it
         self._counts: Counter[bytes] = Counter()  # scenes put, by the producer's name
@@ -153,7 +143,7 @@ class ProducerServer:
                 )
                 self._reply(connection, error)
                 continue
-            if isinstance(request, Farewell):
+            if request is None:
                 self._counts.pop(greeting.name, None)
                 return
             try:
@@ -164,29 +154,24 @@ class ProducerServer:
             self._reply(connection, None)
 
     def _do(self, request: Request, greeting: Greeting) -> None:
-        source = self._source
+        arguments = request.arguments
+        if request.method == "fail":
+            error = arguments["error"].arrived()
+            add_note(error, f"kerasfeed: in producer process {greeting.pid}")
+            add_note(error, f"{TRACEBACK_HEAD}\n{arguments['traceback']}")
+            arguments = {"error": error}
+        self._calls[request.method](**arguments)
         if request.method == "put":
-            source.put(request.argument, timeout=request.timeout, copy=False)
             with self._lock:
                 self._counts[greeting.name] += 1
-        elif request.method == "end_epoch":
-            source.end_epoch(timeout=request.timeout)
-        elif request.method == "finish":
-            source.finish()
-        else:
-            data, text, trace = request.argument
-            error = arrived(data, text)
-            add_note(error, f"kerasfeed: in producer process {greeting.pid}")
-            add_note(error, f"{TRACEBACK_HEAD}\n{trace}")
-            source.fail(error)
 
     def _reply(self, connection: "Connection[Any, Any]", error: BaseException | None) -> None:
-        answer = None if error is None else Answer(pack(error), summary(error))
+        answer = None if error is None else Sent.of(error, causes=0)
         with contextlib.suppress(OSError):  # gone: the next receive tells
             send(connection, packed(answer))
 
     def _producer_crashed(self, greeting: Greeting) -> None:
-        if self._closed.is_set() or self._source.is_over:
+        if self._closed.is_set() or self._is_over():
             return
         count = self._counts[greeting.name]
         told = (
@@ -194,9 +179,9 @@ class ProducerServer:
             f"{counted(count, 'scene')}: it was killed, or crashed, and what it had yet to put is missing"
         )
         if greeting.on_death == "warn":
-            self._source.deferred_warnings.defer(f"death of {greeting.pid}", told, FeedWarning)
+            self._deferred_warnings.defer(f"death of {greeting.pid}", told, FeedWarning)
             return
-        self._source.fail(
+        self._calls["fail"](
             ProducerDiedError(
                 f"{told}. If that is no loss, use feed.producer(on_death='warn'); if it ends by os._exit(), leave its "
                 "`with producer:` block before"

@@ -10,6 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
 from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Any, ClassVar, Literal
@@ -181,7 +182,11 @@ class QueueSource(Source):
         with self._lock:
             self._refuse_if_closed()
             if self._server is None:
-                self._server = ProducerServer(self)
+                calls: dict[str, Callable[..., None]] = {
+                    "put": partial(self.put, copy=False), "end_epoch": self.end_epoch, "finish": self.finish,
+                    "fail": self.fail,
+                }  # fmt: skip
+                self._server = ProducerServer(calls, lambda: self.is_over, self.deferred_warnings)
             return self._server.handle(on_death)
 
     # ---- the consumer, on one thread at a time
@@ -223,10 +228,6 @@ class QueueSource(Source):
         with self._lock:
             self._has_left = True
             self._consumers.wake()
-
-    def issue_warnings(self) -> None:
-        """See `Source.issue_warnings`."""
-        self.deferred_warnings.issue()
 
     def close(self) -> None:
         """Have every `put` that waits, and every call after, raise FeedClosedError; drop what was not taken."""
@@ -363,7 +364,8 @@ class _EpochQueue:
         self._items: list[Any] = []
         self._ends: deque[int] = deque()  # how many items had been added when each epoch ended
         self._taken = 0
-        self._of_epoch = self._of_repetition = self._of_ended_epoch = 0  # items taken
+        self._is_begun = False  # items of the epoch were taken, by any repetition
+        self._is_fresh = True  # none was, by the present one
 
     def __len__(self) -> int:
         """Items in line."""
@@ -385,7 +387,7 @@ class _EpochQueue:
 
     def begin(self) -> None:
         """Begin a repetition: an epoch, or what is left of one."""
-        self._of_repetition = 0
+        self._is_fresh = True
 
     def next(self, limit: int) -> list[Any] | None:
         """The next items of the epoch, at most `limit`; none at its end; None where neither is in line."""
@@ -397,14 +399,13 @@ class _EpochQueue:
                 taken = self._items[:count]
                 del self._items[:count]
                 self._taken += count
-                self._of_epoch += count
-                self._of_repetition += count
+                self._is_begun, self._is_fresh = True, False
                 return taken
             if not self._ends:
                 return None
             del self._ends[0]
-            was_left = self._of_epoch and not self._of_repetition
-            self._of_ended_epoch, self._of_epoch = self._of_epoch, 0
+            was_left = self._is_begun and self._is_fresh
+            self._is_begun = False
             if not was_left:
                 return []
 
@@ -412,11 +413,9 @@ class _EpochQueue:
         """Put items, and the end of their epoch, back to the front of the line."""
         if ended:
             self._ends.appendleft(self._taken)
-            self._of_epoch = self._of_ended_epoch
+            self._is_begun = not self._is_fresh  # else its end would not have been reported
         self._items[:0] = items
         self._taken -= len(items)
-        self._of_epoch -= len(items)
-        self._of_repetition -= len(items)
 
     def clear(self) -> None:
         """Drop what is in line."""

@@ -1,29 +1,22 @@
-"""The parts of a stream feed put together: a source, a loader for its items, and which repetition comes next.
+"""The parts of a stream feed put together: a source, and a loader for its items.
 
-Invariant: one thread at a time reads the source, that of the running repetition. Batches are submitted and delivered in
-the order of their items. How many wait for the consumer is bounded, so a source never runs away from it.
-Of a repetition that was left, each batch comes again once, or never: it is given to one taker, or closed.
+Invariant: batches are submitted and delivered in the order of their items. How many wait for the consumer is bounded,
+so a source never runs away from it.
 """
 
 import dataclasses
-import threading
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
-from kerasfeed.errors import FeedClosedError
 from kerasfeed.feeds.options import FeedOptions
 from kerasfeed.feeds.streams.item_store import FileStore, ItemStore, MemoryStore
-from kerasfeed.feeds.streams.place import StreamPlace
 from kerasfeed.feeds.streams.plan import StreamPlan
-from kerasfeed.feeds.streams.repetition import Repetition, RepetitionLog
 from kerasfeed.feeds.streams.source import Source
 from kerasfeed.loaders.base import Job, LoaderStats
 from kerasfeed.loaders.failures.table import FailureTable
 from kerasfeed.loaders.loader import Loader, make_loader
-from kerasfeed.pool.base import CLOSED
 from kerasfeed.pool.processes.pool import processes_supported
 from kerasfeed.sequences.context import current_context
 from kerasfeed.spec.collation import Collation
@@ -32,7 +25,6 @@ from kerasfeed.spec.scene_spec import SceneSpec
 from kerasfeed.util.error_text import add_note, guarded, shown
 
 Function = Callable[[Any], Any]
-_KNOWN = 8  # repetitions, of which places can be told
 
 
 class StoredItems:
@@ -57,7 +49,7 @@ class StoredItems:
 
 
 class StreamLoader:
-    """A source, its loader, and the repetition that runs."""
+    """A source, and the loader of its items."""
 
     def __init__(self, source: Source, item_store: ItemStore, loader: Loader, job: Job, *, threaded: bool) -> None:
         """Put them together.
@@ -71,8 +63,8 @@ class StreamLoader:
 
         Attributes:
             job: As it was given.
+            ahead: As `job.look_ahead`; 0 where no thread reads ahead.
             inferred: Whether the spec of a scene is known.
-            logs: What is known of the last repetitions.
         """
         plan = job.plan
         assert isinstance(plan, StreamPlan)
@@ -83,31 +75,6 @@ class StreamLoader:
         self.ahead = job.look_ahead if threaded else 0
         self._item_store = item_store
         self.inferred = job.spec is not None
-        self.logs: deque[RepetitionLog] = deque(maxlen=_KNOWN)
-        self._repetition: Repetition | None = None
-        self._lock = threading.RLock()
-        self._closed = False
-
-    def begin(self, place: StreamPlace) -> Repetition:
-        """Begin a repetition at `place`; the one that runs ends.
-
-        Raises:
-            FeedClosedError: The feed is closed.
-        """
-        with self._lock:
-            if self._closed:
-                raise FeedClosedError(CLOSED)
-            if self._repetition is not None:
-                self._repetition.close()
-                if self._repetition.is_stuck:
-                    raise RuntimeError(
-                        "the stream cannot begin anew: what was left of the repetition before still waits for its "
-                        "source, which does not return. Give generators a timeout, or make a new feed"
-                    )
-            self._repetition = Repetition(self, place)
-            self.logs.append(self._repetition.log)
-            self._repetition.start()
-            return self._repetition
 
     def submit(self, epoch: int, step: int, items: list[Any]) -> Future[Any]:
         """Promise the batch of these items; the spec must be known."""
@@ -164,92 +131,9 @@ class StreamLoader:
 
     def close(self) -> None:
         """End threads and processes; idempotent. Batches already delivered stay valid."""
-        with self._lock:
-            if self._closed:
-                return
-            self._closed = True
-            repetition, self._repetition = self._repetition, None
-        if repetition is not None:
-            repetition.close()
         self.source.close()
         self.loader.close()
         self._item_store.close()
-
-
-class UpcomingRepetition:
-    """The repetition that whoever comes next takes from: one that was left, one that is resumed, or a new one."""
-
-    def __init__(self) -> None:
-        self._lock = threading.RLock()
-        self._kept: Repetition | None = None
-        self.is_chained = False
-        self._next = 0
-        self._resumed: StreamPlace | None = None  # where the next repetition that is asked for begins
-        self._closed = False
-
-    @property
-    def resumed_number(self) -> int | None:
-        """Number of the repetition that is gone on with by a state; None where none is."""
-        return None if self._resumed is None else self._resumed.repetition
-
-    def begin(self, core: StreamLoader, *, chained: bool, timeout: float | None) -> Repetition:
-        """What is kept of a repetition, or the next one; see `kerasfeed.feeds.stream_base.BaseStream`.
-
-        Args:
-            core: Begins repetitions.
-            chained: Whether what is kept is wanted, also of one of which something was used.
-            timeout: How long to wait for the source to tell whether anything is left of it, s; None is for ever.
-
-        Raises:
-            NotYet: What is kept of one has told nothing for so long.
-        """
-        with self._lock:
-            place = self._resumed
-            if place is not None:
-                self._kept, self.is_chained, self._next = core.begin(place), False, place.repetition + 1
-                self._resumed = None
-            kept, self._kept = self._kept, None
-            wanted = kept is not None and (chained or not self.is_chained)
-        try:
-            goes_on = kept is not None and core.source.afresh and not kept.is_resumed
-            if kept is not None and wanted and (goes_on or not kept.is_used_up(timeout)):
-                return kept
-        except BaseException:  # NotYet, or Ctrl-C while it waited for the source
-            self._kept = kept
-            raise
-        with self._lock:
-            number, self._next = self._next, self._next + 1
-        return core.begin(StreamPlace(number))
-
-    def keep(self, repetition: Repetition, *, chained: bool, untouched: bool, goes_on: bool) -> None:
-        """Keep a repetition that was left, for whoever comes next, or close it.
-
-        Args:
-            repetition: It.
-            chained: Whether it is gone on with later by who asks for that.
-            untouched: Whether nothing of it was used.
-            goes_on: Whether every loop goes on with what another one has left, as those over a queue do.
-        """
-        with self._lock:
-            again = not self._closed and (chained or untouched or goes_on)
-            if again:
-                self._kept, self.is_chained = repetition, not untouched and not goes_on
-        if not again:
-            repetition.close()
-
-    def resume(self, place: StreamPlace) -> None:
-        """The next repetition begins at `place`; what is kept of one is closed."""
-        with self._lock:
-            kept, self._kept = self._kept, None
-            self._resumed = place
-        if kept is not None:
-            kept.close()
-
-    def close(self) -> None:
-        """Nothing more is kept; what was, is the loader's to close. Idempotent."""
-        with self._lock:
-            self._closed = True
-            self._kept = None
 
 
 def make_stream_loader(

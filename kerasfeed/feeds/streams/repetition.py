@@ -1,46 +1,33 @@
-"""One run of a source from its beginning: batches in the order of their items, read ahead of the consumer.
+"""Runs of a source from its beginning: batches in the order of their items, read ahead of the consumer.
 
 Invariant: whoever takes a batch has it, or it comes again: an entry stays where it is until its batch was handed out,
-so that Ctrl-C in whoever waits, or closing by another thread, neither loses nor repeats one.
+so that Ctrl-C in whoever waits, or closing by another thread, neither loses nor repeats one. One thread at a time reads
+the source, that of the running repetition. Of a repetition that was left, each batch comes again once, or never: it is
+given to one taker, or closed.
 """
 
 import threading
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import CancelledError, Future
-from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from kerasfeed.errors import FeedClosedError
 from kerasfeed.feeds.cursor import EndOfData
+from kerasfeed.feeds.streams.pipeline import StreamLoader
 from kerasfeed.feeds.streams.place import Departure, Start, StreamPlace
-from kerasfeed.feeds.streams.plan import StreamPlan
-from kerasfeed.feeds.streams.source import Source
 from kerasfeed.loaders.batches.spec_inference import NothingReadError
 from kerasfeed.loaders.failures.exceptions import without_reproduction
+from kerasfeed.pool.base import CLOSED
 from kerasfeed.pool.resource_errors import start_thread
 from kerasfeed.util.error_notes import can_travel, wrapped
 from kerasfeed.util.error_text import cause_of, is_the_programs
 from kerasfeed.util.polling import NotYet, result_of
 
 _JOIN_SECONDS = 5.0
+_KNOWN = 8  # repetitions, of which places can be told
 _KNOWN_STEPS = 4096  # of batches that were handed out last; more are never given back
-
-
-class Batches(Protocol):
-    """What makes batches of a source's items; see `StreamLoader`."""
-
-    source: Source
-    plan: StreamPlan
-    ahead: int
-    inferred: bool
-
-    def infer(self, step: int, items: list[Any]) -> None:
-        """Read a few items of a batch, if the spec of a scene is not known yet."""
-
-    def submit(self, epoch: int, step: int, items: list[Any]) -> "Future[Any]":
-        """Promise the batch of these items."""
 
 
 @dataclass
@@ -48,31 +35,28 @@ class RepetitionLog:
     """What is known of a repetition, also when it is over.
 
     Attributes:
-        place: Where it began.
+        number: Its number.
         departures: The generators that have left it so far.
         steps: The step after that of the last batch of which all items have been read.
     """
 
-    place: StreamPlace
-    departures: Sequence[Departure] = ()
-    steps: int = 0
-
-    def __post_init__(self) -> None:
-        self.departures, self.steps = self.place.departures, self.place.step
+    number: int
+    departures: Sequence[Departure]
+    steps: int
 
 
 class Repetition:
     """One run of the source from its beginning, as the consumer sees it: batches in their order, loaded ahead."""
 
-    def __init__(self, core: Batches, place: StreamPlace) -> None:
-        """Begin at `place`.
+    def __init__(self, core: StreamLoader, place: StreamPlace) -> None:
+        """Begin at `place`, and to read ahead, where that is wanted.
 
         Attributes:
             number: Of the repetition.
             log: What is known of it.
         """
         self.number = place.repetition
-        self.log = RepetitionLog(place)
+        self.log = RepetitionLog(place.repetition, place.departures, place.step)
         self._core = core
         self._first_step = self._step = place.step
         self._handed = place.step  # the step after that of the last entry that was handed out
@@ -82,18 +66,13 @@ class Repetition:
         self._unreadable: BaseException | None = None
         self._items: list[Any] = []  # of the batch that is being collected
         self._held: deque[tuple[int, list[Any]]] = deque()  # batches to submit once one has told the spec
-        self._awaited: Future[Any] | None = None  # at the head of the entries
-        # Promises of batches; behind the last one None, or what ended the repetition.
+        self._is_awaited = False  # the head of the entries
+        # Promises of batches, those that were put back among them; behind the last one None, or what ended it.
         self._entries: deque[Future[Any] | BaseException | None] = deque()
-        self._returned: deque[tuple[int, Any]] = deque()  # step and batch
         self._condition = threading.Condition()
         self._stopped = False
-        self._first = threading.Event()
         self._thread: threading.Thread | None = None
-
-    def start(self) -> None:
-        """Begin to read ahead, where that is wanted."""
-        if self._core.ahead:
+        if core.ahead:
             self._thread = threading.Thread(target=self._read_ahead, name="kerasfeed-stream", daemon=True)
             start_thread(self._thread, "a stream feed that reads ahead")
 
@@ -108,7 +87,6 @@ class Repetition:
                         entry.cancel()
                     return
                 self._entries.append(entry)
-                self._first.set()
                 self._condition.notify_all()
                 is_last = not isinstance(entry, Future)
                 del entry  # what was raised has a traceback that holds this frame
@@ -117,7 +95,7 @@ class Repetition:
                 self._condition.wait_for(self._wants_more)
 
     def _wants_more(self) -> bool:
-        return self._stopped or len(self._entries) - (self._awaited is not None) < self._core.ahead
+        return self._stopped or len(self._entries) - self._is_awaited < self._core.ahead
 
     def _read(self) -> "Future[Any] | BaseException | None":
         """The promise of the next batch, what went wrong instead, or None at the end."""
@@ -189,11 +167,7 @@ class Repetition:
             EndOfData: There is none.
             Exception: What the source raised, or whatever made a scene of an item.
         """
-        with suppress(IndexError):
-            step, batch = self._returned.popleft()
-            self._steps.append(step)
-            return batch
-        entry = self._next_entry(timeout)
+        entry = self._head(timeout, awaited=True)
         if entry is None:
             raise EndOfData
         try:
@@ -217,17 +191,23 @@ class Repetition:
         finally:
             del entry  # it holds what is raised, whose traceback holds this frame: only the collector would free them
 
-    def _next_entry(self, timeout: float | None) -> "Future[Any] | BaseException | None":
-        """What is next. It stays where it is, so that Ctrl-C in whoever waits for it loses nothing."""
+    def _head(self, timeout: float | None, *, awaited: bool = False) -> "Future[Any] | BaseException | None":
+        """What is next. It stays where it is, so that Ctrl-C in whoever waits for it loses nothing.
+
+        Args:
+            timeout: How long to wait for it, s; None is for ever.
+            awaited: Whether it is about to be taken, so that another one may be read ahead.
+        """
         self._read_if_alone()
         with self._condition:
             if not self._condition.wait_for(lambda: self._entries or self._stopped, timeout):
                 raise NotYet
-            if self._stopped or not self._entries:
+            if self._stopped:
                 raise _ended(self.number)
             entry = self._entries[0]
-            self._awaited = entry if isinstance(entry, Future) else None
-            self._condition.notify_all()
+            if awaited:
+                self._is_awaited = True
+                self._condition.notify_all()
             try:
                 return entry
             finally:
@@ -240,7 +220,7 @@ class Repetition:
 
     def _remove(self, entry: "Future[Any]") -> None:
         with self._condition:
-            self._awaited = None
+            self._is_awaited = False
             if self._entries and self._entries[0] is entry:
                 self._entries.popleft()
                 self._handed += 1
@@ -251,12 +231,7 @@ class Repetition:
         Raises:
             Exception: What the source raised before the first batch.
         """
-        if self._core.ahead:
-            self._first.wait()
-        elif not self._returned:
-            self._read_if_alone()
-        with self._condition:
-            entry = self._entries[0] if self._entries else None
+        entry = self._head(None)
         if isinstance(entry, BaseException):
             raise entry
 
@@ -266,23 +241,21 @@ class Repetition:
         Raises:
             NotYet: It was not known for `timeout` s.
         """
-        if not self._returned:
-            self._read_if_alone()
-        with self._condition:
-            if not self._condition.wait_for(lambda: self._entries or self._returned or self._stopped, timeout):
-                raise NotYet
-            return not self._returned and self._step > 0 and bool(self._entries) and self._entries[0] is None
+        return not self._stopped and self._head(timeout) is None and self._step > 0
 
     def put_back(self, batches: list[Any]) -> None:
         """Return batches that were taken last and not used, in their order: they come again, but for empty ones."""
         for batch in reversed([each for each in batches if each is not None]):
-            self._returned.appendleft((self._steps.pop(), batch))
+            step = self._steps.pop()
+            with self._condition:
+                self._entries.extendleft(map(_done, [None] * (self._handed - step - 1)))
+                self._entries.appendleft(_done(batch))
+                self._handed = step
 
     @property
     def place(self) -> StreamPlace:
         """Where whoever has taken all that was handed out stands."""
-        step = self._returned[0][0] if self._returned else self._handed
-        return StreamPlace(self.number, step, self.log.departures)
+        return StreamPlace(self.number, self._handed, self.log.departures)
 
     @property
     def is_resumed(self) -> bool:
@@ -296,10 +269,8 @@ class Repetition:
             entries = list(self._entries)
             self._entries.clear()
             self._condition.notify_all()
-        self._first.set()
         if stopped:
             return
-        self._returned.clear()
         if self._begun and not self._source_over:
             self._core.source.leave()
         for entry in entries:
@@ -312,6 +283,109 @@ class Repetition:
     def is_stuck(self) -> bool:
         """Whether it was closed, and the source still does not return."""
         return self._stopped and self._thread is not None and self._thread.is_alive()
+
+
+def _done(batch: Any) -> "Future[Any]":
+    future: Future[Any] = Future()
+    future.set_result(batch)
+    return future
+
+
+class Repetitions:
+    """The repetitions of one feed, one after the other: the last one that was begun, and which comes next.
+
+    Attributes:
+        is_chained: Whether what is kept of the last one is for who asks for that; else for whoever comes next.
+        logs: What is known of the last ones.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._last: Repetition | None = None
+        self._is_kept = self.is_chained = False  # the last one was left, to be gone on with
+        self._next = 0
+        self._resumed: StreamPlace | None = None  # where the next repetition that is asked for begins
+        self._closed = False
+        self.logs: deque[RepetitionLog] = deque(maxlen=_KNOWN)
+
+    @property
+    def resumed_number(self) -> int | None:
+        """Number of the repetition that is gone on with by a state; None where none is."""
+        return None if self._resumed is None else self._resumed.repetition
+
+    def begin(self, core: StreamLoader, *, chained: bool, timeout: float | None) -> Repetition:
+        """What is kept of a repetition, or the next one; see `kerasfeed.feeds.stream_base.BaseStream`.
+
+        Args:
+            core: Makes the batches.
+            chained: Whether what is kept is wanted, also of one of which something was used.
+            timeout: How long to wait for the source to tell whether anything is left of it, s; None is for ever.
+
+        Raises:
+            NotYet: What is kept of one has told nothing for so long.
+            FeedClosedError: The feed is closed.
+        """
+        with self._lock:
+            if self._resumed is not None:
+                self._begin(core, self._resumed)
+                self._resumed, self._is_kept, self.is_chained = None, True, False
+            kept = self._last if self._is_kept and (chained or not self.is_chained) else None
+            self._is_kept = False
+        try:
+            goes_on = kept is not None and core.source.afresh and not kept.is_resumed
+            if kept is not None and (goes_on or not kept.is_used_up(timeout)):
+                return kept
+        except BaseException:  # NotYet, or Ctrl-C while it waited for the source
+            self._is_kept = kept is self._last
+            raise
+        return self._begin(core, StreamPlace(self._next))
+
+    def _begin(self, core: StreamLoader, place: StreamPlace) -> Repetition:
+        with self._lock:
+            if self._closed:
+                raise FeedClosedError(CLOSED)
+            if self._last is not None:
+                self._last.close()
+                if self._last.is_stuck:
+                    raise RuntimeError(
+                        "the stream cannot begin anew: what was left of the repetition before still waits for its "
+                        "source, which does not return. Give generators a timeout, or make a new feed"
+                    )
+            self._last, self._next = Repetition(core, place), place.repetition + 1
+            self.logs.append(self._last.log)
+            return self._last
+
+    def keep(self, repetition: Repetition, *, chained: bool, untouched: bool, goes_on: bool) -> None:
+        """Keep a repetition that was left, for whoever comes next, or close it.
+
+        Args:
+            repetition: It.
+            chained: Whether it is gone on with later by who asks for that.
+            untouched: Whether nothing of it was used.
+            goes_on: Whether every loop goes on with what another one has left, as those over a queue do.
+        """
+        with self._lock:
+            again = repetition is self._last and (chained or untouched or goes_on)
+            if again:
+                self._is_kept, self.is_chained = True, not untouched and not goes_on
+        if not again:
+            repetition.close()
+
+    def resume(self, place: StreamPlace) -> None:
+        """The next repetition begins at `place`; what is kept of one is closed."""
+        with self._lock:
+            kept, self._is_kept = self._last if self._is_kept else None, False
+            self._resumed = place
+        if kept is not None:
+            kept.close()
+
+    def close(self) -> None:
+        """End the last one, and let none be begun; idempotent."""
+        with self._lock:
+            self._closed = True
+            last, self._last = self._last, None
+        if last is not None:
+            last.close()
 
 
 def _ended(number: int) -> FeedClosedError:

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 from kerasfeed.feeds.streams.place import BEGINNING, Departure, Start
 from kerasfeed.loaders.base import LoaderStats
 from kerasfeed.loaders.failures.table import FailedScene
+from kerasfeed.util.deferred_warnings import DeferredWarnings
 
 
 class Source(ABC):
@@ -21,9 +22,11 @@ class Source(ABC):
 
     Attributes:
         afresh: Whether a loop that follows one that was left begins a repetition; else it goes on with the other's.
+        deferred_warnings: What the user is to be told of it.
     """
 
     afresh: ClassVar[bool] = True
+    deferred_warnings: DeferredWarnings
 
     @abstractmethod
     def begin(self, repetition: int, start: Start = BEGINNING) -> None:
@@ -66,9 +69,6 @@ class Source(ABC):
     def stats(self) -> LoaderStats | None:
         """Counters of the workers that make the items, if there are any."""
         return None
-
-    def issue_warnings(self) -> None:  # noqa: B027 - most sources have none
-        """Issue the warnings that wait, here where the user stands."""
 
     def failures(self) -> list[FailedScene]:
         """What has failed so far and was borne, as `on_error` asks for."""

@@ -10,10 +10,10 @@ Which item comes of a shuffle buffer at a position is what `kerasfeed.orders.buf
 alone. So the buffer is filled again at any position, from the source, and no scene is ever kept elsewhere.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import count, islice
 from typing import Any
 
-import numpy as np
 import optree
 
 from kerasfeed.errors import FeedWarning
@@ -25,7 +25,6 @@ from kerasfeed.loaders.failures.table import FailedScene
 from kerasfeed.orders.buffered import BufferShuffled
 from kerasfeed.spec.conformance import own_copy
 from kerasfeed.util.counted import counted
-from kerasfeed.util.deferred_warnings import DeferredWarnings
 from kerasfeed.util.resources import memory
 
 _AT_ONCE = 1024  # items that are asked for while the buffer is filled
@@ -37,12 +36,11 @@ class WrappedSource(Source):
 
     Attributes:
         source: The other one.
-        deferred_warnings: What this one has to say.
     """
 
     def __init__(self, source: Source) -> None:
         self.source = source
-        self.deferred_warnings = DeferredWarnings()
+        self.deferred_warnings = source.deferred_warnings
 
     @property
     def departures(self) -> Sequence[Departure]:
@@ -65,11 +63,6 @@ class WrappedSource(Source):
         """See `Source.stats`."""
         return self.source.stats()
 
-    def issue_warnings(self) -> None:
-        """See `Source.issue_warnings`."""
-        self.source.issue_warnings()
-        self.deferred_warnings.issue()
-
     def failures(self) -> list[FailedScene]:
         """See `Source.failures`."""
         return self.source.failures()
@@ -79,15 +72,15 @@ class WrappedSource(Source):
         self.source.close()
 
 
-class DealtSource(WrappedSource):
-    """Item k of a shard is item `k * shard.count + shard.index` of all."""
+class ShardSource(WrappedSource):
+    """The items of one shard, of a source over the items of all or over its own."""
 
     def __init__(self, source: Source, shard: Shard, rows: int, *, whole_batches: bool) -> None:
-        """Deal the items of `source`.
+        """Have the items of one shard.
 
         Args:
-            source: All items, in the same order on each shard.
-            shard: The shard that gets them.
+            source: All items, in the same order on each shard; or the shard's own.
+            shard: The shard.
             rows: Items of a batch of one shard.
             whole_batches: Whether batches with fewer are dropped.
         """
@@ -95,14 +88,18 @@ class DealtSource(WrappedSource):
         self._shard = shard
         self._rows = rows
         self._whole_batches = whole_batches
-        self._waiting: list[Any] = []  # of a round that is not complete yet
-        self._given = 0
-        self._over = False
+        self._given = 0  # items of this repetition
+        self._over = True
+
+
+class DealtSource(ShardSource):
+    """Item k of a shard is item `k * shard.count + shard.index` of all."""
+
+    _waiting: list[Any]  # of a round that is not complete yet
 
     def begin(self, repetition: int, start: Start = BEGINNING) -> None:
         """See `Source.begin`."""
-        self._waiting, self._over = [], False
-        self._given = start.items
+        self._waiting, self._given, self._over = [], start.items, False
         self.source.begin(repetition, Start(self.joined(start.items), start.departures))
 
     def joined(self, items: int) -> int:
@@ -151,29 +148,21 @@ class DealtSource(WrappedSource):
         return self._whole_batches or rounds % self._rows == 0
 
 
-class CountedSource(WrappedSource):
+class CountedSource(ShardSource):
     """The items of a shard's own generators, which are counted: nobody knows how many the other shards have."""
 
-    def __init__(self, source: Source, shard: Shard, rows: int, *, whole_batches: bool) -> None:
-        """Count the items of `source`; see `DealtSource` for the arguments."""
-        super().__init__(source)
-        self._shard = shard
-        self._rows = rows
-        self._whole_batches = whole_batches
-        self._given = 0
-        self._repetition = 0
-        self._left = False
+    _repetition: int
 
     def begin(self, repetition: int, start: Start = BEGINNING) -> None:
         """See `Source.begin`."""
-        self._given, self._repetition, self._left = start.items, repetition, False
+        self._given, self._repetition, self._over = start.items, repetition, False
         self.source.begin(repetition, start)
 
     def take(self, limit: int) -> list[Any]:
         """See `Source.take`."""
         items = self.source.take(limit)
         self._given += len(items)
-        if not items and not self._left:
+        if not items and not self._over:
             steps = self._given // self._rows if self._whole_batches else -(-self._given // self._rows)
             self.deferred_warnings.defer(
                 "steps",
@@ -187,7 +176,7 @@ class CountedSource(WrappedSource):
 
     def leave(self) -> None:
         """See `Source.leave`."""
-        self._left = True
+        self._over = True
         super().leave()
 
 
@@ -199,18 +188,9 @@ class ShuffledSource(WrappedSource):
         super().__init__(source)
         self._order = order
         self._seed = seed
-        self._repetition = 0
         self._left = True
-        self._buffer: list[Any] = []
-        self._places: Iterator[int] = iter(())
-        # Number and place of each item with which the buffer is still to be filled, in the order in which they come.
-        self._wanted: Iterator[tuple[int, int]] = iter(())
-        self._next_wanted: tuple[int, int] | None = None
-        self._read = 0  # number of the item of the source that comes next
-        self._until = 0  # number of the item behind the last one with which the buffer is filled
-        self._rest: list[Any] | None = None  # when the source has ended, what is left, the last one first
-        self._skip = 0  # of the rest, items that have left before
-        self._error: Exception | None = None  # of the source; raised after the items that came before it
+        self._limit = 1  # of the items that are asked for
+        self._shuffled: Iterator[list[Any]] = iter(())  # holds the buffer
 
     def begin(self, repetition: int, start: Start = BEGINNING) -> None:
         """See `Source.begin`."""
@@ -219,24 +199,15 @@ class ShuffledSource(WrappedSource):
         if length is not None and start.items + size <= length:
             length = None  # as far as the buffer is concerned
         first = start.items if length is None else max(0, min(start.items, length - size))
-        filled = size if length is None else min(length, size)
-        self._buffer = []
+        filled = range(size if length is None else min(length, size))
+        places: Mapping[int, int] | None = None  # in the buffer, of the items that it holds at first
         if first:
-            held = self._order.held(first, seed=self._seed, epoch=repetition)
-            by_number = np.argsort(held)
-            self._wanted = zip(held[by_number].tolist(), by_number.tolist(), strict=True)
-            self._buffer = [_EMPTY] * filled
-        else:  # a buffer larger than the data takes no more than the data
-            self._wanted = zip(range(filled), range(filled), strict=True)
-        self._next_wanted = next(self._wanted, None)
+            held = self._order.held(first, seed=self._seed, epoch=repetition).tolist()
+            places = dict(zip(held, filled, strict=True))
+            filled = range(min(held), first + size)
         self._left = False
-        self._repetition = repetition
-        self._skip = start.items - first
-        self._until = first + filled
-        self._places = self._order.places_from(first, seed=self._seed, epoch=repetition)
-        self._rest, self._error = None, None
-        self._read = first + filled if self._next_wanted is None else self._next_wanted[0]
-        self.source.begin(repetition, Start(self._read, start.departures))
+        self._shuffled = self._items(repetition, first, filled, places, start.items - first)
+        self.source.begin(repetition, Start(filled.start, start.departures))
 
     def joined(self, items: int) -> int:
         """See `Source.joined`."""
@@ -244,79 +215,63 @@ class ShuffledSource(WrappedSource):
 
     def take(self, limit: int) -> list[Any]:
         """See `Source.take`; the first call of a repetition fills the buffer."""
-        if self._next_wanted is not None:
-            self._fill()
-        buffer = self._buffer  # `leave` lets go of it, in any thread
-        if self._rest is None and not self._left:
-            items = []
-            for item in self._next(limit):
-                place = next(self._places)
-                items.append(buffer[place])
-                buffer[place] = own_copy(item)
-            if items:
-                return items
-        rest = self._rest
-        if self._left or rest is None:
-            return []
-        if rest:
-            items = rest[: -limit - 1 : -1]
-            del rest[-limit:]
-            return items
-        error, self._error = self._error, None
-        try:
-            if error is not None:
-                raise error
-            return []
-        finally:
-            del error  # whose traceback holds this frame
+        self._limit = limit
+        return next(self._shuffled, [])
 
     def leave(self) -> None:
         """See `Source.leave`; nothing of the buffer is kept."""
         self._left = True
         super().leave()
-        self._buffer, self._rest = [], None
+        self._shuffled = iter(())
 
     def close(self) -> None:
         """See `Source.close`."""
         self.leave()
         super().close()
 
-    def _next(self, limit: int) -> list[Any]:
-        """The next items of the source; none where it has ended, and what is left is put in order then."""
+    def _items(
+        self, repetition: int, first: int, filled: range, places: Mapping[int, int] | None, skip: int
+    ) -> Iterator[list[Any]]:
+        """The items of a repetition, as many at once as are asked for.
+
+        Args:
+            repetition: Its number.
+            first: How many items had left the buffer when it held those with which it is filled.
+            filled: Numbers of the items of the source that are read to fill it.
+            places: At which place of the buffer each of those is; those without a place are not kept. None where all
+                are, in their order.
+            skip: How many items have left since, all of them after the end of the source.
+        """
+        buffer: dict[int, Any] = {}  # by place: one larger than the data takes no more than the data
+        error: Exception | None = None
         try:
-            found = self.source.take(limit)
-        except Exception as error:  # noqa: BLE001 - raised after the items that came before it
-            self._error, found = error, []
-        self._read += len(found)
-        if not found and not self._left:
-            held = [item for item in self._buffer if item is not _EMPTY]
-            order = self._order.rest(len(held), seed=self._seed, epoch=self._repetition)
-            self._rest = [held[place] for place in order[self._skip :][::-1].tolist()]
-            self._buffer = []
-        return found
+            at = filled.start
+            while at < filled.stop and (found := self.source.take(min(_AT_ONCE, filled.stop - at))):
+                wanted = zip(count(at) if places is None else map(places.get, count(at)), found, strict=False)
+                buffer.update((place, own_copy(item)) for place, item in wanted if place is not None)
+                at += len(found)
+                found.clear()  # see `_exchanged`
+                self._estimate(buffer)
+            leaving = self._order.places_from(first, seed=self._seed, epoch=repetition)
+            while at >= filled.stop and (found := self.source.take(self._limit)):
+                yield _exchanged(buffer, leaving, found)
+        except Exception as raised:  # noqa: BLE001 - raised after the items that came before it
+            error = raised
+        if self._left:
+            return
+        rest = dict(enumerate([buffer.pop(place) for place in sorted(buffer)]))
+        order = iter(self._order.rest(len(rest), seed=self._seed, epoch=repetition)[skip:].tolist())
+        while numbers := list(islice(order, self._limit)):
+            yield [rest.pop(number) for number in numbers]
+        try:
+            if error is not None:
+                raise error
+        finally:
+            del error  # whose traceback holds this frame
 
-    def _fill(self) -> None:
-        """Fill the buffer with the items that it holds where the repetition begins; those between are not kept."""
-        buffer, wanted = self._buffer, self._next_wanted
-        while wanted is not None and self._rest is None and not self._left:
-            number = self._read
-            for item in self._next(min(_AT_ONCE, self._until - number)):
-                if wanted is not None and wanted[0] == number:
-                    place = wanted[1]
-                    if place == len(buffer):
-                        buffer.append(own_copy(item))
-                    else:
-                        buffer[place] = own_copy(item)
-                    wanted = next(self._wanted, None)
-                number += 1
-            self._estimate()
-        self._next_wanted = wanted if self._rest is None else None  # which has ended before
-        if self._skip and self._rest is None and not self._left:  # it stands behind the last item of the source
-            self._next(1)
-
-    def _estimate(self) -> None:
+    def _estimate(self, buffer: Mapping[int, Any]) -> None:
         """Warn where the whole buffer will take more than half of the memory."""
-        kept = [item for item in self._buffer[: 64 * _LOOKED_AT] if item is not _EMPTY][:_LOOKED_AT]
+        kept = list(islice(buffer.values(), _LOOKED_AT))
         if not kept or self.deferred_warnings.is_known("buffer"):
             return
         nbytes = sum(_nbytes(item) for item in kept) / len(kept) * self._order.buffer_size
@@ -330,11 +285,14 @@ class ShuffledSource(WrappedSource):
             )
 
 
-class _Empty:
-    """At a place of the buffer to which nothing has come."""
-
-
-_EMPTY = _Empty()
+def _exchanged(buffer: dict[int, Any], places: Iterator[int], items: list[Any]) -> list[Any]:
+    """Put `items`, which is empty then, into the buffer, each at the next of `places`; what has stood there."""
+    leaving = []
+    for place, item in zip(islice(places, len(items)), items, strict=True):
+        leaving.append(buffer[place])
+        buffer[place] = own_copy(item)
+    items.clear()  # they may hold the memory of all that came with them
+    return leaving
 
 
 def _nbytes(item: Any) -> int:

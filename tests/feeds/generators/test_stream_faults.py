@@ -15,6 +15,7 @@ import kerasfeed as kf
 from kerasfeed.feeds.streams.item_store import FileStore
 from kerasfeed.loaders.failures.failure_log import FailureLog
 from kerasfeed.loaders.failures.policy import FailurePolicy
+from kerasfeed.pool.task import CancelledTaskError
 
 SPEC = (kf.ArraySpec((1,), np.float32), kf.ArraySpec((), np.int64))
 
@@ -193,5 +194,22 @@ def test_items_that_were_put_again_elsewhere_are_found_by_a_worker_that_had_read
         tape.drop(0, 1)
         tape.put(0, 1, ["longer", "b"])
         assert [reader.item(0, 2), reader.item(0, 3)] == ["longer", "b"]
+    finally:
+        tape.close()
+
+
+def test_a_batch_takes_the_place_of_one_of_its_step_in_a_repetition_that_was_left():
+    tape = FileStore(2, 8)
+    reader = pickle.loads(pickle.dumps(tape))
+    try:
+        tape.put(0, 1, ["a", "b"])
+        tape.put(1, 1, ["c", "d"])
+        with pytest.raises(CancelledTaskError):
+            reader.item(0, 2)
+        tape.drop(0, 1)  # as its batch is over
+        assert reader.item(1, 3) == "d"
+        tape.drop(1, 1)
+        with pytest.raises(CancelledTaskError):
+            reader.item(1, 3)
     finally:
         tape.close()

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from scenes_streams import all_of, counting, drawing, in_turn, new_source, until_error
 
-import kerasfeed as kf
 from kerasfeed.errors import FeedClosedError, SceneError
 from kerasfeed.feeds.generators.generators import Generators
 from kerasfeed.feeds.generators.joined import JoinedGenerators
@@ -180,19 +179,21 @@ def test_the_model_of_turns_is_what_it_should_be():
 
 
 class OneBuffer:
-    """Generators that fill the same memory for each scene, so large that few have room in a chunk."""
+    """Generators that fill the same memory for each scene; every second scene has no room in the chunk of the first."""
 
     def __init__(self):
-        self.memory = np.zeros(300_000, np.uint8)
+        self.memory = np.zeros(1_000_000, np.uint8)
 
     def make(self, n, count):
         for number in range(40):
             self.memory[:] = 100 * n + number
-            yield self.memory
+            yield self.memory[: 990_000 if number % 2 else 100_000]
 
 
-@pytest.mark.parametrize(("workers", "worker_type"), [(0, "auto"), (1, "thread"), (1, "process")])
-def test_a_scene_that_waits_for_the_next_chunk_is_not_overwritten_by_another_generator(workers, worker_type):
-    with kf.StreamFeed(OneBuffer().make, 1, count=2, workers=workers, worker_type=worker_type) as feed:
-        found = [int(batch[0, 0]) for batch in feed]
-    assert found == [100 * n + number for number in range(40) for n in range(2)]
+@pytest.mark.parametrize("kind", ["inline", "thread", "process"])
+def test_a_scene_that_waits_for_the_next_chunk_is_not_overwritten_by_another_generator(kind):
+    source = new_source(kind, OneBuffer().make, 2, workers=int(kind != "inline"))
+    found = all_of(source)
+    source.close()
+    assert [int(scene[0]) for scene in found] == [100 * n + number for number in range(40) for n in range(2)]
+    assert all(scene.min() == scene.max() for scene in found)

@@ -109,7 +109,7 @@ def test_a_killed_process_may_be_told_as_a_warning(source, process):
     while not filled.deferred_warnings.is_known(f"death of {producer.pid}"):
         time.sleep(0.01)
     with pytest.warns(kf.FeedWarning, match=f"producer process {producer.pid} ended without closing its producer"):
-        filled.issue_warnings()
+        filled.deferred_warnings.issue()
     filled.put(3)
     assert filled.take(1) == [3]
     with pytest.raises(ValueError, match='on_death is "fail" or "warn", received \'ignore\''):
@@ -304,7 +304,7 @@ def test_producers_that_end_in_order_are_not_told_of(source):
     gc.collect()
     filled.put(3)
     assert filled.take(9) == [1, 2, 3]
-    filled.issue_warnings()
+    filled.deferred_warnings.issue()
 
 
 def test_a_handle_of_a_feed_that_has_gone_says_so(source):
