@@ -1,20 +1,13 @@
-"""Datasets read without regard to chunks: contiguous ones straight into the destination, small ones whole.
+"""Contiguous datasets, read straight into the destination.
 
-Invariant: equal to h5py bit for bit, or OSError. Of contiguous ones, runs of bytes are read with `preadv` into the
-result; small pieces are picked out of larger reads, and out of the cache once it is clear that much of the dataset is
-wanted. The file is never mapped: a mapped file that someone truncates kills the process. Whoever calls holds the open
-file.
-
-What is kept of a small dataset, of a file that has very many, such as one for each scene, came from h5py, out of the
-file that was opened. To understand how a dataset lies in its file, and to compare that with h5py, costs several times
-what h5py takes to read a small one. So it is done for one that has been read from the file several times, because the
-cache does not hold it; then it pays.
+Invariant: equal to h5py bit for bit, or OSError. Runs of bytes are read with `preadv` into the result; small pieces are
+picked out of larger reads, and out of the cache once it is clear that much of the dataset is wanted. The file is never
+mapped: a mapped file that someone truncates kills the process. Whoever calls holds the open file.
 """
 
 import math
 from typing import Any
 
-import h5py
 import numpy as np
 from numpy.typing import NDArray
 
@@ -27,10 +20,6 @@ from kerasfeed.util.file_bytes import ByteSource
 _RUN_NBYTES = 16384  # a gap of less is read along: that costs less than another system call
 _SPAN_NBYTES = 1 << 22
 _WANTED_SHARE = 8  # once pieces of 1/8 of the dataset have been read, the whole of it is read and kept
-Known = tuple[tuple[int, ...], np.dtype[Any]]
-_SMALL_NBYTES = 1 << 20  # at most, of a small dataset
-_MOST_LOADS = 3  # an examination takes what h5py takes for about three
-_LAYOUTS = (h5py.h5d.CONTIGUOUS, h5py.h5d.CHUNKED)
 
 
 class ContiguousReader:
@@ -170,66 +159,3 @@ def _run(box: Box, shape: tuple[int, ...]) -> int | None:
 def index_of(box: Box) -> tuple[Any, ...]:
     """What selects a box of an array."""
     return tuple(slice(places.start, places.stop) if isinstance(places, range) else places for places in box)
-
-
-def small(dataset: h5py.Dataset, file_number: int) -> Known | None:
-    """Shape and dtype of a small dataset of plain numbers, stored in the file of this number alone; else None."""
-    own = dataset.id
-    dtype, shape = own.dtype, own.shape  # asked for once: each takes 10 us, and h5py reads such a dataset in 200
-    if not shape or dtype.kind not in "biufc" or dtype.itemsize > 8 * (1 + (dtype.kind == "c")):
-        return None
-    if not 0 < math.prod(shape) * dtype.itemsize <= _SMALL_NBYTES:
-        return None
-    properties = own.get_create_plist()
-    if properties.get_layout() not in _LAYOUTS or properties.get_external_count():
-        return None
-    return (shape, dtype) if h5py.h5o.get_info(own).fileno == file_number else None
-
-
-class WholeReader:
-    """Reads one small dataset. All methods may be called from any thread."""
-
-    def __init__(
-        self, dataset: h5py.Dataset, known: Known, source: ByteSource, cache: ChunkCache, counters: Counters
-    ) -> None:
-        """Keep `dataset`, of the open file behind `source`, in `cache`."""
-        self.counters = counters
-        self._id = dataset.id
-        self._shape, self._dtype = known
-        self._source, self._cache, self.keys = source, cache, cache.reserve(1)
-        self._loads = 0
-
-    @property
-    def is_spent(self) -> bool:
-        """Whether it is time to examine the dataset."""
-        return self._loads >= _MOST_LOADS
-
-    def row_into(self, place: int, out: NDArray[Any]) -> None:
-        """Row `place` of axis 0 into `out`, of a row's shape; else as `read`."""
-        out[...] = self._all()[place]
-
-    def read(self, box: Box, out: NDArray[Any]) -> None:
-        """Fill `out`, of the box's shape.
-
-        Raises:
-            OSError: The file is damaged, or changed.
-        """
-        out[...] = self._all()[index_of(box)]
-
-    def _all(self) -> NDArray[Any]:
-        found, was_there = self._cache.get_or_load(self.keys.start, self._loaded)
-        if was_there:
-            self.counters.hit()
-        return found
-
-    def _loaded(self) -> NDArray[Any]:
-        self._loads += 1
-        array = np.zeros(self._shape, self._dtype)  # as h5py: HDF5 leaves what has no fill value as it is
-        try:
-            self._id.read(h5py.h5s.ALL, h5py.h5s.ALL, array)
-        except Exception:
-            self._loads = _MOST_LOADS  # parts of it may be whole
-            raise
-        self._source.check(now=True)
-        self.counters.read(array.nbytes)
-        return array

@@ -81,16 +81,9 @@ class HDF5Dataset:
             if opened is None:
                 raise self.file._unknown(self.name)
             cached = self._cached = (shared.handle, opened)
-        elif cached[1].choice is None and cached[1].is_due:
-            cached = self._cached = (shared.handle, self._examined(shared))
         if shared.how.swmr:
             cached[1].handle.refresh()  # rows that the writer added since
         return shared, cached[1]
-
-    def _examined(self, shared: SharedFile) -> OpenDataset:
-        opened = shared.dataset(self.name, self.file._cache_limit, examined=True)
-        assert opened is not None
-        return opened
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -138,9 +131,7 @@ class HDF5Dataset:
     @property
     def reader(self) -> ReaderChoice:
         """What reads this dataset: `kind` is "direct" or "h5py", and `reason` tells why h5py does; `str` gives both."""
-        choice = self._examined(self._open()[0]).choice
-        assert choice is not None
-        return choice
+        return self._open()[1].choice
 
     def stats(self) -> ReadStats:
         """What reading this dataset has cost this process since the file was opened.

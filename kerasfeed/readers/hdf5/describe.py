@@ -111,7 +111,7 @@ def dataset_names(group: h5py.Group, path: str, links: Any = None) -> list[str]:
 def facts(name: str, base: str, group: h5py.Group, opened: SharedFile, cache_limit: int | None) -> list[str]:
     """What there is to say about the dataset `name` in `group`, whose path is `base`, as the columns of a table."""
     handle = group[stored_name(name)]
-    dataset = opened.dataset(f"{base.rstrip('/')}/{name}", cache_limit, examined=True)
+    dataset = opened.dataset(f"{base.rstrip('/')}/{name}", cache_limit)
     assert dataset is not None
     layouts = {h5py.h5d.COMPACT: "compact", h5py.h5d.CONTIGUOUS: "contiguous", h5py.h5d.VIRTUAL: "virtual"}
     layout = handle.id.get_create_plist().get_layout()
