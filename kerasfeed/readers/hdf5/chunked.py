@@ -8,7 +8,7 @@ import math
 import threading
 import time
 import weakref
-from functools import partial
+from contextlib import suppress
 from itertools import islice
 from typing import Any
 
@@ -23,6 +23,7 @@ from kerasfeed.readers.hdf5.stats import Counters
 from kerasfeed.readers.hdf5.storage import AxisPiece, Chunked, ChunkLocation, ChunkPart
 from kerasfeed.util import read_cost
 from kerasfeed.util.file_bytes import ByteSource
+from kerasfeed.util.resources import cores
 
 _HELPED_NBYTES = 1 << 18  # decoded bytes from which a second thread pays: it takes about 50 us to join in
 _COUNTED_PARTS = 4096  # selections of more chunks are taken to miss the cache
@@ -59,9 +60,6 @@ class ChunkedReader:
 
     def row_into(self, place: int, out: NDArray[Any]) -> None:
         """Row `place` of axis 0 into `out`, of a row's shape; else as `read`."""
-        if self._row_is_chunk and out.flags.c_contiguous:
-            self._whole(place, out.reshape(-1).view(np.uint8), read_cost.current())
-            return
         number, within = divmod(place, self._row_chunks)
         number *= self._row_stride
         chunks = self._cache.get_all([self._first_key + number + tile for tile, _, _ in self._tiles])
@@ -108,7 +106,8 @@ class ChunkedReader:
             number = key - first
             if not self._may_run_ahead(number, most, now):
                 return
-            decode_pool.shared().submit(partial(self._decode_ahead, owner, number, meter))
+            with suppress(RuntimeError):  # the interpreter is ending, or the system has no thread left
+                decode_pool.threads().submit(self._decode_ahead, owner, number, meter)
 
     def _may_run_ahead(self, number: int, most: int, now: float) -> bool:
         """Note that chunk `number` is decoded ahead, unless `most` are that nobody has read yet."""
@@ -144,44 +143,28 @@ class ChunkedReader:
 
     def _helpers(self, pieces: list[list[AxisPiece]]) -> int:
         count = math.prod(len(along) for along in pieces)
-        if count < 2 or count * self._nbytes < _HELPED_NBYTES or decode_pool.shared().workers < 2:
+        if count < 2 or count * self._nbytes < _HELPED_NBYTES or cores() < 2:
             return 0
         if count <= _COUNTED_PARTS:
             first = self._first_key
             count = len(self._cache.missing([first + number for number in self._grid.numbers(pieces)]))
             if count * self._nbytes < _HELPED_NBYTES:
                 return 0
-        return min(decode_pool.shared().workers, count) - 1
+        return min(cores(), count) - 1
 
     def _place(self, part: ChunkPart, out: NDArray[Any], meter: read_cost.Meter | None) -> None:
         """Move what one chunk contributes to its place in the result."""
-        if part.whole and not self._keeps_whole:
-            target = out[part.target]
-            if target.flags.c_contiguous:
-                self._whole(part.number, target.reshape(-1).view(np.uint8), meter)
-                return
         self._asked(part.number)
-        chunk = self.load(part.number, meter)
+        if part.whole and not self._keeps_whole and (target := out[part.target]).flags.c_contiguous:
+            chunk = self._cache.get(self._first_key + part.number)  # decoded ahead
+            place = self._index.find(part.number)
+            if chunk is None and place is not None:
+                self._decoded(place, meter, target.reshape(-1).view(np.uint8))
+                return
+            self.counters.hit(chunk is not None)
+        else:
+            chunk = self.load(part.number, meter)
         out[part.target] = self._fill if chunk is None else chunk[part.source]
-
-    def _whole(self, number: int, into: NDArray[np.uint8], meter: read_cost.Meter | None) -> None:
-        """The bytes of a whole chunk into uint8[nbytes]."""
-        self._asked(number)
-        chunk: NDArray[Any] | None
-        if self._keeps_whole:
-            chunk = self.load(number, meter)
-        else:
-            chunk = self._cache.get(self._first_key + number) if self._cache.limit else None  # decoded ahead
-            if chunk is not None:
-                self.counters.hit()
-        if chunk is not None:
-            into[:] = chunk.reshape(-1).view(np.uint8)
-            return
-        place = self._index.find(number)
-        if place is None:
-            into.view(self._dtype)[:] = self._fill
-        else:
-            self._decoded(place, meter, into)
 
     def _decoded(
         self, place: ChunkLocation, meter: read_cost.Meter | None, into: NDArray[np.uint8] | None = None

@@ -1,0 +1,11 @@
+"""Another number of threads that decode chunks."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+from kerasfeed.readers.hdf5 import chunked, decode_pool
+
+
+def set_threads(monkeypatch, count):
+    """Have `count` new threads, of a process with one core more."""
+    monkeypatch.setattr(chunked, "cores", lambda: count + 1)
+    monkeypatch.setattr(decode_pool, "_threads", ThreadPoolExecutor(count, "kerasfeed-decode"))
