@@ -60,6 +60,9 @@ class ChunkedReader:
 
     def row_into(self, place: int, out: NDArray[Any]) -> None:
         """Row `place` of axis 0 into `out`, of a row's shape; else as `read`."""
+        if self._row_is_chunk:
+            self._place(ChunkPart(place, (), (0,), True), out, read_cost.current())
+            return
         number, within = divmod(place, self._row_chunks)
         number *= self._row_stride
         chunks = self._cache.get_all([self._first_key + number + tile for tile, _, _ in self._tiles])
