@@ -20,7 +20,7 @@ from kerasfeed.readers.hdf5.error_messages import named, note_source
 from kerasfeed.readers.hdf5.open_files import OpenDataset, Reader, SharedFile
 from kerasfeed.readers.hdf5.selection import Selection, checked_place, checked_places, plan, rows
 from kerasfeed.readers.hdf5.stats import ReadStats
-from kerasfeed.readers.hdf5.storage import ReaderChoice, plain_of
+from kerasfeed.readers.hdf5.storage import Declined, ReaderChoice, plain_of
 from kerasfeed.util.error_text import message_of
 
 Read = Callable[[NDArray[Any]], None]
@@ -271,7 +271,7 @@ class HDF5Dataset:
             result = out if out is not None and out.dtype == dtype else np.empty(wanted, dtype)
             try:
                 read(result.view(plain_of(dtype)))
-            except (DecodeError, OSError):  # h5py's answer, or its error, of a file that did not change
+            except (Declined, DecodeError, OSError):  # h5py's answer, or its error, of a file that did not change
                 if shared.source is not None:
                     shared.source.check(now=True)
             else:

@@ -183,9 +183,9 @@ class SharedFile:
                 cache_bytes=cache.limit,
             )
             reader = ChunkedReader(layout, self.source, cache, storage, counters)
+            self._kept.append((cache, reader.keys))
         else:
-            reader = ContiguousReader(layout, self.source, cache, counters)
-        self._kept.append((cache, reader.keys))
+            reader = ContiguousReader(layout, self.source, counters)
         return OpenDataset(handle, handle.dtype, choice, reader, counters, tuple(handle.shape))
 
 

@@ -129,8 +129,10 @@ def rows(places: Places, shape: tuple[int, ...]) -> Selection:
     return Selection((places, *map(range, shape[1:])), (len(places), *shape[1:]), plain=False)
 
 
-def runs(places: Places) -> list[tuple[int, int]]:
-    """Where runs of neighbours begin and end in `places`, at least one."""
+def runs(places: range | Places) -> list[tuple[int, int]]:
+    """Where runs of neighbours begin and end in `places`, at least one; of a range, whose step is 1, it is one."""
+    if isinstance(places, range):
+        return [(0, len(places))]
     begins = (np.flatnonzero(np.diff(places) != 1) + 1).tolist()
     return [*pairwise([0, *begins, len(places)])]
 

@@ -278,4 +278,4 @@ def plain_of(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 class Declined(Exception):
-    """A dataset is left to h5py; the message is the reason."""
+    """A dataset, or a selection, is left to h5py; the message is the reason."""
