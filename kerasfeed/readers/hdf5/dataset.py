@@ -17,14 +17,13 @@ from kerasfeed.readers.hdf5 import via_h5py
 from kerasfeed.readers.hdf5.chunked import ChunkedReader
 from kerasfeed.readers.hdf5.codecs import DecodeError
 from kerasfeed.readers.hdf5.error_messages import named, note_source
-from kerasfeed.readers.hdf5.open_files import OpenDataset, Reader, SharedFile
+from kerasfeed.readers.hdf5.open_files import OpenDataset, SharedFile
 from kerasfeed.readers.hdf5.selection import Selection, checked_place, checked_places, plan, rows
 from kerasfeed.readers.hdf5.stats import ReadStats
 from kerasfeed.readers.hdf5.storage import Declined, ReaderChoice, plain_of
 from kerasfeed.util.error_text import message_of
 
 Read = Callable[[NDArray[Any]], None]
-_MOST_NBYTES = 1 << 26  # of what is read around a selection that is no box
 
 
 class DatasetFile(Protocol):
@@ -259,13 +258,10 @@ class HDF5Dataset:
             planned = planned or plan(selection, shape, _where(self.name))
             if planned is not None:
                 wanted = planned.shape + dtype.shape  # items that are arrays are axes of the result
-                read = None if reader is None else _direct(reader, planned, dtype.itemsize)
+                if reader is not None and via_h5py.is_bounded(planned, dtype.itemsize):
+                    read = partial(via_h5py.gather, reader.read, planned)
         if out is not None and wanted is not None and out.shape != wanted:
             raise _wrong_shape(wanted, out)
-        if planned is not None and (reader is not None or not planned.plain):
-            found = self._read_parts(shared, opened, planned, out)
-            if found is not None:
-                return found
         if read is not None:
             assert wanted is not None
             result = out if out is not None and out.dtype == dtype else np.empty(wanted, dtype)
@@ -288,23 +284,6 @@ class HDF5Dataset:
         if np.shape(found) != out.shape:
             raise _wrong_shape(np.shape(found), out)
         via_h5py.put(found, out)
-        return out
-
-    def _read_parts(
-        self, shared: SharedFile, opened: OpenDataset, planned: Selection, out: NDArray[Any] | None
-    ) -> NDArray[Any] | None:
-        """What is selected, read by parts, in `out` where there is one; None where it is not divided."""
-        parts = planned.parts(_MOST_NBYTES // max(1, opened.dtype.itemsize))
-        if not parts:
-            return None
-        items = opened.dtype.shape
-        result = np.empty(planned.lengths + items, opened.dtype.base)
-        for index, part in parts:
-            self._read(shared, opened, None, part, result[index])
-        result = result.reshape(planned.shape + items)
-        if out is None:
-            return result
-        via_h5py.put(result, out)
         return out
 
     def read_ahead(self, indices: Any) -> None:
@@ -352,25 +331,6 @@ class HDF5Dataset:
 def _where(name: str) -> str:
     """A dataset, as messages name it."""
     return f"dataset {name!r}"
-
-
-def _direct(reader: Reader, planned: Selection, itemsize: int) -> Read | None:
-    """What fills an array with a selection of at most `_MOST_NBYTES` or of a box alone; None is for h5py to read."""
-    if not planned.size:
-        return lambda out: None
-    box, pick = planned.box()
-    shape = tuple(map(len, box))
-    if pick is None:
-        return lambda out: reader.read(box, out.reshape(shape))
-    if math.prod(shape) * itemsize > _MOST_NBYTES:
-        return None
-
-    def read(out: NDArray[Any]) -> None:
-        around = np.empty(shape, out.dtype)
-        reader.read(box, around)
-        out[...] = around[pick].reshape(out.shape)
-
-    return read
 
 
 def _check_out(out: Any, dtype: np.dtype[Any], name: str) -> None:

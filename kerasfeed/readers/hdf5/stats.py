@@ -19,8 +19,8 @@ class ReadStats:
         hits: Chunks found in the cache, or waited for while another thread decoded them.
         nbytes: Bytes read from the file.
         seconds: Time spent reading and decoding chunks, s, summed over threads.
-        fallbacks: Selections that h5py read, because they are not read directly (names of fields, large ones that are
-            neither rows nor boxes), or because a chunk could not be decoded.
+        fallbacks: Selections that h5py read, because they are not read directly (names of fields, parts of very large
+            rows or of many short ones), or because a chunk could not be decoded.
     """
 
     decoded: int = 0

@@ -1,10 +1,12 @@
-"""Selections read by h5py, under its lock.
+"""Selections read by h5py, under its lock, and selections of any kind read as boxes.
 
 Invariant: h5py answers from a file that did not change, or not at all. What it takes goes to it as the user wrote it;
-what only NumPy knows (lists unsorted or with repeats, steps backwards, masks over several axes) is read as what h5py
-takes and put in order afterwards.
+what only NumPy knows (lists unsorted or with repeats, steps backwards, masks over several axes) is picked by NumPy from
+boxes, which h5py or the direct reader fills.
 """
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,9 +14,11 @@ from numpy.typing import NDArray
 
 from kerasfeed.readers.hdf5.inspection import missing_filters
 from kerasfeed.readers.hdf5.open_files import OpenDataset, SharedFile
-from kerasfeed.readers.hdf5.selection import Selection, around, runs
+from kerasfeed.readers.hdf5.selection import Box, Selection, runs
 from kerasfeed.readers.hdf5.storage import plain_of
 
+_PIECE_NBYTES = 1 << 24  # of what is read at once around a selection that is no box
+_ROW_NBYTES = 1 << 26  # the most of a row that is read for a part of it
 _LISTED_RUNS = 16  # above, h5py's own lists (quadratic) are slower than one read each run of neighbours
 
 
@@ -52,48 +56,46 @@ def read(dataset: Any, selection: Any, planned: Selection | None) -> Any:
     """
     if planned is None or (planned.plain and not _long(planned)):
         return dataset[selection]
-    if not planned.size:
-        return np.empty(planned.shape, dataset.dtype)
-    index: list[Any] = []
-    picks: list[Any] = []
-    for axis in planned.axes:
-        if isinstance(axis, range):
-            forward = axis if axis.step > 0 else axis[::-1]
-            index.append(slice(forward.start, forward.stop, forward.step))
-            picks.append(slice(None, None, 1 if axis.step > 0 else -1))
-        elif isinstance(axis, np.ndarray):
-            places, inverse = np.unique(axis, return_inverse=True)
-            index.append(places)
-            picks.append(inverse)
-        else:
-            for places, pick in around(axis):
-                index.append(slice(places.start, places.stop))
-                picks.append(pick)
-    found = _gathered(dataset, index)
-    items = found.shape[len(index) :]  # of dtypes whose items are arrays
-    return found[tuple(picks)].reshape(planned.shape + items)
+    out = np.empty(planned.shape, dataset.dtype)
+    gather(partial(_read_box, dataset), planned, out)
+    return out
 
 
 def _long(planned: Selection) -> bool:
     return any(isinstance(axis, np.ndarray) and len(axis) > _LISTED_RUNS for axis in planned.axes)
 
 
-def _gathered(dataset: Any, index: list[Any]) -> NDArray[Any]:
-    """Read slices, and at most one sorted list without repeats, the list run by run."""
-    listed = next((axis for axis, part in enumerate(index) if isinstance(part, np.ndarray)), None)
-    if listed is None:
-        return np.asarray(dataset[tuple(index)])
-    places = index[listed]
-    out: NDArray[Any] | None = None
+def _read_box(dataset: Any, box: Box, out: NDArray[Any]) -> None:
+    """Fill `out` with a box, rows that are no range run by run."""
+    inner = [slice(places.start, places.stop) for places in box[1:]]
+    if isinstance(box[0], range):
+        put(dataset[(slice(box[0].start, box[0].stop), *inner)], out)
+        return
+    places, inverse = np.unique(box[0], return_inverse=True)
+    found = np.empty((len(places), *out.shape[1:]), out.dtype)
     for begin, end in runs(places):
-        index[listed] = slice(int(places[begin]), int(places[end - 1]) + 1)
-        part = dataset[tuple(index)]
-        if out is None:  # np.concatenate would lose byte order, padding and what h5py notes in a dtype
-            shape = (*part.shape[:listed], len(places), *part.shape[listed + 1 :])
-            out = np.empty(shape, part.dtype)
-        put(part, out[(*[slice(None)] * listed, slice(begin, end))])
-    assert out is not None
-    return out
+        put(dataset[(slice(int(places[begin]), int(places[end - 1]) + 1), *inner)], found[begin:end])
+    put(found[inverse], out)
+
+
+def is_bounded(planned: Selection, itemsize: int) -> bool:
+    """Whether `gather` takes little memory beside the result."""
+    return not planned.size or planned.is_box or planned.row_size * itemsize <= _ROW_NBYTES
+
+
+def gather(read_box: Callable[[Box, NDArray[Any]], None], planned: Selection, out: NDArray[Any]) -> None:
+    """Fill `out`, of the selection's shape, with what `read_box` reads of boxes."""
+    if not planned.size:
+        return
+    items = out.shape[len(planned.shape) :]  # of dtypes whose items are arrays
+    result = out.reshape(planned.lengths + items)
+    for target, box, pick in planned.blocks(_PIECE_NBYTES // max(1, out.dtype.itemsize)):
+        if pick is None:
+            read_box(box, result[target])
+        else:
+            around = np.empty((*map(len, box), *items), out.dtype)
+            read_box(box, around)
+            put(around[pick], result[target])
 
 
 def put(found: Any, out: NDArray[Any]) -> None:
