@@ -69,7 +69,7 @@ class Selection:
         points = lead[1:] if isinstance(lead, tuple) else ()
         return [pair for axis in (*points, *self.axes[1:]) for pair in around(axis)]
 
-    @property
+    @cached_property
     def is_box(self) -> bool:
         """Whether nothing but rows has to be picked from what is around the selection."""
         if isinstance(self.axes[0], tuple):
