@@ -7,9 +7,9 @@ and removed after the last, and one program at a time holds it locked.
 """
 
 import contextlib
+import glob
 import json
 import os
-import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
@@ -222,12 +222,8 @@ def _remove_parts_of(shards: Sequence[PlannedShard]) -> None:
 
 def remove_parts(path: Path) -> None:
     """Remove temporary files of `path`."""
-    for part in path.parent.glob(f".{_literal(path.name)}.*.part"):
+    for part in path.parent.glob(f".{glob.escape(path.name)}.*.part"):
         part.unlink(missing_ok=True)
-
-
-def _literal(name: str) -> str:
-    return re.sub(r"([*?\[])", r"[\1]", name)
 
 
 class Claim:
