@@ -3,6 +3,7 @@
 Invariant: every scene of every file stands at exactly one index, and those of one file stand in their own order.
 """
 
+from collections import deque
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -67,55 +68,30 @@ def places_of(counts: NDArray[np.int64], interleave: int) -> Places:
         files = np.flatnonzero(counts).astype(np.int64)
         starts = np.concatenate([[0], np.cumsum(counts[files])]).astype(np.int64)
         return Places(starts, np.arange(len(files) + 1, dtype=np.int64), files, np.zeros(len(files), np.int64))
-    return _Rounds(counts.tolist(), interleave).run()
+    return _rounds(counts.tolist(), interleave)
 
 
-class _Rounds:
+def _rounds(counts: list[int], interleave: int) -> Places:
     """Goes round the places, many rounds at once as long as no file ends."""
-
-    def __init__(self, counts: list[int], interleave: int) -> None:
-        self._counts = counts
-        self._next_file = 0
-        self._places: list[int | None] = [None] * min(interleave, len(counts))
-        self._rows = [0] * len(counts)  # the row of each file that comes next
-        self._starts, self._offsets = [0], [0]
-        self._files: list[int] = []
-        self._first_rows: list[int] = []
-
-    def run(self) -> Places:
-        """All stretches."""
-        while True:
-            open_files = [file for file in self._places if file is not None]
-            left = [self._counts[file] - self._rows[file] for file in open_files]
-            settled = len(open_files) == len(self._places) or self._next_file == len(self._counts)
-            if settled and not open_files:
-                break
-            if settled and min(left) > 0:
-                self._note(open_files, min(left))
-            else:
-                self._note(self._one_round(), 1)
-        parts = (self._starts, self._offsets, self._files, self._first_rows)
-        return Places(*(np.array(part, np.int64) for part in parts))
-
-    def _one_round(self) -> list[int]:
-        """The files that give a scene in the next round, in turn; those that have ended leave, others come."""
-        giving = []
-        for place, file in enumerate(self._places):
-            if file is None and self._next_file < len(self._counts):
-                file = self._next_file
-                self._next_file += 1
-            ended = file is not None and self._rows[file] == self._counts[file]
-            self._places[place] = None if ended else file
-            if file is not None and not ended:
-                giving.append(file)
-        return giving
-
-    def _note(self, files: list[int], rounds: int) -> None:
-        if not files:
-            return
-        self._files.extend(files)
-        for file in files:
-            self._first_rows.append(self._rows[file])
-            self._rows[file] += rounds
-        self._offsets.append(len(self._files))
-        self._starts.append(self._starts[-1] + rounds * len(files))
+    slots: list[int | None] = [None] * min(interleave, len(counts))
+    waiting = deque(range(len(counts)))
+    rows = [0] * len(counts)  # the row of each file that comes next
+    starts, offsets, files, first_rows = [0], [0], list[int](), list[int]()
+    while waiting or any(file is not None for file in slots):
+        giving = [file for file in slots if file is not None]
+        rounds = min((counts[file] - rows[file] for file in giving), default=0)
+        if not rounds or (waiting and len(giving) < len(slots)):  # some have ended, and leave, or others come
+            rounds, giving = 1, []
+            for place, file in enumerate(slots):
+                taken = waiting.popleft() if file is None and waiting else file
+                slots[place] = None if taken is None or rows[taken] == counts[taken] else taken
+                if (file := slots[place]) is not None:
+                    giving.append(file)
+        if giving:
+            files += giving
+            first_rows += (rows[file] for file in giving)
+            for file in giving:
+                rows[file] += rounds
+            offsets.append(len(files))
+            starts.append(starts[-1] + rounds * len(giving))
+    return Places(*(np.array(part, np.int64) for part in (starts, offsets, files, first_rows)))

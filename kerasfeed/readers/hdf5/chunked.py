@@ -72,7 +72,7 @@ class ChunkedReader:
         for chunk, (tile, target, source) in zip(chunks, self._tiles, strict=True):
             self._asked(number + tile)
             out[target] = chunk[(within, *source)]
-        self.counters.hit(len(chunks))
+        self.counters.add(hits=len(chunks))
 
     def read(self, box: Box, out: NDArray[Any]) -> None:
         """Fill `out`, of the box's shape, of plain items.
@@ -141,7 +141,7 @@ class ChunkedReader:
             return None
         chunk, found = self._cache.get_or_load(self._first_key + number, lambda: self._decoded(place, meter))
         if found:
-            self.counters.hit()
+            self.counters.add(hits=1)
         return chunk
 
     def _helpers(self, pieces: list[list[AxisPiece]]) -> int:
@@ -164,7 +164,7 @@ class ChunkedReader:
             if chunk is None and place is not None:
                 self._decoded(place, meter, target.reshape(-1).view(np.uint8))
                 return
-            self.counters.hit(chunk is not None)
+            self.counters.add(hits=chunk is not None)
         else:
             chunk = self.load(part.number, meter)
         out[part.target] = self._fill if chunk is None else chunk[part.source]
@@ -177,7 +177,7 @@ class ChunkedReader:
         data = self._source.read(place.address, place.size)
         found = self._pipeline.decode(data, place.mask, into)
         seconds = time.perf_counter() - begin
-        self.counters.read(place.size)
+        self.counters.add(nbytes=place.size)
         for each in (self.counters.meter, meter):
             if each is not None:
                 each.note(self._storage, place.position, nbytes=self._nbytes, seconds=seconds)

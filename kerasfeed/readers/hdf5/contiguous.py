@@ -51,7 +51,7 @@ class ContiguousReader:
         into = out if out.flags.c_contiguous else np.empty(out.shape, out.dtype)
         for begin, end in runs(places):
             self._source.read_into(self._address + int(places[begin]) * self._row_nbytes, into[begin:end])
-        self.counters.read(out.nbytes)
+        self.counters.add(nbytes=out.nbytes)
         if into is not out:
             out[...] = into
 
@@ -68,4 +68,4 @@ class ContiguousReader:
             self._source.read_into(self._address + int(place) * self._row_nbytes + first, into)
             if into is data:
                 target[...] = part
-        self.counters.read(data.nbytes * len(places))
+        self.counters.add(nbytes=data.nbytes * len(places))

@@ -11,7 +11,7 @@ import os
 import threading
 import weakref
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import h5py
 import numpy as np
@@ -165,10 +165,7 @@ class SharedFile:
         if layout is None or self.source is None:
             elsewhere = lies_elsewhere(handle)
             return OpenDataset(handle, handle.dtype, choice, None, counters, lies_elsewhere=elsewhere)
-        cache = self._caches.get(cache_limit)
-        if cache is None:
-            assert cache_limit is not None  # that one is there from the beginning
-            cache = self._caches[cache_limit] = ChunkCache(cache_limit)
+        cache = self._caches.setdefault(cache_limit, ChunkCache(cache_limit or 0))
         reader: Reader
         if isinstance(layout, Chunked):
             name = shown_name(handle.name)
@@ -214,12 +211,6 @@ def _release(handle: h5py.File, kept: list[tuple[ChunkCache, range]]) -> None:
         cache.forget(keys)
 
 
-class Holder(Protocol):
-    """Who holds an open file, and opens it again where it was let go of."""
-
-    _opened: SharedFile | None
-
-
 class Registry:
     """The open files, by device and inode, so that two names of one file share a handle.
 
@@ -239,13 +230,13 @@ class Registry:
         self.cache = ChunkCache(cache_bytes("chunk_cache", "auto"))
         self._lock = threading.Lock()
         self._files: weakref.WeakValueDictionary[tuple[Any, ...], SharedFile] = weakref.WeakValueDictionary()
-        self._holders: weakref.WeakSet[Holder] = weakref.WeakSet()
+        self._holders: weakref.WeakSet[Any] = weakref.WeakSet()
 
-    def open(self, holder: "Holder", path: str, how: How, identity: Identity | None) -> SharedFile:
+    def open(self, holder: Any, path: str, how: How, identity: Identity | None) -> SharedFile:
         """The open file at `path`, opened if it is not yet.
 
         Args:
-            holder: Who is to hold it.
+            holder: The `HDF5File` that is to hold it, and opens it again where it was let go of.
             path: A path or URL.
             how: How to open it.
             identity: Of the file that stands there now; None for what only h5py's driver can look at.
