@@ -2,10 +2,11 @@
 
 from concurrent.futures import ThreadPoolExecutor
 
-from kerasfeed.readers.hdf5 import chunked, decode_pool
+from kerasfeed.readers.hdf5 import chunked
+from kerasfeed.util.lru import PerProcess
 
 
 def set_threads(monkeypatch, count):
     """Have `count` new threads, of a process with one core more."""
     monkeypatch.setattr(chunked, "cores", lambda: count + 1)
-    monkeypatch.setattr(decode_pool, "_threads", ThreadPoolExecutor(count, "kerasfeed-decode"))
+    monkeypatch.setattr(chunked, "_threads", PerProcess(lambda: ThreadPoolExecutor(count, "kerasfeed-decode")))

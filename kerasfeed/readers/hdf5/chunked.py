@@ -8,27 +8,31 @@ import math
 import threading
 import time
 import weakref
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kerasfeed.readers.hdf5 import decode_pool
 from kerasfeed.readers.hdf5.chunk_cache import ChunkCache
-from kerasfeed.readers.hdf5.decode_pool import share
 from kerasfeed.readers.hdf5.selection import Box
 from kerasfeed.readers.hdf5.stats import Counters
 from kerasfeed.readers.hdf5.storage import AxisPiece, Chunked, ChunkLocation, ChunkPart
 from kerasfeed.util import read_cost
 from kerasfeed.util.file_bytes import ByteSource
+from kerasfeed.util.lru import PerProcess
 from kerasfeed.util.resources import cores
 
 _HELPED_NBYTES = 1 << 18  # decoded bytes from which a second thread pays: it takes about 50 us to join in
 _COUNTED_PARTS = 4096  # selections of more chunks are taken to miss the cache
 _AHEAD_SECONDS = 10.0
 _MOST_TILES = 64  # chunks of a row that are looked up together in the cache
+_Item = TypeVar("_Item")
+# Threads that decode chunks for whoever reads, shared by all files; what they raise concerns nobody but who asks.
+_threads = PerProcess(lambda: ThreadPoolExecutor(cores(), "kerasfeed-decode"))
 
 
 class ChunkedReader:
@@ -110,7 +114,7 @@ class ChunkedReader:
             if not self._may_run_ahead(number, most, now):
                 return
             with suppress(RuntimeError):  # the interpreter is ending, or the system has no thread left
-                decode_pool.threads().submit(self._decode_ahead, owner, number, meter)
+                _threads.here().submit(self._decode_ahead, owner, number, meter)
 
     def _may_run_ahead(self, number: int, most: int, now: float) -> bool:
         """Note that chunk `number` is decoded ahead, unless `most` are that nobody has read yet."""
@@ -184,3 +188,45 @@ class ChunkedReader:
         if into is not None:
             return into
         return np.frombuffer(found, self._dtype).reshape(self._grid.chunks)
+
+
+def share(items: Iterator[_Item], work: Callable[[_Item], None], helpers: int) -> None:
+    """Call `work` for each of `items`, each once, in any thread and order.
+
+    The caller works too and waits only for what a helper has begun, so nothing can hang on busy threads; when this
+    returns or raises, nobody works on any more.
+
+    Args:
+        items: Taken one by one, under a lock.
+        work: Called for each, several at a time.
+        helpers: How many threads to ask; with 0 all is done here, in order.
+
+    Raises:
+        Exception: What `work` raised; the items not yet begun are left.
+    """
+    lock = threading.Lock()
+
+    def drain() -> None:
+        nonlocal items
+        try:
+            while True:
+                with lock:
+                    item = next(items, None)
+                if item is None:
+                    return
+                work(item)
+        except BaseException:
+            items = iter(())
+            raise
+
+    asked: list[Future[None]] = []
+    try:
+        with suppress(RuntimeError):  # the interpreter is ending, or the system has no thread left
+            asked += (_threads.here().submit(drain) for _ in range(helpers))
+        drain()
+    finally:  # whoever interrupts the caller does not interrupt the helpers, which write to its memory
+        items = iter(())
+        begun = [future for future in asked if not future.cancel()]
+        wait(begun)
+    for future in begun:
+        future.result()

@@ -20,7 +20,7 @@ from kerasfeed.readers.hdf5.codecs import DecodeError
 from kerasfeed.readers.hdf5.error_messages import named, note_source
 from kerasfeed.readers.hdf5.inspection import missing_filters
 from kerasfeed.readers.hdf5.open_files import OpenDataset, SharedFile
-from kerasfeed.readers.hdf5.selection import Box, Selection, checked_place, checked_places, plan, rows, runs
+from kerasfeed.readers.hdf5.selection import Box, Selection, checked_place, checked_places, plan, runs
 from kerasfeed.readers.hdf5.stats import ReadStats
 from kerasfeed.readers.hdf5.storage import Declined, ReaderChoice, plain_of
 from kerasfeed.util.error_text import message_of
@@ -194,7 +194,7 @@ class HDF5Dataset:
         shared, opened = self._open()
         try:
             _check_out(out, opened.dtype, self.name)
-            self._read(shared, opened, selection, out=out)
+            self._read(shared, opened, selection, out)
         except Exception as error:  # noqa: BLE001  # raised again, with the names
             self._fail(error, f"[{selection!r}]")
 
@@ -229,27 +229,21 @@ class HDF5Dataset:
             places = checked_places(indices, shape[0], 0, _where(self.name))
             if out is not None:
                 _check_out(out, opened.dtype, self.name)
-            return self._read(shared, opened, places, rows(places, shape), out)  # type: ignore[no-any-return]
+            return self._read(shared, opened, places, out)  # type: ignore[no-any-return]
         except Exception as error:  # noqa: BLE001  # raised again, with the names
             self._fail(error, ".take(...)")
 
-    def _read(
-        self,
-        shared: SharedFile,
-        opened: OpenDataset,
-        selection: Any,
-        planned: Selection | None = None,
-        out: NDArray[Any] | None = None,
-    ) -> Any:
+    def _read(self, shared: SharedFile, opened: OpenDataset, selection: Any, out: NDArray[Any] | None = None) -> Any:
         """What is selected, in `out` where there is one: read directly where that can be done, else by h5py."""
         reader, shape, dtype = opened.reader, opened.shape, opened.dtype
         wanted: tuple[int, ...] | None = None
+        planned: Selection | None = None
         read: Read | None = None
         if reader is not None and (type(selection) is int or isinstance(selection, np.integer)):
             wanted = shape[1:]
             read = partial(reader.row_into, checked_place(int(selection), shape[0], 0, _where(self.name)))
         elif shape is not None:
-            planned = planned or plan(selection, shape, _where(self.name))
+            planned = plan(selection, shape, _where(self.name))
             if planned is not None:
                 wanted = planned.shape + dtype.shape  # items that are arrays are axes of the result
                 if reader is not None and _is_bounded(planned, dtype.itemsize):

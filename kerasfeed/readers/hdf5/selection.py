@@ -138,11 +138,6 @@ def plan(selection: Any, shape: tuple[int, ...], where: str) -> Selection | None
     return None if lists > 1 or place != len(shape) else Selection(tuple(axes), tuple(found), plain)
 
 
-def rows(places: Places, shape: tuple[int, ...]) -> Selection:
-    """The selection of whole rows of axis 0: `places`, each within the axis."""
-    return Selection((places, *map(range, shape[1:])), (len(places), *shape[1:]), plain=False)
-
-
 def runs(places: range | Places) -> list[tuple[int, int]]:
     """Where runs of neighbours begin and end in `places`, at least one; of a range, whose step is 1, it is one."""
     if isinstance(places, range):
