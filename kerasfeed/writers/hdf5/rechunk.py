@@ -17,7 +17,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from kerasfeed.readers.hdf5.describe import dataset_names, entries
+from kerasfeed.readers.hdf5.describe import entries
 from kerasfeed.readers.hdf5.error_messages import listing, stored_name
 from kerasfeed.util.error_text import message_of, reworded
 from kerasfeed.util.fingerprint import digest
@@ -160,16 +160,18 @@ def rechunk(
 
 def _names(file: h5py.File, path: str, name: str | Sequence[str] | None) -> list[str]:
     """Names of the datasets to rewrite, each object once."""
-    own = [entry.path for entry in entries(file, path) if entry.is_dataset and not entry.target]
-    found: list[Any] = [stored_name(each) for each in own]
+    datasets = [entry for entry in entries(file, path) if entry.is_dataset]
     if name is None:
+        found: list[Any] = [stored_name(entry.path) for entry in datasets if not entry.target]
         return [each for each in found if _why_not(file[each]) is None]
     wanted: dict[Key, str] = {}
     for each in [name] if isinstance(name, str) else name:
         item = file.get(each)
         if not isinstance(item, h5py.Dataset):
             kind = "a group" if isinstance(item, h5py.Group) else "not in the file"
-            raise KeyError(f"{str(each)!r} is {kind}; {path!r} holds the datasets {listing(dataset_names(file, path))}")
+            raise KeyError(
+                f"{str(each)!r} is {kind}; {path!r} holds the datasets {listing([each.path for each in datasets])}"
+            )
         if _key_of(item)[0] != _key_of(file)[0]:
             raise ValueError(f"{each!r} of {path!r} is a link to {item.file.filename!r}: rechunk that file")
         if why_not := _why_not(item):
