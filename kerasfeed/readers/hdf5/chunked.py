@@ -8,22 +8,23 @@ import math
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from itertools import islice
+from operator import attrgetter
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kerasfeed.readers.hdf5.chunk_cache import ChunkCache
 from kerasfeed.readers.hdf5.selection import Box
 from kerasfeed.readers.hdf5.stats import Counters
 from kerasfeed.readers.hdf5.storage import AxisPiece, Chunked, ChunkLocation, ChunkPart
 from kerasfeed.util import read_cost
 from kerasfeed.util.file_bytes import ByteSource
-from kerasfeed.util.lru import PerProcess
+from kerasfeed.util.lru import Lru, PerProcess
 from kerasfeed.util.resources import cores
 
 _HELPED_NBYTES = 1 << 18  # decoded bytes from which a second thread pays: it takes about 50 us to join in
@@ -33,6 +34,66 @@ _MOST_TILES = 64  # chunks of a row that are looked up together in the cache
 _Item = TypeVar("_Item")
 # Threads that decode chunks for whoever reads, shared by all files; what they raise concerns nobody but who asks.
 _threads = PerProcess(lambda: ThreadPoolExecutor(cores(), "kerasfeed-decode"))
+
+
+class ChunkCache(Lru[int, NDArray[Any]]):
+    """A cache of decoded chunks, read-only, by integer key, those of `reserve`."""
+
+    def __init__(self, limit: int) -> None:
+        """Keep up to `limit` bytes."""
+        super().__init__(limit, attrgetter("nbytes"))
+        self._forgotten: deque[range] = deque()  # keys that nobody will ask for again
+        self._keys = 0
+
+    def reserve(self, count: int) -> range:
+        """Keys that nobody else uses, `count` of them."""
+        with self._lock:
+            first = self._keys
+            self._keys += count
+            return range(first, self._keys)
+
+    def get_all(self, keys: list[int]) -> list[NDArray[Any]] | None:
+        """What is kept under `keys`; None when one is missing. One lock for all: a scene may touch dozens of chunks."""
+        with self._lock:
+            if not all(key in self._kept for key in keys):
+                return None
+            for key in keys:
+                self._kept.move_to_end(key)
+            return [self._kept[key] for key in keys]
+
+    def missing(self, keys: list[int]) -> list[int]:
+        """Those of `keys` that are neither kept nor being decoded."""
+        with self._lock:
+            return [key for key in keys if key not in self._kept and key not in self._loading]
+
+    def _on_loaded(self, value: NDArray[Any]) -> NDArray[Any]:
+        value.flags.writeable = False
+        return value
+
+    def _keep(self, key: int, value: NDArray[Any]) -> list[NDArray[Any]]:
+        self._sweep()
+        return super()._keep(key, value)
+
+    def forget(self, keys: range) -> None:
+        """Let go of `keys`, from `reserve`, which nobody asks for any more.
+
+        Never waits: the garbage collector may call it in a thread that holds the lock. What is not freed now is freed
+        with the next chunk that is kept.
+        """
+        self._forgotten.append(keys)
+        if self._lock.acquire(blocking=False):
+            try:
+                self._sweep()
+            finally:
+                self._lock.release()
+
+    def _sweep(self) -> None:
+        while self._forgotten:
+            gone = self._forgotten.popleft()
+            few, many = (gone, self._kept) if len(gone) < len(self._kept) else (list(self._kept), gone)
+            for key in few:
+                if key in many:
+                    self.weight -= self._kept.pop(key).nbytes
 
 
 class ChunkedReader:

@@ -35,7 +35,11 @@ Bytes = Any  # bytes, bytearray or uint8[n]: what codecs give and take
 Decoder = Callable[[Bytes, int | None, NDArray[np.uint8] | None], Bytes]  # (data, size or None, where to or None)
 
 
-class DecodeError(Exception):
+class Declined(Exception):
+    """A dataset, or a selection, is left to h5py; the message is the reason."""
+
+
+class DecodeError(Declined):
     """A chunk is not what its filters promise: damaged, or written in a way not known here."""
 
 

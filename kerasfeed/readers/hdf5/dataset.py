@@ -16,13 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kerasfeed.readers.hdf5.chunked import ChunkedReader
-from kerasfeed.readers.hdf5.codecs import DecodeError
+from kerasfeed.readers.hdf5.codecs import Declined
 from kerasfeed.readers.hdf5.error_messages import named, note_source
 from kerasfeed.readers.hdf5.inspection import missing_filters
 from kerasfeed.readers.hdf5.open_files import OpenDataset, SharedFile
 from kerasfeed.readers.hdf5.selection import Box, Selection, checked_place, checked_places, plan, runs
 from kerasfeed.readers.hdf5.stats import ReadStats
-from kerasfeed.readers.hdf5.storage import Declined, ReaderChoice, plain_of
+from kerasfeed.readers.hdf5.storage import ReaderChoice, plain_of
 from kerasfeed.util.error_text import message_of
 
 Read = Callable[[NDArray[Any]], None]
@@ -255,7 +255,7 @@ class HDF5Dataset:
             result = out if out is not None and out.dtype == dtype else np.empty(wanted, dtype)
             try:
                 read(result.view(plain_of(dtype)))
-            except (Declined, DecodeError, OSError):  # h5py's answer, or its error, of a file that did not change
+            except (Declined, OSError):  # h5py's answer, or its error, of a file that did not change
                 if shared.source is not None:
                     shared.source.check(now=True)
             else:

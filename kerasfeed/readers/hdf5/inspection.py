@@ -18,12 +18,11 @@ import numpy as np
 from h5py._objects import phil
 from numpy.typing import NDArray
 
-from kerasfeed.readers.hdf5.codecs import DecodeError, Filter, Pipeline, optional
+from kerasfeed.readers.hdf5.codecs import Declined, DecodeError, Filter, Pipeline, optional
 from kerasfeed.readers.hdf5.storage import (
     Chunked,
     ChunkIndex,
     Contiguous,
-    Declined,
     Grid,
     Layout,
     ReaderChoice,
@@ -212,10 +211,7 @@ def _chunked(file: h5py.File, dataset: h5py.Dataset, properties: Any, size: int)
     shape, chunks, dtype = tuple(dataset.shape), tuple(dataset.chunks), dataset.dtype
     grid = Grid(shape, chunks)
     nbytes = math.prod(chunks) * dtype.itemsize
-    try:
-        pipeline = Pipeline(filters_of(dataset), nbytes)
-    except DecodeError as error:
-        raise Declined(message_of(error)) from None
+    pipeline = Pipeline(filters_of(dataset), nbytes)
     if not hasattr(dataset.id, "chunk_iter"):
         raise Declined("this HDF5 cannot list chunks")
     shift = file.userblock_size if h5py.version.hdf5_version_tuple < _UNSHIFTED else 0

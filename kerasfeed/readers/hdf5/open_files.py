@@ -16,8 +16,7 @@ from typing import Any, NamedTuple
 import h5py
 import numpy as np
 
-from kerasfeed.readers.hdf5.chunk_cache import ChunkCache
-from kerasfeed.readers.hdf5.chunked import ChunkedReader
+from kerasfeed.readers.hdf5.chunked import ChunkCache, ChunkedReader
 from kerasfeed.readers.hdf5.contiguous import ContiguousReader
 from kerasfeed.readers.hdf5.error_messages import shown_name, stored_name, unfollowed
 from kerasfeed.readers.hdf5.inspection import check_sources, examine, lies_elsewhere, refusal

@@ -9,7 +9,7 @@ refused by name. Memory is bounded by 256 MiB or a few chunks, whichever is more
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -234,12 +234,6 @@ class _Move:
         space = source.id.get_space()
         return h5py.Dataset(h5py.h5d.create(group.id, name, source.id.get_type(), space, new, links_in_utf8()))
 
-    def ranges(self) -> Iterator[tuple[int, int]]:
-        """Rows [start, stop) that are moved at a time."""
-        length = self.source.shape[0]
-        for start in range(0, length, self.step):
-            yield start, min(start + self.step, length)
-
 
 def _write(
     file: h5py.File, part: Path, fd: int, moves: list[_Move], check: Callable[[], None], advance: Callable[[int], None]
@@ -250,14 +244,15 @@ def _write(
     with h5py.File(sink, "w", userblock_size=block or None, track_order=tracked, libver="v110") as made:
         _TreeCopy(file, made, {_key_of(move.source): move.make for move in moves}).run()
         for move in moves:
-            new = made[move.name]
-            for start, stop in move.ranges():
+            new, length = made[move.name], move.source.shape[0]
+            for start in range(0, length, move.step):
+                stop = min(start + move.step, length)
                 check()
                 sink.check()
                 rows = move.source[start:stop]
                 new[start:stop] = rows
                 move.digests.append((start, stop, digest(rows)))
-                advance((stop - start) * move.nbytes // move.source.shape[0])
+                advance((stop - start) * move.nbytes // length)
     sink.check()
     if block:
         with Path(file.filename).open("rb") as original:

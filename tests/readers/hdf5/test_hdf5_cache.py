@@ -12,8 +12,7 @@ from waits import wait_until
 
 import kerasfeed as kf
 from kerasfeed.readers.hdf5 import chunked as direct_room
-from kerasfeed.readers.hdf5.chunk_cache import ChunkCache
-from kerasfeed.readers.hdf5.chunked import share
+from kerasfeed.readers.hdf5.chunked import ChunkCache, share
 from kerasfeed.readers.hdf5.open_files import registry
 from kerasfeed.util import lru, resources
 
